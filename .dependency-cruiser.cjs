@@ -1,0 +1,59 @@
+/** The direction of imports, as checks. ARCHITECTURE.md draws the same map. */
+const stage = 'src/(ingress|auth|target|admission|dispatch)/';
+const only = (name, library, path) => ({
+  name,
+  severity: 'error',
+  comment: `${library} has one home; everything else goes through it`,
+  from: { path: '^src/', pathNot: path },
+  to: { path: `node_modules/${library}` },
+});
+
+module.exports = {
+  forbidden: [
+    {
+      name: 'policy-is-pure',
+      severity: 'error',
+      comment: 'a policy takes numbers and gives a decision: no IO, no clock, no telemetry',
+      from: { path: '\\.policy\\.ts$' },
+      to: { pathNot: ['\\.policy\\.ts$', '^src/(call|errors)\\.ts$', 'node_modules/(ipaddr|graphql)'] },
+    },
+    {
+      name: 'stages-apart',
+      severity: 'error',
+      comment: 'only gateway.ts knows two stages',
+      from: { path: `^${stage}`, pathNot: '\\.policy\\.ts$' },
+      to: { path: `^${stage}`, pathNot: ['^src/$1/', '\\.policy\\.ts$'] },
+    },
+    {
+      name: 'stages-see-the-port-only',
+      severity: 'error',
+      from: { path: `^${stage}` },
+      to: { path: '^src/limiter/(redis-|scripts|memory-)' },
+    },
+    { name: 'no-circular', severity: 'error', from: { path: '^src/' }, to: { circular: true } },
+    {
+      name: 'simulators-are-a-world-apart',
+      severity: 'error',
+      comment: 'the product never depends on a simulated upstream',
+      from: { path: '^src/', pathNot: '^src/(simulators/|cli/demo)' },
+      to: { path: '^src/simulators/' },
+    },
+    {
+      name: 'simulators-know-nothing-of-the-gateway',
+      severity: 'error',
+      from: { path: '^src/simulators/' },
+      to: { path: '^src/', pathNot: '^src/(simulators/|clock\\.ts)' },
+    },
+    only('one-home-express', 'express/', '^src/ingress/'),
+    only('one-home-hpm', 'http-proxy-middleware/', '^src/dispatch/transport\\.ts'),
+    only('one-home-ioredis', 'ioredis/', '^src/(limiter/redis-|gateway\\.ts)'),
+    only('one-home-rlf', 'rate-limiter-flexible/', '^src/(limiter/|auth/)'),
+    only('one-home-telemetry', '(prom-client|@opentelemetry|pino)/', '^src/telemetry/'),
+    only('one-home-config', '(zod|yaml)/', '^src/config/'),
+  ],
+  options: {
+    doNotFollow: { path: 'node_modules' },
+    tsPreCompilationDeps: true,
+    enhancedResolveOptions: { exportsFields: ['exports'], conditionNames: ['import', 'node', 'default'] },
+  },
+};

@@ -1,0 +1,9 @@
+/** Jest runs the TypeScript sources as ES modules; Node itself strips the types. */
+export default {
+  testEnvironment: 'node',
+  extensionsToTreatAsEsm: ['.ts'],
+  transform: { '\\.ts$': '<rootDir>/test/support/strip-types.mjs' },
+  testMatch: ['<rootDir>/test/**/*.test.ts'],
+  testTimeout: 30_000,
+  maxWorkers: 2,
+};

@@ -1,0 +1,43 @@
+/**
+ * Time and chance as ports, so that every wait can be driven by a test.
+ *
+ * Owns: the two ports and their system implementations. Nothing else in `src/` reads a clock, sets a timer
+ * or draws a random number.
+ */
+import { randomBytes } from 'node:crypto';
+
+/** Cancels a timer; calling it twice, or after the timer fired, does nothing. */
+export type CancelTimer = () => void;
+
+export interface Clock {
+  /** Wall-clock time, milliseconds since the Unix epoch. May step; only for values shown to people or sent to others. */
+  now(): number;
+  /** Milliseconds on a clock that never steps back; only differences mean anything. */
+  monotonic(): number;
+  /** Runs `run` once after at least `delayMs` (fractions round up; negative counts as 0). */
+  after(delayMs: number, run: () => void): CancelTimer;
+}
+
+export interface Random {
+  /** Uniform in [0, 1). */
+  next(): number;
+  /** `bytes` random bytes as lower-case hex. */
+  hex(bytes: number): string;
+}
+
+/** Longest delay a Node timer can hold (2^31 − 1 ms); longer ones would fire at once. */
+const longestDelayMs = 2_147_483_647;
+
+export const systemClock: Clock = {
+  now: () => Date.now(),
+  monotonic: () => performance.now(),
+  after(delayMs, run) {
+    const timer = setTimeout(run, Math.min(Math.max(0, Math.ceil(delayMs)), longestDelayMs));
+    return () => clearTimeout(timer);
+  },
+};
+
+export const systemRandom: Random = {
+  next: () => Math.random(),
+  hex: (bytes) => randomBytes(bytes).toString('hex'),
+};

@@ -1,0 +1,141 @@
+/**
+ * The configuration after validation: every default filled in, frozen, units in the names. The rest of the product
+ * sees only these types; `schema.ts` and `load.ts` are the one place that knows YAML, `${ENV}` and defaults.
+ */
+
+export type UpstreamKind = 'language-model' | 'commerce' | 'generic';
+
+/** One value injected into a call on its way upstream. `field` is lower case. */
+export interface UpstreamCredential {
+  readonly field: string;
+  readonly value: string;
+}
+
+/** Stated limits of an upstream. `null`: none stated (learned, or unlimited). Rates are the upstream's own units. */
+export interface UpstreamLimits {
+  /** Calls per 60 s: fills the bucket's request meter (not for commerce) and is each workspace's default ceiling. */
+  readonly requestsPerMinute: number | null;
+  /** Calls per 24 h: same roles. */
+  readonly requestsPerDay: number | null;
+  readonly tokensPerMinute: number | null;
+  readonly tokensPerDay: number | null;
+  /** Commerce REST leaky bucket. */
+  readonly bucket: { readonly capacity: number; readonly leakPerSecond: number };
+  /** Commerce GraphQL cost points; `null` until learned. */
+  readonly cost: { readonly capacity: number; readonly restorePerSecond: number } | null;
+  /** Calls in flight per workspace × bucket; `null` = unlimited. Commerce defaults to 1. */
+  readonly maxInFlight: number | null;
+  /** Calls waiting per workspace × upstream. */
+  readonly maxQueued: number;
+  /** Default wait of a call, seconds. */
+  readonly maxWaitSeconds: number;
+  /** Longest wait a call may ask for with `Prefer: wait=`, seconds. */
+  readonly maxWaitCeilingSeconds: number;
+  /** `false`: reported limits above the stated ones are ignored (the operator pinned them). */
+  readonly learn: boolean;
+  /** Calls sent to a bucket of unknown level before its first answer taught something. At least 1. */
+  readonly probe: number;
+}
+
+/** Times a single upstream exchange may take, milliseconds. */
+export interface UpstreamTimeouts {
+  readonly connectMs: number;
+  /** From the request being sent to the answer's head. */
+  readonly headMs: number;
+  /** Longest silence inside the answer's body. */
+  readonly idleMs: number;
+  /** Whole exchange. */
+  readonly totalMs: number;
+}
+
+export interface OriginPattern {
+  /** `https` or `http`. */
+  readonly scheme: 'https' | 'http';
+  /** Host name, lower case; for a wildcard the part after `*.`. */
+  readonly host: string;
+  readonly wildcard: boolean;
+  /** Explicit port, or the scheme's default. */
+  readonly port: number;
+}
+
+export interface UpstreamSettings {
+  readonly name: string;
+  readonly kind: UpstreamKind;
+  readonly origins: readonly OriginPattern[];
+  readonly credential: UpstreamCredential | null;
+  readonly limits: UpstreamLimits;
+  /** What tells buckets of this upstream apart; `credential` always, `host` where the platform counts per store. */
+  readonly bucketBy: readonly ('credential' | 'host' | 'model')[];
+  readonly allowPrivateAddresses: boolean;
+  /** Send W3C `traceparent` upstream. Off by default. */
+  readonly propagateTrace: boolean;
+  readonly timeouts: UpstreamTimeouts;
+  /** Sockets open to one origin at most. */
+  readonly maxSockets: number;
+  /** PEM file with additional certificate authorities for this upstream, read at start; `null` = system's. */
+  readonly caFile: string | null;
+}
+
+export interface WorkspaceKey {
+  /** Key id: the middle part of `slc_<id>_<secret>` is not stored; keys are found by digest, so this may be empty. */
+  readonly sha256: string;
+  /** Milliseconds since the epoch, or `null` = never expires. */
+  readonly expiresAt: number | null;
+}
+
+export interface WorkspaceSettings {
+  readonly id: string;
+  readonly keys: readonly WorkspaceKey[];
+  /** Names of the upstreams this workspace may call. */
+  readonly upstreams: ReadonlySet<string>;
+  /** Own ceilings by upstream name; where absent the upstream's stated limit is the ceiling. */
+  readonly requestsPerMinute: ReadonlyMap<string, number>;
+  readonly requestsPerDay: ReadonlyMap<string, number>;
+  /** Share of a bucket relative to other workspaces; > 0, default 1. */
+  readonly weight: number;
+  /** Own upstream credentials by upstream name. */
+  readonly credentials: ReadonlyMap<string, UpstreamCredential>;
+}
+
+export interface ServerSettings {
+  readonly host: string;
+  readonly port: number;
+  readonly adminHost: string;
+  readonly adminPort: number;
+  readonly maxBodyBytes: number;
+  /** Bodies above this are sent once and never again. */
+  readonly maxReplayBytes: number;
+  /** Request bodies held in memory by the whole process at most; above it 503 `overloaded`. */
+  readonly maxHeldBytes: number;
+  readonly drainSeconds: number;
+  /** Still accepting after SIGTERM while load balancers notice, seconds. */
+  readonly drainDelaySeconds: number;
+  readonly keepAliveSeconds: number;
+}
+
+export interface RedisSettings {
+  readonly url: string;
+  readonly whenDown: 'local' | 'deny';
+  /** Further keys (sentinel, cluster, TLS, timeouts) belong to the Redis issue and live here. */
+  readonly mode: 'single' | 'sentinel' | 'cluster';
+}
+
+export interface PrivacySettings {
+  /** HMAC key of the workspace labels. */
+  readonly labelKey: string;
+}
+
+export interface LogSettings {
+  readonly level: 'debug' | 'info' | 'warn' | 'error' | 'silent';
+  /** Share of successful calls that get a log line, 0 to 1. */
+  readonly sampleSuccesses: number;
+}
+
+export interface Settings {
+  readonly server: ServerSettings;
+  readonly redis: RedisSettings | null;
+  readonly privacy: PrivacySettings;
+  readonly log: LogSettings;
+  readonly upstreams: ReadonlyMap<string, UpstreamSettings>;
+  readonly workspaces: ReadonlyMap<string, WorkspaceSettings>;
+}

@@ -1,0 +1,74 @@
+/**
+ * The closed set of refusals Sluice itself makes, one row each. Everything a caller can be told by us, and not by
+ * the upstream, is in this table; anything thrown that is not a {@link Refusal} is a bug.
+ */
+
+/** Fixed part of a refusal: HTTP status, human title, and whether the code belongs to the overload family. */
+interface RefusalKind {
+  readonly status: number;
+  readonly title: string;
+  /** `shed`: counted in `sluice_shed_total`, carries `Retry-After`. `rejected`: the caller must change something. `failed`: the upstream's side broke. */
+  readonly family: 'shed' | 'rejected' | 'failed';
+}
+
+const kind = (status: number, family: RefusalKind['family'], title: string): RefusalKind => ({
+  status,
+  family,
+  title,
+});
+
+/** Code → status, family and title. Codes are final: clients and dashboards depend on them. */
+export const refusals = {
+  target_missing: kind(400, 'rejected', 'No target was given'),
+  target_invalid: kind(400, 'rejected', 'The target is not a usable URL'),
+  request_invalid: kind(400, 'rejected', 'The request is malformed'),
+  unauthenticated: kind(401, 'rejected', 'A valid API key is required'),
+  target_forbidden: kind(403, 'rejected', 'The target is not allowed'),
+  not_found: kind(404, 'rejected', 'No such route'),
+  method_not_allowed: kind(405, 'rejected', 'Method not allowed'),
+  idempotency_conflict: kind(409, 'rejected', 'The same idempotency key is in use'),
+  body_too_large: kind(413, 'rejected', 'The request body is too large'),
+  target_too_long: kind(414, 'rejected', 'The target is too long'),
+  idempotency_mismatch: kind(422, 'rejected', 'The idempotency key was used with another request'),
+  queue_full: kind(429, 'shed', 'Too many calls are waiting'),
+  wait_too_long: kind(429, 'shed', 'The call cannot leave within its wait'),
+  wait_expired: kind(429, 'shed', 'The wait ran out'),
+  day_quota_exhausted: kind(429, 'shed', 'The daily quota is used up'),
+  headers_too_large: kind(431, 'rejected', 'The request header is too large'),
+  upgrade_unsupported: kind(501, 'rejected', 'Protocol upgrades are not supported'),
+  upstream_unreachable: kind(502, 'failed', 'The upstream could not be reached'),
+  upstream_invalid: kind(502, 'failed', 'The upstream sent an invalid answer'),
+  target_address_denied: kind(502, 'failed', 'The target address is not allowed'),
+  draining: kind(503, 'shed', 'This replica is shutting down'),
+  limiter_unavailable: kind(503, 'shed', 'The limiter is unavailable'),
+  overloaded: kind(503, 'shed', 'Too much is held in memory'),
+  upstream_timeout: kind(504, 'failed', 'The upstream did not answer in time'),
+  loop_detected: kind(508, 'rejected', 'The call came back to Sluice'),
+} as const satisfies Record<string, RefusalKind>;
+
+export type RefusalCode = keyof typeof refusals;
+
+/** What a refusal may carry beside its code. */
+export interface RefusalDetails {
+  /** One sentence for the caller: what to do. Never contains a URL, a credential or upstream text. */
+  readonly detail?: string;
+  /** True time until trying again can succeed, in milliseconds; becomes `Retry-After` and `retry-after-ms`. */
+  readonly retryInMs?: number;
+  /** Parameter at fault, for the `error.param` member. */
+  readonly param?: string;
+  /** `false` adds `x-should-retry: false`: repeating this call could run it twice or cannot succeed. */
+  readonly shouldRetry?: boolean;
+}
+
+/** A refusal made by Sluice. Thrown anywhere in the journey, turned into an answer in one place (`ingress/respond.ts`). */
+export class Refusal extends Error {
+  readonly code: RefusalCode;
+  readonly details: RefusalDetails;
+
+  constructor(code: RefusalCode, details: RefusalDetails = {}) {
+    super(code);
+    this.name = 'Refusal';
+    this.code = code;
+    this.details = details;
+  }
+}
