@@ -11,8 +11,8 @@ export interface Call {
   /** Monotonic milliseconds at which the request's head was complete. */
   readonly receivedAt: number;
   readonly method: string;
-  /** Which route: `/proxy?target=` or `/via/{upstream}/…`. */
-  readonly form: 'proxy' | 'via';
+  /** Which route: `/proxy?target=`, `/via/{upstream}/…`, or the workspace's own `/activity`, which has no target. */
+  readonly form: 'proxy' | 'via' | 'activity';
   /** The request target exactly as received (`/proxy?target=…`). */
   readonly rawUrl: string;
   /** Field lines as received, name and value alternating (Node's `rawHeaders`). */
@@ -21,6 +21,13 @@ export interface Call {
   readonly source: string;
   /** Aborted when the client's connection is gone. */
   readonly clientGone: AbortSignal;
+  /**
+   * The whole request body, read on first use (only then is `100 Continue` sent); later uses give the same promise.
+   * Rejects with a `Refusal` (`body_too_large`, `overloaded`), or with `clientGone.reason` when the client left.
+   */
+  readonly readBody: () => Promise<CallBody>;
+  /** Leaves word of what is known so far, so that a refusal thrown later can tell it too. Later words replace earlier ones. */
+  readonly tell: (known: KnownSoFar) => void;
 }
 
 /** Who calls: the workspace, and where its key was found (that field never travels upstream). */
@@ -111,4 +118,39 @@ export interface AdmissionRecord {
   readonly waitedMs: number;
   readonly attempts: number;
   readonly absorbed: number;
+}
+
+/** The workspace ceiling as the caller is told of it (`RateLimit-Policy`, `RateLimit`). */
+export interface RateLimitState {
+  /** Calls per window. */
+  readonly limit: number;
+  readonly windowSeconds: number;
+  /** Calls that may still leave now. */
+  readonly remaining: number;
+  /** Seconds until more places are free. */
+  readonly resetSeconds: number;
+}
+
+/** What the journey knows of a call before it ends. */
+export interface KnownSoFar {
+  readonly rateLimit?: RateLimitState | null;
+  readonly record?: AdmissionRecord;
+}
+
+/** How the answer to the client ended: all of it sent, the client left, or the upstream broke off in the middle. */
+export type AnswerEnd = 'complete' | 'client_gone' | 'upstream_cut';
+
+/** What a call came to: the answer that goes to the client. Made by the gateway, written by `ingress/respond.ts`. */
+export interface Outcome {
+  readonly status: number;
+  /** The upstream's fields after cleaning, name and value alternating; repeats kept. */
+  readonly fields: readonly string[];
+  /** Read by whoever writes the answer, and destroyed by it when the client leaves. `null` = no body. */
+  readonly body: Readable | Buffer | null;
+  readonly record: AdmissionRecord;
+  readonly rateLimit: RateLimitState | null;
+  /** Adds `x-should-retry`; `null` = say nothing. */
+  readonly shouldRetry: boolean | null;
+  /** Called exactly once, after the last byte was handed to the client's socket or will never be. */
+  readonly onEnd: (how: AnswerEnd) => void;
 }
