@@ -1,0 +1,48 @@
+/**
+ * Combines who calls with where to: a caller and a request line become a {@link Route}.
+ *
+ * Owns: the choice of credential and the loop guard. Refuses to own: the judgement of URLs (`target.policy.ts`).
+ * Keeps: a credential is only ever paired with an origin of the upstream it was configured for.
+ */
+import type { Call, Caller, Route } from '../call.ts';
+import { Refusal } from '../errors.ts';
+import type { UpstreamSettings } from '../config/settings.ts';
+import { indexOrigins, viaPrefix } from './origins.policy.ts';
+import { decideTarget } from './target.policy.ts';
+import { passedThrough } from './via.policy.ts';
+
+export interface RouteFinder {
+  /**
+   * Decides once where a call goes.
+   *
+   * @throws Refusal `target_missing` `target_invalid` `target_forbidden` `target_too_long` `loop_detected`
+   */
+  find(call: Pick<Call, 'form' | 'rawUrl' | 'rawFields'>, caller: Pick<Caller, 'workspace'>): Route;
+  /** `/via/…` prefix of an absolute URL if it is an origin of this upstream, else `null`; for rewriting answers. */
+  viaPrefix(upstream: UpstreamSettings, url: URL): string | null;
+}
+
+/**
+ * @param upstreams the validated configuration; build a new finder when it is reloaded.
+ * @param pseudonym our own name in `Via`.
+ */
+export function createRouteFinder(
+  upstreams: ReadonlyMap<string, UpstreamSettings>,
+  pseudonym: string,
+): RouteFinder {
+  const index = indexOrigins(upstreams);
+  return {
+    find(call, { workspace }) {
+      // A loop would wait for the lease that it holds itself.
+      if (passedThrough(call.rawFields, pseudonym)) throw new Refusal('loop_detected');
+      const decision = decideTarget(call, index, (upstream) => workspace.upstreams.has(upstream.name));
+      if (decision.kind === 'refused') {
+        throw new Refusal(decision.code, { detail: decision.detail, param: 'target', shouldRetry: false });
+      }
+      const { upstream, origin, host, pathAndQuery } = decision;
+      const credential = workspace.credentials.get(upstream.name) ?? upstream.credential;
+      return { upstream, origin, host, pathAndQuery, credential };
+    },
+    viaPrefix: (upstream, url) => viaPrefix(index, upstream, url),
+  };
+}

@@ -1,0 +1,198 @@
+/**
+ * Where does this request line point to?
+ *
+ * Owns: cutting the target out of the raw request URL and judging it. Refuses to own: who may call which upstream
+ * (`route.ts` says so through `allowed`), and addresses (`address.policy.ts`). Keeps: one parse decides origin, and
+ * path and query go on as the client's own bytes or the call is refused; nothing later parses the target again.
+ */
+import type { Call } from '../call.ts';
+import type { RefusalCode } from '../errors.ts';
+import { matchOrigin } from './origins.policy.ts';
+import type { OriginIndex, OriginMatch, UpstreamSettings } from './origins.policy.ts';
+
+/** Longest target, in characters (all of them ASCII, so bytes too). */
+export const maxTargetLength = 8 * 1024;
+
+/** A target that passed every check. */
+export interface Target {
+  readonly kind: 'target';
+  readonly upstream: UpstreamSettings;
+  readonly scheme: 'https' | 'http';
+  /** Lower case, IPv6 in brackets. */
+  readonly hostname: string;
+  readonly port: number;
+  /** `hostname`, with `:port` unless it is the scheme's own: what goes into `Host`. */
+  readonly host: string;
+  /** `scheme://host`. */
+  readonly origin: string;
+  /** Byte for byte as the client wrote it, starting with `/`. */
+  readonly pathAndQuery: string;
+}
+
+/** Why not. `detail` is one fixed sentence for the caller and never quotes the target. */
+export interface TargetRefusal {
+  readonly kind: 'refused';
+  readonly code: Extract<
+    RefusalCode,
+    'target_missing' | 'target_invalid' | 'target_forbidden' | 'target_too_long'
+  >;
+  readonly detail: string;
+}
+
+const refuse = (code: TargetRefusal['code'], detail: string): TargetRefusal => ({
+  kind: 'refused',
+  code,
+  detail,
+});
+
+const invalid = (detail: string): TargetRefusal => refuse('target_invalid', detail);
+
+const forbidden = refuse(
+  'target_forbidden',
+  'The origin is not configured, or not allowed to this workspace.',
+);
+
+/** Everything outside visible ASCII, and the backslash that URL parsers read as a slash. */
+const unusableCharacter = /[^\x21-\x7e]|\\/;
+
+const schemeAndRest = /^([a-z][a-z0-9+.-]*):(.*)$/i;
+
+/** Authority and the rest; the authority must begin like a host, so `https:///x` is none. */
+const authorityAndRest = /^\/\/([a-z0-9._%[][^/?#]*)(.*)$/i;
+
+/** Port as written: no empty port, no sign, no leading zero, so that text and number are one. */
+const authorityWithPort = /^(.*?)(?::([1-9]\d{0,4}))?$/;
+
+/** `.` or `..`, also percent-encoded: what an upstream would collapse differently from us. */
+const dotSegment = /^(?:\.|%2e){1,2}$/i;
+
+/**
+ * Judges the target of a call.
+ *
+ * @param call its form and raw URL.
+ * @param index the configured origins.
+ * @param allowed which upstreams the caller may use; among equally exact entries the first allowed one is taken.
+ */
+export function decideTarget(
+  call: Pick<Call, 'form' | 'rawUrl'>,
+  index: OriginIndex,
+  allowed: (upstream: UpstreamSettings) => boolean,
+): Target | TargetRefusal {
+  return call.form === 'proxy'
+    ? decideProxy(call.rawUrl, index, allowed)
+    : decideVia(call.rawUrl, index, allowed);
+}
+
+type Allowed = (upstream: UpstreamSettings) => boolean;
+
+function decideProxy(rawUrl: string, index: OriginIndex, allowed: Allowed): Target | TargetRefusal {
+  const queryAt = rawUrl.indexOf('?');
+  const query = queryAt === -1 ? '' : rawUrl.slice(queryAt + 1);
+  const parameters = query.split('&');
+  const first = parameters.find((parameter) => /^target(?:=|$)/.test(parameter));
+  if (first === undefined || first.length <= 'target='.length) {
+    return refuse('target_missing', 'Give the upstream URL, percent-encoded, as the parameter `target`.');
+  }
+  if (parameters.length > 1) {
+    return invalid('Only one parameter, `target`, is read; percent-encode the whole URL so that & is %26.');
+  }
+  const target = decodeOnce(first.slice('target='.length));
+  if (target === null) return invalid('The percent-encoding of the target is broken.');
+  return judge(target, (origin) => matchOrigin(index, origin, allowed));
+}
+
+/** Decodes once; `+` stays `+`, because this is a URL inside a URL and not a form. */
+function decodeOnce(text: string): string | null {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return null;
+  }
+}
+
+function decideVia(rawUrl: string, index: OriginIndex, allowed: Allowed): Target | TargetRefusal {
+  const [, name = '', rest = ''] = /^\/via\/([^/?#]*)(.*)$/s.exec(rawUrl) ?? [];
+  if (name === '') return refuse('target_missing', 'Name the upstream: /via/{upstream}/{path}.');
+  const upstream = index.byName.get(name);
+  if (upstream === undefined || !allowed(upstream)) return forbidden;
+  const only = (candidate: UpstreamSettings): boolean => candidate === upstream;
+  const find = (origin: URL): OriginMatch => matchOrigin(index, origin, only);
+
+  const sole = upstream.origins.length === 1 ? upstream.origins[0] : undefined;
+  if (sole !== undefined && !sole.wildcard) {
+    return judge(`${sole.scheme}://${sole.host}:${sole.port}${rest}`, find);
+  }
+  const [, segment = '', path = ''] = /^\/([^/?#]*)(.*)$/s.exec(rest) ?? [];
+  if (segment === '') return refuse('target_missing', 'Name the host: /via/{upstream}/{host}/{path}.');
+  return judgeEachPort(upstream, segment, path, find);
+}
+
+/** The host segment carries no scheme and may leave out the port: the upstream's own entries supply both. */
+function judgeEachPort(
+  upstream: UpstreamSettings,
+  segment: string,
+  path: string,
+  find: (origin: URL) => OriginMatch,
+): Target | TargetRefusal {
+  let refusal: TargetRefusal = forbidden;
+  for (const origin of upstream.origins) {
+    const authority = /:\d*$/.test(segment) ? segment : `${segment}:${origin.port}`;
+    const decision = judge(`${origin.scheme}://${authority}${path}`, find);
+    if (decision.kind === 'target' || decision.code !== 'target_forbidden') return decision;
+    refusal = decision;
+  }
+  return refusal;
+}
+
+/** All checks on a whole URL, in the order: what it is made of, what it means, whether it is configured. */
+function judge(target: string, find: (origin: URL) => OriginMatch): Target | TargetRefusal {
+  if (target.length > maxTargetLength) {
+    return refuse('target_too_long', `The target is longer than ${maxTargetLength} bytes.`);
+  }
+  if (unusableCharacter.test(target)) {
+    return invalid('Blanks, control characters, backslashes and non-ASCII must be percent-encoded.');
+  }
+  const [, scheme = '', afterScheme = ''] = schemeAndRest.exec(target) ?? [];
+  if (scheme === '') return invalid('The target must be an absolute URL.');
+  if (!/^https?$/i.test(scheme)) return forbidden;
+  const [, authority = '', rest = ''] = authorityAndRest.exec(afterScheme) ?? [];
+  if (authority === '') return invalid('The scheme must be followed by // and a host.');
+  const fault = faultOf(authority, rest);
+  if (fault !== null) return invalid(fault);
+
+  const parsed = URL.parse(`${scheme}://${authority}`);
+  if (parsed === null) return invalid('The host cannot be parsed.');
+  if (parsed.hostname.endsWith('.')) return invalid('The host must not end with a dot.');
+  const match = find(parsed);
+  if (match === null) return forbidden;
+  // What was matched must also be what was written: no %2e, no 127.1, no second spelling of one host.
+  if (hostAsWritten(authority) !== parsed.hostname) return invalid('Write the host in its plain form.');
+  return {
+    kind: 'target',
+    upstream: match.upstream,
+    scheme: match.pattern.scheme,
+    hostname: parsed.hostname,
+    port: match.pattern.port,
+    host: parsed.host,
+    origin: `${match.pattern.scheme}://${parsed.host}`,
+    pathAndQuery: rest.startsWith('/') ? rest : `/${rest}`,
+  };
+}
+
+function faultOf(authority: string, rest: string): string | null {
+  if (authority.includes('@')) return 'User information does not belong into the target.';
+  if (hostAsWritten(authority) === null) return 'The port of the target is not a plain number.';
+  if (rest.includes('#')) return 'A fragment does not belong into the target.';
+  const path = rest.split('?', 1)[0] ?? '';
+  if (path.split('/').some((segment) => dotSegment.test(segment))) {
+    return 'Dot segments must be resolved before the call.';
+  }
+  return null;
+}
+
+/** The host part of an authority in lower case, or `null` when what follows it is not a plain port. */
+function hostAsWritten(authority: string): string | null {
+  const host = authorityWithPort.exec(authority)?.[1]?.toLowerCase() ?? '';
+  const outsideBrackets = host.startsWith('[') ? host.slice(host.indexOf(']') + 1) : host;
+  return host === '' || outsideBrackets.includes(':') ? null : host;
+}

@@ -1,0 +1,87 @@
+import { describe, expect, test } from '@jest/globals';
+import { Refusal } from '../../src/errors.ts';
+import { createRouteFinder } from '../../src/target/route.ts';
+import { passedThrough } from '../../src/target/via.policy.ts';
+import { byName, upstreamSettings, workspaceSettings } from '../support/upstream-settings.ts';
+
+const shared = { field: 'authorization', value: 'Bearer shared' };
+const own = { field: 'authorization', value: 'Bearer own' };
+const finder = createRouteFinder(
+  byName(
+    upstreamSettings('api', ['https://api.example:8443'], { credential: shared }),
+    upstreamSettings('open', ['https://open.example']),
+  ),
+  'sluice',
+);
+const call = (rawUrl: string, rawFields: readonly string[] = []) =>
+  ({ form: rawUrl.startsWith('/via') ? 'via' : 'proxy', rawUrl, rawFields }) as const;
+const codeOf = (run: () => unknown): string => {
+  try {
+    run();
+  } catch (error) {
+    if (error instanceof Refusal) return error.code;
+    throw error;
+  }
+  return 'none';
+};
+
+describe('a route', () => {
+  test('carries the upstream’s credential', () => {
+    const route = finder.find(call('/via/api/v1?x'), { workspace: workspaceSettings('acme', ['api']) });
+    expect(route).toMatchObject({
+      origin: 'https://api.example:8443',
+      host: 'api.example:8443',
+      pathAndQuery: '/v1?x',
+      credential: shared,
+    });
+  });
+  test('carries the workspace’s own credential before it', () => {
+    const workspace = workspaceSettings('acme', ['api'], { credentials: new Map([['api', own]]) });
+    expect(finder.find(call('/via/api/v1'), { workspace }).credential).toBe(own);
+  });
+  test('carries none where none is configured', () => {
+    const workspace = workspaceSettings('acme', ['open'], { credentials: new Map([['api', own]]) });
+    expect(finder.find(call('/via/open/v1'), { workspace }).credential).toBeNull();
+  });
+  test.each(['/via/api/v1', '/proxy?target=https%3A%2F%2Fapi.example%3A8443%2F'])(
+    'is refused for an upstream of others (%s)',
+    (url) => {
+      const workspace = workspaceSettings('acme', ['open']);
+      expect(codeOf(() => finder.find(call(url), { workspace }))).toBe('target_forbidden');
+    },
+  );
+  test('is refused when the call already passed through us', () => {
+    const workspace = workspaceSettings('acme', ['open']);
+    const fields = ['Accept', '*/*', 'VIA', '1.0 fred, 1.1 Sluice (comment)'];
+    expect(codeOf(() => finder.find(call('/via/open/', fields), { workspace }))).toBe('loop_detected');
+  });
+  test('never quotes the target in a refusal', () => {
+    const workspace = workspaceSettings('acme', ['open']);
+    const target = encodeURIComponent('https://user:canary@open.example/canary');
+    try {
+      finder.find(call(`/proxy?target=${target}`), { workspace });
+    } catch (error) {
+      expect(error).toBeInstanceOf(Refusal);
+      expect(JSON.stringify(error) + String(error)).not.toContain('canary');
+      return;
+    }
+    throw new Error('not refused');
+  });
+});
+
+describe('Via', () => {
+  test.each([
+    [['via', '1.1 sluice'], true],
+    [['Via', 'HTTP/1.1 sluice'], true],
+    [['Via', '1.1 a', 'Via', '1.1 b,1.1 sluice'], true],
+    [['Via', '1.1 sluice2'], false],
+    [['Via', '1.1 other (sluice)'], false],
+    [['Via', 'sluice'], false],
+    [['Via', ''], false],
+    [['X-Via', '1.1 sluice'], false],
+    [['X', 'via', 'Y', '1.1 sluice'], false],
+    [[], false],
+  ])('%j tells %s', (fields, expected) => {
+    expect(passedThrough(fields, 'sluice')).toBe(expected);
+  });
+});

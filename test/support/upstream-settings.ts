@@ -1,0 +1,65 @@
+/** Complete upstream and workspace settings for tests that care about a few of them only. */
+import type { OriginPattern, UpstreamSettings, WorkspaceSettings } from '../../src/config/settings.ts';
+
+/** `https://*.example.com:8443` → pattern. No checks: tests write what configuration would have accepted. */
+export function originPattern(text: string): OriginPattern {
+  const [, scheme = '', star = '', host = '', port] =
+    /^(https?):\/\/(\*\.)?(\[[^\]]*\]|[^:]+)(?::(\d+))?$/.exec(text) ?? [];
+  if (scheme !== 'https' && scheme !== 'http') throw new Error(`not an origin: ${text}`);
+  const standard = scheme === 'https' ? 443 : 80;
+  return { scheme, host, wildcard: star !== '', port: port === undefined ? standard : Number(port) };
+}
+
+export function upstreamSettings(
+  name: string,
+  origins: readonly string[],
+  changes: Partial<UpstreamSettings> = {},
+): UpstreamSettings {
+  return {
+    name,
+    kind: 'generic',
+    origins: origins.map(originPattern),
+    credential: null,
+    limits: {
+      requestsPerMinute: null,
+      requestsPerDay: null,
+      tokensPerMinute: null,
+      tokensPerDay: null,
+      bucket: { capacity: 40, leakPerSecond: 2 },
+      cost: null,
+      maxInFlight: null,
+      maxQueued: 1000,
+      maxWaitSeconds: 45,
+      maxWaitCeilingSeconds: 600,
+      learn: true,
+      probe: 1,
+    },
+    bucketBy: ['credential'],
+    allowPrivateAddresses: false,
+    propagateTrace: false,
+    timeouts: { connectMs: 5000, headMs: 60_000, idleMs: 60_000, totalMs: 600_000 },
+    maxSockets: 64,
+    caFile: null,
+    ...changes,
+  };
+}
+
+export const byName = (...upstreams: readonly UpstreamSettings[]): ReadonlyMap<string, UpstreamSettings> =>
+  new Map(upstreams.map((upstream) => [upstream.name, upstream]));
+
+export function workspaceSettings(
+  id: string,
+  upstreams: readonly string[],
+  changes: Partial<WorkspaceSettings> = {},
+): WorkspaceSettings {
+  return {
+    id,
+    keys: [],
+    upstreams: new Set(upstreams),
+    requestsPerMinute: new Map(),
+    requestsPerDay: new Map(),
+    weight: 1,
+    credentials: new Map(),
+    ...changes,
+  };
+}
