@@ -1,0 +1,163 @@
+/**
+ * What the journey tells about itself: one function per business fact. Types only; `telemetry.ts` fans every fact out
+ * to metric, log line, span and activity. No function here throws, none blocks, none takes a value that must not be
+ * seen outside (it takes the call and the workspace, and shows only their label).
+ *
+ * A call is followed by one object: `begin` → `identified` → `routed` → `admitting` → (`queued` → `granted` → `sent` →
+ * `answered` → `absorbed`)* → `ended`. Skipped steps are allowed at any point; `ended` closes whatever is open.
+ */
+import type { AdmissionRecord, Call, Caller, MeterName, Throttle } from '../call.ts';
+import type { RefusalCode } from '../errors.ts';
+import type { BucketSnapshot, LaneKey } from '../limiter/limiter.ts';
+import type { UpstreamSettings } from '../config/settings.ts';
+import type { CallOutcome } from './outcome.policy.ts';
+
+export type LimiterMode = 'redis' | 'local' | 'memory' | 'deny';
+export const limiterModes: readonly LimiterMode[] = ['redis', 'local', 'memory', 'deny'];
+
+/** `expired` not renewed in time · `stalled` this process noticed too late (self-fence) · `taken` another owner's token was found · `epoch` Redis lost its data · `unavailable` Redis could not be asked. */
+export type LeaseLostReason = 'expired' | 'stalled' | 'taken' | 'epoch' | 'unavailable';
+export const leaseLostReasons: readonly LeaseLostReason[] = [
+  'expired',
+  'stalled',
+  'taken',
+  'epoch',
+  'unavailable',
+];
+
+/** `timeout` no reply in time · `connection` refused, reset or not ready · `reply` Redis answered with an error · `subscribe` the grant channel broke · `other` anything else. */
+export type RedisErrorKind = 'timeout' | 'connection' | 'reply' | 'subscribe' | 'other';
+export const redisErrorKinds: readonly RedisErrorKind[] = [
+  'timeout',
+  'connection',
+  'reply',
+  'subscribe',
+  'other',
+];
+
+/** Commands with their own series in `sluice_redis_command_seconds`; anything else counts as `other`. */
+export type RedisCommand =
+  | 'admit'
+  | 'settle'
+  | 'learn'
+  | 'charged'
+  | 'cancel'
+  | 'forecast'
+  | 'tick'
+  | 'consume'
+  | 'reward'
+  | 'publish'
+  | 'other';
+
+/** How a call ended. */
+export interface CallEnd {
+  readonly outcome: CallOutcome;
+  /** Status the client was sent; 0 when it was gone before one was sent. */
+  readonly status: number;
+  /** Code of our own refusal, or `null` when the answer is the upstream's. */
+  readonly code: RefusalCode | null;
+  /** What `Sluice-Admission` told; absent when the call never reached admission. */
+  readonly admission?: AdmissionRecord;
+}
+
+/** Follows one call. Created by {@link Telemetry.begin}; every method is safe to call at any time. */
+export interface CallTelemetry {
+  /** Trace of this call as 32 hex digits, or `null` when it is not traced. */
+  readonly traceId: string | null;
+  /** The API key named a workspace. */
+  identified(caller: Caller): void;
+  /** The target belongs to this upstream. */
+  routed(upstream: UpstreamSettings): void;
+  /** The body is complete; admission starts. What came before counts as overhead, reading the body does not. */
+  admitting(): void;
+  /** The call waits in its lane. Repeated for a call that goes back to its line. */
+  queued(lane: LaneKey): void;
+  /** The call leaves its line: about to be sent. Repeating it, or without `queued`, does nothing. */
+  granted(): void;
+  /** The attempt's bytes are handed to the transport. Counts `sluice_dispatched_after_client_gone_total` by itself. */
+  sent(): void;
+  /** Value for `traceparent` of the attempt in flight, or `null` when tracing is off. */
+  traceparent(): string | null;
+  /** The head of the attempt's answer arrived. `throttle`: how it was classified. */
+  answered(status: number, throttle: Throttle | null): void;
+  /** The throttled answer is kept from the client; the call is admitted again. Ends the attempt. */
+  absorbed(): void;
+  /** The attempt broke without a usable answer. `error` is a code of ours, never a message. Ends the attempt. */
+  attemptFailed(error: RefusalCode | 'client_gone' | 'reset'): void;
+  /** The call is over: its answer is written, or its client is gone. Only the first one counts. */
+  ended(end: CallEnd): void;
+}
+
+/** State that gauges read when they are scraped. */
+export interface PressureSource {
+  /** Bytes of request bodies held in memory. */
+  heldBytes(): number;
+  /** Buckets this replica has touched, with the upstream each belongs to. */
+  buckets(): readonly ObservedBucket[];
+}
+
+export interface ObservedBucket {
+  readonly upstream: string;
+  readonly snapshot: BucketSnapshot;
+}
+
+/** Pressure of one upstream on this replica, now. */
+export interface LivePressure {
+  readonly upstream: string;
+  /** Meters that this kind of upstream has; their gauges exist from the start. */
+  readonly dimensions: readonly MeterName[];
+  readonly waiting: number;
+  /** Age of the call that has waited longest, milliseconds; 0 when none waits. */
+  readonly oldestMs: number;
+  readonly inFlight: number;
+}
+
+/** A value that may stand in a log line. Never a URL, host, header, key, or workspace id. */
+export type LogValue = string | number | boolean | null;
+
+/** Log lines that are not about a call. Messages are constants; what varies goes into `fields`. */
+export interface Log {
+  debug(message: string, fields?: Readonly<Record<string, LogValue>>): void;
+  info(message: string, fields?: Readonly<Record<string, LogValue>>): void;
+  warn(message: string, fields?: Readonly<Record<string, LogValue>>): void;
+  error(message: string, fields?: Readonly<Record<string, LogValue>>): void;
+  /** Something that should not have been thrown: logs its name, code and stack frames, never its message. */
+  bug(message: string, cause: unknown, fields?: Readonly<Record<string, LogValue>>): void;
+}
+
+/** Everything the rest of the product knows about telemetry. */
+export interface Telemetry {
+  begin(call: Call): CallTelemetry;
+  limiterMode(mode: LimiterMode): void;
+  redisCommand(command: RedisCommand, durationMs: number): void;
+  redisError(kind: RedisErrorKind): void;
+  leaseLost(reason: LeaseLostReason): void;
+  /** Upstreams configured now; called at start and after a reload. Their gauges exist from here on. */
+  configured(upstreams: Iterable<UpstreamSettings>): void;
+  /** Where gauges read from; the last one given counts. */
+  observe(source: PressureSource): void;
+  /** Pressure per configured upstream, this replica. */
+  live(): readonly LivePressure[];
+  /** Label under which a workspace may be shown: its own or `other`. */
+  labelOf(workspaceId: string): string;
+  readonly log: Log;
+}
+
+/** Listens to facts for other uses than metric, log and span (the activity recorder). Ids stay in memory. */
+export interface FactSink {
+  /** A call asks for admission. Monotonic milliseconds. */
+  arrived(workspaceId: string, upstream: string, atMs: number): void;
+  throttled(workspaceId: string, upstream: string, kind: 'rate' | 'permanent'): void;
+  absorbed(workspaceId: string, upstream: string): void;
+  ended(workspaceId: string, upstream: string, fact: EndedFact): void;
+}
+
+/** A finished call in numbers. */
+export interface EndedFact {
+  readonly outcome: CallOutcome;
+  readonly code: RefusalCode | null;
+  readonly waitedMs: number;
+  readonly attempts: number;
+  readonly absorbed: number;
+  readonly durationMs: number;
+}

@@ -1,0 +1,124 @@
+/**
+ * The instruments: names, types, labels, units and bucket boundaries of every `sluice_*` metric, in one place. Owns
+ * nothing that counts; `metrics.ts` prepares the series. Names and labels are an interface: dashboards depend on them.
+ */
+import { Counter, Gauge, Histogram, type OpenMetricsContentType, type Registry } from 'prom-client';
+
+/** A millisecond (not held) to ten minutes (longest wait a call may ask for), fine around the default wait of 45 s. */
+export const waitBuckets = [
+  0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 15, 20, 30, 40, 45, 60, 120, 300, 600,
+];
+/** A simulator's millisecond to a language model's minutes. */
+export const upstreamBuckets = [
+  0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600,
+];
+/** What Sluice itself adds: a fraction of a millisecond when healthy, a second when the process is starved. */
+export const overheadBuckets = [0.00025, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1];
+/** One script call: 0.1 ms beside Redis, 250 ms is the command timeout. */
+export const redisBuckets = [
+  0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
+];
+
+/** Creates all instruments in `registry`. `exemplars`: histograms can carry trace ids (shown in OpenMetrics only). */
+export function createInstruments(registry: Registry<OpenMetricsContentType>, exemplars: boolean) {
+  const registers = [registry];
+  const gauge = <L extends string>(name: string, help: string, labelNames: readonly L[]) =>
+    new Gauge<L>({ name, help, labelNames: [...labelNames], registers });
+  const counter = <L extends string>(name: string, help: string, labelNames: readonly L[]) =>
+    new Counter<L>({ name, help, labelNames: [...labelNames], registers });
+  const histogram = <L extends string>(
+    name: string,
+    help: string,
+    labelNames: readonly L[],
+    buckets: readonly number[],
+  ) =>
+    // `trace_id` is no label of the series: prom-client types an exemplar's labels like the metric's.
+    new Histogram<L | 'trace_id'>({
+      name,
+      help,
+      labelNames: [...labelNames],
+      buckets: [...buckets],
+      enableExemplars: exemplars,
+      registers,
+    });
+
+  return {
+    requests: counter('sluice_requests_total', 'Calls ended, by how they ended.', [
+      'workspace',
+      'upstream',
+      'outcome',
+    ]),
+    queueWait: histogram(
+      'sluice_queue_wait_seconds',
+      'Time a call was held before it was sent or refused, all its waits together.',
+      ['upstream', 'outcome'],
+      waitBuckets,
+    ),
+    queueDepth: gauge('sluice_queue_depth', 'Calls waiting on this replica.', ['upstream']),
+    queueOldest: gauge('sluice_queue_oldest_seconds', 'Age of the call waiting longest on this replica.', [
+      'upstream',
+    ]),
+    queueBytes: gauge('sluice_queue_bytes', 'Bytes of request bodies held in memory.', []),
+    inFlight: gauge('sluice_in_flight', 'Calls sent by this replica whose answer has not ended.', [
+      'upstream',
+    ]),
+    throttles: counter('sluice_upstream_throttles_total', 'Throttled answers received from the upstream.', [
+      'workspace',
+      'upstream',
+      'kind',
+    ]),
+    absorbed: counter('sluice_retries_absorbed_total', 'Throttled answers the client never saw.', [
+      'workspace',
+      'upstream',
+    ]),
+    shed: counter('sluice_shed_total', 'Calls refused for lack of room or time.', [
+      'workspace',
+      'upstream',
+      'reason',
+    ]),
+    bucketUsed: gauge(
+      'sluice_bucket_used_ratio',
+      'Used share of the fullest bucket, 0 to 1 (above 1: overdrawn).',
+      ['upstream', 'dimension'],
+    ),
+    bucketClosed: gauge(
+      'sluice_bucket_closed_seconds',
+      'Time until the longest-closed bucket opens; 0 = open.',
+      ['upstream'],
+    ),
+    upstreamTime: histogram(
+      'sluice_upstream_seconds',
+      'Per attempt: from sending until the head of the answer.',
+      ['upstream'],
+      upstreamBuckets,
+    ),
+    overhead: histogram(
+      'sluice_overhead_seconds',
+      'Per call: time Sluice added beside waiting, reading the request body and the upstream.',
+      ['upstream'],
+      overheadBuckets,
+    ),
+    limiterMode: gauge('sluice_limiter_mode', '1 for the mode the limiter is in, 0 for the others.', [
+      'mode',
+    ]),
+    redisTime: histogram(
+      'sluice_redis_command_seconds',
+      'Time of a limiter command on Redis, as seen by this replica.',
+      ['command'],
+      redisBuckets,
+    ),
+    redisErrors: counter('sluice_redis_errors_total', 'Limiter commands that Redis did not carry out.', [
+      'kind',
+    ]),
+    leasesLost: counter('sluice_leases_lost_total', 'In-flight leases lost before they were settled.', [
+      'reason',
+    ]),
+    sentAfterGone: counter(
+      'sluice_dispatched_after_client_gone_total',
+      'Calls sent although their client had left. Must stay 0.',
+      [],
+    ),
+  };
+}
+
+export type Instruments = ReturnType<typeof createInstruments>;

@@ -1,0 +1,92 @@
+/**
+ * Names for workspaces, buckets and lanes that reveal nobody. Owns the keyed digests and the cap on workspace labels;
+ * refuses to own who may be labelled where: everything visible outside (metrics, logs, traces, activity) asks here.
+ *
+ * The cap: a process holds `limit` labels at a time. A workspace keeps the label it was given while it is active, so
+ * its counters never go backwards; a label is taken back only when its workspace has been idle for `idleMs` *and*
+ * another workspace needs it (the listener then removes its series). Until then newcomers fold into `other`.
+ * Least-recently-used eviction would be wrong: 101 busy workspaces would restart each other's counters all the time.
+ */
+import { createHmac } from 'node:crypto';
+import type { Clock } from '../clock.ts';
+
+/** Label of every workspace beyond the cap. */
+export const otherLabel = 'other';
+/** Label of calls whose workspace is not known (not authenticated); also the upstream of calls without a route. */
+export const noneLabel = 'none';
+
+/**
+ * Keyed digest for keys shared through Redis: 32 hex digits, the same on every replica with the same label key.
+ * `purpose` separates domains (`bucket`, `lane`); parts are length-prefixed, so `('a','bc')` ≠ `('ab','c')`.
+ */
+export function digest(labelKey: string, purpose: string, ...parts: readonly string[]): string {
+  const hmac = createHmac('sha256', labelKey);
+  for (const part of [purpose, ...parts]) hmac.update(`${Buffer.byteLength(part)}:${part},`);
+  return hmac.digest('hex').slice(0, 32);
+}
+
+/** `w_` and the first 16 hex digits of HMAC-SHA-256(label key, workspace id). */
+export function workspaceLabel(labelKey: string, workspaceId: string): string {
+  return `w_${createHmac('sha256', labelKey).update(workspaceId).digest('hex').slice(0, 16)}`;
+}
+
+export interface LabelOptions {
+  /** Labels held at a time. Default 100. */
+  readonly limit?: number;
+  /** Idle time after which a label may be given to another workspace, milliseconds. Default 15 minutes: longer than Prometheus looks back for a stale series. */
+  readonly idleMs?: number;
+  /** Told when a label is taken back: its series must go. */
+  readonly onRelease?: (label: string) => void;
+}
+
+export interface Labels {
+  /** The label under which this workspace may be shown now: its own, or `other`. Counts as activity. */
+  of(workspaceId: string): string;
+  /** Labels held now, at most `limit`. */
+  readonly size: number;
+}
+
+interface Slot {
+  readonly label: string;
+  lastActive: number;
+}
+
+/** Label cache of one process. Map order is order of last activity, so the idlest slot is always the first. */
+export function createLabels(labelKey: string, clock: Clock, options: LabelOptions = {}): Labels {
+  const limit = options.limit ?? 100;
+  const idleMs = options.idleMs ?? 15 * 60_000;
+  const slots = new Map<string, Slot>();
+
+  function freeIdlest(now: number): boolean {
+    for (const [id, slot] of slots) {
+      if (now - slot.lastActive < idleMs) return false;
+      slots.delete(id);
+      options.onRelease?.(slot.label);
+      return true;
+    }
+    return false;
+  }
+
+  return {
+    of(workspaceId) {
+      const now = clock.monotonic();
+      const held = slots.get(workspaceId);
+      if (held !== undefined) {
+        // Moving on every call would cost more than it tells; a second of coarseness keeps the order good enough.
+        if (now - held.lastActive > 1_000) {
+          held.lastActive = now;
+          slots.delete(workspaceId);
+          slots.set(workspaceId, held);
+        }
+        return held.label;
+      }
+      if (slots.size >= limit && !freeIdlest(now)) return otherLabel;
+      const label = workspaceLabel(labelKey, workspaceId);
+      slots.set(workspaceId, { label, lastActive: now });
+      return label;
+    },
+    get size() {
+      return slots.size;
+    },
+  };
+}

@@ -1,0 +1,141 @@
+/**
+ * Log lines: one per ended call, and a few about the process. Owns levels, sampling and redaction; refuses to own where
+ * lines go (the destination is given) and what happened (facts come in).
+ *
+ * Privacy is by construction: a call's line has a closed set of fields, none of which can hold a URL, host, header,
+ * key, body or workspace id; a thrown error is logged by name, code and stack frames, because its message may quote any
+ * of them. `redact` is the second fence, for fields that somebody adds later.
+ */
+import { pino, type DestinationStream, type Logger } from 'pino';
+import type { RefusalCode } from '../errors.ts';
+import type { LogSettings } from '../config/settings.ts';
+import type { Clock, Random } from '../clock.ts';
+import type { Log, LogValue } from './events.ts';
+import type { CallOutcome } from './outcome.policy.ts';
+
+/** Fields of a call's line. Times in milliseconds, rounded to a tenth. */
+export interface CallLine {
+  readonly requestId: string;
+  readonly workspace: string;
+  readonly upstream: string;
+  readonly method: string;
+  readonly outcome: CallOutcome;
+  readonly status: number;
+  readonly code: RefusalCode | null;
+  readonly waitedMs: number;
+  readonly attempts: number;
+  readonly absorbed: number;
+  readonly upstreamMs: number;
+  readonly overheadMs: number;
+  readonly durationMs: number;
+  readonly traceId: string | null;
+}
+
+export interface CallLogger {
+  readonly log: Log;
+  call(line: CallLine): void;
+}
+
+/** A field with one of these names never shows its value. */
+const secretFields = [
+  'authorization',
+  'apiKey',
+  'key',
+  'token',
+  'secret',
+  'cookie',
+  'credential',
+  'password',
+  'url',
+  'target',
+  'host',
+  'origin',
+  'headers',
+  'body',
+  'workspaceId',
+];
+
+/** Methods shown as they are; anything else a client invents becomes `other`. */
+const knownMethods = new Set(['GET', 'HEAD', 'POST', 'PUT', 'PATCH', 'DELETE', 'OPTIONS', 'QUERY']);
+
+/**
+ * `info`: it went as asked, or the caller alone can change it. `warn`: pressure or an upstream in trouble, worth
+ * counting by whoever raises traffic. `error` is kept for bugs.
+ */
+const levelOf: Record<CallOutcome, 'info' | 'warn'> = {
+  ok: 'info',
+  client_gone: 'info',
+  rejected: 'info',
+  upstream_error: 'warn',
+  throttled: 'warn',
+  shed: 'warn',
+  failed: 'warn',
+};
+
+const tenth = (ms: number): number => Math.round(ms * 10) / 10;
+
+/** Creates the logger. Successes are written with probability `sampleSuccesses`, everything else always. */
+export function createLogger(
+  settings: LogSettings,
+  ports: { readonly clock: Clock; readonly random: Random; readonly destination: DestinationStream },
+): CallLogger {
+  const logger: Logger = pino(
+    {
+      level: settings.level,
+      base: null,
+      messageKey: 'message',
+      timestamp: () => `,"time":"${new Date(ports.clock.now()).toISOString()}"`,
+      formatters: { level: (label) => ({ level: label }) },
+      redact: { paths: secretFields, censor: '[redacted]' },
+    },
+    ports.destination,
+  );
+  const successes = settings.sampleSuccesses;
+  const write =
+    (level: 'debug' | 'info' | 'warn' | 'error') =>
+    (message: string, fields: Readonly<Record<string, LogValue>> = {}) =>
+      logger[level](fields, message);
+
+  return {
+    log: {
+      debug: write('debug'),
+      info: write('info'),
+      warn: write('warn'),
+      error: write('error'),
+      bug: (message, cause, fields = {}) => logger.error({ ...fields, ...describeError(cause) }, message),
+    },
+    call(line) {
+      const level = levelOf[line.outcome];
+      if (!logger.isLevelEnabled(level)) return;
+      if (line.outcome === 'ok' && (successes <= 0 || (successes < 1 && ports.random.next() >= successes)))
+        return;
+      logger[level](
+        {
+          ...line,
+          method: knownMethods.has(line.method) ? line.method : 'other',
+          waitedMs: tenth(line.waitedMs),
+          upstreamMs: tenth(line.upstreamMs),
+          overheadMs: tenth(line.overheadMs),
+          durationMs: tenth(line.durationMs),
+        },
+        'call ended',
+      );
+    },
+  };
+}
+
+/** What may be told about a thrown value: its class, its code if that looks like one, and where it was thrown. */
+export function describeError(cause: unknown): Record<string, LogValue> {
+  if (!(cause instanceof Error)) return { error: typeof cause };
+  const code = 'code' in cause && typeof cause.code === 'string' && /^[A-Z0-9_]{1,40}$/.test(cause.code);
+  const frames = (cause.stack ?? '')
+    .split('\n')
+    .filter((line) => /^\s+at /.test(line))
+    .slice(0, 8)
+    .map((line) => line.trim());
+  return {
+    error: /^[A-Za-z]{1,40}$/.test(cause.name) ? cause.name : 'Error',
+    errorCode: code ? String(cause.code) : null,
+    stack: frames.join(' | '),
+  };
+}

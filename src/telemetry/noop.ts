@@ -1,0 +1,35 @@
+/** Telemetry that tells nobody: for tests, and for parts that run before the real one exists. */
+import type { CallTelemetry, Log, Telemetry } from './events.ts';
+import { otherLabel } from './labels.ts';
+
+const nothing = (): void => {};
+
+const silentCall: CallTelemetry = {
+  traceId: null,
+  identified: nothing,
+  routed: nothing,
+  admitting: nothing,
+  queued: nothing,
+  granted: nothing,
+  sent: nothing,
+  traceparent: () => null,
+  answered: nothing,
+  absorbed: nothing,
+  attemptFailed: nothing,
+  ended: nothing,
+};
+
+export const silentLog: Log = { debug: nothing, info: nothing, warn: nothing, error: nothing, bug: nothing };
+
+export const noTelemetry: Telemetry = {
+  begin: () => silentCall,
+  limiterMode: nothing,
+  redisCommand: nothing,
+  redisError: nothing,
+  leaseLost: nothing,
+  configured: nothing,
+  observe: nothing,
+  live: () => [],
+  labelOf: () => otherLabel,
+  log: silentLog,
+};

@@ -1,0 +1,32 @@
+/**
+ * The spans of one call, as `observed-call.ts` drives them; `traces.ts` makes them with OpenTelemetry. A port, so that
+ * a process that exports no traces loads none of it.
+ */
+import type { AdmissionRecord, Call, Throttle } from '../call.ts';
+import type { UpstreamSettings } from '../config/settings.ts';
+import type { LaneKey } from '../limiter/limiter.ts';
+import type { CallEnd } from './events.ts';
+
+/** Spans of one call. A step without its predecessor does nothing. */
+export interface CallSpans {
+  /** 32 hex digits when the call is sampled, else `null`: an exemplar must lead to a trace that exists. */
+  readonly traceId: string | null;
+  identified(label: string): void;
+  routed(upstream: UpstreamSettings): void;
+  waiting(lane: LaneKey): void;
+  left(): void;
+  /** `resends`: attempts before this one. */
+  sent(resends: number): void;
+  traceparent(): string | null;
+  answered(status: number, throttle: Throttle['kind'] | null): void;
+  attemptFailed(error: string): void;
+  landed(): void;
+  ended(end: CallEnd, admission: AdmissionRecord): void;
+}
+
+/** Starts the spans of calls; closed once when the process drains. */
+export interface Tracing {
+  begin(call: Call): CallSpans;
+  /** Exports what is buffered and stops. */
+  close(): Promise<void>;
+}

@@ -1,0 +1,98 @@
+/**
+ * Builds telemetry: the one place where metrics, log, spans and listeners meet. Owns no fact and no number.
+ */
+import type { DestinationStream } from 'pino';
+import type { Clock, Random } from '../clock.ts';
+import type { Settings } from '../config/settings.ts';
+import type { FactSink, PressureSource, Telemetry } from './events.ts';
+import type { MetricsPage } from './exposition.ts';
+import { createLabels } from './labels.ts';
+import { createLive } from './live.ts';
+import { createLogger } from './logger.ts';
+import { createMetrics, type MetricsOptions } from './metrics.ts';
+import { ObservedCall, type CallReporters } from './observed-call.ts';
+import type { Tracing } from './spans.ts';
+
+export interface TelemetryPorts {
+  readonly clock: Clock;
+  readonly random: Random;
+  /** Where log lines go, one JSON object per `write`. */
+  readonly destination: DestinationStream;
+  /** Spans, when an exporter is configured (`startTracing`). */
+  readonly tracing?: Tracing | null;
+  /** Further listeners, e.g. the activity recorder. */
+  readonly sinks?: readonly FactSink[];
+  readonly metrics?: MetricsOptions;
+}
+
+export interface RunningTelemetry extends Telemetry {
+  /** A scrape. `accept` is the scraper's `Accept` field. */
+  metrics(accept?: string): Promise<MetricsPage>;
+  /** Exports buffered spans. Called once, last. */
+  close(): Promise<void>;
+}
+
+/** Parts of the settings that telemetry reads; the label key and log settings hold for the life of the process. */
+export type TelemetrySettings = Pick<Settings, 'privacy' | 'log' | 'upstreams'>;
+
+export function createTelemetry(settings: TelemetrySettings, ports: TelemetryPorts): RunningTelemetry {
+  const { clock } = ports;
+  const live = createLive();
+  let source: PressureSource = { heldBytes: () => 0, buckets: () => [] };
+  const metrics = createMetrics(
+    {
+      heldBytes: () => source.heldBytes(),
+      buckets: () => source.buckets(),
+      live: () => live.read(clock.monotonic()),
+    },
+    ports.metrics,
+  );
+  const labels = createLabels(settings.privacy.labelKey, clock, {
+    onRelease: (label) => metrics.release(label),
+  });
+  const logger = createLogger(settings.log, ports);
+  let told = false;
+  const failed = (cause: unknown): void => {
+    // A bug here would repeat for every call: one line is enough to find it.
+    if (!told) logger.log.bug('telemetry failed; reported once', cause);
+    told = true;
+  };
+  const reporters: CallReporters = { clock, metrics, logger, labels, live, sinks: ports.sinks ?? [], failed };
+  const tracing = ports.tracing ?? null;
+  live.configured(settings.upstreams.values());
+
+  const guarded = (run: () => void): void => {
+    try {
+      run();
+    } catch (cause) {
+      failed(cause);
+    }
+  };
+
+  return {
+    begin(call) {
+      let spans = null;
+      try {
+        spans = tracing?.begin(call) ?? null;
+      } catch (cause) {
+        failed(cause);
+      }
+      return new ObservedCall(call, reporters, spans);
+    },
+    limiterMode: (mode) => guarded(() => metrics.limiterMode(mode)),
+    redisCommand: (command, durationMs) => guarded(() => metrics.redisCommand(command, durationMs / 1000)),
+    redisError: (kind) => guarded(() => metrics.redisError(kind)),
+    leaseLost: (reason) => guarded(() => metrics.leaseLost(reason)),
+    configured: (upstreams) => live.configured(upstreams),
+    observe: (given) => {
+      source = given;
+    },
+    live: () => live.read(clock.monotonic()),
+    labelOf: (workspaceId) => labels.of(workspaceId),
+    log: logger.log,
+    metrics: (accept) => metrics.page(accept),
+    close: async () => {
+      await tracing?.close();
+    },
+  };
+}

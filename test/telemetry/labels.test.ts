@@ -1,0 +1,80 @@
+import { createHmac } from 'node:crypto';
+import { describe, expect, test } from '@jest/globals';
+import { createLabels, digest, workspaceLabel } from '../../src/telemetry/labels.ts';
+import { settableClock } from './drive.ts';
+
+describe('a workspace label', () => {
+  test('is w_ and the first 16 hex digits of the keyed digest of the id', () => {
+    const expected = createHmac('sha256', 'key').update('acme').digest('hex').slice(0, 16);
+    expect(workspaceLabel('key', 'acme')).toBe(`w_${expected}`);
+  });
+
+  test('cannot be recomputed without the key', () => {
+    expect(workspaceLabel('key', 'acme')).not.toBe(workspaceLabel('other key', 'acme'));
+  });
+
+  test('is kept while the workspace is active, and the 101st workspace folds into other', () => {
+    const labels = createLabels('key', settableClock());
+    const first = Array.from({ length: 100 }, (_, i) => labels.of(`ws-${i}`));
+    expect(new Set(first).size).toBe(100);
+    expect(labels.of('late')).toBe('other');
+    expect(labels.of('ws-0')).toBe(first[0]);
+    expect(labels.size).toBe(100);
+  });
+
+  test('is taken back only from a workspace that has been idle, and its series go', () => {
+    const clock = settableClock();
+    const released: string[] = [];
+    const labels = createLabels('key', clock, {
+      limit: 2,
+      idleMs: 60_000,
+      onRelease: (l) => released.push(l),
+    });
+    const idle = labels.of('idle');
+    clock.advance(30_000);
+    labels.of('busy');
+    expect(labels.of('late')).toBe('other');
+    clock.advance(30_000);
+    expect(labels.of('late')).toMatch(/^w_[0-9a-f]{16}$/);
+    expect(released).toEqual([idle]);
+    expect(labels.of('idle')).toBe('other');
+  });
+
+  test('survives as long as its workspace keeps calling', () => {
+    const clock = settableClock();
+    const labels = createLabels('key', clock, { limit: 2, idleMs: 60_000 });
+    const steady = labels.of('steady');
+    labels.of('second');
+    for (let i = 0; i < 10; i++) {
+      clock.advance(20_000);
+      labels.of(`churn-${i}`);
+      expect(labels.of('steady')).toBe(steady);
+    }
+  });
+
+  test('holds at most 100 labels over 10,000 workspaces', () => {
+    const labels = createLabels('key', settableClock());
+    const seen = new Set(Array.from({ length: 10_000 }, (_, i) => labels.of(`ws-${i}`)));
+    expect(seen.size).toBe(101);
+    expect(labels.size).toBe(100);
+  });
+});
+
+describe('a digest for shared keys', () => {
+  test('is 32 hex digits and the same on every replica with the same key', () => {
+    expect(digest('key', 'bucket', 'lm', 'cred')).toMatch(/^[0-9a-f]{32}$/);
+    expect(digest('key', 'bucket', 'lm', 'cred')).toBe(digest('key', 'bucket', 'lm', 'cred'));
+  });
+
+  test('tells apart purposes, keys and where one part ends', () => {
+    const values = [
+      digest('key', 'bucket', 'a', 'bc'),
+      digest('key', 'bucket', 'ab', 'c'),
+      digest('key', 'bucket', 'abc'),
+      digest('key', 'lane', 'a', 'bc'),
+      digest('key2', 'bucket', 'a', 'bc'),
+      digest('key', 'bucket', 'a', 'bc', ''),
+    ];
+    expect(new Set(values).size).toBe(values.length);
+  });
+});

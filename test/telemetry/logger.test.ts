@@ -1,0 +1,92 @@
+import { describe, expect, test } from '@jest/globals';
+import { describeError } from '../../src/telemetry/logger.ts';
+import type { CallEnd } from '../../src/telemetry/events.ts';
+import { callAt, callerNamed, driven, fixedRandom, lm } from './drive.ts';
+
+function end(given: ReturnType<typeof driven>, how: CallEnd, method = 'POST'): void {
+  const call = given.telemetry.begin(callAt(given.clock, { method }));
+  call.identified(callerNamed('canary-workspace'));
+  call.routed(lm);
+  call.admitting();
+  call.ended(how);
+}
+const ok: CallEnd = { outcome: 'ok', status: 200, code: null };
+
+describe('the line of a call', () => {
+  test('has the label, the outcome and the times, and nothing else', () => {
+    const given = driven();
+    end(given, {
+      outcome: 'shed',
+      status: 429,
+      code: 'wait_too_long',
+      admission: { waitedMs: 1.26, attempts: 2, absorbed: 1 },
+    });
+    const [line] = given.lines();
+    expect(Object.keys(line ?? {}).sort()).toEqual(
+      [
+        'absorbed',
+        'attempts',
+        'code',
+        'durationMs',
+        'level',
+        'message',
+        'method',
+        'outcome',
+        'overheadMs',
+        'requestId',
+        'status',
+        'time',
+        'traceId',
+        'upstream',
+        'upstreamMs',
+        'waitedMs',
+        'workspace',
+      ].sort(),
+    );
+    expect(line).toMatchObject({
+      level: 'warn',
+      outcome: 'shed',
+      code: 'wait_too_long',
+      waitedMs: 1.3,
+      attempts: 2,
+      absorbed: 1,
+      upstream: 'lm',
+    });
+    expect(line?.['workspace']).toMatch(/^w_[0-9a-f]{16}$/);
+  });
+
+  test('never shows a canary', () => {
+    const given = driven();
+    end(given, ok, 'CANARYMETHOD');
+    expect(JSON.stringify(given.lines())).not.toMatch(/canary/i);
+  });
+
+  test('is written for the sampled share of successes and for everything else', () => {
+    const unlucky = driven({ sampleSuccesses: 0.1, random: fixedRandom(0.5) });
+    end(unlucky, ok);
+    end(unlucky, { outcome: 'rejected', status: 403, code: 'target_forbidden' });
+    end(unlucky, { outcome: 'throttled', status: 429, code: null });
+    expect(unlucky.lines().map((line) => line['outcome'])).toEqual(['rejected', 'throttled']);
+    const lucky = driven({ sampleSuccesses: 0.1, random: fixedRandom(0.05) });
+    end(lucky, ok);
+    expect(lucky.lines()).toHaveLength(1);
+  });
+});
+
+describe('other lines', () => {
+  test('an unexpected error is logged by name, code and frames, never by message', () => {
+    const error = Object.assign(new TypeError('getaddrinfo failed for canary.example\nkey slc_canary'), {
+      code: 'ENOTFOUND',
+    });
+    const told = describeError(error);
+    expect(told).toMatchObject({ error: 'TypeError', errorCode: 'ENOTFOUND' });
+    expect(JSON.stringify(told)).not.toContain('canary');
+    expect(String(told['stack'])).toMatch(/logger\.test/);
+  });
+
+  test('a field with a secret name is censored even when somebody adds one', () => {
+    const given = driven();
+    given.telemetry.log.info('careless', { url: 'https://canary.example', key: 'slc_canary', replicas: 3 });
+    expect(given.lines()[0]).toMatchObject({ url: '[redacted]', key: '[redacted]', replicas: 3 });
+  });
+});

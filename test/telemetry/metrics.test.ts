@@ -1,0 +1,185 @@
+import { describe, expect, test } from '@jest/globals';
+import { wantsOpenMetrics } from '../../src/telemetry/exposition.ts';
+import type { BucketSnapshot } from '../../src/limiter/limiter.ts';
+import type { CallSpans } from '../../src/telemetry/spans.ts';
+import { callAt, callerNamed, driven, lm, shop } from './drive.ts';
+
+function oneCall(given: ReturnType<typeof driven>, workspace: string): void {
+  const call = given.telemetry.begin(callAt(given.clock));
+  call.identified(callerNamed(workspace));
+  call.routed(lm);
+  call.admitting();
+  call.sent();
+  given.clock.advance(10);
+  call.answered(200, null);
+  call.ended({ outcome: 'ok', status: 200, code: null });
+}
+
+const snapshot = (given: Partial<BucketSnapshot>): BucketSnapshot => ({
+  bucket: 'b',
+  closedMs: 0,
+  waiting: 0,
+  inFlight: 0,
+  meters: [],
+  ...given,
+});
+
+/** Names and types that dashboards, alerts and black-box tests depend on. */
+const published = [
+  ['sluice_requests_total', 'counter'],
+  ['sluice_queue_wait_seconds', 'histogram'],
+  ['sluice_queue_depth', 'gauge'],
+  ['sluice_queue_oldest_seconds', 'gauge'],
+  ['sluice_queue_bytes', 'gauge'],
+  ['sluice_in_flight', 'gauge'],
+  ['sluice_upstream_throttles_total', 'counter'],
+  ['sluice_retries_absorbed_total', 'counter'],
+  ['sluice_shed_total', 'counter'],
+  ['sluice_bucket_used_ratio', 'gauge'],
+  ['sluice_bucket_closed_seconds', 'gauge'],
+  ['sluice_upstream_seconds', 'histogram'],
+  ['sluice_overhead_seconds', 'histogram'],
+  ['sluice_limiter_mode', 'gauge'],
+  ['sluice_redis_command_seconds', 'histogram'],
+  ['sluice_redis_errors_total', 'counter'],
+  ['sluice_leases_lost_total', 'counter'],
+  ['sluice_dispatched_after_client_gone_total', 'counter'],
+] as const;
+
+describe('a scrape', () => {
+  test('has exactly the published names and types', async () => {
+    const types = [...(await driven().scrape()).matchAll(/^# TYPE (\S+) (\S+)$/gm)].map(
+      (m) => `${m[1]} ${m[2]}`,
+    );
+    expect(new Set(types)).toEqual(new Set(published.map((each) => each.join(' '))));
+    expect(types).toHaveLength(published.length);
+  });
+
+  test('has the gauges of every configured upstream before the first call', async () => {
+    const given = driven();
+    for (const upstream of ['lm', 'shop']) {
+      for (const name of ['queue_depth', 'queue_oldest_seconds', 'in_flight', 'bucket_closed_seconds']) {
+        expect(await given.value(`sluice_${name}`, { upstream })).toBe(0);
+      }
+    }
+    expect(await given.value('sluice_bucket_used_ratio', { upstream: 'lm', dimension: 'tokens' })).toBe(0);
+    expect(
+      await given.value('sluice_bucket_used_ratio', { upstream: 'lm', dimension: 'cost' }),
+    ).toBeUndefined();
+  });
+
+  test('follows a reload that adds or removes an upstream', async () => {
+    const given = driven();
+    given.telemetry.configured([shop]);
+    expect(await given.value('sluice_queue_depth', { upstream: 'lm' })).toBeUndefined();
+    expect(await given.value('sluice_queue_depth', { upstream: 'shop' })).toBe(0);
+  });
+
+  test('shows the fullest and the longest-closed bucket of an upstream', async () => {
+    const given = driven();
+    const meter = (level: number) => ({ meter: 'requests' as const, limit: 500, level, windowMs: 60_000 });
+    given.telemetry.observe({
+      heldBytes: () => 4096,
+      buckets: () => [
+        { upstream: 'lm', snapshot: snapshot({ closedMs: 2500, meters: [meter(100)] }) },
+        { upstream: 'lm', snapshot: snapshot({ meters: [meter(400)] }) },
+      ],
+    });
+    expect(await given.value('sluice_bucket_used_ratio', { upstream: 'lm', dimension: 'requests' })).toBe(
+      0.8,
+    );
+    expect(await given.value('sluice_bucket_closed_seconds', { upstream: 'lm' })).toBe(2.5);
+    expect(await given.value('sluice_queue_bytes')).toBe(4096);
+  });
+
+  test('tells the limiter mode as one 1 among 0s', async () => {
+    const given = driven();
+    given.telemetry.limiterMode('redis');
+    given.telemetry.limiterMode('local');
+    expect(await given.value('sluice_limiter_mode', { mode: 'local' })).toBe(1);
+    expect(await given.value('sluice_limiter_mode', { mode: 'redis' })).toBe(0);
+  });
+
+  test('counts Redis commands, errors and lost leases', async () => {
+    const given = driven();
+    given.telemetry.redisCommand('admit', 2);
+    given.telemetry.redisError('timeout');
+    given.telemetry.leaseLost('stalled');
+    expect(await given.value('sluice_redis_command_seconds_sum', { command: 'admit' })).toBeCloseTo(0.002);
+    expect(await given.value('sluice_redis_errors_total', { kind: 'timeout' })).toBe(1);
+    expect(await given.value('sluice_leases_lost_total', { reason: 'stalled' })).toBe(1);
+  });
+
+  test('does not grow beyond 100 labels and other, whoever calls', async () => {
+    const given = driven();
+    for (let i = 0; i < 150; i++) oneCall(given, `ws-${i}`);
+    const before = (await given.scrape()).split('\n').length;
+    for (let i = 150; i < 10_000; i++) oneCall(given, `ws-${i}`);
+    const text = await given.scrape();
+    expect(text.split('\n').length).toBe(before);
+    expect(new Set([...text.matchAll(/workspace="([^"]*)"/g)].map((m) => m[1])).size).toBe(101);
+    expect(
+      await given.value('sluice_requests_total', { workspace: 'other', upstream: 'lm', outcome: 'ok' }),
+    ).toBe(9_900);
+  });
+
+  test('no longer has the series of a label that was taken back', async () => {
+    const given = driven();
+    for (let i = 0; i < 100; i++) oneCall(given, `ws-${i}`);
+    given.clock.advance(16 * 60_000);
+    const before = (await given.scrape()).split('\n').length;
+    oneCall(given, 'newcomer');
+    expect((await given.scrape()).split('\n').length).toBe(before);
+  });
+
+  test('leaves out the process gauges that are named like counters', async () => {
+    const text = await driven({ metrics: { processMetrics: true } }).scrape();
+    expect(text).toContain('process_cpu_seconds_total');
+    expect(text).not.toMatch(/nodejs_active_\w+_total/);
+  });
+});
+
+describe('OpenMetrics', () => {
+  test('is chosen only when asked for', () => {
+    expect(wantsOpenMetrics('application/openmetrics-text;version=1.0.0;q=0.5,text/plain;q=0.3')).toBe(true);
+    expect(wantsOpenMetrics('text/plain;version=0.0.4')).toBe(false);
+    expect(wantsOpenMetrics('application/openmetrics-text;q=0, text/plain')).toBe(false);
+    expect(wantsOpenMetrics(undefined)).toBe(false);
+  });
+
+  test('names counter families without _total, ends with EOF, and leaves the plain form as it was', async () => {
+    const given = driven();
+    oneCall(given, 'acme');
+    const plain = await given.scrape();
+    const open = await given.telemetry.metrics('application/openmetrics-text;version=1.0.0');
+    expect(open.contentType).toContain('application/openmetrics-text');
+    expect(open.body).toContain('# TYPE sluice_requests counter\nsluice_requests_total{');
+    expect(open.body.endsWith('# EOF\n')).toBe(true);
+    expect(await given.scrape()).toBe(plain);
+  });
+
+  test('carries the trace id of a sampled call', async () => {
+    const nothing = (): void => {};
+    const spans: CallSpans = {
+      traceId: '4bf92f3577b34da6a3ce929d0e0e4736',
+      identified: nothing,
+      routed: nothing,
+      waiting: nothing,
+      left: nothing,
+      sent: nothing,
+      traceparent: () => null,
+      answered: nothing,
+      attemptFailed: nothing,
+      landed: nothing,
+      ended: nothing,
+    };
+    const tracing = { begin: () => spans, close: () => Promise.resolve() };
+    const given = driven({ tracing, metrics: { exemplars: true } });
+    oneCall(given, 'acme');
+    const open = await given.scrape('application/openmetrics-text');
+    expect(open).toMatch(
+      /sluice_upstream_seconds_bucket\{.*\} 1 # \{trace_id="4bf92f3577b34da6a3ce929d0e0e4736"\}/,
+    );
+    expect(await given.scrape()).not.toContain('trace_id');
+  });
+});
