@@ -1,0 +1,92 @@
+/**
+ * Which fields go upstream.
+ *
+ * Owns: building the outgoing fields from the client's lines; the answers' side is `returning.policy.ts`. Refuses to
+ * own: refusing malformed requests (the edge did). Keeps: fields pass by default, but never hop-by-hop ones, never one
+ * that carries an API key of ours, and framing is written here from the buffered length, whatever the client says in
+ * `Connection`.
+ */
+import type { Route } from '../call.ts';
+import { isHopByHop } from './hop-by-hop.policy.ts';
+
+/** Lower-case names; an array for a repeated field. No prototype, so that no name can mean anything but itself. */
+export type OutgoingFields = Record<string, string | string[]>;
+
+export interface OutgoingInput {
+  /** The client's lines, name and value alternating. */
+  readonly rawFields: readonly string[];
+  readonly route: Pick<Route, 'host' | 'credential'> & {
+    readonly upstream: Pick<Route['upstream'], 'propagateTrace'>;
+  };
+  /** Lower-case names of fields that carried the API key. */
+  readonly dropFields: readonly string[];
+  readonly method: string;
+  /** Length of the buffered body; 0 = none. */
+  readonly bodyBytes: number;
+  /** Our own name in `Via`. */
+  readonly pseudonym: string;
+  /** `traceparent` of the attempt's span; sent only where the upstream's configuration asks for it. */
+  readonly traceparent: string | null;
+}
+
+/** About the way to us and the client's own network: nobody's business upstream. */
+const ofTheWayHere = new Set([
+  'host',
+  'content-length',
+  'expect',
+  'via',
+  'forwarded',
+  'x-real-ip',
+  'traceparent',
+  'tracestate',
+  'baggage',
+]);
+
+/** These methods expect a body, so its absence is said (RFC 9110 §8.6). */
+const announcesEmptyBody = new Set(['POST', 'PUT', 'PATCH']);
+
+/** A key of ours, wherever in a value: also when the client sends it a second time in another field. */
+const ownKey = /slc_[A-Za-z0-9]+_[A-Za-z0-9_-]{43}/;
+
+const staysHere = (name: string): boolean =>
+  ofTheWayHere.has(name) || isHopByHop(name) || name.startsWith('sluice-') || name.startsWith('x-forwarded-');
+
+/** Builds the fields of one attempt. Values of the client are passed on as they are, also empty ones. */
+export function outgoingFields(input: OutgoingInput): OutgoingFields {
+  const { rawFields, route, dropFields, bodyBytes } = input;
+  const { credential } = route;
+  const fields: OutgoingFields = Object.assign(Object.create(null), { host: route.host });
+  let brought: string | null = null;
+
+  for (let at = 0; at + 1 < rawFields.length; at += 2) {
+    const name = rawFields[at]?.toLowerCase() ?? '';
+    const value = rawFields[at + 1] ?? '';
+    if (name === 'sluice-upstream-authorization') brought = value;
+    if (dropFields.includes(name) || staysHere(name) || name === credential?.field) continue;
+    if (value.includes('slc_') && ownKey.test(value)) continue;
+    append(fields, name, value);
+  }
+
+  if (credential !== null) fields[credential.field] = credential.value;
+  else if (brought !== null && !ownKey.test(brought)) fields['authorization'] = brought;
+  if (bodyBytes > 0 || announcesEmptyBody.has(input.method)) fields['content-length'] = String(bodyBytes);
+  fields['via'] = `1.1 ${input.pseudonym}`;
+  if (route.upstream.propagateTrace) propagate(fields, input);
+  return fields;
+}
+
+function append(fields: OutgoingFields, name: string, value: string): void {
+  const earlier = fields[name];
+  if (earlier === undefined) fields[name] = value;
+  else if (typeof earlier === 'string') fields[name] = [earlier, value];
+  else earlier.push(value);
+}
+
+/** `tracestate` belongs to the trace that the client began and means nothing without its `traceparent`. */
+function propagate(fields: OutgoingFields, { rawFields, traceparent }: OutgoingInput): void {
+  if (traceparent === null) return;
+  fields['traceparent'] = traceparent;
+  for (let at = 0; at + 1 < rawFields.length; at += 2) {
+    if (rawFields[at]?.toLowerCase() === 'tracestate') append(fields, 'tracestate', rawFields[at + 1] ?? '');
+  }
+}

@@ -1,0 +1,83 @@
+/**
+ * Which fields of an upstream's answer reach the client.
+ *
+ * Owns: cleaning answer heads, and turning absolute URLs of the same upstream into their `/via/` form. Refuses to own:
+ * the fields that Sluice adds. Keeps: repeats and order; an upstream can neither speak for Sluice nor change framing.
+ */
+import { isHopByHop } from './hop-by-hop.policy.ts';
+
+export interface ReturningInput {
+  readonly rawFields: readonly string[];
+  readonly status: number;
+  /** True when our own `RateLimit` and `RateLimit-Policy` are added: two of them would contradict each other. */
+  readonly addsRateLimit: boolean;
+  /** Set for calls of the `/via/` form. */
+  readonly via: ViaRewrite | null;
+}
+
+/** How to keep a client that follows links on its way through Sluice. */
+export interface ViaRewrite {
+  /** Origin of the call, `scheme://host`: base of references without a host. */
+  readonly origin: string;
+  /**
+   * What stands for the origin of this URL, e.g. `https://gateway.example/via/shop/acme.example`, without a trailing
+   * slash; `null` when the URL is not an origin of the call's upstream.
+   */
+  readonly baseFor: (url: URL) => string | null;
+}
+
+/**
+ * `alt-svc` advertises other ways to the origin; to the client that origin is Sluice, which does not listen there.
+ */
+const neverReturned = new Set(['alt-svc']);
+
+/** Nothing an upstream writes into `Connection` may take these away. */
+const notNameable = new Set(['content-length', 'content-type', 'content-encoding']);
+
+/** Cleans an answer's fields. Returns name and value alternating, ready for `writeHead`. */
+export function returningFields(input: ReturningInput): string[] {
+  const { rawFields, status, via } = input;
+  const named = namedByConnection(rawFields);
+  const fields: string[] = [];
+  for (let at = 0; at + 1 < rawFields.length; at += 2) {
+    const name = rawFields[at] ?? '';
+    const value = rawFields[at + 1] ?? '';
+    const lower = name.toLowerCase();
+    if (isHopByHop(lower) || lower.startsWith('sluice-') || neverReturned.has(lower)) continue;
+    if (named?.has(lower) === true && !notNameable.has(lower)) continue;
+    if (input.addsRateLimit && (lower === 'ratelimit' || lower === 'ratelimit-policy')) continue;
+    if (lower === 'content-length' && (status === 204 || status === 205)) continue;
+    fields.push(name, via === null ? value : rewritten(lower, value, via));
+  }
+  // RFC 9110 §15.3.6: a 205 has no content, and says so because its framing allows one.
+  if (status === 205) fields.push('content-length', '0');
+  return fields;
+}
+
+function namedByConnection(rawFields: readonly string[]): Set<string> | null {
+  let named: Set<string> | null = null;
+  for (let at = 0; at + 1 < rawFields.length; at += 2) {
+    if (rawFields[at]?.toLowerCase() !== 'connection') continue;
+    named ??= new Set();
+    for (const option of (rawFields[at + 1] ?? '').split(',')) named.add(option.trim().toLowerCase());
+  }
+  return named;
+}
+
+function rewritten(name: string, value: string, via: ViaRewrite): string {
+  if (name === 'location' || name === 'content-location') return rewriteUrl(value, via);
+  // Link targets stand in angle brackets and cannot contain one themselves.
+  if (name === 'link') return value.replace(/<([^<>]*)>/g, (_, url: string) => `<${rewriteUrl(url, via)}>`);
+  return value;
+}
+
+const withAuthority = /^(?:https?:)?\/\/[^/?#]+/i;
+
+/** Exchanges the origin and leaves every other byte alone. References relative to the path need nothing. */
+function rewriteUrl(text: string, via: ViaRewrite): string {
+  const written = withAuthority.exec(text)?.[0];
+  if (written === undefined && !text.startsWith('/')) return text;
+  const origin = URL.parse(written ?? '/', via.origin);
+  const base = origin === null ? null : via.baseFor(origin);
+  return base === null ? text : base + text.slice(written?.length ?? 0);
+}

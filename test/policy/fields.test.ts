@@ -1,0 +1,176 @@
+import { describe, expect, test } from '@jest/globals';
+import fc from 'fast-check';
+import { outgoingFields } from '../../src/dispatch/fields.policy.ts';
+import type { OutgoingInput } from '../../src/dispatch/fields.policy.ts';
+
+const key = `slc_acme1_${'k'.repeat(43)}`;
+const base: OutgoingInput = {
+  rawFields: [],
+  route: { host: 'api.example', credential: null, upstream: { propagateTrace: false } },
+  dropFields: ['authorization'],
+  method: 'GET',
+  bodyBytes: 0,
+  pseudonym: 'sluice',
+  traceparent: null,
+};
+const outgoing = (changes: Partial<OutgoingInput>) => ({ ...outgoingFields({ ...base, ...changes }) });
+const own = { host: 'api.example', via: '1.1 sluice' };
+const withCredential = (field: string): OutgoingInput['route'] => ({
+  ...base.route,
+  credential: { field, value: 'injected' },
+});
+const propagating: OutgoingInput['route'] = { ...base.route, upstream: { propagateTrace: true } };
+
+describe('fields that go upstream', () => {
+  test('are the client’s by default, in lower case, repeats kept in order', () => {
+    const rawFields = [
+      'Accept',
+      '*/*',
+      'X-A',
+      '1',
+      'Cookie',
+      'a=b',
+      'x-a',
+      '2',
+      'Prefer',
+      'wait=5',
+      'X-A',
+      '3',
+    ];
+    expect(outgoing({ rawFields })).toEqual({
+      ...own,
+      accept: '*/*',
+      'x-a': ['1', '2', '3'],
+      cookie: 'a=b',
+      prefer: 'wait=5',
+    });
+  });
+
+  test.each([
+    'Connection', 'Keep-Alive', 'Proxy-Connection', 'Proxy-Authorization', 'Proxy-Anything', 'TE', 'Trailer',
+    'Transfer-Encoding', 'Upgrade', 'HTTP2-Settings', 'Expect', 'Via', 'Forwarded', 'X-Forwarded-For', 'X-Forwarded-Proto',
+    'X-Real-IP', 'Host', 'Content-Length', 'Sluice-Key', 'Sluice-Anything', 'Authorization', 'traceparent', 'tracestate',
+    'baggage',
+  ])('never include the client’s %s', (name) => {
+    for (const spelling of [name, name.toLowerCase(), name.toUpperCase()]) {
+      expect(JSON.stringify(outgoing({ rawFields: [spelling, 'canary'] }))).not.toContain('canary');
+    }
+  }); // prettier-ignore
+
+  test.each(['content-length', 'host', 'via', 'authorization', 'x-a'])(
+    'keep %s although Connection names it',
+    (name) => {
+      const fields = outgoing({
+        rawFields: ['Connection', name, 'X-A', '1'],
+        route: withCredential('authorization'),
+        bodyBytes: 3,
+      });
+      expect(fields).toEqual({ ...own, 'x-a': '1', authorization: 'injected', 'content-length': '3' });
+    },
+  );
+
+  test('carry the length of the buffered body whatever the client claimed', () => {
+    const rawFields = ['Content-Length', '99', 'Transfer-Encoding', 'chunked'];
+    for (const method of ['GET', 'DELETE', 'OPTIONS', 'HEAD', 'POST']) {
+      expect(outgoing({ rawFields, method, bodyBytes: 7 })).toEqual({ ...own, 'content-length': '7' });
+    }
+  });
+
+  test.each([['POST', '0'], ['PUT', '0'], ['PATCH', '0'], ['GET', undefined], ['DELETE', undefined], ['HEAD', undefined]])(
+    'say of a %s without a body that its length is %s',
+    (method, length) => {
+      expect(outgoing({ method })['content-length']).toBe(length);
+    },
+  ); // prettier-ignore
+
+  test('treat names of object members as names', () => {
+    const names = ['__proto__', 'constructor', 'toString', 'hasOwnProperty', 'valueOf', '__defineGetter__'];
+    const fields = outgoingFields({ ...base, rawFields: names.flatMap((name) => [name, 'x', name, 'y']) });
+    expect(Object.keys(fields).toSorted()).toEqual(
+      [...names.map((name) => name.toLowerCase()), 'host', 'via'].toSorted(),
+    );
+    expect(Object.getPrototypeOf(fields)).toBeNull();
+    expect(Object.getPrototypeOf({})).toBe(Object.prototype);
+    expect({}).not.toHaveProperty('x');
+  });
+
+  test('never hold anything but texts, and never a secret, whatever arrives', () => {
+    const name = fc.constantFrom('Authorization', 'X-Api-Key', 'api-key', 'Cookie', 'Connection', 'TE', 'x-y', 'Sluice-Key', 'Host', '__proto__');
+    const value = fc.constantFrom('', 'a', 'close, content-length', key, `Bearer ${key}`, `x=1; y=${key}`);
+    fc.assert(
+      fc.property(fc.array(fc.tuple(name, value)), fc.nat(3), (pairs, bodyBytes) => {
+        const fields = outgoing({ rawFields: pairs.flat(), bodyBytes });
+        for (const text of Object.values(fields).flat()) expect(typeof text).toBe('string');
+        expect(JSON.stringify(fields)).not.toContain(key);
+        expect(fields['host']).toBe('api.example');
+        expect(fields['content-length']).toBe(bodyBytes > 0 ? String(bodyBytes) : undefined);
+      }),
+    );
+  }); // prettier-ignore
+});
+
+describe('the credential', () => {
+  test('replaces every field of its name', () => {
+    const rawFields = ['X-Shopify-Access-Token', key, 'x-shopify-access-token', 'other'];
+    const fields = outgoing({
+      rawFields,
+      route: withCredential('x-shopify-access-token'),
+      dropFields: ['x-shopify-access-token'],
+    });
+    expect(fields).toEqual({ ...own, 'x-shopify-access-token': 'injected' });
+  });
+  test('in another field leaves the client’s Authorization alone when that was not the key', () => {
+    const fields = outgoing({
+      rawFields: ['Authorization', 'Basic abc', 'Sluice-Key', key],
+      route: withCredential('x-api-key'),
+      dropFields: ['sluice-key'],
+    });
+    expect(fields).toEqual({ ...own, authorization: 'Basic abc', 'x-api-key': 'injected' });
+  });
+  test('in another field does not bring the client’s Authorization back when that was the key', () => {
+    const fields = outgoing({
+      rawFields: ['Authorization', `Bearer ${key}`],
+      route: withCredential('x-api-key'),
+    });
+    expect(fields).toEqual({ ...own, 'x-api-key': 'injected' });
+  });
+  test('is not the client’s to bring when one is configured', () => {
+    const fields = outgoing({
+      rawFields: ['Sluice-Upstream-Authorization', 'Bearer mine'],
+      route: withCredential('x-api-key'),
+    });
+    expect(fields).toEqual({ ...own, 'x-api-key': 'injected' });
+  });
+  test('is brought by the client when none is configured', () => {
+    const rawFields = ['Authorization', `Bearer ${key}`, 'Sluice-Upstream-Authorization', 'Bearer mine'];
+    expect(outgoing({ rawFields })).toEqual({ ...own, authorization: 'Bearer mine' });
+  });
+  test('brought with Sluice-Key is Authorization itself', () => {
+    const rawFields = ['Authorization', 'Bearer mine', 'Sluice-Key', key];
+    expect(outgoing({ rawFields, dropFields: ['sluice-key'] })).toEqual({
+      ...own,
+      authorization: 'Bearer mine',
+    });
+  });
+  test('is never a key of ours that was sent twice', () => {
+    const rawFields = ['Authorization', `Bearer ${key}`, 'Sluice-Key', key, 'X-Other', `${key}`, 'Sluice-Upstream-Authorization', key];
+    expect(outgoing({ rawFields, dropFields: ['sluice-key'] })).toEqual(own);
+  }); // prettier-ignore
+});
+
+describe('trace context', () => {
+  const rawFields = ['traceparent', 'client', 'tracestate', 'a=1', 'tracestate', 'b=2', 'baggage', 'user=1'];
+  test('stays here unless the upstream’s configuration asks for it', () => {
+    expect(outgoing({ rawFields, traceparent: 'ours' })).toEqual(own);
+  });
+  test('is ours, with the client’s tracestate, and never baggage', () => {
+    expect(outgoing({ rawFields, traceparent: 'ours', route: propagating })).toEqual({
+      ...own,
+      traceparent: 'ours',
+      tracestate: ['a=1', 'b=2'],
+    });
+  });
+  test('is left out when there is no span', () => {
+    expect(outgoing({ rawFields, route: propagating })).toEqual(own);
+  });
+});
