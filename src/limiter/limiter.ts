@@ -52,6 +52,8 @@ export interface Admission {
   readonly maxWaitMs: number;
   /** How long a granted lease lives without renewal, milliseconds. */
   readonly leaseMs: number;
+  /** Place in the lane when a ticket is entered again after the store lost it; `null` = at the end of its urgency. */
+  readonly order: number | null;
 }
 
 /** Permission to send one ticket now. */
@@ -72,16 +74,22 @@ export type AdmissionReply =
   | { readonly kind: 'queued'; readonly forecastMs: number; readonly ahead: number }
   | {
       readonly kind: 'refused';
-      readonly reason: 'queue_full' | 'wait_too_long' | 'limiter_unavailable';
+      readonly reason: 'queue_full' | 'wait_too_long' | 'day_quota_exhausted' | 'limiter_unavailable';
       readonly retryInMs: number;
     };
 
 /** How a lease ends. Times ago are measured on the holder's monotonic clock. */
 export type Settlement =
-  /** The upstream answered; the call is done. */
-  | { readonly kind: 'succeeded' }
+  /** The upstream answered; the call is done. `spent` corrects reserved units where the final charge is known. */
+  | { readonly kind: 'succeeded'; readonly spent: Costs | null }
   /** The upstream refused to run it. `requeue` puts the ticket back at its place; `closeMs` closes the bucket for all. */
-  | { readonly kind: 'throttled'; readonly closeMs: number; readonly requeue: boolean }
+  | {
+      readonly kind: 'throttled';
+      readonly closeMs: number;
+      readonly requeue: boolean;
+      /** The lane alone waits this long (back-off that concerns only this call); 0 = not at all. */
+      readonly sleepMs: number;
+    }
   /** It was never sent: everything reserved is returned. */
   | { readonly kind: 'dropped' }
   /** The ceiling had no place: reserved units are returned, the ticket is back at its place, the lane sleeps. */
@@ -113,12 +121,18 @@ export interface Limiter {
   settle(grant: Grant, settlement: Settlement, lesson: Lesson | null): Promise<void>;
   /** Learns from an answer whose call is still in flight (streams). */
   learn(grant: Grant, lesson: Lesson): Promise<void>;
-  /** The granted call took its place under the ceiling; `places` remain there (`null` = plenty). */
-  charged(grant: Grant, places: number | null, nextPlaceMs: number): Promise<void>;
+  /**
+   * The granted call took a place under a ceiling that is nearly used: `places` remain now, the next one frees in
+   * `nextPlaceMs`. Told only at the edge, so that no later call slips into the last place before an earlier one.
+   */
+  charged(grant: Grant, places: number, nextPlaceMs: number): Promise<void>;
   /** A waiting ticket leaves. */
   cancel(bucket: BucketKey, ticket: string): Promise<void>;
   /** Current expected wait of a ticket that already waits, milliseconds; `null` if it does not wait. */
-  forecast(bucket: BucketKey, ticket: string): Promise<{ readonly waitMs: number; readonly ahead: number } | null>;
+  forecast(
+    bucket: BucketKey,
+    ticket: string,
+  ): Promise<{ readonly waitMs: number; readonly ahead: number } | null>;
   /** State of the buckets this replica has touched, for gauges and activity. */
   snapshot(): readonly BucketSnapshot[];
   close(): Promise<void>;

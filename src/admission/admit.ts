@@ -1,0 +1,372 @@
+/**
+ * The admission desk: takes calls into their lanes, waits with them, and hands them a lease when both the bucket and
+ * the ceiling agree.
+ *
+ * Owns: the waiting callers of this replica, their deadlines, and the order in which grants are charged to the
+ * ceiling. Refuses to own: whose turn it is (the limiter), resending (the gateway), sockets.
+ * Keeps: nobody is sent after its client left, its key was revoked or its wait has passed (9); a call that cannot make
+ * it is refused at once with the true time; within a lane nobody overtakes at the edge of the ceiling (4).
+ */
+import type { Clock } from '../clock.ts';
+import { Refusal } from '../errors.ts';
+import type { CeilingRef, Ceilings, TakeReply } from '../limiter/ceilings.ts';
+import type { BucketKey, Grant, Lesson, Limiter, LimiterListener, Settlement } from '../limiter/limiter.ts';
+import { edgeOf } from './shed.policy.ts';
+import type { Entry, Lease, Ticket } from './ticket.ts';
+
+/** A caller that waits, as the gauges see it. */
+export interface Waiting {
+  readonly upstream: string;
+  readonly sinceMs: number;
+}
+
+export interface Desk {
+  /** Enters a call into its lane, or refuses it at once. */
+  enter(entry: Entry): Promise<Ticket>;
+  /** Refuses waiting calls whose key is not valid any more. */
+  recheckKeys(): void;
+  /** Refuses every waiting call that has not been sent (`draining`), except those for which `keep` is true. */
+  drain(keep: (remainingMs: number) => boolean): void;
+  /** Calls that wait in this process now. */
+  waiting(): readonly Waiting[];
+  readonly listener: LimiterListener;
+}
+
+/** Something went wrong that is not a refusal (a store failed): the waiting call is told, never lost. */
+type Failure = Refusal | Error;
+
+interface Holder {
+  readonly entry: Entry;
+  readonly enteredAt: number;
+  readonly deadline: number;
+  /** Set while the caller waits for a lease. */
+  waiter: { resolve: (lease: Lease) => void; reject: (failure: Failure) => void; since: number } | null;
+  /** A grant that arrived before anybody waited for it. */
+  early: Grant | null;
+  waitedMs: number;
+  cancelDeadline: (() => void) | null;
+  left: boolean;
+  readonly onClientGone: () => void;
+}
+
+/** Charging of one lane's grants: in order, and none behind a refused one. */
+interface Gate {
+  tail: Promise<boolean>;
+  asleepUntil: number;
+}
+
+export function createDesk(dependencies: {
+  readonly clock: Clock;
+  readonly limiter: () => Limiter;
+  readonly ceilings: Ceilings;
+  /** Told of failures of the store's background operations. */
+  readonly onFailure: (failure: unknown) => void;
+}): Desk {
+  const { clock, ceilings } = dependencies;
+  const holders = new Map<string, Holder>();
+  const gates = new Map<string, Gate>();
+  const queued = new Map<string, number>();
+
+  const background = (work: Promise<unknown>): void => {
+    work.catch((failure: unknown) => dependencies.onFailure(failure));
+  };
+
+  const laneOf = (grant: { bucket: string; lane: string }): string => `${grant.bucket}/${grant.lane}`;
+
+  const gateOf = (grant: Grant): Gate => {
+    const key = laneOf(grant);
+    let gate = gates.get(key);
+    if (gate === undefined) {
+      gate = { tail: Promise.resolve(true), asleepUntil: 0 };
+      gates.set(key, gate);
+      if (gates.size > 10_000) forgetOldGates();
+    }
+    return gate;
+  };
+
+  const forgetOldGates = (): void => {
+    const now = clock.monotonic();
+    for (const [key, gate] of gates) if (gate.asleepUntil < now) gates.delete(key);
+  };
+
+  const count = (holder: Holder, by: 1 | -1): void => {
+    const { key } = holder.entry.ceiling;
+    const left = (queued.get(key) ?? 0) + by;
+    if (left <= 0) queued.delete(key);
+    else queued.set(key, left);
+  };
+
+  const stopWaiting = (holder: Holder): Holder['waiter'] => {
+    const { waiter } = holder;
+    if (waiter === null) return null;
+    holder.waiter = null;
+    holder.waitedMs += clock.monotonic() - waiter.since;
+    holder.cancelDeadline?.();
+    holder.cancelDeadline = null;
+    count(holder, -1);
+    return waiter;
+  };
+
+  /** Ends the call's waiting with a refusal and takes it out of the line. */
+  const refuse = (holder: Holder, failure: Failure): void => {
+    stopWaiting(holder)?.reject(failure);
+    leave(holder);
+  };
+
+  const leave = (holder: Holder): void => {
+    if (holder.left) return;
+    holder.left = true;
+    const { admission, clientGone } = holder.entry;
+    holders.delete(admission.ticket);
+    holder.cancelDeadline?.();
+    clientGone.removeEventListener('abort', holder.onClientGone);
+    if (holder.early !== null) giveUp(holder.early);
+    background(dependencies.limiter().cancel(admission.bucket, admission.ticket));
+  };
+
+  /** A grant nobody can use any more goes back whole. */
+  const giveUp = (grant: Grant): void =>
+    background(dependencies.limiter().settle(grant, { kind: 'dropped' }, null));
+
+  const reasonToStop = (holder: Holder): Failure | null => {
+    if (holder.entry.clientGone.aborted)
+      return new Refusal('request_invalid', { detail: 'The client left.' });
+    if (!holder.entry.stillValid()) return new Refusal('unauthenticated');
+    if (clock.monotonic() > holder.deadline) return new Refusal('wait_expired', { retryInMs: 1_000 });
+    return null;
+  };
+
+  /** A grant arrived: charge the ceiling, in the lane's order, and wake the caller. */
+  const onGrant = (grant: Grant): void => {
+    const holder = holders.get(grant.ticket);
+    if (holder === undefined) return giveUp(grant);
+    if (holder.waiter === null) {
+      holder.early = grant;
+      return;
+    }
+    const gate = gateOf(grant);
+    const before = gate.tail;
+    const asked = clock.monotonic() < gate.asleepUntil ? null : ceilings.take(holder.entry.ceiling);
+    gate.tail = charge(holder, grant, gate, before, asked).catch((failure: unknown) => {
+      giveUp(grant);
+      refuse(holder, failure instanceof Error ? failure : new Error('the ceiling failed'));
+      return true;
+    });
+  };
+
+  /** True when the lane may go on behind this grant. */
+  const charge = async (
+    holder: Holder,
+    grant: Grant,
+    gate: Gate,
+    before: Promise<boolean>,
+    asked: Promise<TakeReply> | null,
+  ): Promise<boolean> => {
+    const reply = asked === null ? null : await asked;
+    const inOrder = await before;
+    if (reply === null || (!inOrder && clock.monotonic() < gate.asleepUntil)) {
+      await handBack(holder, grant, reply, gate.asleepUntil - clock.monotonic());
+      return false;
+    }
+    if (reply.kind === 'refused') {
+      gate.asleepUntil = clock.monotonic() + reply.waitMs;
+      await handBack(holder, grant, null, reply.waitMs);
+      lookForHopeless(holder.entry.ceiling, reply);
+      return false;
+    }
+    const stop = reasonToStop(holder);
+    if (stop !== null || holder.waiter === null) {
+      await ceilings.giveBack(holder.entry.ceiling, reply.place);
+      giveUp(grant);
+      if (stop !== null) refuse(holder, stop);
+      return true;
+    }
+    if (reply.state !== null && reply.state.remaining <= edgeOf(reply.state.limit)) {
+      background(dependencies.limiter().charged(grant, reply.state.remaining, reply.state.nextPlaceMs));
+    }
+    stopWaiting(holder)?.resolve(leaseOf(holder.entry.ceiling, grant, reply));
+    return true;
+  };
+
+  const handBack = async (
+    holder: Holder,
+    grant: Grant,
+    reply: TakeReply | null,
+    sleepMs: number,
+  ): Promise<void> => {
+    if (reply?.kind === 'taken') await ceilings.giveBack(holder.entry.ceiling, reply.place);
+    await dependencies.limiter().settle(grant, { kind: 'returned', sleepMs: Math.max(0, sleepMs) }, null);
+  };
+
+  /** Ceilings found full in this turn; one look at the line serves all their refusals. */
+  const full = new Map<
+    string,
+    { readonly ceiling: CeilingRef; readonly day: boolean; readonly waitMs: number }
+  >();
+
+  const lookForHopeless = (ceiling: CeilingRef, reply: Extract<TakeReply, { kind: 'refused' }>): void => {
+    if (full.has(ceiling.key)) return;
+    full.set(ceiling.key, { ceiling, day: reply.day, waitMs: reply.waitMs });
+    background(
+      Promise.resolve().then(async () => {
+        full.delete(ceiling.key);
+        await refuseHopeless(ceiling, reply.day, reply.waitMs);
+      }),
+    );
+  };
+
+  /** The ceiling is full: everybody of this workspace and upstream who cannot make it any more is told now. */
+  const refuseHopeless = async (ceiling: CeilingRef, day: boolean, waitMs: number): Promise<void> => {
+    const line = [...holders.values()].filter(
+      (holder) => holder.waiter !== null && holder.entry.ceiling.key === ceiling.key,
+    );
+    const waits = await ceilings.forecast(
+      ceiling,
+      line.map((_, index) => index + 1),
+    );
+    const now = clock.monotonic();
+    let ahead = 0;
+    for (const holder of line) {
+      const holderWaitMs = Math.max(day ? waitMs : 0, waits[ahead] ?? waitMs);
+      if (now + holderWaitMs > holder.deadline) refuse(holder, tooLong(holderWaitMs, day));
+      else ahead += 1;
+    }
+  };
+
+  const onClosed = (bucket: BucketKey, closedMs: number): void => {
+    const now = clock.monotonic();
+    for (const holder of holders.values()) {
+      if (holder.waiter === null || holder.entry.admission.bucket !== bucket) continue;
+      if (now + closedMs > holder.deadline) refuse(holder, tooLong(closedMs, false));
+    }
+  };
+
+  const leaseOf = (
+    ceiling: CeilingRef,
+    grant: Grant,
+    taken: Extract<TakeReply, { kind: 'taken' }>,
+  ): Lease => {
+    let settled = false;
+    return {
+      grant,
+      ceiling: taken.state,
+      grantedAt: clock.monotonic(),
+      holds: () => clock.monotonic() < grant.expiresAt,
+      learn: (lesson: Lesson) => {
+        if (!settled) background(dependencies.limiter().learn(grant, lesson));
+      },
+      settle: (settlement: Settlement, lesson: Lesson | null) => {
+        if (settled) return;
+        settled = true;
+        if (settlement.kind === 'dropped') background(ceilings.giveBack(ceiling, taken.place));
+        background(dependencies.limiter().settle(grant, settlement, lesson));
+      },
+    };
+  };
+
+  const expire = (holder: Holder): void => {
+    background(
+      dependencies
+        .limiter()
+        .forecast(holder.entry.admission.bucket, holder.entry.admission.ticket)
+        .then((wait) => {
+          if (holder.waiter === null) return;
+          refuse(holder, new Refusal('wait_expired', { retryInMs: wait?.waitMs ?? 1_000 }));
+        }),
+    );
+  };
+
+  const wait = (holder: Holder): Promise<Lease> =>
+    new Promise<Lease>((resolve, reject) => {
+      const now = clock.monotonic();
+      holder.waiter = { resolve, reject, since: now };
+      count(holder, 1);
+      holder.cancelDeadline = clock.after(holder.deadline - now, () => expire(holder));
+      const stop = reasonToStop(holder);
+      if (stop !== null) return refuse(holder, stop);
+      const { early } = holder;
+      holder.early = null;
+      if (early !== null) onGrant(early);
+    });
+
+  return {
+    listener: { onGrant, onClosed },
+
+    async enter(entry: Entry): Promise<Ticket> {
+      const now = clock.monotonic();
+      const holder: Holder = {
+        entry,
+        enteredAt: now,
+        deadline: now + entry.maxWaitMs,
+        waiter: null,
+        early: null,
+        waitedMs: 0,
+        cancelDeadline: null,
+        left: false,
+        onClientGone: () => refuse(holder, reasonToStop(holder) ?? new Refusal('request_invalid')),
+      };
+      holders.set(entry.admission.ticket, holder);
+      entry.clientGone.addEventListener('abort', holder.onClientGone, { once: true });
+      try {
+        const elsewhere = queued.get(entry.ceiling.key) ?? 0;
+        const reply = await dependencies.limiter().admit({
+          ...entry.admission,
+          maxQueued: elsewhere >= entry.admission.maxQueued ? 0 : entry.admission.maxQueued,
+          maxWaitMs: entry.maxWaitMs,
+          order: null,
+        });
+        if (reply.kind === 'refused') throw refusalOf(reply.reason, reply.retryInMs);
+        if (reply.kind === 'granted') holder.early = reply.grant;
+        else await refuseIfCeilingCannot(holder);
+      } catch (failure) {
+        leave(holder);
+        throw failure;
+      }
+      return {
+        granted: () => wait(holder),
+        remainingMs: () => holder.deadline - clock.monotonic(),
+        waitedMs: () => holder.waitedMs,
+        leave: () => leave(holder),
+      };
+    },
+
+    recheckKeys() {
+      for (const holder of holders.values()) {
+        if (holder.waiter !== null && !holder.entry.stillValid())
+          refuse(holder, new Refusal('unauthenticated'));
+      }
+    },
+
+    drain(keep) {
+      const now = clock.monotonic();
+      for (const holder of holders.values()) {
+        if (holder.waiter !== null && !keep(holder.deadline - now)) {
+          refuse(holder, new Refusal('draining', { retryInMs: 1_000 }));
+        }
+      }
+    },
+
+    waiting: () =>
+      [...holders.values()]
+        .filter((holder) => holder.waiter !== null)
+        .map((holder) => ({ upstream: holder.entry.upstream, sinceMs: holder.enteredAt })),
+  };
+
+  /** A newcomer that must wait is told at once when the ceiling has no place for it in time. */
+  async function refuseIfCeilingCannot(holder: Holder): Promise<void> {
+    const { ceiling, maxWaitMs } = holder.entry;
+    if (ceiling.perMinute === null) return;
+    const [waitMs = 0] = await ceilings.forecast(ceiling, [(queued.get(ceiling.key) ?? 0) + 1]);
+    if (waitMs > maxWaitMs) throw tooLong(waitMs, false);
+  }
+}
+
+const tooLong = (waitMs: number, day: boolean): Refusal =>
+  new Refusal(day ? 'day_quota_exhausted' : 'wait_too_long', { retryInMs: waitMs });
+
+function refusalOf(
+  reason: 'queue_full' | 'wait_too_long' | 'day_quota_exhausted' | 'limiter_unavailable',
+  retryInMs: number,
+): Refusal {
+  return new Refusal(reason, { retryInMs });
+}

@@ -1,0 +1,73 @@
+/**
+ * The workspace's ceiling as a sliding log: the times of the last `limit` sends, each of which frees its place one
+ * window later. Exact in every window, for any interleaving: a fixed window lets twice the limit through around its
+ * border, a rate alone cannot have bursts.
+ *
+ * Pure; `now` is an argument. The Redis script of the ceiling mirrors these functions.
+ */
+
+/**
+ * One minute, plus room for the difference between how long two calls are under way: the promise is about what
+ * arrives upstream, and an early call that was slow must not meet a late one that was fast in one window.
+ */
+export const ceilingWindowMs = 60_000 + 150;
+
+export type PlaceResult =
+  /** `place` names what to give back; `nextPlaceMs` until the oldest place frees (0 when none was taken before). */
+  | {
+      readonly kind: 'taken';
+      readonly place: number;
+      readonly remaining: number;
+      readonly nextPlaceMs: number;
+    }
+  | { readonly kind: 'refused'; readonly waitMs: number };
+
+/** Drops sends that are older than the window. `log` is ascending. */
+export function expire(log: number[], now: number): void {
+  const expired = expiredCount(log, now);
+  if (expired > 0) log.splice(0, expired);
+}
+
+/** Takes a place, or refuses without a trace and says when one frees. */
+export function takePlace(log: number[], limit: number, now: number): PlaceResult {
+  expire(log, now);
+  if (log.length >= limit) return { kind: 'refused', waitMs: placeInMs(log, limit, 1, now) };
+  const place = Math.max(now, log.at(-1) ?? now);
+  log.push(place);
+  return {
+    kind: 'taken',
+    place,
+    remaining: limit - log.length,
+    nextPlaceMs: (log[0] ?? now) + ceilingWindowMs - now,
+  };
+}
+
+/** Gives back the very place that was taken. A place that is not there any more (expired) changes nothing. */
+export function givePlaceBack(log: number[], place: number): void {
+  const at = log.lastIndexOf(place);
+  if (at >= 0) log.splice(at, 1);
+}
+
+/** Milliseconds until the `k`-th call from now (1 = the next) finds a place, if nobody else takes one. */
+export function placeInMs(log: readonly number[], limit: number, k: number, now: number): number {
+  const expired = expiredCount(log, now);
+  const live = log.length - expired;
+  const beyond = k - (limit - live);
+  if (beyond <= 0) return 0;
+  const rounds = Math.floor((beyond - 1) / limit);
+  const inRound = (beyond - 1) % limit;
+  const freed = log[expired + inRound + Math.max(0, live - limit)] ?? now;
+  return Math.max(0, freed + ceilingWindowMs - now) + rounds * ceilingWindowMs;
+}
+
+/** How many sends at the head of the log have left the window. */
+function expiredCount(log: readonly number[], now: number): number {
+  let low = 0;
+  let high = log.length;
+  while (low < high) {
+    const middle = (low + high) >>> 1;
+    if ((log[middle] ?? 0) + ceilingWindowMs <= now) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}

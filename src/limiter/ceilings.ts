@@ -1,0 +1,47 @@
+/**
+ * The ceilings port: places under a workspace's requests per minute and per day on an upstream, counted at the moment
+ * of sending. `memory-ceilings.ts` keeps them in this process, the Redis twin for all replicas; both sit behind
+ * rate-limiter-flexible's own API.
+ */
+
+/** Names one ceiling. `key` is a keyed digest of workspace and upstream. `null` = no such ceiling. */
+export interface CeilingRef {
+  readonly key: string;
+  readonly perMinute: number | null;
+  readonly perDay: number | null;
+}
+
+/** What was taken, to be given back when the call is not sent after all. */
+export interface Place {
+  readonly minute: number | null;
+  readonly day: boolean;
+}
+
+/** State of the minute ceiling for the `RateLimit` fields; `null` when there is none. */
+export interface CeilingState {
+  readonly limit: number;
+  readonly remaining: number;
+  /** Milliseconds until the next place frees. */
+  readonly nextPlaceMs: number;
+}
+
+export type TakeReply =
+  | { readonly kind: 'taken'; readonly place: Place; readonly state: CeilingState | null }
+  | {
+      readonly kind: 'refused';
+      readonly waitMs: number;
+      /** The daily ceiling refused. */
+      readonly day: boolean;
+      readonly state: CeilingState | null;
+    };
+
+export interface Ceilings {
+  /** Takes a place, or refuses without a trace. */
+  take(ceiling: CeilingRef): Promise<TakeReply>;
+  giveBack(ceiling: CeilingRef, place: Place): Promise<void>;
+  /** Milliseconds until the k-th call from now finds a place, for each k of `positions` (1 = the next). */
+  forecast(ceiling: CeilingRef, positions: readonly number[]): Promise<readonly number[]>;
+  /** Reads without taking. */
+  state(ceiling: CeilingRef): Promise<CeilingState | null>;
+  close(): Promise<void>;
+}

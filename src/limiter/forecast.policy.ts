@@ -1,0 +1,82 @@
+/**
+ * How long a call at a given place of a lane will wait, from what the bucket knows now. It is what a caller is told
+ * when it is refused at once, so it must be neither hopeful nor gloomy: the time at which every meter has drained
+ * enough for the calls that go first and this one, not before the bucket opens or the lane wakes, and for lanes with
+ * a cap on calls in flight not before those ahead have been served.
+ *
+ * Other lanes are counted by their share: while this lane sends `ahead + 1` calls, the others send at most
+ * `(ahead + 1) * (their weight / this weight)`, and never more than they have waiting.
+ */
+import type { Costs, MeterName } from '../call.ts';
+import { costEntries, meterOf, type Bucket, type Lane } from './bucket-state.policy.ts';
+import { roomInMs } from './meter.policy.ts';
+
+export interface Place {
+  readonly costs: Costs;
+  readonly weight: number;
+  readonly maxInFlight: number | null;
+  /** Tickets of the same lane that go first. */
+  readonly ahead: number;
+}
+
+export interface Forecast {
+  readonly waitMs: number;
+  /** The longest wait comes from a daily meter. */
+  readonly day: boolean;
+}
+
+/** `lane` is `undefined` for a workspace that has nothing in this bucket yet. */
+export function forecastAt(bucket: Bucket, lane: Lane | undefined, place: Place, now: number): Forecast {
+  const others = othersAhead(bucket, lane, place);
+  let waitMs = Math.max(0, bucket.closedUntil - now, (lane?.asleepUntil ?? 0) - now);
+  let day = false;
+  for (const [name, units] of costEntries(place.costs)) {
+    const needed = units + costAhead(bucket, lane, place.ahead, others, name);
+    const meterMs = drainFor(bucket, name, units, needed, now);
+    if (meterMs <= waitMs) continue;
+    waitMs = meterMs;
+    day = name === 'requests_day' || name === 'tokens_day';
+  }
+  const servedMs = serialWaitMs(lane, place);
+  return servedMs > waitMs ? { waitMs: servedMs, day: false } : { waitMs, day };
+}
+
+/** Calls of other lanes expected to go before the place. */
+function othersAhead(bucket: Bucket, lane: Lane | undefined, place: Place): number {
+  const waitingHere = lane?.line.size ?? 0;
+  const weightElsewhere = bucket.waitingWeight - (waitingHere > 0 ? (lane?.weight ?? 0) : 0);
+  const byShare = Math.floor(((place.ahead + 1) * Math.max(0, weightElsewhere)) / place.weight);
+  return Math.min(bucket.waiting - waitingHere, byShare);
+}
+
+function costAhead(
+  bucket: Bucket,
+  lane: Lane | undefined,
+  ahead: number,
+  others: number,
+  name: MeterName,
+): number {
+  const waitingHere = lane?.line.size ?? 0;
+  const costHere = lane?.waitingCosts.get(name) ?? 0;
+  const waitingElsewhere = bucket.waiting - waitingHere;
+  const costElsewhere = (bucket.waitingCosts.get(name) ?? 0) - costHere;
+  const here = waitingHere > 0 ? (costHere * ahead) / waitingHere : 0;
+  return here + (waitingElsewhere > 0 ? (costElsewhere * others) / waitingElsewhere : 0);
+}
+
+/** Room for the call itself, plus the draining time of everything that goes first. */
+function drainFor(bucket: Bucket, name: MeterName, units: number, needed: number, now: number): number {
+  const meter = meterOf(bucket, name, now);
+  if (meter.limit <= 0) return 0;
+  const alone = roomInMs(meter, units, now);
+  const rate = meter.limit / meter.windowMs;
+  const over = meter.level + needed - (meter.limit - meter.reserve);
+  return needed > units ? Math.max(alone, over / rate) : alone;
+}
+
+/** A capped lane serves one round after the other; the round under way counts half. */
+function serialWaitMs(lane: Lane | undefined, place: Place): number {
+  if (lane === undefined || place.maxInFlight === null || lane.serviceMs === 0) return 0;
+  const rounds = Math.floor((place.ahead + lane.inFlight) / place.maxInFlight);
+  return Math.max(0, rounds - 0.5) * lane.serviceMs;
+}

@@ -1,0 +1,109 @@
+/**
+ * Lanes of a bucket: entering and leaving the line, falling asleep and waking, and the one decision whether a lane is
+ * in the running. Part of the specification in `scheduler.policy.ts`.
+ */
+import { costEntries, type Bucket, type Lane, type Lease, type Ticket } from './bucket-state.policy.ts';
+import type { Admission } from './limiter.ts';
+import { SortedNames } from './sorted.policy.ts';
+
+export function laneFor(bucket: Bucket, admission: Admission): Lane {
+  let lane = bucket.lanes.get(admission.lane);
+  if (lane === undefined) {
+    lane = {
+      key: admission.lane,
+      weight: admission.weight,
+      maxInFlight: admission.maxInFlight,
+      start: bucket.virtual,
+      inFlight: 0,
+      line: new SortedNames(),
+      waitingCosts: new Map(),
+      asleepUntil: 0,
+      places: null,
+      unconfirmed: 0,
+      serviceMs: 0,
+      readyAs: null,
+    };
+    bucket.lanes.set(admission.lane, lane);
+  }
+  if (lane.weight !== admission.weight) {
+    if (lane.line.size > 0) bucket.waitingWeight += admission.weight - lane.weight;
+    lane.weight = admission.weight;
+  }
+  lane.maxInFlight = admission.maxInFlight;
+  return lane;
+}
+
+export function enqueue(bucket: Bucket, lane: Lane, ticket: Ticket): void {
+  if (lane.line.size === 0) bucket.waitingWeight += lane.weight;
+  lane.line.set(ticket.id, ticket.order);
+  bucket.waiting += 1;
+  for (const [name, units] of costEntries(ticket.costs)) {
+    lane.waitingCosts.set(name, (lane.waitingCosts.get(name) ?? 0) + units);
+    bucket.waitingCosts.set(name, (bucket.waitingCosts.get(name) ?? 0) + units);
+  }
+  refreshReadiness(bucket, lane);
+}
+
+export function dequeue(bucket: Bucket, lane: Lane, ticket: Ticket): void {
+  if (!lane.line.delete(ticket.id)) return;
+  bucket.waiting -= 1;
+  if (lane.line.size === 0) bucket.waitingWeight -= lane.weight;
+  for (const [name, units] of costEntries(ticket.costs)) {
+    lane.waitingCosts.set(name, (lane.waitingCosts.get(name) ?? 0) - units);
+    bucket.waitingCosts.set(name, (bucket.waitingCosts.get(name) ?? 0) - units);
+  }
+  refreshReadiness(bucket, lane);
+}
+
+export function confirm(lane: Lane, lease: Lease): void {
+  if (!lease.unconfirmed) return;
+  lease.unconfirmed = false;
+  lane.unconfirmed -= 1;
+}
+
+export function sleep(bucket: Bucket, lane: Lane, until: number): void {
+  lane.asleepUntil = Math.max(lane.asleepUntil, until);
+  bucket.asleep.set(lane.key, lane.asleepUntil);
+  refreshReadiness(bucket, lane);
+}
+
+/** Puts the lane into the ready set of its head's class, or takes it out. The one place that decides readiness. */
+export function refreshReadiness(bucket: Bucket, lane: Lane): void {
+  const head = bucket.tickets.get(lane.line.first()?.name ?? '');
+  const ready =
+    head !== undefined &&
+    lane.asleepUntil === 0 &&
+    (lane.maxInFlight === null || lane.inFlight < lane.maxInFlight) &&
+    (lane.places === null || lane.unconfirmed < Math.max(1, lane.places));
+  const readyAs = ready ? head.callClass : null;
+  if (lane.readyAs === null) lane.start = Math.max(lane.start, bucket.virtual);
+  if (lane.readyAs !== null && lane.readyAs !== readyAs) bucket.ready.get(lane.readyAs)?.delete(lane.key);
+  lane.readyAs = readyAs;
+  if (readyAs === null) return;
+  let lanes = bucket.ready.get(readyAs);
+  if (lanes === undefined) {
+    lanes = new SortedNames();
+    bucket.ready.set(readyAs, lanes);
+  }
+  lanes.set(lane.key, lane.start);
+}
+
+export function forgetIdleLane(bucket: Bucket, lane: Lane): void {
+  if (lane.line.size > 0 || lane.inFlight > 0 || lane.asleepUntil > 0) return;
+  if (lane.start <= bucket.virtual) bucket.lanes.delete(lane.key);
+}
+
+export function wakeLanes(bucket: Bucket, now: number): void {
+  for (
+    let first = bucket.asleep.first();
+    first !== undefined && first.score <= now;
+    first = bucket.asleep.first()
+  ) {
+    bucket.asleep.delete(first.name);
+    const lane = bucket.lanes.get(first.name);
+    if (lane === undefined) continue;
+    lane.asleepUntil = 0;
+    if (lane.places !== null) lane.places = Math.max(1, lane.places);
+    refreshReadiness(bucket, lane);
+  }
+}

@@ -1,0 +1,87 @@
+/**
+ * What settings and answers do to the meters of a bucket. Part of the specification in `scheduler.policy.ts`; the
+ * arithmetic of a single meter is in `meter.policy.ts`.
+ */
+import type { Costs, Feedback } from '../call.ts';
+import { meterOf, type Bucket, type Lane, type Lease } from './bucket-state.policy.ts';
+import type { Admission } from './limiter.ts';
+import { applySetting, learnMeter, markAnswered, refund, refused } from './meter.policy.ts';
+
+/** A lesson with its times on the store's clock. */
+export interface TimedLesson {
+  readonly feedback: Feedback;
+  readonly sentAt: number;
+  readonly headAt: number;
+}
+
+export function applySettings(bucket: Bucket, admission: Admission, now: number): void {
+  const { setting } = admission;
+  if (bucket.sequence === 0) bucket.opened = setting.probe <= 0;
+  bucket.learn = setting.learn;
+  bucket.probe = setting.probe;
+  for (const stated of setting.meters)
+    applySetting(meterOf(bucket, stated.meter, now), stated, setting.learn, now);
+}
+
+export function applyLesson(bucket: Bucket, lease: Lease, lesson: TimedLesson, now: number): void {
+  answer(bucket, lease, now);
+  bucket.opened = true;
+  const seen = { sentAt: lesson.sentAt, headAt: lesson.headAt, quiet: lease.quiet };
+  for (const report of lesson.feedback.meters) {
+    const meter = meterOf(bucket, report.meter, now);
+    const mark = lease.marks.get(report.meter) ?? {
+      cost: 0,
+      granted: meter.granted,
+      answered: meter.answered,
+    };
+    learnMeter(meter, report, mark, seen, bucket.learn, now);
+  }
+}
+
+/** The lease's call is no longer on its way to the upstream's counters. */
+export function answer(bucket: Bucket, lease: Lease, now: number): void {
+  if (lease.answered) return;
+  lease.answered = true;
+  for (const [name, mark] of lease.marks) markAnswered(meterOf(bucket, name, now), mark);
+}
+
+export function applyThrottle(
+  bucket: Bucket,
+  lease: Lease,
+  closeMs: number,
+  lesson: TimedLesson | null,
+  now: number,
+): void {
+  const throttle = lesson?.feedback.throttle ?? null;
+  const named = throttle?.kind === 'rate' ? throttle.meter : null;
+  const surprising = closeMs > 0 && lease.grantedAt >= bucket.closedAt;
+  for (const [name, mark] of lease.marks) {
+    const meter = meterOf(bucket, name, now);
+    if (named === null || named === name) refund(meter, mark.cost, now);
+  }
+  if (lesson !== null) applyLesson(bucket, lease, lesson, now);
+  else answer(bucket, lease, now);
+  if (closeMs <= 0) return;
+  for (const [name, mark] of lease.marks) {
+    if (named === name) refused(meterOf(bucket, name, now), mark.cost, closeMs, surprising, now);
+  }
+  bucket.closedUntil = Math.max(bucket.closedUntil, now + closeMs);
+  bucket.closedAt = now;
+}
+
+export function correct(bucket: Bucket, lease: Lease, spent: Costs, now: number): void {
+  for (const [name, mark] of lease.marks) {
+    const units = spent[name];
+    if (units !== undefined) refund(meterOf(bucket, name, now), mark.cost - units, now);
+  }
+}
+
+export function giveBack(bucket: Bucket, lane: Lane, lease: Lease, now: number): void {
+  answer(bucket, lease, now);
+  for (const [name, mark] of lease.marks) refund(meterOf(bucket, name, now), mark.cost, now);
+  lane.start -= 1 / lane.weight;
+}
+
+export function noteService(lane: Lane, ms: number): void {
+  lane.serviceMs = lane.serviceMs === 0 ? ms : lane.serviceMs + (ms - lane.serviceMs) * 0.2;
+}

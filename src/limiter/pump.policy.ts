@@ -1,0 +1,180 @@
+/**
+ * The pump in which every transition ends: sweep what expired, wake lanes, then grant heads of lanes in fair order
+ * while the bucket is open and every meter the head needs has room. Part of the specification in
+ * `scheduler.policy.ts`.
+ */
+import type { MeterName } from '../call.ts';
+import {
+  costEntries,
+  meterOf,
+  type Bucket,
+  type Lane,
+  type Lease,
+  type Ticket,
+} from './bucket-state.policy.ts';
+import { confirm, dequeue, refreshReadiness, wakeLanes } from './lanes.policy.ts';
+import { answer } from './lessons.policy.ts';
+import { quietGapMs, roomInMs, take, type MeterMark } from './meter.policy.ts';
+
+/** Without any answer the number of probes doubles this often, so that a slow first answer holds nobody for long. */
+export const probeDoublingMs = 250;
+/** A replica not heard of for this long is dead: its waiting tickets are passed over. Milliseconds. */
+export const replicaLifeMs = 5_000;
+
+/** A grant on its way to the replica that holds the ticket. */
+export interface Granted {
+  readonly ticket: string;
+  readonly lane: string;
+  readonly replica: string;
+  readonly lease: string;
+  readonly expiresAt: number;
+}
+
+/** What a transition asks the store to do. `nextAt`: earliest time at which another pump may grant; `null` = none by itself. */
+export interface Effects {
+  readonly grants: readonly Granted[];
+  readonly nextAt: number | null;
+}
+
+export function pump(bucket: Bucket, now: number): Effects {
+  sweepLeases(bucket, now);
+  wakeLanes(bucket, now);
+  const grants: Granted[] = [];
+  let nextAt = soonest(bucket.asleep.first()?.score ?? null, bucket.expiries.first()?.score ?? null);
+  if (bucket.waiting === 0) return { grants, nextAt: null };
+  if (bucket.closedUntil > now) return { grants, nextAt: bucket.closedUntil };
+  const blocked = new Set<string>();
+  for (;;) {
+    const probeAt = probeTime(bucket, now);
+    if (probeAt > now) return { grants, nextAt: soonest(nextAt, probeAt) };
+    const head = nextHead(bucket, blocked, now);
+    if (head === null) return { grants, nextAt };
+    const inMs = room(bucket, head.ticket, now);
+    if (inMs > 0) {
+      blocked.add(head.ticket.callClass);
+      nextAt = soonest(nextAt, now + inMs);
+      continue;
+    }
+    grants.push(grant(bucket, head.lane, head.ticket, now));
+  }
+}
+
+/** Head of the ready lane that is first in fair order, among the classes that are not blocked. */
+function nextHead(
+  bucket: Bucket,
+  blocked: ReadonlySet<string>,
+  now: number,
+): { lane: Lane; ticket: Ticket } | null {
+  for (;;) {
+    let best: { name: string; score: number } | undefined;
+    for (const [callClass, lanes] of bucket.ready) {
+      const first = lanes.first();
+      if (first === undefined || blocked.has(callClass)) continue;
+      if (
+        best === undefined ||
+        first.score < best.score ||
+        (first.score === best.score && first.name < best.name)
+      ) {
+        best = first;
+      }
+    }
+    if (best === undefined) return null;
+    const lane = bucket.lanes.get(best.name);
+    const ticket = lane === undefined ? undefined : bucket.tickets.get(lane.line.first()?.name ?? '');
+    if (lane === undefined || ticket === undefined) return null;
+    if (isAlive(bucket, ticket.replica, now)) return { lane, ticket };
+    dequeue(bucket, lane, ticket);
+    bucket.tickets.delete(ticket.id);
+  }
+}
+
+const isAlive = (bucket: Bucket, replica: string, now: number): boolean =>
+  bucket.replicas.scoreOf(replica) + replicaLifeMs >= now;
+
+function room(bucket: Bucket, ticket: Ticket, now: number): number {
+  let longest = 0;
+  for (const [name, units] of costEntries(ticket.costs)) {
+    longest = Math.max(longest, roomInMs(meterOf(bucket, name, now), units, now));
+  }
+  return longest;
+}
+
+function grant(bucket: Bucket, lane: Lane, ticket: Ticket, now: number): Granted {
+  dequeue(bucket, lane, ticket);
+  const marks = new Map<MeterName, MeterMark>();
+  for (const [name, units] of costEntries(ticket.costs))
+    marks.set(name, take(meterOf(bucket, name, now), units, now));
+  const lease: Lease = {
+    token: `${ticket.id}.${++bucket.sequence}`,
+    ticket,
+    grantedAt: now,
+    quiet: now - bucket.lastGrantAt >= quietGapMs,
+    marks,
+    expiresAt: now + ticket.leaseMs,
+    answered: false,
+    unconfirmed: lane.places !== null,
+    abandoned: false,
+  };
+  ticket.lease = lease.token;
+  bucket.leases.set(lease.token, lease);
+  bucket.expiries.set(lease.token, lease.expiresAt);
+  bucket.lastGrantAt = now;
+  if (!bucket.opened && bucket.probingSince < 0) bucket.probingSince = now;
+  bucket.virtual = Math.max(bucket.virtual, lane.start);
+  lane.start += 1 / lane.weight;
+  lane.inFlight += 1;
+  if (lease.unconfirmed) lane.unconfirmed += 1;
+  refreshReadiness(bucket, lane);
+  return {
+    ticket: ticket.id,
+    lane: lane.key,
+    replica: ticket.replica,
+    lease: lease.token,
+    expiresAt: lease.expiresAt,
+  };
+}
+
+/** Before the first answer only a few calls may be on their way; `now` or earlier = one more may go. */
+function probeTime(bucket: Bucket, now: number): number {
+  if (bucket.opened || bucket.probe <= 0 || bucket.probingSince < 0) return now;
+  const steps = Math.min(20, Math.floor((now - bucket.probingSince) / probeDoublingMs));
+  if (bucket.leases.size < bucket.probe * 2 ** steps) return now;
+  return bucket.probingSince + (steps + 1) * probeDoublingMs;
+}
+
+function sweepLeases(bucket: Bucket, now: number): void {
+  for (
+    let first = bucket.expiries.first();
+    first !== undefined && first.score <= now;
+    first = bucket.expiries.first()
+  ) {
+    const lease = bucket.leases.get(first.name);
+    const lane = lease === undefined ? undefined : bucket.lanes.get(lease.ticket.lane);
+    if (lease === undefined || lane === undefined) {
+      bucket.expiries.delete(first.name);
+      continue;
+    }
+    confirm(lane, lease);
+    end(bucket, lane, lease);
+    if (!lease.abandoned) forget(bucket, lease.ticket);
+  }
+}
+
+function soonest(a: number | null, b: number | null): number | null {
+  if (a === null) return b;
+  return b === null ? a : Math.min(a, b);
+}
+
+/** Ends the lease's hold on its lane; meters are settled by the caller. */
+export function end(bucket: Bucket, lane: Lane, lease: Lease): void {
+  answer(bucket, lease, lease.grantedAt);
+  bucket.leases.delete(lease.token);
+  bucket.expiries.delete(lease.token);
+  lane.inFlight -= 1;
+  if (bucket.leases.size === 0 && !bucket.opened) bucket.probingSince = -1;
+  refreshReadiness(bucket, lane);
+}
+
+export function forget(bucket: Bucket, ticket: Ticket): void {
+  bucket.tickets.delete(ticket.id);
+}

@@ -1,0 +1,76 @@
+/**
+ * A set of names ordered by a number, ties by name: what Redis calls a sorted set, with the few operations the
+ * scheduler uses. Kept as one sorted array: finding is O(log n), moving elements is one memory move, and a lane or a
+ * bucket holds thousands, not millions.
+ */
+
+interface Entry {
+  readonly name: string;
+  readonly score: number;
+}
+
+export class SortedNames {
+  readonly #entries: Entry[] = [];
+  readonly #scores = new Map<string, number>();
+
+  get size(): number {
+    return this.#entries.length;
+  }
+
+  has(name: string): boolean {
+    return this.#scores.has(name);
+  }
+
+  /** Score of a name; `-Infinity` when it is not in the set. */
+  scoreOf(name: string): number {
+    return this.#scores.get(name) ?? -Infinity;
+  }
+
+  /** Adds the name, or moves it to a new score. */
+  set(name: string, score: number): void {
+    const known = this.#scores.get(name);
+    if (known === score) return;
+    if (known !== undefined) this.#entries.splice(this.#position(known, name), 1);
+    this.#scores.set(name, score);
+    this.#entries.splice(this.#position(score, name), 0, { name, score });
+  }
+
+  delete(name: string): boolean {
+    const score = this.#scores.get(name);
+    if (score === undefined) return false;
+    this.#scores.delete(name);
+    const at = this.#position(score, name);
+    if (at === 0) this.#entries.shift();
+    else this.#entries.splice(at, 1);
+    return true;
+  }
+
+  /** The entry with the smallest score, or `undefined`. */
+  first(): Entry | undefined {
+    return this.#entries[0];
+  }
+
+  /** How many entries stand before this one; for a name that is not in the set, before the place it would take. */
+  rank(name: string, score: number): number {
+    return this.#position(this.#scores.get(name) ?? score, name);
+  }
+
+  names(): string[] {
+    return this.#entries.map((entry) => entry.name);
+  }
+
+  #position(score: number, name: string): number {
+    let low = 0;
+    let high = this.#entries.length;
+    while (low < high) {
+      const middle = (low + high) >>> 1;
+      const entry = this.#entries[middle];
+      if (entry !== undefined && (entry.score < score || (entry.score === score && entry.name < name))) {
+        low = middle + 1;
+      } else {
+        high = middle;
+      }
+    }
+    return low;
+  }
+}
