@@ -68,8 +68,8 @@ export interface CallTelemetry {
   identified(caller: Caller): void;
   /** The target belongs to this upstream. */
   routed(upstream: UpstreamSettings): void;
-  /** The body is complete; admission starts. What came before counts as overhead, reading the body does not. */
-  admitting(): void;
+  /** The body is complete; admission starts. What came before counts as overhead, reading the body does not. `lane` lets a later wait link to this call. */
+  admitting(lane?: LaneKey): void;
   /** The call waits in its lane. Repeated for a call that goes back to its line. */
   queued(lane: LaneKey): void;
   /** The call leaves its line: about to be sent. Repeating it, or without `queued`, does nothing. */

@@ -73,8 +73,9 @@ export class ObservedCall implements CallTelemetry {
     });
   }
 
-  admitting(): void {
+  admitting(lane?: LaneKey): void {
     this.#safely(() => {
+      if (lane !== undefined) this.#spans?.entered(lane);
       this.#admittingAt = this.#to.clock.monotonic();
       this.#tell((sink, id) => sink.arrived(id, this.#upstream, this.#admittingAt ?? 0));
     });

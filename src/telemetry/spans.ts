@@ -13,6 +13,8 @@ export interface CallSpans {
   readonly traceId: string | null;
   identified(label: string): void;
   routed(upstream: UpstreamSettings): void;
+  /** The lane is known, whether or not the call waits. */
+  entered(lane: LaneKey): void;
   waiting(lane: LaneKey): void;
   left(): void;
   /** `resends`: attempts before this one. */

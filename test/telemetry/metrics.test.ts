@@ -164,6 +164,7 @@ describe('OpenMetrics', () => {
       traceId: '4bf92f3577b34da6a3ce929d0e0e4736',
       identified: nothing,
       routed: nothing,
+      entered: nothing,
       waiting: nothing,
       left: nothing,
       sent: nothing,

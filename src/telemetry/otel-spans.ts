@@ -1,0 +1,226 @@
+/**
+ * What a call's spans say: SERVER for the call, INTERNAL for each wait, CLIENT for each attempt, in stable HTTP
+ * semantic-convention names. Owns attributes and links; loaded only when traces are exported.
+ *
+ * Never in a span: the target's URL, path or query, a host under a wildcard origin, field values, bodies, workspace
+ * ids, baggage. Nothing is read from a call but its method, form and `traceparent`.
+ */
+import {
+  ROOT_CONTEXT,
+  SpanKind,
+  SpanStatusCode,
+  trace,
+  TraceFlags,
+  type Attributes,
+  type Context,
+  type Span,
+  type SpanContext,
+  type Tracer,
+} from '@opentelemetry/api';
+import {
+  ATTR_ERROR_TYPE,
+  ATTR_HTTP_REQUEST_METHOD,
+  ATTR_HTTP_REQUEST_RESEND_COUNT,
+  ATTR_HTTP_RESPONSE_STATUS_CODE,
+  ATTR_HTTP_ROUTE,
+  ATTR_SERVER_ADDRESS,
+  ATTR_SERVER_PORT,
+} from '@opentelemetry/semantic-conventions';
+import { LRUCache } from 'lru-cache';
+import type { AdmissionRecord, Call, Throttle } from '../call.ts';
+import type { UpstreamSettings } from '../config/settings.ts';
+import type { CallEnd } from './events.ts';
+import type { CallSpans, Tracing } from './spans.ts';
+
+const knownMethods = new Set(['GET', 'HEAD', 'POST', 'PUT', 'PATCH', 'DELETE', 'OPTIONS', 'QUERY']);
+const routes: Record<Call['form'], string> = {
+  proxy: '/proxy',
+  via: '/via/{upstream}/{path}',
+  activity: '/activity',
+};
+
+/** Spans made with the registered tracer provider. `close` ends the SDK behind it. */
+export function otelTracing(close: () => Promise<void>, tracer: Tracer = trace.getTracer('sluice')): Tracing {
+  /** The last attempt sent from a lane: what the next call of that lane waited for. */
+  const lastSent = new LRUCache<string, SpanContext>({ max: 2_000 });
+  return {
+    close,
+    begin(call) {
+      const known = knownMethods.has(call.method);
+      const method = known ? call.method : '_OTHER';
+      const route = routes[call.form];
+      const span = tracer.startSpan(
+        `${known ? method : 'HTTP'} ${route}`,
+        {
+          kind: SpanKind.SERVER,
+          attributes: {
+            [ATTR_HTTP_REQUEST_METHOD]: method,
+            [ATTR_HTTP_ROUTE]: route,
+            'sluice.request_id': call.id,
+          },
+        },
+        parentOf(call.rawFields),
+      );
+      if (!span.isRecording()) return unsampled(span);
+      return new RecordedCall(tracer, span, method, lastSent);
+    },
+  };
+}
+
+/** Context of the caller's span, from one well-formed W3C `traceparent`; anything else starts a new trace. */
+export function parentOf(rawFields: readonly string[]): Context {
+  let found: string | null = null;
+  for (let i = 0; i + 1 < rawFields.length; i += 2) {
+    if (rawFields[i]?.toLowerCase() !== 'traceparent') continue;
+    if (found !== null) return ROOT_CONTEXT;
+    found = rawFields[i + 1] ?? '';
+  }
+  const match =
+    /^(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(-.*)?$/.exec(
+      found ?? '',
+    );
+  const [, version, traceId, spanId, flags, rest] = match ?? [];
+  if (traceId === undefined || spanId === undefined || flags === undefined) return ROOT_CONTEXT;
+  if (version === '00' && rest !== undefined) return ROOT_CONTEXT;
+  const traceFlags = Number.parseInt(flags, 16) & TraceFlags.SAMPLED;
+  return trace.setSpanContext(ROOT_CONTEXT, { traceId, spanId, traceFlags, isRemote: true });
+}
+
+const w3c = ({ traceId, spanId, traceFlags }: SpanContext): string =>
+  `00-${traceId}-${spanId}-${traceFlags.toString(16).padStart(2, '0')}`;
+
+/** A call that the sampler left out: it only hands its (unsampled) context on. */
+function unsampled(span: Span): CallSpans {
+  const nothing = (): void => {};
+  return {
+    traceId: null,
+    identified: nothing,
+    routed: nothing,
+    entered: nothing,
+    waiting: nothing,
+    left: nothing,
+    sent: nothing,
+    traceparent: () => w3c(span.spanContext()),
+    answered: nothing,
+    attemptFailed: nothing,
+    landed: nothing,
+    ended: nothing,
+  };
+}
+
+class RecordedCall implements CallSpans {
+  readonly traceId: string;
+  readonly #tracer: Tracer;
+  readonly #server: Span;
+  readonly #inServer: Context;
+  readonly #method: string;
+  readonly #lastSent: LRUCache<string, SpanContext>;
+  #address: Attributes = {};
+  #lane: string | null = null;
+  #wait: Span | null = null;
+  #attempt: Span | null = null;
+
+  constructor(tracer: Tracer, server: Span, method: string, lastSent: LRUCache<string, SpanContext>) {
+    this.#tracer = tracer;
+    this.#server = server;
+    this.#inServer = trace.setSpan(ROOT_CONTEXT, server);
+    this.#method = method;
+    this.#lastSent = lastSent;
+    this.traceId = server.spanContext().traceId;
+  }
+
+  identified(label: string): void {
+    this.#server.setAttribute('sluice.workspace', label);
+  }
+
+  routed(upstream: UpstreamSettings): void {
+    this.#server.setAttribute('sluice.upstream', upstream.name);
+    this.#address = { 'sluice.upstream': upstream.name };
+    const [origin, ...others] = upstream.origins;
+    // Only where configuration leaves one possible server: a host the client chose is the client's business.
+    if (origin !== undefined && others.length === 0 && !origin.wildcard) {
+      this.#address[ATTR_SERVER_ADDRESS] = origin.host;
+      this.#address[ATTR_SERVER_PORT] = origin.port;
+    }
+  }
+
+  entered(lane: string): void {
+    this.#lane = lane;
+  }
+
+  waiting(lane: string): void {
+    this.#lane = lane;
+    this.#wait = this.#tracer.startSpan('wait', { attributes: this.#upstreamOnly() }, this.#inServer);
+  }
+
+  left(): void {
+    const holder = this.#lane === null ? undefined : this.#lastSent.get(this.#lane);
+    const own = this.traceId;
+    if (holder !== undefined && holder.traceId !== own) {
+      this.#wait?.addLink({ context: holder, attributes: { 'sluice.link': 'waited_for' } });
+    }
+    this.#wait?.end();
+    this.#wait = null;
+  }
+
+  sent(resends: number): void {
+    this.#attempt = this.#tracer.startSpan(
+      this.#method === '_OTHER' ? 'HTTP' : this.#method,
+      {
+        kind: SpanKind.CLIENT,
+        attributes: {
+          [ATTR_HTTP_REQUEST_METHOD]: this.#method,
+          ...(resends > 0 ? { [ATTR_HTTP_REQUEST_RESEND_COUNT]: resends } : {}),
+          ...this.#address,
+        },
+      },
+      this.#inServer,
+    );
+    if (this.#lane !== null) this.#lastSent.set(this.#lane, this.#attempt.spanContext());
+  }
+
+  traceparent(): string | null {
+    return w3c((this.#attempt ?? this.#server).spanContext());
+  }
+
+  answered(status: number, throttle: Throttle['kind'] | null): void {
+    const attempt = this.#attempt;
+    if (attempt === null) return;
+    attempt.setAttribute(ATTR_HTTP_RESPONSE_STATUS_CODE, status);
+    if (throttle !== null) attempt.setAttribute('sluice.throttle', throttle);
+    if (status >= 400 || throttle !== null) this.#fail(attempt, status >= 400 ? String(status) : 'throttled');
+  }
+
+  attemptFailed(error: string): void {
+    if (this.#attempt !== null) this.#fail(this.#attempt, error);
+  }
+
+  landed(): void {
+    this.#attempt?.end();
+    this.#attempt = null;
+  }
+
+  ended(end: CallEnd, { waitedMs, attempts, absorbed }: AdmissionRecord): void {
+    this.#server.setAttributes({
+      'sluice.outcome': end.outcome,
+      'sluice.waited_ms': Math.round(waitedMs),
+      'sluice.attempts': attempts,
+      'sluice.absorbed': absorbed,
+    });
+    if (end.status > 0) this.#server.setAttribute(ATTR_HTTP_RESPONSE_STATUS_CODE, end.status);
+    if (end.code !== null) this.#server.setAttribute('sluice.code', end.code);
+    // A server span is an error only when the server is at fault: 5xx.
+    if (end.status >= 500) this.#fail(this.#server, end.code ?? String(end.status));
+    this.#server.end();
+  }
+
+  #fail(span: Span, type: string): void {
+    span.setAttribute(ATTR_ERROR_TYPE, type);
+    span.setStatus({ code: SpanStatusCode.ERROR });
+  }
+
+  #upstreamOnly(): Attributes {
+    const upstream = this.#address['sluice.upstream'];
+    return upstream === undefined ? {} : { 'sluice.upstream': upstream };
+  }
+}

@@ -1,0 +1,67 @@
+/** A real OTLP/HTTP receiver on loopback: keeps what exporters post as JSON. */
+import { createServer } from 'node:http';
+import type { AddressInfo } from 'node:net';
+
+export interface SinkSpan {
+  readonly traceId: string;
+  readonly spanId: string;
+  readonly parentSpanId?: string;
+  readonly name: string;
+  readonly kind: number;
+  readonly attributes: Record<string, unknown>;
+  readonly links: readonly { readonly traceId: string; readonly spanId: string }[];
+  readonly status: { readonly code?: number };
+  readonly resource: Record<string, unknown>;
+}
+
+interface Pair {
+  readonly key: string;
+  readonly value: Record<string, unknown>;
+}
+interface Exported {
+  readonly resourceSpans: readonly {
+    readonly resource: { readonly attributes: readonly Pair[] };
+    readonly scopeSpans: readonly { readonly spans: readonly Record<string, unknown>[] }[];
+  }[];
+}
+
+const plain = (pairs: readonly Pair[]): Record<string, unknown> =>
+  Object.fromEntries(pairs.map(({ key, value }) => [key, Object.values(value)[0]]));
+
+export async function otlpSink() {
+  const spans: SinkSpan[] = [];
+  const bodies: string[] = [];
+  const paths: string[] = [];
+  const server = createServer((request, response) => {
+    const chunks: Buffer[] = [];
+    request.on('data', (chunk: Buffer) => chunks.push(chunk));
+    request.on('end', () => {
+      const text = Buffer.concat(chunks).toString();
+      bodies.push(text);
+      paths.push(request.url ?? '');
+      for (const { resource, scopeSpans } of (JSON.parse(text) as Exported).resourceSpans) {
+        for (const span of scopeSpans.flatMap((each) => each.spans)) {
+          spans.push({
+            links: [],
+            ...span,
+            attributes: plain(span['attributes'] as Pair[]),
+            resource: plain(resource.attributes),
+          } as unknown as SinkSpan);
+        }
+      }
+      response.writeHead(200, { 'content-type': 'application/json' }).end('{}');
+    });
+  });
+  await new Promise<void>((done) => server.listen(0, '127.0.0.1', done));
+  const { port } = server.address() as AddressInfo;
+  return {
+    endpoint: `http://127.0.0.1:${port}`,
+    spans,
+    bodies,
+    paths,
+    close: () => {
+      server.closeAllConnections();
+      return new Promise<void>((done) => server.close(() => done()));
+    },
+  };
+}

@@ -1,0 +1,175 @@
+import { afterAll, beforeAll, describe, expect, test } from '@jest/globals';
+import { trace, TraceFlags } from '@opentelemetry/api';
+import { parentOf } from '../../src/telemetry/otel-spans.ts';
+import { resourceAttributes, startTracing, tracingConfigured } from '../../src/telemetry/traces.ts';
+import { silentLog } from '../../src/telemetry/noop.ts';
+import { workspaceLabel } from '../../src/telemetry/labels.ts';
+import { otlpSink, type SinkSpan } from './otlp-sink.ts';
+import { callAt, callerNamed, driven, lm, shop } from './drive.ts';
+
+const caller = '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01';
+const server = 2;
+const client = 3;
+
+describe('the spans of a queued, twice-throttled, streamed call, as an OTLP receiver gets them', () => {
+  let spans: readonly SinkSpan[] = [];
+  let exported = '';
+  let resource: Record<string, unknown> = {};
+  const upstreamSaw: (string | null)[] = [];
+  let traceIdInLog: unknown;
+  const before = { ...process.env };
+
+  beforeAll(async () => {
+    const sink = await otlpSink();
+    Object.assign(process.env, {
+      OTEL_EXPORTER_OTLP_ENDPOINT: sink.endpoint,
+      OTEL_EXPORTER_OTLP_PROTOCOL: 'http/json',
+      OTEL_RESOURCE_ATTRIBUTES: 'deployment.environment.name=test',
+    });
+    const tracing = await startTracing(process.env, 'replica-1', silentLog);
+    const given = driven({ tracing });
+
+    const holder = given.telemetry.begin(callAt(given.clock));
+    holder.identified(callerNamed('acme'));
+    holder.routed(lm);
+    holder.admitting('lane-1');
+    holder.sent();
+
+    const call = given.telemetry.begin(
+      callAt(given.clock, {
+        rawFields: ['traceparent', caller, 'baggage', 'canary=baggage', 'cookie', 'canary'],
+      }),
+    );
+    call.identified(callerNamed('acme'));
+    call.routed(lm);
+    call.admitting();
+    for (const wait of [1, 2]) {
+      call.queued('lane-1');
+      call.sent();
+      upstreamSaw.push(call.traceparent());
+      call.answered(429, { kind: 'rate', waitMs: wait, meter: null });
+      call.absorbed();
+    }
+    call.queued('lane-1');
+    call.sent();
+    call.answered(200, null);
+    call.ended({ outcome: 'ok', status: 200, code: null });
+    holder.answered(200, null);
+    holder.ended({ outcome: 'ok', status: 200, code: null });
+
+    const wild = given.telemetry.begin(callAt(given.clock, { method: 'CANARY', form: 'via' }));
+    wild.identified(callerNamed('canary-workspace'));
+    wild.routed(shop);
+    wild.admitting();
+    wild.sent();
+    wild.attemptFailed('upstream_unreachable');
+    wild.ended({ outcome: 'failed', status: 502, code: 'upstream_unreachable' });
+
+    traceIdInLog = given.lines().find((line) => line['absorbed'] === 2)?.['traceId'];
+    await given.telemetry.close();
+    spans = sink.spans;
+    exported = sink.bodies.join('\n');
+    resource = spans[0]?.resource ?? {};
+    await sink.close();
+  });
+
+  afterAll(() => {
+    for (const name of Object.keys(process.env)) if (!(name in before)) delete process.env[name];
+    trace.disable();
+  });
+
+  const ofCall = () => spans.filter((span) => span.traceId === '4bf92f3577b34da6a3ce929d0e0e4736');
+  const named = (name: string) => ofCall().filter((span) => span.name === name);
+
+  test('one server span continues the trace of the caller, and the log line names it', () => {
+    const [span, ...others] = ofCall().filter((each) => each.kind === server);
+    expect(others).toEqual([]);
+    expect(span).toMatchObject({ name: 'POST /proxy', parentSpanId: '00f067aa0ba902b7' });
+    expect(span?.attributes).toEqual({
+      'http.request.method': 'POST',
+      'http.route': '/proxy',
+      'http.response.status_code': 200,
+      'sluice.request_id': '0123456789abcdef0123456789abcdef',
+      'sluice.workspace': workspaceLabel('a label key of a test', 'acme'),
+      'sluice.upstream': 'lm',
+      'sluice.outcome': 'ok',
+      'sluice.waited_ms': 0,
+      'sluice.attempts': 3,
+      'sluice.absorbed': 2,
+    });
+    expect(traceIdInLog).toBe('4bf92f3577b34da6a3ce929d0e0e4736');
+  });
+
+  test('one client span per attempt tells its resend count, status and exact server', () => {
+    const attempts = named('POST');
+    expect(attempts.map((span) => span.kind)).toEqual([client, client, client]);
+    expect(attempts.map((span) => span.attributes['http.request.resend_count'])).toEqual([undefined, 1, 2]);
+    expect(attempts.map((span) => span.attributes['http.response.status_code'])).toEqual([429, 429, 200]);
+    expect(attempts.map((span) => span.attributes['error.type'])).toEqual(['429', '429', undefined]);
+    expect(attempts.map((span) => span.status.code)).toEqual([2, 2, 0]);
+    expect(attempts[0]?.attributes).toMatchObject({ 'server.address': 'api.example', 'server.port': 443 });
+  });
+
+  test('one internal span per wait, and the first links to the call it waited for', () => {
+    const waits = named('wait');
+    expect(waits.map((span) => span.kind)).toEqual([1, 1, 1]);
+    const holder = spans.find((span) => span.kind === client && span.traceId !== waits[0]?.traceId);
+    expect(waits[0]?.links).toMatchObject([{ traceId: holder?.traceId, spanId: holder?.spanId }]);
+    expect(waits[1]?.links).toEqual([]);
+  });
+
+  test('the upstream is given the context of the attempt, where configuration asks for it', () => {
+    const ids = named('POST').map((span) => `00-${span.traceId}-${span.spanId}-01`);
+    expect(upstreamSaw).toEqual(ids.slice(0, 2));
+  });
+
+  test('a host under a wildcard origin and an invented method stay unknown', () => {
+    const attempt = spans.find(
+      (span) => span.kind === client && span.attributes['sluice.upstream'] === 'shop',
+    );
+    expect(attempt?.attributes).not.toHaveProperty(['server.address']);
+    expect(attempt).toMatchObject({ name: 'HTTP', attributes: { 'error.type': 'upstream_unreachable' } });
+  });
+
+  test('no canary leaves the process, and the resource names service and replica only', () => {
+    expect(exported).not.toMatch(/canary/i);
+    expect(resource).toMatchObject({ 'service.name': 'sluice', 'service.instance.id': 'replica-1' });
+    expect(Object.keys(resource).filter((key) => /^(host|process)\./.test(key))).toEqual([]);
+  });
+});
+
+describe('tracing', () => {
+  test('is off until the standard variables name an exporter or endpoint', async () => {
+    expect(tracingConfigured({})).toBe(false);
+    expect(tracingConfigured({ OTEL_TRACES_EXPORTER: 'none', OTEL_EXPORTER_OTLP_ENDPOINT: 'http://x' })).toBe(
+      false,
+    );
+    expect(tracingConfigured({ OTEL_SDK_DISABLED: 'true', OTEL_TRACES_EXPORTER: 'otlp' })).toBe(false);
+    expect(tracingConfigured({ OTEL_TRACES_EXPORTER: 'console' })).toBe(true);
+    expect(tracingConfigured({ OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: 'http://x' })).toBe(true);
+    expect(await startTracing({}, 'id', silentLog)).toBeNull();
+  });
+
+  test.each([
+    ['00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01', true],
+    ['cc-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-later', true],
+    ['00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-later', false],
+    ['ff-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01', false],
+    ['00-00000000000000000000000000000000-00f067aa0ba902b7-01', false],
+    ['00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01', false],
+    ['00-4BF92F3577B34DA6A3CE929D0E0E4736-00f067aa0ba902b7-01', false],
+    ['', false],
+  ])('reads traceparent %p as W3C says', (value, valid) => {
+    expect(trace.getSpanContext(parentOf(['Traceparent', value])) !== undefined).toBe(valid);
+  });
+
+  test('keeps only the sampled flag, and trusts no traceparent when there are two', () => {
+    const flags = '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-fe';
+    expect(trace.getSpanContext(parentOf(['traceparent', flags]))?.traceFlags).toBe(TraceFlags.NONE);
+    expect(trace.getSpanContext(parentOf(['traceparent', caller, 'traceparent', caller]))).toBeUndefined();
+  });
+
+  test('reads resource attributes as the specification writes them', () => {
+    expect(resourceAttributes('a=1, b = x%20y,broken,=none,c=%ZZ')).toEqual({ a: '1', b: 'x y' });
+  });
+});
