@@ -111,6 +111,8 @@ export interface ServerSettings {
   /** Still accepting after SIGTERM while load balancers notice, seconds. */
   readonly drainDelaySeconds: number;
   readonly keepAliveSeconds: number;
+  /** Names (`host` or `host:port`, lower case) under which this service is reached: no call may go there. */
+  readonly publicHosts?: readonly string[];
 }
 
 export interface RedisSettings {
@@ -123,6 +125,8 @@ export interface RedisSettings {
 export interface PrivacySettings {
   /** HMAC key of the workspace labels. */
   readonly labelKey: string;
+  /** True when none was configured and a random one of this process is used: labels change with every start. */
+  readonly labelKeyGenerated?: boolean;
 }
 
 export interface LogSettings {

@@ -1,0 +1,190 @@
+/**
+ * From the validated file to {@link Settings}: fills in what depends on other keys, merges the places a key may stand
+ * in, freezes the result. Decides defaults, refuses nothing.
+ */
+import type { CredentialInput, FileInput, UpstreamInput, WorkspaceInput } from './schema.ts';
+import { readInstant } from './instant.ts';
+import { readOrigin } from './origins.ts';
+import type {
+  Settings,
+  UpstreamCredential,
+  UpstreamKind,
+  UpstreamLimits,
+  UpstreamSettings,
+  WorkspaceSettings,
+} from './settings.ts';
+
+/** Defaults of the upstream kinds: requests per minute and day, calls in flight, credential field, seconds to the head. */
+const kinds: Readonly<
+  Record<
+    UpstreamKind,
+    {
+      readonly requestsPerMinute: number | null;
+      readonly requestsPerDay: number | null;
+      readonly maxInFlight: number | null;
+      readonly field: string;
+      readonly headSeconds: number;
+      readonly bucketBy: UpstreamSettings['bucketBy'];
+    }
+  >
+> = {
+  'language-model': {
+    requestsPerMinute: 500,
+    requestsPerDay: 10_000,
+    maxInFlight: null,
+    field: 'authorization',
+    headSeconds: 300,
+    bucketBy: ['credential', 'model'],
+  },
+  commerce: {
+    requestsPerMinute: 40,
+    requestsPerDay: null,
+    maxInFlight: 1,
+    field: 'x-shopify-access-token',
+    headSeconds: 60,
+    bucketBy: ['credential'],
+  },
+  generic: {
+    requestsPerMinute: null,
+    requestsPerDay: null,
+    maxInFlight: null,
+    field: 'authorization',
+    headSeconds: 300,
+    bucketBy: ['credential'],
+  },
+};
+
+const mebibyte = 1_048_576;
+
+/** `none` → no limit, absent → the default. */
+const limitOf = (value: number | 'none' | undefined, fallback: number | null): number | null =>
+  value === undefined ? fallback : value === 'none' ? null : value;
+
+/** Builds the frozen settings. `processLabelKey` serves when the file has none. */
+export function buildSettings(file: FileInput, processLabelKey: string): Settings {
+  const { server } = file;
+  const upstreams = new Map(
+    Object.entries(file.upstreams).map(([name, input]) => [name, buildUpstream(name, input, server)]),
+  );
+  const workspaces = new Map(
+    Object.entries(file.workspaces).map(([id, input]) => [id, buildWorkspace(id, input, upstreams)]),
+  );
+  return deepFreeze({
+    server: {
+      host: server.host,
+      port: server.port,
+      adminHost: server.adminHost,
+      adminPort: server.adminPort,
+      maxBodyBytes: server.maxBodyBytes,
+      maxReplayBytes: server.maxReplayBytes ?? server.maxBodyBytes,
+      maxHeldBytes: server.maxHeldBytes ?? Math.max(256 * mebibyte, 4 * server.maxBodyBytes),
+      drainSeconds: server.drainSeconds,
+      drainDelaySeconds: Math.min(server.drainDelaySeconds, server.drainSeconds),
+      keepAliveSeconds: server.keepAliveSeconds,
+      publicHosts: server.publicHosts.map((host) => host.toLowerCase()),
+    },
+    redis: file.redis ?? null,
+    privacy: {
+      labelKey: file.privacy.labelKey ?? processLabelKey,
+      labelKeyGenerated: file.privacy.labelKey === undefined,
+    },
+    log: file.log,
+    upstreams,
+    workspaces,
+  });
+}
+
+function buildUpstream(name: string, input: UpstreamInput, server: FileInput['server']): UpstreamSettings {
+  const defaults = kinds[input.kind];
+  const { connectSeconds, headSeconds, idleSeconds, totalSeconds } = input.timeouts;
+  return {
+    name,
+    kind: input.kind,
+    origins: input.origins.flatMap((text) => {
+      const reading = readOrigin(text);
+      return reading.kind === 'origin' ? [reading.pattern] : [];
+    }),
+    credential: input.credential === undefined ? null : buildCredential(input.credential, defaults.field),
+    limits: buildLimits(input, server),
+    bucketBy: [...new Set(input.bucketBy ?? defaults.bucketBy)],
+    allowPrivateAddresses: input.allowPrivateAddresses,
+    propagateTrace: input.propagateTrace,
+    timeouts: {
+      connectMs: connectSeconds * 1000,
+      headMs: (headSeconds ?? defaults.headSeconds) * 1000,
+      idleMs: idleSeconds * 1000,
+      totalMs: totalSeconds * 1000,
+    },
+    maxSockets: input.maxSockets,
+    caFile: input.caFile ?? null,
+  };
+}
+
+function buildLimits(input: UpstreamInput, server: FileInput['server']): UpstreamLimits {
+  const defaults = kinds[input.kind];
+  const limits = input.limits ?? {};
+  const capacity = limits.bucket?.capacity ?? limits.capacity ?? 40;
+  const wait = limits.maxWaitSeconds ?? input.maxWaitSeconds ?? server.maxWaitSeconds;
+  const ceiling = limits.maxWaitCeilingSeconds ?? input.maxWaitCeilingSeconds ?? server.maxWaitCeilingSeconds;
+  return {
+    requestsPerMinute: limitOf(limits.requestsPerMinute, defaults.requestsPerMinute),
+    requestsPerDay: limitOf(limits.requestsPerDay, defaults.requestsPerDay),
+    tokensPerMinute: limitOf(limits.tokensPerMinute, null),
+    tokensPerDay: limitOf(limits.tokensPerDay, null),
+    bucket: {
+      capacity,
+      // The platform empties a full bucket in 20 s: 40 at 2/s, 80 at 4/s, 400 at 20/s.
+      leakPerSecond: limits.bucket?.leakPerSecond ?? limits.leakPerSecond ?? capacity / 20,
+    },
+    cost: limits.cost ?? null,
+    maxInFlight: limitOf(limits.maxInFlight ?? input.maxInFlight, defaults.maxInFlight),
+    maxQueued: limits.maxQueued ?? input.maxQueued ?? server.maxQueued ?? 1000,
+    // A longer wait of one place and a shorter ceiling of another meet here: the ceiling is the ceiling.
+    maxWaitSeconds: Math.min(wait ?? 45, ceiling ?? 600),
+    maxWaitCeilingSeconds: ceiling ?? 600,
+    learn: limits.learn ?? input.learn ?? true,
+    probe: limits.probe ?? input.probe ?? 1,
+  };
+}
+
+function buildCredential(input: CredentialInput, defaultField: string): UpstreamCredential {
+  if (typeof input === 'string') return { field: defaultField, value: input };
+  return { field: (input.header ?? defaultField).toLowerCase(), value: input.value };
+}
+
+function buildWorkspace(
+  id: string,
+  input: WorkspaceInput,
+  upstreams: ReadonlyMap<string, UpstreamSettings>,
+): WorkspaceSettings {
+  const allowed = input.upstreams ?? [...upstreams.keys()];
+  const byUpstream = (value: number | Record<string, number> | undefined): Map<string, number> =>
+    new Map(typeof value === 'number' ? allowed.map((name) => [name, value]) : Object.entries(value ?? {}));
+  return {
+    id,
+    keys: input.keys.map((key) => {
+      const { hash, expires } = typeof key === 'string' ? { hash: key, expires: undefined } : key;
+      const sha256 = hash.slice('sha256:'.length).toLowerCase();
+      return { sha256, expiresAt: expires === undefined ? null : readInstant(expires) };
+    }),
+    upstreams: new Set(allowed),
+    requestsPerMinute: byUpstream(input.requestsPerMinute),
+    requestsPerDay: byUpstream(input.requestsPerDay),
+    weight: input.weight,
+    credentials: new Map(
+      Object.entries(input.credentials ?? {}).map(([name, credential]) => {
+        const upstream = upstreams.get(name);
+        const field = upstream?.credential?.field ?? kinds[upstream?.kind ?? 'generic'].field;
+        return [name, buildCredential(credential, field)];
+      }),
+    ),
+  };
+}
+
+/** Freezes objects, lists and what maps hold; maps themselves are read-only by type. */
+function deepFreeze<T>(value: T): T {
+  if (typeof value !== 'object' || value === null || Object.isFrozen(value)) return value;
+  if (value instanceof Map) for (const item of value.values()) deepFreeze(item);
+  for (const item of Object.values(value)) deepFreeze(item);
+  return Object.freeze(value);
+}

@@ -1,0 +1,64 @@
+/**
+ * Rules between values of the file: names that must exist, values that must differ, secrets that must be there. Reads
+ * the plain tree defensively, so that these mistakes are reported together with those of single values.
+ */
+import type { Finding } from './problem.ts';
+import { section } from './tree.ts';
+import type { Section } from './tree.ts';
+import { checkUpstream, waitBelowCeiling } from './upstream-checks.ts';
+import { checkKeys, checkWorkspace, ownKeysAsCredentials } from './workspace-checks.ts';
+
+/** Every broken rule of the tree; values of the wrong type are skipped, the schema reports them. */
+export function crossChecks(root: unknown): Finding[] {
+  const file = section(root);
+  const upstreams = section(file['upstreams']);
+  const server = section(file['server']);
+  return [
+    ...notEmpty(file),
+    ...Object.entries(upstreams).flatMap(([name, value]) => checkUpstream(name, section(value), server)),
+    ...Object.entries(section(file['workspaces'])).flatMap(([id, value]) =>
+      checkWorkspace(id, section(value), upstreams),
+    ),
+    ...checkKeys(section(file['workspaces'])),
+    ...ownKeysAsCredentials(file),
+    ...checkServer(server),
+    ...checkPrivacy(file),
+  ];
+}
+
+function notEmpty(file: Section): Finding[] {
+  const fixes = {
+    upstreams: 'describe at least one upstream',
+    workspaces: 'describe at least one workspace',
+  };
+  return Object.entries(fixes).flatMap(([key, fix]) => {
+    const value = file[key];
+    const isSection = typeof value === 'object' && value !== null && !Array.isArray(value);
+    const isEmpty = isSection && Object.keys(value).length === 0;
+    return isEmpty ? [{ path: [key], reason: 'is empty', fix }] : [];
+  });
+}
+
+function checkServer(server: Section): Finding[] {
+  const found: Finding[] = [];
+  const at = (key: string, reason: string, fix: string): void =>
+    void found.push({ path: ['server', key], reason, fix });
+  const { port = 8080, adminPort = 9090, maxBodyBytes = 10_485_760, maxReplayBytes, maxHeldBytes } = server;
+  if (port === adminPort && port !== 0)
+    at('adminPort', 'is the data port', 'give the admin port its own number');
+  if (typeof maxBodyBytes === 'number') {
+    if (typeof maxReplayBytes === 'number' && maxReplayBytes > maxBodyBytes) {
+      at('maxReplayBytes', 'is above maxBodyBytes', 'lower it, or leave it out');
+    }
+    if (typeof maxHeldBytes === 'number' && maxHeldBytes < maxBodyBytes) {
+      at('maxHeldBytes', 'is below maxBodyBytes', 'raise it: one body of the largest size must fit');
+    }
+  }
+  return [...found, ...waitBelowCeiling(['server'], server, 600)];
+}
+
+function checkPrivacy(file: Section): Finding[] {
+  if (file['redis'] === undefined || section(file['privacy'])['labelKey'] !== undefined) return [];
+  const fix = 'set it to a secret that all replicas share, for instance "${SLUICE_LABEL_KEY}"';
+  return [{ path: ['privacy', 'labelKey'], reason: 'is missing, and redis needs it', fix }];
+}

@@ -1,0 +1,26 @@
+/**
+ * The published JSON Schema of the configuration file, generated from `schema.ts`. Draft 7, because helm before 3.18
+ * knows nothing newer. Describes the file as written, so numbers may also be `${ENV}` references.
+ */
+import { z } from 'zod';
+import { fileSchema } from './schema.ts';
+
+const reference = { type: 'string', pattern: '^\\$\\{[A-Za-z_][A-Za-z0-9_]*\\}$' };
+
+/** JSON Schema (draft 7) of the configuration file as plain data. */
+export function configJsonSchema(): Record<string, unknown> {
+  const { $schema, ...schema } = z.toJSONSchema(fileSchema, {
+    target: 'draft-7',
+    io: 'input',
+    override: ({ jsonSchema }) => {
+      const { type } = jsonSchema;
+      if (type !== 'integer' && type !== 'number' && type !== 'boolean') return;
+      const { description, default: fallback, ...rule } = jsonSchema;
+      for (const key of Object.keys(jsonSchema)) Reflect.deleteProperty(jsonSchema, key);
+      Object.assign(jsonSchema, description === undefined ? {} : { description });
+      Object.assign(jsonSchema, fallback === undefined ? {} : { default: fallback });
+      Object.assign(jsonSchema, { anyOf: [rule, reference] });
+    },
+  });
+  return { $schema, title: 'Sluice configuration', ...schema };
+}

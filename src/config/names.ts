@@ -1,0 +1,67 @@
+/**
+ * Rules for names and values that travel as HTTP fields or appear as labels: the schema and the command line share them.
+ * Pure functions; each gives the reason a text is unusable, or `null`.
+ */
+
+/** Upstream names become metric labels and path segments (`/via/{upstream}/…`). */
+export const upstreamNamePattern = /^[a-z0-9][a-z0-9_-]{0,62}$/;
+
+/** Workspace ids: 1 to 128 printable characters, no blank at either end. */
+export function workspaceIdFault(id: string): string | null {
+  if (id === '') return 'is empty';
+  if (id.length > 128) return 'is longer than 128 characters';
+  if (/[\p{C}\p{Zl}\p{Zp}]/u.test(id)) return 'holds a character that cannot be printed';
+  return id.trim() === id ? null : 'starts or ends with a blank';
+}
+
+/** RFC 9110 §5.6.2 `token`. */
+const token = /^[!#$%&'*+.^_`|~0-9A-Za-z-]+$/;
+
+/** Fields that frame a message, name its hop or say where it goes: only Sluice sets them. */
+const ownFields = new Set([
+  'connection',
+  'content-length',
+  'expect',
+  'forwarded',
+  'host',
+  'http2-settings',
+  'keep-alive',
+  'te',
+  'trailer',
+  'transfer-encoding',
+  'upgrade',
+  'via',
+  'x-real-ip',
+]);
+
+/** Why a field name cannot carry an upstream credential. Case does not matter. */
+export function credentialFieldFault(name: string): string | null {
+  const field = name.toLowerCase();
+  if (!token.test(field)) return 'is not an HTTP field name';
+  if (/^(sluice-|proxy-|x-forwarded-)/.test(field) || ownFields.has(field)) {
+    return 'is a field that Sluice sets or removes itself';
+  }
+  return null;
+}
+
+/** Why a text cannot be sent as a field value (Node refuses such values by throwing at send time). */
+export function fieldValueFault(value: string): string | null {
+  if (/[\r\n]/.test(value)) return 'holds a line break';
+  if (/\p{Cc}/u.test(value)) return 'holds a control character';
+  if (/[^ -\u00ff]/.test(value)) return 'holds a character that HTTP fields cannot carry';
+  return value.trim() === value ? null : 'starts or ends with a blank';
+}
+
+/** True for texts that stand in documentation where a secret belongs. */
+export function isPlaceholder(text: string): boolean {
+  const bare = text
+    .trim()
+    .replace(/^(bearer|basic)(\s+|$)/i, '')
+    .replace(/^sha256:/i, '');
+  return (
+    bare === '' ||
+    bare.includes('…') ||
+    /^\.{3,}$|^x{3,}$|^\*+$|^<.*>$/i.test(bare) ||
+    /^(change[-_ ]?(me|it|this)|replace[-_ ]?(me|this)|your[-_ ]|todo\b|fixme\b|placeholder)/i.test(bare)
+  );
+}

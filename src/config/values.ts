@@ -1,0 +1,105 @@
+/**
+ * What single values of the file may be: limits, names, secrets, origins, hashes, dates. `schema.ts` puts them together.
+ * Invariants: no limit can be zero, negative, empty or not a number (a limit that parses as "nothing" switches the
+ * protection off: CVE-2026-12590); no message shows the value it refuses.
+ */
+import { z } from 'zod';
+import { readInstant } from './instant.ts';
+import { credentialFieldFault, fieldValueFault, isPlaceholder } from './names.ts';
+import { readOrigin } from './origins.ts';
+
+const hashOfNothing = 'sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855';
+
+/** Adds a problem of our own wording to a zod check; `problems.ts` reads `fix` back. */
+const refuse = (reason: string, fix: string) => ({
+  code: 'custom' as const,
+  message: reason,
+  params: { fix },
+});
+
+/** An object that knows its keys; the message of an unknown key lists them. */
+export const section = <Shape extends z.ZodRawShape>(shape: Shape) =>
+  z.strictObject(shape, {
+    error: (issue) =>
+      issue.code === 'unrecognized_keys' ? `known here: ${Object.keys(shape).join(', ')}` : undefined,
+  });
+
+/** A whole number from 1. */
+export const count = () => z.int().min(1).max(1_000_000_000_000);
+/** A number above 0, fractions allowed. */
+export const rate = () => z.number().positive().max(1_000_000_000);
+/** A duration above 0, at most a day. */
+export const seconds = () => z.number().positive().max(86_400);
+/** A TCP port; 0 lets the system choose. */
+export const port = () => z.int().min(0).max(65_535);
+
+/** A limit, or the word that says there is none. Absence means the default of the kind, never "no limit". */
+export const limit = (text: string) =>
+  z
+    .union([count(), z.literal('none')])
+    .optional()
+    .describe(`${text} "none" = no limit.`);
+
+/** A value that must be kept from others: never printed, never empty, never a text copied from documentation. */
+export const secret = () =>
+  z.string().superRefine((value, context) => {
+    if (value.trim() === '') {
+      context.addIssue(refuse('is empty', 'give the secret, best as ${NAME} of an environment variable'));
+    } else if (isPlaceholder(value)) {
+      context.addIssue(refuse('is a placeholder, not a secret', 'put the real secret in its place'));
+    }
+  });
+
+/** A secret that can be sent as an HTTP field value. */
+export const fieldValue = () =>
+  secret().superRefine((value, context) => {
+    const reason = value.trim() === '' ? null : fieldValueFault(value);
+    if (reason === null) return;
+    context.addIssue(
+      refuse(
+        reason,
+        'give the value on one line, without blanks around it (often a line end of the secret’s file)',
+      ),
+    );
+  });
+
+/** A field that may carry an upstream credential. */
+export const fieldName = () =>
+  z.string().superRefine((name, context) => {
+    const reason = credentialFieldFault(name);
+    if (reason !== null) context.addIssue(refuse(reason, 'name a field such as authorization or x-api-key'));
+  });
+
+/** Digest of an API key. */
+export const hash = z
+  .string()
+  .superRefine((text, context) => {
+    const fix = 'make a key with "sluice keys create --workspace NAME" and copy the hash it prints';
+    if (isPlaceholder(text)) context.addIssue(refuse('is a placeholder, not a hash', fix));
+    else if (text.trim().startsWith('slc_'))
+      context.addIssue(refuse('is the key itself; only its hash belongs here', fix));
+    else if (!/^sha256:[0-9a-f]{64}$/i.test(text)) {
+      context.addIssue(refuse('is not "sha256:" and 64 hexadecimal digits', fix));
+    } else if (text.toLowerCase() === hashOfNothing)
+      context.addIssue(refuse('is the hash of an empty key', fix));
+  })
+  .describe('sha256:<hex> of the whole key.');
+
+/** End of an API key. */
+export const expires = z
+  .string()
+  .superRefine((text, context) => {
+    if (readInstant(text) === null) {
+      context.addIssue(refuse('is not a date', 'write 2027-01-01T00:00:00Z or 2027-01-01'));
+    }
+  })
+  .describe('Instant from which the key is refused: ISO 8601 with an offset, or a date (UTC).');
+
+/** Where calls of an upstream may go. */
+export const origin = z
+  .string()
+  .superRefine((text, context) => {
+    const reading = readOrigin(text);
+    if (reading.kind === 'fault') context.addIssue(refuse(reading.reason, reading.fix));
+  })
+  .describe('scheme://host[:port]; one leading "*." stands for exactly one label.');

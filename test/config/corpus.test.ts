@@ -1,0 +1,58 @@
+import { describe, expect, test } from '@jest/globals';
+import { readFileSync, readdirSync } from 'node:fs';
+import { z } from 'zod';
+import { parse } from 'yaml';
+import { ConfigError, loadSettings } from '../../src/config/load.ts';
+
+const folder = (name: string): URL => new URL(`${name}/`, import.meta.url);
+const files = (name: string): string[] => readdirSync(folder(name)).filter((file) => file.endsWith('.yaml'));
+const pathOf = (name: string, file: string): string => new URL(file, folder(name)).pathname;
+
+const env = {
+  PORT: '8123',
+  REDIS_URL: 'redis://127.0.0.1:6379',
+  SLUICE_LABEL_KEY: 'a label key of the tests',
+  OPENAI_API_KEY: 'sk-tests',
+  SHOP_TOKEN: 'shop-token',
+  ACME_SHOP_TOKEN: 'acme-shop-token',
+};
+
+/** Each problem of the file as the first line of its message says it, or `usable`. */
+function verdict(path: string): string[] {
+  try {
+    loadSettings({ path, env });
+    return ['usable'];
+  } catch (error) {
+    if (!(error instanceof ConfigError)) throw error;
+    for (const { fix } of error.problems) expect(fix).not.toBe('');
+    return error.problems.map(
+      ({ line, path: at, reason }) => `line ${String(line)}${at === '' ? '' : `, ${at}`}: ${reason}`,
+    );
+  }
+}
+
+describe('a configuration with one mistake', () => {
+  test.each(files('bad'))('%s stops the start with its line, key and reason, and nothing else', (file) => {
+    const path = pathOf('bad', file);
+    const expected = readFileSync(path, 'utf8').split('\n')[0]?.slice(2);
+    expect(verdict(path)).toEqual([expected]);
+  });
+
+  test('is covered for at least 80 mistakes', () => {
+    expect(files('bad').length).toBeGreaterThanOrEqual(80);
+  });
+});
+
+describe('a usable configuration', () => {
+  test.each(files('good'))('%s loads', (file) => {
+    expect(verdict(pathOf('good', file))).toEqual(['usable']);
+  });
+
+  test.each(files('good'))('%s fits the published JSON Schema as it is written', (file) => {
+    const text = readFileSync(new URL('../../schema/sluice.schema.json', import.meta.url), 'utf8');
+    const schema = z.fromJSONSchema(JSON.parse(text));
+    expect(schema.safeParse(parse(readFileSync(pathOf('good', file), 'utf8'))).error?.issues ?? []).toEqual(
+      [],
+    );
+  });
+});

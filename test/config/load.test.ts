@@ -1,0 +1,276 @@
+import { describe, expect, test } from '@jest/globals';
+import { readFileSync } from 'node:fs';
+import { ConfigError, loadSettings, parseSettings } from '../../src/config/load.ts';
+import type { Env, Problem } from '../../src/config/load.ts';
+import type { Settings } from '../../src/config/settings.ts';
+
+const good = (file: string): string => new URL(`good/${file}`, import.meta.url).pathname;
+const hash = `sha256:${'1f'.repeat(32)}`;
+const base = `upstreams:\n  api: { origins: ['https://api.example.com'] }\nworkspaces:\n  acme: { keys: ['${hash}'] }\n`;
+
+const parse = (text: string, env: Env = {}): Settings => parseSettings(text, { path: 'test.yaml', env });
+
+function problemsOf(text: string, env: Env = {}): readonly Problem[] {
+  try {
+    parse(text, env);
+  } catch (error) {
+    if (error instanceof ConfigError) return error.problems;
+    throw error;
+  }
+  return [];
+}
+
+describe('defaults', () => {
+  test('fill in everything but upstreams and workspaces', () => {
+    const settings = parse(base);
+    expect(settings.server).toEqual({
+      host: '0.0.0.0',
+      port: 8080,
+      adminHost: '0.0.0.0',
+      adminPort: 9090,
+      maxBodyBytes: 10 * 1024 * 1024,
+      maxReplayBytes: 10 * 1024 * 1024,
+      maxHeldBytes: 256 * 1024 * 1024,
+      drainSeconds: 25,
+      drainDelaySeconds: 5,
+      keepAliveSeconds: 75,
+      publicHosts: [],
+    });
+    expect(settings.redis).toBeNull();
+    expect(settings.log).toEqual({ level: 'info', sampleSuccesses: 1 });
+    expect(settings.upstreams.get('api')).toMatchObject({
+      kind: 'generic',
+      credential: null,
+      bucketBy: ['credential'],
+      allowPrivateAddresses: false,
+      propagateTrace: false,
+      maxSockets: 512,
+      caFile: null,
+      timeouts: { connectMs: 10_000, headMs: 300_000, idleMs: 300_000, totalMs: 900_000 },
+      limits: { maxQueued: 1000, maxWaitSeconds: 45, maxWaitCeilingSeconds: 600, learn: true, probe: 1 },
+    });
+    expect(settings.workspaces.get('acme')).toMatchObject({ weight: 1, upstreams: new Set(['api']) });
+  });
+
+  test.each([
+    ['generic', null, null, null, 300_000],
+    ['language-model', 500, 10_000, null, 300_000],
+    ['commerce', 40, null, 1, 60_000],
+  ] as const)('of kind %s are those of its platform', (kind, perMinute, perDay, inFlight, headMs) => {
+    const upstream = parse(base.replace('{ origins', `{ kind: ${kind}, origins`)).upstreams.get('api');
+    expect(upstream?.limits).toMatchObject({
+      requestsPerMinute: perMinute,
+      requestsPerDay: perDay,
+      maxInFlight: inFlight,
+      bucket: { capacity: 40, leakPerSecond: 2 },
+      cost: null,
+    });
+    expect(upstream?.timeouts.headMs).toBe(headMs);
+  });
+
+  test('give a label key of the process without redis, the same at every load', () => {
+    const [first, second] = [parse(base).privacy, parse(base).privacy];
+    expect(first.labelKeyGenerated).toBe(true);
+    expect(first.labelKey.length).toBeGreaterThanOrEqual(32);
+    expect(second.labelKey).toBe(first.labelKey);
+  });
+});
+
+describe('places', () => {
+  const settings = loadSettings({ path: good('every-place.yaml'), env: { PORT: '8123' } });
+
+  test('of limits are merged, the nearest first', () => {
+    expect(settings.server.port).toBe(8123);
+    expect(settings.upstreams.get('shop')?.limits).toMatchObject({
+      requestsPerMinute: null,
+      maxInFlight: null,
+      maxQueued: 7,
+      maxWaitSeconds: 20,
+      maxWaitCeilingSeconds: 30,
+      learn: false,
+      probe: 3,
+      bucket: { capacity: 80, leakPerSecond: 4 },
+    });
+    expect(settings.upstreams.get('stats')?.limits).toMatchObject({
+      maxQueued: 50,
+      maxWaitSeconds: 5,
+      maxWaitCeilingSeconds: 60,
+    });
+  });
+
+  test('of origins keep host, wildcard and port', () => {
+    expect(settings.upstreams.get('shop')?.origins).toEqual([
+      { scheme: 'http', host: 'localhost', wildcard: true, port: 4010 },
+      { scheme: 'http', host: '[::1]', wildcard: false, port: 4011 },
+      { scheme: 'http', host: '10.0.0.7', wildcard: false, port: 80 },
+    ]);
+    expect(settings.upstreams.get('stats')?.origins).toEqual([
+      { scheme: 'https', host: 'stats.example.com', wildcard: false, port: 8443 },
+    ]);
+  });
+
+  test('of workspace values spread over its upstreams', () => {
+    const workspace = settings.workspaces.get('acme & söhne');
+    expect(workspace?.requestsPerMinute).toEqual(new Map(Object.entries({ shop: 30, stats: 30 })));
+    expect(workspace?.requestsPerDay).toEqual(new Map(Object.entries({ stats: 900 })));
+    expect(workspace?.credentials.get('shop')).toEqual({ field: 'x-shop-key', value: 'own-token' });
+    expect(workspace?.credentials.get('stats')).toEqual({
+      field: 'authorization',
+      value: 'Bearer ${literal}',
+    });
+    expect(workspace?.keys[1]?.expiresAt).toBe(Date.UTC(2027, 0, 1));
+    expect(settings.upstreams.get('shop')?.credential?.field).toBe('x-shopify-access-token');
+  });
+
+  test('of the longest wait are inherited when a wait is judged', () => {
+    const text = `server: { maxWaitCeilingSeconds: 900 }\n${base.replace('{ origins', '{ limits: { maxWaitSeconds: 700 }, origins')}`;
+    expect(parse(text).upstreams.get('api')?.limits.maxWaitSeconds).toBe(700);
+    expect(problemsOf(text.replace('900', '650'))).toMatchObject([
+      { path: 'upstreams.api.limits.maxWaitSeconds', reason: 'is above maxWaitCeilingSeconds (650)' },
+    ]);
+  });
+
+  test('a short workspace credential goes into the field of its upstream', () => {
+    const text = base
+      .replace("com']", "com'], credential: { header: X-Api-Key, value: one }")
+      .replace("'] }", "'], credentials: { api: two } }");
+    expect(parse(text).workspaces.get('acme')?.credentials.get('api')).toEqual({
+      field: 'x-api-key',
+      value: 'two',
+    });
+  });
+});
+
+describe('messages', () => {
+  test('name every problem of the file at once', () => {
+    const text = base
+      .replace('{ origins', '{ limits: { requestsPerMinute: 0, typo: 1 }, credential: "${NOT_SET}", origins')
+      .replace('keys:', 'weight: -1, upstreams: [nowhere], keys:');
+    expect(
+      problemsOf(`${text}server: { port: x }\n`)
+        .map(({ path }) => path)
+        .toSorted(),
+    ).toEqual([
+      'server.port',
+      'upstreams.api.credential',
+      'upstreams.api.limits.requestsPerMinute',
+      'upstreams.api.limits.typo',
+      'workspaces.acme.upstreams[0]',
+      'workspaces.acme.weight',
+    ]);
+  });
+
+  test('read as file, line, key, reason and fix', () => {
+    const text = `${base}server: { port: -1 }\n`;
+    expect(() => parse(text)).toThrow(
+      'test.yaml: 1 problem\n' +
+        '  line 5, server.port: must be at least 0, not -1\n' +
+        '    fix: write a number in that range, or leave the key out for the default',
+    );
+  });
+
+  test('never show a value that may be a secret', () => {
+    const canary = 'canary-5c1f';
+    const wrong = [
+      `credential: "changeme${canary}"`,
+      `credential: { header: "${canary} x", value: "${canary}\\n" }`,
+      `credential: { value: ["${canary}"] }`,
+      `limits: { requestsPerMinute: "${canary}" }`,
+      `kind: ${canary}`,
+      `credential: "\${CANARY} \${NOT_SET}"`,
+      `origins: ["https://u:${canary}@x.com"], bucketBy: [${canary}]`,
+      `credential: "${canary}`,
+      `credential: [${canary}`,
+      `credential: !!int ${canary}`,
+      `credential: *${canary}x`,
+    ];
+    for (const line of wrong) {
+      const text = `privacy: { labelKey: ${canary} }\n${base.replace('{ origins', `{ ${line}, origins`)}`;
+      let message = '';
+      try {
+        parse(text, { CANARY: canary });
+      } catch (error) {
+        message = String(error);
+      }
+      expect(message).toContain('ConfigError');
+      expect(message).not.toContain(canary);
+    }
+  });
+
+  test('report an empty section once', () => {
+    expect(problemsOf('upstreams:\nworkspaces: {}\n')).toHaveLength(2);
+  });
+
+  test('point at broken YAML', () => {
+    expect(problemsOf('upstreams: [\n')).toMatchObject([{ line: 2, path: '' }]);
+    expect(problemsOf(`${base}--- \nmore: 1\n`)[0]?.reason).toContain('multiple documents');
+  });
+
+  test('say that the file does not exist', () => {
+    expect(() => loadSettings({ path: '/nowhere/sluice.yaml', env: {} })).toThrow(
+      '/nowhere/sluice.yaml: 1 problem\n  the file does not exist',
+    );
+  });
+
+  test('name a certificate file that cannot be read', () => {
+    const text = base.replace('{ origins', '{ caFile: no-such.pem, origins');
+    expect(parse(text).upstreams.get('api')?.caFile).toBe('no-such.pem');
+    expect(() =>
+      loadSettings({ path: new URL('files/with-ca.yml', import.meta.url).pathname, env: {} }),
+    ).toThrow('upstreams.api.caFile: cannot be read');
+  });
+});
+
+describe('variables', () => {
+  const withCredential = (value: string): string =>
+    base.replace('{ origins', `{ credential: ${value}, origins`);
+  const credential = (value: string, env: Env): string | undefined =>
+    parse(withCredential(value), env).upstreams.get('api')?.credential?.value;
+
+  test('fill in part of a value, more than once', () => {
+    expect(credential('"Bearer ${A}-${B}"', { A: 'x', B: 'y' })).toBe('Bearer x-y');
+  });
+
+  test('are data: their text is neither YAML nor another reference', () => {
+    const text = 'a", "b: ${B} {x} # no';
+    expect(credential('"${A}"', { A: text, B: 'never' })).toBe(text);
+  });
+
+  test('stay text where text is wanted, and are numbers where numbers are', () => {
+    expect(credential('"${A}"', { A: '12345' })).toBe('12345');
+    const text = base.replace('{ origins', '{ limits: { requestsPerMinute: "${N}", learn: "${L}" }, origins');
+    expect(parse(text, { N: '70', L: 'false' }).upstreams.get('api')?.limits).toMatchObject({
+      requestsPerMinute: 70,
+      learn: false,
+    });
+    expect(problemsOf(text, { N: '70 per minute', L: 'no' })).toHaveLength(2);
+    expect(problemsOf(text, { N: '-1', L: 'true' })[0]?.reason).toBe('must be at least 1, not -1');
+  });
+
+  test('may not be empty, and names of the object prototype are not set', () => {
+    expect(problemsOf(withCredential('"${A}"'), { A: '' })[0]?.reason).toContain('A, which is empty');
+    expect(problemsOf(withCredential('"${toString}"'))[0]?.reason).toContain('toString, which is not set');
+  });
+});
+
+describe('settings', () => {
+  test('are frozen to the leaves', () => {
+    const settings = parse(base);
+    const upstream = settings.upstreams.get('api');
+    const parts = [settings, settings.server, upstream, upstream?.limits.bucket, upstream?.origins[0]];
+    for (const part of parts) expect(Object.isFrozen(part)).toBe(true);
+  });
+
+  test('come out of the example file', () => {
+    const path = new URL('../../sluice.example.yaml', import.meta.url).pathname;
+    const env = Object.fromEntries(
+      [...readFileSync(path, 'utf8').matchAll(/(?<!\$)\$\{([A-Z_]+)\}/g)].map(([, name = ''], index) => [
+        name,
+        name.endsWith('_HASH') ? `sha256:${String(index).padStart(64, '0')}` : `value-of-${name}`,
+      ]),
+    );
+    const settings = loadSettings({ path, env: { ...env, NAME: 'x', REDIS_URL: 'rediss://redis:6379' } });
+    expect([...settings.upstreams.keys()]).toEqual(['openai', 'anthropic', 'shop', 'reports']);
+    expect(settings.workspaces.get('batch')?.requestsPerMinute.get('reports')).toBe(100);
+  });
+});
