@@ -1,0 +1,77 @@
+{{/*
+What follows from the values, computed in one place as JSON: every template and every check reads the same numbers.
+  redis, autoscaled, replicas, port, adminPort, maxWait, maxWaitCeiling, drain, delay, sleepHook, grace, graceNeeded,
+  profile, hop (0 = no limit), hopCounts (whole | silence), hopNeeded, keepAlive
+Times are whole seconds.
+*/}}
+{{- define "sluice.facts" -}}
+{{- $config := .Values.config -}}
+{{- $server := default dict $config.server -}}
+{{- $configRedis := default dict $config.redis -}}
+{{- $redis := or .Values.redis.url .Values.redis.existingSecret.name .Values.redis.development.enabled $configRedis.url | not | not -}}
+{{- $autoscaled := or .Values.autoscaling.hpa .Values.autoscaling.keda -}}
+{{- $replicas := ternary 2 1 $redis -}}
+{{- if $autoscaled -}}{{- $replicas = int .Values.autoscaling.minReplicas -}}
+{{- else if not (kindIs "invalid" .Values.replicaCount) -}}{{- $replicas = int .Values.replicaCount -}}{{- end -}}
+{{- /* A wait stands on the upstream, in its limits, or in server for all of them. */ -}}
+{{- $waits := dict "maxWaitSeconds" 45 "maxWaitCeilingSeconds" 600 -}}
+{{- $waits = merge (pick $server "maxWaitSeconds" "maxWaitCeilingSeconds") $waits -}}
+{{- $maxWait := ternary 0 (int (ceil $waits.maxWaitSeconds)) (not (empty $config.upstreams)) -}}
+{{- $ceiling := ternary 0 (int (ceil $waits.maxWaitCeilingSeconds)) (not (empty $config.upstreams)) -}}
+{{- range $name, $upstream := $config.upstreams -}}
+{{- $own := merge (deepCopy (default dict $upstream)) (deepCopy (default dict (default dict $upstream).limits)) $waits -}}
+{{- $maxWait = max $maxWait (int (ceil $own.maxWaitSeconds)) -}}
+{{- $ceiling = max $ceiling (int (ceil $own.maxWaitCeilingSeconds)) -}}
+{{- end -}}
+{{- $upstreamSeconds := int .Values.timeouts.upstreamSeconds -}}
+{{- $whole := int (add $maxWait $upstreamSeconds) -}}
+{{- $drain := $whole -}}
+{{- if hasKey $server "drainSeconds" -}}{{- $drain = int (ceil $server.drainSeconds) -}}{{- end -}}
+{{- $delay := int .Values.drain.delaySeconds -}}
+{{- $graceNeeded := int (add $delay $drain 5) -}}
+{{- $grace := $graceNeeded -}}
+{{- if not (kindIs "invalid" .Values.drain.terminationGracePeriodSeconds) -}}{{- $grace = int .Values.drain.terminationGracePeriodSeconds -}}{{- end -}}
+{{- $sleepHook := and (gt $delay 0) (semverCompare ">=1.30.0-0" .Capabilities.KubeVersion.Version) -}}
+{{- $profile := .Values.timeouts.profile -}}
+{{- $hopCounts := ternary "whole" "silence" (or (eq $profile "envoy") (eq $profile "gclb")) -}}
+{{- $hop := $whole -}}
+{{- if not (kindIs "invalid" .Values.timeouts.hopSeconds) -}}{{- $hop = int .Values.timeouts.hopSeconds -}}
+{{- else if eq $profile "envoy" -}}{{- $hop = 0 -}}
+{{- else if eq $profile "cloudfront" -}}{{- $hop = 30 -}}
+{{- else if eq $profile "cloudflare" -}}{{- $hop = 100 -}}{{- end -}}
+{{- $hopNeeded := ternary $whole (int (add $maxWait .Values.timeouts.firstByteSeconds)) (eq $hopCounts "whole") -}}
+{{- $keepAlive := 75 -}}
+{{- if eq $profile "gclb" -}}{{- $keepAlive = 620 -}}
+{{- else if eq $profile "alb" -}}{{- $keepAlive = int (add $hop 15) -}}{{- end -}}
+{{- if hasKey $server "keepAliveSeconds" -}}{{- $keepAlive = int (ceil $server.keepAliveSeconds) -}}{{- end -}}
+{{- dict "redis" $redis "autoscaled" $autoscaled "replicas" $replicas
+  "port" (int (default 8080 $server.port)) "adminPort" (int (default 9090 $server.adminPort))
+  "maxWait" $maxWait "maxWaitCeiling" $ceiling "drain" $drain "delay" $delay "sleepHook" $sleepHook "grace" $grace "graceNeeded" $graceNeeded
+  "profile" $profile "hop" $hop "hopCounts" $hopCounts "hopNeeded" $hopNeeded "keepAlive" $keepAlive | toJson -}}
+{{- end }}
+
+{{/*
+sluice.yaml: the user's config, which wins, plus what the chart knows. The gateway refuses to start without an upstream and a
+workspace; until they are configured, an origin that cannot exist and a key that nobody has (the digits of pi) stand in: every call is answered 401.
+*/}}
+{{- define "sluice.config" -}}
+{{- $facts := include "sluice.facts" . | fromJson -}}
+{{- $config := deepCopy .Values.config -}}
+{{- if not $config.upstreams -}}{{- $_ := set $config "upstreams" (dict "unconfigured" (dict "origins" (list "https://upstream.invalid"))) -}}{{- end -}}
+{{- if not $config.workspaces -}}{{- $_ := set $config "workspaces" (dict "unconfigured" (dict "keys" (list "sha256:243f6a8885a308d313198a2e03707344a4093822299f31d0082efa98ec4e6c89"))) -}}{{- end -}}
+{{- $server := dict "host" "0.0.0.0" "adminHost" "0.0.0.0" "port" $facts.port "adminPort" $facts.adminPort
+  "drainSeconds" (ternary $facts.drain (int (add $facts.drain $facts.delay)) $facts.sleepHook) "drainDelaySeconds" (ternary 0 $facts.delay $facts.sleepHook) "keepAliveSeconds" $facts.keepAlive -}}
+{{- $_ := set $config "server" (merge (default dict $config.server) $server) -}}
+{{- if $facts.redis -}}
+{{- $_ := set $config "redis" (merge (default dict $config.redis) (dict "url" "${REDIS_URL}" "whenDown" .Values.redis.whenDown)) -}}
+{{- end -}}
+{{- if .Values.privacy.labelKey.existingSecret.name -}}
+{{- $_ := set $config "privacy" (merge (default dict $config.privacy) (dict "labelKey" "${SLUICE_LABEL_KEY}")) -}}
+{{- end -}}
+{{- toYaml $config -}}
+{{- end }}
+
+{{/* What the process reads once: a change needs new pods. Upstreams, workspaces and the log level are reloaded, so they are left out. */}}
+{{- define "sluice.restartChecksum" -}}
+{{- omit (include "sluice.config" . | fromYaml) "upstreams" "workspaces" "log" | toJson | sha256sum -}}
+{{- end }}
