@@ -1,0 +1,60 @@
+/**
+ * Moves an upstream's body to the client.
+ *
+ * Owns: backpressure from the client to the upstream, and telling a whole body from a cut one.
+ * Refuses to own: heads, and what a cut means for the connection (`respond.ts`).
+ * Invariants: no more than one stream buffer of each side is held; a body shorter or longer than its declared
+ * length counts as cut; afterwards the body is either ended or destroyed.
+ */
+import type { ServerResponse } from 'node:http';
+import type { Readable } from 'node:stream';
+import type { AnswerEnd } from '../call.ts';
+
+export interface Pumping {
+  readonly body: Readable;
+  readonly response: ServerResponse;
+  /** Length promised in the head, bytes; `null` = none. */
+  readonly declaredBytes: number | null;
+  readonly clientGone: AbortSignal;
+}
+
+/** Lets go of a body nobody will read. */
+export const discard = (body: Readable): void => {
+  body.on('error', () => {});
+  body.destroy();
+};
+
+/** Writes the whole body, but does not end the response. */
+export const pump = ({ body, response, declaredBytes, clientGone }: Pumping): Promise<AnswerEnd> =>
+  new Promise((resolve) => {
+    let written = 0;
+    const settle = (end: AnswerEnd): void => {
+      body.off('data', onData).off('end', onEnd).off('close', onCut);
+      response.off('drain', onDrain);
+      clientGone.removeEventListener('abort', onGone);
+      if (end !== 'complete') body.destroy();
+      resolve(end);
+    };
+    const onData = (chunk: Buffer): void => {
+      written += chunk.length;
+      if (declaredBytes !== null && written > declaredBytes) settle('upstream_cut');
+      else if (!response.write(chunk)) body.pause();
+    };
+    const onDrain = (): void => {
+      body.resume();
+    };
+    const onEnd = (): void =>
+      settle(declaredBytes === null || written === declaredBytes ? 'complete' : 'upstream_cut');
+    const onCut = (): void => settle('upstream_cut');
+    const onGone = (): void => settle('client_gone');
+    // Stays: an error after the end must not become an uncaught one. A cut is told by `close` without `end`.
+    body.on('error', () => {});
+    if (clientGone.aborted) onGone();
+    else if (body.readableEnded) onEnd();
+    else if (body.destroyed) onCut();
+    else {
+      clientGone.addEventListener('abort', onGone);
+      response.on('drain', onDrain);
+      body.on('close', onCut).on('end', onEnd).on('data', onData);
+    }
+  });

@@ -1,0 +1,131 @@
+/**
+ * The clients' connections and the calls open on each of them.
+ *
+ * Owns: noticing that a client is gone, the bounds on open calls, and when a connection must end.
+ * Refuses to own: what is written on a connection.
+ * Invariants: every open call of a dead connection is aborted; once `Connection: close` was announced no further
+ * request of that connection is handled (RFC 9112 §9.6); one connection holds a bounded number of calls.
+ */
+import type { IncomingMessage, ServerResponse } from 'node:http';
+import type { Socket } from 'node:net';
+
+/** A request whose answer is not finished. */
+export interface OpenCall {
+  readonly connection: Connection;
+  readonly request: IncomingMessage;
+  readonly response: ServerResponse;
+  /** Aborted when the client's connection is gone. */
+  readonly gone: AbortController;
+}
+
+/** One client's connection. Answers leave in the order of their requests; calls may be open side by side. */
+export class Connection {
+  readonly socket: Socket;
+  readonly calls = new Set<OpenCall>();
+  /** True once the end was announced, or the parser gave up: no further request is handled. */
+  closing = false;
+  /** True once the parser gave up; told only once. */
+  failed = false;
+  /** The newest call; its answer is the last one on the wire. */
+  newest: OpenCall | null = null;
+
+  constructor(socket: Socket) {
+    this.socket = socket;
+  }
+
+  /**
+   * Decides, when the head of an answer is written, whether it announces the end of the connection. Only the newest
+   * call's answer may: an earlier one would cut off the answers behind it.
+   */
+  endsWith(call: OpenCall, wanted: boolean): boolean {
+    if (!(wanted || this.closing) || this.newest !== call) return false;
+    this.closing = true;
+    return true;
+  }
+
+  /** The client can no longer receive: aborts every call whose answer is not already on its way as a whole. */
+  abandon(): void {
+    for (const call of this.calls) if (!call.response.writableEnded) call.gone.abort();
+  }
+
+  leave(call: OpenCall): void {
+    this.calls.delete(call);
+    if (this.closing && this.calls.size === 0 && this.socket.writable) this.socket.destroySoon();
+  }
+}
+
+/** What becomes of a new request. */
+export type Entry =
+  | { readonly kind: 'open'; readonly call: OpenCall }
+  /** Over a bound: to be answered with `overloaded`. */
+  | { readonly kind: 'crowded'; readonly call: OpenCall }
+  /** Came after the end of the connection was announced: gets no answer. */
+  | { readonly kind: 'ignored' };
+
+export interface ConnectionBounds {
+  readonly maxCallsPerConnection: number;
+  readonly maxOpenCalls: number;
+}
+
+/** Every connection of one server. */
+export class Connections {
+  readonly #bounds: ConnectionBounds;
+  readonly #known = new Map<Socket, Connection>();
+  #openCalls = 0;
+
+  constructor(bounds: ConnectionBounds) {
+    this.#bounds = bounds;
+  }
+
+  get all(): Iterable<Connection> {
+    return this.#known.values();
+  }
+
+  /** Connections open now. */
+  get open(): number {
+    return this.#known.size;
+  }
+
+  /** Calls whose answer is not finished. */
+  get openCalls(): number {
+    return this.#openCalls;
+  }
+
+  /** The connection on this socket; watched from the first time it is asked for. */
+  on(socket: Socket): Connection {
+    const known = this.#known.get(socket);
+    if (known !== undefined) return known;
+    const connection = new Connection(socket);
+    this.#known.set(socket, connection);
+    // A client that only half-closes is gone too: it cannot be told from one that closed.
+    socket.on('end', () => connection.abandon());
+    socket.on('close', () => {
+      this.#known.delete(socket);
+      for (const call of connection.calls) call.gone.abort();
+    });
+    return connection;
+  }
+
+  enter(request: IncomingMessage, response: ServerResponse): Entry {
+    const connection = this.on(request.socket);
+    // A write after the client left is reported here; the call learns of it through `gone`.
+    response.on('error', () => connection.abandon());
+    if (connection.closing) return { kind: 'ignored' };
+    const crowded =
+      connection.calls.size >= this.#bounds.maxCallsPerConnection ||
+      this.#openCalls >= this.#bounds.maxOpenCalls;
+    const call: OpenCall = { connection, request, response, gone: new AbortController() };
+    connection.calls.add(call);
+    connection.newest = call;
+    this.#openCalls += 1;
+    if (request.socket.destroyed) call.gone.abort();
+    return { kind: crowded ? 'crowded' : 'open', call };
+  }
+
+  /** Ends a call; later calls of it do nothing. */
+  leave(call: OpenCall): void {
+    if (!call.connection.calls.has(call)) return;
+    this.#openCalls -= 1;
+    call.connection.leave(call);
+  }
+}

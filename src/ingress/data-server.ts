@@ -1,0 +1,254 @@
+/**
+ * The public port: which requests become calls.
+ *
+ * Owns: the server's limits, its fixed routes, and the ways a request can end before it is a call.
+ * Refuses to own: the journey of a call (`handle` is handed in), the bytes of answers (`respond.ts`).
+ * Invariants: every head is judged before it is routed; the query is never parsed here; nothing a client sends
+ * ends the process.
+ */
+import express from 'express';
+import type { Express, NextFunction, Request, Response } from 'express';
+import { createServer } from 'node:http';
+import type { IncomingMessage, Server, ServerResponse } from 'node:http';
+import type { AddressInfo, Socket } from 'node:net';
+import type { Call, Outcome } from '../call.ts';
+import type { Clock, Random } from '../clock.ts';
+import type { ServerSettings } from '../config/settings.ts';
+import type { RefusalCode } from '../errors.ts';
+import { HeldBytes } from './body.ts';
+import { breakageOf, retire } from './broken.ts';
+import { Connections } from './connections.ts';
+import type { OpenCall } from './connections.ts';
+import { drainServer } from './drain.ts';
+import type { DrainOptions } from './drain.ts';
+import { judgeHead } from './guard.policy.ts';
+import { listen } from './listen.ts';
+import { refusalAnswer } from './problem.ts';
+import { answerRaw } from './raw-answer.ts';
+import { newRequestId } from './read-call.ts';
+import { refuseEarly, serveCall } from './serve-call.ts';
+import type { EarlyRefusal, ServeDeps } from './serve-call.ts';
+
+export interface DataServerOptions {
+  readonly settings: ServerSettings;
+  readonly clock: Clock;
+  readonly random: Random;
+  /** The journey. Refusals are thrown; anything else thrown counts as a bug. */
+  readonly handle: (call: Call) => Promise<Outcome>;
+  /** `GET /activity`: the calling workspace's own state, as a JSON value. Refusals are thrown. */
+  readonly activity: (call: Call) => Promise<unknown>;
+  /** Lower-case names of the fields in which credentials are injected; asked for every request. */
+  readonly credentialFields: () => ReadonlySet<string>;
+  /** Told of every fault of our own, once. */
+  readonly onBug: (error: unknown) => void;
+  /** Told of refusals made before the journey began. */
+  readonly onEarlyRefusal?: (code: RefusalCode) => void;
+  /** Places one connection may hold at a time. Default 100. */
+  readonly maxCallsPerConnection?: number;
+  /** Calls open in the whole process. Default 50,000 (about 17 KiB each). */
+  readonly maxOpenCalls?: number;
+  /** How long a refused upload is read and thrown away before the connection ends, milliseconds. Default 1,000. */
+  readonly lingerMs?: number;
+}
+
+export interface DataServer {
+  readonly server: Server;
+  /** Starts listening on the configured address. */
+  listen(): Promise<AddressInfo>;
+  /** Ends with every connection closed; see {@link DrainOptions}. */
+  drain(options: DrainOptions): Promise<{ readonly cut: number }>;
+  /** Stops at once. */
+  close(): Promise<void>;
+  stats(): {
+    readonly openConnections: number;
+    readonly openCalls: number;
+    readonly heldBytes: number;
+  };
+}
+
+/** Parser limits: heads of 16 KiB and 1,000 fields; slow heads and bodies end in 408. */
+const parserLimits = {
+  maxHeaderSize: 16_384,
+  headersTimeout: 20_000,
+  requestTimeout: 60_000,
+  connectionsCheckingInterval: 5_000,
+};
+const maxFields = 1_000;
+const proxyMethods = 'GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS';
+
+const jsonOutcome = (value: unknown): Outcome => ({
+  status: 200,
+  fields: ['Content-Type', 'application/json', 'Cache-Control', 'no-store'],
+  body: Buffer.from(JSON.stringify(value)),
+  record: { waitedMs: 0, attempts: 0, absorbed: 0 },
+  rateLimit: null,
+  shouldRetry: null,
+  onEnd: () => {},
+});
+
+/** Refuses what a head is refused for; `null` = it may be routed. */
+const judge = (open: OpenCall, credentialFields: ReadonlySet<string>): EarlyRefusal | null => {
+  const { request } = open;
+  const finding = judgeHead(
+    {
+      method: request.method ?? '',
+      url: request.url ?? '',
+      httpVersion: request.httpVersion,
+      rawFields: request.rawHeaders,
+    },
+    credentialFields,
+  );
+  if (finding === null) return null;
+  return {
+    ...finding,
+    mustEnd: true,
+    ...(finding.code === 'method_not_allowed' ? { allow: proxyMethods } : {}),
+  };
+};
+
+/** Builds the application: fixed routes over calls that are already open. */
+const buildApp = (
+  options: DataServerOptions,
+  deps: ServeDeps,
+  openCallOf: (response: ServerResponse) => OpenCall,
+): Express => {
+  const app = express();
+  app.disable('x-powered-by').disable('etag').set('query parser', false);
+  app.enable('case sensitive routing').enable('strict routing');
+  const serve =
+    (form: Call['form'], handle: (call: Call) => Promise<Outcome>) =>
+    (_request: Request, response: Response) =>
+      serveCall(openCallOf(response), form, handle, deps);
+  app.all('/proxy', serve('proxy', options.handle));
+  app.all(/^\/via\/./, serve('via', options.handle));
+  app.get(
+    '/activity',
+    serve('activity', async (call) => jsonOutcome(await options.activity(call))),
+  );
+  app.all('/activity', (_request: Request, response: Response) =>
+    refuseEarly(openCallOf(response), { code: 'method_not_allowed', allow: 'GET, HEAD' }, deps),
+  );
+  app.use((_request: Request, response: Response) =>
+    refuseEarly(openCallOf(response), { code: 'not_found' }, deps),
+  );
+  app.use((error: unknown, _request: Request, response: Response, _next: NextFunction) => {
+    options.onBug(error);
+    response.socket?.destroy();
+  });
+  return app;
+};
+
+/** Listens to what never reaches the application: requests that do not parse, and CONNECT. */
+const watchRawErrors = (server: Server, deps: ServeDeps): void => {
+  const { connections, random, clock, lingerMs } = deps;
+  const refuseRaw = (
+    socket: Socket,
+    why: Pick<EarlyRefusal, 'code' | 'detail' | 'status' | 'allow'>,
+  ): void => {
+    if (!retire(connections, socket)) return;
+    deps.onEarlyRefusal(why.code);
+    const { code, detail, status, allow } = why;
+    const answer = refusalAnswer({
+      code,
+      details: detail === undefined ? {} : { detail },
+      requestId: newRequestId(random),
+      ...(status === undefined ? {} : { status }),
+      ...(allow === undefined ? {} : { allow }),
+    });
+    answerRaw(socket, answer, clock, lingerMs);
+  };
+  server.on('clientError', (error: NodeJS.ErrnoException, socket) => {
+    refuseRaw(socket as Socket, breakageOf(error.code));
+  });
+  server.on('connect', (request: IncomingMessage) => {
+    // Node has let go of this socket: an error nobody listens to would end the process.
+    request.socket.on('error', () => request.socket.destroy());
+    refuseRaw(request.socket, { code: 'method_not_allowed', allow: proxyMethods });
+  });
+};
+
+export const createDataServer = (options: DataServerOptions): DataServer => {
+  const { settings, clock } = options;
+  const heldBytes = new HeldBytes(settings.maxHeldBytes);
+  const connections = new Connections({
+    maxCallsPerConnection: options.maxCallsPerConnection ?? 100,
+    maxOpenCalls: options.maxOpenCalls ?? 50_000,
+  });
+  const openCalls = new WeakMap<ServerResponse, OpenCall>();
+  const waitingForContinue = new WeakSet<IncomingMessage>();
+  let draining = false;
+  const deps: ServeDeps = {
+    clock,
+    random: options.random,
+    bounds: { maxBodyBytes: settings.maxBodyBytes, maxReplayBytes: settings.maxReplayBytes, heldBytes },
+    connections,
+    lingerMs: options.lingerMs ?? 1_000,
+    draining: () => draining,
+    awaitsContinue: (open) => waitingForContinue.has(open.request),
+    onBug: options.onBug,
+    onEarlyRefusal: options.onEarlyRefusal ?? (() => {}),
+  };
+  const openCallOf = (response: ServerResponse): OpenCall => {
+    const open = openCalls.get(response);
+    if (open === undefined) throw new Error('a response without an open call was routed');
+    return open;
+  };
+  const app = buildApp(options, deps, openCallOf);
+
+  const accept = (request: IncomingMessage, response: ServerResponse): void => {
+    const entry = connections.enter(request, response);
+    if (entry.kind === 'ignored') return;
+    const { call } = entry;
+    const finding = judge(call, options.credentialFields());
+    const refusal: EarlyRefusal | null =
+      finding ?? (entry.kind === 'crowded' ? { code: 'overloaded', mustEnd: true } : null);
+    if (refusal !== null) {
+      refuseEarly(call, refusal, deps).catch(options.onBug);
+      return;
+    }
+    // Behind an offer to upgrade Node's parser drops what came in the same packet, so nothing may follow.
+    if (request.headers.upgrade !== undefined) call.connection.closing = true;
+    openCalls.set(response, call);
+    app(request, response);
+  };
+
+  // The guard looks for Host itself, so that its absence too is answered with a problem document.
+  const server = createServer({
+    ...parserLimits,
+    requireHostHeader: false,
+    keepAliveTimeout: settings.keepAliveSeconds * 1_000,
+    keepAlive: true,
+    noDelay: true,
+  });
+  server.maxHeadersCount = maxFields;
+  // A held call may be silent for long; its own deadline ends it.
+  server.timeout = 0;
+  server.on('connection', (socket: Socket) => connections.on(socket));
+  server.on('request', accept);
+  // No listener for `upgrade`: Node then hands offers of other protocols over as plain requests, and the guard sees them.
+  server.on('checkExpectation', accept);
+  server.on('checkContinue', (request: IncomingMessage, response: ServerResponse) => {
+    waitingForContinue.add(request);
+    accept(request, response);
+  });
+  watchRawErrors(server, deps);
+
+  return {
+    server,
+    listen: () => listen(server, settings.port, settings.host),
+    drain: (drainOptions) => {
+      draining = true;
+      return drainServer(server, connections, clock, drainOptions);
+    },
+    close: () =>
+      new Promise((resolve) => {
+        server.close(() => resolve());
+        server.closeAllConnections();
+      }),
+    stats: () => ({
+      openConnections: connections.open,
+      openCalls: connections.openCalls,
+      heldBytes: heldBytes.held,
+    }),
+  };
+};

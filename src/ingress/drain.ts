@@ -1,0 +1,66 @@
+/**
+ * Ends a server's life without cutting calls off.
+ *
+ * Owns: the order of the steps and their times. Refuses to own: readiness, and what held calls are told.
+ * Invariants: connections are accepted until `delayMs` is over, because load balancers learn late; nothing lives
+ * longer than `limitMs`; a connection with an open call is not closed before that.
+ */
+import type { Server } from 'node:http';
+import type { Clock } from '../clock.ts';
+import type { Connections } from './connections.ts';
+
+export interface DrainOptions {
+  /** Still accepting, milliseconds. */
+  readonly delayMs: number;
+  /** From the start of the drain until whatever is left is cut, milliseconds. */
+  readonly limitMs: number;
+  /** Ends the drain at once (second SIGTERM). */
+  readonly signal?: AbortSignal;
+}
+
+/** How often idle connections are looked for, milliseconds. */
+const lookEveryMs = 100;
+/** Looks after which a connection that never completed a request's head is closed: 1 s, so that a head under way may arrive. */
+const quietLooks = 10;
+
+const pause = (clock: Clock, ms: number, signal: AbortSignal): Promise<void> =>
+  new Promise((resolve) => {
+    if (signal.aborted) {
+      resolve();
+      return;
+    }
+    const done = (): void => {
+      cancel();
+      signal.removeEventListener('abort', done);
+      resolve();
+    };
+    const cancel = clock.after(ms, done);
+    signal.addEventListener('abort', done);
+  });
+
+/** @returns how many connections were cut at the limit. */
+export const drainServer = async (
+  server: Server,
+  connections: Connections,
+  clock: Clock,
+  options: DrainOptions,
+): Promise<{ readonly cut: number }> => {
+  const signal = options.signal ?? new AbortController().signal;
+  const endsAt = clock.monotonic() + options.limitMs;
+  await pause(clock, Math.min(options.delayMs, options.limitMs), signal);
+  // Closes idle connections too; not listening any more is not an error.
+  server.close();
+  const looks = new Map<unknown, number>();
+  while (connections.open > 0 && clock.monotonic() < endsAt && !signal.aborted) {
+    server.closeIdleConnections();
+    for (const connection of connections.all) {
+      const quiet = connection.calls.size > 0 ? 0 : (looks.get(connection) ?? 0) + 1;
+      looks.set(connection, quiet);
+      if (quiet > quietLooks) connection.socket.destroySoon();
+    }
+    await pause(clock, Math.min(lookEveryMs, endsAt - clock.monotonic()), signal);
+  }
+  const cut = connections.open;
+  server.closeAllConnections();
+  return { cut };
+};

@@ -1,0 +1,109 @@
+/**
+ * Answers made by Sluice itself: `application/problem+json` (RFC 9457) with the `error` member that the
+ * language-model SDKs read.
+ *
+ * Owns: the document and its fields. Refuses to own: sending them (`respond.ts`, `raw-answer.ts`).
+ * Invariant: nothing but the code, our own sentences and our own numbers: no URL, credential or upstream text.
+ */
+import type { KnownSoFar } from '../call.ts';
+import { refusals } from '../errors.ts';
+import type { RefusalCode, RefusalDetails } from '../errors.ts';
+import { knownFields } from './ratelimit-fields.ts';
+import { retryFields } from './retry-after.policy.ts';
+
+/** A whole answer, ready to be written. */
+export interface ProblemAnswer {
+  readonly status: number;
+  /** Name and value alternating, `Content-Length` included, connection handling not. */
+  readonly fields: string[];
+  readonly body: Buffer;
+}
+
+/** A refusal on its way out. */
+export interface RefusedCall {
+  readonly code: RefusalCode;
+  readonly details: RefusalDetails;
+  readonly requestId: string;
+  /** Status other than the code's own (408, 417). */
+  readonly status?: number;
+  /** Value of `Allow`, on 405. */
+  readonly allow?: string;
+  readonly known?: KnownSoFar;
+}
+
+interface Document {
+  readonly status: number;
+  readonly code: RefusalCode | 'internal';
+  readonly title: string;
+  readonly detail: string;
+  readonly param: string | null;
+  readonly requestId: string;
+}
+
+/** `error.type` as the language-model SDKs know it. */
+const errorType = (status: number): string => {
+  if (status === 429) return 'rate_limit_error';
+  if (status === 401) return 'authentication_error';
+  return status < 500 ? 'invalid_request_error' : 'server_error';
+};
+
+const answer = (document: Document, extra: readonly string[]): ProblemAnswer => {
+  const { status, code, title, detail, param, requestId } = document;
+  const type = `urn:sluice:error:${code}`;
+  const error = { message: detail, type: errorType(status), code, param };
+  const body = Buffer.from(JSON.stringify({ type, title, status, detail, code, requestId, error }));
+  const fields = [
+    'Content-Type',
+    'application/problem+json',
+    'Content-Length',
+    String(body.length),
+    // 404, 405, 414 and 501 may otherwise be cached by default (RFC 9110 §15.1).
+    'Cache-Control',
+    'no-store',
+    'Sluice-Error',
+    code,
+    'Sluice-Request-Id',
+    requestId,
+    ...extra,
+  ];
+  return { status, fields, body };
+};
+
+const retryLines = (status: number, details: RefusalDetails): string[] => {
+  const lines: string[] = [];
+  let shouldRetry = details.shouldRetry;
+  if (status === 429 || status === 503) {
+    const retry = retryFields(details.retryInMs);
+    lines.push('Retry-After', String(retry.retryAfterSeconds));
+    if (retry.retryAfterMs !== null) lines.push('retry-after-ms', String(retry.retryAfterMs));
+    if (retry.shouldRetry === false) shouldRetry = false;
+  }
+  if (shouldRetry !== undefined) lines.push('x-should-retry', String(shouldRetry));
+  return lines;
+};
+
+/** The answer to a refused call. */
+export const refusalAnswer = (refused: RefusedCall): ProblemAnswer => {
+  const { code, details, requestId, known } = refused;
+  const { title } = refusals[code];
+  const status = refused.status ?? refusals[code].status;
+  const extra = [...knownFields(known?.record, known?.rateLimit), ...retryLines(status, details)];
+  if (status === 401) extra.push('WWW-Authenticate', 'Bearer');
+  if (refused.allow !== undefined) extra.push('Allow', refused.allow);
+  const detail = details.detail ?? `${title}.`;
+  return answer({ status, code, title, detail, param: details.param ?? null, requestId }, extra);
+};
+
+/** The answer when Sluice itself is at fault. Says nothing about why: that is in the log, under the same request id. */
+export const bugAnswer = (requestId: string): ProblemAnswer =>
+  answer(
+    {
+      status: 500,
+      code: 'internal',
+      title: 'Internal error',
+      detail: 'Sluice failed to handle this call.',
+      param: null,
+      requestId,
+    },
+    [],
+  );

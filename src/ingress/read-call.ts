@@ -1,0 +1,56 @@
+/**
+ * Makes a {@link Call} of a request whose head has passed the guard.
+ *
+ * Owns: the call's identity and how its body is read. Refuses to own: what the call asks for.
+ * Invariant: fields and request target are passed on as received; nothing is decoded or joined here.
+ */
+import type { Call, KnownSoFar } from '../call.ts';
+import type { Clock, Random } from '../clock.ts';
+import { BodyReader } from './body.ts';
+import type { BodyBounds } from './body.ts';
+import type { OpenCall } from './connections.ts';
+
+/** A call, and what the ingress stage keeps of it until it ends. */
+export interface ReadCall {
+  readonly call: Call;
+  readonly body: BodyReader;
+  /** What the journey told so far, for a refusal's fields. */
+  readonly known: () => KnownSoFar;
+}
+
+export interface ReadCallDeps {
+  readonly clock: Clock;
+  readonly random: Random;
+  readonly bounds: BodyBounds;
+  /** True when the client sent `Expect: 100-continue` and waits for our word. */
+  readonly awaitsContinue: (open: OpenCall) => boolean;
+}
+
+/** 16 bytes = 32 hex digits. */
+const requestIdBytes = 16;
+
+export const newRequestId = (random: Random): string => random.hex(requestIdBytes);
+
+export const readCall = (open: OpenCall, form: Call['form'], deps: ReadCallDeps): ReadCall => {
+  const { request, response, gone } = open;
+  let known: KnownSoFar = {};
+  const sendContinue = (): void => {
+    if (deps.awaitsContinue(open)) response.writeContinue();
+  };
+  const body = new BodyReader(request, deps.bounds, gone.signal, sendContinue);
+  const call: Call = {
+    id: newRequestId(deps.random),
+    receivedAt: deps.clock.monotonic(),
+    method: request.method ?? 'GET',
+    form,
+    rawUrl: request.url ?? '/',
+    rawFields: request.rawHeaders,
+    source: request.socket.remoteAddress ?? '',
+    clientGone: gone.signal,
+    readBody: () => body.read(),
+    tell: (more) => {
+      known = { ...known, ...more };
+    },
+  };
+  return { call, body, known: () => known };
+};

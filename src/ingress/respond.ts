@@ -1,0 +1,177 @@
+/**
+ * Writes answers: an {@link Outcome} of the journey, or a problem of our own.
+ *
+ * Owns: the fields Sluice adds, the framing of what is sent, and how a broken answer ends.
+ * Refuses to own: cleaning the upstream's fields (`dispatch/`), deciding anything about the call.
+ * Invariants: one well-framed answer or a closed connection; a cut body is never ended cleanly; the end of the
+ * connection is announced when the request's body was not read to its end.
+ */
+import type { ServerResponse } from 'node:http';
+import type { Readable } from 'node:stream';
+import type { AnswerEnd, Outcome } from '../call.ts';
+import type { Clock } from '../clock.ts';
+import { Refusal } from '../errors.ts';
+import { discard, pump } from './answer-stream.ts';
+import { announcesBody } from './body.ts';
+import type { OpenCall } from './connections.ts';
+import { outcomeFraming } from './framing.policy.ts';
+import type { ProblemAnswer } from './problem.ts';
+import { knownFields } from './ratelimit-fields.ts';
+
+/** Everything an answer needs beside its content. */
+export interface AnswerContext {
+  readonly call: OpenCall;
+  readonly requestId: string;
+  readonly clock: Clock;
+  /** True while the replica drains: connections end with their answer. */
+  readonly draining: boolean;
+  /** How long the rest of an unread request body is thrown away before the connection ends, milliseconds. */
+  readonly lingerMs: number;
+}
+
+const bodyUnread = ({ request }: OpenCall): boolean => announcesBody(request) && !request.complete;
+
+/** Adds `Connection: close` where the connection ends with this answer. */
+const endLines = (context: AnswerContext, mustEnd: boolean): string[] => {
+  const { call, draining } = context;
+  const wanted = mustEnd || draining || bodyUnread(call);
+  return call.connection.endsWith(call, wanted) ? ['Connection', 'close'] : [];
+};
+
+/** Resolves when the whole answer was handed to the socket, or never will be. */
+const answerEnd = ({ response, gone }: OpenCall): Promise<AnswerEnd> =>
+  new Promise((resolve) => {
+    const onGone = (): void => resolve('client_gone');
+    response.once('finish', () => {
+      gone.signal.removeEventListener('abort', onGone);
+      resolve('complete');
+    });
+    if (gone.signal.aborted) onGone();
+    else gone.signal.addEventListener('abort', onGone, { once: true });
+  });
+
+/**
+ * Throws away what still comes of an unread request body, for a moment. Closing at once would reset the connection
+ * under a client that is still sending, and the reset can overtake our answer (RFC 9112 §9.6).
+ */
+const linger = ({ call, clock, lingerMs }: AnswerContext): Promise<void> =>
+  new Promise((resolve) => {
+    const { request, gone } = call;
+    if (gone.signal.aborted) {
+      resolve();
+      return;
+    }
+    const done = (): void => {
+      cancel();
+      request.off('end', done);
+      gone.signal.removeEventListener('abort', done);
+      resolve();
+    };
+    const cancel = clock.after(lingerMs, done);
+    request.once('end', done).resume();
+    gone.signal.addEventListener('abort', done);
+  });
+
+/** Ends the answer with its last bytes, lingering first where the request was not read. */
+const finish = async (context: AnswerContext, last: Buffer | null): Promise<AnswerEnd> => {
+  const { call } = context;
+  const ended = answerEnd(call);
+  if (!bodyUnread(call)) {
+    if (last === null) call.response.end();
+    else call.response.end(last);
+    return ended;
+  }
+  if (last === null) call.response.flushHeaders();
+  else call.response.write(last);
+  await linger(context);
+  call.response.end();
+  return ended;
+};
+
+/** Ends a connection whose answer broke in the middle, so that the client cannot take it for whole. */
+const breakOff = (response: ServerResponse, framed: boolean): void => {
+  // Without framing the end of the connection is the end of the body: only a reset tells the difference.
+  const end = (): void => {
+    if (framed) response.socket?.destroy();
+    else response.socket?.resetAndDestroy();
+  };
+  if (response.socket === null) response.once('socket', end);
+  else end();
+};
+
+const stream = async (
+  context: AnswerContext,
+  body: Readable,
+  declaredBytes: number | null,
+): Promise<AnswerEnd> => {
+  const { response, gone } = context.call;
+  // With bytes at hand the head travels with them; otherwise it does not wait for them.
+  if (body.readableLength === 0) response.flushHeaders();
+  const end = await pump({ body, response, declaredBytes, clientGone: gone.signal });
+  if (end === 'complete') return finish(context, null);
+  if (end === 'upstream_cut') breakOff(response, declaredBytes !== null || response.chunkedEncoding);
+  return end;
+};
+
+/**
+ * Writes an answer of the journey. Resolves when it has ended, one way or the other.
+ * @throws Refusal `upstream_invalid` when the head cannot be sent; nothing was written then.
+ */
+export const writeOutcome = async (context: AnswerContext, outcome: Outcome): Promise<AnswerEnd> => {
+  const { call } = context;
+  const { body } = outcome;
+  const release = (): void => {
+    if (body !== null && !Buffer.isBuffer(body)) discard(body);
+  };
+  if (call.gone.signal.aborted) {
+    release();
+    return 'client_gone';
+  }
+  const framing = outcomeFraming({
+    method: call.request.method ?? 'GET',
+    status: outcome.status,
+    fields: outcome.fields,
+    body: body === null ? 0 : Buffer.isBuffer(body) ? body.length : 'stream',
+    replaced: outcome.shouldRetry === null ? [] : ['x-should-retry'],
+  });
+  if (framing === null) {
+    release();
+    throw new Refusal('upstream_invalid');
+  }
+  const fields = [...framing.fields, 'Sluice-Request-Id', context.requestId];
+  fields.push(...knownFields(outcome.record, outcome.rateLimit));
+  if (outcome.shouldRetry !== null) fields.push('x-should-retry', String(outcome.shouldRetry));
+  try {
+    call.response.writeHead(outcome.status, [...fields, ...endLines(context, false)]);
+  } catch {
+    // Node refuses values it will not put on the wire, before any byte of them is there.
+    release();
+    throw new Refusal('upstream_invalid');
+  }
+  if (framing.bodiless) {
+    // Read, so that the upstream's connection can be used again; whatever is not at its end by then is let go.
+    if (body !== null && !Buffer.isBuffer(body)) body.on('error', () => {}).resume();
+    const end = await finish(context, null);
+    release();
+    return end;
+  }
+  if (body === null || Buffer.isBuffer(body)) return finish(context, body);
+  return stream(context, body, framing.declaredBytes);
+};
+
+/** Writes a problem of our own. `mustEnd`: what follows on this connection cannot be trusted. */
+export const writeProblem = async (
+  context: AnswerContext,
+  answer: ProblemAnswer,
+  mustEnd = false,
+): Promise<AnswerEnd> => {
+  const { request, response, gone } = context.call;
+  if (gone.signal.aborted) return 'client_gone';
+  if (response.headersSent) {
+    breakOff(response, response.chunkedEncoding);
+    return 'upstream_cut';
+  }
+  for (const name of response.getHeaderNames()) response.removeHeader(name);
+  response.writeHead(answer.status, [...answer.fields, ...endLines(context, mustEnd)]);
+  return finish(context, request.method === 'HEAD' ? null : answer.body);
+};

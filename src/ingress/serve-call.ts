@@ -1,0 +1,113 @@
+/**
+ * One call from its request to the end of its answer.
+ *
+ * Owns: that every call ends in exactly one answer or a closed connection, and that everything held for it is let go.
+ * Refuses to own: routes (`data-server.ts`), the journey (`gateway.ts`).
+ * Invariants: `onEnd` of an outcome is called exactly once; a refusal becomes its problem document; anything else
+ * thrown is a bug, told to `onBug` once and to the client without details.
+ */
+import type { AnswerEnd, Call, Outcome } from '../call.ts';
+import type { Clock, Random } from '../clock.ts';
+import { Refusal } from '../errors.ts';
+import type { RefusalCode } from '../errors.ts';
+import type { BodyBounds } from './body.ts';
+import type { Connections, OpenCall } from './connections.ts';
+import { bugAnswer, refusalAnswer } from './problem.ts';
+import type { ProblemAnswer } from './problem.ts';
+import { newRequestId, readCall } from './read-call.ts';
+import { writeOutcome, writeProblem } from './respond.ts';
+import type { AnswerContext } from './respond.ts';
+
+export interface ServeDeps {
+  readonly clock: Clock;
+  readonly random: Random;
+  readonly bounds: BodyBounds;
+  readonly connections: Connections;
+  readonly lingerMs: number;
+  readonly draining: () => boolean;
+  readonly awaitsContinue: (open: OpenCall) => boolean;
+  readonly onBug: (error: unknown) => void;
+  /** A refusal made before the journey began. */
+  readonly onEarlyRefusal: (code: RefusalCode) => void;
+}
+
+/** A refusal of the request's form, before there is a call. */
+export interface EarlyRefusal {
+  readonly code: RefusalCode;
+  readonly detail?: string;
+  readonly status?: number;
+  readonly allow?: string;
+  readonly retryInMs?: number;
+  /** The connection cannot be trusted any further. */
+  readonly mustEnd?: boolean;
+}
+
+const contextOf = (open: OpenCall, requestId: string, deps: ServeDeps): AnswerContext => ({
+  call: open,
+  requestId,
+  clock: deps.clock,
+  draining: deps.draining(),
+  lingerMs: deps.lingerMs,
+});
+
+/** Answers a request that never becomes a call. */
+export const refuseEarly = async (open: OpenCall, why: EarlyRefusal, deps: ServeDeps): Promise<void> => {
+  const requestId = newRequestId(deps.random);
+  const { code, detail, status, allow, retryInMs } = why;
+  const answer = refusalAnswer({
+    code,
+    details: {
+      ...(detail === undefined ? {} : { detail }),
+      ...(retryInMs === undefined ? {} : { retryInMs }),
+    },
+    requestId,
+    ...(status === undefined ? {} : { status }),
+    ...(allow === undefined ? {} : { allow }),
+  });
+  deps.onEarlyRefusal(code);
+  try {
+    await writeProblem(contextOf(open, requestId, deps), answer, why.mustEnd);
+  } finally {
+    deps.connections.leave(open);
+  }
+};
+
+const writeAndTell = async (open: OpenCall, call: Call, outcome: Outcome, deps: ServeDeps): Promise<void> => {
+  // Stands if writing fails before a byte is out: then the upstream's answer was not usable.
+  let end: AnswerEnd = 'upstream_cut';
+  try {
+    end = await writeOutcome(contextOf(open, call.id, deps), outcome);
+  } finally {
+    outcome.onEnd(end);
+  }
+};
+
+/** Runs one call. Never rejects. */
+export const serveCall = async (
+  open: OpenCall,
+  form: Call['form'],
+  handle: (call: Call) => Promise<Outcome>,
+  deps: ServeDeps,
+): Promise<void> => {
+  const { call, body, known } = readCall(open, form, deps);
+  const problemFor = (error: unknown): ProblemAnswer => {
+    if (error instanceof Refusal)
+      return refusalAnswer({ code: error.code, details: error.details, requestId: call.id, known: known() });
+    deps.onBug(error);
+    return bugAnswer(call.id);
+  };
+  try {
+    await writeAndTell(open, call, await handle(call), deps);
+  } catch (error) {
+    // The client's leaving, handed back by whoever was waiting: nobody is there to be answered.
+    const left = call.clientGone.aborted && error === call.clientGone.reason;
+    if (!left)
+      await writeProblem(contextOf(open, call.id, deps), problemFor(error)).catch((bug: unknown) => {
+        deps.onBug(bug);
+        open.response.socket?.destroy();
+      });
+  } finally {
+    body.release();
+    deps.connections.leave(open);
+  }
+};

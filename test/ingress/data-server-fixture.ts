@@ -1,0 +1,116 @@
+/** A data server on a free port with a fake journey, and clients that are closed with it. */
+import { afterEach } from '@jest/globals';
+import type { Call, Outcome } from '../../src/call.ts';
+import { systemClock, systemRandom } from '../../src/clock.ts';
+import type { ServerSettings } from '../../src/config/settings.ts';
+import type { RefusalCode } from '../../src/errors.ts';
+import { createDataServer } from '../../src/ingress/data-server.ts';
+import type { DataServer, DataServerOptions } from '../../src/ingress/data-server.ts';
+import { connectRaw } from '../support/raw-client.ts';
+import type { RawClient } from '../support/raw-client.ts';
+
+export const serverSettings: ServerSettings = {
+  host: '127.0.0.1',
+  port: 0,
+  adminHost: '127.0.0.1',
+  adminPort: 0,
+  maxBodyBytes: 10_000,
+  maxReplayBytes: 1_000,
+  maxHeldBytes: 25_000,
+  drainSeconds: 25,
+  drainDelaySeconds: 5,
+  keepAliveSeconds: 75,
+};
+
+/** An outcome with nothing special about it. */
+export const outcomeOf = (more: Partial<Outcome> = {}): Outcome => ({
+  status: 200,
+  fields: ['Content-Type', 'text/plain'],
+  body: Buffer.from('fine'),
+  record: { waitedMs: 0, attempts: 1, absorbed: 0 },
+  rateLimit: null,
+  shouldRetry: null,
+  onEnd: () => {},
+  ...more,
+});
+
+export interface Fixture {
+  readonly data: DataServer;
+  readonly port: number;
+  /** Calls that reached the journey. */
+  readonly calls: Call[];
+  readonly bugs: unknown[];
+  readonly earlyRefusals: RefusalCode[];
+  readonly client: () => Promise<RawClient>;
+}
+
+const cleanups: (() => Promise<void>)[] = [];
+
+afterEach(async () => {
+  for (const cleanup of cleanups.splice(0)) await cleanup();
+});
+
+/** Starts a server whose journey is `handle`; closed, and checked for leaks, after the test. */
+export const startDataServer = async (
+  handle: (call: Call) => Promise<Outcome> = () => Promise.resolve(outcomeOf()),
+  more: Partial<DataServerOptions> = {},
+): Promise<Fixture> => {
+  const calls: Call[] = [];
+  const bugs: unknown[] = [];
+  const earlyRefusals: RefusalCode[] = [];
+  const clients: RawClient[] = [];
+  const data = createDataServer({
+    settings: serverSettings,
+    clock: systemClock,
+    random: systemRandom,
+    handle: (call) => {
+      calls.push(call);
+      return handle(call);
+    },
+    activity: () => Promise.resolve({ upstreams: [] }),
+    credentialFields: () => new Set(['authorization', 'x-api-key']),
+    onBug: (error) => bugs.push(error),
+    onEarlyRefusal: (code) => earlyRefusals.push(code),
+    lingerMs: 30,
+    ...more,
+  });
+  const { port } = await data.listen();
+  cleanups.push(async () => {
+    for (const client of clients) client.socket.destroy();
+    await data.close();
+    await settled(() => data.stats().openCalls === 0 && data.stats().openConnections === 0);
+    const { heldBytes } = data.stats();
+    if (heldBytes !== 0) throw new Error(`${heldBytes} bytes still counted as held`);
+  });
+  const client = async (): Promise<RawClient> => {
+    const opened = await connectRaw(port);
+    clients.push(opened);
+    return opened;
+  };
+  return { data, port, calls, bugs, earlyRefusals, client };
+};
+
+/** Resolves once the condition holds; looks again in every turn of the event loop, for two seconds at most. */
+export const settled = async (condition: () => boolean): Promise<void> => {
+  const end = systemClock.monotonic() + 2_000;
+  while (!condition()) {
+    if (systemClock.monotonic() > end) throw new Error('the expected state was never reached');
+    await new Promise((resolve) => setImmediate(resolve));
+  }
+};
+
+/** A promise to be settled from outside. */
+export interface Later<T> {
+  readonly promise: Promise<T>;
+  readonly resolve: (value: T) => void;
+  readonly reject: (error: unknown) => void;
+}
+
+export const later = <T>(): Later<T> => {
+  let settle: Pick<Later<T>, 'resolve' | 'reject'> | null = null;
+  const promise = new Promise<T>((resolve, reject) => {
+    settle = { resolve, reject };
+  });
+  if (settle === null) throw new Error('a promise runs its executor at once');
+  return { promise, ...(settle as Pick<Later<T>, 'resolve' | 'reject'>) };
+};

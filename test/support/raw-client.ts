@@ -1,0 +1,175 @@
+/**
+ * A client that speaks bytes, and a strict reader of answers: what an HTTP library would repair or hide, a test of
+ * the wire must see.
+ */
+import { connect } from 'node:net';
+import type { Socket } from 'node:net';
+
+/** One answer as it stood on the wire. */
+export interface RawAnswer {
+  readonly status: number;
+  /** Name (lower case) and value, in order. */
+  readonly fields: readonly (readonly [string, string])[];
+  readonly body: Buffer;
+  /** First value of a field, or `undefined`. */
+  readonly field: (name: string) => string | undefined;
+}
+
+export interface RawClient {
+  readonly socket: Socket;
+  /** Everything received so far. */
+  readonly received: () => Buffer;
+  /** Writes; resolves when the bytes were handed to the system, or the socket is gone. */
+  readonly send: (bytes: string | Buffer) => Promise<void>;
+  /** Resolves once what was received satisfies the condition; rejects when the connection closes before. */
+  readonly until: (condition: (received: string) => boolean) => Promise<string>;
+  /** Resolves when the connection is closed: everything received, and whether it was reset. */
+  readonly closed: Promise<{ readonly bytes: Buffer; readonly reset: boolean }>;
+  /** Whole answers received, waiting for `count` of them. `methods` of the requests, for answers to HEAD. */
+  readonly answers: (count: number, methods?: readonly string[]) => Promise<RawAnswer[]>;
+  /** Stops sending; still receives. */
+  readonly halfClose: () => void;
+  /** Ends the connection with a reset. */
+  readonly abort: () => void;
+}
+
+/** What is left when a stream of answers has been read as far as it is whole. */
+export interface ReadAnswers {
+  readonly answers: RawAnswer[];
+  /** Bytes behind the last whole answer. */
+  readonly rest: Buffer;
+}
+
+const splitFields = (lines: readonly string[]): (readonly [string, string])[] =>
+  lines.map((line) => {
+    const match = /^([!#$%&'*+.^_`|~0-9A-Za-z-]+): ?([\t\x20-\x7e\x80-\xff]*)$/.exec(line);
+    if (match === null) throw new Error(`malformed field line ${JSON.stringify(line)}`);
+    return [(match[1] ?? '').toLowerCase(), match[2] ?? ''] as const;
+  });
+
+/** Bytes of a chunked body and where it ends; `null` = not whole yet. */
+const readChunked = (bytes: Buffer, from: number): { body: Buffer; end: number } | null => {
+  const parts: Buffer[] = [];
+  let at = from;
+  for (;;) {
+    const lineEnd = bytes.indexOf('\r\n', at);
+    if (lineEnd < 0) return null;
+    const size = bytes.toString('latin1', at, lineEnd);
+    if (!/^[0-9a-f]+$/i.test(size)) throw new Error(`malformed chunk size ${JSON.stringify(size)}`);
+    const length = Number.parseInt(size, 16);
+    const start = lineEnd + 2;
+    if (bytes.length < start + length + 2) return null;
+    if (bytes.toString('latin1', start + length, start + length + 2) !== '\r\n')
+      throw new Error('chunk without its end');
+    if (length === 0) return { body: Buffer.concat(parts), end: start + 2 };
+    parts.push(bytes.subarray(start, start + length));
+    at = start + length + 2;
+  }
+};
+
+const readOne = (bytes: Buffer, from: number, method: string, closed: boolean) => {
+  const headEnd = bytes.indexOf('\r\n\r\n', from);
+  if (headEnd < 0) return null;
+  const [line = '', ...lines] = bytes.toString('latin1', from, headEnd).split('\r\n');
+  const statusLine = /^HTTP\/1\.1 ([1-5][0-9][0-9]) [\x20-\x7e]*$/.exec(line);
+  if (statusLine === null) throw new Error(`malformed status line ${JSON.stringify(line)}`);
+  const status = Number(statusLine[1]);
+  const fields = splitFields(lines);
+  const field = (name: string): string | undefined => fields.find(([key]) => key === name)?.[1];
+  const whole = (body: Buffer, end: number) => ({ answer: { status, fields, body, field }, end });
+  const start = headEnd + 4;
+  const lengths = fields.filter(([key]) => key === 'content-length');
+  const coding = field('transfer-encoding');
+  if (lengths.length > 1 || (lengths.length > 0 && coding !== undefined)) throw new Error('unclear framing');
+  if (method === 'HEAD' || status < 200 || status === 204 || status === 304)
+    return whole(Buffer.alloc(0), start);
+  if (coding === 'chunked') {
+    const chunked = readChunked(bytes, start);
+    return chunked === null ? null : whole(chunked.body, chunked.end);
+  }
+  const length = lengths[0]?.[1];
+  if (length === undefined) return closed ? whole(bytes.subarray(start), bytes.length) : null;
+  const end = start + Number(length);
+  return bytes.length < end ? null : whole(bytes.subarray(start, end), end);
+};
+
+/**
+ * Reads as many whole answers as there are. Throws on anything that is not well framed.
+ * @param methods method of the request behind each final answer, in order; `GET` where none is given.
+ * @param closed true when the connection has ended, which ends a body without a length.
+ */
+export const readAnswers = (bytes: Buffer, methods: readonly string[] = [], closed = false): ReadAnswers => {
+  const answers: RawAnswer[] = [];
+  let at = 0;
+  let finals = 0;
+  while (at < bytes.length) {
+    const one = readOne(bytes, at, methods[finals] ?? 'GET', closed);
+    if (one === null) break;
+    answers.push(one.answer);
+    if (one.answer.status >= 200) finals += 1;
+    at = one.end;
+  }
+  return { answers, rest: bytes.subarray(at) };
+};
+
+/** Connects to a port of this machine. */
+export const connectRaw = (port: number): Promise<RawClient> =>
+  new Promise((resolve, reject) => {
+    const socket = connect({ port, host: '127.0.0.1', allowHalfOpen: true });
+    const chunks: Buffer[] = [];
+    const waiting = new Set<() => void>();
+    let reset = false;
+    let ended = false;
+    const received = (): Buffer => Buffer.concat(chunks);
+    const look = (): void => {
+      for (const check of waiting) check();
+    };
+    socket.on('data', (chunk) => {
+      chunks.push(chunk);
+      look();
+    });
+    const closed = new Promise<{ bytes: Buffer; reset: boolean }>((done) => {
+      socket.on('close', () => {
+        ended = true;
+        look();
+        done({ bytes: received(), reset });
+      });
+    });
+    socket.on('end', () => socket.end());
+    socket.on('error', (error) => {
+      reset = true;
+      reject(error);
+    });
+    const until: RawClient['until'] = (condition) =>
+      new Promise((done, fail) => {
+        const check = (): void => {
+          const text = received().toString('latin1');
+          if (!condition(text) && !ended) return;
+          waiting.delete(check);
+          if (condition(text)) done(text);
+          else fail(new Error(`connection closed after ${JSON.stringify(text)}`));
+        };
+        waiting.add(check);
+        check();
+      });
+    const answers: RawClient['answers'] = async (count, methods) => {
+      await until(() => readAnswers(received(), methods, ended).answers.length >= count);
+      return readAnswers(received(), methods, ended).answers;
+    };
+    socket.on('connect', () =>
+      resolve({
+        socket,
+        received,
+        send: (bytes) =>
+          new Promise((done) => {
+            if (socket.writable) socket.write(bytes, () => done());
+            else done();
+          }),
+        until,
+        closed,
+        answers,
+        halfClose: () => socket.end(),
+        abort: () => socket.resetAndDestroy(),
+      }),
+    );
+  });
