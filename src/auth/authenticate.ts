@@ -1,0 +1,121 @@
+/**
+ * Who is calling: finds the API key among a call's field lines and the workspace it names. Owns which fields may carry a
+ * key and which of them must not travel on; whether the key is valid is the keyring's answer.
+ *
+ * Invariants: two layers can never disagree about the caller (a repeated identity field is refused, and so are two
+ * different keys); a refusal does not tell which part of the credential was wrong; every field that shows the key is in
+ * `keyFields`.
+ */
+import type { Caller } from '../call.ts';
+import { Refusal } from '../errors.ts';
+import type { Settings } from '../config/settings.ts';
+import type { Keyring } from './keyring.ts';
+
+/** A caller, with all fields that must stay here. */
+export interface AuthenticatedCaller extends Caller {
+  /**
+   * Lower-case names of every field that carries an API key, the one used and any other (also
+   * `sluice-upstream-authorization` or a cookie). None of them may travel upstream.
+   */
+  readonly keyFields: readonly string[];
+}
+
+const prefix = 'slc_';
+const longestKeyBytes = 256;
+/** RFC 6750 §2.1 `b64token`. */
+const keyForm = /^[A-Za-z0-9._~+/-]+=*$/;
+/** A key as `sluice keys create` makes it, anywhere in a value. */
+const keyShape = /slc_[A-Za-z0-9-]+_[A-Za-z0-9_-]{43}/;
+
+/** Lower-case names of the fields in which Sluice injects upstream credentials: an SDK may put its API key there. */
+export function injectedFields({
+  upstreams,
+  workspaces,
+}: Pick<Settings, 'upstreams' | 'workspaces'>): ReadonlySet<string> {
+  const credentials = [
+    ...[...upstreams.values()].flatMap(({ credential }) => (credential === null ? [] : [credential])),
+    ...[...workspaces.values()].flatMap((workspace) => [...workspace.credentials.values()]),
+  ];
+  return new Set(credentials.map(({ field }) => field));
+}
+
+/**
+ * Finds the caller. `rawFields` alternates names and values as received, `injected` is {@link injectedFields}.
+ * The key is taken from `Sluice-Key`, else from an injected field whose value starts with `slc_`, else from
+ * `Authorization: Bearer`.
+ * @throws Refusal `unauthenticated` without a valid key, `request_invalid` for repeated fields or two different keys
+ */
+export function authenticate(
+  rawFields: readonly string[],
+  keyring: Keyring,
+  injected: ReadonlySet<string>,
+): AuthenticatedCaller {
+  const identity = identityFields(rawFields, injected);
+  const candidates = candidatesOf(identity);
+  const [chosen] = candidates;
+  if (chosen === undefined) throw new Refusal('unauthenticated');
+  if (candidates.some(({ key }) => key.startsWith(prefix) && key !== chosen.key)) {
+    throw new Refusal('request_invalid', { detail: 'Send one API key: two fields hold different ones.' });
+  }
+  const isUsable = chosen.key.length <= longestKeyBytes && keyForm.test(chosen.key);
+  const match = isUsable ? keyring.find(chosen.key) : null;
+  if (match === null) throw new Refusal('unauthenticated');
+  return {
+    workspace: match.workspace,
+    keyField: chosen.field,
+    keyFields: fieldsThatShow(chosen.key, rawFields, chosen.field),
+    stillValid: () => keyring.holds(match),
+  };
+}
+
+/** Values of the fields that may say who calls. @throws Refusal when one of them is repeated */
+function identityFields(
+  rawFields: readonly string[],
+  injected: ReadonlySet<string>,
+): ReadonlyMap<string, string> {
+  const found = new Map<string, string>();
+  for (let at = 0; at + 1 < rawFields.length; at += 2) {
+    const field = (rawFields[at] ?? '').toLowerCase();
+    if (field !== 'sluice-key' && field !== 'authorization' && !injected.has(field)) continue;
+    // Node keeps the first, other layers the last: refuse instead of choosing.
+    if (found.has(field)) {
+      throw new Refusal('request_invalid', {
+        detail: 'A field that identifies the caller is repeated.',
+        param: field,
+      });
+    }
+    found.set(field, rawFields[at + 1] ?? '');
+  }
+  return found;
+}
+
+interface Candidate {
+  readonly field: string;
+  readonly key: string;
+}
+
+/** Keys that the call offers, the one that counts first. */
+function candidatesOf(identity: ReadonlyMap<string, string>): readonly Candidate[] {
+  const candidates: Candidate[] = [];
+  const own = identity.get('sluice-key');
+  if (own !== undefined) candidates.push({ field: 'sluice-key', key: own });
+  for (const [field, value] of identity) {
+    if (field === 'sluice-key' || field === 'authorization' || !value.startsWith(prefix)) continue;
+    candidates.push({ field, key: value });
+  }
+  const bearer = /^bearer ([^ ].*)$/i.exec(identity.get('authorization') ?? '')?.[1];
+  if (bearer !== undefined) candidates.push({ field: 'authorization', key: bearer });
+  return candidates;
+}
+
+/** Names of all fields in which the key, or anything of a key's shape, can be read. */
+function fieldsThatShow(key: string, rawFields: readonly string[], keyField: string): readonly string[] {
+  const fields = new Set([keyField, 'sluice-key']);
+  for (let at = 0; at + 1 < rawFields.length; at += 2) {
+    const value = rawFields[at + 1] ?? '';
+    // A key of another form may be short: only whole values are compared then.
+    const shows = key.startsWith(prefix) ? value.includes(key) : value.replace(/^bearer /i, '') === key;
+    if (shows || keyShape.test(value)) fields.add((rawFields[at] ?? '').toLowerCase());
+  }
+  return [...fields];
+}

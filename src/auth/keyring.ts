@@ -1,0 +1,66 @@
+/**
+ * The API keys that are valid now. Owns lookup, expiry and the swap at a reload; where a key was found in a call is
+ * decided in `authenticate.ts`. Keys are held as digests only. Invariant: an unknown key and an expired one take the same
+ * path and give the same answer.
+ */
+import { createHash, timingSafeEqual } from 'node:crypto';
+import type { Clock } from '../clock.ts';
+import type { Settings, WorkspaceSettings } from '../config/settings.ts';
+
+/** A valid key: whose it is, and its digest (to ask again later). */
+export interface KeyMatch {
+  readonly workspace: WorkspaceSettings;
+  /** SHA-256 of the key, hexadecimal. Not for logs. */
+  readonly digest: string;
+}
+
+interface Entry {
+  readonly workspace: WorkspaceSettings;
+  readonly digest: Buffer;
+  readonly expiresAt: number | null;
+}
+
+/** Compared with when no entry has the digest, so that a miss does the same work. */
+const nobody = Buffer.alloc(32);
+
+export class Keyring {
+  readonly #clock: Pick<Clock, 'now'>;
+  #entries: ReadonlyMap<string, Entry>;
+
+  constructor(settings: Pick<Settings, 'workspaces'>, clock: Pick<Clock, 'now'>) {
+    this.#clock = clock;
+    this.#entries = index(settings);
+  }
+
+  /** Takes over the keys of new settings at once; a key that is gone is refused from now on, waiting calls included. */
+  replace(settings: Pick<Settings, 'workspaces'>): void {
+    this.#entries = index(settings);
+  }
+
+  /** The workspace of a key that is known and not expired, else `null`. */
+  find(key: string): KeyMatch | null {
+    const digest = createHash('sha256').update(key).digest();
+    const name = digest.toString('hex');
+    const entry = this.#entries.get(name);
+    const isEqual = timingSafeEqual(digest, entry?.digest ?? nobody);
+    const isCurrent = this.#clock.now() < (entry?.expiresAt ?? Infinity);
+    return entry !== undefined && isEqual && isCurrent ? { workspace: entry.workspace, digest: name } : null;
+  }
+
+  /** True while the key still names the same workspace and has not expired. */
+  holds(match: KeyMatch): boolean {
+    const entry = this.#entries.get(match.digest);
+    if (entry === undefined || entry.workspace.id !== match.workspace.id) return false;
+    return this.#clock.now() < (entry.expiresAt ?? Infinity);
+  }
+}
+
+function index({ workspaces }: Pick<Settings, 'workspaces'>): ReadonlyMap<string, Entry> {
+  const entries = new Map<string, Entry>();
+  for (const workspace of workspaces.values()) {
+    for (const { sha256, expiresAt } of workspace.keys) {
+      entries.set(sha256, { workspace, digest: Buffer.from(sha256, 'hex'), expiresAt });
+    }
+  }
+  return entries;
+}

@@ -1,0 +1,225 @@
+import { describe, expect, test } from '@jest/globals';
+import { createHash } from 'node:crypto';
+import fc from 'fast-check';
+import { authenticate, injectedFields } from '../../src/auth/authenticate.ts';
+import type { AuthenticatedCaller } from '../../src/auth/authenticate.ts';
+import { Keyring } from '../../src/auth/keyring.ts';
+import { parseSettings } from '../../src/config/load.ts';
+import type { Settings } from '../../src/config/settings.ts';
+import { Refusal } from '../../src/errors.ts';
+
+const secret = (letter: string): string => letter.repeat(43);
+const acmeKey = `slc_a1_${secret('A')}`;
+const otherKey = `slc_b2_${secret('_')}`;
+const expiringKey = `slc_c3_${secret('-')}`;
+const expiry = Date.UTC(2027, 0, 1);
+const sha256 = (text: string): string => `sha256:${createHash('sha256').update(text).digest('hex')}`;
+
+const settingsWith = (acme: string, other: string): Settings =>
+  parseSettings(
+    `upstreams:
+  claude: { origins: ['https://api.anthropic.com'], credential: { header: X-Api-Key, value: v1 } }
+  shop: { kind: commerce, origins: ['https://*.myshopify.com'] }
+workspaces:
+  acme: { keys: [${acme}], credentials: { shop: own-token } }
+  other: { keys: [${other}] }
+`,
+    { path: 'test', env: {} },
+  );
+const settings = settingsWith(
+  `'${sha256(acmeKey)}', { hash: '${sha256(expiringKey)}', expires: 2027-01-01T00:00:00Z }`,
+  `'${sha256(otherKey)}'`,
+);
+const injected = injectedFields(settings);
+let wallClock = expiry - 1;
+const clock = { now: () => wallClock };
+const keyring = new Keyring(settings, clock);
+
+const who = (...rawFields: string[]): AuthenticatedCaller => authenticate(rawFields, keyring, injected);
+
+/** Code of the refusal, or the workspace found. */
+function outcome(...rawFields: string[]): string {
+  try {
+    return who(...rawFields).workspace.id;
+  } catch (error) {
+    if (error instanceof Refusal) return error.code;
+    throw error;
+  }
+}
+
+test('the injected fields are those of all configured credentials', () => {
+  expect([...injected].toSorted()).toEqual(['x-api-key', 'x-shopify-access-token']);
+});
+
+describe('a key', () => {
+  test.each([
+    ['Authorization', `Bearer ${acmeKey}`, 'authorization'],
+    ['AUTHORIZATION', `bEARER ${acmeKey}`, 'authorization'],
+    ['Sluice-Key', acmeKey, 'sluice-key'],
+    ['X-Api-Key', acmeKey, 'x-api-key'],
+    ['x-shopify-access-token', acmeKey, 'x-shopify-access-token'],
+  ])('is found in %s: %.12s…', (name, value, field) => {
+    const caller = who('Host', 'gw', name, value, 'Accept', '*/*');
+    expect(caller.workspace.id).toBe('acme');
+    expect(caller.keyField).toBe(field);
+    expect(caller.keyFields).toContain(field);
+  });
+
+  test.each([
+    ['nothing'],
+    ['an unknown key', 'Authorization', `Bearer slc_a1_${secret('B')}`],
+    ['an empty field', 'Sluice-Key', ''],
+    ['no scheme', 'Authorization', acmeKey],
+    ['two blanks', 'Authorization', `Bearer  ${acmeKey}`],
+    ['a tab', 'Authorization', `Bearer\t${acmeKey}`],
+    ['a blank behind', 'Authorization', `Bearer ${acmeKey} `],
+    ['a second value', 'Authorization', `Bearer ${acmeKey}, Bearer ${acmeKey}`],
+    ['Basic', 'Authorization', `Basic ${Buffer.from(`${acmeKey}:`).toString('base64')}`],
+    ['Basic with the key', 'Authorization', `Basic ${acmeKey}`],
+    ['a field that is not injected', 'X-Other-Key', acmeKey],
+    ['a query-like suffix', 'Sluice-Key', `${acmeKey}?`],
+    ['more than 256 bytes', 'Sluice-Key', `slc_${'a'.repeat(300)}`],
+    ['a key of another case', 'Sluice-Key', acmeKey.toLowerCase()],
+    ['an upstream credential in an injected field', 'X-Api-Key', 'sk-ant-1'],
+  ])('is not found in %s', (_title, ...rawFields) => {
+    expect(outcome(...rawFields)).toBe('unauthenticated');
+  });
+
+  test('that is wrong is refused without a hint which part was wrong', () => {
+    const details = [
+      `Bearer slc_zz_${secret('A')}`,
+      `Bearer slc_a1_${secret('Z')}`,
+      'Bearer x',
+      'Basic eA==',
+    ].map((value) => {
+      try {
+        who('Authorization', value);
+      } catch (error) {
+        if (error instanceof Refusal) return { code: error.code, ...error.details };
+      }
+      return null;
+    });
+    for (const detail of details) expect(detail).toEqual({ code: 'unauthenticated' });
+  });
+});
+
+describe('more than one identity field', () => {
+  test.each(['Authorization', 'Sluice-Key', 'X-Api-Key', 'X-Shopify-Access-Token'])(
+    'of the name %s is refused, in any case and with equal values',
+    (name) => {
+      const value = name === 'Authorization' ? `Bearer ${acmeKey}` : acmeKey;
+      expect(outcome(name, value, name.toLowerCase(), value)).toBe('request_invalid');
+      expect(outcome(name, 'x', 'Sluice-Keys', 'y', name.toUpperCase(), value)).toBe('request_invalid');
+    },
+  );
+
+  test('with the same key is one caller, and no such field travels', () => {
+    const caller = who('Authorization', `Bearer ${acmeKey}`, 'Sluice-Key', acmeKey, 'X-Api-Key', acmeKey);
+    expect(caller.keyField).toBe('sluice-key');
+    expect(caller.keyFields.toSorted()).toEqual(['authorization', 'sluice-key', 'x-api-key']);
+  });
+
+  test.each([
+    ['Sluice-Key', acmeKey, 'Authorization', `Bearer ${otherKey}`],
+    ['Sluice-Key', acmeKey, 'X-Api-Key', otherKey],
+    ['X-Api-Key', acmeKey, 'Authorization', `Bearer ${otherKey}`],
+    ['X-Api-Key', acmeKey, 'X-Shopify-Access-Token', otherKey],
+  ])('with different keys is refused (%s, …)', (...rawFields) => {
+    expect(outcome(...rawFields)).toBe('request_invalid');
+  });
+
+  test('leaves Authorization to the upstream when Sluice-Key names the caller', () => {
+    const caller = who('Sluice-Key', acmeKey, 'Authorization', 'Bearer sk-client-own');
+    expect(caller.keyFields).toEqual(['sluice-key']);
+  });
+
+  test('lets Sluice-Key decide, even when it is wrong', () => {
+    expect(outcome('Sluice-Key', 'wrong', 'Authorization', 'Bearer sk-client-own')).toBe('unauthenticated');
+  });
+
+  test('takes Authorization when an injected field holds something else', () => {
+    const caller = who('X-Api-Key', 'sk-ant-1', 'Authorization', `Bearer ${otherKey}`);
+    expect([caller.workspace.id, caller.keyField]).toEqual(['other', 'authorization']);
+    expect(caller.keyFields).not.toContain('x-api-key');
+  });
+});
+
+test('every field that shows the key, or any key, is named as one that must not travel', () => {
+  const caller = who(
+    'Authorization',
+    `Bearer ${acmeKey}`,
+    'Cookie',
+    `session=1; key=${acmeKey}`,
+    'Sluice-Upstream-Authorization',
+    `Bearer ${otherKey}`,
+    'X-Note',
+    'slc_ is a prefix',
+  );
+  expect(caller.keyFields.toSorted()).toEqual([
+    'authorization',
+    'cookie',
+    'sluice-key',
+    'sluice-upstream-authorization',
+  ]);
+});
+
+test('no field outside keyFields ever shows the key', () => {
+  const identity = fc.constantFrom(
+    ['Authorization', `Bearer ${acmeKey}`],
+    ['Sluice-Key', acmeKey],
+    ['X-Api-Key', acmeKey],
+  );
+  const others = fc.uniqueArray(
+    fc.tuple(
+      fc.constantFrom('Cookie', 'X-A', 'X-B', 'Sluice-Upstream-Authorization', 'X-Shopify-Access-Token'),
+      fc.constantFrom(
+        acmeKey,
+        `Bearer ${acmeKey}`,
+        `bearer ${acmeKey}`,
+        `a ${acmeKey} b`,
+        'Bearer x',
+        'x',
+        '',
+      ),
+    ),
+    { maxLength: 4, selector: ([name]) => name },
+  );
+  fc.assert(
+    fc.property(fc.tuple(identity, others), ([first, rest]) => {
+      const fields = [first, ...rest];
+      const { keyFields } = who(...fields.flat());
+      for (const [field = '', text = ''] of fields) {
+        expect(keyFields.includes(field.toLowerCase()) || !text.includes(acmeKey)).toBe(true);
+      }
+    }),
+  );
+});
+
+describe('a caller stays valid', () => {
+  test('until its key expires, and is found no more from then on', () => {
+    wallClock = expiry - 1;
+    const caller = who('Sluice-Key', expiringKey);
+    expect(caller.stillValid()).toBe(true);
+    wallClock = expiry;
+    expect(caller.stillValid()).toBe(false);
+    expect(outcome('Sluice-Key', expiringKey)).toBe('unauthenticated');
+    wallClock = expiry - 1;
+  });
+
+  test('until its key is removed or given to another workspace', () => {
+    const ring = new Keyring(settings, clock);
+    const acme = authenticate(['Sluice-Key', acmeKey], ring, injected);
+    const other = authenticate(['Sluice-Key', otherKey], ring, injected);
+    ring.replace(settingsWith(`'${sha256(otherKey)}'`, `'${sha256('something else')}'`));
+    expect([acme.stillValid(), other.stillValid()]).toEqual([false, false]);
+    expect(ring.find(otherKey)?.workspace.id).toBe('acme');
+  });
+
+  test('through a reload that keeps its key', () => {
+    const ring = new Keyring(settings, clock);
+    const caller = authenticate(['Sluice-Key', acmeKey], ring, injected);
+    ring.replace(settingsWith(`'${sha256(acmeKey)}', '${sha256('new')}'`, `'${sha256(otherKey)}'`));
+    expect(caller.stillValid()).toBe(true);
+    expect(ring.find('new')?.workspace.id).toBe('acme');
+  });
+});
