@@ -1,0 +1,156 @@
+import { describe, expect, test } from '@jest/globals';
+import { createHash } from 'node:crypto';
+import { parseArguments } from '../../src/cli/arguments.ts';
+import { runCheck } from '../../src/cli/check.ts';
+import type { CliIo } from '../../src/cli/io.ts';
+import { runKeysCreate } from '../../src/cli/keys.ts';
+import { parseSettings } from '../../src/config/load.ts';
+
+/** A process that keeps what was written. */
+function fakeIo(env: Record<string, string> = {}) {
+  const written = { out: '', err: '' };
+  const io: CliIo = {
+    out: (text) => (written.out += `${text}\n`),
+    err: (text) => (written.err += `${text}\n`),
+    env,
+    clock: { now: () => Date.UTC(2026, 5, 1) },
+  };
+  return { io, written };
+}
+
+const fileOf = (name: string): string => new URL(`../config/${name}`, import.meta.url).pathname;
+
+describe('arguments', () => {
+  test.each([
+    [['serve'], { kind: 'serve', config: 'sluice.yaml' }],
+    [['serve', '--config', 'a.yaml'], { kind: 'serve', config: 'a.yaml' }],
+    [['check', '-c', 'a.yaml'], { kind: 'check', config: 'a.yaml' }],
+    [['check', '--config=a.yaml'], { kind: 'check', config: 'a.yaml' }],
+    [['keys', 'create', '--workspace', 'acme'], { kind: 'keys-create', workspace: 'acme', expires: null }],
+    [
+      ['keys', 'create', '--expires', '2027-01-01', '--workspace', 'a b'],
+      { kind: 'keys-create', workspace: 'a b', expires: '2027-01-01' },
+    ],
+    [['demo'], { kind: 'demo', serve: false, port: null, adminPort: null }],
+    [
+      ['demo', '--serve', '--port', '0', '--admin-port', '9191'],
+      { kind: 'demo', serve: true, port: 0, adminPort: 9191 },
+    ],
+    [['--version'], { kind: 'version' }],
+  ])('%j is a command', (argv, command) => {
+    expect(parseArguments(argv)).toEqual(command);
+  });
+
+  test.each([
+    [[], 'Usage: sluice <command>'],
+    [['start'], 'Unknown command "start"'],
+    [['toString'], 'Unknown command "toString"'],
+    [['serve', '--conf', 'x'], "Unknown option '--conf'"],
+    [['serve', 'x.yaml'], 'Unexpected "x.yaml"'],
+    [['serve', '--config', ''], '--config needs a file name'],
+    [['serve', '--config'], '--config'],
+    [['keys'], 'The one thing to do with keys is: create'],
+    [['keys', 'delete', '--workspace', 'x'], 'create'],
+    [['keys', 'create'], '--workspace is missing'],
+    [['demo', '--port', '99999'], 'A port is a whole number'],
+    [['demo', '--port', '-1'], 'sluice demo'],
+  ])('%j is a usage error that says why and how', (argv, text) => {
+    const command = parseArguments(argv);
+    expect(command.kind).toBe('usage-error');
+    expect(command.kind === 'usage-error' ? command.text : '').toContain(text);
+    expect(command.kind === 'usage-error' ? command.text : '').toContain('Usage: sluice');
+  });
+
+  test.each([[['--help']], [['serve', '--help']], [['check', '-h']], [['keys', '-h']], [['demo', '--help']]])(
+    '%j shows the usage',
+    (argv) => {
+      const command = parseArguments(argv);
+      expect(command.kind === 'help' ? command.text : '').toMatch(/^Usage: sluice/);
+    },
+  );
+});
+
+describe('sluice check', () => {
+  const secrets = {
+    REDIS_URL: 'redis://:canary-redis@127.0.0.1:6379',
+    SLUICE_LABEL_KEY: 'canary-label-key-0001',
+    OPENAI_API_KEY: 'canary-openai',
+    SHOP_TOKEN: 'canary-shop',
+    ACME_SHOP_TOKEN: 'canary-acme',
+  };
+
+  test('sums up a usable file without a secret', async () => {
+    const { io, written } = fakeIo(secrets);
+    expect(await runCheck({ config: fileOf('good/contract.yaml') }, io)).toBe(0);
+    expect(written.err).toBe('');
+    expect(written.out).toContain(
+      'openai (language-model): https://api.openai.com, credential: authorization, ceiling: 500/min 10000/day',
+    );
+    expect(written.out).toContain('shop (commerce): https://*.myshopify.com');
+    expect(written.out).toContain('acme: 1 key, may call: openai shop, own ceilings: openai 300/min');
+    expect(written.out).not.toMatch(/canary|sha256|ca978112/);
+  });
+
+  test('tells every problem and ends with 1', async () => {
+    const { io, written } = fakeIo();
+    expect(await runCheck({ config: fileOf('good/contract.yaml') }, io)).toBe(1);
+    expect(written.out).toBe('');
+    for (const name of Object.keys(secrets)) expect(written.err).toContain(name);
+  });
+
+  test('warns of what is probably not meant', async () => {
+    const { io, written } = fakeIo({ PORT: '8123' });
+    io.clock.now = () => Date.UTC(2028, 0, 1);
+    expect(await runCheck({ config: fileOf('good/every-place.yaml') }, io)).toBe(0);
+    expect(written.out).toContain('warning: privacy.labelKey is not set');
+    expect(written.out).toContain('warning: workspace acme & söhne: 1 of 2 keys expired');
+  });
+});
+
+describe('sluice keys create', () => {
+  test('prints a key once, with its hash, and lines that the configuration takes', async () => {
+    const { io, written } = fakeIo();
+    expect(await runKeysCreate({ workspace: 'acme', expires: '2027-01-01' }, io)).toBe(0);
+    const key = /^key: {2}(slc_[0-9a-f]{10}_[A-Za-z0-9_-]{43})$/m.exec(written.out)?.[1] ?? '';
+    const digest = createHash('sha256').update(key).digest('hex');
+    expect(written.out).toContain(`hash: sha256:${digest}`);
+    expect(written.out.split(key)).toHaveLength(2);
+    const snippet = written.out.slice(written.out.indexOf('workspaces:'));
+    const settings = parseSettings(`upstreams: { a: { origins: ['https://a.example.com'] } }\n${snippet}`, {
+      path: 'snippet',
+      env: {},
+    });
+    expect(settings.workspaces.get('acme')?.keys).toEqual([
+      { sha256: digest, expiresAt: Date.UTC(2027, 0, 1) },
+    ]);
+  });
+
+  test('quotes names that are more than a word', async () => {
+    const { io, written } = fakeIo();
+    await runKeysCreate({ workspace: 'a: "b" # c', expires: null }, io);
+    const snippet = written.out.slice(written.out.indexOf('workspaces:'));
+    const text = `upstreams: { a: { origins: ['https://a.example.com'] } }\n${snippet}`;
+    expect([...parseSettings(text, { path: 'snippet', env: {} }).workspaces.keys()]).toEqual(['a: "b" # c']);
+  });
+
+  test('makes another key each time', async () => {
+    const runs = [fakeIo(), fakeIo()];
+    for (const { io } of runs) await runKeysCreate({ workspace: 'acme', expires: null }, io);
+    expect(runs[0]?.written.out).not.toBe(runs[1]?.written.out);
+  });
+
+  test.each([
+    ['', null, 'is empty'],
+    ['x'.repeat(129), null, 'longer than 128'],
+    ['a\nb', null, 'cannot be printed'],
+    [' a', null, 'starts or ends with a blank'],
+    ['acme', 'soon', 'not a date'],
+    ['acme', '2026-02-31', 'not a date'],
+    ['acme', '2020-01-01', 'in the past'],
+  ])('refuses the name %j with the date %j', async (workspace, expires, reason) => {
+    const { io, written } = fakeIo();
+    expect(await runKeysCreate({ workspace, expires }, io)).toBe(2);
+    expect(written.out).toBe('');
+    expect(written.err).toContain(reason);
+  });
+});
