@@ -163,6 +163,22 @@ test('every field that shows the key, or any key, is named as one that must not 
   ]);
 });
 
+test('a key of another form counts when configured, within the bounds of a token', () => {
+  const short = 'slc_short';
+  const long = `slc_${'a'.repeat(253)}`;
+  const odd = 'slc_odd key';
+  const ring = new Keyring(
+    settingsWith([short, long, odd].map((key) => `'${sha256(key)}'`).join(), `'${sha256('z')}'`),
+    clock,
+  );
+  const caller = authenticate(['Sluice-Key', short, 'Cookie', `k=${short}`], ring, injected);
+  expect(caller.keyFields.toSorted()).toEqual(['cookie', 'sluice-key']);
+  for (const key of [long, odd]) {
+    expect(ring.find(key)).not.toBeNull();
+    expect(() => authenticate(['Sluice-Key', key], ring, injected)).toThrow('unauthenticated');
+  }
+});
+
 test('no field outside keyFields ever shows the key', () => {
   const identity = fc.constantFrom(
     ['Authorization', `Bearer ${acmeKey}`],

@@ -184,8 +184,15 @@ describe('messages', () => {
       `credential: !!int ${canary}`,
       `credential: *${canary}x`,
     ];
-    for (const line of wrong) {
-      const text = `privacy: { labelKey: ${canary} }\n${base.replace('{ origins', `{ ${line}, origins`)}`;
+    const texts = [
+      ...wrong.map((line) => base.replace('{ origins', `{ ${line}, origins`)),
+      `${base}redis: |${canary}\n  x\n`,
+      `${base}redis: !${canary} x\n`,
+      `${base}%${canary}\n`,
+      `${base}redis: @${canary}\n`,
+    ];
+    for (const rest of texts) {
+      const text = `privacy: { labelKey: ${canary} }\n${rest}`;
       let message = '';
       try {
         parse(text, { CANARY: canary });
