@@ -1,5 +1,6 @@
 /**
- * Writes a registry as Prometheus text or, on request, as OpenMetrics. Refuses to own what is counted.
+ * Writes a registry as Prometheus text or, on request, as OpenMetrics. Refuses to own what is counted
+ * and which form a scraper asked for.
  *
  * prom-client renames counters *in place* when it writes OpenMetrics (it strips `_total` from the metric's own name
  * and never puts it back), so the next plain scrape would lose the suffix. Here the OpenMetrics form is written from
@@ -12,6 +13,9 @@ import {
   type OpenMetricsContentType,
   type RegistryContentType,
 } from 'prom-client';
+
+/** `prometheus`: text format 0.0.4. `openmetrics`: OpenMetrics 1.0.0, where exemplars can be shown. */
+export type MetricsFormat = 'prometheus' | 'openmetrics';
 
 /** Text of a scrape and its content type. */
 export interface MetricsPage {
@@ -27,16 +31,6 @@ interface Renderable {
   getForPromString?(): Promise<MetricObject>;
 }
 
-/** True when the scraper prefers OpenMetrics: it names the type without refusing it (`q=0`). */
-export function wantsOpenMetrics(accept: string | undefined): boolean {
-  if (accept === undefined) return false;
-  return accept
-    .split(',')
-    .some(
-      (range) => /^\s*application\/openmetrics-text\b/i.test(range) && !/;\s*q=0(\.0+)?\s*(;|$)/i.test(range),
-    );
-}
-
 function renamedView(metric: Renderable): Renderable {
   const name = metric.name.replace(/_total$/, '');
   const read = () => metric.getForPromString?.() ?? metric.get();
@@ -50,12 +44,12 @@ export function createRegistry(): Registry<OpenMetricsContentType> {
   return registry;
 }
 
-/** Writes all metrics of `registry` in the form that `accept` asks for. */
+/** Writes all metrics of `registry` in `format`. */
 export async function writeMetrics(
   registry: Registry<OpenMetricsContentType>,
-  accept: string | undefined,
+  format: MetricsFormat,
 ): Promise<MetricsPage> {
-  const open = wantsOpenMetrics(accept);
+  const open = format === 'openmetrics';
   const contentType = open ? Registry.OPENMETRICS_CONTENT_TYPE : Registry.PROMETHEUS_CONTENT_TYPE;
   const writer = new Registry<RegistryContentType>();
   writer.setContentType(contentType);

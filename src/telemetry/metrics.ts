@@ -21,7 +21,7 @@ import {
 } from './events.ts';
 import { createInstruments, type Instruments } from './instruments.ts';
 import { outcomes, type CallOutcome } from './outcome.policy.ts';
-import { createRegistry, writeMetrics, type MetricsPage } from './exposition.ts';
+import { createRegistry, writeMetrics, type MetricsFormat, type MetricsPage } from './exposition.ts';
 
 /** Counters of one workspace label on one upstream. */
 export interface WorkspaceSeries {
@@ -49,7 +49,7 @@ export interface Metrics {
   leaseLost(reason: LeaseLostReason): void;
   sentAfterClientGone(): void;
   /** Text of a scrape, gauges read at this moment. */
-  page(accept: string | undefined): Promise<MetricsPage>;
+  page(format: MetricsFormat): Promise<MetricsPage>;
 }
 
 /** What gauges read at scrape time. */
@@ -128,9 +128,9 @@ export function createMetrics(readings: GaugeReadings, options: MetricsOptions =
     redisError: (kind) => instruments.redisErrors.inc({ kind }),
     leaseLost: (reason) => instruments.leasesLost.inc({ reason }),
     sentAfterClientGone: () => instruments.sentAfterGone.inc(),
-    page(accept) {
+    page(format) {
       readGauges(instruments, readings);
-      return writeMetrics(registry, accept);
+      return writeMetrics(registry, format);
     },
   };
 }

@@ -5,7 +5,7 @@ import type { DestinationStream } from 'pino';
 import type { Clock, Random } from '../clock.ts';
 import type { Settings } from '../config/settings.ts';
 import type { FactSink, PressureSource, Telemetry } from './events.ts';
-import type { MetricsPage } from './exposition.ts';
+import type { MetricsFormat, MetricsPage } from './exposition.ts';
 import { createLabels } from './labels.ts';
 import { createLive } from './live.ts';
 import { createLogger } from './logger.ts';
@@ -26,8 +26,8 @@ export interface TelemetryPorts {
 }
 
 export interface RunningTelemetry extends Telemetry {
-  /** A scrape. `accept` is the scraper's `Accept` field. */
-  metrics(accept?: string): Promise<MetricsPage>;
+  /** A scrape, in the plain form unless told otherwise. */
+  metrics(format?: MetricsFormat): Promise<MetricsPage>;
   /** Exports buffered spans. Called once, last. */
   close(): Promise<void>;
 }
@@ -90,7 +90,7 @@ export function createTelemetry(settings: TelemetrySettings, ports: TelemetryPor
     live: () => live.read(clock.monotonic()),
     labelOf: (workspaceId) => labels.of(workspaceId),
     log: logger.log,
-    metrics: (accept) => metrics.page(accept),
+    metrics: (format = 'prometheus') => metrics.page(format),
     close: async () => {
       await tracing?.close();
     },

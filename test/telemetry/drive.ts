@@ -3,19 +3,23 @@ import type { DestinationStream } from 'pino';
 import type { Call, Caller } from '../../src/call.ts';
 import type { Clock, Random } from '../../src/clock.ts';
 import type { UpstreamKind, UpstreamSettings, WorkspaceSettings } from '../../src/config/settings.ts';
+import type { MetricsFormat } from '../../src/telemetry/exposition.ts';
 import { createTelemetry, type TelemetryPorts } from '../../src/telemetry/telemetry.ts';
 
 export interface SettableClock extends Clock {
   advance(ms: number): void;
 }
 
-/** A clock that moves only when told; timers are not used by telemetry. */
+/** A clock that moves only when told; a timer without delay runs at once, others never. */
 export function settableClock(wall = Date.UTC(2026, 10, 21, 12)): SettableClock {
   let at = 1_000;
   return {
     now: () => wall + at,
     monotonic: () => at,
-    after: () => () => {},
+    after(delayMs, run) {
+      if (delayMs <= 0) queueMicrotask(run);
+      return () => {};
+    },
     advance(ms) {
       at += ms;
     },
@@ -106,7 +110,7 @@ export function driven(given: Partial<TelemetryPorts> & { readonly sampleSuccess
     },
     { clock, random: fixedRandom(0.5), destination, ...given },
   );
-  const scrape = async (accept?: string) => (await telemetry.metrics(accept)).body;
+  const scrape = async (format?: MetricsFormat) => (await telemetry.metrics(format)).body;
   /** Value of one series, or `undefined`. Labels in any order. */
   const value = async (name: string, labels: Record<string, string> = {}) => {
     for (const line of (await scrape()).split('\n')) {

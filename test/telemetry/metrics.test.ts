@@ -1,5 +1,4 @@
 import { describe, expect, test } from '@jest/globals';
-import { wantsOpenMetrics } from '../../src/telemetry/exposition.ts';
 import type { BucketSnapshot } from '../../src/limiter/limiter.ts';
 import type { CallSpans } from '../../src/telemetry/spans.ts';
 import { callAt, callerNamed, driven, lm, shop } from './drive.ts';
@@ -140,18 +139,11 @@ describe('a scrape', () => {
 });
 
 describe('OpenMetrics', () => {
-  test('is chosen only when asked for', () => {
-    expect(wantsOpenMetrics('application/openmetrics-text;version=1.0.0;q=0.5,text/plain;q=0.3')).toBe(true);
-    expect(wantsOpenMetrics('text/plain;version=0.0.4')).toBe(false);
-    expect(wantsOpenMetrics('application/openmetrics-text;q=0, text/plain')).toBe(false);
-    expect(wantsOpenMetrics(undefined)).toBe(false);
-  });
-
   test('names counter families without _total, ends with EOF, and leaves the plain form as it was', async () => {
     const given = driven();
     oneCall(given, 'acme');
     const plain = await given.scrape();
-    const open = await given.telemetry.metrics('application/openmetrics-text;version=1.0.0');
+    const open = await given.telemetry.metrics('openmetrics');
     expect(open.contentType).toContain('application/openmetrics-text');
     expect(open.body).toContain('# TYPE sluice_requests counter\nsluice_requests_total{');
     expect(open.body.endsWith('# EOF\n')).toBe(true);
@@ -177,7 +169,7 @@ describe('OpenMetrics', () => {
     const tracing = { begin: () => spans, close: () => Promise.resolve() };
     const given = driven({ tracing, metrics: { exemplars: true } });
     oneCall(given, 'acme');
-    const open = await given.scrape('application/openmetrics-text');
+    const open = await given.scrape('openmetrics');
     expect(open).toMatch(
       /sluice_upstream_seconds_bucket\{.*\} 1 # \{trace_id="4bf92f3577b34da6a3ce929d0e0e4736"\}/,
     );

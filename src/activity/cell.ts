@@ -1,0 +1,99 @@
+/**
+ * One minute of one workspace on one upstream, in numbers. Owns the layout of a cell and how two are added; refuses to
+ * own whose it is. Counts add up, the longest wait does not: the one place that knows is {@link addInto}.
+ */
+import { outcomes, type CallOutcome } from '../telemetry/outcome.policy.ts';
+import type { RefusalCode } from '../errors.ts';
+
+/** Reasons of refusals kept apart; every refusal of the shed family. */
+export const shedReasons = [
+  'queue_full',
+  'wait_too_long',
+  'wait_expired',
+  'day_quota_exhausted',
+  'draining',
+  'limiter_unavailable',
+  'overloaded',
+] as const satisfies readonly RefusalCode[];
+
+/** Upper bounds of the wait histogram, milliseconds; one more bucket catches the rest. */
+export const waitBoundsMs = [
+  5, 10, 25, 50, 100, 250, 500, 1_000, 2_000, 5_000, 10_000, 15_000, 20_000, 30_000, 40_000, 45_000, 60_000,
+  120_000, 300_000, 600_000,
+] as const;
+
+const scalars = [
+  'absorbed',
+  'throttledRate',
+  'throttledPermanent',
+  'held',
+  'waitSumMs',
+  'waitMaxMs',
+] as const;
+type Scalar = (typeof scalars)[number];
+
+const names = [...outcomes, ...scalars, ...shedReasons] as const;
+const indexOf = new Map<string, number>(names.map((name, index) => [name, index]));
+const firstBound = names.length;
+const length = firstBound + waitBoundsMs.length + 1;
+const waitMax = indexOf.get('waitMaxMs') ?? -1;
+
+export type CellField = CallOutcome | Scalar | (typeof shedReasons)[number];
+
+/** A minute. `minute` counts from the Unix epoch; `seconds` are arrivals per second of it. */
+export interface Cell {
+  readonly minute: number;
+  readonly counts: Float64Array;
+  readonly seconds: Uint16Array;
+}
+
+export function emptyCell(minute: number): Cell {
+  return { minute, counts: new Float64Array(length), seconds: new Uint16Array(60) };
+}
+
+export function read(cell: Cell, field: CellField): number {
+  return cell.counts[indexOf.get(field) ?? -1] ?? 0;
+}
+
+export function add(cell: Cell, field: CellField, by = 1): void {
+  const index = indexOf.get(field);
+  if (index !== undefined) cell.counts[index] = (cell.counts[index] ?? 0) + by;
+}
+
+/** Records how long a call was held. */
+export function addWait(cell: Cell, waitedMs: number): void {
+  if (waitedMs >= 1) add(cell, 'held');
+  add(cell, 'waitSumMs', waitedMs);
+  cell.counts[waitMax] = Math.max(cell.counts[waitMax] ?? 0, waitedMs);
+  let bucket = waitBoundsMs.findIndex((bound) => waitedMs <= bound);
+  if (bucket < 0) bucket = waitBoundsMs.length;
+  cell.counts[firstBound + bucket] = (cell.counts[firstBound + bucket] ?? 0) + 1;
+}
+
+export function addArrival(cell: Cell, second: number): void {
+  // A second with more than 65,535 arrivals is beyond any limit that could be replayed against.
+  cell.seconds[second] = Math.min(65_535, (cell.seconds[second] ?? 0) + 1);
+}
+
+/** Adds `from` to `into`, minute for minute. */
+export function addInto(into: Cell, from: Cell): void {
+  for (let i = 0; i < length; i++) {
+    const [a, b] = [into.counts[i] ?? 0, from.counts[i] ?? 0];
+    into.counts[i] = i === waitMax ? Math.max(a, b) : a + b;
+  }
+  for (let i = 0; i < 60; i++)
+    into.seconds[i] = Math.min(65_535, (into.seconds[i] ?? 0) + (from.seconds[i] ?? 0));
+}
+
+/** Wait that `share` (0 to 1) of the calls did not exceed, milliseconds: the bound of its bucket, never above the longest seen. */
+export function waitQuantile(cell: Cell, share: number): number {
+  const counts = cell.counts.subarray(firstBound);
+  const total = counts.reduce((sum, n) => sum + n, 0);
+  if (total === 0) return 0;
+  let seen = 0;
+  for (const [i, n] of counts.entries()) {
+    seen += n;
+    if (seen >= share * total) return Math.min(waitBoundsMs[i] ?? Infinity, read(cell, 'waitMaxMs'));
+  }
+  return read(cell, 'waitMaxMs');
+}

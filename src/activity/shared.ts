@@ -1,0 +1,30 @@
+/**
+ * The port through which replicas share what they recorded, so that every replica can answer for all. Keys are digests:
+ * a store learns neither workspace nor upstream. Cells are per minute of the wall clock, so that replicas' minutes add up.
+ */
+import type { Cell } from './cell.ts';
+
+/** A lane of the recorder, as a keyed digest. */
+export type ActivityKey = string;
+
+export interface SharedActivity {
+  /** Replaces this replica's cells of these minutes. Called every few seconds with the cells that changed. */
+  publish(cells: readonly { readonly lane: ActivityKey; readonly cell: Cell }[]): Promise<void>;
+  /** Cells of the *other* replicas, from `fromMinute` on. */
+  others(
+    lanes: readonly ActivityKey[],
+    fromMinute: number,
+  ): Promise<ReadonlyMap<ActivityKey, readonly Cell[]>>;
+  /** Lanes that other replicas recorded anything for since `fromMinute`. */
+  active(fromMinute: number): Promise<readonly ActivityKey[]>;
+  /** Replicas that published lately, this one included. */
+  replicas(): Promise<number>;
+}
+
+/** One process: there are no others. */
+export const embeddedActivity: SharedActivity = {
+  publish: () => Promise.resolve(),
+  others: () => Promise.resolve(new Map()),
+  active: () => Promise.resolve([]),
+  replicas: () => Promise.resolve(1),
+};

@@ -1,0 +1,231 @@
+/**
+ * What `/activity` answers: the state of a workspace now and its pressure lately. Owns the shape of the JSON (described
+ * by `docs/observability/activity.schema.json`); refuses to own limits and live state, which the gateway gives.
+ */
+import type { Clock } from '../clock.ts';
+import { outcomes } from '../telemetry/outcome.policy.ts';
+import { addInto, emptyCell, read, shedReasons, waitQuantile, type Cell } from './cell.ts';
+import { headroom, type Headroom } from './headroom.policy.ts';
+import type { LaneId, Recorder } from './recorder.ts';
+
+/** Limits of a workspace on an upstream, as configured or learned. */
+export interface LaneLimits {
+  readonly upstream: string;
+  readonly requestsPerMinute: number | null;
+  readonly requestsPerDay: number | null;
+  readonly maxWaitMs: number;
+  /** Request meter of the bucket its calls go to. Lanes with the same `group` share it. */
+  readonly bucket: { readonly group: string; readonly capacity: number; readonly perSecond: number } | null;
+}
+
+/** What is left under one ceiling. */
+export interface CeilingState {
+  readonly limit: number;
+  readonly remaining: number;
+  /** Milliseconds until more places are free; 0 when there are some. */
+  readonly resetMs: number;
+}
+
+export interface LaneNow {
+  readonly perMinute: CeilingState | null;
+  readonly perDay: CeilingState | null;
+  /** Calls of this workspace that wait for this upstream on this replica. */
+  readonly waiting: number;
+  readonly inFlight: number;
+  /** Expected wait of a call that arrived now, milliseconds; `null` = not known. */
+  readonly nextSlotMs: number | null;
+}
+
+/** What the gateway tells activity. Asked only when somebody looks. */
+export interface ActivitySource {
+  /** Limits of a workspace on each upstream it may call; empty for an unknown workspace. */
+  limits(workspaceId: string): readonly LaneLimits[];
+  now(workspaceId: string, upstream: string): Promise<LaneNow>;
+  labelOf(workspaceId: string): string;
+  replicas(): Promise<number>;
+}
+
+export interface RecentPressure {
+  readonly calls: number;
+  readonly outcomes: Record<string, number>;
+  /** Calls that waited at all. */
+  readonly held: number;
+  readonly waitMs: {
+    readonly mean: number;
+    readonly p50: number;
+    readonly p95: number;
+    readonly max: number;
+  };
+  readonly absorbed: number;
+  readonly throttled: { readonly rate: number; readonly permanent: number };
+  readonly shed: Record<string, number>;
+}
+
+export interface LaneActivity {
+  readonly upstream: string;
+  readonly ceilings: { readonly perMinute: CeilingState | null; readonly perDay: CeilingState | null };
+  readonly waiting: number;
+  readonly inFlight: number;
+  readonly nextSlotMs: number | null;
+  readonly recent: RecentPressure;
+  readonly headroom: Headroom | null;
+}
+
+export interface WorkspaceActivity {
+  readonly workspace: string;
+  readonly generatedAt: string;
+  readonly windowSeconds: number;
+  readonly replicas: number;
+  readonly upstreams: readonly LaneActivity[];
+}
+
+/** Of all workspaces: those without a label of their own are added up under `other`, without state or headroom. */
+export interface AllActivity {
+  readonly generatedAt: string;
+  readonly windowSeconds: number;
+  readonly replicas: number;
+  readonly workspaces: readonly {
+    readonly workspace: string;
+    readonly upstreams: readonly (
+      LaneActivity | { readonly upstream: string; readonly recent: RecentPressure }
+    )[];
+  }[];
+}
+
+export interface Activity {
+  /** One workspace's own view. `windowMs` is rounded up to minutes, an hour at most. */
+  ofWorkspace(workspaceId: string, windowMs: number): Promise<WorkspaceActivity>;
+  ofAll(windowMs: number): Promise<AllActivity>;
+}
+
+/** How long a replayed headroom is shown before it is computed again, milliseconds. */
+const headroomAgeMs = 15_000;
+
+export function createActivity(recorder: Recorder, source: ActivitySource, clock: Clock): Activity {
+  const headrooms = new Map<string, { at: number; result: Promise<Headroom> }>();
+  const minutesOf = (windowMs: number): number => Math.min(60, Math.max(1, Math.ceil(windowMs / 60_000)));
+  const stamp = () => new Date(clock.now()).toISOString();
+
+  /** Remembered for a while: replaying an hour takes a millisecond or two. */
+  function headroomOf(id: LaneId, limits: LaneLimits, lanes: readonly LaneId[]): Promise<Headroom> {
+    const now = clock.monotonic();
+    for (const [key, { at }] of headrooms) if (now - at > headroomAgeMs) headrooms.delete(key);
+    const name = `${id.upstream} ${id.workspaceId}`;
+    let known = headrooms.get(name);
+    if (known === undefined) headrooms.set(name, (known = { at: now, result: replayed(id, limits, lanes) }));
+    return known.result;
+  }
+
+  async function replayed(id: LaneId, limits: LaneLimits, lanes: readonly LaneId[]): Promise<Headroom> {
+    const own = await recorder.arrivals(id.workspaceId, id.upstream);
+    const others = own.map(() => 0);
+    const group = limits.bucket?.group;
+    for (const lane of group === undefined ? [] : lanes) {
+      if (lane.upstream !== id.upstream || lane.workspaceId === id.workspaceId) continue;
+      const theirs = source.limits(lane.workspaceId).find((each) => each.upstream === lane.upstream);
+      if (theirs?.bucket?.group !== group) continue;
+      for (const [i, n] of (await recorder.arrivals(lane.workspaceId, lane.upstream)).entries()) {
+        if (i < others.length) others[i] = (others[i] ?? 0) + n;
+      }
+    }
+    return headroom(own, others, limits, limits.maxWaitMs);
+  }
+
+  async function laneOf(id: LaneId, limits: LaneLimits, minutes: number, lanes: readonly LaneId[]) {
+    const [now, cell] = await Promise.all([
+      source.now(id.workspaceId, id.upstream),
+      recorder.sum(id.workspaceId, id.upstream, minutes),
+    ]);
+    const { perMinute, perDay, waiting, inFlight, nextSlotMs } = now;
+    const recent = recentOf(cell);
+    const lane: LaneActivity = {
+      upstream: id.upstream,
+      ceilings: { perMinute, perDay },
+      waiting,
+      inFlight,
+      nextSlotMs,
+      recent,
+      headroom:
+        limits.requestsPerMinute === null && limits.bucket === null
+          ? null
+          : await headroomOf(id, limits, lanes),
+    };
+    return lane;
+  }
+
+  return {
+    async ofWorkspace(workspaceId, windowMs) {
+      const minutes = minutesOf(windowMs);
+      const lanes = await recorder.active(60);
+      const upstreams: LaneActivity[] = [];
+      for (const limits of source.limits(workspaceId)) {
+        upstreams.push(await laneOf({ workspaceId, upstream: limits.upstream }, limits, minutes, lanes));
+      }
+      return {
+        workspace: source.labelOf(workspaceId),
+        generatedAt: stamp(),
+        windowSeconds: minutes * 60,
+        replicas: await source.replicas(),
+        upstreams,
+      };
+    },
+
+    async ofAll(windowMs) {
+      const minutes = minutesOf(windowMs);
+      const lanes = await recorder.active(60);
+      const shown = new Map<string, LaneActivity[]>();
+      const folded = new Map<string, Cell>();
+      for (const [i, id] of lanes.entries()) {
+        // Replays take a millisecond each: calls in flight come first.
+        if (i % 4 === 3) await new Promise<void>((resume) => void clock.after(0, resume));
+        const label = source.labelOf(id.workspaceId);
+        const limits = source.limits(id.workspaceId).find((each) => each.upstream === id.upstream);
+        if (limits !== undefined && label.startsWith('w_')) {
+          const own = shown.get(label) ?? [];
+          own.push(await laneOf(id, limits, minutes, lanes));
+          shown.set(label, own);
+        } else {
+          const total = folded.get(id.upstream) ?? emptyCell(0);
+          addInto(total, await recorder.sum(id.workspaceId, id.upstream, minutes));
+          folded.set(id.upstream, total);
+        }
+      }
+      const workspaces: AllActivity['workspaces'][number][] = [...shown].map(([workspace, upstreams]) => ({
+        workspace,
+        upstreams,
+      }));
+      if (folded.size > 0) {
+        const upstreams = [...folded].map(([upstream, cell]) => ({ upstream, recent: recentOf(cell) }));
+        workspaces.push({ workspace: 'other', upstreams });
+      }
+      return {
+        generatedAt: stamp(),
+        windowSeconds: minutes * 60,
+        replicas: await source.replicas(),
+        workspaces,
+      };
+    },
+  };
+}
+
+/** A cell as people read it: waits rounded to milliseconds, refusals only where there were any. */
+export function recentOf(cell: Cell): RecentPressure {
+  const byOutcome = Object.fromEntries(outcomes.map((outcome) => [outcome, read(cell, outcome)]));
+  const calls = outcomes.reduce((sum, outcome) => sum + read(cell, outcome), 0);
+  return {
+    calls,
+    outcomes: byOutcome,
+    held: read(cell, 'held'),
+    waitMs: {
+      mean: calls > 0 ? Math.round(read(cell, 'waitSumMs') / calls) : 0,
+      p50: Math.round(waitQuantile(cell, 0.5)),
+      p95: Math.round(waitQuantile(cell, 0.95)),
+      max: Math.round(read(cell, 'waitMaxMs')),
+    },
+    absorbed: read(cell, 'absorbed'),
+    throttled: { rate: read(cell, 'throttledRate'), permanent: read(cell, 'throttledPermanent') },
+    shed: Object.fromEntries(
+      shedReasons.map((reason) => [reason, read(cell, reason)] as const).filter(([, n]) => n > 0),
+    ),
+  };
+}

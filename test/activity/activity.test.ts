@@ -1,0 +1,239 @@
+import { readFileSync } from 'node:fs';
+import { describe, expect, test } from '@jest/globals';
+import { z } from 'zod';
+import { emptyCell, type Cell } from '../../src/activity/cell.ts';
+import { createRecorder, type Recorder } from '../../src/activity/recorder.ts';
+import { createActivity, type ActivitySource } from '../../src/activity/snapshot.ts';
+import { embeddedActivity, type SharedActivity } from '../../src/activity/shared.ts';
+import { windowOf } from '../../src/activity/window.policy.ts';
+import type { EndedFact } from '../../src/telemetry/events.ts';
+import { createLabels, digest, workspaceLabel } from '../../src/telemetry/labels.ts';
+import { settableClock, type SettableClock } from '../telemetry/drive.ts';
+
+const minute = 60_000;
+const keyOf = (workspaceId: string, upstream: string) => digest('key', 'activity', workspaceId, upstream);
+
+function recorderAt(
+  clock: SettableClock,
+  shared: SharedActivity = embeddedActivity,
+  maxLanes?: number,
+): Recorder {
+  return createRecorder({ clock, keyOf, shared, ...(maxLanes === undefined ? {} : { maxLanes }) });
+}
+
+const ended = (given: Partial<EndedFact> = {}): EndedFact => ({
+  outcome: 'ok',
+  code: null,
+  waitedMs: 0,
+  attempts: 1,
+  absorbed: 0,
+  durationMs: 10,
+  ...given,
+});
+
+const source = (labelOf: (id: string) => string): ActivitySource => ({
+  limits: () => [
+    {
+      upstream: 'lm',
+      requestsPerMinute: 500,
+      requestsPerDay: 10_000,
+      maxWaitMs: 45_000,
+      bucket: { group: 'g', capacity: 500, perSecond: 500 / 60 },
+    },
+  ],
+  now: () =>
+    Promise.resolve({
+      perMinute: { limit: 500, remaining: 412, resetMs: 0 },
+      perDay: null,
+      waiting: 2,
+      inFlight: 1,
+      nextSlotMs: 120,
+    }),
+  labelOf,
+  replicas: () => Promise.resolve(1),
+});
+
+/** A store that two recorders share, as Redis will be. */
+function sharedBetween(): (replica: string) => SharedActivity {
+  const published = new Map<string, Map<string, Map<number, Cell>>>();
+  return (replica) => ({
+    publish(cells) {
+      const own = published.get(replica) ?? new Map<string, Map<number, Cell>>();
+      published.set(replica, own);
+      for (const { lane, cell } of cells) {
+        const byMinute = own.get(lane) ?? new Map<number, Cell>();
+        own.set(lane, byMinute);
+        byMinute.set(cell.minute, structuredClone(cell));
+      }
+      return Promise.resolve();
+    },
+    others(lanes, fromMinute) {
+      const found = new Map<string, Cell[]>();
+      for (const lane of lanes) {
+        const cells = [...published].filter(([name]) => name !== replica);
+        found.set(
+          lane,
+          cells
+            .flatMap(([, own]) => [...(own.get(lane)?.values() ?? [])])
+            .filter((c) => c.minute >= fromMinute),
+        );
+      }
+      return Promise.resolve(found);
+    },
+    active: () =>
+      Promise.resolve(
+        [...published].filter(([name]) => name !== replica).flatMap(([, own]) => [...own.keys()]),
+      ),
+    replicas: () => Promise.resolve(published.size),
+  });
+}
+
+describe('the recorder', () => {
+  test('remembers an hour, minute by minute, and no longer', async () => {
+    const clock = settableClock();
+    const recorder = recorderAt(clock);
+    recorder.ended('acme', 'lm', ended({ waitedMs: 700 }));
+    clock.advance(30 * minute);
+    recorder.ended('acme', 'lm', ended({ waitedMs: 9_000 }));
+    const { recent } = (
+      await createActivity(
+        recorder,
+        source(() => 'other'),
+        clock,
+      ).ofWorkspace('acme', 60 * minute)
+    ).upstreams[0] ?? { recent: null };
+    expect(recent).toMatchObject({ calls: 2, held: 2, waitMs: { p50: 1_000, p95: 9_000, max: 9_000 } });
+    const count = async (minutes: number) => (await recorder.sum('acme', 'lm', minutes)).counts[0];
+    expect(await count(29)).toBe(1);
+    clock.advance(31 * minute);
+    expect(await count(60)).toBe(1);
+    clock.advance(minute * 60);
+    expect(await count(60)).toBe(0);
+  });
+
+  test('gives arrivals second by second, the running one last', async () => {
+    const clock = settableClock(Date.UTC(2026, 10, 21, 12) - 1_000);
+    const recorder = recorderAt(clock);
+    recorder.arrived('acme', 'lm', 0);
+    clock.advance(2_500);
+    recorder.arrived('acme', 'lm', 0);
+    recorder.arrived('acme', 'lm', 0);
+    expect((await recorder.arrivals('acme', 'lm')).slice(-4)).toEqual([0, 1, 0, 2]);
+    clock.advance(58_000 + 59 * minute);
+    const hour = await recorder.arrivals('acme', 'lm');
+    expect(hour).toHaveLength(3_600);
+    expect(hour.reduce((sum, n) => sum + n, 0)).toBe(2);
+  });
+
+  test('holds a bounded number of lanes, whoever calls and whoever looks', async () => {
+    const recorder = recorderAt(settableClock(), embeddedActivity, 50);
+    for (let i = 0; i < 10_000; i++) {
+      recorder.ended(`ws-${i}`, 'lm', ended());
+      await recorder.sum(`asked-${i}`, 'lm', 5);
+    }
+    expect(recorder.lanes).toBe(50);
+    expect((await recorder.sum('ws-9999', 'lm', 5)).counts[0]).toBe(1);
+    expect((await recorder.sum('ws-0', 'lm', 5)).counts[0]).toBe(0);
+  });
+
+  test('answers for all replicas, also for a workspace that only another one has seen', async () => {
+    const clock = settableClock();
+    const share = sharedBetween();
+    const configured = () => [{ workspaceId: 'acme', upstream: 'lm' }];
+    const [one, two] = ['one', 'two'].map((name) =>
+      createRecorder({ clock, keyOf, shared: share(name), configured }),
+    ) as [Recorder, Recorder];
+    one.ended('acme', 'lm', ended({ waitedMs: 40 }));
+    one.arrived('acme', 'lm', 0);
+    await one.publish();
+    expect(await two.active(60)).toEqual([{ workspaceId: 'acme', upstream: 'lm' }]);
+    two.ended('acme', 'lm', ended({ waitedMs: 2_000 }));
+    await two.publish();
+    one.ended('acme', 'lm', ended());
+    await one.publish();
+    for (const recorder of [one, two]) {
+      const sum = await recorder.sum('acme', 'lm', 5);
+      expect(sum.counts[0]).toBe(3);
+      expect((await recorder.arrivals('acme', 'lm')).at(-1)).toBe(1);
+    }
+  });
+});
+
+describe('/activity', () => {
+  const schema = z.fromJSONSchema(
+    JSON.parse(
+      readFileSync(new URL('../../docs/observability/activity.schema.json', import.meta.url), 'utf8'),
+    ) as never,
+  );
+
+  test('of a workspace and of all follow the published JSON Schema', async () => {
+    const clock = settableClock();
+    const recorder = recorderAt(clock);
+    const labels = createLabels('key', clock, { limit: 1 });
+    for (const id of ['acme', 'folded']) {
+      recorder.arrived(id, 'lm', 0);
+      recorder.throttled(id, 'lm', 'rate');
+      recorder.absorbed(id, 'lm');
+      recorder.ended(id, 'lm', ended({ outcome: 'shed', code: 'queue_full' }));
+    }
+    const activity = createActivity(
+      recorder,
+      source((id) => labels.of(id)),
+      clock,
+    );
+    const own = await activity.ofWorkspace('acme', 90_000);
+    const all = await activity.ofAll(3_600_000);
+    expect(() => schema.parse(own)).not.toThrow();
+    expect(() => schema.parse(all)).not.toThrow();
+    expect(() => schema.parse({ ...own, workspace: 'acme' })).toThrow();
+    expect(own).toMatchObject({ workspace: workspaceLabel('key', 'acme'), windowSeconds: 120 });
+    expect(all.workspaces.map(({ workspace }) => workspace)).toEqual([
+      workspaceLabel('key', 'acme'),
+      'other',
+    ]);
+    expect(JSON.stringify([own, all])).not.toMatch(/acme|folded/);
+  });
+
+  test('tells ceilings, waits, absorbed throttles, refusals and headroom', async () => {
+    const clock = settableClock();
+    const recorder = recorderAt(clock);
+    for (let second = 0; second < 60; second++) {
+      for (let n = 0; n < 5; n++) recorder.arrived('acme', 'lm', 0);
+      clock.advance(1_000);
+    }
+    recorder.absorbed('acme', 'lm');
+    recorder.ended('acme', 'lm', ended({ outcome: 'shed', code: 'wait_too_long' }));
+    const [lane] = (
+      await createActivity(
+        recorder,
+        source(() => 'other'),
+        clock,
+      ).ofWorkspace('acme', minute)
+    ).upstreams;
+    expect(lane).toMatchObject({
+      ceilings: { perMinute: { remaining: 412 } },
+      waiting: 2,
+      nextSlotMs: 120,
+      recent: { calls: 1, absorbed: 1, shed: { wait_too_long: 1 } },
+      headroom: { busiestMinute: 300, usedRatio: 0.6 },
+    });
+  });
+
+  test.each([
+    ['', 3_600_000],
+    ['window=90s', 90_000],
+    ['a=1&window=15m', 900_000],
+    ['window=1h', 3_600_000],
+    ['window=61m', null],
+    ['window=0m', null],
+    ['window=5', null],
+    ['window=-5m', null],
+    ['window=5m&window=5m', null],
+  ])('reads the window of %p as %p ms', (query, expected) => {
+    expect(windowOf(query)).toBe(expected);
+  });
+
+  test('an empty cell has no waits', () => {
+    expect(emptyCell(1).counts.every((n) => n === 0)).toBe(true);
+  });
+});
