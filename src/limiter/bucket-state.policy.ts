@@ -7,6 +7,14 @@ import type { LaneKey } from './limiter.ts';
 import { createMeter, type Meter, type MeterMark } from './meter.policy.ts';
 import { SortedNames } from './sorted.policy.ts';
 
+/** Sequence numbers stay below this; an order is `urgency * orderUnit + sequence`. */
+export const orderUnit = 2 ** 48;
+/**
+ * A new bucket counts from its time on, this many numbers per millisecond: a store that lost everything gives its
+ * first newcomers later places than the tickets that are about to be entered again. Fits below `orderUnit` until 2109.
+ */
+export const sequencePerMs = 64;
+
 /** A call in its lane; keeps its place (`order`) over resends. */
 export interface Ticket {
   readonly id: string;
@@ -71,6 +79,8 @@ export interface Bucket {
   readonly ready: Map<string, SortedNames>;
   /** Sleeping lanes by waking time. */
   readonly asleep: SortedNames;
+  /** Lanes with nothing waiting, in flight or asleep, by start tag. */
+  readonly idle: SortedNames;
   /** Replicas by the time they were last heard of. */
   readonly replicas: SortedNames;
   learn: boolean;
@@ -101,6 +111,7 @@ export function createBucket(): Bucket {
     expiries: new SortedNames(),
     ready: new Map(),
     asleep: new SortedNames(),
+    idle: new SortedNames(),
     replicas: new SortedNames(),
     learn: true,
     probe: 0,

@@ -6,6 +6,11 @@ import { costEntries, type Bucket, type Lane, type Lease, type Ticket } from './
 import type { Admission } from './limiter.ts';
 import { SortedNames } from './sorted.policy.ts';
 
+/** What one pump may still do: sweeping, waking, passing over and granting count one each. */
+export interface Budget {
+  left: number;
+}
+
 export function laneFor(bucket: Bucket, admission: Admission): Lane {
   let lane = bucket.lanes.get(admission.lane);
   if (lane === undefined) {
@@ -79,6 +84,11 @@ export function refreshReadiness(bucket: Bucket, lane: Lane): void {
   if (lane.readyAs === null) lane.start = Math.max(lane.start, bucket.virtual);
   if (lane.readyAs !== null && lane.readyAs !== readyAs) bucket.ready.get(lane.readyAs)?.delete(lane.key);
   lane.readyAs = readyAs;
+  if (lane.line.size === 0 && lane.inFlight === 0 && lane.asleepUntil === 0) {
+    bucket.idle.set(lane.key, lane.start);
+  } else {
+    bucket.idle.delete(lane.key);
+  }
   if (readyAs === null) return;
   let lanes = bucket.ready.get(readyAs);
   if (lanes === undefined) {
@@ -88,17 +98,24 @@ export function refreshReadiness(bucket: Bucket, lane: Lane): void {
   lanes.set(lane.key, lane.start);
 }
 
-export function forgetIdleLane(bucket: Bucket, lane: Lane): void {
-  if (lane.line.size > 0 || lane.inFlight > 0 || lane.asleepUntil > 0) return;
-  if (lane.start <= bucket.virtual) bucket.lanes.delete(lane.key);
+/** Forgets lanes that a newcomer would equal, at most `most` of them. */
+export function forgetIdleLanes(bucket: Bucket, most: number): void {
+  for (let left = most; left > 0; left -= 1) {
+    const first = bucket.idle.first();
+    if (first === undefined || first.score > bucket.virtual) return;
+    bucket.idle.delete(first.name);
+    bucket.lanes.delete(first.name);
+  }
 }
 
-export function wakeLanes(bucket: Bucket, now: number): void {
+/** Wakes lanes whose time has come, as far as the budget goes. */
+export function wakeLanes(bucket: Bucket, budget: Budget, now: number): void {
   for (
     let first = bucket.asleep.first();
-    first !== undefined && first.score <= now;
+    first !== undefined && first.score <= now && budget.left > 0;
     first = bucket.asleep.first()
   ) {
+    budget.left -= 1;
     bucket.asleep.delete(first.name);
     const lane = bucket.lanes.get(first.name);
     if (lane === undefined) continue;

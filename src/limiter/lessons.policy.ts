@@ -3,7 +3,7 @@
  * arithmetic of a single meter is in `meter.policy.ts`.
  */
 import type { Costs, Feedback } from '../call.ts';
-import { meterOf, type Bucket, type Lane, type Lease } from './bucket-state.policy.ts';
+import { meterOf, sequencePerMs, type Bucket, type Lane, type Lease } from './bucket-state.policy.ts';
 import type { Admission } from './limiter.ts';
 import { applySetting, learnMeter, markAnswered, refund, refused } from './meter.policy.ts';
 
@@ -16,7 +16,10 @@ export interface TimedLesson {
 
 export function applySettings(bucket: Bucket, admission: Admission, now: number): void {
   const { setting } = admission;
-  if (bucket.sequence === 0) bucket.opened = setting.probe <= 0;
+  if (bucket.sequence === 0) {
+    bucket.opened = setting.probe <= 0;
+    bucket.sequence = Math.floor(now) * sequencePerMs;
+  }
   bucket.learn = setting.learn;
   bucket.probe = setting.probe;
   for (const stated of setting.meters)

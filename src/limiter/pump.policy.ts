@@ -12,7 +12,7 @@ import {
   type Lease,
   type Ticket,
 } from './bucket-state.policy.ts';
-import { confirm, dequeue, refreshReadiness, wakeLanes } from './lanes.policy.ts';
+import { confirm, dequeue, refreshReadiness, wakeLanes, type Budget } from './lanes.policy.ts';
 import { answer } from './lessons.policy.ts';
 import { quietGapMs, roomInMs, take, type MeterMark } from './meter.policy.ts';
 
@@ -20,6 +20,11 @@ import { quietGapMs, roomInMs, take, type MeterMark } from './meter.policy.ts';
 export const probeDoublingMs = 250;
 /** A replica not heard of for this long is dead: its waiting tickets are passed over. Milliseconds. */
 export const replicaLifeMs = 5_000;
+/**
+ * Leases swept, lanes woken, tickets passed over and grants of one pump at most: one transition of a store shared by
+ * many buckets stays short. What is left is done by the next pump, which is due at once.
+ */
+export const mostPerPump = 64;
 
 /** A grant on its way to the replica that holds the ticket. */
 export interface Granted {
@@ -37,24 +42,27 @@ export interface Effects {
 }
 
 export function pump(bucket: Bucket, now: number): Effects {
-  sweepLeases(bucket, now);
-  wakeLanes(bucket, now);
+  const budget: Budget = { left: mostPerPump };
+  sweepLeases(bucket, budget, now);
+  wakeLanes(bucket, budget, now);
   const grants: Granted[] = [];
   let nextAt = soonest(bucket.asleep.first()?.score ?? null, bucket.expiries.first()?.score ?? null);
   if (bucket.waiting === 0) return { grants, nextAt: null };
   if (bucket.closedUntil > now) return { grants, nextAt: bucket.closedUntil };
   const blocked = new Set<string>();
   for (;;) {
+    if (budget.left <= 0) return { grants, nextAt: now };
     const probeAt = probeTime(bucket, now);
     if (probeAt > now) return { grants, nextAt: soonest(nextAt, probeAt) };
-    const head = nextHead(bucket, blocked, now);
-    if (head === null) return { grants, nextAt };
+    const head = nextHead(bucket, blocked, budget, now);
+    if (head === null) return { grants, nextAt: budget.left > 0 ? nextAt : now };
     const inMs = room(bucket, head.ticket, now);
     if (inMs > 0) {
       blocked.add(head.ticket.callClass);
       nextAt = soonest(nextAt, now + inMs);
       continue;
     }
+    budget.left -= 1;
     grants.push(grant(bucket, head.lane, head.ticket, now));
   }
 }
@@ -63,9 +71,10 @@ export function pump(bucket: Bucket, now: number): Effects {
 function nextHead(
   bucket: Bucket,
   blocked: ReadonlySet<string>,
+  budget: Budget,
   now: number,
 ): { lane: Lane; ticket: Ticket } | null {
-  for (;;) {
+  while (budget.left > 0) {
     let best: { name: string; score: number } | undefined;
     for (const [callClass, lanes] of bucket.ready) {
       const first = lanes.first();
@@ -83,8 +92,19 @@ function nextHead(
     const ticket = lane === undefined ? undefined : bucket.tickets.get(lane.line.first()?.name ?? '');
     if (lane === undefined || ticket === undefined) return null;
     if (isAlive(bucket, ticket.replica, now)) return { lane, ticket };
+    budget.left -= 1;
     dequeue(bucket, lane, ticket);
     bucket.tickets.delete(ticket.id);
+  }
+  return null;
+}
+
+/** Forgets replicas that are dead, at most `most` of them: unknown is as dead as silent. */
+export function forgetDeadReplicas(bucket: Bucket, most: number, now: number): void {
+  for (let left = most; left > 0; left -= 1) {
+    const first = bucket.replicas.first();
+    if (first === undefined || first.score + replicaLifeMs >= now) return;
+    bucket.replicas.delete(first.name);
   }
 }
 
@@ -142,12 +162,13 @@ function probeTime(bucket: Bucket, now: number): number {
   return bucket.probingSince + (steps + 1) * probeDoublingMs;
 }
 
-function sweepLeases(bucket: Bucket, now: number): void {
+function sweepLeases(bucket: Bucket, budget: Budget, now: number): void {
   for (
     let first = bucket.expiries.first();
-    first !== undefined && first.score <= now;
+    first !== undefined && first.score <= now && budget.left > 0;
     first = bucket.expiries.first()
   ) {
+    budget.left -= 1;
     const lease = bucket.leases.get(first.name);
     const lane = lease === undefined ? undefined : bucket.lanes.get(lease.ticket.lane);
     if (lease === undefined || lane === undefined) {

@@ -11,13 +11,13 @@
  * (4), weighted shares (5), a grant as soon as there is room (6), a refusal leaves no trace (11).
  * Refuses to own: time, sockets, deadlines of callers, ceilings (they are charged by the sender).
  */
-import { createBucket, type Bucket, type Lane, type Ticket } from './bucket-state.policy.ts';
+import { createBucket, orderUnit, type Bucket, type Lane, type Ticket } from './bucket-state.policy.ts';
 import { forecastAt } from './forecast.policy.ts';
 import {
   confirm,
   dequeue,
   enqueue,
-  forgetIdleLane,
+  forgetIdleLanes,
   laneFor,
   refreshReadiness,
   sleep,
@@ -32,11 +32,17 @@ import {
   type TimedLesson,
 } from './lessons.policy.ts';
 import type { Admission, Settlement } from './limiter.ts';
-import { end, forget, pump, type Effects, type Granted } from './pump.policy.ts';
+import {
+  end,
+  forget,
+  forgetDeadReplicas,
+  mostPerPump,
+  pump,
+  type Effects,
+  type Granted,
+} from './pump.policy.ts';
 
 export type { Effects, Granted, TimedLesson };
-
-const orderUnit = 2 ** 48;
 
 export type AdmitResult =
   | {
@@ -77,7 +83,7 @@ export function admit(
     id: admission.ticket,
     lane: admission.lane,
     replica,
-    order: admission.order ?? admission.urgency * orderUnit + ++bucket.sequence,
+    order: placeOf(bucket, admission),
     callClass: admission.callClass,
     costs: admission.costs,
     leaseMs: admission.leaseMs,
@@ -87,6 +93,16 @@ export function admit(
   enqueue(bucket, lane, ticket);
   const effects = merge(before, pump(bucket, now));
   return { ...standing(bucket, ticket, now), effects };
+}
+
+/**
+ * The place at the end of the ticket's urgency, or the one it had before the store lost it; whoever comes later then
+ * stands behind it.
+ */
+function placeOf(bucket: Bucket, admission: Admission): number {
+  if (admission.order === null) return admission.urgency * orderUnit + ++bucket.sequence;
+  bucket.sequence = Math.max(bucket.sequence, admission.order % orderUnit);
+  return admission.order;
 }
 
 function standing(bucket: Bucket, ticket: Ticket, now: number): AdmitResult {
@@ -231,7 +247,8 @@ export function tick(bucket: Bucket, replica: string, leases: readonly string[],
     lease.expiresAt = now + lease.ticket.leaseMs;
     bucket.expiries.set(token, lease.expiresAt);
   }
-  for (const lane of bucket.lanes.values()) forgetIdleLane(bucket, lane);
+  forgetDeadReplicas(bucket, mostPerPump, now);
+  forgetIdleLanes(bucket, mostPerPump);
   return pump(bucket, now);
 }
 
