@@ -1,0 +1,38 @@
+/** Time that moves only when a test says so. Timers fire in order of their time. */
+import type { Clock } from '../../src/clock.ts';
+
+export interface FakeClock extends Clock {
+  /** Moves time and fires what is due; what fires sees its own instant. */
+  advance(ms: number): void;
+  readonly waiting: number;
+}
+
+export function fakeClock(startMs = 0, epochMs = Date.UTC(2026, 0, 1)): FakeClock {
+  let time = startMs;
+  let timers: { at: number; run: () => void }[] = [];
+  return {
+    now: () => epochMs + time - startMs,
+    monotonic: () => time,
+    after(delayMs, run) {
+      const timer = { at: time + Math.max(0, Math.ceil(delayMs)), run };
+      timers.push(timer);
+      return () => {
+        timers = timers.filter((other) => other !== timer);
+      };
+    },
+    advance(ms) {
+      const end = time + ms;
+      for (;;) {
+        const due = timers.filter(({ at }) => at <= end).sort((a, b) => a.at - b.at)[0];
+        if (due === undefined) break;
+        timers = timers.filter((other) => other !== due);
+        time = Math.max(time, due.at);
+        due.run();
+      }
+      time = end;
+    },
+    get waiting() {
+      return timers.length;
+    },
+  };
+}
