@@ -1,0 +1,150 @@
+/**
+ * The connections of one upstream.
+ *
+ * Owns: pools, address checks and certificate authorities. Refuses to own: what is sent over them. Keeps: the address
+ * that was checked is the address that is connected to, for names and literals, http and https alike; one denied answer
+ * of a resolver refuses them all; the host name stays what certificate and SNI are checked against.
+ */
+import { promises as dns } from 'node:dns';
+import type { LookupAddress } from 'node:dns';
+import { readFileSync } from 'node:fs';
+import http from 'node:http';
+import https from 'node:https';
+import { Socket, isIP } from 'node:net';
+import type { LookupFunction } from 'node:net';
+import type { Duplex } from 'node:stream';
+import { getCACertificates } from 'node:tls';
+import type { Clock } from '../clock.ts';
+import type { UpstreamSettings } from '../config/settings.ts';
+import { isPublicAddress } from '../target/address.policy.ts';
+import { AddressDeniedError } from './transport-error.ts';
+
+/** All addresses of a name. */
+export type Resolve = (hostname: string) => Promise<readonly LookupAddress[]>;
+
+export interface AgentPorts {
+  readonly clock: Clock;
+  /** Replaces the system's resolver. */
+  readonly resolve?: Resolve;
+}
+
+/** A pool of connections. */
+export type Pool = http.Agent | https.Agent;
+
+export interface Agents {
+  /** The pool for `scheme://host:port`. */
+  forOrigin(origin: string): Pool;
+  /** Destroys every connection, busy ones included. */
+  close(): void;
+}
+
+/** Longest time for resolving a name, milliseconds. */
+const resolveWithinMs = 5000;
+
+const systemResolve: Resolve = (hostname) => dns.lookup(hostname, { all: true, order: 'verbatim' });
+
+type AddressCheck = (address: string) => boolean;
+
+/** Node hands options that its types do not list on to `net.connect`; these two are documented there. */
+type PoolOptions = http.AgentOptions & { readonly lookup: LookupFunction; readonly noDelay: boolean };
+
+/** Builds both pools of an upstream; reads `caFile` now, so that a wrong path stops the start and not a call. */
+export function createAgents(
+  settings: Pick<UpstreamSettings, 'allowPrivateAddresses' | 'maxSockets' | 'caFile'>,
+  { clock, resolve = systemResolve }: AgentPorts,
+): Agents {
+  const { allowPrivateAddresses, maxSockets, caFile } = settings;
+  const allowed: AddressCheck = allowPrivateAddresses ? () => true : isPublicAddress;
+  const options: PoolOptions = {
+    keepAlive: true,
+    // The most recently used connection is the least likely to have been closed by the other side.
+    scheduling: 'lifo',
+    maxSockets,
+    maxFreeSockets: maxSockets,
+    noDelay: true,
+    lookup: guardedLookup(resolve, allowed, clock),
+  };
+  const plain = new GuardedHttpAgent(options, allowed);
+  const secure = new GuardedHttpsAgent(
+    caFile === null
+      ? options
+      : { ...options, ca: [...getCACertificates('default'), readFileSync(caFile, 'utf8')] },
+    allowed,
+  );
+  return {
+    forOrigin: (origin) => (origin.startsWith('https:') ? secure : plain),
+    close() {
+      plain.destroy();
+      secure.destroy();
+    },
+  };
+}
+
+type Connected = (error: Error | null, stream: Duplex) => void;
+
+/** A resolver is never asked about a literal, so literals are checked where connections are made. */
+function isDeniedLiteral(host: string | null | undefined, allowed: AddressCheck): boolean {
+  const literal = (host ?? '').replace(/^\[|\]$/g, '');
+  return isIP(literal) !== 0 && !allowed(literal);
+}
+
+/** Through the callback and never by throwing: a pool also connects from socket events, where nobody would catch it. */
+function refuse(connected: Connected | undefined): undefined {
+  connected?.(new AddressDeniedError(), new Socket());
+}
+
+class GuardedHttpAgent extends http.Agent {
+  readonly #allowed: AddressCheck;
+
+  constructor(options: http.AgentOptions, allowed: AddressCheck) {
+    super(options);
+    this.#allowed = allowed;
+  }
+
+  override createConnection(
+    options: http.ClientRequestArgs,
+    connected?: Connected,
+  ): Duplex | null | undefined {
+    if (!isDeniedLiteral(options.host, this.#allowed)) return super.createConnection(options, connected);
+    return refuse(connected);
+  }
+}
+
+class GuardedHttpsAgent extends https.Agent {
+  readonly #allowed: AddressCheck;
+
+  constructor(options: https.AgentOptions, allowed: AddressCheck) {
+    super(options);
+    this.#allowed = allowed;
+  }
+
+  override createConnection(options: https.RequestOptions, connected?: Connected): Duplex | null | undefined {
+    if (!isDeniedLiteral(options.host, this.#allowed)) return super.createConnection(options, connected);
+    return refuse(connected);
+  }
+}
+
+/** `net.connect` asks for one address or, for happy eyeballs, for all; both get only what was checked. */
+function guardedLookup(resolve: Resolve, allowed: AddressCheck, clock: Clock): LookupFunction {
+  return (hostname, options, callback) => {
+    const fail = (error: Error): void => callback(error, '', 0);
+    resolveInTime(resolve, hostname, clock).then((addresses) => {
+      const usable = addresses.filter(({ family }) => !options.family || options.family === family);
+      const [first] = usable;
+      if (first === undefined) fail(new Error('the name has no address'));
+      else if (!addresses.every(({ address }) => allowed(address))) fail(new AddressDeniedError());
+      else if (options.all === true) callback(null, [...usable]);
+      else callback(null, first.address, first.family);
+    }, fail);
+  };
+}
+
+function resolveInTime(resolve: Resolve, hostname: string, clock: Clock): Promise<readonly LookupAddress[]> {
+  return new Promise((settle, reject) => {
+    const cancel = clock.after(resolveWithinMs, () => reject(new Error('the name was not resolved in time')));
+    const end = (): void => cancel();
+    const answered = resolve(hostname);
+    answered.then(settle, reject);
+    answered.then(end, end);
+  });
+}

@@ -1,0 +1,177 @@
+/**
+ * The one way to an upstream, and the one user of http-proxy-middleware.
+ *
+ * Owns: handing a prepared request to the proxy, and the single resend on a stale connection. Refuses to own: what is
+ * sent (fields, path and body come finished), streaming the answer to the client, every decision about throttling.
+ * Keeps: the proxy sees stand-ins instead of the client's request and response, and may neither choose fields, follow
+ * redirects, answer errors nor set timers; a call is written twice only if it is idempotent and was not answered.
+ */
+import type { IncomingMessage, ServerResponse } from 'node:http';
+import { createProxyMiddleware } from 'http-proxy-middleware';
+import type { Options } from 'http-proxy-middleware';
+import { LRUCache } from 'lru-cache';
+import type { UpstreamAnswer } from '../call.ts';
+import type { Clock } from '../clock.ts';
+import type { UpstreamTimeouts } from '../config/settings.ts';
+import type { Pool } from './agents.ts';
+import { Exchange } from './exchange.ts';
+import type { OutgoingFields } from './fields.policy.ts';
+import { BufferedBody, RequestStandIn } from './stand-ins.ts';
+import type { ResponseStandIn } from './stand-ins.ts';
+import { TransportError } from './transport-error.ts';
+
+export { TransportError } from './transport-error.ts';
+export type { ExchangePhase, TransportFault } from './transport-error.ts';
+
+export interface TransportAttempt {
+  /** `scheme://host[:port]` of the route. */
+  readonly origin: string;
+  readonly method: string;
+  /** Raw, starting with `/`. */
+  readonly pathAndQuery: string;
+  /** Complete fields, `host` and `content-length` included. */
+  readonly fields: OutgoingFields;
+  readonly body: Buffer | null;
+  readonly agent: Pool;
+  readonly timeouts: UpstreamTimeouts;
+  /** Ends the exchange at once, in every phase, body included. */
+  readonly signal: AbortSignal;
+  /** True allows one immediate resend when a reused connection turns out to be closed; only for idempotent calls. */
+  readonly mayResend: boolean;
+  /** Called once, when the request's bytes go out for the first time. Must not throw. */
+  readonly onSent?: () => void;
+}
+
+export interface Transport {
+  /**
+   * Resolves when the answer's head has arrived; its body must be read or destroyed by the caller. Limits and the
+   * signal go on to hold while it is read: a cut body is destroyed with an error and never ends cleanly.
+   *
+   * @throws TransportError always, and nothing else
+   */
+  send(attempt: TransportAttempt): Promise<UpstreamAnswer>;
+  /** Cuts every exchange that is still going on. */
+  close(): void;
+}
+
+/** Of an origin what the proxy needs, taken apart once. */
+interface PreparedOrigin {
+  readonly protocol: string;
+  readonly host: string;
+  readonly hostname: string;
+  readonly port: string;
+}
+
+/** One request on its way through the proxy; found again by its stand-in. */
+interface Passage {
+  readonly attempt: TransportAttempt;
+  readonly target: PreparedOrigin;
+  readonly exchange: Exchange;
+}
+
+/** Origins under a wildcard are many; parsing one again costs a microsecond. */
+const maxPreparedOrigins = 1000;
+
+export function createTransport({ clock }: { readonly clock: Clock }): Transport {
+  const passages = new WeakMap<object, Passage>();
+  const live = new Set<Exchange>();
+  const origins = new LRUCache<string, PreparedOrigin>({ max: maxPreparedOrigins });
+  const proxy = createProxyMiddleware(proxyOptions(passages));
+
+  const onOver = (exchange: Exchange): boolean => live.delete(exchange);
+
+  const start = (attempt: TransportAttempt, onSent: (() => void) | null): Exchange => {
+    const { method, timeouts, signal } = attempt;
+    const exchange = new Exchange(clock, { method, timeouts, signal, onSent, onOver });
+    if (exchange.isOver) return exchange;
+    live.add(exchange);
+    const request = new RequestStandIn(method, attempt.fields);
+    passages.set(request, { attempt, target: prepared(origins, attempt.origin), exchange });
+    const onError = (error: unknown): void => exchange.onError(error);
+    // The proxy's promise would end with the response it was given; what fails before that comes to its `next`.
+    proxy(asRequest(request), asResponse(exchange.response), onError).catch(onError);
+    return exchange;
+  };
+
+  return {
+    async send(attempt) {
+      const startedAt = clock.monotonic();
+      const first = start(attempt, attempt.onSent ?? null);
+      try {
+        return await first.answer;
+      } catch (error) {
+        if (!attempt.mayResend || !wasStale(error, first)) throw error;
+        dropIdle(attempt.agent, prepared(origins, attempt.origin));
+        const totalMs = attempt.timeouts.totalMs - (clock.monotonic() - startedAt);
+        return await start({ ...attempt, timeouts: { ...attempt.timeouts, totalMs } }, null).answer;
+      }
+    },
+    close() {
+      for (const exchange of live) exchange.abort();
+    },
+  };
+}
+
+/** A kept-alive connection that the upstream had closed before it read anything: reset, and not one byte of answer. */
+function wasStale(error: unknown, exchange: Exchange): boolean {
+  return (
+    error instanceof TransportError &&
+    error.kind === 'reset' &&
+    error.phase === 'sent' &&
+    error.reusedSocket &&
+    exchange.unanswered
+  );
+}
+
+/** What closed one idle connection has probably closed its neighbours; the resend must not find another of them. */
+function dropIdle(agent: Pool, origin: PreparedOrigin): void {
+  const name = `${origin.hostname}:${origin.port}:`;
+  for (const [key, sockets] of Object.entries(agent.freeSockets)) {
+    if (!key.startsWith(name)) continue;
+    for (const socket of sockets ?? []) socket.destroy();
+  }
+}
+
+function prepared(origins: LRUCache<string, PreparedOrigin>, origin: string): PreparedOrigin {
+  const known = origins.get(origin);
+  if (known !== undefined) return known;
+  const url = new URL(origin);
+  const hostname = url.hostname.replace(/^\[|\]$/g, '');
+  const port = url.port === '' ? (url.protocol === 'https:' ? '443' : '80') : url.port;
+  const target: PreparedOrigin = Object.freeze({ protocol: url.protocol, host: hostname, hostname, port });
+  origins.set(origin, target);
+  return target;
+}
+
+/** Built once. Per attempt only the router's copy of the options changes. */
+function proxyOptions(passages: WeakMap<object, Passage>): Options {
+  const exchangeOf = (request: object | undefined): Exchange | undefined =>
+    request === undefined ? undefined : passages.get(request)?.exchange;
+  return {
+    // Its default plugins answer errors with host and URL, and log every answer.
+    ejectPlugins: true,
+    selfHandleResponse: true,
+    followRedirects: false,
+    xfwd: false,
+    plugins: [
+      (server) => {
+        server.on('proxyReq', (outgoing, request) => exchangeOf(request)?.onRequest(outgoing));
+        server.on('proxyRes', (answer, request) => exchangeOf(request)?.onAnswer(answer));
+        server.on('error', (error, request) => exchangeOf(request)?.onError(error));
+        server.on('econnreset', (error, request) => exchangeOf(request)?.onError(error));
+      },
+    ],
+    router(request, _response, options) {
+      const passage = passages.get(request);
+      if (passage === undefined || passage.exchange.isOver) throw new Error('the attempt is over');
+      options.agent = passage.attempt.agent;
+      options.buffer = new BufferedBody(passage.attempt.body);
+      return passage.target;
+    },
+    pathRewrite: (_path, request) => passages.get(request)?.attempt.pathAndQuery,
+  };
+}
+
+/* The proxy's types ask for Node's classes; its code touches the members that the stand-ins have (wire tests hold it). */
+const asRequest = (standIn: RequestStandIn): IncomingMessage => standIn as unknown as IncomingMessage;
+const asResponse = (standIn: ResponseStandIn): ServerResponse => standIn as unknown as ServerResponse;

@@ -1,0 +1,138 @@
+/**
+ * An upstream without a mind of its own: it records the bytes that arrive and sends the bytes that a test scripts.
+ * Plain TCP, so that it can do what no HTTP server library would.
+ */
+import { createServer } from 'node:net';
+import type { Server, Socket } from 'node:net';
+import { createServer as createTlsServer } from 'node:tls';
+import { once } from 'node:events';
+
+/** One accepted connection, as the script sees it. */
+export interface RawConnection {
+  readonly socket: Socket;
+  /** 0 for the first connection of this upstream. */
+  readonly number: number;
+  /** Everything received so far, one character per byte. */
+  received(): string;
+  /** Resolves when what was received satisfies the predicate. */
+  until(predicate: (received: string) => boolean): Promise<string>;
+  /** Resolves when `count` requests whose heads and announced bodies are complete have arrived. */
+  requests(count: number): Promise<string>;
+  /** Writes bytes (one per character). */
+  send(text: string): void;
+}
+
+export type Script = (connection: RawConnection) => void | Promise<void>;
+
+export interface RawUpstream {
+  readonly port: number;
+  readonly origin: string;
+  readonly connections: readonly RawConnection[];
+  /** Open connections at this moment. */
+  open(): number;
+  /** Resolves when no connection is open. */
+  allClosed(): Promise<void>;
+  close(): Promise<void>;
+}
+
+export interface RawUpstreamOptions {
+  readonly tls?: { readonly key: string; readonly cert: string };
+}
+
+/** Starts an upstream on a free port of 127.0.0.1. */
+export async function rawUpstream(script: Script, { tls }: RawUpstreamOptions = {}): Promise<RawUpstream> {
+  const connections: RawConnection[] = [];
+  const sockets = new Set<Socket>();
+  const waiting = new Set<() => void>();
+  const accept = (socket: Socket): void => {
+    sockets.add(socket);
+    // Resets are what tests provoke; the transport's side of them is what is asserted.
+    socket.on('error', () => {});
+    socket.on('close', () => {
+      sockets.delete(socket);
+      for (const look of waiting) look();
+    });
+    const connection = rawConnection(socket, connections.length);
+    connections.push(connection);
+    Promise.resolve(script(connection)).catch(() => socket.destroy());
+  };
+  const server: Server = tls === undefined ? createServer(accept) : createTlsServer({ ...tls }, accept);
+  server.listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  const address = server.address();
+  if (address === null || typeof address === 'string') throw new Error('not listening on a port');
+  return {
+    port: address.port,
+    origin: `http${tls === undefined ? '' : 's'}://127.0.0.1:${address.port}`,
+    connections,
+    open: () => sockets.size,
+    allClosed: () =>
+      new Promise((resolve) => {
+        const look = (): void => {
+          if (sockets.size > 0) return;
+          waiting.delete(look);
+          resolve();
+        };
+        waiting.add(look);
+        look();
+      }),
+    async close() {
+      for (const socket of sockets) socket.destroy();
+      server.close();
+      await once(server, 'close');
+    },
+  };
+}
+
+function rawConnection(socket: Socket, number: number): RawConnection {
+  const chunks: Buffer[] = [];
+  const looks = new Set<() => void>();
+  const received = (): string => Buffer.concat(chunks).toString('latin1');
+  socket.on('data', (chunk: Buffer) => {
+    chunks.push(chunk);
+    for (const look of looks) look();
+  });
+  const until = (predicate: (text: string) => boolean): Promise<string> =>
+    new Promise((resolve) => {
+      const look = (): void => {
+        const text = received();
+        if (!predicate(text)) return;
+        looks.delete(look);
+        resolve(text);
+      };
+      looks.add(look);
+      look();
+    });
+  return {
+    socket,
+    number,
+    received,
+    until,
+    requests: (count) => until((text) => completeRequests(text) >= count),
+    send: (text) => void socket.write(text, 'latin1'),
+  };
+}
+
+/** How many requests with `content-length` framing (or none) these bytes hold completely. */
+export function completeRequests(text: string): number {
+  let rest = text;
+  for (let count = 0; ; count++) {
+    const headEnd = rest.indexOf('\r\n\r\n');
+    if (headEnd === -1) return count;
+    const length = Number(/\r\ncontent-length: (\d+)/i.exec(rest.slice(0, headEnd))?.[1] ?? 0);
+    const end = headEnd + 4 + length;
+    if (rest.length < end) return count;
+    rest = rest.slice(end);
+  }
+}
+
+/** Answers every request on a connection with the same bytes. */
+export const answering =
+  (answer: string): Script =>
+  async (connection) => {
+    for (let count = 1; ; count++) {
+      await connection.requests(count);
+      if (connection.socket.destroyed) return;
+      connection.send(answer);
+    }
+  };

@@ -1,0 +1,71 @@
+/** One transport, one upstream and what a test needs to send between them; closed with `close`. */
+import type { Readable } from 'node:stream';
+import { systemClock } from '../../src/clock.ts';
+import type { Clock } from '../../src/clock.ts';
+import { createAgents } from '../../src/dispatch/agents.ts';
+import type { Agents } from '../../src/dispatch/agents.ts';
+import { TransportError, createTransport } from '../../src/dispatch/transport.ts';
+import type { Transport, TransportAttempt } from '../../src/dispatch/transport.ts';
+import { rawUpstream } from './raw-upstream.ts';
+import type { RawUpstream, Script } from './raw-upstream.ts';
+
+export interface SendingWorld {
+  readonly upstream: RawUpstream;
+  readonly transport: Transport;
+  readonly agents: Agents;
+  /** An attempt with harmless values for all that a test leaves out. */
+  attempt(changes?: Partial<TransportAttempt>): TransportAttempt;
+  send(changes?: Partial<TransportAttempt>): ReturnType<Transport['send']>;
+  close(): Promise<void>;
+}
+
+export const patient = { connectMs: 20_000, headMs: 20_000, idleMs: 20_000, totalMs: 25_000 };
+
+export async function sendingWorld(script: Script, clock: Clock = systemClock): Promise<SendingWorld> {
+  const upstream = await rawUpstream(script);
+  const settings = { allowPrivateAddresses: true, maxSockets: 64, caFile: null };
+  const agents = createAgents(settings, { clock });
+  const transport = createTransport({ clock });
+  const attempt = (changes: Partial<TransportAttempt> = {}): TransportAttempt => ({
+    origin: upstream.origin,
+    method: 'GET',
+    pathAndQuery: '/',
+    fields: { host: 'upstream.test' },
+    body: null,
+    agent: agents.forOrigin(upstream.origin),
+    timeouts: patient,
+    signal: new AbortController().signal,
+    mayResend: false,
+    ...changes,
+  });
+  return {
+    upstream,
+    transport,
+    agents,
+    attempt,
+    send: (changes) => transport.send(attempt(changes)),
+    async close() {
+      transport.close();
+      agents.close();
+      await upstream.close();
+    },
+  };
+}
+
+/** A body's bytes, one character each; rejects with what cut it. */
+export async function text(body: Readable): Promise<string> {
+  let all = '';
+  for await (const chunk of body) all += Buffer.from(chunk).toString('latin1');
+  return all;
+}
+
+/** The error of a sending that must fail. */
+export async function failure(sending: Promise<unknown>): Promise<TransportError> {
+  try {
+    await sending;
+  } catch (error) {
+    if (error instanceof TransportError) return error;
+    throw error;
+  }
+  throw new Error('it did not fail');
+}

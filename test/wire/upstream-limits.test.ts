@@ -1,0 +1,437 @@
+import { afterEach, describe, expect, test } from '@jest/globals';
+import type { Clock } from '../../src/clock.ts';
+import { discard, readBounded } from '../../src/dispatch/answer-body.ts';
+import { bodyError } from '../../src/dispatch/transport-error.ts';
+import { answering } from '../support/raw-upstream.ts';
+import type { Script } from '../support/raw-upstream.ts';
+import { failure, sendingWorld, text } from '../support/sending.ts';
+import type { SendingWorld } from '../support/sending.ts';
+
+const ok = 'HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok';
+const head = 'HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n';
+const limits = { connectMs: 1000, headMs: 2000, idleMs: 4000, totalMs: 60_000 };
+
+/** Time that moves when a test says so; sockets stay real. */
+class ManualClock implements Clock {
+  #now = 0;
+  readonly #timers = new Map<symbol, { readonly at: number; readonly run: () => void }>();
+
+  get pending(): number {
+    return this.#timers.size;
+  }
+  now(): number {
+    return this.#now;
+  }
+  monotonic(): number {
+    return this.#now;
+  }
+  after(delayMs: number, run: () => void): () => void {
+    const id = Symbol();
+    this.#timers.set(id, { at: this.#now + Math.max(0, delayMs), run });
+    return () => void this.#timers.delete(id);
+  }
+  advance(ms: number): void {
+    const end = this.#now + ms;
+    for (;;) {
+      const [next] = [...this.#timers]
+        .filter(([, { at }]) => at <= end)
+        .toSorted(([, a], [, b]) => a.at - b.at);
+      if (next === undefined) break;
+      this.#timers.delete(next[0]);
+      this.#now = next[1].at;
+      next[1].run();
+    }
+    this.#now = end;
+  }
+}
+
+const worlds: SendingWorld[] = [];
+const clocks: ManualClock[] = [];
+const world = async (script: Script): Promise<{ opened: SendingWorld; clock: ManualClock }> => {
+  const clock = new ManualClock();
+  const opened = await sendingWorld(script, clock);
+  worlds.push(opened);
+  clocks.push(clock);
+  return { opened, clock };
+};
+afterEach(async () => {
+  for (const opened of worlds.splice(0)) await opened.close();
+  for (const clock of clocks.splice(0)) expect(clock.pending).toBe(0);
+});
+
+/** Waits for a condition of the sockets, in turns of the event loop. */
+const eventually = async (condition: () => boolean): Promise<void> => {
+  while (!condition()) await new Promise((resolve) => setTimeout(resolve, 2));
+};
+const pulse = (): Promise<void> => new Promise((resolve) => setTimeout(resolve, 20));
+
+/** Follows a promise without waiting for it. */
+function watch(promise: Promise<unknown>): { done: boolean; error: unknown } {
+  const state: { done: boolean; error: unknown } = { done: false, error: null };
+  promise.then(
+    () => (state.done = true),
+    (error: unknown) => {
+      state.done = true;
+      state.error = error;
+    },
+  );
+  return state;
+}
+
+describe('limits', () => {
+  test('a pool that gives no connection ends the call at the connect limit, never sent', async () => {
+    const { opened, clock } = await world(async (connection) => {
+      await connection.requests(1);
+    });
+    opened.agents.forOrigin(opened.upstream.origin).maxSockets = 1;
+    const aborter = new AbortController();
+    const first = watch(opened.send({ timeouts: { ...limits, headMs: 50_000 }, signal: aborter.signal }));
+    await eventually(() => opened.upstream.connections[0]?.received().includes('\r\n\r\n') === true);
+    const second = failure(opened.send({ timeouts: limits }));
+    await pulse();
+    clock.advance(999);
+    await pulse();
+    expect(first.done).toBe(false);
+    clock.advance(1);
+    expect(await second).toMatchObject({ kind: 'timeout', phase: 'connect', neverSent: true });
+    expect(first.done).toBe(false);
+    aborter.abort();
+    await eventually(() => first.done);
+    expect(opened.upstream.connections).toHaveLength(1);
+  });
+
+  test.each([
+    ['before the head', ''],
+    ['in the middle of the head', 'HTTP/1.1 200 OK\r\nx: '],
+    ['after an interim answer', 'HTTP/1.1 103 Early\r\n\r\n'],
+  ])('silence %s ends the call at the head limit', async (_, bytes) => {
+    const { opened, clock } = await world(async (connection) => {
+      await connection.requests(1);
+      connection.send(bytes);
+    });
+    let sent = false;
+    const sending = opened.send({ timeouts: limits, onSent: () => (sent = true) });
+    const state = watch(sending);
+    await eventually(() => sent);
+    await pulse();
+    clock.advance(1999);
+    await pulse();
+    expect(state.done).toBe(false);
+    clock.advance(1);
+    expect(await failure(sending)).toMatchObject({ kind: 'timeout', phase: 'sent', neverSent: false });
+    await opened.upstream.allClosed();
+  });
+
+  test('silence in the body cuts it between one and one and a quarter of the idle limit', async () => {
+    const { opened, clock } = await world(async (connection) => {
+      await connection.requests(1);
+      connection.send(`${head}half `);
+    });
+    const { body } = await opened.send({ timeouts: limits });
+    const reading = text(body);
+    const state = watch(reading);
+    await pulse();
+    clock.advance(3999);
+    await pulse();
+    expect(state.done).toBe(false);
+    clock.advance(1001);
+    expect(await failure(reading)).toMatchObject({ kind: 'timeout', phase: 'body' });
+    await opened.upstream.allClosed();
+  });
+
+  test('a body that keeps moving is not idle, but the whole exchange has its limit', async () => {
+    const { opened, clock } = await world(async (connection) => {
+      await connection.requests(1);
+      connection.send('HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\n');
+    });
+    const { body } = await opened.send({ timeouts: limits });
+    let seen = 0;
+    body.on('data', (chunk: Buffer) => (seen += chunk.length));
+    const cut = new Promise((resolve) => body.on('error', resolve));
+    for (let ms = 0; ms < 57_000; ms += 3000) {
+      opened.upstream.connections[0]?.send('x');
+      await eventually(() => seen === ms / 3000 + 1);
+      clock.advance(3000);
+      expect(body.destroyed).toBe(false);
+    }
+    opened.upstream.connections[0]?.send('x');
+    await eventually(() => seen === 20);
+    clock.advance(3000);
+    expect(await cut).toMatchObject({ kind: 'timeout', phase: 'body' });
+    await opened.upstream.allClosed();
+  });
+
+  test('a reader that is slow is not taken for an upstream that is silent', async () => {
+    const { opened, clock } = await world(async (connection) => {
+      await connection.requests(1);
+      connection.send(`${head}0123456789`);
+    });
+    const { body } = await opened.send({ timeouts: limits });
+    await eventually(() => body.readableLength === 10);
+    clock.advance(50_000);
+    expect(await text(body)).toBe('0123456789');
+  });
+});
+
+describe('abort', () => {
+  test('before the start sends nothing', async () => {
+    const { opened } = await world(answering(ok));
+    const signal = AbortSignal.abort();
+    expect(await failure(opened.send({ signal }))).toMatchObject({ kind: 'aborted', neverSent: true });
+    expect(opened.upstream.connections).toHaveLength(0);
+  });
+
+  test('in the turn of the start sends nothing', async () => {
+    const { opened } = await world(answering(ok));
+    const aborter = new AbortController();
+    const sending = opened.send({ signal: aborter.signal });
+    aborter.abort();
+    expect(await failure(sending)).toMatchObject({ kind: 'aborted', neverSent: true });
+    await pulse();
+    expect(opened.upstream.connections.map((connection) => connection.received()).join('')).toBe('');
+    expect(opened.upstream.open()).toBe(0);
+  });
+
+  test.each([
+    ['while the request is with the upstream', ''],
+    ['in the middle of the head', 'HTTP/1.1 200 OK\r\nx'],
+  ])('%s closes its connection', async (_, bytes) => {
+    const { opened } = await world(async (connection) => {
+      await connection.requests(1);
+      connection.send(bytes);
+    });
+    const aborter = new AbortController();
+    const sending = opened.send({ signal: aborter.signal });
+    await eventually(() => opened.upstream.connections[0]?.received().includes('\r\n\r\n') === true);
+    await pulse();
+    aborter.abort();
+    expect(await failure(sending)).toMatchObject({ kind: 'aborted', phase: 'sent', neverSent: false });
+    await opened.upstream.allClosed();
+  });
+
+  test('while the request body is being sent closes its connection', async () => {
+    const { opened } = await world((connection) => void connection.socket.pause());
+    const aborter = new AbortController();
+    const body = Buffer.alloc(16 * 1024 * 1024);
+    const fields = { host: 'x', 'content-length': String(body.length) };
+    const sending = opened.send({ method: 'POST', fields, body, signal: aborter.signal });
+    await eventually(() => opened.upstream.open() === 1);
+    aborter.abort();
+    expect(await failure(sending)).toMatchObject({ kind: 'aborted' });
+    opened.upstream.connections[0]?.socket.resume();
+    await opened.upstream.allClosed();
+  });
+
+  test('in the body cuts it with an error and closes its connection', async () => {
+    const { opened } = await world(async (connection) => {
+      await connection.requests(1);
+      connection.send(`${head}half `);
+    });
+    const aborter = new AbortController();
+    const { body } = await opened.send({ signal: aborter.signal });
+    const reading = text(body);
+    await pulse();
+    aborter.abort();
+    expect(await failure(reading)).toMatchObject({ kind: 'aborted', phase: 'body' });
+    await opened.upstream.allClosed();
+  });
+
+  test('by the reader, who destroys the body, closes its connection', async () => {
+    const { opened, clock } = await world(async (connection) => {
+      await connection.requests(1);
+      connection.send(`${head}half `);
+    });
+    const { body } = await opened.send();
+    body.destroy();
+    await opened.upstream.allClosed();
+    expect(clock.pending).toBe(0);
+  });
+
+  test('of everything, by closing the transport', async () => {
+    const { opened } = await world(async (connection) => {
+      await connection.requests(1);
+    });
+    const sending = [opened.send(), opened.send()];
+    await eventually(() => opened.upstream.open() === 2);
+    opened.transport.close();
+    for (const one of sending) expect(await failure(one)).toMatchObject({ kind: 'aborted' });
+    await opened.upstream.allClosed();
+  });
+});
+
+describe('a kept connection that the upstream closes under the next request', () => {
+  /** Serves one request per connection, then resets at the second without a byte of answer. */
+  const fickle =
+    (partial = ''): Script =>
+    async (connection) => {
+      await connection.requests(1);
+      connection.send(ok);
+      await connection.requests(2);
+      connection.socket.write(partial, () =>
+        setTimeout(() => connection.socket.resetAndDestroy(), partial === '' ? 0 : 5),
+      );
+    };
+
+  test('is replaced once and silently when the call may be sent again', async () => {
+    const { opened } = await world(fickle());
+    await text((await opened.send()).body);
+    let sent = 0;
+    const second = await opened.send({ mayResend: true, onSent: () => sent++, pathAndQuery: '/again' });
+    expect(await text(second.body)).toBe('ok');
+    expect(sent).toBe(1);
+    expect(
+      opened.upstream.connections.map((connection) => connection.received().match(/\/again/g)?.length),
+    ).toEqual([1, 1]);
+  });
+
+  test('does not lead to another stale one', async () => {
+    const { opened } = await world(fickle());
+    const bodies = await Promise.all([opened.send(), opened.send(), opened.send()]);
+    await Promise.all(bodies.map(({ body }) => text(body)));
+    await pulse();
+    expect(await text((await opened.send({ mayResend: true })).body)).toBe('ok');
+    expect(opened.upstream.connections).toHaveLength(4);
+  });
+
+  test('fails the call when it may not be sent again', async () => {
+    const { opened } = await world(fickle());
+    await text((await opened.send()).body);
+    expect(await failure(opened.send({ method: 'POST' }))).toMatchObject({
+      kind: 'reset',
+      phase: 'sent',
+      neverSent: false,
+      reusedSocket: true,
+    });
+    expect(opened.upstream.connections).toHaveLength(1);
+  });
+
+  test('fails the call when an answer had begun', async () => {
+    const { opened } = await world(fickle('HTTP/1.1 2'));
+    await text((await opened.send()).body);
+    expect(await failure(opened.send({ mayResend: true }))).toMatchObject({ kind: 'reset', phase: 'sent' });
+    expect(opened.upstream.connections).toHaveLength(1);
+  });
+
+  test('a new connection that is reset is not tried again', async () => {
+    const { opened } = await world(async (connection) => {
+      await connection.requests(1);
+      connection.socket.resetAndDestroy();
+    });
+    expect(await failure(opened.send({ mayResend: true }))).toMatchObject({
+      kind: 'reset',
+      reusedSocket: false,
+    });
+    expect(opened.upstream.connections).toHaveLength(1);
+  });
+
+  test('one that waited for its place in the pool counts as kept too', async () => {
+    const { opened, clock } = await world(answering(ok));
+    opened.agents.forOrigin(opened.upstream.origin).maxSockets = 1;
+    const sending = [1, 2, 3].map(() => opened.send({ timeouts: limits }).then(({ body }) => text(body)));
+    expect(await Promise.all(sending)).toEqual(['ok', 'ok', 'ok']);
+    expect(clock.pending).toBe(0);
+    expect(opened.upstream.connections).toHaveLength(1);
+  });
+});
+
+describe('unwanted and small bodies', () => {
+  test('a small one is read to its end, and its connection is used again', async () => {
+    const { opened, clock } = await world(answering(ok));
+    for (const _ of [1, 2, 3]) expect(await discard(await opened.send(), clock)).toBe(true);
+    expect(opened.upstream.connections).toHaveLength(1);
+  });
+
+  test('a large one is cut off', async () => {
+    const size = 8 * 1024 * 1024;
+    const { opened, clock } = await world(async (connection) => {
+      await connection.requests(1);
+      connection.send(`HTTP/1.1 429 x\r\ncontent-length: ${size}\r\n\r\n`);
+      connection.socket.write(Buffer.alloc(size));
+    });
+    expect(await discard(await opened.send(), clock)).toBe(false);
+    await opened.upstream.allClosed();
+  });
+
+  test('one that never ends is cut off after 250 ms', async () => {
+    const { opened, clock } = await world(async (connection) => {
+      await connection.requests(1);
+      connection.send(`${head}half`);
+    });
+    const discarding = discard(await opened.send(), clock);
+    const state = watch(discarding);
+    await pulse();
+    clock.advance(249);
+    await pulse();
+    expect(state.done).toBe(false);
+    clock.advance(1);
+    expect(await discarding).toBe(false);
+    await opened.upstream.allClosed();
+  });
+
+  test('one that is cut while it is thrown away is nobody’s error', async () => {
+    const { opened, clock } = await world(async (connection) => {
+      await connection.requests(1);
+      connection.socket.end(`${head}half`);
+    });
+    expect(await discard(await opened.send(), clock)).toBe(false);
+  });
+
+  test('what was read of a longer one is given again, first byte first', async () => {
+    const long = 'abcdefghij'.repeat(20_000);
+    const { opened, clock } = await world(
+      answering(`HTTP/1.1 200 OK\r\ncontent-length: ${long.length}\r\n\r\n${long}`),
+    );
+    const { body } = await opened.send();
+    const read = await readBounded(body, { clock, maxBytes: 1000, withinMs: 1000 });
+    expect(read.complete).toBe(false);
+    expect(long.startsWith(read.bytes.toString())).toBe(true);
+    expect((await text(body)) === long).toBe(true);
+  });
+
+  test('a cut one is an error, never a short success', async () => {
+    const { opened, clock } = await world(async (connection) => {
+      await connection.requests(1);
+      connection.socket.end(`${head}half`);
+    });
+    const { body } = await opened.send();
+    await expect(readBounded(body, { clock, maxBytes: 1000, withinMs: 1000 })).rejects.toMatchObject({
+      kind: 'reset',
+    });
+  });
+});
+
+describe('in the long run', () => {
+  test('forty calls, absorbed and answered, leave no listener, no warning and one connection', async () => {
+    const warnings: Error[] = [];
+    const onWarning = (warning: Error): void => void warnings.push(warning);
+    process.on('warning', onWarning);
+    const { opened, clock } = await world(async (connection) => {
+      for (let count = 1; ; count++) {
+        await connection.requests(count);
+        connection.send(count % 2 === 0 ? ok : 'HTTP/1.1 429 x\r\ncontent-length: 4\r\n\r\nslow');
+      }
+    });
+    const { signal } = new AbortController();
+    const body = Buffer.from('body');
+    const fields = { host: 'x', 'content-length': '4' };
+    const counts: number[] = [];
+    for (let call = 0; call < 40; call++) {
+      await discard(await opened.send({ method: 'POST', fields, body, signal }), clock);
+      expect(await text((await opened.send({ method: 'POST', fields, body, signal })).body)).toBe('ok');
+      await pulse();
+      const [free] = Object.values(opened.agents.forOrigin(opened.upstream.origin).freeSockets);
+      counts.push(free?.[0]?.eventNames().reduce((sum, name) => sum + (free[0]?.listenerCount(name) ?? 0), 0) ?? -1);
+    }
+    process.off('warning', onWarning);
+    expect(new Set(counts).size).toBe(1);
+    expect(warnings).toEqual([]);
+    expect(clock.pending).toBe(0);
+    expect(opened.upstream.connections).toHaveLength(1);
+    expect(opened.upstream.connections[0]?.received().match(/\r\n\r\nbody/g)).toHaveLength(80);
+  });
+
+  test('a cut body’s error is typed, whoever cut it', () => {
+    expect(bodyError(Object.assign(new Error('aborted'), { code: 'ECONNRESET' }))).toMatchObject({ kind: 'reset', phase: 'body' });
+    expect(bodyError(undefined)).toMatchObject({ kind: 'reset', code: null });
+  });
+}); // prettier-ignore
