@@ -41,7 +41,7 @@ export const retire = (connections: Connections, socket: Socket): boolean => {
   if (connection.failed) return false;
   connection.failed = true;
   const announced = connection.closing;
-  connection.closing = true;
+  connection.end();
   const broken = receiving(connection);
   const begun = broken?.response.headersSent ?? false;
   broken?.gone.abort();

@@ -22,8 +22,10 @@ export interface OpenCall {
 export class Connection {
   readonly socket: Socket;
   readonly calls = new Set<OpenCall>();
-  /** True once the end was announced, or the parser gave up: no further request is handled. */
+  /** While true no further request is handled: its answer might never be sent. */
   closing = false;
+  /** True once `closing` cannot be taken back. */
+  #fixed = false;
   /** True once the parser gave up; told only once. */
   failed = false;
   /** The newest call; its answer is the last one on the wire. */
@@ -39,8 +41,24 @@ export class Connection {
    */
   endsWith(call: OpenCall, wanted: boolean): boolean {
     if (!(wanted || this.closing) || this.newest !== call) return false;
-    this.closing = true;
+    this.end();
     return true;
+  }
+
+  /** No request after those that are open is handled; their last answer ends the connection. */
+  end(): void {
+    this.closing = true;
+    this.#fixed = true;
+  }
+
+  /** As long as it is open whether the newest answer will end the connection, nothing behind it is begun. */
+  suspend(): void {
+    this.closing = true;
+  }
+
+  /** Undoes {@link suspend}, unless a request was turned away meanwhile and is to be sent again elsewhere. */
+  resume(): void {
+    this.closing = this.#fixed;
   }
 
   /** The client can no longer receive: aborts every call whose answer is not already on its way as a whole. */
@@ -110,7 +128,10 @@ export class Connections {
     const connection = this.on(request.socket);
     // A write after the client left is reported here; the call learns of it through `gone`.
     response.on('error', () => connection.abandon());
-    if (connection.closing) return { kind: 'ignored' };
+    if (connection.closing) {
+      connection.end();
+      return { kind: 'ignored' };
+    }
     const crowded =
       connection.calls.size >= this.#bounds.maxCallsPerConnection ||
       this.#openCalls >= this.#bounds.maxOpenCalls;

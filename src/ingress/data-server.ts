@@ -144,8 +144,8 @@ const watchRawErrors = (server: Server, deps: ServeDeps): void => {
   const refuseRaw = (
     socket: Socket,
     why: Pick<EarlyRefusal, 'code' | 'detail' | 'status' | 'allow'>,
-  ): void => {
-    if (!retire(connections, socket)) return;
+  ): boolean => {
+    if (!retire(connections, socket)) return false;
     deps.onEarlyRefusal(why.code);
     const { code, detail, status, allow } = why;
     const answer = refusalAnswer({
@@ -156,6 +156,7 @@ const watchRawErrors = (server: Server, deps: ServeDeps): void => {
       ...(allow === undefined ? {} : { allow }),
     });
     answerRaw(socket, answer, clock, lingerMs);
+    return true;
   };
   server.on('clientError', (error: NodeJS.ErrnoException, socket) => {
     refuseRaw(socket as Socket, breakageOf(error.code));
@@ -163,7 +164,9 @@ const watchRawErrors = (server: Server, deps: ServeDeps): void => {
   server.on('connect', (request: IncomingMessage) => {
     // Node has let go of this socket: an error nobody listens to would end the process.
     request.socket.on('error', () => request.socket.destroy());
-    refuseRaw(request.socket, { code: 'method_not_allowed', allow: proxyMethods });
+    const told = refuseRaw(request.socket, { code: 'method_not_allowed', allow: proxyMethods });
+    // Nobody reads this socket any more, so nobody would notice a client that leaves.
+    if (!told) request.socket.destroy();
   });
 };
 
@@ -207,7 +210,9 @@ export const createDataServer = (options: DataServerOptions): DataServer => {
       return;
     }
     // Behind an offer to upgrade Node's parser drops what came in the same packet, so nothing may follow.
-    if (request.headers.upgrade !== undefined) call.connection.closing = true;
+    if (request.headers.upgrade !== undefined) call.connection.end();
+    // Without its `100 Continue` Node ends the connection behind the answer; `sendContinue` resumes it.
+    if (waitingForContinue.has(request)) call.connection.suspend();
     openCalls.set(response, call);
     app(request, response);
   };

@@ -35,7 +35,9 @@ export const readCall = (open: OpenCall, form: Call['form'], deps: ReadCallDeps)
   const { request, response, gone } = open;
   let known: KnownSoFar = {};
   const sendContinue = (): void => {
-    if (deps.awaitsContinue(open)) response.writeContinue();
+    if (!deps.awaitsContinue(open)) return;
+    response.writeContinue();
+    open.connection.resume();
   };
   const body = new BodyReader(request, deps.bounds, gone.signal, sendContinue);
   const call: Call = {

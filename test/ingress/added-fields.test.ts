@@ -1,0 +1,75 @@
+import { describe, expect, test } from '@jest/globals';
+import { parseDictionary, parseList } from 'structured-headers';
+import { admissionField, rateLimitField, rateLimitPolicyField } from '../../src/ingress/ratelimit-fields.ts';
+import { outcomeFraming } from '../../src/ingress/framing.policy.ts';
+
+describe('structured fields', () => {
+  test('are spelt as documented', () => {
+    const state = { limit: 500, windowSeconds: 60, remaining: 412, resetSeconds: 1 };
+    expect(rateLimitPolicyField(state)).toBe('"workspace";q=500;w=60');
+    expect(rateLimitField(state)).toBe('"workspace";r=412;t=1');
+    expect(admissionField({ waitedMs: 12, attempts: 1, absorbed: 0 })).toBe(
+      'waited=12, attempts=1, absorbed=0',
+    );
+  });
+
+  test.each([-1, 0, 0.4, 1.6, 1e20, Number.NaN, Number.POSITIVE_INFINITY])(
+    'stay parsable integers for %p, and never promise more than there is',
+    (value) => {
+      const state = { limit: value, windowSeconds: value, remaining: value, resetSeconds: value };
+      for (const field of [rateLimitPolicyField(state), rateLimitField(state)])
+        for (const number of parseList(field)[0]?.[1].values() ?? [])
+          expect(Number.isSafeInteger(number)).toBe(true);
+      if (value === 1.6) expect(rateLimitField(state)).toBe('"workspace";r=1;t=2');
+      expect(
+        parseDictionary(admissionField({ waitedMs: value, attempts: value, absorbed: value })).size,
+      ).toBe(3);
+    },
+  );
+});
+
+describe('framing of an outcome', () => {
+  const frame = (status: number, fields: string[], body: number | 'stream', method = 'GET') =>
+    outcomeFraming({ method, status, fields, body, replaced: [] });
+
+  test('keeps repeats, order and spelling of the other fields', () => {
+    const fields = ['Set-Cookie', 'a=1', 'X-a', 'b', 'set-cookie', 'c=2'];
+    expect(frame(200, fields, 'stream')?.fields).toEqual(fields);
+  });
+
+  test('replaces the length by that of the bytes at hand', () => {
+    expect(frame(200, ['content-length', '99'], 4)).toEqual({
+      fields: ['Content-Length', '4'],
+      bodiless: false,
+      declaredBytes: 4,
+    });
+  });
+
+  test("keeps a stream's length, and drops one that is no number", () => {
+    expect(frame(200, ['Content-Length', '7'], 'stream')?.declaredBytes).toBe(7);
+    expect(frame(200, ['Content-Length', '7, 7'], 'stream')).toMatchObject({
+      fields: [],
+      declaredBytes: null,
+    });
+  });
+
+  test.each([
+    ['HEAD', 200, ['Content-Length', '7']],
+    ['GET', 304, ['Content-Length', '7']],
+    ['GET', 204, []],
+    ['GET', 205, ['Content-Length', '0']],
+  ])('%s answered with %d has no body', (method, status, fields) => {
+    expect(frame(status, ['Content-Length', '7'], 'stream', method)).toMatchObject({
+      bodiless: true,
+      fields,
+    });
+  });
+
+  test('never copies fields that would frame the answer a second time', () => {
+    expect(frame(200, ['Transfer-Encoding', 'chunked', 'Connection', 'x'], 'stream')?.fields).toEqual([]);
+  });
+
+  test.each([0, 99, 101, 199, 600, 999, 200.5, Number.NaN])('refuses status %p', (status) => {
+    expect(frame(status, [], 0)).toBeNull();
+  });
+});

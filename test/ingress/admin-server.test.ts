@@ -1,0 +1,100 @@
+import { afterEach, describe, expect, test } from '@jest/globals';
+import request from 'supertest';
+import { createAdminServer } from '../../src/ingress/admin-server.ts';
+import type { AdminServer, AdminServerOptions } from '../../src/ingress/admin-server.ts';
+
+let admin: AdminServer | null = null;
+const bugs: unknown[] = [];
+
+afterEach(async () => {
+  await admin?.close();
+  bugs.length = 0;
+});
+
+const start = async (more: Partial<AdminServerOptions> = {}): Promise<AdminServer> => {
+  admin = createAdminServer({
+    host: '127.0.0.1',
+    port: 0,
+    isReady: () => true,
+    metrics: (format) =>
+      Promise.resolve({ contentType: `text/x-${format}; charset=utf-8`, body: `# ${format}\n` }),
+    activity: () => Promise.resolve({ workspaces: ['w_0'] }),
+    onBug: (error) => bugs.push(error),
+    ...more,
+  });
+  await admin.listen();
+  return admin;
+};
+
+describe('probes', () => {
+  test('liveness does not depend on readiness', async () => {
+    const { server } = await start({ isReady: () => false });
+    expect((await request(server).get('/livez')).status).toBe(200);
+    expect((await request(server).get('/readyz')).status).toBe(503);
+  });
+
+  test('readiness follows the replica', async () => {
+    let ready = true;
+    const { server } = await start({ isReady: () => ready });
+    expect((await request(server).get('/readyz')).status).toBe(200);
+    ready = false;
+    expect((await request(server).get('/readyz')).status).toBe(503);
+  });
+});
+
+describe('metrics', () => {
+  test.each([
+    [undefined, 'prometheus'],
+    ['*/*', 'prometheus'],
+    ['text/plain', 'prometheus'],
+    ['image/png', 'prometheus'],
+    ['application/openmetrics-text', 'openmetrics'],
+    [
+      'application/openmetrics-text;version=1.0.0;q=0.5,application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2',
+      'openmetrics',
+    ],
+    [
+      'application/openmetrics-text; version=1.0.0; charset=utf-8;q=0.1, text/plain;version=0.0.4;q=0.6',
+      'prometheus',
+    ],
+  ])('Accept: %p gets %s', async (accept, format) => {
+    const { server } = await start();
+    const asked = request(server).get('/metrics');
+    const answer = await (accept === undefined ? asked : asked.set('Accept', accept));
+    expect(answer.status).toBe(200);
+    expect(answer.headers['content-type']).toBe(`text/x-${format}; charset=utf-8`);
+    expect(answer.text).toBe(`# ${format}\n`);
+  });
+
+  test('a failing renderer is told once, answered without details, and breaks nothing else', async () => {
+    const { server } = await start({ metrics: () => Promise.reject(new Error('secret')) });
+    const answer = await request(server).get('/metrics');
+    expect([answer.status, answer.text]).toEqual([500, 'internal error\n']);
+    expect(bugs).toHaveLength(1);
+    expect((await request(server).get('/livez')).status).toBe(200);
+  });
+});
+
+describe('pages', () => {
+  test('activity is JSON', async () => {
+    const { server } = await start();
+    expect((await request(server).get('/activity')).body).toEqual({ workspaces: ['w_0'] });
+  });
+
+  test('the page is a short text until one is handed in', async () => {
+    const { server } = await start();
+    expect((await request(server).get('/')).text).toContain('/metrics');
+  });
+
+  test('a page and further routes can be handed in', async () => {
+    const { server } = await start({
+      page: (_request, response) => {
+        response.send('page');
+      },
+      routes: [(app) => app.get('/more', (_request, response) => void response.send('more'))],
+    });
+    expect((await request(server).get('/')).text).toBe('page');
+    expect((await request(server).get('/more')).text).toBe('more');
+    expect((await request(server).get('/other')).status).toBe(404);
+  });
+});

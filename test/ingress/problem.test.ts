@@ -1,0 +1,133 @@
+import { describe, expect, test } from '@jest/globals';
+import { refusals } from '../../src/errors.ts';
+import type { RefusalCode, RefusalDetails } from '../../src/errors.ts';
+import { bugAnswer, refusalAnswer } from '../../src/ingress/problem.ts';
+import type { ProblemAnswer } from '../../src/ingress/problem.ts';
+
+const requestId = '0123456789abcdef0123456789abcdef';
+const codes = Object.keys(refusals) as RefusalCode[];
+const answerTo = (code: RefusalCode, details: RefusalDetails = {}): ProblemAnswer =>
+  refusalAnswer({ code, details, requestId });
+const fieldsOf = (answer: ProblemAnswer): Map<string, string> => {
+  const fields = new Map<string, string>();
+  for (let at = 0; at < answer.fields.length; at += 2) {
+    const name = answer.fields[at] ?? '';
+    expect(fields.has(name)).toBe(false);
+    fields.set(name, answer.fields[at + 1] ?? '');
+  }
+  return fields;
+};
+
+describe('the document', () => {
+  test.each(codes)('of %s has every member and nothing else', (code) => {
+    const answer = answerTo(code, { detail: 'Do this.', param: 'target' });
+    const { status, title } = refusals[code];
+    const type =
+      status === 429
+        ? 'rate_limit_error'
+        : status === 401
+          ? 'authentication_error'
+          : status < 500
+            ? 'invalid_request_error'
+            : 'server_error';
+    expect(answer.status).toBe(status);
+    expect(JSON.parse(answer.body.toString())).toEqual({
+      type: `urn:sluice:error:${code}`,
+      title,
+      status,
+      detail: 'Do this.',
+      code,
+      requestId,
+      error: { message: 'Do this.', type, code, param: 'target' },
+    });
+  });
+
+  test('falls back to the title as a sentence, and to no parameter', () => {
+    expect(JSON.parse(answerTo('not_found').body.toString())).toMatchObject({
+      detail: 'No such route.',
+      error: { message: 'No such route.', param: null },
+    });
+  });
+
+  test('of a bug says nothing about the bug', () => {
+    const answer = bugAnswer(requestId);
+    expect(answer.status).toBe(500);
+    expect(JSON.parse(answer.body.toString())).toMatchObject({
+      code: 'internal',
+      status: 500,
+      error: { type: 'server_error', code: 'internal' },
+    });
+    expect(fieldsOf(answer).get('Sluice-Error')).toBe('internal');
+  });
+});
+
+describe('the fields', () => {
+  test.each(codes)('of %s name the code, the call and the length, and may not be cached', (code) => {
+    const answer = answerTo(code);
+    const fields = fieldsOf(answer);
+    expect(fields.get('Content-Type')).toBe('application/problem+json');
+    expect(fields.get('Content-Length')).toBe(String(answer.body.length));
+    expect(fields.get('Cache-Control')).toBe('no-store');
+    expect(fields.get('Sluice-Error')).toBe(code);
+    expect(fields.get('Sluice-Request-Id')).toBe(requestId);
+    expect(fields.get('WWW-Authenticate')).toBe(answer.status === 401 ? 'Bearer' : undefined);
+    expect(fields.has('Retry-After')).toBe(answer.status === 429 || answer.status === 503);
+    expect(fields.has('retry-after-ms')).toBe(answer.status === 429 || answer.status === 503);
+  });
+
+  test.each([
+    [undefined, '1', '1000', undefined],
+    [0, '1', '1', undefined],
+    [-5, '1', '1', undefined],
+    [Number.NaN, '1', '1000', undefined],
+    [Number.POSITIVE_INFINITY, '1', '1000', undefined],
+    [1, '1', '1', undefined],
+    [999.2, '1', '1000', undefined],
+    [1_000, '1', '1000', undefined],
+    [1_000.5, '2', '1001', undefined],
+    [59_000, '59', '59000', undefined],
+    [59_001, '60', '59001', 'false'],
+    [86_400_000, '86400', '86400000', 'false'],
+    [2_147_483_647, '2147484', '2147483647', 'false'],
+    [2_147_483_648, '2147484', undefined, 'false'],
+  ])('say when to retry after %p ms, never too early', (retryInMs, seconds, ms, shouldRetry) => {
+    const fields = fieldsOf(answerTo('queue_full', retryInMs === undefined ? {} : { retryInMs }));
+    expect(fields.get('Retry-After')).toBe(seconds);
+    expect(fields.get('retry-after-ms')).toBe(ms);
+    expect(fields.get('x-should-retry')).toBe(shouldRetry);
+  });
+
+  test('pass on that a retry is unsafe, and never that a too long wait should be retried', () => {
+    expect(fieldsOf(answerTo('upstream_timeout', { shouldRetry: false })).get('x-should-retry')).toBe(
+      'false',
+    );
+    const long = answerTo('day_quota_exhausted', { shouldRetry: true, retryInMs: 3_600_000 });
+    expect(fieldsOf(long).get('x-should-retry')).toBe('false');
+  });
+
+  test('tell the ceiling and the wait when they are known', () => {
+    const answer = refusalAnswer({
+      code: 'wait_expired',
+      details: { retryInMs: 2_500 },
+      requestId,
+      known: {
+        record: { waitedMs: 45_000.4, attempts: 2, absorbed: 2 },
+        rateLimit: { limit: 500, windowSeconds: 60, remaining: 412, resetSeconds: 0.2 },
+      },
+    });
+    const fields = fieldsOf(answer);
+    expect(fields.get('Sluice-Admission')).toBe('waited=45000, attempts=2, absorbed=2');
+    expect(fields.get('RateLimit-Policy')).toBe('"workspace";q=500;w=60');
+    expect(fields.get('RateLimit')).toBe('"workspace";r=412;t=1');
+  });
+
+  test('carry another status of the same code, and Allow', () => {
+    const late = refusalAnswer({ code: 'request_invalid', status: 408, details: {}, requestId });
+    expect([late.status, JSON.parse(late.body.toString())]).toEqual([
+      408,
+      expect.objectContaining({ status: 408 }),
+    ]);
+    const wrong = refusalAnswer({ code: 'method_not_allowed', details: {}, requestId, allow: 'GET, HEAD' });
+    expect(fieldsOf(wrong).get('Allow')).toBe('GET, HEAD');
+  });
+});

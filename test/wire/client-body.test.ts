@@ -1,0 +1,276 @@
+/** Request bodies: bounded in every direction, read only when asked for, given back exactly once. */
+import { describe, expect, test } from '@jest/globals';
+import { Readable } from 'node:stream';
+import { Refusal } from '../../src/errors.ts';
+import type { Call } from '../../src/call.ts';
+import { readAnswers } from '../support/raw-client.ts';
+import {
+  later,
+  outcomeOf,
+  serverSettings,
+  settled,
+  startDataServer,
+} from '../ingress/data-server-fixture.ts';
+
+const echo = async (call: Call) => {
+  const { bytes, replayable } = await call.readBody();
+  return outcomeOf({ body: bytes, fields: ['X-Replayable', String(replayable)] });
+};
+const upload = (...fields: string[]): string =>
+  ['POST /proxy?target=x HTTP/1.1', 'Host: a', ...fields, '', ''].join('\r\n');
+const withLength = (bytes: number): string => upload(`Content-Length: ${bytes}`);
+const chunk = (bytes: number): string => `${bytes.toString(16)}\r\n${'x'.repeat(bytes)}\r\n`;
+const { maxBodyBytes, maxReplayBytes } = serverSettings;
+
+describe('reading', () => {
+  test.each([0, 1, maxReplayBytes, maxReplayBytes + 1, maxBodyBytes])(
+    '%d bytes arrive as sent',
+    async (size) => {
+      const { client } = await startDataServer(echo);
+      const raw = await client();
+      await raw.send(withLength(size) + 'x'.repeat(size) + upload('Transfer-Encoding: chunked'));
+      if (size > 0) await raw.send(chunk(size));
+      await raw.send('0\r\n\r\n');
+      for (const answer of await raw.answers(2)) {
+        expect(answer.body.toString()).toBe('x'.repeat(size));
+        expect(answer.field('x-replayable')).toBe(String(size <= maxReplayBytes));
+      }
+    },
+  );
+
+  test('the bytes are those of the client, whatever they look like', async () => {
+    const { client } = await startDataServer(echo);
+    const raw = await client();
+    const bytes = Buffer.from(Array.from({ length: 256 }, (_, byte) => byte));
+    await raw.send(Buffer.concat([Buffer.from(withLength(256)), bytes]));
+    expect((await raw.answers(1))[0]?.body).toEqual(bytes);
+  });
+
+  test('one byte at a time, head and body', async () => {
+    const { client } = await startDataServer(echo);
+    const raw = await client();
+    for (const byte of withLength(5) + 'abcde') await raw.send(byte);
+    expect((await raw.answers(1))[0]?.body.toString()).toBe('abcde');
+  });
+
+  test('asked for twice it is the same body', async () => {
+    const { client } = await startDataServer(async (call) => {
+      const [first, second] = await Promise.all([call.readBody(), call.readBody()]);
+      return outcomeOf({ body: Buffer.from(String(first === second && first === (await call.readBody()))) });
+    });
+    const raw = await client();
+    await raw.send(withLength(3) + 'abc');
+    expect((await raw.answers(1))[0]?.body.toString()).toBe('true');
+  });
+
+  test('trailers are dropped', async () => {
+    const { client, calls } = await startDataServer(echo);
+    const raw = await client();
+    await raw.send(upload('Transfer-Encoding: chunked') + '1\r\na\r\n0\r\nSluice-Key: k\r\n\r\n');
+    expect((await raw.answers(1))[0]?.body.toString()).toBe('a');
+    expect(calls[0]?.rawFields).not.toContain('Sluice-Key');
+  });
+});
+
+describe('the bound of one call', () => {
+  test('a longer announced body is refused before it is sent', async () => {
+    const { client } = await startDataServer(echo);
+    const raw = await client();
+    await raw.send(withLength(maxBodyBytes + 1));
+    const [answer] = await raw.answers(1);
+    expect([answer?.status, answer?.field('sluice-error')]).toEqual([413, 'body_too_large']);
+    expect(answer?.field('connection')).toBe('close');
+    await raw.closed;
+  });
+
+  test('a longer unannounced body is refused where it passes the bound', async () => {
+    const { client, data } = await startDataServer(echo);
+    const raw = await client();
+    await raw.send(upload('Transfer-Encoding: chunked') + chunk(maxBodyBytes));
+    await settled(() => data.stats().heldBytes === maxBodyBytes);
+    expect(raw.received()).toHaveLength(0);
+    await raw.send(chunk(1));
+    const [answer] = await raw.answers(1);
+    expect([answer?.status, answer?.field('connection')]).toEqual([413, 'close']);
+    await raw.closed;
+    await settled(() => data.stats().heldBytes === 0);
+  });
+
+  test('a client that goes on sending still gets the answer, not a reset', async () => {
+    const { client } = await startDataServer(echo, { lingerMs: 5_000 });
+    const raw = await client();
+    const size = 3_000_000;
+    await raw.send(withLength(size));
+    await raw.send('x'.repeat(size));
+    const { bytes, reset } = await raw.closed;
+    expect(bytes.toString()).toMatch(/^HTTP\/1\.1 413 /);
+    expect(reset).toBe(false);
+  });
+
+  test('what follows on that connection is not handled', async () => {
+    const { client, calls } = await startDataServer(echo, { lingerMs: 5_000 });
+    const raw = await client();
+    await raw.send(withLength(maxBodyBytes + 1));
+    await raw.answers(1);
+    await raw.send('x'.repeat(maxBodyBytes + 1) + withLength(1) + 'y');
+    const { bytes } = await raw.closed;
+    expect(bytes.toString().match(/HTTP\/1\.1/g)).toHaveLength(1);
+    expect(calls).toHaveLength(1);
+  });
+});
+
+describe('the bound of the process', () => {
+  test('is counted while calls are held, refuses with overloaded, and is given back', async () => {
+    const hold = later<void>();
+    const { client, data } = await startDataServer(async (call) => {
+      const outcome = await echo(call);
+      await hold.promise;
+      return outcome;
+    });
+    const [first, second, third, fourth] = await Promise.all([client(), client(), client(), client()]);
+    await first.send(withLength(10_000) + 'x'.repeat(10_000));
+    await second.send(withLength(10_000) + 'x'.repeat(10_000));
+    await settled(() => data.stats().heldBytes === 20_000);
+    // Announced: refused before a byte is read.
+    await third.send(withLength(5_001));
+    // Not announced: refused when it no longer fits.
+    await fourth.send(upload('Transfer-Encoding: chunked') + chunk(5_001));
+    for (const raw of [third, fourth]) {
+      const [answer] = await raw.answers(1);
+      expect([answer?.status, answer?.field('sluice-error')]).toEqual([503, 'overloaded']);
+      expect(answer?.field('retry-after')).toBe('1');
+    }
+    expect(data.stats().heldBytes).toBe(20_000);
+    hold.resolve();
+    await first.answers(1);
+    await second.answers(1);
+    await settled(() => data.stats().heldBytes === 0);
+  });
+
+  test('bytes of an aborted upload are given back', async () => {
+    const { client, data, calls, bugs } = await startDataServer(echo);
+    const raw = await client();
+    await raw.send(withLength(9_000) + 'x'.repeat(4_000));
+    await settled(() => data.stats().heldBytes === 4_000);
+    raw.abort();
+    await settled(() => data.stats().heldBytes === 0);
+    expect(calls[0]?.clientGone.aborted).toBe(true);
+    expect(bugs).toEqual([]);
+  });
+});
+
+describe('a body nobody asked for', () => {
+  test('is not read, and the connection ends with the answer', async () => {
+    const { client, data } = await startDataServer(() => Promise.reject(new Refusal('unauthenticated')));
+    const raw = await client();
+    await raw.send(withLength(9_000) + 'x'.repeat(4_000));
+    const [answer] = await raw.answers(1);
+    expect([answer?.status, answer?.field('connection')]).toEqual([401, 'close']);
+    expect(data.stats().heldBytes).toBe(0);
+    await raw.closed;
+  });
+
+  test.each(['stream', 'bytes'])('ends the connection behind a whole answer of %s too', async (kind) => {
+    const { client } = await startDataServer(() =>
+      Promise.resolve(outcomeOf(kind === 'bytes' ? {} : { body: Readable.from([Buffer.from('fine')]) })),
+    );
+    const raw = await client();
+    await raw.send(withLength(9_000));
+    const [answer] = await raw.answers(1);
+    expect([answer?.body.toString(), answer?.field('connection')]).toEqual(['fine', 'close']);
+    await raw.closed;
+  });
+});
+
+describe('Expect: 100-continue', () => {
+  const asking = upload('Content-Length: 3', 'Expect: 100-continue');
+
+  test('is answered only once the body is asked for', async () => {
+    const admitted = later<void>();
+    const { client, calls } = await startDataServer(async (call) => {
+      await admitted.promise;
+      return echo(call);
+    });
+    const raw = await client();
+    await raw.send(asking);
+    await settled(() => calls.length === 1);
+    expect(raw.received()).toHaveLength(0);
+    admitted.resolve();
+    expect(await raw.until((text) => text.endsWith('\r\n\r\n'))).toBe('HTTP/1.1 100 Continue\r\n\r\n');
+    await raw.send('abc');
+    const answers = await raw.answers(2);
+    expect(answers.map(({ status, body }) => [status, body.toString()])).toEqual([
+      [100, ''],
+      [200, 'abc'],
+    ]);
+  });
+
+  test.each([
+    ['a refused caller', () => Promise.reject(new Refusal('unauthenticated')), asking, 401],
+    ['a body that is too long', echo, asking.replace('3', '99999'), 413],
+    ['a wrong route', echo, asking.replace('/proxy', '/other'), 404],
+  ])('is not answered for %s', async (_name, handle, bytes, status) => {
+    const { client } = await startDataServer(handle);
+    const raw = await client();
+    await raw.send(bytes);
+    const { bytes: received } = await raw.closed;
+    expect(received.toString()).toMatch(new RegExp(`^HTTP/1\\.1 ${status} `));
+    expect(received.toString()).toMatch(/connection: close/i);
+  });
+
+  test('on a request without a body is not answered either', async () => {
+    const { client } = await startDataServer(echo);
+    const raw = await client();
+    await raw.send('GET /proxy?target=x HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\n\r\n');
+    const { bytes } = await raw.closed;
+    expect(bytes.toString()).toMatch(/^HTTP\/1\.1 200 /);
+  });
+
+  test('keeps the connection once it was answered', async () => {
+    const { client } = await startDataServer(echo);
+    const raw = await client();
+    await raw.send(asking);
+    await raw.answers(1);
+    await raw.send('abc');
+    expect((await raw.answers(2))[1]?.field('connection')).toBe('keep-alive');
+    await raw.send(withLength(1) + 'd');
+    expect((await raw.answers(3))[2]?.body.toString()).toBe('d');
+  });
+
+  test.each([
+    ['unread although it is all there', asking + 'abc'],
+    ['of a request without one', 'GET /proxy HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\n\r\n'],
+  ])('with a body %s: nothing behind it is handled, for the connection ends', async (_name, bytes) => {
+    const { client, calls } = await startDataServer(() => Promise.resolve(outcomeOf()));
+    const raw = await client();
+    await raw.send(bytes + withLength(0));
+    const { bytes: received } = await raw.closed;
+    expect(received.toString().match(/HTTP\/1\.1/g)).toHaveLength(1);
+    expect(received.toString()).toMatch(/connection: close/i);
+    expect(calls).toHaveLength(1);
+  });
+
+  test('a request that did not wait behind it is turned away with the connection, not left hanging', async () => {
+    const admitted = later<void>();
+    const { client, calls, data } = await startDataServer(async (call) => {
+      await admitted.promise;
+      return echo(call);
+    });
+    const raw = await client();
+    const requests = new Promise<void>((resolve) => data.server.on('request', () => resolve()));
+    await raw.send(asking + 'abc' + withLength(0));
+    await requests;
+    admitted.resolve();
+    const { answers } = readAnswers((await raw.closed).bytes);
+    expect(answers.map(({ status }) => status)).toEqual([100, 200]);
+    expect(answers[1]?.field('connection')).toBe('close');
+    expect(calls).toHaveLength(1);
+  });
+
+  test('of HTTP/1.0 is ignored', async () => {
+    const { client } = await startDataServer(echo);
+    const raw = await client();
+    await raw.send('POST /proxy HTTP/1.0\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\nabc');
+    expect((await raw.closed).bytes.toString()).toMatch(/^HTTP\/1\.1 200 [^]*abc$/);
+  });
+});

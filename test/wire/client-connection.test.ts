@@ -1,0 +1,207 @@
+/** Several requests on one connection: order, bounds, and what errors do to their neighbours. */
+import { describe, expect, test } from '@jest/globals';
+import { once } from 'node:events';
+import { PassThrough } from 'node:stream';
+import type { Call, Outcome } from '../../src/call.ts';
+import { Refusal } from '../../src/errors.ts';
+import { later, outcomeOf, settled, startDataServer } from '../ingress/data-server-fixture.ts';
+import type { Later } from '../ingress/data-server-fixture.ts';
+import { readAnswers } from '../support/raw-client.ts';
+
+const get = (n: number | string): string => `GET /proxy?${n} HTTP/1.1\r\nHost: a\r\n\r\n`;
+const numberOf = (call: Call): string => call.rawUrl.slice('/proxy?'.length);
+const echoNumber = (call: Call): Outcome => outcomeOf({ body: Buffer.from(numberOf(call)) });
+
+/** A journey whose calls end when the test says so, by number. */
+const held = () => {
+  const calls = new Map<string, Later<void>>();
+  const gate = (n: string): Later<void> => {
+    const known = calls.get(n) ?? later<void>();
+    calls.set(n, known);
+    return known;
+  };
+  const handle = async (call: Call): Promise<Outcome> => {
+    const gone = new Promise<never>((_resolve, reject) => {
+      call.clientGone.addEventListener('abort', () => reject(call.clientGone.reason as Error));
+    });
+    await Promise.race([gate(numberOf(call)).promise, gone]);
+    return echoNumber(call);
+  };
+  return { handle, release: (n: number) => gate(String(n)).resolve() };
+};
+
+describe('pipelined requests', () => {
+  test('are answered in their order, whatever ends first', async () => {
+    const { handle, release } = held();
+    const { client, calls } = await startDataServer(handle);
+    const raw = await client();
+    await raw.send(get(0) + get(1) + get(2));
+    await settled(() => calls.length === 3);
+    release(2);
+    release(1);
+    release(0);
+    const answers = await raw.answers(3);
+    expect(answers.map(({ body }) => body.toString())).toEqual(['0', '1', '2']);
+  });
+
+  test('beyond the places of one connection are refused; other connections are served', async () => {
+    const { handle, release } = held();
+    const { client, calls } = await startDataServer(handle, { maxCallsPerConnection: 3 });
+    const raw = await client();
+    await raw.send(get(0) + get(1) + get(2) + get(3) + get(4));
+    await settled(() => calls.length === 3);
+    const other = await client();
+    await other.send(get(9));
+    await settled(() => calls.length === 4);
+    for (const n of [0, 1, 2, 9]) release(n);
+    await other.answers(1);
+    const { answers } = readAnswers((await raw.closed).bytes);
+    expect(answers.map(({ status }) => status)).toEqual([200, 200, 200, 503]);
+    expect(answers[3]?.field('sluice-error')).toBe('overloaded');
+    expect(calls).toHaveLength(4);
+  });
+
+  test('beyond the places of the process are refused', async () => {
+    const { handle, release } = held();
+    const { client, calls } = await startDataServer(handle, { maxOpenCalls: 1 });
+    const [first, second] = await Promise.all([client(), client()]);
+    await first.send(get(0));
+    await settled(() => calls.length === 1);
+    await second.send(get(1));
+    expect((await second.answers(1))[0]?.field('sluice-error')).toBe('overloaded');
+    release(0);
+    await first.answers(1);
+    await first.send(get(2));
+    release(2);
+    expect((await first.answers(2))[1]?.body.toString()).toBe('2');
+  });
+
+  test('a second request hidden in a body is a body', async () => {
+    const { client, calls } = await startDataServer(async (call) =>
+      outcomeOf({ body: (await call.readBody()).bytes }),
+    );
+    const raw = await client();
+    const hidden = get('hidden');
+    await raw.send(
+      `POST /proxy HTTP/1.1\r\nHost: a\r\nContent-Length: ${hidden.length}\r\n\r\n${hidden}${get(1)}`,
+    );
+    const answers = await raw.answers(2);
+    expect(answers[0]?.body.toString()).toBe(hidden);
+    expect(calls.map(({ rawUrl }) => rawUrl)).toEqual(['/proxy', '/proxy?1']);
+  });
+});
+
+describe('after an error answer', () => {
+  test.each(['unauthenticated', 'target_invalid', 'queue_full', 'upstream_timeout'] as const)(
+    '%s the next request on the connection is answered in frame',
+    async (code) => {
+      const { client } = await startDataServer((call) =>
+        numberOf(call) === '0' ? Promise.reject(new Refusal(code)) : Promise.resolve(echoNumber(call)),
+      );
+      const raw = await client();
+      await raw.send(get(0) + get(1));
+      const answers = await raw.answers(2);
+      expect(answers.map((answer) => answer.field('sluice-error'))).toEqual([code, undefined]);
+      expect(answers[1]?.body.toString()).toBe('1');
+    },
+  );
+
+  test('that ends the connection, the next request is not handled', async () => {
+    const { client, calls } = await startDataServer();
+    const raw = await client();
+    await raw.send(`TRACE /proxy HTTP/1.1\r\nHost: a\r\n\r\n${get(1)}`);
+    const { answers, rest } = readAnswers((await raw.closed).bytes);
+    expect(answers.map(({ status }) => status)).toEqual([405]);
+    expect(rest).toHaveLength(0);
+    expect(calls).toHaveLength(0);
+  });
+});
+
+describe('garbage behind a request', () => {
+  const garbage = 'NOT HTTP AT ALL\r\n\r\n';
+
+  test('does not take its answer away, nor get one in its place', async () => {
+    const { handle, release } = held();
+    const { client, calls } = await startDataServer(handle);
+    const raw = await client();
+    await raw.send(get(0) + get(1) + garbage);
+    await settled(() => calls.length === 2);
+    release(1);
+    release(0);
+    const { answers, rest } = readAnswers((await raw.closed).bytes);
+    expect(answers.map(({ status, body }) => [status, body.toString()])).toEqual([
+      [200, '0'],
+      [200, '1'],
+    ]);
+    expect(answers[1]?.field('connection')).toBe('close');
+    expect(rest).toHaveLength(0);
+  });
+
+  test('a client that then leaves is noticed', async () => {
+    const { handle } = held();
+    const { client, calls, data } = await startDataServer(handle);
+    const raw = await client();
+    await raw.send(get(0) + garbage);
+    await settled(() => calls.length === 1);
+    raw.halfClose();
+    await settled(() => data.stats().openCalls === 0 && data.stats().openConnections === 0);
+    expect(calls[0]?.clientGone.aborted).toBe(true);
+  });
+
+  test('while an answer streams does not stand inside it', async () => {
+    const body = new PassThrough();
+    const { client, data } = await startDataServer(() => Promise.resolve(outcomeOf({ body })));
+    const raw = await client();
+    await raw.send(get(0));
+    body.write('first ');
+    await raw.until((text) => text.includes('first'));
+    const noticed = once(data.server, 'clientError');
+    await raw.send(garbage);
+    await noticed;
+    body.end('last');
+    const { answers, rest } = readAnswers((await raw.closed).bytes);
+    expect(answers.map((answer) => answer.body.toString())).toEqual(['first last']);
+    expect(rest).toHaveLength(0);
+  });
+
+  test('behind Connection: close is ignored', async () => {
+    const { handle, release } = held();
+    const { client, calls } = await startDataServer(handle);
+    const raw = await client();
+    await raw.send(`GET /proxy?0 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n${get(1)}`);
+    await settled(() => calls.length === 1);
+    release(0);
+    const { answers, rest } = readAnswers((await raw.closed).bytes);
+    expect(answers.map((answer) => answer.body.toString())).toEqual(['0']);
+    expect(rest).toHaveLength(0);
+    expect(calls).toHaveLength(1);
+  });
+
+  test('in the body of the second request spares the first', async () => {
+    const { handle, release } = held();
+    const { client, calls } = await startDataServer(async (call) => {
+      await call.readBody();
+      return handle(call);
+    });
+    const raw = await client();
+    await raw.send(get(0) + 'POST /proxy?1 HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n');
+    await settled(() => calls.length === 2);
+    release(0);
+    const { answers } = readAnswers((await raw.closed).bytes);
+    expect(answers.map((answer) => answer.body.toString())).toEqual(['0']);
+    expect(calls[1]?.clientGone.aborted).toBe(true);
+    expect(calls[0]?.clientGone.aborted).toBe(false);
+  });
+});
+
+test('CONNECT behind an open call gets no answer in its place: the connection ends', async () => {
+  const { handle } = held();
+  const { client, calls, bugs } = await startDataServer(handle);
+  const raw = await client();
+  await raw.send(get(0));
+  await settled(() => calls.length === 1);
+  await raw.send('CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\n');
+  expect((await raw.closed).bytes).toHaveLength(0);
+  await settled(() => calls[0]?.clientGone.aborted === true);
+  expect(bugs).toEqual([]);
+});

@@ -1,0 +1,145 @@
+/** Answers on their way to the client: at once, at the client's pace, whole or visibly broken. */
+import { describe, expect, test } from '@jest/globals';
+import { PassThrough, Readable } from 'node:stream';
+import type { AnswerEnd } from '../../src/call.ts';
+import { outcomeOf, settled, startDataServer } from '../ingress/data-server-fixture.ts';
+import { readAnswers } from '../support/raw-client.ts';
+
+const get = 'GET /proxy?target=x HTTP/1.1\r\nHost: a\r\n\r\n';
+const streaming = (body: Readable, fields: readonly string[] = []) => {
+  const ends: AnswerEnd[] = [];
+  const start = () =>
+    startDataServer(() => Promise.resolve(outcomeOf({ body, fields, onEnd: (how) => ends.push(how) })));
+  return { ends, start };
+};
+
+test('the head leaves before the first byte of the body', async () => {
+  const body = new PassThrough();
+  const { ends, start } = streaming(body);
+  const { client } = await start();
+  const raw = await client();
+  await raw.send(get);
+  expect(await raw.until((text) => text.endsWith('\r\n\r\n'))).toMatch(/^HTTP\/1\.1 200 /);
+  for (const part of ['one', 'two', 'three']) {
+    body.write(part);
+    await raw.until((text) => text.includes(part));
+  }
+  expect(ends).toEqual([]);
+  body.end();
+  expect((await raw.answers(1))[0]?.body.toString()).toBe('onetwothree');
+  await settled(() => ends.length === 1);
+  expect(ends).toEqual(['complete']);
+});
+
+test('a small answer that is all there leaves in one piece', async () => {
+  const { client } = await startDataServer();
+  const raw = await client();
+  const pieces: number[] = [];
+  raw.socket.on('data', (piece) => pieces.push(piece.length));
+  await raw.send(get);
+  await raw.answers(1);
+  expect(pieces).toHaveLength(1);
+});
+
+test('a slow client slows the upstream down, and gets every byte', async () => {
+  const piece = Buffer.alloc(64 * 1_024, 'x');
+  const pieces = 400;
+  let produced = 0;
+  const body = new Readable({
+    read() {
+      produced += 1;
+      this.push(produced > pieces ? null : piece);
+    },
+  });
+  const { ends, start } = streaming(body, ['Content-Length', String(pieces * piece.length)]);
+  const { client } = await start();
+  const raw = await client();
+  raw.socket.pause();
+  await raw.send(get.replace('\r\n\r\n', '\r\nConnection: close\r\n\r\n'));
+  // Production stops although nobody said so: the same figure over many turns of the event loop.
+  let stalledAt = 0;
+  let turns = 0;
+  await settled(() => {
+    turns = produced > 0 && produced === stalledAt ? turns + 1 : 0;
+    stalledAt = produced;
+    return turns > 500;
+  });
+  expect(produced).toBeLessThan(pieces);
+  expect(ends).toEqual([]);
+  raw.socket.resume();
+  const { bytes } = await raw.closed;
+  expect(readAnswers(bytes).answers[0]?.body).toHaveLength(pieces * piece.length);
+  await settled(() => ends.length === 1);
+  expect(ends).toEqual(['complete']);
+});
+
+describe('an upstream body that breaks', () => {
+  const parts = 'abcdefgh';
+  const cuts = Array.from({ length: parts.length }, (_, at) => at);
+
+  test.each(cuts)('after %d bytes is never ended cleanly: chunked', async (at) => {
+    const body = new PassThrough();
+    const { ends, start } = streaming(body);
+    const { client, bugs } = await start();
+    const raw = await client();
+    await raw.send(get);
+    for (const byte of parts.slice(0, at)) body.write(byte);
+    await raw.until((text) => text.includes('\r\n\r\n'));
+    body.destroy(new Error('reset'));
+    const { bytes } = await raw.closed;
+    expect(readAnswers(bytes, [], true).answers).toHaveLength(0);
+    expect(ends).toEqual(['upstream_cut']);
+    expect(bugs).toEqual([]);
+  });
+
+  test.each(cuts)('after %d bytes is never ended cleanly: with a length', async (at) => {
+    const body = new PassThrough();
+    const { ends, start } = streaming(body, ['Content-Length', String(parts.length)]);
+    const { client } = await start();
+    const raw = await client();
+    await raw.send(get);
+    if (at > 0) body.write(parts.slice(0, at));
+    await raw.until((text) => text.includes('\r\n\r\n'));
+    // An end that comes too early is a cut as well.
+    if (at % 2 === 0) body.end();
+    else body.destroy();
+    const { bytes } = await raw.closed;
+    expect(readAnswers(bytes, [], true).answers).toHaveLength(0);
+    expect(ends).toEqual(['upstream_cut']);
+  });
+
+  test('resets a client of HTTP/1.0, for whom the end of the connection is the end of the body', async () => {
+    const body = new PassThrough();
+    const { ends, start } = streaming(body);
+    const { client } = await start();
+    const raw = await client();
+    await raw.send('GET /proxy?target=x HTTP/1.0\r\n\r\n');
+    body.write('abc');
+    await raw.until((text) => text.includes('abc'));
+    body.destroy();
+    expect((await raw.closed).reset).toBe(true);
+    expect(ends).toEqual(['upstream_cut']);
+  });
+
+  test('with more bytes than it promised is cut too', async () => {
+    const { ends, start } = streaming(Readable.from([Buffer.from('abcdef')]), ['Content-Length', '3']);
+    const { client } = await start();
+    const raw = await client();
+    await raw.send(get + get);
+    const { bytes } = await raw.closed;
+    expect(bytes.toString()).not.toContain('def');
+    expect(ends[0]).toBe('upstream_cut');
+  });
+
+  test('before anybody listened is still noticed', async () => {
+    const body = new PassThrough();
+    body.on('error', () => {});
+    body.destroy(new Error('reset'));
+    const { ends, start } = streaming(body);
+    const { client } = await start();
+    const raw = await client();
+    await raw.send(get);
+    await raw.closed;
+    expect(ends).toEqual(['upstream_cut']);
+  });
+});
