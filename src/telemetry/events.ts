@@ -112,6 +112,16 @@ export interface LivePressure {
   readonly inFlight: number;
 }
 
+/** How the limiter is, on this replica. Totals since the start. */
+export interface LimiterHealth {
+  /** `null` until the limiter has told. */
+  readonly mode: LimiterMode | null;
+  readonly redisErrors: number;
+  readonly leasesLost: number;
+  /** Time of the latest Redis commands, smoothed, milliseconds; `null` before the first one. */
+  readonly redisMs: number | null;
+}
+
 /** A value that may stand in a log line. Never a URL, host, header, key, or workspace id. */
 export type LogValue = string | number | boolean | null;
 
@@ -138,6 +148,7 @@ export interface Telemetry {
   observe(source: PressureSource): void;
   /** Pressure per configured upstream, this replica. */
   live(): readonly LivePressure[];
+  limiterHealth(): LimiterHealth;
   /** Label under which a workspace may be shown: its own or `other`. */
   labelOf(workspaceId: string): string;
   readonly log: Log;

@@ -30,6 +30,7 @@ export const noTelemetry: Telemetry = {
   configured: nothing,
   observe: nothing,
   live: () => [],
+  limiterHealth: () => ({ mode: null, redisErrors: 0, leasesLost: 0, redisMs: null }),
   labelOf: () => otherLabel,
   log: silentLog,
 };

@@ -4,7 +4,7 @@
 import type { DestinationStream } from 'pino';
 import type { Clock, Random } from '../clock.ts';
 import type { Settings } from '../config/settings.ts';
-import type { FactSink, PressureSource, Telemetry } from './events.ts';
+import type { FactSink, LimiterHealth, PressureSource, Telemetry } from './events.ts';
 import type { MetricsFormat, MetricsPage } from './exposition.ts';
 import { createLabels } from './labels.ts';
 import { createLive } from './live.ts';
@@ -60,6 +60,12 @@ export function createTelemetry(settings: TelemetrySettings, ports: TelemetryPor
   const reporters: CallReporters = { clock, metrics, logger, labels, live, sinks: ports.sinks ?? [], failed };
   const tracing = ports.tracing ?? null;
   live.configured(settings.upstreams.values());
+  const health: { -readonly [K in keyof LimiterHealth]: LimiterHealth[K] } = {
+    mode: null,
+    redisErrors: 0,
+    leasesLost: 0,
+    redisMs: null,
+  };
 
   const guarded = (run: () => void): void => {
     try {
@@ -79,15 +85,28 @@ export function createTelemetry(settings: TelemetrySettings, ports: TelemetryPor
       }
       return new ObservedCall(call, reporters, spans);
     },
-    limiterMode: (mode) => guarded(() => metrics.limiterMode(mode)),
-    redisCommand: (command, durationMs) => guarded(() => metrics.redisCommand(command, durationMs / 1000)),
-    redisError: (kind) => guarded(() => metrics.redisError(kind)),
-    leaseLost: (reason) => guarded(() => metrics.leaseLost(reason)),
+    limiterMode(mode) {
+      health.mode = mode;
+      guarded(() => metrics.limiterMode(mode));
+    },
+    redisCommand(command, durationMs) {
+      health.redisMs = health.redisMs === null ? durationMs : health.redisMs * 0.95 + durationMs * 0.05;
+      guarded(() => metrics.redisCommand(command, durationMs / 1000));
+    },
+    redisError(kind) {
+      health.redisErrors += 1;
+      guarded(() => metrics.redisError(kind));
+    },
+    leaseLost(reason) {
+      health.leasesLost += 1;
+      guarded(() => metrics.leaseLost(reason));
+    },
     configured: (upstreams) => live.configured(upstreams),
     observe: (given) => {
       source = given;
     },
     live: () => live.read(clock.monotonic()),
+    limiterHealth: () => ({ ...health }),
     labelOf: (workspaceId) => labels.of(workspaceId),
     log: logger.log,
     metrics: (format = 'prometheus') => metrics.page(format),

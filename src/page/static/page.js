@@ -1,0 +1,220 @@
+// The live page: listens to the replica's events and shows them. No state of its own but the last 15 minutes.
+import { TimeChart, countFormat, countIncrements, waitFormat } from '/page/charts.js';
+import {
+  dimensionName,
+  duration,
+  element,
+  percent,
+  refusalName,
+  replace,
+  setText,
+  whole,
+} from '/page/parts.js';
+
+const kept = 450;
+let samples = [];
+const charts = {
+  waiting: new TimeChart('chart-waiting', 'Calls waiting', countFormat, countIncrements),
+  waits: new TimeChart('chart-waits', 'Longest wait', waitFormat),
+  throttles: new TimeChart('chart-throttles', 'Upstream throttles', countFormat, countIncrements),
+};
+
+const modeNames = {
+  redis: 'shared (Redis)',
+  memory: 'embedded',
+  local: 'local share: Redis away',
+  deny: 'refusing: Redis away',
+};
+
+function showState(state) {
+  showVerdict(state.verdict);
+  const away = state.mode === 'local' || state.mode === 'deny';
+  setText('mode', modeNames[state.mode] ?? state.mode, away);
+  setText('redis', redisText(state), away || (state.redis?.errorsLastMinute ?? 0) > 0);
+  setText('leases', `${whole.format(state.leasesLostLastMinute)} / min`, state.leasesLostLastMinute > 0);
+  setText('replicas', whole.format(state.replicas));
+  replace(document.getElementById('upstreams'), state.upstreams.map(upstreamCard));
+  showRefusals(state.refusals);
+}
+
+function redisText({ mode, redis }) {
+  if (mode === 'memory') return 'not used';
+  if (redis === null) return 'no command yet';
+  const errors = redis.errorsLastMinute > 0 ? `, ${whole.format(redis.errorsLastMinute)} errors / min` : '';
+  return `${redis.commandMs.toFixed(1)} ms${errors}`;
+}
+
+function showVerdict({ level, title, detail }) {
+  const verdict = document.getElementById('verdict');
+  const text = `${title} ${detail}`;
+  if (verdict.dataset.text === text) return;
+  verdict.dataset.text = text;
+  verdict.className = `verdict ${level}`;
+  verdict.replaceChildren(element('strong', {}, title), detail);
+  document.title = `${title} · Sluice`;
+}
+
+function upstreamCard(upstream) {
+  const closed = upstream.closedMs > 0;
+  const badge = closed ? `closed for ${duration(Math.ceil(upstream.closedMs / 1000) * 1000)}` : 'open';
+  const card = element('article', { class: 'card', 'data-upstream': upstream.name });
+  card.append(
+    element(
+      'div',
+      { class: 'top' },
+      element('h3', {}, upstream.name),
+      element('span', { class: `badge ${closed ? 'closed' : 'open'}` }, badge),
+    ),
+    ...(upstream.meters.length > 0 ? upstream.meters.map(meter) : [element('p', {}, 'No limit known yet.')]),
+    element(
+      'dl',
+      { class: 'figures' },
+      figure('waiting', upstream.waiting, 'waiting'),
+      figure('oldest', duration(upstream.oldestMs), 'longest waiting now'),
+      figure('in-flight', upstream.inFlight, 'in flight'),
+      figure('absorbed', upstream.absorbedLastMinute, 'absorbed / min'),
+      figure('refused', upstream.shedLastMinute, 'refused / min'),
+    ),
+  );
+  return card;
+}
+
+function figure(name, value, label) {
+  const text = typeof value === 'number' ? whole.format(value) : value;
+  return element('div', {}, element('dt', {}, label), element('dd', { 'data-figure': name }, text));
+}
+
+function meter({ dimension, used, level, limit }) {
+  const look = used >= 0.95 ? 'full' : used >= 0.75 ? 'high' : '';
+  const label = dimensionName(dimension);
+  const value = `${percent(used)} · ${whole.format(level)} of ${whole.format(limit)}`;
+  const bar = element('progress', {
+    max: '1',
+    value: String(Math.min(1, used)),
+    'aria-label': `${label}: ${value}`,
+  });
+  if (look !== '') bar.className = look;
+  return element(
+    'div',
+    { class: 'meter', 'data-dimension': dimension },
+    element('span', {}, label),
+    bar,
+    element('span', { class: 'value' }, value),
+  );
+}
+
+function showRefusals(refusals) {
+  const entries = Object.entries(refusals).sort(([, a], [, b]) => b - a);
+  const most = entries[0]?.[1] ?? 1;
+  const items = entries.map(([code, n]) =>
+    element(
+      'li',
+      { 'data-code': code },
+      element('span', {}, refusalName(code)),
+      element('strong', {}, whole.format(n)),
+      element('progress', {
+        max: String(most),
+        value: String(n),
+        'aria-label': `${refusalName(code)}: ${n}`,
+      }),
+    ),
+  );
+  if (items.length === 0) items.push(element('li', { class: 'none' }, 'Nothing was refused.'));
+  replace(document.getElementById('refusals'), items);
+}
+
+function showCharts() {
+  const names = Object.keys(samples.at(-1)?.upstreams ?? {});
+  const times = samples.map(({ at }) => at / 1000);
+  const line = (name, of) => samples.map(({ upstreams }) => (name in upstreams ? of(upstreams[name]) : null));
+  charts.waiting.show(
+    names,
+    times,
+    names.map((name) => line(name, (each) => each.waiting)),
+  );
+  charts.waits.show(
+    names,
+    times,
+    names.map((name) => line(name, (each) => Math.max(each.oldestMs, each.longestWaitMs) / 1000)),
+  );
+  const sum = (field) =>
+    samples.map(({ upstreams }) => Object.values(upstreams).reduce((total, each) => total + each[field], 0));
+  charts.throttles.show(['absorbed', 'passed on'], times, [sum('absorbed'), sum('throttled')]);
+}
+
+function showActivity({ workspaces }) {
+  const rows = workspaces
+    .flatMap(({ workspace, upstreams }) => upstreams.map((lane) => ({ workspace, ...lane })))
+    .sort((a, b) => (b.headroom?.usedRatio ?? -1) - (a.headroom?.usedRatio ?? -1))
+    .map(workspaceRow);
+  if (rows.length === 0)
+    rows.push(element('tr', {}, element('td', { colspan: '9' }, 'No calls in the last hour.')));
+  replace(document.getElementById('workspaces'), rows);
+}
+
+function workspaceRow({ workspace, upstream, recent, headroom }) {
+  const number = (text, look = '') => element('td', { class: `n ${look}`.trim() }, text);
+  const refused = Object.values(recent.shed).reduce((sum, n) => sum + n, 0);
+  const used = headroom?.usedRatio ?? null;
+  const growth = headroom?.growth ?? null;
+  return element(
+    'tr',
+    {},
+    element('th', { scope: 'row' }, element('code', {}, workspace)),
+    element('td', {}, upstream),
+    number(
+      headroom === null || headroom === undefined ? '–' : `${whole.format(headroom.busiestMinute)} calls`,
+    ),
+    number(
+      used === null ? '–' : percent(used),
+      used === null ? '' : used >= 1 ? 'bad' : used >= 0.8 ? 'warn' : '',
+    ),
+    number(
+      growth === null ? '–' : growthText(growth),
+      growth === 0 ? 'bad' : growth !== null && growth < 1.5 ? 'warn' : '',
+    ),
+    number(headroom === null || headroom === undefined ? '–' : doubledText(headroom.doubled)),
+    number(duration(recent.waitMs.p95)),
+    number(whole.format(recent.absorbed)),
+    number(whole.format(refused), refused > 0 ? 'bad' : ''),
+  );
+}
+
+function growthText(growth) {
+  if (growth === 0) return 'not at all';
+  return growth >= 10 ? '10 × or more' : `to ${growth.toFixed(1)} ×`;
+}
+
+function doubledText({ longestWaitMs, refusedRatio }) {
+  if (refusedRatio > 0) return `${percent(Math.max(0.01, refusedRatio))} refused`;
+  return longestWaitMs === 0 ? 'no waits' : `waits of ${duration(longestWaitMs)}`;
+}
+
+function connect() {
+  const connection = document.getElementById('connection');
+  const say = (text, lost) => {
+    if (connection.textContent !== text) connection.textContent = text;
+    connection.classList.toggle('lost', lost);
+  };
+  const events = new EventSource('/page/events');
+  events.addEventListener('open', () => say('Live', false));
+  events.addEventListener('error', () => say('Connection lost, figures are old', true));
+  events.addEventListener('history', ({ data }) => {
+    samples = JSON.parse(data).slice(-kept);
+    showCharts();
+  });
+  events.addEventListener('state', ({ data }) => {
+    const state = JSON.parse(data);
+    if (samples.at(-1)?.at !== state.sample.at) samples.push(state.sample);
+    if (samples.length > kept) samples.shift();
+    showState(state);
+    showCharts();
+  });
+  events.addEventListener('activity', ({ data }) => showActivity(JSON.parse(data)));
+}
+
+// Colours are read from the style sheet when a chart is built.
+matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => {
+  for (const chart of Object.values(charts)) if (chart.plot !== null) chart.build();
+});
+connect();

@@ -1,0 +1,98 @@
+/**
+ * The last quarter of an hour as the page draws it: a sample every two seconds per upstream. Owns the samples and the
+ * counts since the last one; refuses to own how they look. Bounded: {@link sampleCount} samples, configured upstreams.
+ */
+import type { Clock } from '../clock.ts';
+import type { EndedFact, FactSink, LivePressure } from '../telemetry/events.ts';
+
+export const sampleEveryMs = 2_000;
+export const sampleCount = 450;
+
+/** What happened on one upstream in the two seconds before `at`, and what was waiting then. */
+export interface UpstreamSample {
+  readonly waiting: number;
+  readonly oldestMs: number;
+  readonly inFlight: number;
+  /** Answers passed on, throttled ones not counted. */
+  readonly passed: number;
+  /** Throttled answers the clients never saw. */
+  readonly absorbed: number;
+  /** Throttled answers passed on. */
+  readonly throttled: number;
+  readonly shed: number;
+  /** Longest wait of a call that ended in these two seconds, milliseconds. */
+  readonly longestWaitMs: number;
+}
+
+export interface Sample {
+  /** Milliseconds since the Unix epoch. */
+  readonly at: number;
+  readonly upstreams: Readonly<Record<string, UpstreamSample>>;
+  /** Refusals for lack of room or time, by code. */
+  readonly refusals: Readonly<Record<string, number>>;
+}
+
+interface Counts {
+  passed: number;
+  absorbed: number;
+  throttled: number;
+  shed: number;
+  longestWaitMs: number;
+}
+
+const noCounts = (): Counts => ({ passed: 0, absorbed: 0, throttled: 0, shed: 0, longestWaitMs: 0 });
+
+export interface Timeline extends FactSink {
+  /** Takes a sample now. */
+  sample(live: readonly LivePressure[]): Sample;
+  /** All samples, oldest first. */
+  readonly samples: readonly Sample[];
+}
+
+export function createTimeline(clock: Clock): Timeline {
+  const samples: Sample[] = [];
+  let counts = new Map<string, Counts>();
+  let refusals: Record<string, number> = {};
+
+  function of(upstream: string): Counts {
+    let found = counts.get(upstream);
+    if (found === undefined) counts.set(upstream, (found = noCounts()));
+    return found;
+  }
+
+  function countEnd(upstream: string, fact: EndedFact): void {
+    const own = of(upstream);
+    own.longestWaitMs = Math.max(own.longestWaitMs, fact.waitedMs);
+    if (fact.outcome === 'ok' || fact.outcome === 'upstream_error') own.passed += 1;
+    if (fact.outcome === 'throttled') own.throttled += 1;
+    if (fact.outcome !== 'shed') return;
+    own.shed += 1;
+    if (fact.code !== null) refusals[fact.code] = (refusals[fact.code] ?? 0) + 1;
+  }
+
+  return {
+    arrived: () => {},
+    throttled: () => {},
+    absorbed: (_id, upstream) => {
+      of(upstream).absorbed += 1;
+    },
+    ended: (_id, upstream, fact) => countEnd(upstream, fact),
+    sample(live) {
+      const upstreams = Object.fromEntries(
+        live.map(({ upstream, waiting, oldestMs, inFlight }) => [
+          upstream,
+          { waiting, oldestMs: Math.round(oldestMs), inFlight, ...(counts.get(upstream) ?? noCounts()) },
+        ]),
+      );
+      const taken: Sample = { at: clock.now(), upstreams, refusals };
+      samples.push(taken);
+      if (samples.length > sampleCount) samples.shift();
+      counts = new Map();
+      refusals = {};
+      return taken;
+    },
+    get samples() {
+      return samples;
+    },
+  };
+}
