@@ -1,6 +1,6 @@
 /** A client that leaves, at every stage of its call. */
 import { describe, expect, test } from '@jest/globals';
-import { PassThrough } from 'node:stream';
+import { PassThrough, Readable } from 'node:stream';
 import type { AnswerEnd, Call, Outcome } from '../../src/call.ts';
 import { later, outcomeOf, settled, startDataServer } from '../ingress/data-server-fixture.ts';
 import type { RawClient } from '../support/raw-client.ts';
@@ -126,4 +126,25 @@ test('every call of a connection learns that it is gone', async () => {
   raw.abort();
   await settled(() => data.stats().openCalls === 0);
   expect(calls.map((call) => call.clientGone.aborted)).toEqual(Array.from({ length: 5 }, () => true));
+});
+
+test('a client that half-closes and does not read its answer is gone, although bytes for it still wait', async () => {
+  const body = new Readable({
+    read() {
+      this.push(Buffer.alloc(64 * 1_024));
+    },
+  });
+  const ends: AnswerEnd[] = [];
+  const { client } = await startDataServer(() =>
+    Promise.resolve(outcomeOf({ body, onEnd: (how) => ends.push(how) })),
+  );
+  const raw = await client();
+  raw.socket.pause();
+  await raw.send(get);
+  // Full: the upstream body is not read any more.
+  await settled(() => body.readableFlowing === false);
+  raw.halfClose();
+  await settled(() => ends.length > 0);
+  expect(ends).toEqual(['client_gone']);
+  expect(body.destroyed).toBe(true);
 });

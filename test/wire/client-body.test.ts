@@ -1,5 +1,6 @@
 /** Request bodies: bounded in every direction, read only when asked for, given back exactly once. */
 import { describe, expect, test } from '@jest/globals';
+import { once } from 'node:events';
 import { Readable } from 'node:stream';
 import { Refusal } from '../../src/errors.ts';
 import type { Call } from '../../src/call.ts';
@@ -99,12 +100,25 @@ describe('the bound of one call', () => {
   test('a client that goes on sending still gets the answer, not a reset', async () => {
     const { client } = await startDataServer(echo, { lingerMs: 5_000 });
     const raw = await client();
-    const size = 3_000_000;
+    const size = 30_000_000;
     await raw.send(withLength(size));
     await raw.send('x'.repeat(size));
     const { bytes, reset } = await raw.closed;
     expect(bytes.toString()).toMatch(/^HTTP\/1\.1 413 /);
     expect(reset).toBe(false);
+  });
+
+  test('garbage in what follows gets no second answer', async () => {
+    const { client, data } = await startDataServer(echo, { lingerMs: 5_000 });
+    const raw = await client();
+    await raw.send(upload('Transfer-Encoding: chunked') + chunk(maxBodyBytes) + chunk(1));
+    await raw.answers(1);
+    const noticed = once(data.server, 'clientError');
+    await raw.send('zz\r\n');
+    await noticed;
+    const { answers, rest } = readAnswers((await raw.closed).bytes);
+    expect(answers.map(({ status }) => status)).toEqual([413]);
+    expect(rest).toHaveLength(0);
   });
 
   test('what follows on that connection is not handled', async () => {
