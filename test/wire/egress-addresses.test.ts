@@ -167,7 +167,7 @@ describe.each(['http', 'https'])('over %s', (scheme) => {
     });
   });
 
-  test('a denied address stays an error of its call when the pool connects later, from its own events', async () => {
+  test('each of several calls at once is denied, also those that would wait for the pool', async () => {
     const upstream = await open(scheme);
     const agents = createAgents(
       { allowPrivateAddresses: false, maxSockets: 1, caFile: null },
