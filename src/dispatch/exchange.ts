@@ -32,6 +32,8 @@ export interface ExchangeInput {
   readonly method: string;
   readonly timeouts: UpstreamTimeouts;
   readonly signal: AbortSignal;
+  /** Nothing is written before it resolves; `null` = at once. */
+  readonly hold: Promise<void> | null;
   /** Called once, when the connection is there and the request's bytes go out. Must not throw. */
   readonly onSent: (() => void) | null;
   /** Called once when nothing of the exchange is left. */
@@ -106,7 +108,7 @@ export class Exchange implements AlarmOwner {
     const { socket } = request;
     if (socket === null) return;
     this.#socket = socket;
-    this.#reusedSocket = established.has(socket);
+    this.#reusedSocket = request.reusedSocket || established.has(socket);
     request.on('information', () => this.#onInterim());
     request.on('upgrade', (_answer, upgraded) => {
       upgraded.destroy();
@@ -129,6 +131,11 @@ export class Exchange implements AlarmOwner {
     this.#answerBegan = true;
     if (this.isOver) {
       answer.destroy();
+      return;
+    }
+    // An answer to nothing: pushed on a kept connection while the request was held back. It is somebody else's.
+    if (this.#phase === 'connect') {
+      this.onError(null);
       return;
     }
     const status = answer.statusCode ?? 0;
@@ -173,6 +180,11 @@ export class Exchange implements AlarmOwner {
   }
 
   #onConnected(): void {
+    if (this.#input.hold === null) this.#onWritten();
+    else void this.#input.hold.then(() => this.#onWritten());
+  }
+
+  #onWritten(): void {
     if (this.#phase !== 'connect') return;
     this.#phase = 'sent';
     this.#enterStage(this.#input.timeouts.headMs);

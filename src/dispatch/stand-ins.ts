@@ -50,16 +50,25 @@ export class ResponseStandIn extends EventEmitter {
  */
 export class BufferedBody extends Readable {
   readonly #bytes: Buffer | null;
+  readonly #hold: Promise<void> | null;
 
-  constructor(bytes: Buffer | null) {
+  /** `hold`: nothing is written before it resolves; the connection is made meanwhile. */
+  constructor(bytes: Buffer | null, hold: Promise<void> | null = null) {
     super();
     this.#bytes = bytes;
+    this.#hold = hold;
   }
 
   override pipe<T extends NodeJS.WritableStream>(destination: T): T {
+    if (this.#hold === null) this.#write(destination);
+    else void this.#hold.then(() => this.#write(destination));
+    return destination;
+  }
+
+  #write(destination: NodeJS.WritableStream & { readonly destroyed?: boolean }): void {
+    if (destination.destroyed === true) return;
     if (this.#bytes === null || this.#bytes.length === 0) destination.end();
     else destination.end(this.#bytes);
-    return destination;
   }
 
   override _read(): void {

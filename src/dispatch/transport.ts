@@ -38,6 +38,8 @@ export interface TransportAttempt {
   readonly signal: AbortSignal;
   /** True allows one immediate resend when a reused connection turns out to be closed; only for idempotent calls. */
   readonly mayResend: boolean;
+  /** Nothing is written before it resolves; the connection is made meanwhile. Default: at once. */
+  readonly hold?: Promise<void> | null;
   /** Called once, when the request's bytes go out for the first time. Must not throw. */
   readonly onSent?: () => void;
 }
@@ -82,7 +84,14 @@ export function createTransport({ clock }: { readonly clock: Clock }): Transport
 
   const start = (attempt: TransportAttempt, onSent: (() => void) | null): Exchange => {
     const { method, timeouts, signal } = attempt;
-    const exchange = new Exchange(clock, { method, timeouts, signal, onSent, onOver });
+    const exchange = new Exchange(clock, {
+      method,
+      timeouts,
+      signal,
+      hold: attempt.hold ?? null,
+      onSent,
+      onOver,
+    });
     if (exchange.isOver) return exchange;
     live.add(exchange);
     const request = new RequestStandIn(method, attempt.fields);
@@ -165,7 +174,7 @@ function proxyOptions(passages: WeakMap<object, Passage>): Options {
       const passage = passages.get(request);
       if (passage === undefined || passage.exchange.isOver) throw new Error('the attempt is over');
       options.agent = passage.attempt.agent;
-      options.buffer = new BufferedBody(passage.attempt.body);
+      options.buffer = new BufferedBody(passage.attempt.body, passage.attempt.hold);
       return passage.target;
     },
     pathRewrite: (_path, request) => passages.get(request)?.attempt.pathAndQuery,

@@ -1,0 +1,86 @@
+import { afterEach, describe, expect, test } from '@jest/globals';
+import { answering } from '../support/raw-upstream.ts';
+import type { Script } from '../support/raw-upstream.ts';
+import { failure, sendingWorld, text } from '../support/sending.ts';
+import type { SendingWorld } from '../support/sending.ts';
+
+const ok = 'HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok';
+const worlds: SendingWorld[] = [];
+const world = async (script: Script): Promise<SendingWorld> => {
+  const opened = await sendingWorld(script);
+  worlds.push(opened);
+  return opened;
+};
+afterEach(async () => {
+  for (const opened of worlds.splice(0)) await opened.close();
+});
+
+/** A hold and its release. */
+function gate(): { readonly hold: Promise<void>; readonly release: () => void } {
+  let release = (): void => {};
+  const hold = new Promise<void>((resolve) => (release = resolve));
+  return { hold, release };
+}
+const pulse = (): Promise<void> => new Promise((resolve) => setTimeout(resolve, 20));
+const received = ({ upstream }: SendingWorld): string =>
+  upstream.connections.map((connection) => connection.received()).join('');
+
+describe('a request that is held back', () => {
+  test.each(['a new', 'a kept'])(
+    'is connected but not written on %s connection before its turn',
+    async (kind) => {
+      const opened = await world(answering(ok));
+      if (kind === 'a kept') await text((await opened.send()).body);
+      const { hold, release } = gate();
+      let sent = 0;
+      const sending = opened.send({ hold, pathAndQuery: '/held', onSent: () => sent++ });
+      await pulse();
+      expect(opened.upstream.connections).toHaveLength(1);
+      expect([sent, received(opened).includes('/held')]).toEqual([0, false]);
+      release();
+      expect(await text((await sending).body)).toBe('ok');
+      expect(sent).toBe(1);
+    },
+  );
+
+  test('is never written when it is aborted before its turn', async () => {
+    const opened = await world(answering(ok));
+    const { hold, release } = gate();
+    const aborter = new AbortController();
+    const sending = opened.send({ hold, signal: aborter.signal });
+    await pulse();
+    aborter.abort();
+    expect(await failure(sending)).toMatchObject({ kind: 'aborted', neverSent: true });
+    release();
+    await opened.upstream.allClosed();
+    expect(received(opened)).toBe('');
+  });
+
+  test('is never sent when its kept connection closes meanwhile', async () => {
+    const opened = await world(answering(ok));
+    await text((await opened.send()).body);
+    const { hold, release } = gate();
+    const sending = opened.send({ hold, mayResend: true });
+    await pulse();
+    opened.upstream.connections[0]?.socket.end();
+    expect(await failure(sending)).toMatchObject({
+      kind: 'unreachable',
+      neverSent: true,
+      reusedSocket: true,
+    });
+    release();
+    expect(received(opened).match(/GET/g)).toHaveLength(1);
+  });
+
+  test('does not take an answer that was pushed on its connection before it was written', async () => {
+    const opened = await world(answering(ok));
+    await text((await opened.send()).body);
+    const { hold, release } = gate();
+    const sending = opened.send({ hold });
+    await pulse();
+    opened.upstream.connections[0]?.send('HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\npoison');
+    expect(await failure(sending)).toMatchObject({ kind: 'unreachable', neverSent: true });
+    release();
+    await opened.upstream.allClosed();
+  });
+});
