@@ -1,0 +1,39 @@
+/**
+ * Writes the dashboards to `grafana/dashboards/`, or with `--check` says which files differ from their code.
+ * `node scripts/grafana/generate.ts [--check]`
+ */
+import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { dashboards } from './dashboards.ts';
+
+const folder = new URL('../../grafana/dashboards/', import.meta.url);
+
+/** Panel numbers in reading order: links to a panel stay good while panels are added behind it. */
+function numbered<T extends { panels?: { id?: number }[] }>(dashboard: T): T {
+  for (const [i, panel] of (dashboard.panels ?? []).entries()) panel.id = i + 1;
+  return dashboard;
+}
+
+/** File name and text of every dashboard. */
+export const files = (): readonly (readonly [string, string])[] =>
+  Object.entries(dashboards).map(([name, builder]) => [`${name}.json`, `${JSON.stringify(numbered(builder.build()), null, 2)}\n`]);
+
+export function drifted(): readonly string[] {
+  return files()
+    .filter(([name, text]) => {
+      const file = new URL(name, folder);
+      return !existsSync(file) || readFileSync(file, 'utf8') !== text;
+    })
+    .map(([name]) => name);
+}
+
+if (import.meta.main) {
+  if (process.argv.includes('--check')) {
+    const stale = drifted();
+    if (stale.length > 0) console.error(`Differ from their code: ${stale.join(', ')}. Run: node scripts/grafana/generate.ts`);
+    process.exitCode = stale.length > 0 ? 1 : 0;
+  } else {
+    mkdirSync(folder, { recursive: true });
+    for (const [name, text] of files()) writeFileSync(new URL(name, folder), text);
+    console.log(`${files().length} dashboards written`);
+  }
+}

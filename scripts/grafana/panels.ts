@@ -1,0 +1,117 @@
+/**
+ * Panels in the looks of all Sluice dashboards. Owns units, colours, sizes and the habits of queries: gauges of a shared
+ * bucket are the same on every replica (`max`), queues are each replica's own (`sum`), and a legend names a label.
+ */
+import {
+  FieldColorModeId,
+  ThresholdsConfigBuilder,
+  ThresholdsMode,
+  type DataSourceRef,
+} from '@grafana/grafana-foundation-sdk/dashboard';
+import { FieldColorBuilder } from '@grafana/grafana-foundation-sdk/dashboard';
+import {
+  GraphDrawStyle,
+  LegendDisplayMode,
+  LegendPlacement,
+  StackingMode,
+  TooltipDisplayMode,
+  VizLegendOptionsBuilder,
+  VizTooltipOptionsBuilder,
+  StackingConfigBuilder,
+  ReduceDataOptionsBuilder,
+} from '@grafana/grafana-foundation-sdk/common';
+import { PanelBuilder as HeatmapPanel } from '@grafana/grafana-foundation-sdk/heatmap';
+import { DataqueryBuilder, PromQueryFormat } from '@grafana/grafana-foundation-sdk/prometheus';
+import { PanelBuilder as StatPanel } from '@grafana/grafana-foundation-sdk/stat';
+import { PanelBuilder as TimeseriesPanel } from '@grafana/grafana-foundation-sdk/timeseries';
+
+/** The data source is chosen on the dashboard. */
+export const datasource: DataSourceRef = { type: 'prometheus', uid: '${datasource}' };
+
+/** A query and the legend of its series. */
+export interface Query {
+  readonly expr: string;
+  readonly legend: string;
+}
+
+export interface PanelText {
+  readonly title: string;
+  /** What it means and what to do: shown behind the panel's information sign. */
+  readonly means: string;
+  readonly unit: string;
+}
+
+/** Green below the first step, then amber, then red. */
+const steps = (amber: number, red: number) =>
+  new ThresholdsConfigBuilder().mode(ThresholdsMode.Absolute).steps([
+    { value: null, color: 'green' },
+    { value: amber, color: 'orange' },
+    { value: red, color: 'red' },
+  ]);
+
+const queryOf = ({ expr, legend }: Query, refId: string) =>
+  new DataqueryBuilder().refId(refId).datasource(datasource).expr(expr).legendFormat(legend).range();
+
+const letters = 'ABCDEFGH';
+
+/** Lines over time, a third of the row wide unless told otherwise. */
+export function lines(
+  text: PanelText,
+  queries: readonly Query[],
+  look: { readonly stacked?: boolean; readonly bars?: boolean; readonly max?: number; readonly span?: number } = {},
+) {
+  const panel = new TimeseriesPanel()
+    .title(text.title)
+    .description(text.means)
+    .datasource(datasource)
+    .unit(text.unit)
+    .min(0)
+    .height(8)
+    .span(look.span ?? 8)
+    .lineWidth(look.bars === true ? 0 : 2)
+    .fillOpacity(look.stacked === true ? 60 : 8)
+    .drawStyle(look.bars === true ? GraphDrawStyle.Bars : GraphDrawStyle.Line)
+    .legend(
+      new VizLegendOptionsBuilder()
+        .showLegend(true)
+        .displayMode(LegendDisplayMode.List)
+        .placement(LegendPlacement.Bottom)
+        .calcs(['lastNotNull', 'max']),
+    )
+    .tooltip(new VizTooltipOptionsBuilder().mode(TooltipDisplayMode.Multi));
+  if (look.stacked === true) panel.stacking(new StackingConfigBuilder().mode(StackingMode.Normal).group('A'));
+  if (look.max !== undefined) panel.max(look.max);
+  for (const [i, query] of queries.entries()) panel.withTarget(queryOf(query, letters[i] ?? 'Z'));
+  return panel;
+}
+
+/** One number now, coloured by what it means. */
+export function figure(text: PanelText, query: Query, limits: { readonly amber: number; readonly red: number }) {
+  return new StatPanel()
+    .title(text.title)
+    .description(text.means)
+    .datasource(datasource)
+    .unit(text.unit)
+    .height(4)
+    .span(4)
+    .thresholds(steps(limits.amber, limits.red))
+    .colorScheme(new FieldColorBuilder().mode(FieldColorModeId.Thresholds))
+    .reduceOptions(new ReduceDataOptionsBuilder().calcs(['lastNotNull']))
+    .withTarget(queryOf(query, 'A'));
+}
+
+/** Distribution over time from a histogram's buckets. */
+export function heatmap(text: PanelText, query: Query, span = 12) {
+  return new HeatmapPanel()
+    .title(text.title)
+    .description(text.means)
+    .datasource(datasource)
+    .height(9)
+    .span(span)
+    .calculate(false)
+    .withTarget(queryOf(query, 'A').format(PromQueryFormat.Heatmap));
+}
+
+/** Quantile of a histogram over its rate window, by some labels. */
+export const quantile = (share: number, metric: string, by: string, selector = ''): string =>
+  `histogram_quantile(${share}, sum by (le, ${by}) (rate(${metric}_bucket${selector}[$__rate_interval])))`;

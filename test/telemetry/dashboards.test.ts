@@ -1,0 +1,67 @@
+import { existsSync, readdirSync, readFileSync } from 'node:fs';
+import { describe, expect, test } from '@jest/globals';
+import { parse } from 'yaml';
+import { drifted, files } from '../../scripts/grafana/generate.ts';
+import { driven } from './drive.ts';
+
+const root = new URL('../../', import.meta.url);
+const rules = ['sluice.rules.yaml', 'sluice.alerts.yaml'].map((name) => ({
+  name,
+  text: readFileSync(new URL(`grafana/rules/${name}`, root), 'utf8'),
+}));
+
+interface Rule {
+  readonly alert?: string;
+  readonly record?: string;
+  readonly annotations?: { readonly runbook_url: string };
+}
+const allRules = rules.flatMap(({ text }) =>
+  (parse(text) as { groups: { rules: Rule[] }[] }).groups.flatMap((group) => group.rules),
+);
+
+describe('dashboards and rules', () => {
+  test('the checked-in dashboards are what their code writes', () => {
+    expect(drifted()).toEqual([]);
+  });
+
+  test('ask only for metrics and labels that a replica has', async () => {
+    const scrape = await driven().scrape();
+    const published = new Set([...scrape.matchAll(/^# TYPE (\S+)/gm)].map((m) => m[1]));
+    const recorded = new Set(allRules.map(({ record }) => record));
+    const texts = [
+      ...files().map(([, text]) => text.replaceAll('\\"', '"')),
+      ...rules.map(({ text }) => text),
+    ];
+    const used = new Set(
+      texts.flatMap((text) => [...text.matchAll(/\bsluice[_:][a-z0-9_:]+/g)].map((m) => m[0])),
+    );
+    const unknown = [...used].filter((name) => {
+      const family = name.replace(/_(bucket|count|sum)$/, '');
+      return !published.has(name) && !published.has(family) && !recorded.has(name);
+    });
+    expect(unknown).toEqual([]);
+    expect(used.size).toBeGreaterThan(20);
+  });
+
+  test('every panel says what it means, and every panel has its own number and place', () => {
+    for (const [, text] of files()) {
+      const { panels } = JSON.parse(text) as {
+        panels: { id: number; type: string; description?: string; gridPos: { x: number; y: number } }[];
+      };
+      expect(new Set(panels.map(({ id }) => id)).size).toBe(panels.length);
+      expect(new Set(panels.map(({ gridPos }) => `${gridPos.x} ${gridPos.y}`)).size).toBe(panels.length);
+      for (const panel of panels)
+        if (panel.type !== 'row') expect(panel.description?.length).toBeGreaterThan(10);
+    }
+  });
+
+  test('every alert has a runbook and a unit test, and no runbook is without an alert', () => {
+    const alerts = allRules.filter(({ alert }) => alert !== undefined);
+    const tested = readFileSync(new URL('grafana/rules/sluice.test.yaml', root), 'utf8');
+    for (const { alert, annotations } of alerts) {
+      expect([alert, existsSync(new URL(annotations?.runbook_url ?? '', root))]).toEqual([alert, true]);
+      expect(tested).toContain(`alertname: ${alert}`);
+    }
+    expect(readdirSync(new URL('docs/observability/runbooks/', root))).toHaveLength(alerts.length);
+  });
+});
