@@ -71,4 +71,9 @@ export class Refusal extends Error {
     this.code = code;
     this.details = details;
   }
+
+  /** HTTP status of the answer. */
+  get status(): number {
+    return refusals[this.code].status;
+  }
 }

@@ -25,8 +25,8 @@ export interface Desk {
   enter(entry: Entry): Promise<Ticket>;
   /** Refuses waiting calls whose key is not valid any more. */
   recheckKeys(): void;
-  /** Refuses every waiting call that has not been sent (`draining`), except those for which `keep` is true. */
-  drain(keep: (remainingMs: number) => boolean): void;
+  /** Refuses (`draining`) waiting calls that are not expected to leave within `budgetMs`. */
+  drain(budgetMs: number): void;
   /** Calls that wait in this process now. */
   waiting(): readonly Waiting[];
   readonly listener: LimiterListener;
@@ -337,12 +337,19 @@ export function createDesk(dependencies: {
       }
     },
 
-    drain(keep) {
-      const now = clock.monotonic();
+    drain(budgetMs) {
       for (const holder of holders.values()) {
-        if (holder.waiter !== null && !keep(holder.deadline - now)) {
-          refuse(holder, new Refusal('draining', { retryInMs: 1_000 }));
-        }
+        const { bucket, ticket } = holder.entry.admission;
+        if (holder.waiter === null) continue;
+        background(
+          dependencies
+            .limiter()
+            .forecast(bucket, ticket)
+            .then((wait) => {
+              if (wait === null || wait.waitMs <= budgetMs || holder.waiter === null) return;
+              refuse(holder, new Refusal('draining', { retryInMs: 1_000 }));
+            }),
+        );
       }
     },
 

@@ -17,7 +17,7 @@ import type { MeterSetting } from './limiter.ts';
  * Jitter between our sending and the upstream's counting, milliseconds. Charged when a meter leaves empty: the
  * upstream starts to drain when the call arrives, not when we let it go.
  */
-export const arrivalJitterMs = 3;
+export const arrivalJitterMs = 25;
 /** A call sent this long after the one before it cannot have been overtaken on the way, milliseconds. */
 export const quietGapMs = 20;
 /** Time constant of the estimate of what others take from the meter, milliseconds. */
@@ -115,7 +115,8 @@ export function roomInMs(meter: Meter, cost: number, now: number): number {
 
 function othersSince(meter: Meter, now: number): number {
   if (meter.learnedAt < 0 || meter.others <= 0) return 0;
-  return meter.others * Math.min(Math.max(0, now - meter.learnedAt), othersMemoryMs);
+  const expected = meter.others * Math.min(Math.max(0, now - meter.learnedAt), othersMemoryMs);
+  return Math.min(expected, meter.limit * largestReserveShare);
 }
 
 /** Takes the cost of a granted call and returns the mark that its lease keeps. */
@@ -182,9 +183,9 @@ function learnLimit(meter: Meter, report: MeterReport, seen: Observation, learn:
 }
 
 /**
- * Bounds of the level now. `lower`: the call arrived as soon as it was sent, and only later grants come on top.
- * `upper`: it arrived as late as its answer allows, and every call that was on its way is still to be counted. After a
- * quiet gap the sending order is the arriving order, so the later grants alone come on top.
+ * Bounds of the level now. `lower`: the call arrived as soon as it was sent, and of the calls granted later none was
+ * counted yet. `upper`: it arrived as late as its answer allows, and every call that was on its way is still to be
+ * counted. After a quiet gap the sending order is the arriving order: then exactly the later grants come on top.
  * GraphQL cost is reported at the end of the execution, after the refund, not at admission.
  */
 function levelBounds(
@@ -202,16 +203,17 @@ function levelBounds(
   const late = Math.max(0, level.highest - rate * sinceHead) + onItsWay + jitter;
   if (meter.name === 'cost') return { lower: level.lowest - rate * sinceHead, upper: late };
   const sinceSent = Math.max(0, now - seen.sentAt);
-  const lower = level.lowest - rate * sinceSent + later;
+  const lower = level.lowest - rate * sinceSent;
   if (!seen.quiet) return { lower, upper: late };
   const inOrder = Math.max(0, level.highest - rate * sinceSent) + later + jitter;
-  return { lower, upper: Math.min(late, inOrder) };
+  return { lower: lower + later, upper: Math.min(late, inOrder) };
 }
 
 function noteSurprise(meter: Meter, surprise: number, cost: number, now: number): void {
   if (meter.learnedAt >= 0 && now > meter.learnedAt) {
     const sinceMs = now - meter.learnedAt;
     meter.others += (surprise / sinceMs - meter.others) * (sinceMs / (sinceMs + othersMemoryMs));
+    meter.others = Math.min(meter.others, drainRate(meter));
   }
   if (cost > 0 && surprise > cost / 2) {
     keepFree(meter, Math.max(meter.reserve, cost), now);

@@ -1,0 +1,77 @@
+/**
+ * Which bucket a call belongs to, what fills its meters until answers teach better, and which lane of it is the
+ * caller's. Pure: names in, names out; the caller turns the parts into keyed digests.
+ */
+import type { UpstreamSettings, WorkspaceSettings } from '../config/settings.ts';
+import type { BucketSetting, MeterSetting } from '../limiter/limiter.ts';
+
+const minuteMs = 60_000;
+const dayMs = 86_400_000;
+
+/** What tells this call's bucket from others of the upstream. Order is fixed; absent parts are empty. */
+export interface BucketParts {
+  readonly upstream: string;
+  /** Identity of the upstream credential (injected value, or what the client brings). */
+  readonly credential: string;
+  readonly host: string;
+  readonly model: string;
+}
+
+export function bucketParts(
+  upstream: UpstreamSettings,
+  call: { readonly credential: string; readonly host: string; readonly model: string | null },
+): BucketParts {
+  return {
+    upstream: upstream.name,
+    credential: call.credential,
+    host: upstream.bucketBy.includes('host') ? call.host : '',
+    model: upstream.bucketBy.includes('model') ? (call.model ?? '') : '',
+  };
+}
+
+/** Stated limits as meters. Language-model buckets probe first: their level is unknown until an answer tells it. */
+export function bucketSetting(upstream: UpstreamSettings): BucketSetting {
+  const { limits } = upstream;
+  return {
+    meters: upstream.kind === 'commerce' ? commerceMeters(upstream) : windowMeters(upstream),
+    learn: limits.learn,
+    probe: upstream.kind === 'generic' ? 0 : limits.probe,
+  };
+}
+
+function windowMeters({ limits }: UpstreamSettings): MeterSetting[] {
+  const stated: [MeterSetting['meter'], number | null, number][] = [
+    ['requests', limits.requestsPerMinute, minuteMs],
+    ['requests_day', limits.requestsPerDay, dayMs],
+    ['tokens', limits.tokensPerMinute, minuteMs],
+    ['tokens_day', limits.tokensPerDay, dayMs],
+  ];
+  return stated.flatMap(([meter, limit, windowMs]) => (limit === null ? [] : [{ meter, limit, windowMs }]));
+}
+
+/** REST: a leaky bucket of `capacity` calls; GraphQL: points, once stated or learned. */
+function commerceMeters({ limits }: UpstreamSettings): MeterSetting[] {
+  const { bucket, cost } = limits;
+  const meters: MeterSetting[] = [
+    { meter: 'requests', limit: bucket.capacity, windowMs: (bucket.capacity / bucket.leakPerSecond) * 1000 },
+  ];
+  if (cost !== null) {
+    meters.push({
+      meter: 'cost',
+      limit: cost.capacity,
+      windowMs: (cost.capacity / cost.restorePerSecond) * 1000,
+    });
+  }
+  return meters;
+}
+
+/** The workspace's ceilings on an upstream: its own, else what the upstream states. */
+export function ceilingLimits(
+  workspace: WorkspaceSettings,
+  upstream: UpstreamSettings,
+): { readonly perMinute: number | null; readonly perDay: number | null } {
+  return {
+    perMinute: workspace.requestsPerMinute.get(upstream.name) ?? upstream.limits.requestsPerMinute,
+    perDay: workspace.requestsPerDay.get(upstream.name) ?? upstream.limits.requestsPerDay,
+  };
+}

@@ -1,0 +1,47 @@
+/** Hands a parsed command line to its command; the one place that ends the process. */
+import { readFileSync } from 'node:fs';
+import { systemClock } from '../clock.ts';
+import { parseArguments } from './arguments.ts';
+import { runCheck } from './check.ts';
+import type { CliIo } from './io.ts';
+import { runKeysCreate } from './keys.ts';
+
+const io: CliIo = {
+  out: (text) => process.stdout.write(`${text}\n`),
+  err: (text) => process.stderr.write(`${text}\n`),
+  env: process.env,
+  clock: systemClock,
+};
+
+export async function run(argv: readonly string[]): Promise<void> {
+  process.exitCode = await codeOf(argv);
+}
+
+async function codeOf(argv: readonly string[]): Promise<number> {
+  const command = parseArguments(argv);
+  switch (command.kind) {
+    case 'help':
+      io.out(command.text);
+      return 0;
+    case 'version':
+      io.out(packageVersion());
+      return 0;
+    case 'usage-error':
+      io.err(command.text);
+      return 2;
+    case 'check':
+      return runCheck(command, io);
+    case 'keys-create':
+      return runKeysCreate(command, io);
+    case 'serve':
+      return (await import('./serve.ts')).runServe(command, io);
+    case 'demo':
+      return (await import('./demo.ts')).runDemo(command, io);
+  }
+}
+
+function packageVersion(): string {
+  const text = readFileSync(new URL('../../package.json', import.meta.url), 'utf8');
+  const { version } = JSON.parse(text) as { readonly version: string };
+  return version;
+}

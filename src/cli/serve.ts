@@ -1,0 +1,70 @@
+/**
+ * `sluice serve`: runs the gateway until a signal ends it. Owns signals and reloads.
+ * SIGHUP reloads, SIGTERM and SIGINT drain, a second one of them ends at once.
+ */
+import { systemClock, systemRandom } from '../clock.ts';
+import { ConfigError, readSettings } from '../config/load.ts';
+import { watchSettings } from '../config/reload.ts';
+import type { Settings } from '../config/settings.ts';
+import { startService, type Service } from '../service.ts';
+import type { CliIo } from './io.ts';
+
+/** Resolves with the exit code when the process may end. */
+export async function runServe({ config }: { readonly config: string }, io: CliIo): Promise<number> {
+  let first: { settings: Settings; digest: string };
+  try {
+    first = readSettings({ path: config, env: io.env });
+  } catch (error) {
+    if (!(error instanceof ConfigError)) throw error;
+    io.err(error.message);
+    return 1;
+  }
+  let service: Service;
+  try {
+    service = await startService({
+      settings: first.settings,
+      clock: systemClock,
+      random: systemRandom,
+      destination: process.stdout,
+      env: io.env,
+    });
+  } catch (error) {
+    io.err(`Sluice could not start: ${error instanceof Error ? error.message : String(error)}`);
+    return 1;
+  }
+  const { log } = service.telemetry;
+  const watch = watchSettings({
+    path: config,
+    env: io.env,
+    clock: systemClock,
+    loadedDigest: first.digest,
+    onSettings: (settings) => {
+      service.reconfigure(settings);
+      log.info('configuration reloaded');
+    },
+    onError: (error) => io.err(`The configuration in use stays: ${error.message}`),
+  });
+  process.on('SIGHUP', () => watch.reloadNow());
+  log.info('serving', { port: service.dataAddress.port, adminPort: service.adminAddress.port });
+  await endSignal();
+  log.info('draining');
+  const atOnce = new AbortController();
+  void endSignal().then(() => atOnce.abort());
+  watch.close();
+  const cut = await service.drain(atOnce.signal);
+  if (cut > 0) log.warn('connections were cut at the end of the drain', { cut });
+  process.exit(0);
+}
+
+/** Resolves at the next SIGTERM or SIGINT. */
+export function endSignal(): Promise<void> {
+  return new Promise((resolve) => {
+    const end = (): void => {
+      process.off('SIGTERM', end);
+      process.off('SIGINT', end);
+      resolve();
+    };
+    process.on('SIGTERM', end);
+    process.on('SIGINT', end);
+  });
+}

@@ -1,0 +1,116 @@
+/**
+ * Sending, with everything it needs per upstream: pools, the transport, costs learned of GraphQL documents.
+ *
+ * Owns: the pools' lives over reloads. Refuses to own: who may send and when.
+ */
+import type { Call, Route } from '../call.ts';
+import type { Clock } from '../clock.ts';
+import type { Settings, UpstreamSettings } from '../config/settings.ts';
+import { createAgents, type Agents } from './agents.ts';
+import { attempt, type AttemptResult } from './attempt.ts';
+import type { CallDescription } from './estimate.policy.ts';
+import { outgoingFields } from './fields.policy.ts';
+import { SendOrder } from './send-order.ts';
+import { createTransport } from './transport.ts';
+
+/** Our name in `Via`; a call that already carries it came back to us. */
+export const pseudonym = 'sluice';
+
+/** One sending of a call. */
+export interface Dispatch {
+  readonly call: Call;
+  readonly route: Route;
+  readonly description: CallDescription;
+  readonly body: Buffer;
+  /** Lower-case names of fields that show an API key. */
+  readonly keyFields: readonly string[];
+  readonly traceparent: string | null;
+  /** The lane whose order of sending is kept. */
+  readonly lane: string;
+  /** Ends the exchange: nobody wants the answer any more. */
+  readonly signal: AbortSignal;
+}
+
+export interface Dispatcher {
+  send(dispatch: Dispatch): Promise<AttemptResult>;
+  /** Takes over new settings: pools of changed or removed upstreams end when their last exchange does. */
+  configure(settings: Settings): void;
+  close(): void;
+}
+
+interface Pools {
+  readonly agents: Agents;
+  readonly of: UpstreamSettings;
+}
+
+export function createDispatcher(settings: Settings, clock: Clock): Dispatcher {
+  const transport = createTransport({ clock });
+  const order = new SendOrder(clock);
+  let pools = new Map<string, Pools>();
+
+  const poolsOf = (upstream: UpstreamSettings): Pools => {
+    const known = pools.get(upstream.name);
+    if (known !== undefined) return known;
+    const made = { agents: createAgents(upstream, { clock }), of: upstream };
+    pools.set(upstream.name, made);
+    return made;
+  };
+
+  const configure = (next: Settings): void => {
+    const kept = new Map<string, Pools>();
+    for (const [name, pool] of pools) {
+      const upstream = next.upstreams.get(name);
+      if (upstream !== undefined && samePool(upstream, pool.of)) kept.set(name, pool);
+    }
+    pools = kept;
+    for (const upstream of next.upstreams.values()) poolsOf(upstream);
+  };
+  configure(settings);
+
+  return {
+    configure,
+    send({ call, route, description, body, keyFields, traceparent, lane, signal }) {
+      const { upstream } = route;
+      const hasBody = body.length > 0;
+      return attempt(
+        transport,
+        {
+          origin: route.origin,
+          method: call.method,
+          pathAndQuery: route.pathAndQuery,
+          fields: outgoingFields({
+            rawFields: call.rawFields,
+            route,
+            dropFields: keyFields,
+            method: call.method,
+            bodyBytes: body.length,
+            pseudonym,
+            traceparent,
+          }),
+          body: hasBody ? body : null,
+          agent: poolsOf(upstream).agents.forOrigin(route.origin),
+          timeouts: upstream.timeouts,
+          signal,
+          mayResend: description.idempotent,
+        },
+        {
+          kind: upstream.kind,
+          callClass: description.callClass,
+          method: call.method,
+          pathAndQuery: route.pathAndQuery,
+        },
+        order.enter(lane),
+        clock,
+      );
+    },
+    close() {
+      transport.close();
+      for (const { agents } of pools.values()) agents.close();
+    },
+  };
+}
+
+const samePool = (a: UpstreamSettings, b: UpstreamSettings): boolean =>
+  a.allowPrivateAddresses === b.allowPrivateAddresses &&
+  a.maxSockets === b.maxSockets &&
+  a.caFile === b.caFile;

@@ -1,0 +1,136 @@
+/**
+ * Looks into an answer's body without taking it away: the first bytes of a refusal, the whole of a small GraphQL
+ * answer, the last bytes of a large one. What was looked at is still delivered, byte for byte.
+ *
+ * Owns: bounded reading and decoding for our own eyes. Refuses to own: what the text means (`feedback/`).
+ * Bounds: an endless or slow body delays the answer by at most the given time, a compressed one cannot grow beyond the
+ * given size in memory.
+ */
+import { pipeline, Transform, type Readable } from 'node:stream';
+import {
+  brotliDecompressSync,
+  createBrotliDecompress,
+  createGunzip,
+  createInflate,
+  gunzipSync,
+  inflateSync,
+} from 'node:zlib';
+import type { Clock } from '../clock.ts';
+
+/** Largest decoded text that is looked at, bytes. */
+const maxDecodedBytes = 256 * 1024;
+/** What is kept of the end of a large body, bytes. */
+const tailBytes = 8 * 1024;
+
+/** The start of a body. `whole`: nothing follows. `body` delivers everything, including what was read. */
+export interface Peeked {
+  readonly bytes: Buffer;
+  readonly whole: boolean;
+  readonly body: Buffer | Readable;
+}
+
+/**
+ * Reads up to `maxBytes` or for `maxMs`, whichever comes first. Rejects with the body's own error when it breaks
+ * before that.
+ */
+export function peek(
+  body: Readable,
+  limits: { readonly maxBytes: number; readonly maxMs: number },
+  clock: Clock,
+): Promise<Peeked> {
+  return new Promise((resolve, reject) => {
+    const chunks: Buffer[] = [];
+    let size = 0;
+    const finish = (whole: boolean): void => {
+      cancel();
+      body.off('data', onData).off('end', onEnd).off('error', onError).off('close', onClose);
+      const bytes = Buffer.concat(chunks, size);
+      if (whole) return resolve({ bytes, whole, body: bytes });
+      body.pause();
+      if (size > 0) body.unshift(bytes);
+      resolve({ bytes, whole, body });
+    };
+    const onData = (chunk: Buffer): void => {
+      chunks.push(chunk);
+      size += chunk.length;
+      if (size >= limits.maxBytes) finish(false);
+    };
+    const onEnd = (): void => finish(true);
+    const onError = (error: Error): void => {
+      cancel();
+      reject(error);
+    };
+    const onClose = (): void => onError(new Error('the body closed before its end'));
+    const cancel = clock.after(limits.maxMs, () => finish(false));
+    body.on('end', onEnd).on('error', onError).on('close', onClose).on('data', onData);
+  });
+}
+
+/** Decodes what was peeked for reading; `null` when it is not text we can read. */
+export function decoded(bytes: Buffer, encoding: string): string | null {
+  const bound = { maxOutputLength: maxDecodedBytes };
+  try {
+    switch (encoding.trim().toLowerCase()) {
+      case '':
+      case 'identity':
+        return bytes.toString('utf8');
+      case 'gzip':
+      case 'x-gzip':
+        return gunzipSync(bytes, bound).toString('utf8');
+      case 'deflate':
+        return inflateSync(bytes, bound).toString('utf8');
+      case 'br':
+        return brotliDecompressSync(bytes, bound).toString('utf8');
+      default:
+        return null;
+    }
+  } catch {
+    // Broken or oversized compression: there is nothing to learn, and the client gets the bytes as they are.
+    return null;
+  }
+}
+
+/**
+ * Passes a body on and hands its last decoded bytes to `onTail` when it ended well. Backpressure and errors pass
+ * through; a broken compression only means that there is no tail.
+ */
+export function withTail(body: Readable, encoding: string, onTail: (text: string) => void): Readable {
+  let tail = Buffer.alloc(0);
+  const keep = (chunk: Buffer): void => {
+    const joined = Buffer.concat([tail, chunk]);
+    tail = joined.subarray(Math.max(0, joined.length - tailBytes));
+  };
+  const decoder = decoderFor(encoding);
+  decoder?.on('data', keep).on('error', () => {});
+  const passing = new Transform({
+    transform(chunk: Buffer, _encoding, done) {
+      if (decoder === null) keep(chunk);
+      else if (!decoder.destroyed) decoder.write(chunk);
+      done(null, chunk);
+    },
+    flush(done) {
+      if (decoder === null) onTail(tail.toString('utf8'));
+      else if (!decoder.destroyed) decoder.end(() => onTail(tail.toString('utf8')));
+      done();
+    },
+  });
+  pipeline(body, passing, () => {
+    // The reader of `passing` sees the error there; the decoder must not outlive it.
+    if (passing.errored !== null) decoder?.destroy();
+  });
+  return passing;
+}
+
+function decoderFor(encoding: string): Transform | null {
+  switch (encoding.trim().toLowerCase()) {
+    case 'gzip':
+    case 'x-gzip':
+      return createGunzip();
+    case 'deflate':
+      return createInflate();
+    case 'br':
+      return createBrotliDecompress();
+    default:
+      return null;
+  }
+}

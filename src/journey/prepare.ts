@@ -1,0 +1,162 @@
+/**
+ * Turns a call whose caller, target and body are known into what admission and dispatch need of it.
+ *
+ * Owns: putting the stages' words together (bucket, lane, ceiling, wait, costs), and naming things by keyed digests.
+ * Refuses to own: any of the decisions behind them. Invariant: nothing that leaves here under a key name (bucket, lane,
+ * ceiling) can be read back without the label key.
+ */
+import { createHash } from 'node:crypto';
+import { bucketParts, bucketSetting, ceilingLimits } from '../admission/buckets.policy.ts';
+import type { JoinKey } from '../admission/join.ts';
+import { preferredWaitSeconds, urgencyOf, waitOf } from '../admission/shed.policy.ts';
+import type { Entry } from '../admission/ticket.ts';
+import type { AuthenticatedCaller } from '../auth/authenticate.ts';
+import type { Call, CallBody, Costs, Route } from '../call.ts';
+import { describeCall, type CallDescription } from '../dispatch/estimate.policy.ts';
+import type { LearnedCosts } from '../dispatch/learned-costs.ts';
+import { digest } from '../telemetry/labels.ts';
+
+/** Longest life of a lease without renewal, milliseconds: a dead replica's lane goes on after this. */
+const leaseMs = 15_000;
+
+/** A call ready for admission. */
+export interface Prepared {
+  readonly call: Call;
+  readonly caller: AuthenticatedCaller;
+  readonly route: Route;
+  readonly body: CallBody;
+  readonly description: CallDescription;
+  readonly entry: Omit<Entry, 'clientGone'>;
+  readonly joinKey: JoinKey | null;
+}
+
+export interface PrepareInput {
+  readonly call: Call;
+  readonly caller: AuthenticatedCaller;
+  readonly route: Route;
+  readonly body: CallBody;
+  readonly learned: LearnedCosts;
+  readonly labelKey: string;
+}
+
+export function prepare({ call, caller, route, body, learned, labelKey }: PrepareInput): Prepared {
+  const { upstream } = route;
+  const { workspace } = caller;
+  const fields = wanted(call.rawFields);
+  const description = describeCall(upstream.kind, {
+    method: call.method,
+    path: route.pathAndQuery,
+    contentType: fields.get('content-type') ?? null,
+    body: body.bytes,
+  });
+  const name = (purpose: string, ...parts: string[]): string => digest(labelKey, purpose, ...parts);
+  const credential = route.credential?.value ?? broughtCredential(call, caller);
+  const parts = bucketParts(upstream, { credential, host: route.host, model: description.model });
+  const bucket = name('bucket', parts.upstream, parts.credential, parts.host, parts.model);
+  const lane = name('lane', bucket, workspace.id);
+  const { limits } = upstream;
+  const entry: Omit<Entry, 'clientGone'> = {
+    admission: {
+      ticket: call.id,
+      bucket,
+      setting: bucketSetting(upstream),
+      lane,
+      weight: workspace.weight,
+      maxInFlight: limits.maxInFlight,
+      maxQueued: limits.maxQueued,
+      urgency: urgencyOf(fields.get('priority')),
+      callClass: description.callClass,
+      costs: knownCosts(description, learned, bucket),
+      leaseMs,
+    },
+    ceiling: { key: name('ceiling', upstream.name, workspace.id), ...ceilingLimits(workspace, upstream) },
+    upstream: upstream.name,
+    maxWaitMs: waitOf(
+      {
+        preferSeconds: preferredWaitSeconds(fields.get('prefer')),
+        clientTimeoutSeconds: positive(fields.get('x-stainless-timeout')),
+      },
+      limits,
+    ),
+    stillValid: caller.stillValid,
+  };
+  const joinKey = joinKeyOf(call, route, body, fields, (kind, ...rest) => name(kind, workspace.id, ...rest));
+  return { call, caller, route, body, description, entry, joinKey };
+}
+
+/**
+ * What the call takes from each meter. A GraphQL document that was asked before costs what it cost then; a call counts
+ * against the day as it counts against the minute.
+ */
+function knownCosts(description: CallDescription, learned: LearnedCosts, bucket: string): Costs {
+  const { costs, costKey } = description;
+  const points = costKey === null ? null : learned.of(bucket, costKey);
+  return {
+    ...costs,
+    ...(costs.requests === undefined ? {} : { requests_day: costs.requests }),
+    ...(costs.tokens === undefined ? {} : { tokens_day: costs.tokens }),
+    ...(points === null ? {} : { cost: points }),
+  };
+}
+
+/** Identity of a credential that the client brings itself: whatever of it goes upstream. */
+function broughtCredential(call: Call, caller: AuthenticatedCaller): string {
+  const carriers = new Set(['authorization', 'sluice-upstream-authorization', 'x-api-key', 'api-key']);
+  const values: string[] = [];
+  for (let at = 0; at + 1 < call.rawFields.length; at += 2) {
+    const field = (call.rawFields[at] ?? '').toLowerCase();
+    const isOurs = field !== 'sluice-upstream-authorization' && caller.keyFields.includes(field);
+    if (!isOurs && (carriers.has(field) || field.endsWith('access-token'))) {
+      values.push(field, call.rawFields[at + 1] ?? '');
+    }
+  }
+  return values.join('\n');
+}
+
+/**
+ * Same `Idempotency-Key` (quoted or bare, draft-ietf-httpapi-idempotency-key-header), else an SDK's call with its
+ * resend counter: the original is joinable by its own resends only.
+ */
+function joinKeyOf(
+  call: Call,
+  route: Route,
+  body: CallBody,
+  fields: ReadonlyMap<string, string>,
+  name: (kind: string, ...parts: string[]) => string,
+): JoinKey | null {
+  const given = fields
+    .get('idempotency-key')
+    ?.trim()
+    .replace(/^"(.*)"$/, '$1');
+  const resends = fields.get('x-stainless-retry-count');
+  if ((given === undefined || given === '') && resends === undefined) return null;
+  const hash = createHash('sha256').update(body.bytes).digest('base64');
+  const fingerprint = name('call', call.method, route.origin, route.pathAndQuery, hash);
+  if (given !== undefined && given !== '') {
+    return { key: name('idempotency', route.upstream.name, given), fingerprint, mayJoin: true };
+  }
+  return { key: fingerprint, fingerprint, mayJoin: Number(resends) > 0 };
+}
+
+const wantedNames = new Set([
+  'content-type',
+  'prefer',
+  'priority',
+  'idempotency-key',
+  'x-stainless-retry-count',
+  'x-stainless-timeout',
+]);
+
+function wanted(rawFields: readonly string[]): ReadonlyMap<string, string> {
+  const found = new Map<string, string>();
+  for (let at = 0; at + 1 < rawFields.length; at += 2) {
+    const field = (rawFields[at] ?? '').toLowerCase();
+    if (wantedNames.has(field) && !found.has(field)) found.set(field, rawFields[at + 1] ?? '');
+  }
+  return found;
+}
+
+function positive(text: string | undefined): number | null {
+  const value = Number(text ?? '');
+  return Number.isFinite(value) && value > 0 ? value : null;
+}

@@ -1,0 +1,119 @@
+/**
+ * A running Sluice: the gateway between its two servers, from listening to the last answer.
+ *
+ * Owns: what is started and ended in which order. Refuses to own: the journey (`gateway.ts`), signals and files (`cli/`).
+ * Invariant: a call that was accepted gets its answer or one retryable refusal, also while the process ends.
+ */
+import type { AddressInfo } from 'node:net';
+import type { Clock, Random } from './clock.ts';
+import type { Settings } from './config/settings.ts';
+import { createGateway, type Gateway } from './gateway.ts';
+import { createAdminServer } from './ingress/admin-server.ts';
+import { createDataServer } from './ingress/data-server.ts';
+import { silentLog } from './telemetry/noop.ts';
+import { createTelemetry, type RunningTelemetry, type TelemetryPorts } from './telemetry/telemetry.ts';
+import { startTracing } from './telemetry/traces.ts';
+
+export interface ServiceParts {
+  readonly settings: Settings;
+  readonly clock: Clock;
+  readonly random: Random;
+  /** Where log lines go. */
+  readonly destination: TelemetryPorts['destination'];
+  /** Environment, for the standard `OTEL_*` variables only. */
+  readonly env: Readonly<Record<string, string | undefined>>;
+}
+
+export interface Service {
+  readonly dataAddress: AddressInfo;
+  readonly adminAddress: AddressInfo;
+  readonly gateway: Gateway;
+  readonly telemetry: RunningTelemetry;
+  reconfigure(settings: Settings): void;
+  /** Ends without losing an answer; `signal` cuts it short. Resolves with the number of connections that were cut. */
+  drain(signal?: AbortSignal): Promise<number>;
+  /** Ends at once. */
+  close(): Promise<void>;
+}
+
+/** Builds everything and listens on both ports. */
+export async function startService({
+  settings,
+  clock,
+  random,
+  destination,
+  env,
+}: ServiceParts): Promise<Service> {
+  const tracing = await startTracing(env, random.hex(8), silentLog);
+  const telemetry = createTelemetry(settings, { clock, random, destination, tracing });
+  const gateway = createGateway({ settings, clock, telemetry });
+  let draining = false;
+  const onBug = (bug: unknown): void => telemetry.log.bug('a call met a fault of ours', bug);
+
+  const data = createDataServer({
+    settings: settings.server,
+    clock,
+    random,
+    handle: gateway.handle,
+    activity: async (call) => {
+      await gateway.identify(call);
+      return {};
+    },
+    credentialFields: gateway.credentialFields,
+    onBug,
+  });
+  telemetry.observe({ heldBytes: () => data.stats().heldBytes, buckets: gateway.buckets });
+  const admin = createAdminServer({
+    host: settings.server.adminHost,
+    port: settings.server.adminPort,
+    isReady: () => !draining,
+    metrics: telemetry.metrics,
+    activity: async () => ({}),
+    onBug,
+  });
+
+  const close = async (): Promise<void> => {
+    await data.close();
+    await admin.close();
+    await gateway.close();
+    await telemetry.close();
+  };
+
+  const listening = await listenOnBoth(data, admin).catch(async (failure: unknown) => {
+    await close();
+    throw failure;
+  });
+
+  return {
+    ...listening,
+    gateway,
+    telemetry,
+    reconfigure: gateway.reconfigure,
+    async drain(signal) {
+      draining = true;
+      const { drainSeconds, drainDelaySeconds } = settings.server;
+      const budgetMs = Math.max(0, drainSeconds - drainDelaySeconds) * 1000;
+      const cancelRefusals = clock.after(drainDelaySeconds * 1000, () => gateway.drain(budgetMs));
+      const limitMs = drainSeconds * 1000;
+      const { cut } = await data.drain({
+        delayMs: drainDelaySeconds * 1000,
+        limitMs,
+        ...(signal === undefined ? {} : { signal }),
+      });
+      cancelRefusals();
+      await admin.close();
+      await gateway.close();
+      await telemetry.close();
+      return cut;
+    },
+    close,
+  };
+}
+
+async function listenOnBoth(
+  data: { listen(): Promise<AddressInfo> },
+  admin: { listen(): Promise<AddressInfo> },
+): Promise<Pick<Service, 'dataAddress' | 'adminAddress'>> {
+  const dataAddress = await data.listen();
+  return { dataAddress, adminAddress: await admin.listen() };
+}

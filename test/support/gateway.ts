@@ -1,0 +1,72 @@
+/**
+ * A real gateway on real sockets for journey tests: settings from YAML text, ports chosen by the system, log lines kept.
+ */
+import { parseSettings } from '../../src/config/load.ts';
+import { createKey } from '../../src/cli/keys.ts';
+import { systemClock, systemRandom } from '../../src/clock.ts';
+import { startService, type Service } from '../../src/service.ts';
+
+export interface TestGateway {
+  /** `http://127.0.0.1:<port>` of the data port. */
+  readonly url: string;
+  readonly adminUrl: string;
+  /** API key of each workspace. */
+  readonly keys: Readonly<Record<string, string>>;
+  readonly service: Service;
+  /** Log lines so far. */
+  readonly logs: string[];
+  /** The configuration in use; change it and `reconfigure`. */
+  readonly yaml: string;
+  /** Takes over another configuration; `keys` stay as they are. */
+  reconfigure(yaml: string): void;
+  close(): Promise<void>;
+}
+
+export interface GatewayOptions {
+  /** YAML of `upstreams:`'s content, indented by two blanks. */
+  readonly upstreams: string;
+  /** YAML of each workspace beside `keys`, indented by four blanks. */
+  readonly workspaces?: Readonly<Record<string, string>>;
+  /** Further keys of `server:`, indented by two blanks. */
+  readonly server?: string;
+}
+
+/** Configuration text of a gateway on ports of the system's choice. */
+export function gatewayYaml(options: GatewayOptions, hashes: Readonly<Record<string, string>>): string {
+  const workspaces = Object.entries(options.workspaces ?? { acme: '' }).map(
+    ([name, more]) => `  ${name}:\n    keys: [{ hash: "${hashes[name] ?? ''}" }]\n${more}`,
+  );
+  return [
+    `server:\n  host: 127.0.0.1\n  adminHost: 127.0.0.1\n  port: 0\n  adminPort: 0\n${options.server ?? ''}`,
+    'privacy: { labelKey: "a label key for tests only" }',
+    `upstreams:\n${options.upstreams}`,
+    `workspaces:\n${workspaces.join('\n')}`,
+  ].join('\n');
+}
+
+export async function startGateway(options: GatewayOptions): Promise<TestGateway> {
+  const names = Object.keys(options.workspaces ?? { acme: '' });
+  const made = new Map(names.map((name) => [name, createKey()]));
+  const hashes = Object.fromEntries([...made].map(([name, { hash }]) => [name, hash]));
+  const keys = Object.fromEntries([...made].map(([name, { key }]) => [name, key]));
+  const yaml = gatewayYaml(options, hashes);
+  const logs: string[] = [];
+  const parse = (text: string) => parseSettings(text, { path: 'test.yaml', env: {} });
+  const service = await startService({
+    settings: parse(yaml),
+    clock: systemClock,
+    random: systemRandom,
+    destination: { write: (line: string) => void logs.push(line) },
+    env: {},
+  });
+  return {
+    url: `http://127.0.0.1:${service.dataAddress.port}`,
+    adminUrl: `http://127.0.0.1:${service.adminAddress.port}`,
+    keys,
+    service,
+    logs,
+    yaml,
+    reconfigure: (text) => service.reconfigure(parse(text)),
+    close: () => service.close(),
+  };
+}
