@@ -1,13 +1,11 @@
 /**
  * The public port: which requests become calls.
  *
- * Owns: the server's limits, its fixed routes, and the ways a request can end before it is a call.
+ * Owns: the server's limits, and the order in which a request is let in, judged and routed.
  * Refuses to own: the journey of a call (`handle` is handed in), the bytes of answers (`respond.ts`).
  * Invariants: every head is judged before it is routed; the query is never parsed here; nothing a client sends
  * ends the process.
  */
-import express from 'express';
-import type { Express, NextFunction, Request, Response } from 'express';
 import { createServer } from 'node:http';
 import type { IncomingMessage, Server, ServerResponse } from 'node:http';
 import type { AddressInfo, Socket } from 'node:net';
@@ -16,17 +14,15 @@ import type { Clock, Random } from '../clock.ts';
 import type { ServerSettings } from '../config/settings.ts';
 import type { RefusalCode } from '../errors.ts';
 import { HeldBytes } from './body.ts';
-import { breakageOf, retire } from './broken.ts';
 import { Connections } from './connections.ts';
 import type { OpenCall } from './connections.ts';
 import { drainServer } from './drain.ts';
 import type { DrainOptions } from './drain.ts';
 import { judgeHead } from './guard.policy.ts';
 import { listen } from './listen.ts';
-import { refusalAnswer } from './problem.ts';
-import { answerRaw } from './raw-answer.ts';
-import { newRequestId } from './read-call.ts';
-import { refuseEarly, serveCall } from './serve-call.ts';
+import { proxyMethods, watchRawErrors } from './raw-errors.ts';
+import { buildRoutes } from './routes.ts';
+import { refuseEarly } from './serve-call.ts';
 import type { EarlyRefusal, ServeDeps } from './serve-call.ts';
 
 export interface DataServerOptions {
@@ -74,17 +70,6 @@ const parserLimits = {
   connectionsCheckingInterval: 5_000,
 };
 const maxFields = 1_000;
-const proxyMethods = 'GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS';
-
-const jsonOutcome = (value: unknown): Outcome => ({
-  status: 200,
-  fields: ['Content-Type', 'application/json', 'Cache-Control', 'no-store'],
-  body: Buffer.from(JSON.stringify(value)),
-  record: { waitedMs: 0, attempts: 0, absorbed: 0 },
-  rateLimit: null,
-  shouldRetry: null,
-  onEnd: () => {},
-});
 
 /** Refuses what a head is refused for; `null` = it may be routed. */
 const judge = (open: OpenCall, credentialFields: ReadonlySet<string>): EarlyRefusal | null => {
@@ -104,70 +89,6 @@ const judge = (open: OpenCall, credentialFields: ReadonlySet<string>): EarlyRefu
     mustEnd: true,
     ...(finding.code === 'method_not_allowed' ? { allow: proxyMethods } : {}),
   };
-};
-
-/** Builds the application: fixed routes over calls that are already open. */
-const buildApp = (
-  options: DataServerOptions,
-  deps: ServeDeps,
-  openCallOf: (response: ServerResponse) => OpenCall,
-): Express => {
-  const app = express();
-  app.disable('x-powered-by').disable('etag').set('query parser', false);
-  app.enable('case sensitive routing').enable('strict routing');
-  const serve =
-    (form: Call['form'], handle: (call: Call) => Promise<Outcome>) =>
-    (_request: Request, response: Response) =>
-      serveCall(openCallOf(response), form, handle, deps);
-  app.all('/proxy', serve('proxy', options.handle));
-  app.all(/^\/via\/./, serve('via', options.handle));
-  app.get(
-    '/activity',
-    serve('activity', async (call) => jsonOutcome(await options.activity(call))),
-  );
-  app.all('/activity', (_request: Request, response: Response) =>
-    refuseEarly(openCallOf(response), { code: 'method_not_allowed', allow: 'GET, HEAD' }, deps),
-  );
-  app.use((_request: Request, response: Response) =>
-    refuseEarly(openCallOf(response), { code: 'not_found' }, deps),
-  );
-  app.use((error: unknown, _request: Request, response: Response, _next: NextFunction) => {
-    options.onBug(error);
-    response.socket?.destroy();
-  });
-  return app;
-};
-
-/** Listens to what never reaches the application: requests that do not parse, and CONNECT. */
-const watchRawErrors = (server: Server, deps: ServeDeps): void => {
-  const { connections, random, clock, lingerMs } = deps;
-  const refuseRaw = (
-    socket: Socket,
-    why: Pick<EarlyRefusal, 'code' | 'detail' | 'status' | 'allow'>,
-  ): boolean => {
-    if (!retire(connections, socket)) return false;
-    deps.onEarlyRefusal(why.code);
-    const { code, detail, status, allow } = why;
-    const answer = refusalAnswer({
-      code,
-      details: detail === undefined ? {} : { detail },
-      requestId: newRequestId(random),
-      ...(status === undefined ? {} : { status }),
-      ...(allow === undefined ? {} : { allow }),
-    });
-    answerRaw(socket, answer, clock, lingerMs);
-    return true;
-  };
-  server.on('clientError', (error: NodeJS.ErrnoException, socket) => {
-    refuseRaw(socket as Socket, breakageOf(error.code));
-  });
-  server.on('connect', (request: IncomingMessage) => {
-    // Node has let go of this socket: an error nobody listens to would end the process.
-    request.socket.on('error', () => request.socket.destroy());
-    const told = refuseRaw(request.socket, { code: 'method_not_allowed', allow: proxyMethods });
-    // Nobody reads this socket any more, so nobody would notice a client that leaves.
-    if (!told) request.socket.destroy();
-  });
 };
 
 export const createDataServer = (options: DataServerOptions): DataServer => {
@@ -196,7 +117,7 @@ export const createDataServer = (options: DataServerOptions): DataServer => {
     if (open === undefined) throw new Error('a response without an open call was routed');
     return open;
   };
-  const app = buildApp(options, deps, openCallOf);
+  const app = buildRoutes(options, deps, openCallOf);
 
   const accept = (request: IncomingMessage, response: ServerResponse): void => {
     const entry = connections.enter(request, response);

@@ -1,0 +1,48 @@
+/**
+ * Listens to what never reaches a route: requests that do not parse, and CONNECT.
+ *
+ * Owns: the two events of Node's server that hand over bare sockets. Refuses to own: what is told (`broken.ts`).
+ * Invariant: a listener never throws, and every socket handed over is answered or ended.
+ */
+import type { IncomingMessage, Server } from 'node:http';
+import type { Socket } from 'node:net';
+import { breakageOf, retire } from './broken.ts';
+import { refusalAnswer } from './problem.ts';
+import { answerRaw } from './raw-answer.ts';
+import { newRequestId } from './read-call.ts';
+import type { EarlyRefusal, ServeDeps } from './serve-call.ts';
+
+/** Value of `Allow` where a method is served nowhere. */
+export const proxyMethods = 'GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS';
+
+/** Listens to what never reaches the application: requests that do not parse, and CONNECT. */
+export const watchRawErrors = (server: Server, deps: ServeDeps): void => {
+  const { connections, random, clock, lingerMs } = deps;
+  const refuseRaw = (
+    socket: Socket,
+    why: Pick<EarlyRefusal, 'code' | 'detail' | 'status' | 'allow'>,
+  ): boolean => {
+    if (!retire(connections, socket)) return false;
+    deps.onEarlyRefusal(why.code);
+    const { code, detail, status, allow } = why;
+    const answer = refusalAnswer({
+      code,
+      details: detail === undefined ? {} : { detail },
+      requestId: newRequestId(random),
+      ...(status === undefined ? {} : { status }),
+      ...(allow === undefined ? {} : { allow }),
+    });
+    answerRaw(socket, answer, clock, lingerMs);
+    return true;
+  };
+  server.on('clientError', (error: NodeJS.ErrnoException, socket) => {
+    refuseRaw(socket as Socket, breakageOf(error.code));
+  });
+  server.on('connect', (request: IncomingMessage) => {
+    // Node has let go of this socket: an error nobody listens to would end the process.
+    request.socket.on('error', () => request.socket.destroy());
+    const told = refuseRaw(request.socket, { code: 'method_not_allowed', allow: proxyMethods });
+    // Nobody reads this socket any more, so nobody would notice a client that leaves.
+    if (!told) request.socket.destroy();
+  });
+};
