@@ -42,6 +42,8 @@ export interface LabelOptions {
 export interface Labels {
   /** The label under which this workspace may be shown now: its own, or `other`. Counts as activity. */
   of(workspaceId: string): string;
+  /** The same for somebody who only looks: a held label grows no younger by it. */
+  look(workspaceId: string): string;
   /** Labels held now, at most `limit`. */
   readonly size: number;
 }
@@ -67,7 +69,8 @@ export function createLabels(labelKey: string, clock: Clock, options: LabelOptio
     return false;
   }
 
-  return {
+  const labels: Labels = {
+    look: (workspaceId) => slots.get(workspaceId)?.label ?? labels.of(workspaceId),
     of(workspaceId) {
       const now = clock.monotonic();
       const held = slots.get(workspaceId);
@@ -89,4 +92,5 @@ export function createLabels(labelKey: string, clock: Clock, options: LabelOptio
       return slots.size;
     },
   };
+  return labels;
 }

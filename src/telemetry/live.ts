@@ -19,7 +19,16 @@ const dimensionsOfKind: Record<UpstreamKind, readonly MeterName[]> = {
   generic: ['requests', 'requests_day'],
 };
 
+/** Pressure of one workspace on one upstream, this replica. */
+export interface LaneLive {
+  readonly waiting: number;
+  readonly inFlight: number;
+}
+
 export interface Live {
+  /** Adds to the counters of a workspace on an upstream; they go when both are 0. Ids stay in memory. */
+  lane(workspaceId: string, upstream: string, change: Partial<LaneLive>): void;
+  readLane(workspaceId: string, upstream: string): LaneLive;
   configured(upstreams: Iterable<UpstreamSettings>): void;
   /** Counters of an upstream; a call in flight keeps them over a reload that removes the upstream. */
   of(upstream: string): LiveUpstream;
@@ -28,6 +37,9 @@ export interface Live {
 
 export function createLive(): Live {
   const all = new Map<string, LiveUpstream>();
+  const lanes = new Map<string, LaneLive>();
+  /** Upstream names have no blank, so that the pair is unambiguous. */
+  const laneName = (workspaceId: string, upstream: string): string => `${upstream} ${workspaceId}`;
   let shown: readonly { readonly name: string; readonly kind: UpstreamKind }[] = [];
 
   function of(upstream: string): LiveUpstream {
@@ -38,6 +50,16 @@ export function createLive(): Live {
 
   return {
     of,
+    lane(workspaceId, upstream, change) {
+      const name = laneName(workspaceId, upstream);
+      const before = lanes.get(name) ?? { waiting: 0, inFlight: 0 };
+      const waiting = before.waiting + (change.waiting ?? 0);
+      const inFlight = before.inFlight + (change.inFlight ?? 0);
+      if (waiting === 0 && inFlight === 0) lanes.delete(name);
+      else lanes.set(name, { waiting, inFlight });
+    },
+    readLane: (workspaceId, upstream) =>
+      lanes.get(laneName(workspaceId, upstream)) ?? { waiting: 0, inFlight: 0 },
     configured(upstreams) {
       shown = [...upstreams].map(({ name, kind }) => ({ name, kind }));
     },

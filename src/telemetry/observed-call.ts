@@ -15,7 +15,7 @@ import type { CallSpans } from './spans.ts';
 import type { CallLogger } from './logger.ts';
 import type { Metrics } from './metrics.ts';
 import { noneLabel, type Labels } from './labels.ts';
-import type { Live, LiveUpstream } from './live.ts';
+import type { LaneLive, Live, LiveUpstream } from './live.ts';
 
 /** Everything a followed call reports to, shared by all calls. */
 export interface CallReporters {
@@ -86,6 +86,7 @@ export class ObservedCall implements CallTelemetry {
       if (this.#over || this.#queuedAt !== null) return;
       this.#queuedAt = this.#to.clock.monotonic();
       this.#live?.waiting.set(this, this.#call.receivedAt);
+      this.#lane({ waiting: 1 });
       this.#spans?.waiting(lane);
     });
   }
@@ -104,6 +105,7 @@ export class ObservedCall implements CallTelemetry {
       this.#sentAt = this.#to.clock.monotonic();
       this.#inFlight = true;
       if (this.#live !== null) this.#live.inFlight += 1;
+      this.#lane({ inFlight: 1 });
       this.#spans?.sent(this.#attempts - 1);
     });
   }
@@ -219,6 +221,7 @@ export class ObservedCall implements CallTelemetry {
     this.#waitedMs += this.#to.clock.monotonic() - this.#queuedAt;
     this.#queuedAt = null;
     this.#live?.waiting.delete(this);
+    this.#lane({ waiting: -1 });
     this.#spans?.left();
   }
 
@@ -227,7 +230,12 @@ export class ObservedCall implements CallTelemetry {
     if (!this.#inFlight) return;
     this.#inFlight = false;
     if (this.#live !== null) this.#live.inFlight -= 1;
+    this.#lane({ inFlight: -1 });
     this.#spans?.landed();
+  }
+
+  #lane(change: Partial<LaneLive>): void {
+    if (this.#workspaceId !== null) this.#to.live.lane(this.#workspaceId, this.#upstream, change);
   }
 
   #label(): string {

@@ -7,7 +7,7 @@ import type { Settings } from '../config/settings.ts';
 import type { FactSink, LimiterHealth, PressureSource, Telemetry } from './events.ts';
 import type { MetricsFormat, MetricsPage } from './exposition.ts';
 import { createLabels } from './labels.ts';
-import { createLive } from './live.ts';
+import { createLive, type LaneLive } from './live.ts';
 import { createLogger } from './logger.ts';
 import { createMetrics, type MetricsOptions } from './metrics.ts';
 import { ObservedCall, type CallReporters } from './observed-call.ts';
@@ -26,6 +26,8 @@ export interface TelemetryPorts {
 }
 
 export interface RunningTelemetry extends Telemetry {
+  /** Calls of one workspace on one upstream that wait and that are in flight, this replica. */
+  lane(workspaceId: string, upstream: string): LaneLive;
   /** A scrape, in the plain form unless told otherwise. */
   metrics(format?: MetricsFormat): Promise<MetricsPage>;
   /** Exports buffered spans. Called once, last. */
@@ -107,7 +109,8 @@ export function createTelemetry(settings: TelemetrySettings, ports: TelemetryPor
     },
     live: () => live.read(clock.monotonic()),
     limiterHealth: () => ({ ...health }),
-    labelOf: (workspaceId) => labels.of(workspaceId),
+    labelOf: (workspaceId) => labels.look(workspaceId),
+    lane: (workspaceId, upstream) => live.readLane(workspaceId, upstream),
     log: logger.log,
     metrics: (format = 'prometheus') => metrics.page(format),
     close: async () => {

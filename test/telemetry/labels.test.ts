@@ -40,6 +40,17 @@ describe('a workspace label', () => {
     expect(labels.of('idle')).toBe('other');
   });
 
+  test('grows no younger by being looked at', () => {
+    const clock = settableClock();
+    const labels = createLabels('key', clock, { limit: 1, idleMs: 60_000 });
+    const idle = labels.of('idle');
+    clock.advance(59_000);
+    expect(labels.look('idle')).toBe(idle);
+    clock.advance(1_000);
+    expect(labels.of('late')).not.toBe('other');
+    expect(labels.look('idle')).toBe('other');
+  });
+
   test('survives as long as its workspace keeps calling', () => {
     const clock = settableClock();
     const labels = createLabels('key', clock, { limit: 2, idleMs: 60_000 });

@@ -1,0 +1,38 @@
+/**
+ * Limits of a workspace on each of its upstreams, as configured: what recorded arrivals are replayed against. Pure. What
+ * was learned meanwhile is not in it; a bucket whose limit is only learned is left out, and so is its headroom.
+ */
+import type { UpstreamSettings, WorkspaceSettings } from '../config/settings.ts';
+import type { LaneLimits } from './snapshot.ts';
+
+export function configuredLimits(
+  workspace: WorkspaceSettings,
+  upstreams: ReadonlyMap<string, UpstreamSettings>,
+): readonly LaneLimits[] {
+  return [...workspace.upstreams].flatMap((name) => {
+    const upstream = upstreams.get(name);
+    if (upstream === undefined) return [];
+    const { limits } = upstream;
+    return [
+      {
+        upstream: name,
+        requestsPerMinute: workspace.requestsPerMinute.get(name) ?? limits.requestsPerMinute,
+        requestsPerDay: workspace.requestsPerDay.get(name) ?? limits.requestsPerDay,
+        maxWaitMs: limits.maxWaitSeconds * 1_000,
+        bucket: bucketOf(workspace, upstream),
+      },
+    ];
+  });
+}
+
+/** Workspaces with the same credential share a bucket; one with its own, or with one per host, has its own. */
+function bucketOf(workspace: WorkspaceSettings, upstream: UpstreamSettings): LaneLimits['bucket'] {
+  const own = workspace.credentials.has(upstream.name) || upstream.credential === null;
+  const group = own ? `own ${workspace.id}` : 'shared';
+  const { limits } = upstream;
+  if (upstream.kind === 'commerce') {
+    return { group, capacity: limits.bucket.capacity, perSecond: limits.bucket.leakPerSecond };
+  }
+  if (limits.requestsPerMinute === null) return null;
+  return { group, capacity: limits.requestsPerMinute, perSecond: limits.requestsPerMinute / 60 };
+}

@@ -1,0 +1,134 @@
+/**
+ * Everything that looks at the gateway, put together: telemetry with the activity recorder and the page's timeline
+ * listening, `/activity`, the live page. Owns the wiring and the pace of sharing; refuses to own any figure. The gateway
+ * reports to `telemetry` and tells what only it knows through {@link ObservationSource}.
+ */
+import { configuredLimits } from '../activity/limits.policy.ts';
+import { createRecorder } from '../activity/recorder.ts';
+import { embeddedActivity, type SharedActivity } from '../activity/shared.ts';
+import { createActivity, type Activity, type CeilingState } from '../activity/snapshot.ts';
+import type { Settings } from '../config/settings.ts';
+import { digest } from '../telemetry/labels.ts';
+import { createTelemetry, type RunningTelemetry, type TelemetryPorts } from '../telemetry/telemetry.ts';
+import type { PressureSource } from '../telemetry/events.ts';
+import { createPage, type Page } from './page.ts';
+import { createTimeline } from './timeline.ts';
+
+/** Ceilings of a workspace on an upstream, as they are now. */
+export interface CeilingsNow {
+  readonly perMinute: CeilingState | null;
+  readonly perDay: CeilingState | null;
+  /** Expected wait of a call that arrived now, milliseconds; `null` = not known. */
+  readonly nextSlotMs: number | null;
+}
+
+/** What only the gateway knows; given once it exists. */
+export interface ObservationSource extends PressureSource {
+  ceilings(workspaceId: string, upstream: string): Promise<CeilingsNow>;
+}
+
+export interface Observation {
+  readonly telemetry: RunningTelemetry;
+  readonly activity: Activity;
+  readonly page: Page;
+  /** Connects the gateway. */
+  observe(source: ObservationSource): void;
+  reconfigure(settings: Settings): void;
+  close(): Promise<void>;
+}
+
+/** Activity is shared this often, milliseconds. */
+const shareEveryMs = 5_000;
+
+const nothing: CeilingsNow = { perMinute: null, perDay: null, nextSlotMs: null };
+
+export function createObservation(
+  first: Settings,
+  ports: Omit<TelemetryPorts, 'sinks'> & { readonly shared?: SharedActivity },
+): Observation {
+  const { clock } = ports;
+  const shared = ports.shared ?? embeddedActivity;
+  const { labelKey } = first.privacy;
+  let settings = first;
+  let source: ObservationSource = {
+    heldBytes: () => 0,
+    buckets: () => [],
+    ceilings: () => Promise.resolve(nothing),
+  };
+  const timeline = createTimeline(clock);
+  const recorder = createRecorder({
+    clock,
+    shared,
+    keyOf: (workspaceId, upstream) => digest(labelKey, 'activity', upstream, workspaceId),
+    *configured() {
+      for (const { id, upstreams } of settings.workspaces.values()) {
+        for (const upstream of upstreams) yield { workspaceId: id, upstream };
+      }
+    },
+  });
+  const telemetry = createTelemetry(settings, { ...ports, sinks: [recorder, timeline] });
+  const activity = createActivity(
+    recorder,
+    {
+      limits(workspaceId) {
+        const workspace = settings.workspaces.get(workspaceId);
+        return workspace === undefined ? [] : configuredLimits(workspace, settings.upstreams);
+      },
+      async now(workspaceId, upstream) {
+        return {
+          ...(await source.ceilings(workspaceId, upstream)),
+          ...telemetry.lane(workspaceId, upstream),
+        };
+      },
+      labelOf: (workspaceId) => telemetry.labelOf(workspaceId),
+      replicas: () => shared.replicas(),
+    },
+    clock,
+  );
+  const onBug = (bug: unknown): void => telemetry.log.bug('observing met a fault of ours', bug);
+  const page = createPage({
+    source: {
+      live: () => telemetry.live(),
+      buckets: () => source.buckets(),
+      limiterHealth: () => telemetry.limiterHealth(),
+      replicas: () => shared.replicas(),
+      activity: (windowMs) => activity.ofAll(windowMs),
+    },
+    timeline,
+    clock,
+    onBug,
+  });
+
+  let cancelSharing = (): void => {};
+  let closed = false;
+  const shareLater = (): void => {
+    cancelSharing = clock.after(shareEveryMs, () => {
+      recorder
+        .publish()
+        .catch(onBug)
+        .finally(() => {
+          if (!closed) shareLater();
+        });
+    });
+  };
+  shareLater();
+
+  return {
+    telemetry,
+    activity,
+    page,
+    observe(given) {
+      source = given;
+      telemetry.observe(given);
+    },
+    reconfigure(next) {
+      settings = next;
+    },
+    async close() {
+      closed = true;
+      cancelSharing();
+      page.close();
+      await telemetry.close();
+    },
+  };
+}
