@@ -19,6 +19,7 @@ import type { Clock } from './clock.ts';
 import type { Settings } from './config/settings.ts';
 import type { AttemptResult } from './dispatch/attempt.ts';
 import { createDispatcher, pseudonym } from './dispatch/dispatcher.ts';
+import { readAhead } from './dispatch/inspect.ts';
 import { LearnedCosts } from './dispatch/learned-costs.ts';
 import { resend, type ResendDecision, type ResendHistory } from './dispatch/resend.policy.ts';
 import { Refusal } from './errors.ts';
@@ -192,32 +193,36 @@ export function createGateway({ settings: first, clock, telemetry }: GatewayPart
     return refusal;
   };
 
-  /** The answer is final. A capped lane's lease ends with the answer's last byte, any other with its head. */
+  /**
+   * The answer is final. An uncapped lane's lease ends with the answer's head; a capped lane's with the last byte the
+   * upstream sends, however slowly the client reads.
+   */
   const passOn = (
     { call, route, entry }: Prepared,
     lease: Lease,
     answered: Answered,
-    decision: Extract<ResendDecision, { kind: 'pass' }>,
+    { closes, closeMs, shouldRetry }: Extract<ResendDecision, { kind: 'pass' }>,
     record: AdmissionRecord,
   ): Outcome => {
-    const lastsUntilEnd = !Buffer.isBuffer(answered.body) && entry.admission.maxInFlight !== null;
-    const { closeMs } = decision;
-    if (closeMs > 0 && decision.closes === 'bucket') {
+    let { body } = answered;
+    const done = (): void => lease.settle({ kind: 'succeeded', spent: spentOf(answered) }, null);
+    if (closeMs > 0 && closes === 'bucket') {
       lease.settle({ kind: 'throttled', closeMs, requeue: false, sleepMs: 0 }, answered.lesson());
-    } else if (lastsUntilEnd) {
+    } else if (!Buffer.isBuffer(body) && entry.admission.maxInFlight !== null) {
       lease.learn(answered.lesson());
+      body = readAhead(body, done);
     } else {
       lease.settle({ kind: 'succeeded', spent: spentOf(answered) }, answered.lesson());
     }
     return answerOutcome({
-      answered,
+      answered: { ...answered, body },
       route,
       form: call.form,
       record,
       rateLimit: rateLimitOf(lease.ceiling),
-      shouldRetry: decision.shouldRetry,
+      shouldRetry,
       viaPrefix: (url) => routes.viaPrefix(route.upstream, url),
-      onEnd: () => lease.settle({ kind: 'succeeded', spent: spentOf(answered) }, null),
+      onEnd: done,
     });
   };
 
@@ -278,7 +283,7 @@ export function createGateway({ settings: first, clock, telemetry }: GatewayPart
 
 /** What the resend policy makes of an attempt. */
 function judge(
-  { call, route, body, description }: Prepared,
+  { route, body, description }: Prepared,
   result: AttemptResult,
   soFar: { readonly attempts: number; readonly history: ResendHistory; readonly remainingMs: number },
 ): ResendDecision {

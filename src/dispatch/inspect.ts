@@ -6,7 +6,7 @@
  * Bounds: an endless or slow body delays the answer by at most the given time, a compressed one cannot grow beyond the
  * given size in memory.
  */
-import { pipeline, Transform, type Readable } from 'node:stream';
+import { PassThrough, pipeline, Transform, type Readable } from 'node:stream';
 import {
   brotliDecompressSync,
   createBrotliDecompress,
@@ -119,6 +119,20 @@ export function withTail(body: Readable, encoding: string, onTail: (text: string
     if (passing.errored !== null) decoder?.destroy();
   });
   return passing;
+}
+
+/** What is read ahead of a slow client, bytes. */
+const readAheadBytes = 1024 * 1024;
+
+/**
+ * Reads a body ahead of its reader, so that the upstream can finish while the client is still reading. `onRead` is told
+ * once, when nothing more will come from the upstream.
+ */
+export function readAhead(body: Readable, onRead: () => void): Readable {
+  const ahead = new PassThrough({ highWaterMark: readAheadBytes });
+  body.once('end', onRead);
+  pipeline(body, ahead, onRead);
+  return ahead;
 }
 
 function decoderFor(encoding: string): Transform | null {
