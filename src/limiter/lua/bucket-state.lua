@@ -1,0 +1,130 @@
+-- Mirror of bucket-state.policy.ts: the data of one bucket. Records are read once, changed as tables, and written back
+-- at the end by `save`, which gives every key its expiry; a record that did not change is not written.
+--   state    string: scalars and meters       records  hash: l:<lane> t:<ticket> e:<lease token> w:<replica> = waiting
+--   order    sorted set, see sorted.lua       replicas sorted set: replica by the time it was last heard of
+
+-- What was learned is kept this long after the last use; longer than any call waits. Milliseconds.
+local bucketMemoryMs = 3600000
+local longestClosedMs = 30 * 24 * 3600000
+
+local bucket
+-- By kind: packed as read (`false` = not there), and as it is now (`false` = gone).
+local asRead, current = {}, {}
+local waitingChange = {}
+
+local laneFields = { 'key', 'weight', 'maxInFlight', 'start', 'inFlight', 'waiting', 'waitingCosts', 'asleepUntil',
+  'places', 'unconfirmed', 'serviceMs', 'readyAs' }
+local ticketFields = { 'id', 'lane', 'replica', 'order', 'callClass', 'costs', 'leaseMs', 'lease' }
+local leaseFields = { 'token', 'ticket', 'lane', 'replica', 'grantedAt', 'quiet', 'marks', 'expiresAt', 'answered',
+  'unconfirmed', 'abandoned', 'told' }
+local meterFields = { 'name', 'limit', 'windowMs', 'stated', 'level', 'at', 'granted', 'answered', 'reserve', 'others',
+  'learnedAt', 'surprisedAt', 'limitFrom' }
+local bucketFields = { 'born', 'seen', 'learn', 'probe', 'opened', 'probingSince', 'closedUntil', 'closedAt', 'virtual',
+  'sequence', 'lastGrantAt', 'waiting', 'waitingWeight', 'leases', 'waitingCosts', 'meters' }
+local fieldsOf = { l = laneFields, t = ticketFields, e = leaseFields }
+
+-- Values by position; `false` stands for nothing.
+local function listed(record, fields)
+  local values = {}
+  for i, field in ipairs(fields) do
+    local value = record[field]
+    values[i] = value == nil and false or value
+  end
+  return values
+end
+
+local function named(values, fields)
+  local record = {}
+  for i, field in ipairs(fields) do record[field] = values[i] end
+  return record
+end
+
+local function recordOf(kind, name)
+  local field = kind .. ':' .. name
+  local record = current[field]
+  if record == nil then
+    local packed = redis.call('HGET', recordsKey, field)
+    asRead[field] = packed
+    record = packed and named(cmsgpack.unpack(packed), fieldsOf[kind])
+    current[field] = record
+  end
+  return record or nil
+end
+
+local function ticketOf(id) return recordOf('t', id) end
+local function leaseOf(token) return recordOf('e', token) end
+local function keep(kind, name, record) current[kind .. ':' .. name] = record end
+local function discard(kind, name)
+  recordOf(kind, name)
+  current[kind .. ':' .. name] = false
+end
+
+local function createMeter(name, now)
+  return { name = name, limit = 0, windowMs = 60000, stated = 0, level = 0, at = now, granted = 0, answered = 0,
+    reserve = 0, others = 0, learnedAt = -1, surprisedAt = now, limitFrom = -1 }
+end
+
+local function meterOf(name, now)
+  local meter = bucket.meters[name]
+  if not meter then
+    meter = createMeter(name, now)
+    bucket.meters[name] = meter
+  end
+  return meter
+end
+
+-- The bucket as it was left, or false.
+local function openBucket()
+  local packed = redis.call('GET', stateKey)
+  if not packed then return false end
+  bucket = named(cmsgpack.unpack(packed), bucketFields)
+  local meters = {}
+  for _, values in ipairs(bucket.meters) do meters[values[1]] = named(values, meterFields) end
+  bucket.meters = meters
+  return true
+end
+
+-- A new life of the bucket: whatever is left of an older one is gone.
+local function createBucket(now)
+  redis.call('DEL', recordsKey, orderKey, replicasKey)
+  bucket = { born = now, seen = now, learn = true, probe = 0, opened = true, probingSince = -1, closedUntil = 0,
+    closedAt = -1, virtual = 0, sequence = 0, lastGrantAt = false, waiting = 0, waitingWeight = 0, leases = 0,
+    waitingCosts = {}, meters = {} }
+end
+
+-- Time never steps back for a bucket.
+local function notBefore(now) return math.max(now, bucket.seen) end
+
+local function saveRecords()
+  for field, record in pairs(current) do
+    local before = asRead[field]
+    if record then
+      local packed = cmsgpack.pack(listed(record, fieldsOf[string.sub(field, 1, 1)]))
+      if packed ~= before then redis.call('HSET', recordsKey, field, packed) end
+    elseif before then
+      redis.call('HDEL', recordsKey, field)
+    end
+  end
+  for replica, change in pairs(waitingChange) do
+    if change ~= 0 and redis.call('HINCRBY', recordsKey, 'w:' .. replica, change) <= 0 then
+      redis.call('HDEL', recordsKey, 'w:' .. replica)
+    end
+  end
+end
+
+local function save(now)
+  bucket.seen = now
+  local state = listed(bucket, bucketFields)
+  local meters = {}
+  for _, name in ipairs(meterNames) do
+    if bucket.meters[name] then meters[#meters + 1] = listed(bucket.meters[name], meterFields) end
+  end
+  state[#state] = meters
+  local closedMs = math.min(longestClosedMs, math.max(0, bucket.closedUntil - now))
+  local lifeMs = string.format('%.0f', bucketMemoryMs + math.ceil(closedMs))
+  redis.call('SET', stateKey, cmsgpack.pack(state), 'PX', lifeMs)
+  saveRecords()
+  redis.call('PEXPIRE', recordsKey, lifeMs)
+  redis.call('PEXPIRE', orderKey, lifeMs)
+  redis.call('PEXPIRE', replicasKey, lifeMs)
+end

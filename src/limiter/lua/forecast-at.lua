@@ -1,0 +1,61 @@
+-- Mirror of forecast.policy.ts: how long a call at a given place of a lane will wait. `lane` is nil for a workspace
+-- that has nothing in this bucket yet; a place is { costs, weight, maxInFlight, ahead }.
+
+local function othersAhead(lane, place)
+  local waitingHere = lane and lane.waiting or 0
+  local weightElsewhere = bucket.waitingWeight - (waitingHere > 0 and lane.weight or 0)
+  local byShare = math.floor(((place.ahead + 1) * math.max(0, weightElsewhere)) / place.weight)
+  return math.min(bucket.waiting - waitingHere, byShare)
+end
+
+local function costAhead(lane, ahead, others, name)
+  local waitingHere = lane and lane.waiting or 0
+  local costHere = lane and lane.waitingCosts[name] or 0
+  local waitingElsewhere = bucket.waiting - waitingHere
+  local costElsewhere = (bucket.waitingCosts[name] or 0) - costHere
+  local here = waitingHere > 0 and (costHere * ahead) / waitingHere or 0
+  return here + (waitingElsewhere > 0 and (costElsewhere * others) / waitingElsewhere or 0)
+end
+
+local function drainFor(name, units, needed, now)
+  local meter = meterOf(name, now)
+  if meter.limit <= 0 then return 0 end
+  local alone = roomInMs(meter, units, now)
+  local rate = meter.limit / meter.windowMs
+  local over = meter.level + needed - (meter.limit - meter.reserve)
+  return needed > units and math.max(alone, over / rate) or alone
+end
+
+local function serialWaitMs(lane, place)
+  if not lane or not place.maxInFlight or lane.serviceMs == 0 then return 0 end
+  local rounds = math.floor((place.ahead + lane.inFlight) / place.maxInFlight)
+  return math.max(0, rounds - 0.5) * lane.serviceMs
+end
+
+-- Milliseconds, and whether the longest wait comes from a daily meter.
+local function forecastAt(lane, place, now)
+  local others = othersAhead(lane, place)
+  local waitMs = math.max(0, bucket.closedUntil - now, (lane and lane.asleepUntil or 0) - now)
+  local day = false
+  for _, cost in ipairs(place.costs) do
+    local name, units = cost[1], cost[2]
+    local needed = units + costAhead(lane, place.ahead, others, name)
+    local meterMs = drainFor(name, units, needed, now)
+    if meterMs > waitMs then
+      waitMs = meterMs
+      day = name == 'requests_day' or name == 'tokens_day'
+    end
+  end
+  local servedMs = serialWaitMs(lane, place)
+  if servedMs > waitMs then return servedMs, false end
+  return waitMs, day
+end
+
+-- Expected wait of a waiting ticket and how many of its lane go first; nil if it does not wait.
+local function forecastOf(ticket, now)
+  if not ticket or ticket.lease then return nil end
+  local lane = laneOf(ticket.lane)
+  local ahead = rankOf(ticket.lane, ticket.order, ticket.id)
+  local place = { costs = ticket.costs, weight = lane.weight, maxInFlight = lane.maxInFlight, ahead = ahead }
+  return (forecastAt(lane, place, now)), ahead
+end

@@ -1,0 +1,182 @@
+-- Mirror of pump.policy.ts: the pump in which every transition ends. Sweeps what expired, wakes lanes, then grants
+-- heads of lanes in fair order while the bucket is open and every meter the head needs has room. Its work is bounded
+-- by `mostPerPump`; each piece of it is O(log n).
+local probeDoublingMs = 250
+local replicaLifeMs = 5000
+local mostPerPump = 64
+
+-- Of this script, over all its pumps: grants in the order made, and when the next one may be possible (nil: never by
+-- itself).
+local granted = {}
+local nextAt = nil
+
+local function soonest(a, b)
+  if not a then return b end
+  if not b then return a end
+  return math.min(a, b)
+end
+
+local function expiryMember(lease) return 'e:' .. sortable(lease.expiresAt) .. ':' .. lease.token end
+
+-- The lease lives until then.
+local function expireAt(lease, at)
+  drop(expiryMember(lease))
+  lease.expiresAt = at
+  put(expiryMember(lease))
+end
+
+-- The replica has named the grant: it need not be told again.
+local function noteTold(lease)
+  if lease.told then return end
+  lease.told = true
+  drop('u:' .. lease.replica .. ':' .. lease.token)
+end
+
+-- Ends the lease's hold on its lane; meters are settled by the caller. (`end` is a word of Lua.)
+local function finish(lane, lease)
+  answer(lease, lease.grantedAt)
+  drop(expiryMember(lease))
+  noteTold(lease)
+  discard('e', lease.token)
+  bucket.leases = bucket.leases - 1
+  lane.inFlight = lane.inFlight - 1
+  if bucket.leases == 0 and not bucket.opened then bucket.probingSince = -1 end
+  refreshReadiness(lane)
+end
+
+local function sweepLeases(budget, now)
+  while budget > 0 do
+    local token, at = firstByTime('e')
+    if not token or at > now then break end
+    budget = budget - 1
+    local lease = leaseOf(token)
+    local lane = laneOf(lease.lane)
+    confirm(lane, lease)
+    finish(lane, lease)
+    if not lease.abandoned then discard('t', lease.ticket) end
+  end
+  return budget
+end
+
+-- Before the first answer only a few calls may be on their way; `now` or earlier = one more may go.
+local function probeTime(now)
+  if bucket.opened or bucket.probe <= 0 or bucket.probingSince < 0 then return now end
+  local steps = math.min(20, math.floor((now - bucket.probingSince) / probeDoublingMs))
+  if bucket.leases < bucket.probe * 2 ^ steps then return now end
+  return bucket.probingSince + (steps + 1) * probeDoublingMs
+end
+
+local function isAlive(replica, now)
+  local heard = redis.call('ZSCORE', replicasKey, replica)
+  return heard and tonumber(heard) + replicaLifeMs >= now
+end
+
+-- By bytes: Lua's own `<` follows the locale of the server.
+local function precedes(a, b)
+  for i = 1, math.min(#a, #b) do
+    local left, right = string.byte(a, i), string.byte(b, i)
+    if left ~= right then return left < right end
+  end
+  return #a < #b
+end
+
+-- Key of the ready lane that is first in fair order, among the classes that are not blocked. One step per class.
+local function firstReady(blocked)
+  local best, bestStart
+  local from = '[r:'
+  while true do
+    local member = redis.call('ZRANGEBYLEX', orderKey, from, '(r;', 'LIMIT', 0, 1)[1]
+    if not member then return best end
+    local callClass, digits, key = string.match(member, '^r:([^:]+):(%x+):(.+)$')
+    if not blocked[callClass] then
+      local start = unsortable(digits)
+      if not best or start < bestStart or (start == bestStart and precedes(key, best)) then
+        best, bestStart = key, start
+      end
+    end
+    from = '[r:' .. callClass .. ';'
+  end
+end
+
+-- Lane and ticket that go next, passing over tickets of dead replicas, and what is left of the budget.
+local function nextHead(blocked, budget, now)
+  while budget > 0 do
+    local key = firstReady(blocked)
+    if not key then break end
+    local lane = laneOf(key)
+    local ticket = ticketOf(string.sub(firstOf('l:' .. key), #key + 21))
+    if isAlive(ticket.replica, now) then return lane, ticket, budget end
+    budget = budget - 1
+    dequeue(lane, ticket)
+    discard('t', ticket.id)
+  end
+  return nil, nil, budget
+end
+
+local function room(ticket, now)
+  local longest = 0
+  for _, cost in ipairs(ticket.costs) do
+    longest = math.max(longest, roomInMs(meterOf(cost[1], now), cost[2], now))
+  end
+  return longest
+end
+
+local function grant(lane, ticket, now)
+  dequeue(lane, ticket)
+  local marks = {}
+  for i, cost in ipairs(ticket.costs) do marks[i] = { cost[1], take(meterOf(cost[1], now), cost[2], now) } end
+  bucket.sequence = bucket.sequence + 1
+  local lease = { token = ticket.id .. '.' .. string.format('%.0f', bucket.sequence), ticket = ticket.id,
+    lane = lane.key, replica = ticket.replica, grantedAt = now,
+    quiet = not bucket.lastGrantAt or now - bucket.lastGrantAt >= quietGapMs, marks = marks,
+    expiresAt = now + ticket.leaseMs, answered = false, unconfirmed = lane.places and true or false,
+    abandoned = false, told = false }
+  ticket.lease = lease.token
+  keep('e', lease.token, lease)
+  put(expiryMember(lease))
+  put('u:' .. lease.replica .. ':' .. lease.token)
+  bucket.leases = bucket.leases + 1
+  bucket.lastGrantAt = now
+  if not bucket.opened and bucket.probingSince < 0 then bucket.probingSince = now end
+  bucket.virtual = math.max(bucket.virtual, lane.start)
+  lane.start = lane.start + 1 / lane.weight
+  lane.inFlight = lane.inFlight + 1
+  if lease.unconfirmed then lane.unconfirmed = lane.unconfirmed + 1 end
+  refreshReadiness(lane)
+  granted[#granted + 1] = lease
+end
+
+local function pump(now)
+  local budget = wakeLanes(sweepLeases(mostPerPump, now), now)
+  local blocked = {}
+  local _, wakesAt = firstByTime('s')
+  local _, expiresAt = firstByTime('e')
+  nextAt = nil
+  if bucket.waiting == 0 then return end
+  nextAt = bucket.closedUntil
+  if bucket.closedUntil > now then return end
+  nextAt = soonest(wakesAt, expiresAt)
+  while true do
+    if budget <= 0 then break end
+    local probeAt = probeTime(now)
+    if probeAt > now then
+      nextAt = soonest(nextAt, probeAt)
+      return
+    end
+    local lane, ticket
+    lane, ticket, budget = nextHead(blocked, budget, now)
+    if not lane then
+      if budget > 0 then return end
+      break
+    end
+    local inMs = room(ticket, now)
+    if inMs > 0 then
+      blocked[ticket.callClass] = true
+      nextAt = soonest(nextAt, now + inMs)
+    else
+      budget = budget - 1
+      grant(lane, ticket, now)
+    end
+  end
+  nextAt = now
+end

@@ -1,0 +1,51 @@
+-- Mirror of sorted.policy.ts: every ordered set of a bucket is a section of ONE lexicographic sorted set, so that each
+-- step is O(log n) and a bucket stays few keys. A member is `section:place:name`; a place is fixed in width.
+--   l:<lane>:<order>:<ticket>  waiting tickets      r:<class>:<start>:<lane>  ready lanes
+--   e:<time>:<token>           leases by expiry     s:<time>:<lane>           sleeping lanes
+--   i:<start>:<lane>           idle lanes           u:<replica>:<token>       grants their replica has not yet named
+
+-- 16 hex digits that sort as the numbers do (IEEE 754 bits, negative ones turned over).
+local function sortable(value)
+  if value == 0 then value = 0 end
+  local high, low = struct.unpack('>I4I4', struct.pack('>d', value))
+  if high >= 2147483648 then
+    high, low = 4294967295 - high, 4294967295 - low
+  else
+    high = high + 2147483648
+  end
+  return string.format('%08x%08x', high, low)
+end
+
+local function unsortable(digits)
+  local high, low = tonumber(string.sub(digits, 1, 8), 16), tonumber(string.sub(digits, 9, 16), 16)
+  if high >= 2147483648 then
+    high = high - 2147483648
+  else
+    high, low = 4294967295 - high, 4294967295 - low
+  end
+  return (struct.unpack('>d', struct.pack('>I4I4', high, low)))
+end
+
+local function put(member) redis.call('ZADD', orderKey, 0, member) end
+local function drop(member) return redis.call('ZREM', orderKey, member) == 1 end
+
+-- First member of a section, or nil. Sections end in ':', and ';' is the next byte.
+local function firstOf(section)
+  return redis.call('ZRANGEBYLEX', orderKey, '[' .. section .. ':', '(' .. section .. ';', 'LIMIT', 0, 1)[1]
+end
+
+-- First entry of a section of times: name and time, or nil.
+local function firstByTime(section)
+  local member = firstOf(section)
+  if not member then return nil end
+  return string.sub(member, 20), unsortable(string.sub(member, 3, 18))
+end
+
+local function lineMember(lane, order, ticketId)
+  return string.format('l:%s:%016.0f:%s', lane, order, ticketId)
+end
+
+-- How many tickets of the lane stand before this place.
+local function rankOf(lane, order, ticketId)
+  return redis.call('ZLEXCOUNT', orderKey, '[l:' .. lane .. ':', '(' .. lineMember(lane, order, ticketId))
+end

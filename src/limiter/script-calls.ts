@@ -1,0 +1,145 @@
+/**
+ * What goes into the scripts of the bucket scheduler: one function per script, typed values in, KEYS and ARGV out. The
+ * header of each script names the same arguments in the same order.
+ *
+ * Numbers are written so that Lua reads back the same double. Names (bucket, ticket, lane, replica, class) must be
+ * opaque words of `A-Z a-z 0-9 _ . -`: they are parts of sorted members, never of a script's source.
+ */
+import type { Costs } from '../call.ts';
+import { costEntries } from './bucket-state.policy.ts';
+import { bucketKeys, type BucketKeys } from './keys.ts';
+import type { Admission, BucketKey, BucketSetting, Lesson, Settlement } from './limiter.ts';
+
+/** One script per transition of `scheduler.policy.ts`. */
+export const scriptNames = ['admit', 'settle', 'learn', 'charged', 'cancel', 'tick', 'forecast'] as const;
+export type ScriptName = (typeof scriptNames)[number];
+
+/** One script call, ready for `redis[command](...keys, ...argv)`. */
+export interface ScriptCall {
+  readonly script: ScriptName;
+  readonly keys: BucketKeys;
+  readonly argv: readonly string[];
+}
+
+/** Leases one `tick` renews at most; a replica with more sends several. */
+export const leasesPerTick = 64;
+/** A lease may not outlive what a bucket remembers of an hour without use. Milliseconds. */
+export const longestLeaseMs = 3_600_000;
+
+/** Who asks, about which bucket. `now` is a test's time in milliseconds; left out, the server's `TIME` counts. */
+export interface Asking {
+  readonly bucket: BucketKey;
+  readonly replica: string;
+  readonly now?: number;
+}
+
+/** Enters `admission.ticket`; safe to repeat. */
+export const admitCall = (asking: Asking, admission: Admission): ScriptCall =>
+  call('admit', asking, [
+    word(admission.ticket),
+    word(admission.lane),
+    number(admission.weight),
+    admission.maxInFlight === null ? '' : number(admission.maxInFlight),
+    number(admission.maxQueued),
+    number(admission.urgency),
+    word(admission.callClass),
+    costText(admission.costs),
+    number(admission.maxWaitMs),
+    number(admission.leaseMs),
+    admission.order === null ? '' : number(admission.order),
+    meterText(admission.setting),
+    admission.setting.learn ? '1' : '0',
+    number(admission.setting.probe),
+  ]);
+
+/** Ends a lease; safe to repeat. */
+export const settleCall = (
+  asking: Asking,
+  lease: string,
+  settlement: Settlement,
+  lesson: Lesson | null,
+): ScriptCall =>
+  call('settle', asking, [
+    word(lease),
+    settlement.kind,
+    settlement.kind === 'succeeded' && settlement.spent !== null ? spentText(settlement.spent) : '-',
+    number(settlement.kind === 'throttled' ? settlement.closeMs : 0),
+    settlement.kind === 'throttled' && settlement.requeue ? '1' : '0',
+    number(settlement.kind === 'throttled' || settlement.kind === 'returned' ? settlement.sleepMs : 0),
+    ...lessonTexts(lesson),
+  ]);
+
+/** Learns from an answer whose call goes on. */
+export const learnCall = (asking: Asking, lease: string, lesson: Lesson): ScriptCall =>
+  call('learn', asking, [word(lease), ...lessonTexts(lesson)]);
+
+/** A place under a ceiling that is nearly used was taken. */
+export const chargedCall = (asking: Asking, lease: string, places: number, nextPlaceMs: number): ScriptCall =>
+  call('charged', asking, [word(lease), number(places), number(nextPlaceMs)]);
+
+/** A waiting ticket leaves. */
+export const cancelCall = (asking: Asking, ticket: string): ScriptCall =>
+  call('cancel', asking, [word(ticket)]);
+
+/** Where a waiting ticket stands. */
+export const forecastCall = (asking: Asking, ticket: string): ScriptCall =>
+  call('forecast', asking, [word(ticket)]);
+
+/**
+ * The replica lives, and goes on holding these leases (at most `leasesPerTick` of them; throws a `RangeError` beyond).
+ * Without leases it is the pump that a reply's `nextInMs` asks for.
+ */
+export function tickCall(asking: Asking, leases: readonly string[]): ScriptCall {
+  if (leases.length > leasesPerTick) throw new RangeError(`more than ${leasesPerTick} leases in one tick`);
+  return call('tick', asking, [leases.map(word).join(' ')]);
+}
+
+function call(script: ScriptName, asking: Asking, own: readonly string[]): ScriptCall {
+  const now = asking.now === undefined ? '' : number(asking.now);
+  return {
+    script,
+    keys: bucketKeys(word(asking.bucket)),
+    argv: [asking.bucket, word(asking.replica), ...own, now],
+  };
+}
+
+function word(name: string): string {
+  if (!/^[\w.-]+$/.test(name)) throw new RangeError('a name for Redis must be an opaque word');
+  return name;
+}
+
+function number(value: number): string {
+  if (Number.isNaN(value)) throw new RangeError('a number for Redis must not be NaN');
+  if (Number.isFinite(value)) return String(value);
+  return value > 0 ? 'inf' : '-inf';
+}
+
+const costText = (costs: Costs): string =>
+  costEntries(costs)
+    .map(([name, units]) => `${name}=${number(units)}`)
+    .join(' ');
+
+/** Unlike a reserved cost, a spent one may be zero. */
+const spentText = (spent: Costs): string =>
+  Object.entries(spent)
+    .map(([name, units]) => `${name}=${number(units)}`)
+    .join(' ');
+
+const meterText = (setting: BucketSetting): string =>
+  setting.meters.map((stated) => [stated.meter, stated.limit, stated.windowMs].join(':')).join(' ');
+
+function lessonTexts(lesson: Lesson | null): string[] {
+  if (lesson === null) return ['', '', '', ''];
+  const { meters, throttle } = lesson.feedback;
+  const reports = meters.map(({ meter, limit, windowMs, level }) =>
+    [
+      meter,
+      number(limit > 0 ? limit : 0),
+      windowMs === null ? '-' : number(windowMs),
+      level === null ? '-' : number(level.lowest),
+      level === null ? '-' : number(level.highest),
+    ].join(':'),
+  );
+  const rateMeter = throttle?.kind === 'rate' ? throttle.meter : null;
+  return [number(lesson.sentAgoMs), number(lesson.headAgoMs), reports.join(' '), rateMeter ?? ''];
+}
