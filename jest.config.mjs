@@ -5,5 +5,6 @@ export default {
   transform: { '\\.ts$': '<rootDir>/test/support/strip-types.mjs' },
   testMatch: ['<rootDir>/test/**/*.test.ts'],
   testTimeout: 30_000,
+  reporters: ['default', '<rootDir>/test/support/plain-summary.mjs'],
   maxWorkers: 2,
 };
