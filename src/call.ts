@@ -4,6 +4,8 @@
 import type { Readable } from 'node:stream';
 import type { UpstreamCredential, UpstreamSettings, WorkspaceSettings } from './config/settings.ts';
 
+export type { UpstreamKind } from './config/settings.ts';
+
 /** One client request on its way through Sluice. Built by `ingress/read-call.ts`, never changed afterwards. */
 export interface Call {
   /** `Sluice-Request-Id`: 32 hex digits. */
@@ -81,6 +83,24 @@ export interface Feedback {
   readonly meters: readonly MeterReport[];
   /** Set when the answer was a throttle: what the upstream said about waiting. */
   readonly throttle: Throttle | null;
+  /** GraphQL cost points this document asks for (`requestedQueryCost`); to be learned per document. */
+  readonly requestedCost?: number;
+  /** GraphQL cost points it really took; absent when it was not executed. */
+  readonly actualCost?: number;
+  /** Tokens the answer's `usage` counts, prompt and output together. */
+  readonly usedTokens?: number;
+  /** Tokens the limiter charged or asked for, as a refusal states it (`Requested R`). */
+  readonly requestedTokens?: number;
+  /** Whose quota it is, where the answer tells. Provider ids: never logged. */
+  readonly scope?: QuotaScope;
+}
+
+/** Owner of a quota in the upstream's own words; two credentials with the same scope share a quota. */
+export interface QuotaScope {
+  readonly organization?: string;
+  readonly project?: string;
+  /** Name of the limit that several models share. */
+  readonly family?: string;
 }
 
 /**
