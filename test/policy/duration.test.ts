@@ -1,0 +1,158 @@
+import { describe, expect, test } from '@jest/globals';
+import fc from 'fast-check';
+import { readFileSync } from 'node:fs';
+import { goDurationMs, resetMs } from '../../src/dispatch/duration.policy.ts';
+import { httpDateMs, rfc3339Ms } from '../../src/dispatch/instant.policy.ts';
+
+const samples: { goDurations: Record<string, number> } = JSON.parse(
+  readFileSync(new URL('../fixtures/upstream-samples.json', import.meta.url), 'utf8'),
+);
+const now = Date.UTC(2026, 8, 1, 12, 0, 0);
+const at = { date: null, now };
+
+/** Go's `Duration.String()` for whole milliseconds. */
+function goString(ms: number): string {
+  if (ms === 0) return '0s';
+  if (ms < 1000) return `${ms}ms`;
+  const hours = Math.floor(ms / 3_600_000);
+  const minutes = Math.floor(ms / 60_000) % 60;
+  const seconds = `${(ms % 60_000) / 1000}s`;
+  return hours > 0 ? `${hours}h${minutes}m${seconds}` : minutes > 0 ? `${minutes}m${seconds}` : seconds;
+}
+
+describe('Go durations', () => {
+  test.each(Object.entries(samples.goDurations))('reads %s as %d ms', (text, ms) => {
+    expect(goDurationMs(text)).toBe(ms);
+  });
+
+  test.each(['1h0m0s', '2d', '1.5h', '1μs', '.5s'])('accepts %s', (text) => {
+    expect(goDurationMs(text)).toBeGreaterThan(0);
+  });
+
+  test.each([
+    '',
+    '12',
+    '-1s',
+    '+1s',
+    '1 s',
+    ' 1s',
+    '1s ',
+    '1,5s',
+    '1s!',
+    's',
+    '1x',
+    '1sm',
+    '1.2.3s',
+    '1e3s',
+    'NaNs',
+  ])('refuses %p', (text) => {
+    expect(goDurationMs(text)).toBeNull();
+  });
+
+  test('reads back every whole number of milliseconds that Go writes', () => {
+    fc.assert(
+      fc.property(fc.nat({ max: 40 * 86_400_000 }), (ms) => {
+        expect(goDurationMs(goString(ms))).toBe(ms);
+      }),
+    );
+  });
+});
+
+describe('instants', () => {
+  test('reads the three HTTP-date forms alike', () => {
+    const expected = Date.UTC(1994, 10, 6, 8, 49, 37);
+    expect(httpDateMs('Sun, 06 Nov 1994 08:49:37 GMT')).toBe(expected);
+    expect(httpDateMs('Sunday, 06-Nov-94 08:49:37 GMT')).toBe(expected);
+    expect(httpDateMs('Sun Nov  6 08:49:37 1994')).toBe(expected);
+  });
+
+  test('agrees with the calendar of the runtime for every instant of four centuries', () => {
+    const instants = fc.integer({ min: Date.UTC(1800, 0, 1) / 1000, max: Date.UTC(2199, 11, 31) / 1000 });
+    fc.assert(
+      fc.property(instants, (seconds) => {
+        const date = new Date(seconds * 1000);
+        expect(httpDateMs(date.toUTCString())).toBe(seconds * 1000);
+        expect(rfc3339Ms(date.toISOString())).toBe(seconds * 1000);
+      }),
+    );
+  });
+
+  test.each([
+    '2026-02-29T00:00:00Z',
+    '2026-13-01T00:00:00Z',
+    '2026-01-01T24:00:00Z',
+    '2026-01-01T00:00:00',
+    '2026-01-01',
+  ])('refuses %s', (text) => {
+    expect(rfc3339Ms(text)).toBeNull();
+  });
+
+  test('honours the offset of a timestamp', () => {
+    expect(rfc3339Ms('2026-09-27T07:08:00-05:00')).toBe(Date.UTC(2026, 8, 27, 12, 8, 0));
+    expect(rfc3339Ms('2026-09-27T07:08:00.250+02:00')).toBe(Date.UTC(2026, 8, 27, 5, 8, 0, 250));
+  });
+});
+
+describe('reset values', () => {
+  test.each([
+    ['58.891s', 58_891],
+    ['12', 12_000],
+    ['26.5', 26_500],
+    ['0', 0],
+    ['1,200', 1_200_000],
+    ['2026-09-01T12:00:30Z', 30_000],
+    ['Tue, 01 Sep 2026 12:01:00 GMT', 60_000],
+    [String(now / 1000 + 7), 7000],
+    [String(now + 7), 7],
+    [String(now / 1000 - 7), 0],
+  ])('reads %s as %d ms', (value, ms) => {
+    expect(resetMs(value, at)).toBe(ms);
+  });
+
+  test.each(['-1', '', 'oops', '1, 2', '12,34', 'NaN', 'Infinity', '1e5', '2026-09-01', '9'.repeat(400)])(
+    'takes %p for no information',
+    (value) => {
+      expect(resetMs(value, at)).toBeNull();
+    },
+  );
+
+  test.each([-90_000, 90_000])(
+    'measures absolute values by the answer, so a skew of %d ms changes nothing',
+    (skew) => {
+      const theirs = new Date(now + skew);
+      const skewed = { date: theirs.toUTCString(), now };
+      expect(resetMs(new Date(now + skew + 5000).toISOString(), skewed)).toBe(5000);
+      expect(resetMs(String((now + skew + 5000) / 1000), skewed)).toBe(5000);
+      expect(resetMs('5s', skewed)).toBe(5000);
+    },
+  );
+
+  test('never throws and is never negative, whatever the value', () => {
+    const parts = fc.constantFrom(
+      '1',
+      '-',
+      '.',
+      ',',
+      's',
+      'ms',
+      'm',
+      'h',
+      'T',
+      'Z',
+      ':',
+      ' ',
+      '2026',
+      'GMT',
+      'e',
+      '9999999999',
+    );
+    const soup = fc.array(parts, { maxLength: 12 }).map((list) => list.join(''));
+    fc.assert(
+      fc.property(fc.oneof(fc.string(), soup), fc.oneof(fc.string(), fc.constant(null)), (value, date) => {
+        const ms = resetMs(value, { date, now });
+        expect(ms === null || (Number.isFinite(ms) && ms >= 0)).toBe(true);
+      }),
+      { numRuns: 500 },
+    );
+  });
+});
