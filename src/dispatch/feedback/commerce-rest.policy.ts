@@ -1,0 +1,77 @@
+/**
+ * What a commerce REST answer teaches: the call-limit field and the refusals around it.
+ *
+ * Owns: `current/limit` and the meaning of the statuses. Refuses to own: GraphQL cost. Invariant: the bucket drains
+ * limit/20 per second, so its window is 20 s whatever the plan; the denominator is read, never assumed.
+ */
+import type { Feedback, Throttle } from '../../call.ts';
+import { retryAfterMs } from '../retry-after.policy.ts';
+import type { AnswerFacts } from './facts.policy.ts';
+
+/** Calls in the bucket after this one, and its capacity. */
+export interface CallLimit {
+  readonly used: number;
+  readonly limit: number;
+}
+
+/** Time in which a full REST bucket drains: 40 calls at 2/s, 80 at 4/s, 400 at 20/s. Milliseconds. */
+export const restWindowMs = 20_000;
+/**
+ * The call-limit field under any of its names (any prefix, dashes or the underscores of its twin), or `null`. Of
+ * values that differ the fuller one is believed.
+ */
+export function callLimitOf(fields: ReadonlyMap<string, string>): CallLimit | null {
+  let fullest: CallLimit | null = null;
+  for (const [name, value] of fields) {
+    if (!name.endsWith('shop-api-call-limit') && !name.endsWith('_shop_api_call_limit')) continue;
+    for (const single of value.slice(0, 256).split(',')) {
+      const found = /^\s*(\d{1,7})\s*\/\s*(\d{1,7})\s*$/.exec(single);
+      if (found === null) continue;
+      const told = { used: Number(found[1]), limit: Number(found[2]) };
+      if (told.limit > 0 && (fullest === null || told.used / told.limit > fullest.used / fullest.limit)) {
+        fullest = told;
+      }
+    }
+  }
+  return fullest;
+}
+
+export function learnFromCommerceRest({ status, fields, nowMs }: AnswerFacts): Feedback {
+  const calls = callLimitOf(fields);
+  const throttle = commerceStatus(status, calls, retryAfterMs(fields, nowMs));
+  if (calls === null) return { meters: [], throttle };
+  // The counter is rounded up: `1/40` is anything above 0 and up to 1.
+  const level = { lowest: Math.max(0, calls.used - 1), highest: calls.used };
+  return { meters: [{ meter: 'requests', limit: calls.limit, windowMs: restWindowMs, level }], throttle };
+}
+
+/** Meaning of a commerce status. `statedMs` is what `Retry-After` says. */
+export function commerceStatus(
+  status: number,
+  calls: CallLimit | null,
+  statedMs: number | null,
+): Throttle | null {
+  switch (status) {
+    case 429:
+      return refusalOf(calls, statedMs);
+    case 402: // frozen
+    case 423: // locked after repeated excess
+    case 430: // security rejection
+    case 540: // temporarily disabled
+      return { kind: 'permanent', reason: 'store_state', waitMs: statedMs };
+    case 503:
+    case 529:
+      return { kind: 'overload', waitMs: statedMs };
+    default:
+      return null;
+  }
+}
+
+function refusalOf(calls: CallLimit | null, statedMs: number | null): Throttle {
+  if (statedMs !== null) return { kind: 'rate', waitMs: statedMs, meter: 'requests' };
+  if (calls === null) return { kind: 'rate', waitMs: null, meter: null };
+  // A bucket with room refused nothing: some other limit did (dev-store orders, daily variants), which a client that
+  // waits for the bucket would retry for ever.
+  if (calls.used < calls.limit - 1) return { kind: 'secondary', waitMs: null };
+  return { kind: 'rate', waitMs: Math.ceil(restWindowMs / calls.limit), meter: 'requests' };
+}

@@ -1,0 +1,149 @@
+/**
+ * Rate-limit fields that no provider owns: `RateLimit` and `RateLimit-Policy` (draft-ietf-httpapi-ratelimit-headers),
+ * the older `RateLimit-Limit/-Remaining/-Reset`, and `X-RateLimit-Limit/-Remaining/-Reset`.
+ *
+ * Owns: a tolerant reader; real senders break the grammar (`"fixed window";"resolvers";q=3000`). Refuses to own: writing
+ * these fields (a strict serializer elsewhere). Invariant: malformed members are ignored, never read as 0.
+ */
+import type { AnswerTime } from '../duration.policy.ts';
+import { count, reset, type Reading } from './reading.policy.ts';
+
+/** One item of either field, or both joined by name. Parameters as written; absent = not sent. */
+export interface Quota {
+  readonly name: string;
+  /** Remaining quota units. */
+  readonly r?: number;
+  /** Seconds until more quota. */
+  readonly t?: number;
+  /** Quota of the policy. */
+  readonly q?: number;
+  /** Window, seconds. */
+  readonly w?: number;
+  /** Quota unit; `requests` when absent. */
+  readonly qu?: string;
+}
+
+interface Item {
+  readonly names: readonly string[];
+  readonly parameters: Readonly<Record<string, string>>;
+}
+
+const longestField = 2048;
+/** A quoted string, or a run of anything that is neither quote nor separator. */
+const piece = /"(?:[^"\\]|\\.)*"|[^",;]+|[,;]/g;
+
+function itemsOf(value: string | undefined): readonly Item[] {
+  if (value === undefined || value.length > longestField) return [];
+  const pieces = value.match(piece) ?? [];
+  if (pieces.join('').length < value.length) return []; // an unclosed quote: no telling where an item ends
+  const items: Item[] = [];
+  let names: string[] = [];
+  let parameters: Record<string, string> = {};
+  let key: string | null = null;
+  const finish = (): void => {
+    if (names.length > 0 || Object.keys(parameters).length > 0) items.push({ names, parameters });
+    names = [];
+    parameters = {};
+    key = null;
+  };
+  for (const text of pieces) {
+    if (text === ',') finish();
+    else if (text === ';') key = null;
+    else if (text.startsWith('"')) {
+      if (key === null) names.push(text.slice(1, -1));
+      else parameters[key] = text.slice(1, -1);
+      key = null;
+    } else {
+      const equals = text.indexOf('=');
+      if (equals < 0) {
+        if (text.trim() !== '') names.push(text.trim());
+      } else {
+        key = text.slice(0, equals).trim().toLowerCase();
+        parameters[key] = text.slice(equals + 1).trim();
+      }
+    }
+  }
+  finish();
+  return items;
+}
+
+const numeric = (item: Item, name: 'r' | 't' | 'q' | 'w'): Partial<Record<'r' | 't' | 'q' | 'w', number>> => {
+  const value = count(item.parameters[name]);
+  return value === null ? {} : { [name]: value };
+};
+
+const limitPart = (item: Item): Partial<Quota> => ({ ...numeric(item, 'r'), ...numeric(item, 't') });
+const policyPart = (item: Item): Partial<Quota> => {
+  const unit = item.parameters['qu'];
+  return { ...numeric(item, 'q'), ...numeric(item, 'w'), ...(unit === undefined ? {} : { qu: unit }) };
+};
+
+/** Items of `RateLimit`, each with its policy where a name matches; then the policies nothing was said about. */
+export function quotasOf(fields: ReadonlyMap<string, string>): readonly Quota[] {
+  const policies = itemsOf(fields.get('ratelimit-policy'));
+  const told = itemsOf(fields.get('ratelimit'));
+  const joined = new Set<Item>();
+  const quotas: Quota[] = told.map((item) => {
+    const policy = policies.find((candidate) => candidate.names.some((name) => item.names.includes(name)));
+    if (policy !== undefined) joined.add(policy);
+    return {
+      name: item.names[0] ?? '',
+      ...limitPart(item),
+      ...(policy === undefined ? {} : policyPart(policy)),
+    };
+  });
+  for (const policy of policies) {
+    if (!joined.has(policy)) quotas.push({ name: policy.names[0] ?? '', ...policyPart(policy) });
+  }
+  return quotas;
+}
+
+/** Readings of the structured fields; quotas in another unit than requests are left out. */
+export function quotaReadings(fields: ReadonlyMap<string, string>): readonly Reading[] {
+  return quotasOf(fields)
+    .filter(({ qu }) => qu === undefined || qu === 'requests')
+    .map(({ r, t, q, w }) => ({
+      dimension: 'requests',
+      meter: 'requests',
+      limit: q ?? null,
+      remaining: r ?? null,
+      resetInMs: t === undefined ? null : t * 1000,
+      resetMeans: 'window',
+      resetGrainMs: 1000,
+      remainingGrain: 1,
+      statedWindowMs: w === undefined || w <= 0 ? null : w * 1000,
+    }));
+}
+
+/** Reading of the un-dimensioned triple `x-ratelimit-*` or `ratelimit-*`, requests by convention; none when absent. */
+export function plainReadings(fields: ReadonlyMap<string, string>, at: AnswerTime): readonly Reading[] {
+  const prefix = fields.has('x-ratelimit-limit') ? 'x-ratelimit-' : 'ratelimit-';
+  const stated = fields.get(`${prefix}limit`);
+  if (stated === undefined) return [];
+  // Up to draft 06 the limit is followed by its policies: `100, 100;w=60`.
+  const items = itemsOf(stated);
+  const seconds = items.map((item) => count(item.parameters['w'])).find((w) => w !== null && w > 0);
+  const until = reset(fields.get(`${prefix}reset`), at);
+  return [
+    {
+      dimension: 'requests',
+      meter: 'requests',
+      limit: count(stated) ?? count(items[0]?.names[0]),
+      remaining: count(fields.get(`${prefix}remaining`)),
+      ...until,
+      resetMeans: 'window',
+      remainingGrain: 1,
+      statedWindowMs:
+        seconds === undefined || seconds === null ? windowAround(until.resetInMs) : seconds * 1000,
+    },
+  ];
+}
+
+/**
+ * A window cannot be shorter than what is left of it. Beyond a minute that is worth knowing (GitHub counts by the hour;
+ * taking its limit for a minute's would send sixty times too fast); below, nothing is proved.
+ */
+function windowAround(resetInMs: number | null): number | null {
+  if (resetInMs === null || resetInMs <= 60_000) return null;
+  return resetInMs <= 3_600_000 ? 3_600_000 : resetInMs <= 86_400_000 ? 86_400_000 : null;
+}

@@ -1,0 +1,94 @@
+/**
+ * Reading upstream JSON that nobody promised to be well-formed.
+ *
+ * Owns: bounded, never-throwing access to untyped data. Refuses to own: what any member means. Invariant: linear time,
+ * whatever the text.
+ */
+
+export type JsonRecord = Readonly<Record<string, unknown>>;
+
+/** Text beyond this many characters is not parsed as a whole (about 1 ms of work). */
+export const longestParsed = 262_144;
+/** Characters at the end of a longer text in which trailing members are looked for. */
+export const tailLength = 8192;
+const mostTries = 16;
+
+export function isRecord(value: unknown): value is JsonRecord {
+  return typeof value === 'object' && value !== null && !Array.isArray(value);
+}
+
+/** Member `name` when it is an object, else `null`. */
+export function recordAt(parent: unknown, name: string): JsonRecord | null {
+  const value = isRecord(parent) ? parent[name] : undefined;
+  return isRecord(value) ? value : null;
+}
+
+/** Member `name` when it is a string, else `null`. */
+export function stringAt(parent: unknown, name: string): string | null {
+  const value = isRecord(parent) ? parent[name] : undefined;
+  return typeof value === 'string' ? value : null;
+}
+
+/** Member `name` when it is a finite number that is not negative, else `null`. */
+export function countAt(parent: unknown, name: string): number | null {
+  const value = isRecord(parent) ? parent[name] : undefined;
+  return typeof value === 'number' && Number.isFinite(value) && value >= 0 ? value : null;
+}
+
+/** Parsed text, or `undefined` when it is no JSON or too long. */
+export function parseJson(text: string): unknown {
+  if (text.length > longestParsed) return undefined;
+  try {
+    const value: unknown = JSON.parse(text);
+    return value;
+  } catch {
+    return undefined; // an HTML page, a cut body: told us nothing
+  }
+}
+
+/**
+ * The last object in the final {@link tailLength} characters that is the value of `key` and passes `accept`; works on
+ * a cut text, where `JSON.parse` cannot. Quotes inside JSON strings are escaped, so a quoted key followed by a colon
+ * cannot come from a string value.
+ */
+export function lastObject(
+  text: string,
+  key: string,
+  accept: (value: JsonRecord) => boolean,
+): JsonRecord | null {
+  const tail = text.length > tailLength ? text.slice(-tailLength) : text;
+  const quoted = `"${key}"`;
+  let at = tail.lastIndexOf(quoted);
+  for (let tries = 0; at >= 0 && tries < mostTries; tries++) {
+    const found = objectAfter(tail, at + quoted.length);
+    if (found !== null && accept(found)) return found;
+    at = at === 0 ? -1 : tail.lastIndexOf(quoted, at - 1);
+  }
+  return null;
+}
+
+const colonAndBrace = /\s*:\s*(?=\{)/y;
+
+function objectAfter(text: string, from: number): JsonRecord | null {
+  colonAndBrace.lastIndex = from;
+  if (!colonAndBrace.test(text)) return null;
+  const start = colonAndBrace.lastIndex;
+  const end = endOfObject(text, start);
+  const value = end < 0 ? undefined : parseJson(text.slice(start, end));
+  return isRecord(value) ? value : null;
+}
+
+function endOfObject(text: string, start: number): number {
+  let depth = 0;
+  let inString = false;
+  for (let at = start; at < text.length; at++) {
+    const character = text[at];
+    if (inString) {
+      if (character === '\\') at++;
+      else if (character === '"') inString = false;
+    } else if (character === '"') inString = true;
+    else if (character === '{') depth++;
+    else if (character === '}' && --depth === 0) return at + 1;
+  }
+  return -1;
+}

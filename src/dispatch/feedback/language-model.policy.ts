@@ -1,0 +1,161 @@
+/**
+ * What a language-model answer teaches, in the dialects of OpenAI, Azure, Groq, Anthropic, Gemini, Mistral, Cerebras
+ * and OpenRouter.
+ *
+ * Owns: joining fields, error body and message into one `Feedback`. Refuses to own: each of the three by itself, and
+ * whether anything is sent again. Invariant: "remaining is 0" is never read as a throttle (`remaining` is not 0 on a
+ * real 429), and the wait is never earlier than the most exact thing that the answer states.
+ */
+import type { Feedback, MeterName, MeterReport, QuotaScope, Throttle } from '../../call.ts';
+import type { AnswerTime } from '../duration.policy.ts';
+import { retryAfterMs } from '../retry-after.policy.ts';
+import type { AnswerFacts } from './facts.policy.ts';
+import { plainReadings } from './ietf.policy.ts';
+import { countAt, lastObject, parseJson, type JsonRecord } from './json.policy.ts';
+import { readMessage, type LimiterMessage } from './message.policy.ts';
+import { errorIn, verdictOf, type ModelError, type Verdict } from './model-error.policy.ts';
+import { modelReadings, renewalTrapMs } from './model-fields.policy.ts';
+import { exhaustedForMs, reportsOf, type Reading } from './reading.policy.ts';
+
+/** What a refused call's body says. */
+export interface Refused {
+  readonly error: ModelError | null;
+  readonly message: LimiterMessage;
+}
+
+const nothingSaid = readMessage('');
+
+export function learnFromModel(facts: AnswerFacts): Feedback {
+  const at: AnswerTime = { date: facts.fields.get('date'), now: facts.nowMs };
+  const refused =
+    facts.status >= 400 ? refusedIn(facts.body === null ? undefined : parseJson(facts.body)) : null;
+  const own = modelReadings(facts.fields, at);
+  const readings = own.length > 0 ? own : plainReadings(refused?.error?.fields ?? facts.fields, at);
+  const fieldReports = reportsOf(readings);
+  if (refused === null) {
+    return { meters: fieldReports, throttle: null, ...usage(facts.body), ...scope(facts.fields, {}) };
+  }
+  const throttle = throttleOf(facts, readings, refused, fieldReports);
+  return {
+    meters: throttle === null ? fieldReports : withMessage(fieldReports, refused.message),
+    throttle,
+    ...requested(refused.message),
+    ...scope(facts.fields, refused.message.scope),
+  };
+}
+
+/** Error and message in a parsed body. */
+export function refusedIn(body: unknown): Refused {
+  const error = errorIn(body);
+  return { error, message: error === null ? nothingSaid : readMessage(error.message) };
+}
+
+function throttleOf(
+  facts: AnswerFacts,
+  readings: readonly Reading[],
+  refused: Refused,
+  reports: readonly MeterReport[],
+): Throttle | null {
+  const named = refused.error === null ? null : verdictOf(refused.error, refused.message.tooLarge);
+  const verdict = named ?? byStatus(facts.status, refused.message);
+  if (verdict === null) return null;
+  const stated = retryAfterMs(facts.fields, facts.nowMs);
+  const waitMs = verdict === 'rate' ? rateWaitMs(stated, readings, refused) : stated;
+  return asThrottle(verdict, waitMs, meterAtFault(facts.fields, refused, reports));
+}
+
+function byStatus(status: number, message: LimiterMessage): Verdict | null {
+  if (status === 429) return message.tooLarge ? 'too_large' : 'rate';
+  return status === 503 || status === 529 ? 'overload' : null;
+}
+
+/** `retry-after-ms`, `retry-after`, the body, an exhausted window's end; but the renewal period in Azure's trap. */
+function rateWaitMs(stated: number | null, readings: readonly Reading[], refused: Refused): number | null {
+  const inBody = refused.error?.retryDelayMs ?? refused.message.waitMs;
+  const trapMs = renewalTrapMs(readings);
+  if (trapMs !== null) return Math.max(stated ?? 0, inBody ?? trapMs);
+  return stated ?? inBody ?? exhaustedForMs(readings);
+}
+
+/** A verdict as the shared vocabulary has it. */
+export function asThrottle(verdict: Verdict, waitMs: number | null, meter: MeterName | null): Throttle {
+  switch (verdict) {
+    case 'rate':
+      return { kind: 'rate', waitMs, meter };
+    case 'overload':
+      return { kind: 'overload', waitMs };
+    case 'quota':
+    case 'too_large':
+      return { kind: 'permanent', reason: verdict, waitMs };
+    case 'daily':
+      // Gemini states a `retryDelay` beside a spent day, which is not the day's end.
+      return { kind: 'permanent', reason: 'daily', waitMs: null };
+  }
+}
+
+function meterAtFault(
+  fields: ReadonlyMap<string, string>,
+  refused: Refused,
+  reports: readonly MeterReport[],
+): MeterName | null {
+  if (refused.message.meter !== null) return refused.message.meter;
+  const type = (fields.get('x-ratelimit-type') ?? refused.error?.type ?? '').toLowerCase();
+  if (type !== 'tokens' && type !== 'requests') return null;
+  // `requests` stands for the minute and for the day: believe it only as far as the fields name the window.
+  const candidates = reports.filter(({ meter }) => meter === type || meter === `${type}_day`);
+  return candidates.length === 1 ? (candidates[0]?.meter ?? null) : type;
+}
+
+const wholeMetrics = new Set(['RPM', 'RPD', 'TPM', 'TPD', 'input-images', 'images']);
+
+/**
+ * Adds what the sentence says about its meter where the fields are silent or speak of a wider limit: a project's own
+ * limit is named in the text only. `Used` is rounded up, so the truth is within one unit below.
+ */
+export function withMessage(
+  reports: readonly MeterReport[],
+  message: LimiterMessage,
+): readonly MeterReport[] {
+  const { meter, metric, limit, used, windowMs } = message;
+  if (meter === null || limit === null || limit <= 0 || !wholeMetrics.has(metric ?? '')) return reports;
+  const known = reports.find((report) => report.meter === meter);
+  if (known !== undefined && known.limit <= limit) return reports;
+  const level = used === null ? null : { lowest: Math.max(0, used - 1), highest: used };
+  return [...reports.filter((report) => report !== known), { meter, limit, windowMs, level }];
+}
+
+/** Tokens that the limiter counted for a refused call. */
+export function requested({ meter, requested: units }: LimiterMessage): Pick<Feedback, 'requestedTokens'> {
+  return units !== null && (meter === 'tokens' || meter === 'tokens_day') ? { requestedTokens: units } : {};
+}
+
+function scope(fields: ReadonlyMap<string, string>, told: QuotaScope): Pick<Feedback, 'scope'> {
+  const organization = fields.get('openai-organization') ?? told.organization;
+  const project = fields.get('openai-project') ?? told.project;
+  if (organization === undefined && project === undefined && told.family === undefined) return {};
+  return {
+    scope: {
+      ...told,
+      ...(organization === undefined ? {} : { organization }),
+      ...(project === undefined ? {} : { project }),
+    },
+  };
+}
+
+/** Tokens counted by the `usage` near the end of a success, without parsing all of it. */
+export function usage(body: string | null): Pick<Feedback, 'usedTokens'> {
+  if (body === null) return {};
+  const found =
+    lastObject(body, 'usage', (value) => tokensIn(value) !== null) ??
+    lastObject(body, 'usageMetadata', (value) => tokensIn(value) !== null);
+  const usedTokens = found === null ? null : tokensIn(found);
+  return usedTokens === null ? {} : { usedTokens };
+}
+
+function tokensIn(usageObject: JsonRecord): number | null {
+  const total = countAt(usageObject, 'total_tokens') ?? countAt(usageObject, 'totalTokenCount');
+  if (total !== null) return total;
+  const input = countAt(usageObject, 'input_tokens');
+  const output = countAt(usageObject, 'output_tokens');
+  return input === null && output === null ? null : (input ?? 0) + (output ?? 0);
+}

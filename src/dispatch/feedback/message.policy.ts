@@ -1,0 +1,100 @@
+/**
+ * The limiter's sentence: what a language-model provider writes when it refuses.
+ *
+ * Owns: the message grammar of OpenAI and Groq, the older OpenAI form, and Azure's and Gemini's "retry after". Refuses
+ * to own: the verdict (codes and types decide, `model-error.policy.ts`). Invariant: linear, bounded, never throws; a
+ * number that is not in the text is `null`.
+ */
+import type { MeterName, QuotaScope } from '../../call.ts';
+import { goDurationMs } from '../duration.policy.ts';
+
+/** What a refusal's text tells. Counts are units as written, `waitMs` is rounded up. */
+export interface LimiterMessage {
+  /** `RPM`, `RPD`, `TPM`, `TPD`, `ITPM`, `OTPM`, or the words before "per" when there is no abbreviation for them. */
+  readonly metric: string | null;
+  readonly meter: MeterName | null;
+  readonly windowMs: number | null;
+  readonly limit: number | null;
+  readonly used: number | null;
+  readonly requested: number | null;
+  readonly waitMs: number | null;
+  /** "Request too large": no wait will make it fit. */
+  readonly tooLarge: boolean;
+  readonly scope: QuotaScope;
+}
+
+const longestMessage = 2000;
+
+export function readMessage(text: string): LimiterMessage {
+  const message = text.slice(0, longestMessage);
+  const metric = metricOf(message);
+  const limit = numberAfter(/\bLimit:? (\d[\d,]*)/, message);
+  const requested = numberAfter(/\bRequested (\d[\d,]*)/, message);
+  return {
+    ...metric,
+    limit,
+    used: numberAfter(/\bUsed (\d[\d,]*)/, message),
+    requested,
+    waitMs: waitIn(message),
+    tooLarge:
+      /\brequest too large\b/i.test(message) || (limit !== null && requested !== null && requested > limit),
+    scope: scopeOf(message),
+  };
+}
+
+const metricWords = /\bon ([a-z-]+(?: [a-z-]+)?) per (minute|min|day)\b(?: \(([A-Z]{2,5})\))?/;
+
+function metricOf(message: string): Pick<LimiterMessage, 'metric' | 'meter' | 'windowMs'> {
+  const found = metricWords.exec(message);
+  if (found === null) return { metric: null, meter: null, windowMs: null };
+  const what = found[1] ?? '';
+  const daily = found[2] === 'day';
+  const letter = what === 'requests' ? 'R' : what === 'tokens' ? 'T' : null;
+  const metric = found[3] ?? (letter === null ? what : `${letter}P${daily ? 'D' : 'M'}`);
+  return { metric, meter: meterOf(what, daily), windowMs: daily ? 86_400_000 : 60_000 };
+}
+
+function meterOf(what: string, daily: boolean): MeterName | null {
+  if (what === 'requests') return daily ? 'requests_day' : 'requests';
+  if (what.endsWith('tokens')) return daily ? 'tokens_day' : 'tokens';
+  return what.endsWith('images') && !daily ? 'images' : null;
+}
+
+function numberAfter(pattern: RegExp, message: string): number | null {
+  const digits = pattern.exec(message)?.[1];
+  return digits === undefined ? null : Number(digits.replaceAll(',', ''));
+}
+
+const tryAgain =
+  /\b(?:try again|retry) (?:in|after) (\d[^\s]{0,40})(?: (milliseconds?|seconds?|minutes?|hours?))?/i;
+const wordMs: Readonly<Record<string, number>> = {
+  millisecond: 1,
+  second: 1000,
+  minute: 60_000,
+  hour: 3_600_000,
+};
+
+/** Wait in the text, rounded up. A duration may hold dots; the sentence's own dot or comma is cut off. */
+function waitIn(message: string): number | null {
+  const found = tryAgain.exec(message);
+  if (found === null) return null;
+  const value = (found[1] ?? '').replace(/[.,;)]+$/, '');
+  const unit = found[2]?.toLowerCase().replace(/s$/, '');
+  const waitMs = unit === undefined ? goDurationMs(value) : bare(value) * (wordMs[unit] ?? NaN);
+  return waitMs === null || !Number.isFinite(waitMs) ? null : Math.ceil(waitMs);
+}
+
+function bare(value: string): number {
+  return /^\d+(\.\d+)?$/.test(value) ? Number(value) : NaN;
+}
+
+function scopeOf(message: string): QuotaScope {
+  const organization = /\bin (?:project \S{1,100} )?organization `?([\w-]{1,100})/.exec(message)?.[1];
+  const project = /\bin project `?([\w-]{1,100})/.exec(message)?.[1];
+  const family = /\(for limit ([^)\s]{1,100})\)/.exec(message)?.[1];
+  return {
+    ...(organization === undefined ? {} : { organization }),
+    ...(project === undefined ? {} : { project }),
+    ...(family === undefined ? {} : { family }),
+  };
+}

@@ -1,0 +1,130 @@
+/**
+ * One limit as an answer's fields spell it, and what it says about a meter.
+ *
+ * Owns: from `limit`, `remaining`, `reset` to a window and a level. Refuses to own: the names of the fields (the
+ * dialect policies) and moving any meter (`limiter/`). Invariant: only what the numbers prove; a window that does not
+ * fit exactly one known length is `null`, a level is an interval that contains the truth.
+ */
+import type { MeterName, MeterReport } from '../../call.ts';
+import { resetMs, type AnswerTime } from '../duration.policy.ts';
+
+/** One limit of an answer; `null` members were absent or unusable. */
+export interface Reading {
+  /** The provider's word for the dimension: `requests`, `tokens`, `input-images`, `tokens-day` … */
+  readonly dimension: string;
+  /** Meter it belongs to by name; the window may still make it the `_day` one. */
+  readonly meter: 'requests' | 'tokens' | 'images' | null;
+  readonly limit: number | null;
+  readonly remaining: number | null;
+  /** Milliseconds until the bucket is full (`full`) or until its window ends (`window`). */
+  readonly resetInMs: number | null;
+  readonly resetMeans: 'full' | 'window';
+  /** Rounding of the reset, milliseconds. */
+  readonly resetGrainMs: number;
+  /** Rounding of `remaining`, units: it is a floor, so the truth is up to this much higher. */
+  readonly remainingGrain: number;
+  /** Window the provider states; wins over any deduction. */
+  readonly statedWindowMs: number | null;
+}
+
+/** A field that counts something: thousands commas stripped, repeats must agree, `-1` and garbage are `null`. */
+export function count(value: string | undefined): number | null {
+  if (value === undefined || value.length > 64) return null;
+  const parts = value.split(/,\s+/).map((part) => part.trim());
+  const first = parts[0] ?? '';
+  if (parts.some((part) => part !== first)) return null;
+  const digits = /^\d{1,3}(,\d{3})+$/.test(first) ? first.replaceAll(',', '') : first;
+  return /^\d+(\.\d+)?$/.test(digits) ? Number(digits) : null;
+}
+
+/** A reset field with its rounding: a value with a unit is exact to the millisecond, all others to the second. */
+export function reset(
+  value: string | undefined,
+  at: AnswerTime,
+): { readonly resetInMs: number | null; readonly resetGrainMs: number } {
+  if (value === undefined) return { resetInMs: null, resetGrainMs: 0 };
+  return { resetInMs: resetMs(value, at), resetGrainMs: /\d[a-zµμ]+$/.test(value.trim()) ? 1 : 1000 };
+}
+
+const minuteMs = 60_000;
+const dayMs = 86_400_000;
+const knownWindowsMs: readonly number[] = [1000, 10_000, minuteMs, 3_600_000, dayMs];
+
+/**
+ * Window in which the limit drains, or `null` = not told.
+ * A bucket that is full after `reset` drains `used` in that time, so window = reset × limit / used. `used` lies within
+ * one unit below `limit − remaining` and `reset` within its rounding above the value, which gives an interval; the one
+ * known window inside is the answer. Recorded: 200/199 and `7m12s` is a day, 30000/554 and `58.891s` a minute.
+ */
+export function windowOf(reading: Reading): number | null {
+  if (reading.statedWindowMs !== null) return reading.statedWindowMs;
+  const { limit, remaining, resetInMs } = reading;
+  if (reading.resetMeans !== 'full' || limit === null || remaining === null || resetInMs === null)
+    return null;
+  const used = limit - remaining;
+  if (used < 1 || resetInMs < 1) return null;
+  const shortest = (resetInMs * limit) / used;
+  // With one unit used there is no upper bound; a success has just used that unit, so twice is ample.
+  const longest =
+    used > 1 ? ((resetInMs + reading.resetGrainMs) * limit) / (used - reading.remainingGrain) : shortest * 2;
+  const fitting = knownWindowsMs.filter((windowMs) => windowMs > shortest * 0.999_99 && windowMs <= longest);
+  return fitting.length === 1 ? (fitting[0] ?? null) : null;
+}
+
+/**
+ * Level in used units, or `null`. From the reset where it fits (the fraction is kept), within what `remaining`
+ * allows; where both contradict each other (a reset of 0 beside remaining 0, seen on Azure) `remaining` is believed.
+ */
+export function levelOf(reading: Reading, windowMs: number | null): MeterReport['level'] {
+  const { limit, remaining, resetInMs } = reading;
+  if (limit === null) return null;
+  const counted = remaining === null ? null : countedLevel(limit, remaining, reading.remainingGrain);
+  if (reading.resetMeans !== 'full' || resetInMs === null || windowMs === null) return counted;
+  const perMs = limit / windowMs;
+  const lowest = Math.max(0, resetInMs - reading.resetGrainMs) * perMs;
+  const highest = (resetInMs + reading.resetGrainMs) * perMs;
+  if (counted === null) return { lowest, highest };
+  if (lowest > counted.highest || highest < counted.lowest) return counted;
+  return { lowest: Math.max(lowest, counted.lowest), highest: Math.min(highest, counted.highest) };
+}
+
+function countedLevel(limit: number, remaining: number, grain: number): { lowest: number; highest: number } {
+  const used = Math.max(0, limit - remaining);
+  return { lowest: Math.max(0, used - grain), highest: used };
+}
+
+/** Meter of a dimension: a day's window makes it the daily one. */
+export function meterOf(reading: Reading, windowMs: number | null): MeterName | null {
+  if (reading.meter === null || reading.meter === 'images') return reading.meter;
+  return windowMs !== null && windowMs >= dayMs ? `${reading.meter}_day` : reading.meter;
+}
+
+/** Reports of all readings that name a usable limit; of two for one meter the tighter limit. */
+export function reportsOf(readings: readonly Reading[]): readonly MeterReport[] {
+  const reports: MeterReport[] = [];
+  for (const reading of readings) {
+    const windowMs = windowOf(reading);
+    const meter = meterOf(reading, windowMs);
+    if (meter === null || reading.limit === null || reading.limit <= 0) continue;
+    addTighter(reports, { meter, limit: reading.limit, windowMs, level: levelOf(reading, windowMs) });
+  }
+  return reports;
+}
+
+/** Adds a report, or lets it replace the one of its meter when its limit is lower. */
+export function addTighter(reports: MeterReport[], report: MeterReport): void {
+  const at = reports.findIndex((known) => known.meter === report.meter);
+  const known = reports[at];
+  if (known === undefined) reports.push(report);
+  else if (report.limit < known.limit) reports[at] = report;
+}
+
+/** Milliseconds until the window of an exhausted limit ends, the longest of them; `null` when none says so. */
+export function exhaustedForMs(readings: readonly Reading[]): number | null {
+  let waitMs: number | null = null;
+  for (const { remaining, resetInMs, resetMeans } of readings) {
+    if (remaining === null || remaining >= 1 || resetMeans !== 'window' || resetInMs === null) continue;
+    if (resetInMs > 0) waitMs = Math.max(waitMs ?? 0, Math.ceil(resetInMs));
+  }
+  return waitMs;
+}

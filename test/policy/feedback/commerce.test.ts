@@ -1,0 +1,182 @@
+import { describe, expect, test } from '@jest/globals';
+import type { Feedback } from '../../../src/call.ts';
+import { costFromTail } from '../../../src/dispatch/feedback/commerce-graphql.policy.ts';
+import { learnFrom } from '../../../src/dispatch/feedback/learn-from.policy.ts';
+
+const learn = (
+  callClass: string,
+  status: number,
+  fields: Record<string, string>,
+  body: unknown = null,
+): Feedback =>
+  learnFrom('commerce', {
+    status,
+    fields: new Map(Object.entries(fields)),
+    body: body === null || typeof body === 'string' ? body : JSON.stringify(body),
+    callClass,
+    method: 'POST',
+    path: '/admin/api/2026-10/orders.json',
+    nowMs: 0,
+  });
+const rest = (status: number, fields: Record<string, string> = {}): Feedback => learn('rest', status, fields);
+const graphql = (body: unknown, status = 200): Feedback => learn('graphql', status, {}, body);
+
+describe('the call-limit field', () => {
+  test.each([
+    'x-commerce-shop-api-call-limit',
+    'x-shopify-shop-api-call-limit',
+    'http_x_shopify_shop_api_call_limit',
+    'shop-api-call-limit',
+  ])('is read under the name %s', (name) => {
+    expect(rest(200, { [name]: '32/40' }).meters).toEqual([
+      { meter: 'requests', limit: 40, windowMs: 20_000, level: { lowest: 31, highest: 32 } },
+    ]);
+  });
+
+  test('the denominator is the capacity, the leak is a twentieth of it per second', () => {
+    expect(rest(200, { 'x-shopify-shop-api-call-limit': '1/400' }).meters).toMatchObject([
+      { limit: 400, windowMs: 20_000 },
+    ]);
+  });
+
+  test('joined twins are read once, and the fuller one is believed', () => {
+    expect(rest(200, { 'x-shopify-shop-api-call-limit': '3/40, 5/40' }).meters).toMatchObject([
+      { level: { lowest: 4, highest: 5 } },
+    ]);
+  });
+
+  test.each(['', '40', '1/0', 'a/b', '-1/40', '1/40/2', '1.5/40'])('%p teaches nothing', (value) => {
+    expect(rest(200, { 'x-shopify-shop-api-call-limit': value }).meters).toEqual([]);
+  });
+});
+
+describe('REST refusals', () => {
+  test('a full bucket names its wait', () => {
+    const fields = { 'x-shopify-shop-api-call-limit': '40/40', 'retry-after': '2.0' };
+    expect(rest(429, fields).throttle).toEqual({ kind: 'rate', waitMs: 2000, meter: 'requests' });
+  });
+
+  test('a full bucket without Retry-After frees a place after one leak', () => {
+    expect(rest(429, { 'x-shopify-shop-api-call-limit': '40/40' }).throttle).toEqual({
+      kind: 'rate',
+      waitMs: 500,
+      meter: 'requests',
+    });
+  });
+
+  test('a bucket with room and no Retry-After was not what refused', () => {
+    expect(rest(429, { 'x-shopify-shop-api-call-limit': '1/40' }).throttle).toEqual({
+      kind: 'secondary',
+      waitMs: null,
+    });
+  });
+
+  test('a low bucket with Retry-After is an ordinary refusal', () => {
+    const fields = { 'x-shopify-shop-api-call-limit': '1/40', 'retry-after': '5' };
+    expect(rest(429, fields).throttle).toMatchObject({ kind: 'rate', waitMs: 5000 });
+  });
+
+  test('no hint at all stays a refusal without a hint', () => {
+    expect(rest(429).throttle).toEqual({ kind: 'rate', waitMs: null, meter: null });
+  });
+
+  test.each([402, 423, 430, 540])('%d is the state of the store, in REST and GraphQL', (status) => {
+    const permanent = { kind: 'permanent', reason: 'store_state', waitMs: null };
+    expect(rest(status).throttle).toEqual(permanent);
+    expect(graphql(null, status).throttle).toEqual(permanent);
+  });
+
+  test.each([503, 529])('%d is overload', (status) => {
+    expect(rest(status).throttle).toEqual({ kind: 'overload', waitMs: null });
+  });
+
+  test.each([200, 303, 400, 404, 422, 500, 502, 504])('%d is no refusal', (status) => {
+    expect(rest(status).throttle).toBeNull();
+  });
+});
+
+const cost = (available: number, actual: number | null = 46) => ({
+  cost: {
+    requestedQueryCost: 452.0,
+    actualQueryCost: actual,
+    throttleStatus: { maximumAvailable: 1000.0, currentlyAvailable: available, restoreRate: 50.0 },
+  },
+});
+
+describe('GraphQL cost', () => {
+  test('gives the bucket, its drain and both costs', () => {
+    const told = graphql({ data: {}, extensions: cost(954) });
+    expect(told).toEqual({
+      meters: [{ meter: 'cost', limit: 1000, windowMs: 20_000, level: { lowest: 46, highest: 46 } }],
+      throttle: null,
+      requestedCost: 452,
+      actualCost: 46,
+    });
+  });
+
+  test('an actual cost of null is not told', () => {
+    expect(graphql({ extensions: cost(202, null) })).not.toHaveProperty('actualCost');
+  });
+
+  test('is read from the end of a body that was cut', () => {
+    const body = JSON.stringify({ data: { text: '"cost":{"a":1} }'.repeat(900) } }, null, 1).slice(0, -1);
+    const whole = `${body}, "extensions": ${JSON.stringify(cost(900), null, 2)} }`;
+    expect(costFromTail(whole.slice(-8192))).toMatchObject({ meters: [{ limit: 1000 }], requestedCost: 452 });
+    expect(graphql(whole.slice(-8192)).meters).toEqual(graphql(whole).meters);
+  });
+
+  test.each(['', '"cost":', '"cost":{', '"cost":{"throttleStatus":{}}', '"cost"'.repeat(5000)])(
+    'a broken end %.20p teaches nothing',
+    (text) => {
+      expect(costFromTail(text)).toEqual({ meters: [], throttle: null });
+    },
+  );
+
+  test.each([0, -5, null, '1000', Infinity])('a bucket of size %p is not believed', (maximumAvailable) => {
+    const throttleStatus = { maximumAvailable, currentlyAvailable: 1, restoreRate: 50 };
+    expect(graphql({ extensions: { cost: { throttleStatus } } }).meters).toEqual([]);
+  });
+});
+
+describe('GraphQL refusals', () => {
+  const coded = { message: 'Slow', extensions: { code: 'THROTTLED' } };
+  const legacy = { message: 'Throttled' };
+
+  test.each([coded, legacy])('%j waits for the whole requested cost', (error) => {
+    const told = graphql({ errors: [error], extensions: cost(202, null) });
+    expect(told.throttle).toEqual({ kind: 'rate', waitMs: 5000, meter: 'cost' });
+  });
+
+  test('without a cost the wait is not told', () => {
+    expect(graphql({ errors: [coded] }).throttle).toEqual({ kind: 'rate', waitMs: null, meter: 'cost' });
+  });
+
+  test('rounds the wait up', () => {
+    expect(graphql({ errors: [coded], extensions: cost(451.9995, null) }).throttle?.waitMs).toBe(1);
+  });
+
+  test('a throttled error beside real data is no refusal: the operation ran', () => {
+    expect(graphql({ data: { a: { id: 1 }, b: null }, errors: [coded] }).throttle).toBeNull();
+    expect(graphql({ data: { cartCreate: null }, errors: [coded] }).throttle).not.toBeNull();
+    expect(graphql({ data: null, errors: [coded] }).throttle).not.toBeNull();
+  });
+
+  test('too dear a query is permanent, with and without its code', () => {
+    const message = 'Query cost is 2003, which exceeds the single query max cost limit (1000).';
+    const permanent = { kind: 'permanent', reason: 'max_cost', waitMs: null };
+    expect(graphql({ errors: [{ message }] }).throttle).toEqual(permanent);
+    expect(graphql({ errors: [{ extensions: { code: 'MAX_COST_EXCEEDED' } }] }).throttle).toEqual(permanent);
+  });
+
+  test('other errors are the client’s', () => {
+    expect(graphql({ errors: [{ message: 'Field does not exist' }] }).throttle).toBeNull();
+  });
+
+  test('HTTP 429 counts as well', () => {
+    expect(graphql({ extensions: cost(202, null) }, 429).throttle).toMatchObject({
+      kind: 'rate',
+      waitMs: 5000,
+    });
+    expect(graphql('<html>', 429).throttle).toMatchObject({ kind: 'rate', waitMs: null });
+  });
+});

@@ -1,0 +1,64 @@
+import { describe, expect, test } from '@jest/globals';
+import { learnFromStreamEvent } from '../../../src/dispatch/feedback/stream-event.policy.ts';
+
+const nothing = { meters: [], throttle: null };
+const message =
+  'Rate limit reached for gpt-5.1 in organization org-A on tokens per min (TPM): Limit 30000, Used 22999, Requested 12528. Please try again in 11.054s.';
+
+describe('an event inside a 200 stream', () => {
+  test('a chat error teaches like the refusal it is', () => {
+    const told = learnFromStreamEvent(
+      JSON.stringify({ error: { code: 'rate_limit_exceeded', type: 'tokens', message } }),
+    );
+    expect(told).toEqual({
+      meters: [
+        { meter: 'tokens', limit: 30_000, windowMs: 60_000, level: { lowest: 22_998, highest: 22_999 } },
+      ],
+      throttle: { kind: 'rate', waitMs: 11_054, meter: 'tokens' },
+      requestedTokens: 12_528,
+      scope: { organization: 'org-A' },
+    });
+  });
+
+  test('response.failed is understood, with its data: prefix or without', () => {
+    const event = JSON.stringify({
+      type: 'response.failed',
+      response: { error: { code: 'rate_limit_exceeded', message } },
+    });
+    expect(learnFromStreamEvent(`data: ${event}\n\n`).throttle).toMatchObject({
+      kind: 'rate',
+      waitMs: 11_054,
+    });
+    expect(learnFromStreamEvent(event).throttle).toMatchObject({ kind: 'rate', waitMs: 11_054 });
+  });
+
+  test.each([
+    [
+      { error: { code: 'insufficient_quota', type: 'insufficient_quota' } },
+      { kind: 'permanent', reason: 'quota' },
+    ],
+    [{ type: 'error', error: { type: 'overloaded_error', message: 'Overloaded' } }, { kind: 'overload' }],
+  ])('%j', (event, throttle) => {
+    expect(learnFromStreamEvent(JSON.stringify(event)).throttle).toMatchObject(throttle);
+  });
+
+  test('an error that is no refusal teaches nothing', () => {
+    expect(learnFromStreamEvent('{"error":{"type":"server_error","message":"boom"}}')).toEqual(nothing);
+  });
+
+  test('the usage chunk tells the tokens', () => {
+    const chunk = { choices: [], usage: { prompt_tokens: 4, completion_tokens: 6, total_tokens: 10 } };
+    expect(learnFromStreamEvent(JSON.stringify(chunk)).usedTokens).toBe(10);
+  });
+
+  test.each([
+    '[DONE]',
+    '',
+    '{"choices":[{"delta":{"content":"hi"}}],"usage":null}',
+    '{"error":',
+    JSON.stringify({ choices: [{ delta: { content: '{"error":{"code":"insufficient_quota"}}' } }] }),
+    JSON.stringify({ response: { error: null } }),
+  ])('%p teaches nothing', (text) => {
+    expect(learnFromStreamEvent(text)).toEqual(nothing);
+  });
+});
