@@ -1,0 +1,124 @@
+/**
+ * What a language-model limiter will probably charge for a request body.
+ *
+ * Owns: counting characters of text, images and output budgets in a parsed body. Refuses to own: HTTP, and learning the
+ * true rule (the limiter corrects the guess from the answers). Invariant: one linear walk; no tokenizer, because the
+ * common ones take seconds on unbroken runs of text. The formula predicts the limiter's charge, not the tokenizer's
+ * count: ceil(chars / 4) + 3 for conversations + output budget × n + 765 per image (recorded charges).
+ */
+import type { Costs } from '../call.ts';
+import { countAt, isRecord, stringAt, type JsonRecord } from './feedback/json.policy.ts';
+
+/** Tokens charged for one picture in the prompt, whatever its size. */
+export const imageTokens = 765;
+const conversationTokens = 3;
+const charsPerToken = 4;
+/** A call cannot ask for more than this, units; keeps sums exact. */
+const mostUnits = 1e12;
+/** Deeper nesting is not walked: no provider's format comes near it. */
+const deepest = 12;
+
+/** What the walk has found. */
+interface Tally {
+  chars: number;
+  images: number;
+  /** Tokens that came as numbers (embeddings of token arrays). */
+  tokens: number;
+}
+
+/** Where the answer of a call is made, as far as it changes the charge. */
+export type Operation = 'conversation' | 'anthropic' | 'embedding' | 'image' | 'other';
+
+/** Members that hold what the model reads; everything else (tools, metadata, schemas) is not text content. */
+const promptMembers = [
+  'messages',
+  'input',
+  'instructions',
+  'prompt',
+  'system',
+  'contents',
+  'systemInstruction',
+] as const;
+
+/** Costs of a language-model call with this parsed body. */
+export function chargeOf(body: JsonRecord, operation: Operation): Costs {
+  const tally: Tally = { chars: 0, images: 0, tokens: 0 };
+  for (const member of promptMembers) {
+    const value = body[member];
+    if (value !== undefined) walk(value, tally, deepest);
+  }
+  const repeats = Math.max(1, countAt(body, 'n') ?? 1, countAt(body, 'best_of') ?? 1);
+  const images = operation === 'image' ? repeats : tally.images;
+  return costs(tally, operation, operation === 'image' ? 0 : outputBudget(body, operation) * repeats, images);
+}
+
+/** Costs of a call whose body is too large to parse: text by its bytes, pictures by their number. */
+export function chargeOfSize(textBytes: number, pictures: number, operation: Operation): Costs {
+  return costs(
+    { chars: textBytes, images: pictures, tokens: 0 },
+    operation,
+    0,
+    operation === 'image' ? 1 : pictures,
+  );
+}
+
+function costs(tally: Tally, operation: Operation, output: number, images: number): Costs {
+  const overhead = operation === 'conversation' || operation === 'anthropic' ? conversationTokens : 0;
+  const prompt = Math.ceil(tally.chars / charsPerToken) + tally.tokens + tally.images * imageTokens;
+  return {
+    requests: 1,
+    tokens: units(prompt + overhead + output),
+    ...(images > 0 ? { images: units(images) } : {}),
+  };
+}
+
+/** Whole and finite, whatever numbers the client wrote. */
+const units = (amount: number): number => Math.min(Math.ceil(amount), mostUnits);
+
+/** Tokens the answer may hold. Anthropic's limiter counts what was really produced, so there it is not reserved. */
+function outputBudget(body: JsonRecord, operation: Operation): number {
+  if (operation === 'anthropic' || operation === 'embedding') return 0;
+  const generation = body['generationConfig'];
+  return (
+    countAt(body, 'max_completion_tokens') ??
+    countAt(body, 'max_tokens') ??
+    countAt(body, 'max_output_tokens') ??
+    countAt(generation, 'maxOutputTokens') ??
+    0
+  );
+}
+
+function walk(value: unknown, tally: Tally, depth: number): void {
+  if (typeof value === 'string') {
+    if (isDataUrl(value)) tally.images += 1;
+    else tally.chars += value.length;
+  } else if (Array.isArray(value)) {
+    walkList(value, tally, depth);
+  } else if (isRecord(value) && depth > 0) {
+    walkPart(value, tally, depth - 1);
+  }
+}
+
+function walkList(list: readonly unknown[], tally: Tally, depth: number): void {
+  // A list of numbers is text that was tokenized already; embeddings accept lists of such lists.
+  if (typeof list[0] === 'number') tally.tokens += list.length;
+  else if (depth > 0) for (const member of list) walk(member, tally, depth - 1);
+}
+
+const pictureTypes = new Set(['image_url', 'input_image', 'image', 'image_file']);
+
+/** A message, an input item or a content part. Only `text`, `content` and `parts` are read: ids, roles and data cost nothing. */
+function walkPart(part: JsonRecord, tally: Tally, depth: number): void {
+  const type = stringAt(part, 'type');
+  if ((type !== null && pictureTypes.has(type)) || isPicture(part['inlineData'])) {
+    tally.images += 1;
+    return;
+  }
+  if (part['text'] !== undefined) walk(part['text'], tally, depth);
+  if (part['content'] !== undefined) walk(part['content'], tally, depth);
+  if (part['parts'] !== undefined) walk(part['parts'], tally, depth);
+}
+
+const isDataUrl = (text: string): boolean =>
+  text.startsWith('data:') && text.slice(0, 128).includes(';base64,');
+const isPicture = (data: unknown): boolean => stringAt(data, 'mimeType')?.startsWith('image/') ?? false;

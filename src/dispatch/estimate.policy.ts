@@ -1,0 +1,201 @@
+/**
+ * What a call is, judged by its bytes before it is sent: what it will cost, which model it names, whether it may run
+ * twice.
+ *
+ * Owns: choosing the right reader for a request. Refuses to own: the arithmetic of tokens (`charge.policy.ts`), GraphQL
+ * (`graphql-document.policy.ts`), forms (`multipart.policy.ts`), and what is learned later. Invariant: the body is
+ * parsed at most once, never changed, never required to be valid; a call we do not understand costs one request.
+ */
+import type { Costs, UpstreamKind } from '../call.ts';
+import { chargeOf, chargeOfSize, type Operation } from './charge.policy.ts';
+import { isRecord, stringAt, type JsonRecord } from './feedback/json.policy.ts';
+import { describeGraphql } from './graphql-document.policy.ts';
+import { boundaryOf, formFields } from './multipart.policy.ts';
+
+/** A call's request as far as it can be judged. */
+export interface CallRequest {
+  readonly method: string;
+  /** Raw path and query. */
+  readonly path: string;
+  readonly contentType: string | null;
+  readonly body: Buffer;
+}
+
+export interface CallDescription {
+  /** Which of the upstream's limits it counts against. */
+  readonly callClass: 'default' | 'rest' | 'graphql';
+  /** Model, or deployment where the path names one; `null` = none named. At most 256 characters. */
+  readonly model: string | null;
+  /** Pessimistic reservation per meter. */
+  readonly costs: Costs;
+  /** RFC 9110 safe method, or a GraphQL query. */
+  readonly safe: boolean;
+  /** Safe, or PUT or DELETE. */
+  readonly idempotent: boolean;
+  /** The answer was asked for as an event stream. */
+  readonly streaming: boolean;
+  /** What a GraphQL cost depends on, to be hashed; `null` = not to be learned. */
+  readonly costKey: string | null;
+  /** The request carries the upstream's own protection against running twice. */
+  readonly hasOwnIdempotency: boolean;
+  /** Generates or edits pictures. */
+  readonly imagePost: boolean;
+}
+
+/** Longer bodies (bytes) are not parsed: about 20 ms of work would hold up every other call. */
+const longestParsedBody = 4_194_304;
+const longestModel = 256;
+/** Points reserved for a document whose cost nobody has seen yet: a mutation's published price, a modest query's. */
+const unseenMutationPoints = 10;
+const unseenQueryPoints = 50;
+
+const oneRequest: Costs = { requests: 1 };
+const safeMethods = new Set(['GET', 'HEAD', 'OPTIONS', 'TRACE']);
+
+/** Describes a call for an upstream of this kind. Total and linear. */
+export function describeCall(kind: UpstreamKind, request: CallRequest): CallDescription {
+  const safe = safeMethods.has(request.method);
+  const plain: CallDescription = {
+    callClass: kind === 'commerce' ? 'rest' : 'default',
+    model: null,
+    costs: oneRequest,
+    safe,
+    idempotent: safe || request.method === 'PUT' || request.method === 'DELETE',
+    streaming: false,
+    costKey: null,
+    hasOwnIdempotency: false,
+    imagePost: false,
+  };
+  switch (kind) {
+    case 'language-model':
+      return request.method === 'POST' ? describeModelPost(plain, request) : plain;
+    case 'commerce':
+      return describeCommerce(plain, request);
+    case 'generic':
+      return plain;
+  }
+}
+
+function describeModelPost(plain: CallDescription, request: CallRequest): CallDescription {
+  const path = pathOf(request.path);
+  const operation = operationOf(path);
+  const asked = { ...plain, model: modelInPath(path), imagePost: operation === 'image' };
+  const streaming = path.endsWith(':streamGenerateContent');
+  const boundary = boundaryOf(request.contentType ?? '');
+  if (boundary !== null) return describeForm(asked, formFields(request.body, boundary), operation);
+  if (!isJson(request.contentType)) return { ...asked, streaming };
+  if (request.body.length > longestParsedBody)
+    return { ...describeLarge(asked, request.body, operation), streaming };
+  const body = parsedBody(request.body);
+  if (body === null) return { ...asked, streaming };
+  return {
+    ...asked,
+    model: asked.model ?? modelName(stringAt(body, 'model')),
+    costs: chargeOf(body, operation),
+    streaming: streaming || body['stream'] === true,
+  };
+}
+
+function describeForm(
+  plain: CallDescription,
+  fields: ReadonlyMap<string, string>,
+  operation: Operation,
+): CallDescription {
+  const n = Number(fields.get('n') ?? '1');
+  return {
+    ...plain,
+    model: plain.model ?? modelName(fields.get('model') ?? null),
+    costs:
+      operation === 'image' ? chargeOf({ prompt: fields.get('prompt') ?? '', n }, operation) : oneRequest,
+    streaming: fields.get('stream') === 'true',
+  };
+}
+
+/** Too large to parse: text is what is not base64, the model is looked for at both ends. */
+function describeLarge(plain: CallDescription, body: Buffer, operation: Operation): CallDescription {
+  let textBytes = body.length;
+  let pictures = 0;
+  for (let at = body.indexOf(';base64,'); at >= 0; at = body.indexOf(';base64,', at)) {
+    const end = body.indexOf('"', at);
+    pictures += 1;
+    textBytes -= (end < 0 ? body.length : end) - at;
+    if (end < 0) break;
+    at = end;
+  }
+  const ends = `${body.toString('latin1', 0, 2048)}\n${body.toString('latin1', body.length - 2048)}`;
+  const model = /"model"\s*:\s*"([^"\\]{1,256})"/.exec(ends)?.[1] ?? null;
+  return { ...plain, model: plain.model ?? model, costs: chargeOfSize(textBytes, pictures, operation) };
+}
+
+function describeCommerce(plain: CallDescription, request: CallRequest): CallDescription {
+  const path = pathOf(request.path);
+  if (request.method !== 'POST' || !/\/graphql(?:\.json)?$/.test(path)) {
+    // Payments carry `unique_token`, by which the platform recognises a repeat.
+    return { ...plain, hasOwnIdempotency: !plain.safe && request.body.includes('"unique_token"') };
+  }
+  const body = graphqlBody(request);
+  const asked = body === null ? null : describeGraphql(body);
+  const isQuery = asked?.isQuery ?? false;
+  return {
+    ...plain,
+    callClass: 'graphql',
+    costs: isStorefront(path) ? {} : { cost: isQuery ? unseenQueryPoints : unseenMutationPoints },
+    safe: isQuery,
+    idempotent: isQuery,
+    costKey: asked?.costKey ?? null,
+    hasOwnIdempotency: asked?.hasOwnIdempotency ?? false,
+  };
+}
+
+function graphqlBody({ contentType, body }: CallRequest): JsonRecord | null {
+  if (body.length > longestParsedBody) return null;
+  if (/^application\/graphql\s*(?:;|$)/i.test(contentType ?? '')) return { query: body.toString('utf8') };
+  return parsedBody(body);
+}
+
+/** `/api/{version}/graphql.json`: buyers are not metered in points. */
+const isStorefront = (path: string): boolean => path.startsWith('/api/');
+
+const pathOf = (path: string): string => {
+  const query = path.indexOf('?');
+  return query < 0 ? path : path.slice(0, query);
+};
+
+function operationOf(path: string): Operation {
+  if (path.endsWith('/embeddings')) return 'embedding';
+  if (/\/images\/(?:generations|edits|variations)$/.test(path)) return 'image';
+  if (path.endsWith('/chat/completions') || path.endsWith('/responses')) return 'conversation';
+  if (path.endsWith('/messages')) return 'anthropic';
+  return /:(?:stream)?[gG]enerateContent$/.test(path) ? 'conversation' : 'other';
+}
+
+/** Azure names the deployment and Gemini the model in the path; it then is what the quota belongs to. */
+function modelInPath(path: string): string | null {
+  const found = /\/deployments\/([^/]{1,256})\//.exec(path) ?? /\/models\/([^/:]{1,256}):/.exec(path);
+  return found === null ? null : decodedSegment(found[1] ?? '');
+}
+
+function decodedSegment(segment: string): string {
+  try {
+    return decodeURIComponent(segment);
+  } catch {
+    return segment; // a stray percent sign: the raw spelling still tells models apart
+  }
+}
+
+const modelName = (name: string | null): string | null =>
+  name === null || name === '' || name.length > longestModel ? null : name;
+
+/** SDKs always name JSON; a missing type is given the benefit of the doubt. */
+const isJson = (contentType: string | null): boolean =>
+  contentType === null || /^application\/(?:[\w.-]+\+)?json\b/i.test(contentType);
+
+function parsedBody(body: Buffer): JsonRecord | null {
+  if (body.length === 0) return null;
+  try {
+    const value: unknown = JSON.parse(body.toString('utf8'));
+    return isRecord(value) ? value : null;
+  } catch {
+    return null; // the upstream will say what is wrong with it
+  }
+}

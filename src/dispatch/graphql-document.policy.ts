@@ -1,0 +1,69 @@
+/**
+ * What a GraphQL request does: read or write, and whether it protects itself against running twice.
+ *
+ * Owns: finding the operation that will run and its kind. Refuses to own: cost, which is learned per document.
+ * Invariant: what is too long, unparsable or ambiguous is a write, because a write that is taken for a read would be
+ * sent twice.
+ */
+import { Kind, parse, type DocumentNode, type OperationDefinitionNode, type SelectionNode } from 'graphql';
+import { isRecord, stringAt, type JsonRecord } from './feedback/json.policy.ts';
+
+/** Longer documents (characters) and more tokens than this are not parsed. */
+export const longestDocument = 65_536;
+const mostTokens = 20_000;
+const longestVariableList = 2048;
+
+export interface GraphqlRequest {
+  readonly isQuery: boolean;
+  /** Every field of the mutation carries `@idempotent`. */
+  readonly hasOwnIdempotency: boolean;
+  /** Document, operation and top-level numeric variables: what the requested cost depends on. `null` = no document. */
+  readonly costKey: string | null;
+}
+
+const unknownRequest: GraphqlRequest = { isQuery: false, hasOwnIdempotency: false, costKey: null };
+
+/** Describes a parsed JSON request body. */
+export function describeGraphql(body: JsonRecord): GraphqlRequest {
+  const document = stringAt(body, 'query');
+  if (document === null || document.length > longestDocument) return unknownRequest;
+  const operationName = stringAt(body, 'operationName');
+  const operation = operationIn(document, operationName);
+  if (operation === null) return unknownRequest;
+  return {
+    isQuery: operation.operation === 'query',
+    hasOwnIdempotency:
+      operation.operation === 'mutation' && operation.selectionSet.selections.every(isIdempotentField),
+    costKey: costKeyOf(document, operationName, body['variables']),
+  };
+}
+
+function operationIn(document: string, name: string | null): OperationDefinitionNode | null {
+  const operations = parsed(document)?.definitions.filter((node) => node.kind === Kind.OPERATION_DEFINITION);
+  // The server refuses a name that is not there; whatever it does, it is not a query we know.
+  const found =
+    name === null || name === ''
+      ? operations?.[0]
+      : operations?.find((operation) => operation.name?.value === name);
+  return found ?? null;
+}
+
+function parsed(document: string): DocumentNode | null {
+  try {
+    return parse(document, { noLocation: true, maxTokens: mostTokens });
+  } catch {
+    return null; // the upstream will say what is wrong with it
+  }
+}
+
+function isIdempotentField(selection: SelectionNode): boolean {
+  if (selection.kind !== Kind.FIELD) return false;
+  return selection.directives?.some((directive) => directive.name.value === 'idempotent') ?? false;
+}
+
+function costKeyOf(document: string, operationName: string | null, variables: unknown): string {
+  const numbers = Object.entries(isRecord(variables) ? variables : {})
+    .filter(([, value]) => typeof value === 'number')
+    .sort(([a], [b]) => (a < b ? -1 : 1));
+  return `${document}\n${operationName ?? ''}\n${JSON.stringify(numbers).slice(0, longestVariableList)}`;
+}

@@ -1,0 +1,330 @@
+import { describe, expect, test } from '@jest/globals';
+import fc from 'fast-check';
+import type { UpstreamKind } from '../../src/call.ts';
+import { describeCall, type CallDescription } from '../../src/dispatch/estimate.policy.ts';
+
+const call = (
+  kind: UpstreamKind,
+  method: string,
+  path: string,
+  body: unknown = '',
+  contentType: string | null = 'application/json',
+): CallDescription =>
+  describeCall(kind, {
+    method,
+    path,
+    contentType,
+    body: Buffer.isBuffer(body) ? body : Buffer.from(typeof body === 'string' ? body : JSON.stringify(body)),
+  });
+const post = (path: string, body: unknown): CallDescription => call('language-model', 'POST', path, body);
+const chat = (body: object): CallDescription => post('/v1/chat/completions', { model: 'gpt-4o', ...body });
+const say = (content: unknown): object => ({ messages: [{ role: 'user', content }] });
+const tokens = (described: CallDescription): number | undefined => described.costs.tokens;
+
+describe('tokens of a conversation', () => {
+  test('recorded charges are reserved or more: 72 and 13 characters were charged 21 and 6', () => {
+    expect(tokens(chat(say('x'.repeat(72))))).toBe(21);
+    expect(tokens(chat(say('x'.repeat(13))))).toBe(7);
+  });
+
+  test('the output budget counts once per answer asked for, the newest spelling first', () => {
+    const text = say('x'.repeat(80));
+    expect(tokens(chat({ ...text, max_tokens: 100 }))).toBe(123);
+    expect(tokens(chat({ ...text, max_tokens: 100, n: 3 }))).toBe(323);
+    expect(tokens(chat({ ...text, max_completion_tokens: 7, max_tokens: 100 }))).toBe(30);
+    expect(tokens(post('/v1/responses', { input: 'x'.repeat(80), max_output_tokens: 10 }))).toBe(33);
+    expect(tokens(post('/v1/completions', { prompt: 'x'.repeat(80), max_tokens: 10, best_of: 2 }))).toBe(40);
+  });
+
+  test('a picture costs the same whatever its size, and counts as one', () => {
+    const url = `data:image/png;base64,${'A'.repeat(100_000)}`;
+    const described = chat(
+      say([
+        { type: 'text', text: 'x'.repeat(40) },
+        { type: 'image_url', image_url: { url } },
+      ]),
+    );
+    expect(described.costs).toEqual({ requests: 1, tokens: 10 + 765 + 3, images: 1 });
+    const input = [{ role: 'user', content: [{ type: 'input_image', image_url: url }] }];
+    expect(post('/v1/responses', { input }).costs).toEqual({ requests: 1, tokens: 768, images: 1 });
+  });
+
+  test('a data URL where text belongs is no text', () => {
+    expect(tokens(chat(say(`data:image/png;base64,${'A'.repeat(4000)}`)))).toBe(768);
+    expect(tokens(chat(say('data: 1, 2, 3 ')))).toBe(7);
+  });
+
+  test('only what the model reads as text counts', () => {
+    const described = chat({
+      messages: [{ role: 'user', content: 'abcd', name: 'x'.repeat(400) }],
+      metadata: { note: 'x'.repeat(400) },
+      user: 'x'.repeat(400),
+    });
+    expect(tokens(described)).toBe(4);
+  });
+
+  test('instructions and input items of the responses API are both read', () => {
+    const input = [{ role: 'user', content: [{ type: 'input_text', text: 'x'.repeat(40) }] }];
+    expect(tokens(post('/v1/responses', { instructions: 'x'.repeat(40), input }))).toBe(23);
+  });
+
+  test('an Anthropic call does not reserve its output, a Gemini call does', () => {
+    const messages = [{ role: 'user', content: 'x'.repeat(40) }];
+    expect(tokens(post('/v1/messages', { system: 'x'.repeat(40), messages, max_tokens: 9000 }))).toBe(23);
+    const contents = [
+      { parts: [{ text: 'x'.repeat(40) }, { inlineData: { mimeType: 'image/png', data: 'AAAA' } }] },
+    ];
+    const gemini = post('/v1beta/models/gemini-1.5-pro:streamGenerateContent?alt=sse', {
+      contents,
+      generationConfig: { maxOutputTokens: 50 },
+    });
+    expect(gemini).toMatchObject({
+      model: 'gemini-1.5-pro',
+      streaming: true,
+      costs: { tokens: 10 + 765 + 3 + 50 },
+    });
+  });
+});
+
+describe('embeddings', () => {
+  test.each([
+    ['one text', 'x'.repeat(26), 7],
+    ['several texts', ['x'.repeat(8), 'x'.repeat(8)], 4],
+    ['one list of tokens', [1, 2, 3], 3],
+    ['lists of tokens', [[1, 2, 3], [4]], 4],
+  ])('%s', (_, input, expected) => {
+    expect(post('/v1/embeddings', { model: 'e', input }).costs).toEqual({ requests: 1, tokens: expected });
+  });
+});
+
+describe('pictures', () => {
+  test('generations count n, and are known as image calls', () => {
+    const described = post('/v1/images/generations', { model: 'gpt-image-1', prompt: 'x'.repeat(40), n: 3 });
+    expect(described).toMatchObject({
+      imagePost: true,
+      model: 'gpt-image-1',
+      costs: { requests: 1, images: 3 },
+    });
+    expect(post('/v1/images/generations', { prompt: 'a cat' }).costs.images).toBe(1);
+    expect(chat(say('hi')).imagePost).toBe(false);
+  });
+
+  const form = (parts: readonly string[]): string =>
+    `${parts.map((part) => `--b0\r\n${part}\r\n`).join('')}--b0--\r\n`;
+  const edit = (body: string, type = 'multipart/form-data; boundary=b0'): CallDescription =>
+    call('language-model', 'POST', '/v1/images/edits', body, type);
+  const field = (name: string, value: string): string =>
+    `Content-Disposition: form-data; name="${name}"\r\n\r\n${value}`;
+  const file = (value: string): string =>
+    `Content-Disposition: form-data; name="image[]"; filename="a.png"\r\nContent-Type: image/png\r\n\r\n${value}`;
+
+  test('a form tells model and n, whatever its files contain', () => {
+    const bait = `--x\r\n${field('model', 'not-this-one')}`;
+    const body = form([
+      file(bait),
+      field('model', 'gpt-image-1'),
+      field('n', '2'),
+      field('prompt', 'x'.repeat(8)),
+    ]);
+    expect(edit(body)).toMatchObject({ model: 'gpt-image-1', costs: { requests: 1, tokens: 2, images: 2 } });
+    expect(edit(body, 'multipart/form-data; boundary="b0"').model).toBe('gpt-image-1');
+  });
+
+  test.each(['', '--b0', '--b0\r\nrubbish\r\n--b0--', 'no boundary at all'])(
+    'a broken form %j costs one picture',
+    (body) => {
+      expect(edit(body)).toMatchObject({ model: null, costs: { requests: 1, images: 1 } });
+    },
+  );
+
+  test('a form for another purpose costs one request', () => {
+    const body = form([field('model', 'whisper-1'), file('RIFF')]);
+    const described = call(
+      'language-model',
+      'POST',
+      '/v1/audio/transcriptions',
+      body,
+      'multipart/form-data; boundary=b0',
+    );
+    expect(described).toMatchObject({ model: 'whisper-1', costs: { requests: 1 } });
+    expect(described.costs).toEqual({ requests: 1 });
+  });
+});
+
+describe('which model', () => {
+  test('an Azure deployment in the path wins over the body', () => {
+    const path = '/openai/deployments/my%2Dgpt/chat/completions?api-version=2025-01-01';
+    expect(post(path, { model: 'other' }).model).toBe('my-gpt');
+    expect(post('/openai/deployments/a%/embeddings', {}).model).toBe('a%');
+  });
+
+  test.each([{}, { model: 7 }, { model: '' }, { model: 'x'.repeat(257) }])('%.40j names none', (body) => {
+    expect(post('/v1/chat/completions', body).model).toBeNull();
+  });
+});
+
+describe('bodies that cannot be read', () => {
+  test.each(['', '{', 'null', '[]', '"x"', '\u0000'])('%j costs one request', (body) => {
+    expect(post('/v1/chat/completions', body)).toMatchObject({
+      model: null,
+      costs: { requests: 1 },
+      streaming: false,
+    });
+  });
+
+  test('a body of another type costs one request', () => {
+    expect(call('language-model', 'POST', '/v1/files', 'x'.repeat(100), 'text/plain').costs).toEqual({
+      requests: 1,
+    });
+  });
+
+  test('a very large body is judged by its text, not by its pictures', () => {
+    const url = `data:image/png;base64,${'A'.repeat(5_000_000)}`;
+    const described = chat(
+      say([
+        { type: 'text', text: 'x'.repeat(4000) },
+        { type: 'image_url', image_url: { url } },
+      ]),
+    );
+    expect(described.model).toBe('gpt-4o');
+    expect(described.costs.images).toBe(1);
+    expect(tokens(described)).toBeGreaterThan(1000 + 765);
+    expect(tokens(described)).toBeLessThan(1000 + 765 + 100);
+  });
+
+  test('deep nesting is cut off instead of overflowing', () => {
+    const body = `{"messages":${'['.repeat(5000)}"x"${']'.repeat(5000)}}`;
+    expect(tokens(post('/v1/chat/completions', body))).toBe(3);
+  });
+
+  test('whatever the body, costs are whole, positive and finite', () => {
+    const members = fc.constantFrom(
+      'messages',
+      'input',
+      'prompt',
+      'n',
+      'max_tokens',
+      'content',
+      'text',
+      'model',
+      'stream',
+      'best_of',
+    );
+    const { tree } = fc.letrec((tie) => ({
+      tree: fc.oneof(
+        { depthSize: 'small' },
+        fc.string(),
+        fc.double(),
+        fc.constant(null),
+        fc.dictionary(members, tie('tree')),
+        fc.array(tie('tree'), { maxLength: 3 }),
+      ),
+    }));
+    const paths = fc.constantFrom('/v1/chat/completions', '/v1/embeddings', '/v1/images/generations', '/x');
+    fc.assert(
+      fc.property(paths, fc.dictionary(members, tree), (path, body) => {
+        for (const units of Object.values(post(path, body).costs)) {
+          expect(Number.isSafeInteger(units) && units >= 0).toBe(true);
+        }
+      }),
+      { numRuns: 500 },
+    );
+  });
+});
+
+describe('what may run twice', () => {
+  test.each([
+    ['GET', true, true],
+    ['HEAD', true, true],
+    ['OPTIONS', true, true],
+    ['PUT', false, true],
+    ['DELETE', false, true],
+    ['POST', false, false],
+    ['PATCH', false, false],
+  ])('%s', (method, safe, idempotent) => {
+    for (const kind of ['language-model', 'commerce', 'generic'] as const) {
+      expect(call(kind, method, '/x', '{}')).toMatchObject({ safe, idempotent });
+    }
+  });
+
+  test('a stream is recognised', () => {
+    expect(chat({ ...say('x'), stream: true }).streaming).toBe(true);
+    expect(chat({ ...say('x'), stream: 'true' }).streaming).toBe(false);
+  });
+});
+
+describe('commerce', () => {
+  const graphql = (body: unknown, path = '/admin/api/2026-10/graphql.json'): CallDescription =>
+    call('commerce', 'POST', path, body);
+  const query = (text: string, more: object = {}): CallDescription => graphql({ query: text, ...more });
+
+  test('REST calls take one request', () => {
+    expect(call('commerce', 'GET', '/admin/api/2026-10/orders.json?x=/graphql.json')).toMatchObject({
+      callClass: 'rest',
+      costs: { requests: 1 },
+      costKey: null,
+    });
+  });
+
+  test('a payment with its unique token is protected, other posts are not', () => {
+    const pay = { payment: { unique_token: 'abc' } };
+    expect(call('commerce', 'POST', '/admin/payments.json', pay).hasOwnIdempotency).toBe(true);
+    expect(call('commerce', 'POST', '/admin/orders.json', { order: {} }).hasOwnIdempotency).toBe(false);
+  });
+
+  test('a query is safe, a mutation and a subscription are not', () => {
+    expect(query('{ shop { name } }')).toMatchObject({ callClass: 'graphql', safe: true, idempotent: true });
+    expect(query('mutation { a { b } }')).toMatchObject({ safe: false, idempotent: false });
+    expect(query('subscription { a }')).toMatchObject({ safe: false });
+  });
+
+  test('operationName says which operation runs, else the first', () => {
+    const both = 'mutation M { a { b } } query Q { c }';
+    expect(query(both, { operationName: 'Q' }).safe).toBe(true);
+    expect(query(both, { operationName: 'M' }).safe).toBe(false);
+    expect(query(both).safe).toBe(false);
+    expect(query('query Q { c } mutation M { a }').safe).toBe(true);
+    expect(query('query Q { c }', { operationName: 'Other' }).safe).toBe(false);
+  });
+
+  test.each([
+    ['not parsable', { query: 'query {' }],
+    ['no document', { query: 7 }],
+    ['a batch', [{ query: '{ a }' }]],
+    ['only a fragment', { query: 'fragment F on X { a }' }],
+    ['longer than 64 KiB', { query: `{ a } #${'x'.repeat(65_536)}` }],
+    ['too many tokens', { query: `{ ${'a '.repeat(25_000)} }` }],
+    ['empty', ''],
+  ])('%s counts as a write', (_, body) => {
+    expect(graphql(body)).toMatchObject({ callClass: 'graphql', safe: false, costKey: null });
+  });
+
+  test('a mutation is protected only when all of its fields are', () => {
+    const refund = 'refundCreate(input: $i) @idempotent(key: "k") { refund { id } }';
+    expect(query(`mutation($i: I!) { ${refund} }`).hasOwnIdempotency).toBe(true);
+    expect(query(`mutation($i: I!) { ${refund} tagsAdd(id: 1) { node { id } } }`).hasOwnIdempotency).toBe(
+      false,
+    );
+    expect(query('mutation { a(text: "@idempotent") { b } } # @idempotent').hasOwnIdempotency).toBe(false);
+    expect(query('{ a @idempotent }').hasOwnIdempotency).toBe(false);
+  });
+
+  test('the cost key holds what the cost depends on, and nothing that a person typed', () => {
+    const text = 'query($n: Int!, $q: String) { orders(first: $n, query: $q) { nodes { id } } }';
+    const key = (variables: object): string | null => query(text, { variables }).costKey;
+    expect(key({ n: 10, q: 'email:a@b.c' })).toBe(key({ q: 'email:other', n: 10 }));
+    expect(key({ n: 10 })).not.toBe(key({ n: 20 }));
+    expect(key({ n: 10, q: 'email:a@b.c' })).not.toContain('a@b.c');
+  });
+
+  test('unseen documents reserve points, the storefront has none to reserve', () => {
+    expect(query('{ a }').costs).toEqual({ cost: 50 });
+    expect(query('mutation { a }').costs).toEqual({ cost: 10 });
+    expect(graphql({ query: '{ a }' }, '/api/2026-10/graphql.json')).toMatchObject({ costs: {}, safe: true });
+  });
+
+  test('a document sent as application/graphql is read', () => {
+    const described = call('commerce', 'POST', '/admin/api/graphql.json', '{ a }', 'application/graphql');
+    expect(described.safe).toBe(true);
+  });
+});
