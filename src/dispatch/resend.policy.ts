@@ -1,0 +1,247 @@
+/**
+ * What may be sent again, and not before when.
+ *
+ * Owns: the verdict on one finished attempt. Refuses to own: the waiting (the ticket), the budget of resends, closing a
+ * bucket (the limiter) and the words told to the client.
+ * Invariants: no call is sent twice unless the upstream said that it did not run it, or running it twice is the same as
+ * once (RFC 9110 §9.2.2; a GraphQL query is safe); a stated wait is never undercut; every chain of resends ends, by
+ * count or by the call's own wait.
+ *
+ * | outcome                              | executed?    | idempotent | model POST | image POST | other POST, mutation |
+ * |--------------------------------------|--------------|------------|------------|------------|----------------------|
+ * | limiter 429, `THROTTLED`             | no           | after the wait, while the call's own wait allows: all the same |
+ * | 429 without any hint                 | probably not | back-off, 4 attempts; commerce REST at least 60 s: all the same |
+ * | a limit that is not the bucket's own | no           | at least 60 s, twice, this call only: all the same             |
+ * | quota, too large, day, store state   | no           | never      | never      | never      | never                |
+ * | 503, 529, overloaded, `slow_down`    | normally no  | twice      | twice      | once       | no, unless keyed     |
+ * | nothing was sent                     | no           | twice      | twice      | twice      | twice                |
+ * | fate unknown; 500, 502, 504          | unknown      | once       | no         | no         | no, unless keyed     |
+ *
+ * "Keyed": the request itself carries the upstream's idempotency (`@idempotent`, `unique_token`).
+ */
+import type { Throttle, UpstreamKind } from '../call.ts';
+
+/** What of a call decides whether it may be repeated. */
+export interface ResendCall {
+  /** RFC 9110 safe method, or a GraphQL query. */
+  readonly safe: boolean;
+  /** Safe, or PUT or DELETE. */
+  readonly idempotent: boolean;
+  /** The whole body is still in memory. */
+  readonly replayable: boolean;
+  /** `rest`, `graphql` or `default`. */
+  readonly callClass: string;
+  /** The request carries a key by which the upstream itself recognises a repeat. */
+  readonly hasOwnIdempotency: boolean;
+  /** Makes images: dear, slow, and not worth a second overload. */
+  readonly imagePost: boolean;
+}
+
+/** How an attempt ended. `fate_unknown`: bytes went out, and no answer came. */
+export type AttemptOutcome =
+  | { readonly kind: 'answered'; readonly status: number; readonly throttle: Throttle | null }
+  | { readonly kind: 'never_sent' }
+  | { readonly kind: 'fate_unknown' };
+
+/** Why a call is sent again. Each cause has its own bound. */
+export type ResendCause = 'rate' | 'hintless' | 'secondary' | 'overload' | 'never_sent' | 'unknown';
+
+/** Resends made so far, by cause. */
+export type ResendHistory = Readonly<Partial<Record<ResendCause, number>>>;
+
+export interface ResendInput {
+  readonly kind: UpstreamKind;
+  readonly call: ResendCall;
+  readonly outcome: AttemptOutcome;
+  /** Attempts made, this one included; at least 1. */
+  readonly attempts: number;
+  /** What the last decision returned. Absent: every earlier attempt counts against every bound. */
+  readonly history?: ResendHistory;
+  /** What is left of the call's own wait, milliseconds. */
+  readonly remainingMs: number;
+}
+
+/**
+ * Who must not be sent before the time: everybody in the bucket, this call alone (its lane may go on), or nobody is
+ * told to wait by the upstream and only our own back-off holds this call.
+ */
+export type Closes = 'bucket' | 'call' | 'none';
+
+/** A stop that outlives the call: whose, and after how long one slow probe makes sense (milliseconds). */
+export interface Breaker {
+  readonly scope: 'credential' | 'bucket' | 'store';
+  readonly forMs: number;
+}
+
+export type ResendDecision =
+  | {
+      readonly kind: 'resend';
+      /** The next attempt may leave this many milliseconds after this answer's head, not earlier. */
+      readonly notBeforeMs: number;
+      readonly closes: Closes;
+      readonly cause: ResendCause;
+      /** To be handed in with the next attempt of the same call. */
+      readonly history: ResendHistory;
+    }
+  | {
+      /** The outcome is final. An answer goes to the client as it is; where none came, a refusal of ours does. */
+      readonly kind: 'pass';
+      /** `false`: add `x-should-retry: false`; repeating it cannot succeed or could run it twice. `null`: add nothing. */
+      readonly shouldRetry: false | null;
+      /** A throttle that is passed on closes all the same, for `closeMs` milliseconds. */
+      readonly closes: Closes;
+      readonly closeMs: number;
+      readonly breaker: Breaker | null;
+    };
+
+/** SDKs stop believing waits of a minute and more (or retry at once): such a refusal says "do not retry". */
+const longWaitMs = 60_000;
+/** Least wait of limits that are not the bucket's own, and of commerce REST refusals without a hint. Milliseconds. */
+const minuteMs = 60_000;
+/** A spent quota or a locked store is probed this often: top-ups take minutes to apply. Milliseconds. */
+const breakerMs = 60_000;
+const longestBackoffMs = 8000;
+
+/** `firstMs` × 2ⁿ, 8 s at most. */
+const backoffMs = (firstMs: number, n: number): number => Math.min(firstMs * 2 ** n, longestBackoffMs);
+
+/** Decides after each attempt. Total: every outcome has a decision. */
+export function resend(input: ResendInput): ResendDecision {
+  const { outcome } = input;
+  switch (outcome.kind) {
+    case 'never_sent':
+      return again(input, {
+        cause: 'never_sent',
+        most: 2,
+        waitMs: backoffMs(100, done(input, 'never_sent')),
+      });
+    case 'fate_unknown':
+      return afterUnknownFate(input);
+    case 'answered':
+      return afterAnswer(input, outcome.status, outcome.throttle);
+  }
+}
+
+function afterAnswer(input: ResendInput, status: number, throttle: Throttle | null): ResendDecision {
+  switch (throttle?.kind) {
+    case 'permanent':
+      return final(false, { breaker: breakerOf(throttle) });
+    case 'secondary': {
+      const waitMs = Math.max(throttle.waitMs ?? 0, minuteMs);
+      return again(input, { cause: 'secondary', most: 2, waitMs, closes: 'call' });
+    }
+    case 'overload':
+      return afterOverload(input, throttle.waitMs);
+    case 'rate':
+      return afterRate(input, throttle.waitMs);
+    case undefined:
+  }
+  if (status === 429) return afterRate(input, null);
+  if (status === 503 || status === 529) return afterOverload(input, null);
+  if (status === 500 || status === 502 || status === 504) return afterUnknownFate(input);
+  return final(null);
+}
+
+/**
+ * A named wait is waited for as often as the call's own wait allows: the upstream has proved each time that it ran
+ * nothing. From the third refusal in a row a growing floor comes on top, because then somebody else is faster.
+ */
+function afterRate(input: ResendInput, toldMs: number | null): ResendDecision {
+  if (toldMs !== null && toldMs > 0) {
+    const n = done(input, 'rate');
+    const floorMs = n < 2 ? 0 : backoffMs(250, n - 2);
+    return again(input, {
+      cause: 'rate',
+      most: Infinity,
+      waitMs: Math.max(toldMs, floorMs),
+      closes: 'bucket',
+    });
+  }
+  const n = done(input, 'hintless');
+  // GraphQL points come back within seconds even where the refusal lacks the figures; a REST refusal without a hint is
+  // an order limit or the like, which lasts a minute.
+  const slow = input.kind === 'commerce' && input.call.callClass !== 'graphql';
+  if (slow) return again(input, { cause: 'hintless', most: 2, waitMs: minuteMs, closes: 'bucket' });
+  return again(input, { cause: 'hintless', most: 3, waitMs: backoffMs(500, n), closes: 'bucket' });
+}
+
+/** Normally not executed, but not proved: only who may run twice, and language-model calls, which change nothing. */
+function afterOverload(input: ResendInput, toldMs: number | null): ResendDecision {
+  const { call, kind } = input;
+  const mayRunTwice = call.idempotent || call.hasOwnIdempotency || kind === 'language-model';
+  const told = { closes: toldMs === null ? 'none' : 'bucket', closeMs: toldMs ?? 0 } as const;
+  if (!mayRunTwice) return final(false, told);
+  const most = call.imagePost ? 1 : 2;
+  const waitMs = Math.max(toldMs ?? 0, backoffMs(1000, done(input, 'overload')));
+  return again(input, { cause: 'overload', most, waitMs, closes: toldMs === null ? 'call' : 'bucket' });
+}
+
+/** A reset, a timeout or a 500, 502, 504: it may have run. */
+function afterUnknownFate(input: ResendInput): ResendDecision {
+  const { idempotent, hasOwnIdempotency } = input.call;
+  if (!idempotent && !hasOwnIdempotency) return final(false);
+  return again(input, { cause: 'unknown', most: 1, waitMs: 500 });
+}
+
+interface Wish {
+  readonly cause: ResendCause;
+  /** Resends for this cause at most. */
+  readonly most: number;
+  readonly waitMs: number;
+  readonly closes?: Closes;
+}
+
+/** Grants the wish while its bound, the body and the call's own wait allow; else the outcome is passed on. */
+function again(input: ResendInput, { cause, most, waitMs, closes = 'none' }: Wish): ResendDecision {
+  const made = done(input, cause);
+  if (!input.call.replayable) {
+    const shouldRetry = input.outcome.kind === 'never_sent' ? null : false; // the client still has its body
+    return final(shouldRetry, { closes, closeMs: closes === 'none' ? 0 : waitMs });
+  }
+  if (made >= most || waitMs > input.remainingMs) {
+    const throttled = closes !== 'none';
+    return final(throttled && waitMs >= longWaitMs ? false : null, {
+      closes,
+      closeMs: throttled ? waitMs : 0,
+    });
+  }
+  return {
+    kind: 'resend',
+    notBeforeMs: waitMs,
+    closes,
+    cause,
+    history: { ...before(input), [cause]: made + 1 },
+  };
+}
+
+function done(input: ResendInput, cause: ResendCause): number {
+  return before(input)[cause] ?? 0;
+}
+
+function before({ history, attempts }: ResendInput): ResendHistory {
+  if (history !== undefined) return history;
+  const n = Math.max(0, attempts - 1);
+  return { rate: n, hintless: n, secondary: n, overload: n, never_sent: n, unknown: n };
+}
+
+function final(
+  shouldRetry: false | null,
+  told: Partial<Pick<Extract<ResendDecision, { kind: 'pass' }>, 'closes' | 'closeMs' | 'breaker'>> = {},
+): ResendDecision {
+  return { kind: 'pass', shouldRetry, closes: 'none', closeMs: 0, breaker: null, ...told };
+}
+
+function breakerOf(throttle: Extract<Throttle, { kind: 'permanent' }>): Breaker | null {
+  const forMs = throttle.waitMs ?? breakerMs;
+  switch (throttle.reason) {
+    case 'quota':
+      return { scope: 'credential', forMs };
+    case 'daily':
+      return { scope: 'bucket', forMs };
+    case 'store_state':
+      return { scope: 'store', forMs };
+    case 'too_large':
+    case 'max_cost':
+      return null;
+  }
+}

@@ -1,0 +1,294 @@
+/** Every cell of the table in src/dispatch/resend.policy.ts. */
+import { describe, expect, test } from '@jest/globals';
+import fc from 'fast-check';
+import type { Throttle, UpstreamKind } from '../../src/call.ts';
+import {
+  resend,
+  type AttemptOutcome,
+  type ResendCall,
+  type ResendDecision,
+  type ResendHistory,
+} from '../../src/dispatch/resend.policy.ts';
+
+interface Caller {
+  readonly kind: UpstreamKind;
+  readonly call: ResendCall;
+}
+
+const caller = (kind: UpstreamKind, traits: Partial<ResendCall> = {}): Caller => ({
+  kind,
+  call: {
+    safe: false,
+    idempotent: false,
+    replayable: true,
+    callClass: kind === 'commerce' ? 'rest' : 'default',
+    hasOwnIdempotency: false,
+    imagePost: false,
+    ...traits,
+  },
+});
+
+const safe = { safe: true, idempotent: true };
+const callers = {
+  'model GET': caller('language-model', safe),
+  'commerce GET': caller('commerce', safe),
+  'generic PUT': caller('generic', { idempotent: true }),
+  'model POST': caller('language-model'),
+  'image POST': caller('language-model', { imagePost: true }),
+  'commerce POST': caller('commerce'),
+  'commerce mutation': caller('commerce', { callClass: 'graphql' }),
+  'commerce query': caller('commerce', { ...safe, callClass: 'graphql' }),
+  'keyed commerce POST': caller('commerce', { hasOwnIdempotency: true }),
+  'keyed mutation': caller('commerce', { callClass: 'graphql', hasOwnIdempotency: true }),
+  'generic POST': caller('generic'),
+} as const;
+type Name = keyof typeof callers;
+const names = Object.keys(callers) as Name[];
+const hour = 3_600_000;
+
+const answered = (status: number, throttle: Throttle | null = null): AttemptOutcome => ({
+  kind: 'answered',
+  status,
+  throttle,
+});
+const rate = (waitMs: number | null): AttemptOutcome => answered(429, { kind: 'rate', waitMs, meter: null });
+const overload = (status = 503, waitMs: number | null = null): AttemptOutcome =>
+  answered(status, { kind: 'overload', waitMs });
+const permanent = (reason: Extract<Throttle, { kind: 'permanent' }>['reason']): AttemptOutcome =>
+  answered(429, { kind: 'permanent', reason, waitMs: null });
+const neverSent: AttemptOutcome = { kind: 'never_sent' };
+const lost: AttemptOutcome = { kind: 'fate_unknown' };
+
+function decide(name: Name, outcome: AttemptOutcome, remainingMs = hour, traits: Partial<ResendCall> = {}) {
+  const { kind, call } = callers[name];
+  return resend({ kind, call: { ...call, ...traits }, outcome, attempts: 1, history: {}, remainingMs });
+}
+
+/** The same outcome again and again: the waits between the attempts, and the decision that ends it. */
+function chain(name: Name, outcome: AttemptOutcome, most = 50) {
+  const waits: number[] = [];
+  let history: ResendHistory = {};
+  let decision: ResendDecision = decide(name, outcome);
+  for (let attempts = 1; attempts <= most; attempts++) {
+    decision = resend({ ...callers[name], outcome, attempts, history, remainingMs: hour });
+    if (decision.kind === 'pass') return { waits, last: decision };
+    waits.push(decision.notBeforeMs);
+    history = decision.history;
+  }
+  return { waits, last: null };
+}
+
+describe.each(names)('%s', (name) => {
+  test('a refusal with a wait is sent again after it, and closes the bucket until then', () => {
+    expect(decide(name, rate(1234))).toMatchObject({ kind: 'resend', notBeforeMs: 1234, closes: 'bucket' });
+  });
+
+  test('a wait longer than what is left of the call is passed on, and the bucket closes all the same', () => {
+    expect(decide(name, rate(5000), 4999)).toEqual({
+      kind: 'pass',
+      shouldRetry: null,
+      closes: 'bucket',
+      closeMs: 5000,
+      breaker: null,
+    });
+    expect(decide(name, rate(5000), 5000)).toMatchObject({ kind: 'resend' });
+    expect(decide(name, rate(60_000), 59_999)).toMatchObject({
+      kind: 'pass',
+      shouldRetry: false,
+      closeMs: 60_000,
+    });
+    expect(decide(name, rate(59_999), 1)).toMatchObject({ kind: 'pass', shouldRetry: null });
+  });
+
+  test('a refusal without a hint ends after a few attempts, never in a hot loop', () => {
+    const { waits, last } = chain(name, rate(null));
+    const slow = name === 'commerce GET' || name === 'commerce POST' || name === 'keyed commerce POST';
+    expect(waits).toEqual(slow ? [60_000, 60_000] : [500, 1000, 2000]);
+    expect(last).toMatchObject({ kind: 'pass', closes: 'bucket' });
+    expect(chain(name, answered(429)).waits).toEqual(waits);
+    expect(chain(name, rate(0)).waits).toEqual(waits);
+  });
+
+  test('a limit that is not the bucket’s own holds this call only, a minute at least, twice', () => {
+    const { waits, last } = chain(name, answered(429, { kind: 'secondary', waitMs: 5000 }));
+    expect(waits).toEqual([60_000, 60_000]);
+    expect(last).toMatchObject({ shouldRetry: false, closes: 'call' });
+    expect(decide(name, answered(429, { kind: 'secondary', waitMs: 90_000 }))).toMatchObject({
+      notBeforeMs: 90_000,
+      closes: 'call',
+    });
+  });
+
+  test.each([
+    ['quota', 'credential'],
+    ['daily', 'bucket'],
+    ['store_state', 'store'],
+    ['too_large', null],
+    ['max_cost', null],
+  ] as const)('%s is never sent again', (reason, scope) => {
+    const breaker = scope === null ? null : { scope, forMs: 60_000 };
+    expect(decide(name, permanent(reason))).toEqual({
+      kind: 'pass',
+      shouldRetry: false,
+      closes: 'none',
+      closeMs: 0,
+      breaker,
+    });
+  });
+
+  test('what was never sent goes out again, twice, whatever the method', () => {
+    const { waits, last } = chain(name, neverSent);
+    expect(waits).toEqual([100, 200]);
+    expect(last).toMatchObject({ shouldRetry: null, closes: 'none' });
+  });
+
+  test.each([200, 201, 303, 304, 400, 401, 404, 408, 409, 422, 501])('%d is final as it is', (status) => {
+    expect(decide(name, answered(status))).toEqual({
+      kind: 'pass',
+      shouldRetry: null,
+      closes: 'none',
+      closeMs: 0,
+      breaker: null,
+    });
+  });
+
+  test('a body that is gone is never sent again', () => {
+    for (const outcome of [rate(1), rate(null), overload(), lost, answered(500)]) {
+      expect(decide(name, outcome, hour, { replayable: false })).toMatchObject({
+        kind: 'pass',
+        shouldRetry: false,
+      });
+    }
+    expect(decide(name, neverSent, hour, { replayable: false })).toMatchObject({
+      kind: 'pass',
+      shouldRetry: null,
+    });
+    expect(decide(name, rate(1500), hour, { replayable: false })).toMatchObject({
+      closes: 'bucket',
+      closeMs: 1500,
+    });
+  });
+});
+
+describe('overload', () => {
+  const expected: Record<Name, readonly number[]> = {
+    'model GET': [1000, 2000],
+    'commerce GET': [1000, 2000],
+    'generic PUT': [1000, 2000],
+    'model POST': [1000, 2000],
+    'image POST': [1000],
+    'commerce POST': [],
+    'commerce mutation': [],
+    'commerce query': [1000, 2000],
+    'keyed commerce POST': [1000, 2000],
+    'keyed mutation': [1000, 2000],
+    'generic POST': [],
+  };
+
+  test.each(names)('%s', (name) => {
+    for (const outcome of [overload(503), overload(529), answered(503), answered(529), overload(429)]) {
+      const { waits, last } = chain(name, outcome);
+      expect(waits).toEqual(expected[name]);
+      expect(last?.shouldRetry).toBe(expected[name].length === 0 ? false : null);
+    }
+  });
+
+  test('a stated wait is kept and concerns everybody, our own back-off concerns this call', () => {
+    expect(decide('model POST', overload(503, 7000))).toMatchObject({ notBeforeMs: 7000, closes: 'bucket' });
+    expect(decide('model POST', overload(503, 10))).toMatchObject({ notBeforeMs: 1000 });
+    expect(decide('model POST', overload())).toMatchObject({ closes: 'call' });
+    expect(decide('commerce POST', overload(503, 7000))).toMatchObject({
+      kind: 'pass',
+      closes: 'bucket',
+      closeMs: 7000,
+    });
+  });
+});
+
+describe('an unknown fate', () => {
+  const repeats: Record<Name, boolean> = {
+    'model GET': true,
+    'commerce GET': true,
+    'generic PUT': true,
+    'model POST': false,
+    'image POST': false,
+    'commerce POST': false,
+    'commerce mutation': false,
+    'commerce query': true,
+    'keyed commerce POST': true,
+    'keyed mutation': true,
+    'generic POST': false,
+  };
+
+  test.each(names)('%s', (name) => {
+    for (const outcome of [lost, answered(500), answered(502), answered(504)]) {
+      const { waits, last } = chain(name, outcome);
+      expect(waits).toEqual(repeats[name] ? [500] : []);
+      expect(last).toMatchObject({ shouldRetry: repeats[name] ? null : false, closes: 'none' });
+    }
+  });
+});
+
+describe('counting', () => {
+  test('each cause has its own bound', () => {
+    const first = decide('model POST', rate(100));
+    const history = first.kind === 'resend' ? first.history : {};
+    const { kind, call } = callers['model POST'];
+    const after = resend({ kind, call, outcome: overload(), attempts: 2, history, remainingMs: hour });
+    expect(after).toMatchObject({ kind: 'resend', notBeforeMs: 1000, history: { rate: 1, overload: 1 } });
+  });
+
+  test('without a history every earlier attempt counts against every bound', () => {
+    const { kind, call } = callers['model POST'];
+    const at = (attempts: number) =>
+      resend({ kind, call, outcome: overload(), attempts, remainingMs: hour }).kind;
+    expect([at(1), at(2), at(3)]).toEqual(['resend', 'resend', 'pass']);
+  });
+
+  test('repeated refusals with tiny waits slow down', () => {
+    const { waits, last } = chain('model POST', rate(1), 10);
+    expect(waits).toEqual([1, 1, 250, 500, 1000, 2000, 4000, 8000, 8000, 8000]);
+    expect(last).toBeNull();
+  });
+});
+
+test('no stated wait is undercut, no wait exceeds what is left, and what may have run is never repeated', () => {
+  const waits = fc.option(fc.nat({ max: 200_000 }));
+  const throttles: fc.Arbitrary<Throttle | null> = fc.oneof(
+    fc.constant(null),
+    waits.map((waitMs): Throttle => ({ kind: 'rate', waitMs, meter: null })),
+    waits.map((waitMs): Throttle => ({ kind: 'secondary', waitMs })),
+    waits.map((waitMs): Throttle => ({ kind: 'overload', waitMs })),
+    waits.map((waitMs): Throttle => ({ kind: 'permanent', reason: 'quota', waitMs })),
+  );
+  const outcomes = fc.oneof(
+    fc.constantFrom(neverSent, lost),
+    fc
+      .tuple(fc.integer({ min: 200, max: 599 }), throttles)
+      .map(([status, throttle]) => answered(status, throttle)),
+  );
+  fc.assert(
+    fc.property(
+      fc.constantFrom(...names),
+      outcomes,
+      fc.nat({ max: 100_000 }),
+      fc.nat({ max: 9 }),
+      (name, outcome, remainingMs, n) => {
+        const decision = resend({ ...callers[name], outcome, attempts: n + 1, remainingMs });
+        const told = outcome.kind === 'answered' ? (outcome.throttle?.waitMs ?? 0) : 0;
+        if (decision.kind === 'pass') {
+          if (decision.closes === 'bucket') expect(decision.closeMs).toBeGreaterThanOrEqual(told);
+          return;
+        }
+        expect(decision.notBeforeMs).toBeGreaterThanOrEqual(told);
+        expect(decision.notBeforeMs).toBeLessThanOrEqual(remainingMs);
+        const refused = outcome.kind === 'answered' && (outcome.status === 429 || outcome.throttle !== null);
+        const { call, kind } = callers[name];
+        const overloaded = outcome.kind === 'answered' && outcome.status >= 503 && kind === 'language-model';
+        const mayRepeat = call.idempotent || call.hasOwnIdempotency || refused || overloaded;
+        expect(mayRepeat || outcome.kind === 'never_sent').toBe(true);
+      },
+    ),
+    { numRuns: 2000 },
+  );
+});
