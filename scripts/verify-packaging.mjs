@@ -1,0 +1,34 @@
+/**
+ * `npm run verify:packaging`: everything that can be proved about image, chart and manifests without a cluster. What
+ * this machine cannot run is printed as "SKIPPED: what: why". Options: --only=chart|lifecycle|image|proxies|autoscaling.
+ */
+import { chartChecks } from './packaging/chart-checks.mjs';
+import { autoscalingChecks } from './packaging/autoscaling-checks.mjs';
+import { imageChecks } from './packaging/image-checks.mjs';
+import { lifecycleChecks } from './packaging/lifecycle-checks.mjs';
+import { proxyChecks } from './packaging/proxy-checks.mjs';
+import { finish, section } from './packaging/report.mjs';
+import { installTools } from './packaging/tools.mjs';
+
+const parts = {
+  chart: ['Chart and manifests: lint, render, strict types, rules, refusals', chartChecks],
+  lifecycle: [
+    'Releases with real helm against a stand-in API server (no cluster: nothing runs there)',
+    lifecycleChecks,
+  ],
+  autoscaling: ['Autoscaling queries on a real Prometheus', autoscalingChecks],
+  proxies: ['nginx and HAProxy in front of three gateways', proxyChecks],
+  image: ['Image: built, run read-only and without rights, as the rendered Deployment', imageChecks],
+};
+const only = process.argv
+  .find((argument) => argument.startsWith('--only='))
+  ?.slice('--only='.length)
+  .split(',');
+
+const tools = installTools();
+for (const [name, [title, run]] of Object.entries(parts)) {
+  if (only !== undefined && !only.includes(name)) continue;
+  section(title);
+  await run(tools);
+}
+process.exitCode = finish() ? 0 : 1;
