@@ -24,11 +24,12 @@ import { LearnedCosts } from './dispatch/learned-costs.ts';
 import { resend, type ResendDecision, type ResendHistory } from './dispatch/resend.policy.ts';
 import { Refusal } from './errors.ts';
 import { answerOutcome, failureRefusal, rateLimitOf, type Answered } from './journey/answer.ts';
-import { prepare, type Prepared } from './journey/prepare.ts';
-import type { Ceilings } from './limiter/ceilings.ts';
+import { ceilingOf, prepare, type Prepared } from './journey/prepare.ts';
+import type { Ceilings, CeilingState } from './limiter/ceilings.ts';
 import type { Limiter, LimiterListener } from './limiter/limiter.ts';
 import { createMemoryCeilings } from './limiter/memory-ceilings.ts';
 import { createMemoryLimiter } from './limiter/memory-limiter.ts';
+import type { CeilingsNow } from './page/observation.ts';
 import { createRouteFinder } from './target/route.ts';
 import type { CallTelemetry, ObservedBucket, Telemetry } from './telemetry/events.ts';
 import { outcomeOfAnswer, outcomeOfRefusal } from './telemetry/outcome.policy.ts';
@@ -50,6 +51,8 @@ export interface Gateway {
   reconfigure(settings: Settings): void;
   /** Refuses calls that wait and cannot leave within `budgetMs`; the others go on. */
   drain(budgetMs: number): void;
+  /** Ceilings of a workspace on an upstream, as they are now. */
+  ceilings(workspaceId: string, upstream: string): Promise<CeilingsNow>;
   /** Buckets touched by this replica, with their upstreams. */
   buckets(): readonly ObservedBucket[];
   close(): Promise<void>;
@@ -267,6 +270,15 @@ export function createGateway({ settings: first, clock, telemetry }: GatewayPart
       desk.recheckKeys();
     },
     drain: (budgetMs) => desk.drain(budgetMs),
+    async ceilings(workspaceId, upstreamName) {
+      const workspace = settings.workspaces.get(workspaceId);
+      const upstream = settings.upstreams.get(upstreamName);
+      if (workspace === undefined || upstream === undefined) return noCeilings;
+      const ceiling = ceilingOf(workspace, upstream, settings.privacy.labelKey);
+      const [perMinute, perDay] = await Promise.all([ceilings.state(ceiling), ceilings.dayState(ceiling)]);
+      const [nextSlotMs = null] = await ceilings.forecast(ceiling, [desk.waitingUnder(ceiling.key) + 1]);
+      return { perMinute: shown(perMinute), perDay: shown(perDay), nextSlotMs };
+    },
     buckets: () =>
       limiter.snapshot().map((snapshot) => ({
         upstream: upstreamOf.get(snapshot.bucket) ?? 'none',
@@ -280,6 +292,11 @@ export function createGateway({ settings: first, clock, telemetry }: GatewayPart
     },
   };
 }
+
+const noCeilings: CeilingsNow = { perMinute: null, perDay: null, nextSlotMs: null };
+
+const shown = (state: CeilingState | null): CeilingsNow['perMinute'] =>
+  state === null ? null : { limit: state.limit, remaining: state.remaining, resetMs: state.nextPlaceMs };
 
 /** What the resend policy makes of an attempt. */
 function judge(

@@ -7,11 +7,14 @@
 import type { AddressInfo } from 'node:net';
 import type { Clock, Random } from './clock.ts';
 import type { Settings } from './config/settings.ts';
+import { windowOf } from './activity/window.policy.ts';
+import { Refusal } from './errors.ts';
+import { createObservation } from './page/observation.ts';
 import { createGateway, type Gateway } from './gateway.ts';
 import { createAdminServer } from './ingress/admin-server.ts';
 import { createDataServer } from './ingress/data-server.ts';
 import { silentLog } from './telemetry/noop.ts';
-import { createTelemetry, type RunningTelemetry, type TelemetryPorts } from './telemetry/telemetry.ts';
+import type { RunningTelemetry, TelemetryPorts } from './telemetry/telemetry.ts';
 import { startTracing } from './telemetry/traces.ts';
 
 export interface ServiceParts {
@@ -44,8 +47,10 @@ export async function startService({
   destination,
   env,
 }: ServiceParts): Promise<Service> {
-  const tracing = await startTracing(env, random.hex(8), silentLog);
-  const telemetry = createTelemetry(settings, { clock, random, destination, tracing });
+  const instance = random.hex(8);
+  const tracing = await startTracing(env, instance, silentLog);
+  const observation = createObservation(settings, { clock, random, destination, tracing });
+  const { telemetry, activity, page } = observation;
   const gateway = createGateway({ settings, clock, telemetry });
   let draining = false;
   const onBug = (bug: unknown): void => telemetry.log.bug('a call met a fault of ours', bug);
@@ -55,28 +60,42 @@ export async function startService({
     clock,
     random,
     handle: gateway.handle,
-    activity: async (call) => {
-      await gateway.identify(call);
-      return {};
+    async activity(call) {
+      const { workspace } = await gateway.identify(call);
+      const windowMs = windowOf(queryOf(call.rawUrl));
+      if (windowMs === null) throw new Refusal('request_invalid', { detail: windowForm, param: 'window' });
+      return activity.ofWorkspace(workspace.id, windowMs);
     },
     credentialFields: gateway.credentialFields,
     onBug,
   });
-  telemetry.observe({ heldBytes: () => data.stats().heldBytes, buckets: gateway.buckets });
+  observation.observe({
+    heldBytes: () => data.stats().heldBytes,
+    buckets: gateway.buckets,
+    ceilings: gateway.ceilings,
+  });
   const admin = createAdminServer({
     host: settings.server.adminHost,
     port: settings.server.adminPort,
     isReady: () => !draining,
     metrics: telemetry.metrics,
-    activity: async () => ({}),
+    async activity(rawUrl) {
+      const windowMs = windowOf(queryOf(rawUrl));
+      return windowMs === null ? null : activity.ofAll(windowMs);
+    },
+    page: page.index,
+    routes: [(app) => page.addRoutes(app)],
     onBug,
   });
 
-  const close = async (): Promise<void> => {
-    await data.close();
+  const end = async (): Promise<void> => {
     await admin.close();
     await gateway.close();
-    await telemetry.close();
+    await observation.close();
+  };
+  const close = async (): Promise<void> => {
+    await data.close();
+    await end();
   };
 
   const listening = await listenOnBoth(data, admin).catch(async (failure: unknown) => {
@@ -88,7 +107,10 @@ export async function startService({
     ...listening,
     gateway,
     telemetry,
-    reconfigure: gateway.reconfigure,
+    reconfigure(next) {
+      observation.reconfigure(next);
+      gateway.reconfigure(next);
+    },
     async drain(signal) {
       draining = true;
       const { drainSeconds, drainDelaySeconds } = settings.server;
@@ -101,14 +123,17 @@ export async function startService({
         ...(signal === undefined ? {} : { signal }),
       });
       cancelRefusals();
-      await admin.close();
-      await gateway.close();
-      await telemetry.close();
+      await end();
       return cut;
     },
     close,
   };
 }
+
+const windowForm = 'window is like 90s, 15m or 1h.';
+
+/** The raw query of a request target, without `?`. */
+const queryOf = (rawUrl: string): string => rawUrl.slice(rawUrl.indexOf('?') + 1 || rawUrl.length);
 
 async function listenOnBoth(
   data: { listen(): Promise<AddressInfo> },

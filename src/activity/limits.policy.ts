@@ -3,7 +3,16 @@
  * was learned meanwhile is not in it; a bucket whose limit is only learned is left out, and so is its headroom.
  */
 import type { UpstreamSettings, WorkspaceSettings } from '../config/settings.ts';
-import type { LaneLimits } from './snapshot.ts';
+
+/** Limits of a workspace on an upstream, as configured or learned. */
+export interface LaneLimits {
+  readonly upstream: string;
+  readonly requestsPerMinute: number | null;
+  readonly requestsPerDay: number | null;
+  readonly maxWaitMs: number;
+  /** Request meter of the bucket its calls go to. Lanes with the same `group` share it. */
+  readonly bucket: { readonly group: string; readonly capacity: number; readonly perSecond: number } | null;
+}
 
 export function configuredLimits(
   workspace: WorkspaceSettings,

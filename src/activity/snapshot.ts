@@ -6,17 +6,8 @@ import type { Clock } from '../clock.ts';
 import { outcomes } from '../telemetry/outcome.policy.ts';
 import { addInto, emptyCell, read, shedReasons, waitQuantile, type Cell } from './cell.ts';
 import { headroom, type Headroom } from './headroom.policy.ts';
+import type { LaneLimits } from './limits.policy.ts';
 import type { LaneId, Recorder } from './recorder.ts';
-
-/** Limits of a workspace on an upstream, as configured or learned. */
-export interface LaneLimits {
-  readonly upstream: string;
-  readonly requestsPerMinute: number | null;
-  readonly requestsPerDay: number | null;
-  readonly maxWaitMs: number;
-  /** Request meter of the bucket its calls go to. Lanes with the same `group` share it. */
-  readonly bucket: { readonly group: string; readonly capacity: number; readonly perSecond: number } | null;
-}
 
 /** What is left under one ceiling. */
 export interface CeilingState {

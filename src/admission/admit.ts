@@ -14,12 +14,6 @@ import type { BucketKey, Grant, Lesson, Limiter, LimiterListener, Settlement } f
 import { edgeOf } from './shed.policy.ts';
 import type { Entry, Lease, Ticket } from './ticket.ts';
 
-/** A caller that waits, as the gauges see it. */
-export interface Waiting {
-  readonly upstream: string;
-  readonly sinceMs: number;
-}
-
 export interface Desk {
   /** Enters a call into its lane, or refuses it at once. */
   enter(entry: Entry): Promise<Ticket>;
@@ -27,8 +21,8 @@ export interface Desk {
   recheckKeys(): void;
   /** Refuses (`draining`) waiting calls that are not expected to leave within `budgetMs`. */
   drain(budgetMs: number): void;
-  /** Calls that wait in this process now. */
-  waiting(): readonly Waiting[];
+  /** Calls that wait in this process now under one ceiling. */
+  waitingUnder(ceilingKey: string): number;
   readonly listener: LimiterListener;
 }
 
@@ -353,10 +347,7 @@ export function createDesk(dependencies: {
       }
     },
 
-    waiting: () =>
-      [...holders.values()]
-        .filter((holder) => holder.waiter !== null)
-        .map((holder) => ({ upstream: holder.entry.upstream, sinceMs: holder.enteredAt })),
+    waitingUnder: (ceilingKey) => queued.get(ceilingKey) ?? 0,
   };
 
   /** A newcomer that must wait is told at once when the ceiling has no place for it in time. */

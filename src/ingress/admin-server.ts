@@ -23,8 +23,8 @@ export interface AdminServerOptions {
   readonly metrics: (
     format: MetricsFormat,
   ) => Promise<{ readonly contentType: string; readonly body: string }>;
-  /** Every workspace, by label, as a JSON value. */
-  readonly activity: () => Promise<unknown>;
+  /** Every workspace, by label, as a JSON value; `null` when the query cannot be read. */
+  readonly activity: (rawUrl: string) => Promise<unknown>;
   /** The live page; absent = a short text. */
   readonly page?: (request: Request, response: Response) => void;
   /** Further routes, added before the catch-all. */
@@ -80,8 +80,10 @@ const buildApp = (options: AdminServerOptions): Express => {
     // Bytes, so that Express leaves the type as the renderer spells it.
     response.set('Content-Type', contentType).set('Vary', 'Accept').send(Buffer.from(body));
   });
-  app.get('/activity', async (_request, response) => {
-    response.json(await options.activity());
+  app.get('/activity', async (request, response) => {
+    const activity = await options.activity(request.url);
+    if (activity === null) response.status(400).type('text').send('window is like 90s, 15m or 1h\n');
+    else response.json(activity);
   });
   app.get('/', options.page ?? defaultPage);
   for (const add of options.routes ?? []) add(app);

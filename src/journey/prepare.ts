@@ -12,8 +12,10 @@ import { preferredWaitSeconds, urgencyOf, waitOf } from '../admission/shed.polic
 import type { Entry } from '../admission/ticket.ts';
 import type { AuthenticatedCaller } from '../auth/authenticate.ts';
 import type { Call, CallBody, Costs, Route } from '../call.ts';
+import type { UpstreamSettings, WorkspaceSettings } from '../config/settings.ts';
 import { describeCall, type CallDescription } from '../dispatch/estimate.policy.ts';
 import type { LearnedCosts } from '../dispatch/learned-costs.ts';
+import type { CeilingRef } from '../limiter/ceilings.ts';
 import { digest } from '../telemetry/labels.ts';
 
 /** Longest life of a lease without renewal, milliseconds: a dead replica's lane goes on after this. */
@@ -69,7 +71,7 @@ export function prepare({ call, caller, route, body, learned, labelKey }: Prepar
       costs: knownCosts(description, learned, bucket),
       leaseMs,
     },
-    ceiling: { key: name('ceiling', upstream.name, workspace.id), ...ceilingLimits(workspace, upstream) },
+    ceiling: ceilingOf(workspace, upstream, labelKey),
     upstream: upstream.name,
     maxWaitMs: waitOf(
       {
@@ -83,6 +85,16 @@ export function prepare({ call, caller, route, body, learned, labelKey }: Prepar
   const joinKey = joinKeyOf(call, route, body, fields, (kind, ...rest) => name(kind, workspace.id, ...rest));
   return { call, caller, route, body, description, entry, joinKey };
 }
+
+/** The ceiling of a workspace on an upstream. */
+export const ceilingOf = (
+  workspace: WorkspaceSettings,
+  upstream: UpstreamSettings,
+  labelKey: string,
+): CeilingRef => ({
+  key: digest(labelKey, 'ceiling', upstream.name, workspace.id),
+  ...ceilingLimits(workspace, upstream),
+});
 
 /**
  * What the call takes from each meter. A GraphQL document that was asked before costs what it cost then; a call counts

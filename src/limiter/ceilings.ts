@@ -41,7 +41,9 @@ export interface Ceilings {
   giveBack(ceiling: CeilingRef, place: Place): Promise<void>;
   /** Milliseconds until the k-th call from now finds a place, for each k of `positions` (1 = the next). */
   forecast(ceiling: CeilingRef, positions: readonly number[]): Promise<readonly number[]>;
-  /** Reads without taking. */
+  /** The minute ceiling, read without taking; `null` without one. */
   state(ceiling: CeilingRef): Promise<CeilingState | null>;
+  /** The day ceiling; `nextPlaceMs` is the time to the end of its window. */
+  dayState(ceiling: CeilingRef): Promise<CeilingState | null>;
   close(): Promise<void>;
 }

@@ -76,6 +76,15 @@ export function createMemoryCeilings(clock: Clock): Ceilings {
     },
 
     state: read,
+    async dayState(ceiling) {
+      if (ceiling.perDay === null) return null;
+      const seen = await dayLimiter(ceiling.perDay).get(ceiling.key);
+      return {
+        limit: ceiling.perDay,
+        remaining: Math.max(0, ceiling.perDay - (seen?.consumedPoints ?? 0)),
+        nextPlaceMs: seen?.msBeforeNext ?? 0,
+      };
+    },
     async close() {},
   };
 }
