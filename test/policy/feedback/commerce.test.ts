@@ -125,6 +125,14 @@ describe('GraphQL cost', () => {
     expect(graphql(whole.slice(-8192)).meters).toEqual(graphql(whole).meters);
   });
 
+  test('braces and quotes inside strings do not end the object', () => {
+    const whole = JSON.stringify({ extensions: { cost: { note: 'a \\" } {', ...cost(900).cost } } });
+    expect(costFromTail(whole.slice(5)).meters).toHaveLength(1);
+    expect(
+      costFromTail(JSON.stringify({ x: { cost: { note: 'say "}', ...cost(900).cost } } }).slice(5)).meters,
+    ).toHaveLength(1);
+  });
+
   test.each(['', '"cost":', '"cost":{', '"cost":{"throttleStatus":{}}', '"cost"'.repeat(5000)])(
     'a broken end %.20p teaches nothing',
     (text) => {

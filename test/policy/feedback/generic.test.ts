@@ -37,6 +37,7 @@ describe('refusals of an upstream of unknown make', () => {
     const fields = { 'ratelimit-policy': '"a";q=10;w=60', ratelimit: '"a";r=0;t=12' };
     expect(learn(429, fields).throttle?.waitMs).toBe(12_000);
     expect(learn(429, { ...fields, 'retry-after': '20' }).throttle?.waitMs).toBe(20_000);
+    expect(learn(429, { ...fields, ratelimit: '"a";r=5;t=12' }).throttle?.waitMs).toBeNull();
   });
 });
 

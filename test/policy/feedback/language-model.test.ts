@@ -67,6 +67,11 @@ describe('limits in fields', () => {
     expect(learn(200, fields).meters).toMatchObject([{ meter: 'requests', windowMs: 10_000 }]);
   });
 
+  test('a reset that contradicts remaining is not believed', () => {
+    const fields = { ...quota('tokens', 5000, 0, '0'), 'x-ratelimit-renewalperiod-tokens': '60' };
+    expect(learn(429, fields).meters).toMatchObject([{ level: { lowest: 4999, highest: 5000 } }]);
+  });
+
   test('of two limits for one meter the tighter one is reported', () => {
     const fields = {
       ...quota('tokens', 30_000, 29_000, '2s'),
@@ -180,6 +185,16 @@ describe('the wait', () => {
     expect(learn(429, trap).throttle).toMatchObject({ waitMs: 60_000 });
     const text = { error: { code: '429', message: 'Please retry after 17 seconds. More.' } };
     expect(learn(429, trap, text).throttle).toMatchObject({ waitMs: 17_000 });
+  });
+
+  test('a spent day names no wait, whatever the answer states beside it', () => {
+    const details = [{ violations: [{ quotaId: 'GenerateRequestsPerDay' }] }, { retryDelay: '31s' }];
+    const error = { code: 429, status: 'RESOURCE_EXHAUSTED', details };
+    expect(learn(429, { 'retry-after': '31' }, { error }).throttle).toEqual({
+      kind: 'permanent',
+      reason: 'daily',
+      waitMs: null,
+    });
   });
 
   test('the older sentence is understood', () => {
