@@ -37,7 +37,17 @@ export const systemClock: Clock = {
   },
 };
 
+/** Asking the system for a few bytes costs a microsecond each time; this many are drawn at once. */
+const poolBytes = 4096;
+let pool = Buffer.alloc(0);
+
 export const systemRandom: Random = {
   next: () => Math.random(),
-  hex: (bytes) => randomBytes(bytes).toString('hex'),
+  hex(bytes) {
+    if (bytes > poolBytes) return randomBytes(bytes).toString('hex');
+    if (pool.length < bytes) pool = randomBytes(poolBytes);
+    const hex = pool.toString('hex', 0, bytes);
+    pool = pool.subarray(bytes);
+    return hex;
+  },
 };

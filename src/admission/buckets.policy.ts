@@ -31,13 +31,21 @@ export function bucketParts(
 
 /** Stated limits as meters. Language-model buckets probe first: their level is unknown until an answer tells it. */
 export function bucketSetting(upstream: UpstreamSettings): BucketSetting {
-  const { limits } = upstream;
-  return {
-    meters: upstream.kind === 'commerce' ? commerceMeters(upstream) : windowMeters(upstream),
-    learn: limits.learn,
-    probe: upstream.kind === 'generic' ? 0 : limits.probe,
-  };
+  let setting = settings.get(upstream);
+  if (setting === undefined) {
+    const { limits } = upstream;
+    setting = {
+      meters: upstream.kind === 'commerce' ? commerceMeters(upstream) : windowMeters(upstream),
+      learn: limits.learn,
+      probe: upstream.kind === 'generic' ? 0 : limits.probe,
+    };
+    settings.set(upstream, setting);
+  }
+  return setting;
 }
+
+/** Settings are frozen, so what follows from them is worked out once. */
+const settings = new WeakMap<UpstreamSettings, BucketSetting>();
 
 function windowMeters({ limits }: UpstreamSettings): MeterSetting[] {
   const stated: [MeterSetting['meter'], number | null, number][] = [

@@ -2,7 +2,7 @@
  * Turns the final result of a call's attempts into what its client gets: the upstream's answer, cleaned, or a refusal.
  * Owns: which refusal a broken exchange becomes. Refuses to own: resending, writing.
  */
-import type { AdmissionRecord, Outcome, RateLimitState, Route } from '../call.ts';
+import type { AdmissionRecord, Call, Outcome, RateLimitState, Route } from '../call.ts';
 import type { AttemptResult } from '../dispatch/attempt.ts';
 import { returningFields } from '../dispatch/returning.policy.ts';
 import type { TransportError } from '../dispatch/transport-error.ts';
@@ -40,25 +40,30 @@ export function rateLimitOf(state: CeilingState | null): RateLimitState | null {
 export interface AnswerInput {
   readonly answered: Answered;
   readonly route: Route;
-  readonly form: 'proxy' | 'via' | 'activity';
+  readonly call: Pick<Call, 'form' | 'rawFields'>;
   readonly record: AdmissionRecord;
   readonly rateLimit: RateLimitState | null;
   readonly shouldRetry: boolean | null;
-  /** `/via/…` form of an absolute URL of the same upstream, or `null`. */
+  /** `/via/…` path that stands for the origin of a URL of the same upstream, or `null`. */
   readonly viaPrefix: (url: URL) => string | null;
   readonly onEnd: Outcome['onEnd'];
 }
 
 export function answerOutcome(input: AnswerInput): Outcome {
-  const { answered, route, form, record, rateLimit, shouldRetry, viaPrefix, onEnd } = input;
+  const { answered, route, call, record, rateLimit, shouldRetry, viaPrefix, onEnd } = input;
   const { status, rawFields } = answered.head;
+  const own = call.form === 'via' ? ownOrigin(call.rawFields) : '';
+  const baseFor = (url: URL): string | null => {
+    const prefix = viaPrefix(url);
+    return prefix === null ? null : own + prefix;
+  };
   return {
     status,
     fields: returningFields({
       rawFields,
       status,
       addsRateLimit: rateLimit !== null,
-      via: form === 'via' ? { origin: route.origin, baseFor: viaPrefix } : null,
+      via: call.form === 'via' ? { origin: route.origin, baseFor } : null,
     }),
     body: answered.body,
     record,
@@ -66,4 +71,22 @@ export function answerOutcome(input: AnswerInput): Outcome {
     shouldRetry,
     onEnd,
   };
+}
+
+/**
+ * Origin under which the client reached us, for links that it will follow: many clients parse a link as an absolute
+ * URL only. Empty when the client named no host (HTTP/1.0); a path is all we can say then. It comes from the client
+ * and goes back to nobody else.
+ */
+function ownOrigin(rawFields: readonly string[]): string {
+  let host = '';
+  let scheme = 'http';
+  for (let at = 0; at + 1 < rawFields.length; at += 2) {
+    const name = (rawFields[at] ?? '').toLowerCase();
+    const value = (rawFields[at + 1] ?? '').trim();
+    if (name === 'host' && host === '') host = value;
+    // A chain of proxies appends; the first one saw the client.
+    if (name === 'x-forwarded-proto' && /^https\s*(?:,|$)/i.test(value)) scheme = 'https';
+  }
+  return /^[a-z0-9.:[\]_-]+$/i.test(host) ? `${scheme}://${host}` : '';
 }

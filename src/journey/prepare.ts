@@ -17,6 +17,7 @@ import { describeCall, type CallDescription } from '../dispatch/estimate.policy.
 import type { LearnedCosts } from '../dispatch/learned-costs.ts';
 import type { CeilingRef } from '../limiter/ceilings.ts';
 import { digest } from '../telemetry/labels.ts';
+import { LRUCache } from 'lru-cache';
 
 /** Longest life of a lease without renewal, milliseconds: a dead replica's lane goes on after this. */
 const leaseMs = 15_000;
@@ -51,7 +52,7 @@ export function prepare({ call, caller, route, body, learned, labelKey }: Prepar
     contentType: fields.get('content-type') ?? null,
     body: body.bytes,
   });
-  const name = (purpose: string, ...parts: string[]): string => digest(labelKey, purpose, ...parts);
+  const name = (purpose: string, ...parts: string[]): string => nameOf(labelKey, purpose, parts);
   const credential = route.credential?.value ?? broughtCredential(call, caller);
   const parts = bucketParts(upstream, { credential, host: route.host, model: description.model });
   const bucket = name('bucket', parts.upstream, parts.credential, parts.host, parts.model);
@@ -82,8 +83,20 @@ export function prepare({ call, caller, route, body, learned, labelKey }: Prepar
     ),
     stillValid: caller.stillValid,
   };
-  const joinKey = joinKeyOf(call, route, body, fields, (kind, ...rest) => name(kind, workspace.id, ...rest));
+  const joinKey = joinKeyOf(call, route, body, fields, (kind, ...rest) =>
+    digest(labelKey, kind, workspace.id, ...rest),
+  );
   return { call, caller, route, body, description, entry, joinKey };
+}
+
+/** Names made lately: the same few workspaces and buckets come again with every call. */
+const names = new LRUCache<string, string>({ max: 20_000 });
+
+function nameOf(labelKey: string, purpose: string, parts: readonly string[]): string {
+  const known = JSON.stringify([labelKey, purpose, parts]);
+  let name = names.get(known);
+  if (name === undefined) names.set(known, (name = digest(labelKey, purpose, ...parts)));
+  return name;
 }
 
 /** The ceiling of a workspace on an upstream. */
@@ -92,7 +105,7 @@ export const ceilingOf = (
   upstream: UpstreamSettings,
   labelKey: string,
 ): CeilingRef => ({
-  key: digest(labelKey, 'ceiling', upstream.name, workspace.id),
+  key: nameOf(labelKey, 'ceiling', [upstream.name, workspace.id]),
   ...ceilingLimits(workspace, upstream),
 });
 

@@ -1,0 +1,148 @@
+/**
+ * What Sluice costs per call, next to the same libraries used plainly. Three processes: an upstream that answers 1 KB of
+ * JSON, the proxy under test, this load generator (64 connections, closed loop). Prints CPU of the proxy per call and
+ * calls per second; runs are interleaved, the median of three counts. Absolute figures belong to the machine, the ratio
+ * is what carries over.
+ */
+import { spawn, type ChildProcess } from 'node:child_process';
+import { mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
+import http from 'node:http';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { createInterface } from 'node:readline';
+import { createKey } from '../src/cli/keys.ts';
+
+const callsPerRun = Number(process.env['CALLS'] ?? 20_000);
+const connections = Number(process.env['CONNECTIONS'] ?? 64);
+const folder = mkdtempSync(join(tmpdir(), 'sluice-bench-'));
+
+const upstreamSource = `
+import http from 'node:http';
+const body = JSON.stringify({ data: 'x'.repeat(1000) });
+const server = http.createServer((request, response) => {
+  request.resume();
+  response.writeHead(200, { 'content-type': 'application/json', 'content-length': body.length });
+  response.end(body);
+});
+server.keepAliveTimeout = 60000;
+server.listen(0, '127.0.0.1', () => console.log(JSON.stringify({ port: server.address().port })));`;
+
+const plainSource = `
+import express from 'express';
+import http from 'node:http';
+import { createProxyMiddleware } from 'http-proxy-middleware';
+const app = express();
+const agent = new http.Agent({ keepAlive: true, maxSockets: 512 });
+app.use('/proxy', createProxyMiddleware({
+  target: 'http://127.0.0.1:1', agent, changeOrigin: true,
+  router: (request) => new URL(request.query.target).origin,
+  pathRewrite: (_path, request) => { const url = new URL(request.query.target); return url.pathname + url.search; },
+}));
+const server = app.listen(0, '127.0.0.1', () => console.log(JSON.stringify({ port: server.address().port })));`;
+
+interface Started {
+  readonly child: ChildProcess;
+  readonly port: number;
+}
+
+async function start(args: readonly string[]): Promise<Started> {
+  const child = spawn(process.execPath, args, { stdio: ['ignore', 'pipe', 'inherit'], cwd: process.cwd() });
+  for await (const line of createInterface({ input: child.stdout })) {
+    const told = JSON.parse(line) as { port?: number };
+    if (typeof told.port === 'number') {
+      child.stdout.resume();
+      return { child, port: told.port };
+    }
+  }
+  throw new Error(`${args.join(' ')} ended before it listened`);
+}
+
+/** CPU milliseconds a process has used, from /proc (clock ticks of 10 ms). */
+function cpuMs(pid: number): number {
+  const fields = readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ')[1]?.split(' ') ?? [];
+  return (Number(fields[11]) + Number(fields[12])) * 10;
+}
+
+async function load(
+  port: number,
+  path: string,
+  headers: Record<string, string>,
+  calls: number,
+): Promise<number> {
+  const agent = new http.Agent({ keepAlive: true, maxSockets: connections });
+  let left = calls;
+  let failed = 0;
+  const one = (): Promise<void> =>
+    new Promise((resolve) => {
+      http
+        .get({ host: '127.0.0.1', port, path, headers, agent }, (response) => {
+          if (response.statusCode !== 200) failed += 1;
+          response.resume().once('end', resolve);
+        })
+        .once('error', () => {
+          failed += 1;
+          resolve();
+        });
+    });
+  const startedAt = performance.now();
+  const worker = async (): Promise<void> => {
+    while (left > 0) {
+      left -= 1;
+      await one();
+    }
+  };
+  await Promise.all(Array.from({ length: connections }, worker));
+  agent.destroy();
+  if (failed > 0) throw new Error(`${failed} of ${calls} calls failed`);
+  return performance.now() - startedAt;
+}
+
+writeFileSync(join(folder, 'upstream.mjs'), upstreamSource);
+writeFileSync('bench/.plain.tmp.mjs', plainSource);
+const upstream = await start([join(folder, 'upstream.mjs')]);
+const { key, hash } = createKey();
+const config = join(folder, 'sluice.yaml');
+writeFileSync(
+  config,
+  `server: { host: 127.0.0.1, adminHost: 127.0.0.1, port: 0, adminPort: 0 }
+log: { level: info, sampleSuccesses: 0 }
+upstreams:
+  api: { kind: ${process.env['KIND'] ?? 'generic'}, origins: ["http://127.0.0.1:${upstream.port}"], allowPrivateAddresses: true, limits: { requestsPerMinute: 100000000, requestsPerDay: none } }
+workspaces:
+  bench: { keys: ["${hash}"] }
+`,
+);
+const sluice = await start(['src/main.ts', 'serve', '--config', config]);
+const plain = await start(['bench/.plain.tmp.mjs']);
+const path = `/proxy?target=${encodeURIComponent(`http://127.0.0.1:${upstream.port}/v1/things?a=b`)}`;
+const proxies = [
+  { name: 'express + http-proxy-middleware, plain', ...plain },
+  { name: 'sluice (auth, ceiling, bucket, metrics)', ...sluice },
+];
+const results = new Map<string, { cpu: number[]; rate: number[] }>();
+try {
+  for (const { port } of proxies) await load(port, path, { authorization: `Bearer ${key}` }, callsPerRun / 2);
+  for (let run = 0; run < 3; run += 1) {
+    for (const { name, port, child } of proxies) {
+      const before = cpuMs(child.pid ?? 0);
+      const ms = await load(port, path, { authorization: `Bearer ${key}` }, callsPerRun);
+      const seen = results.get(name) ?? { cpu: [], rate: [] };
+      seen.cpu.push(((cpuMs(child.pid ?? 0) - before) * 1000) / callsPerRun);
+      seen.rate.push((callsPerRun * 1000) / ms);
+      results.set(name, seen);
+    }
+  }
+} finally {
+  for (const { child } of [upstream, sluice, plain]) child.kill('SIGKILL');
+}
+const median = (values: number[]): number => values.toSorted((a, b) => a - b)[1] ?? NaN;
+console.log(
+  `${callsPerRun} calls per run, ${connections} connections, median of 3 interleaved runs, Node ${process.versions.node}`,
+);
+for (const [name, { cpu, rate }] of results) {
+  console.log(
+    `  ${name.padEnd(44)} ${median(cpu).toFixed(0).padStart(5)} µs CPU per call  ${median(rate).toFixed(0).padStart(6)} calls/s`,
+  );
+}
+const [a, b] = [...results.values()].map(({ cpu }) => median(cpu));
+if (a !== undefined && b !== undefined) console.log(`  ratio ${(b / a).toFixed(2)}`);
