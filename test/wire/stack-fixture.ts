@@ -1,0 +1,167 @@
+/**
+ * The whole gateway between a client and an upstream that both speak bytes, and the oracle that every hostile case is
+ * held to: no fault of ours in the log, and nothing left behind in admission or memory.
+ */
+import { startGateway } from '../support/gateway.ts';
+import type { GatewayOptions, TestGateway } from '../support/gateway.ts';
+import { connectRaw, readAnswers } from '../support/raw-client.ts';
+import type { RawAnswer } from '../support/raw-client.ts';
+import { rawUpstream } from '../support/raw-upstream.ts';
+import type { RawUpstream, Script } from '../support/raw-upstream.ts';
+
+export interface Stack {
+  readonly gateway: TestGateway;
+  readonly upstream: RawUpstream;
+  /** Data port. */
+  readonly port: number;
+  /** API key of the workspace `acme`. */
+  readonly key: string;
+  /** `/proxy?target=` for a path of the upstream. */
+  proxy(path: string): string;
+  /** Head of a request with Host and key; `more` are further field lines, each with its CRLF. */
+  head(method: string, path: string, more?: string): string;
+  /** Sends one request on its own connection and waits until the connection is over or one answer is whole. */
+  exchange(bytes: string | readonly (string | Buffer)[], method?: string): Promise<Ended>;
+  /** Field values of `/metrics`, by series. */
+  metric(name: string): Promise<number>;
+  close(): Promise<void>;
+}
+
+/** What came back on one connection. */
+export interface Ended {
+  readonly answers: readonly RawAnswer[];
+  /** Bytes behind the last whole answer: of a body that was cut. */
+  readonly rest: Buffer;
+  /** True when the connection was over, false when it stayed open behind a whole answer. */
+  readonly closed: boolean;
+}
+
+export interface StackOptions {
+  readonly kind?: 'generic' | 'commerce' | 'language-model';
+  /** Further keys of the upstream, each line indented by four blanks. */
+  readonly more?: string;
+  readonly timeouts?: string;
+  readonly server?: string;
+  readonly workspaces?: GatewayOptions['workspaces'];
+  /** Field and value injected; default `authorization: Bearer injected-credential`. `null` = the client brings its own. */
+  readonly credential?: string | null;
+}
+
+/** Limits short enough for a test, long enough for a loaded machine. */
+const shortTimeouts = '{ connectSeconds: 2, headSeconds: 0.3, idleSeconds: 0.3, totalSeconds: 3 }';
+
+export const injected = 'Bearer injected-credential';
+
+/** Starts both sides. The upstream's name is `up`. */
+export async function startStack(script: Script, options: StackOptions = {}): Promise<Stack> {
+  const upstream = await rawUpstream(script);
+  const { credential = `{ header: authorization, value: "${injected}" }` } = options;
+  const gateway = await startGateway({
+    upstreams: [
+      '  up:',
+      `    kind: ${options.kind ?? 'generic'}`,
+      `    origins: ["${upstream.origin}"]`,
+      '    allowPrivateAddresses: true',
+      `    timeouts: ${options.timeouts ?? shortTimeouts}`,
+      ...(credential === null ? [] : [`    credential: ${credential}`]),
+      options.more ?? '',
+    ].join('\n'),
+    ...(options.server === undefined ? {} : { server: options.server }),
+    ...(options.workspaces === undefined ? {} : { workspaces: options.workspaces }),
+  });
+  const port = gateway.service.dataAddress.port;
+  const key = gateway.keys['acme'] ?? '';
+  return {
+    gateway,
+    upstream,
+    port,
+    key,
+    proxy: (path) => `/proxy?target=${encodeURIComponent(upstream.origin + path)}`,
+    head: (method, path, more = '') =>
+      `${method} ${path} HTTP/1.1\r\nHost: sluice.test\r\nAuthorization: Bearer ${key}\r\n${more}\r\n`,
+    exchange: (bytes, method = 'GET') =>
+      exchangeOn(port, typeof bytes === 'string' ? [bytes] : bytes, method),
+    metric: async (name) => sumOf(await metricsPage(gateway.adminUrl), name),
+    async close() {
+      await gateway.close();
+      await upstream.close();
+    },
+  };
+}
+
+async function exchangeOn(port: number, parts: readonly (string | Buffer)[], method: string): Promise<Ended> {
+  const client = await connectRaw(port);
+  for (const part of parts) {
+    await client.send(typeof part === 'string' ? Buffer.from(part, 'latin1') : part);
+    if (parts.length > 1) await turn();
+  }
+  const whole = (): boolean =>
+    readAnswers(client.received(), [method]).answers.some(({ status }) => status >= 200);
+  const over = await Promise.race([
+    client.until(whole).then(
+      () => false,
+      () => true,
+    ),
+    client.closed.then(() => true),
+  ]);
+  const closed = over || client.socket.destroyed;
+  const { answers, rest } = readAnswers(client.received(), [method], closed);
+  client.socket.destroy();
+  return { answers, rest, closed };
+}
+
+/** One turn of the event loop, so that the other side sees what was written so far. */
+export const turn = (): Promise<void> => new Promise((resolve) => setImmediate(resolve));
+
+export async function metricsPage(adminUrl: string, accept = 'text/plain'): Promise<string> {
+  const answer = await fetch(`${adminUrl}/metrics`, { headers: { accept } });
+  return answer.text();
+}
+
+/** Sum over all series of a metric. */
+export function sumOf(page: string, name: string): number {
+  let sum = 0;
+  for (const line of page.split('\n')) {
+    if (line.startsWith(`${name} `) || line.startsWith(`${name}{`)) sum += Number(line.split(' ').at(-1));
+  }
+  return sum;
+}
+
+/** Everything that admission or memory still holds, by name; empty when nothing is left behind. */
+async function held({ gateway }: Stack): Promise<Record<string, number>> {
+  const page = await metricsPage(gateway.adminUrl);
+  const counts: Record<string, number> = {};
+  for (const name of ['sluice_queue_depth', 'sluice_in_flight', 'sluice_queue_bytes'])
+    counts[name] = sumOf(page, name);
+  counts['bucket waiting'] = 0;
+  counts['leases'] = 0;
+  for (const { snapshot } of gateway.service.gateway.buckets()) {
+    counts['bucket waiting'] += snapshot.waiting;
+    counts['leases'] += snapshot.inFlight;
+  }
+  return Object.fromEntries(Object.entries(counts).filter(([, count]) => count !== 0));
+}
+
+/**
+ * Resolves with what is still held once nothing is, or with what is left after `withinMs` (a test then compares it to
+ * `{}` and shows the leak).
+ */
+export async function leftBehind(stack: Stack, withinMs = 5_000): Promise<Record<string, number>> {
+  const end = performance.now() + withinMs;
+  for (;;) {
+    const left = await held(stack);
+    if (Object.keys(left).length === 0 || performance.now() > end) return left;
+    await new Promise((resolve) => setTimeout(resolve, 20));
+  }
+}
+
+/** Log lines that tell of a fault of our own. */
+export const faults = ({ gateway }: Stack): string[] =>
+  gateway.logs.filter((line) => line.includes('"level":"error"'));
+
+/** Everything the upstream received, over all its connections. */
+export const receivedBy = ({ upstream }: Stack): string =>
+  upstream.connections.map((connection) => connection.received()).join('\n');
+
+/** How many requests an upstream saw, by request line. */
+export const requestLines = (text: string): string[] => text.match(/^[A-Z]+ \S+ HTTP\/1\.1(?=\r?$)/gm) ?? [];

@@ -1,0 +1,227 @@
+/**
+ * Ten inputs, each of which ends the process, leaks a secret or loses the framing of a plain stack of Node, Express
+ * and http-proxy-middleware, sent through the whole gateway. The oracle is the same for all of them: one well-framed
+ * answer or a closed connection, the next connection served, at most one framed request upstream with no secret of
+ * ours in it, and nothing left behind. Two of them have their tests where they act: address checks over https (F) in
+ * `egress-addresses`, repeated commands of the Redis client (I) with the limiter.
+ */
+import { afterEach, describe, expect, test } from '@jest/globals';
+import { connectRaw } from '../support/raw-client.ts';
+import { answering } from '../support/raw-upstream.ts';
+import type { Script } from '../support/raw-upstream.ts';
+import { upstreamRequests } from './stack-oracle.ts';
+import { faults, injected, leftBehind, receivedBy, startStack } from './stack-fixture.ts';
+import type { Stack, StackOptions } from './stack-fixture.ts';
+
+const ok = 'HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok';
+const stacks: Stack[] = [];
+
+const opened = async (script: Script = answering(ok), options: StackOptions = {}): Promise<Stack> => {
+  const stack = await startStack(script, options);
+  stacks.push(stack);
+  return stack;
+};
+
+/** What must hold after every input: the gateway serves on, holds nothing, logged no fault and showed no key. */
+const expectUnharmed = async (stack: Stack): Promise<void> => {
+  const next = await stack.exchange(stack.head('GET', '/activity'));
+  expect(next.answers.map(({ status }) => status)).toEqual([200]);
+  expect(await leftBehind(stack)).toEqual({});
+  expect(faults(stack)).toEqual([]);
+  expect(receivedBy(stack)).not.toContain(stack.key);
+};
+
+afterEach(async () => {
+  for (const stack of stacks.splice(0)) await stack.close();
+});
+
+describe('A: a Trailer field on a GET', () => {
+  test.each(['Trailer: X\r\n', 'Trailer: \r\n', 'trailer: content-length\r\nTE: trailers\r\n'])(
+    'goes no further: %j',
+    async (field) => {
+      const stack = await opened();
+      for (const method of ['GET', 'DELETE', 'POST']) {
+        const { answers } = await stack.exchange(stack.head(method, stack.proxy('/a'), field));
+        expect(answers.map(({ status }) => status)).toEqual([200]);
+      }
+      expect(receivedBy(stack).toLowerCase()).not.toMatch(/\r\n(?:trailer|te):/);
+      await expectUnharmed(stack);
+    },
+  );
+});
+
+describe('B: Expect: 100-continue', () => {
+  test.each(['GET', 'POST'])('on %s leaves the API key here and brings the credential', async (method) => {
+    const stack = await opened();
+    const body = method === 'POST' ? 'Content-Length: 3\r\n' : '';
+    const client = await connectRaw(stack.port);
+    await client.send(stack.head(method, stack.proxy('/b'), `${body}Expect: 100-continue\r\n`));
+    if (method === 'POST') {
+      await client.until((text) => text.startsWith('HTTP/1.1 100 '));
+      await client.send('abc');
+    }
+    const answers = await client.answers(method === 'POST' ? 2 : 1);
+    expect(answers.at(-1)?.status).toBe(200);
+    client.socket.destroy();
+    expect(receivedBy(stack)).toContain(injected);
+    expect(receivedBy(stack).toLowerCase()).not.toContain('expect:');
+    await expectUnharmed(stack);
+  });
+});
+
+describe('C: answers that Node refuses to write', () => {
+  const heads: readonly (readonly [string, string, number])[] = [
+    ...['000', '001', '042', '099', '600', '999'].map(
+      (status) => [`status ${status}`, `HTTP/1.1 ${status} Odd\r\nContent-Length: 2\r\n\r\nok`, 502] as const,
+    ),
+    ['control bytes in the reason', 'HTTP/1.1 200 a\x01\x7f\tb\r\nContent-Length: 2\r\n\r\nok', 200],
+    ['high bytes in the reason', 'HTTP/1.1 200 \xe9\xff\r\nContent-Length: 2\r\n\r\nok', 200],
+    ['Trailer beside a length', 'HTTP/1.1 200 OK\r\nTrailer: X\r\nContent-Length: 2\r\n\r\nok', 200],
+  ];
+  test.each(heads)('%s', async (_name, answer, expected) => {
+    const stack = await opened(answering(answer));
+    const { answers } = await stack.exchange(stack.head('POST', stack.proxy('/c'), 'Content-Length: 0\r\n'));
+    const [only] = answers;
+    // Node's parser gives up on some reasons itself: both ends are well framed.
+    expect([expected, 502]).toContain(only?.status);
+    expect(answers).toHaveLength(1);
+    expect(only?.field('trailer')).toBeUndefined();
+    expect(upstreamRequests(receivedBy(stack)).map(({ line }) => line)).toEqual(['POST /c HTTP/1.1']);
+    await expectUnharmed(stack);
+  });
+});
+
+describe('D: an unasked 101', () => {
+  test.each(['GET', 'POST'])('ends %s with 502 and releases its lease', async (method) => {
+    const switching = 'HTTP/1.1 101 Switching\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\n';
+    const stack = await opened(answering(switching), { kind: 'commerce' });
+    const { answers } = await stack.exchange(
+      stack.head(method, stack.proxy('/d'), method === 'POST' ? 'Content-Length: 0\r\n' : ''),
+    );
+    expect(answers.map((answer) => [answer.status, answer.field('sluice-error')])).toEqual([
+      [502, 'upstream_invalid'],
+    ]);
+    await stack.upstream.allClosed();
+    // The fate of the POST is not known: its serialized lane stays taken until the lease expires.
+    if (method === 'GET') await expectUnharmed(stack);
+  });
+});
+
+describe('E: 204 with a body', () => {
+  test.each([
+    'HTTP/1.1 204 No Content\r\nContent-Length: 5\r\n\r\nhello',
+    'HTTP/1.1 204 No Content\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n',
+    'HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\n\r\nhello',
+    'HTTP/1.1 205 Reset\r\nContent-Length: 5\r\n\r\nhello',
+  ])('leaves the client connection in step: %j', async (answer) => {
+    const stack = await opened(answering(answer));
+    const client = await connectRaw(stack.port);
+    await client.send(stack.head('GET', stack.proxy('/e')));
+    const [first] = await client.answers(1);
+    expect([204, 205, 304]).toContain(first?.status);
+    expect(first?.body).toHaveLength(0);
+    await client.send(stack.head('GET', '/nowhere'));
+    const [, second] = await client.answers(2);
+    expect(second?.status).toBe(404);
+    expect(client.received().toString('latin1')).not.toContain('hello');
+    client.socket.destroy();
+    await expectUnharmed(stack);
+  });
+});
+
+describe('G: framing fields named away', () => {
+  test.each([
+    'Connection: content-length\r\n',
+    'Connection: transfer-encoding\r\n',
+    'Connection: close, content-length, authorization\r\n',
+    'Connection: Host\r\n',
+    'Connection: sluice-key\r\n',
+  ])('%j is refused before anything goes upstream', async (field) => {
+    const stack = await opened();
+    for (const method of ['GET', 'HEAD', 'DELETE', 'OPTIONS', 'POST']) {
+      const smuggled = 'GET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n';
+      const length = `Content-Length: ${smuggled.length}\r\n`;
+      const { answers, closed } = await stack.exchange(
+        stack.head(method, stack.proxy('/g'), length + field) + smuggled,
+        method,
+      );
+      expect(answers.map(({ status }) => status)).toEqual([400]);
+      expect(answers[0]?.field('connection')).toBe('close');
+      expect(closed || answers.length === 1).toBe(true);
+    }
+    expect(upstreamRequests(receivedBy(stack))).toEqual([]);
+    await expectUnharmed(stack);
+  });
+
+  test.each(['GET', 'HEAD', 'DELETE', 'OPTIONS'])(
+    'a body on %s goes upstream framed, once',
+    async (method) => {
+      const stack = await opened((connection) => {
+        void connection.requests(1).then(() => {
+          connection.send(method === 'HEAD' ? 'HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n' : ok);
+        });
+      });
+      const body = 'GET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n';
+      for (const framed of [
+        `Content-Length: ${body.length}\r\n\r\n${body}`,
+        `Transfer-Encoding: chunked\r\n\r\n${body.length.toString(16)}\r\n${body}\r\n0\r\n\r\n`,
+      ]) {
+        const head = stack.head(method, stack.proxy('/g')).slice(0, -2);
+        const { answers } = await stack.exchange(head + framed + stack.head('GET', '/nowhere'), method);
+        expect(answers[0]?.status).toBe(200);
+        for (const connection of stack.upstream.connections) connection.socket.destroy();
+        await stack.upstream.allClosed();
+      }
+      const seen = stack.upstream.connections.flatMap((each) => upstreamRequests(each.received()));
+      expect(seen.map(({ line, body: sent }) => [line, sent])).toEqual([
+        [`${method} /g HTTP/1.1`, body],
+        [`${method} /g HTTP/1.1`, body],
+      ]);
+      await expectUnharmed(stack);
+    },
+  );
+});
+
+describe('H: more fields than the parser keeps', () => {
+  test.each(['GET', 'HEAD', 'POST', 'DELETE', 'OPTIONS'])(
+    '%s with 1,001 fields is refused',
+    async (method) => {
+      const stack = await opened();
+      const many = Array.from({ length: 1_001 }, (_, n) => `a${n}:\r\n`).join('');
+      const { answers, closed } = await stack.exchange(
+        stack.head(method, stack.proxy('/h'), `${many}Content-Length: 5\r\n`) + 'hello',
+        method,
+      );
+      expect(answers.map(({ status }) => status)).toEqual([431]);
+      expect(closed || answers.length === 1).toBe(true);
+      expect(upstreamRequests(receivedBy(stack))).toEqual([]);
+      await expectUnharmed(stack);
+    },
+  );
+
+  test('an answer with more fields than the parser keeps is not passed on', async () => {
+    const many = Array.from({ length: 1_200 }, (_, n) => `a${n}: x\r\n`).join('');
+    const stack = await opened(answering(`HTTP/1.1 200 OK\r\n${many}Content-Length: 2\r\n\r\nok`));
+    const { answers } = await stack.exchange(stack.head('GET', stack.proxy('/h')));
+    expect(answers.map((answer) => answer.field('sluice-error'))).toEqual(['upstream_invalid']);
+    await expectUnharmed(stack);
+  });
+});
+
+describe('J: error answers', () => {
+  test('say nothing of the target, its query or the upstream', async () => {
+    const stack = await opened((connection) => {
+      connection.socket.destroy();
+    });
+    const { answers } = await stack.exchange(
+      stack.head('POST', stack.proxy('/secret-path?token=secret-query'), 'Content-Length: 0\r\n'),
+    );
+    const [answer] = answers;
+    expect(answer?.status).toBe(502);
+    const text = JSON.stringify(answer?.fields) + (answer?.body.toString('latin1') ?? '');
+    expect(text).not.toContain('secret');
+    expect(text).not.toContain(String(stack.upstream.port));
+    expect(text).not.toContain('ECONN');
+    await expectUnharmed(stack);
+  });
+});
