@@ -163,6 +163,8 @@ export type AnswerEnd = 'complete' | 'client_gone' | 'upstream_cut';
 /** What a call came to: the answer that goes to the client. Made by the gateway, written by `ingress/respond.ts`. */
 export interface Outcome {
   readonly status: number;
+  /** The upstream refused the call for want of quota (also in a 200, as GraphQL does). */
+  readonly throttled: boolean;
   /** The upstream's fields after cleaning, name and value alternating; repeats kept. */
   readonly fields: readonly string[];
   /** Read by whoever writes the answer, and destroyed by it when the client leaves. `null` = no body. */

@@ -14,7 +14,7 @@ import type { Lease, Ticket } from './admission/ticket.ts';
 import { authenticate, injectedFields, type AuthenticatedCaller } from './auth/authenticate.ts';
 import { FailedAttempts } from './auth/failed-attempts.ts';
 import { Keyring } from './auth/keyring.ts';
-import type { AdmissionRecord, Call, Outcome } from './call.ts';
+import type { AdmissionRecord, Call, Feedback, Outcome } from './call.ts';
 import type { Clock } from './clock.ts';
 import type { Settings } from './config/settings.ts';
 import type { AttemptResult } from './dispatch/attempt.ts';
@@ -26,7 +26,7 @@ import { Refusal } from './errors.ts';
 import { answerOutcome, failureRefusal, rateLimitOf, type Answered } from './journey/answer.ts';
 import { ceilingOf, prepare, type Prepared } from './journey/prepare.ts';
 import type { Ceilings, CeilingState } from './limiter/ceilings.ts';
-import type { Limiter, LimiterListener } from './limiter/limiter.ts';
+import type { Lesson, Limiter, LimiterListener, Settlement } from './limiter/limiter.ts';
 import { createMemoryCeilings } from './limiter/memory-ceilings.ts';
 import { createMemoryLimiter } from './limiter/memory-limiter.ts';
 import type { CeilingsNow } from './page/observation.ts';
@@ -60,6 +60,9 @@ export interface Gateway {
 
 /** Keys of waiting calls are looked at again this often, so that an expired one is refused in time. Milliseconds. */
 const recheckMs = 5_000;
+
+/** How long a throttle inside a stream that names no time closes its bucket, milliseconds. */
+const lateThrottleMs = 1_000;
 
 /** Names of buckets kept for the gauges. */
 const maxBucketNames = 10_000;
@@ -198,7 +201,8 @@ export function createGateway({ settings: first, clock, telemetry }: GatewayPart
 
   /**
    * The answer is final. An uncapped lane's lease ends with the answer's head; a capped lane's with the last byte the
-   * upstream sends, however slowly the client reads.
+   * upstream sends, however slowly the client reads; that of an event stream, which may yet turn into a throttle, with
+   * the answer.
    */
   const passOn = (
     { call, route, entry }: Prepared,
@@ -214,13 +218,16 @@ export function createGateway({ settings: first, clock, telemetry }: GatewayPart
     } else if (!Buffer.isBuffer(body) && entry.admission.maxInFlight !== null) {
       lease.learn(answered.lesson());
       body = readAhead(body, done);
+    } else if (answered.onLateThrottle !== null) {
+      lease.learn(answered.lesson());
+      answered.onLateThrottle((told) => lease.settle(...lateThrottle(told, answered)));
     } else {
       lease.settle({ kind: 'succeeded', spent: spentOf(answered) }, answered.lesson());
     }
     return answerOutcome({
       answered: { ...answered, body },
       route,
-      form: call.form,
+      call,
       record,
       rateLimit: rateLimitOf(lease.ceiling),
       shouldRetry,
@@ -234,7 +241,7 @@ export function createGateway({ settings: first, clock, telemetry }: GatewayPart
     onEnd: (how) => {
       outcome.onEnd(how);
       followed.ended({
-        outcome: how === 'client_gone' ? how : outcomeOfAnswer(outcome.status, false),
+        outcome: how === 'client_gone' ? how : outcomeOfAnswer(outcome.status, outcome.throttled),
         status: outcome.status,
         code: null,
         admission: outcome.record,
@@ -339,6 +346,13 @@ function reAdmit(
 function spentOf(answered: Answered): { readonly cost: number } | null {
   const { actualCost } = answered.late() ?? answered.feedback;
   return actualCost === undefined || actualCost === null ? null : { cost: actualCost };
+}
+
+/** A stream that turned into a throttle closes the bucket for everybody; its own client has seen the event. */
+function lateThrottle(told: Feedback, answered: Answered): [Settlement, Lesson] {
+  const closeMs = told.throttle?.waitMs ?? lateThrottleMs;
+  const lesson = { ...answered.lesson(), feedback: told };
+  return [{ kind: 'throttled', closeMs, requeue: false, sleepMs: 0 }, lesson];
 }
 
 function tellFailure(call: Call, followed: CallTelemetry, failure: unknown): void {

@@ -14,6 +14,7 @@ import { learnFrom, type AnswerFacts } from './feedback/learn-from.policy.ts';
 import { costFromTail } from './feedback/commerce-graphql.policy.ts';
 import { decoded, peek, withTail } from './inspect.ts';
 import type { Turn } from './send-order.ts';
+import { watchEvents } from './stream-watch.ts';
 import { TransportError, type Transport, type TransportAttempt } from './transport.ts';
 
 /** Bytes of an answer that are read for learning at most. */
@@ -42,6 +43,8 @@ export type AttemptResult =
       readonly lesson: () => Lesson;
       /** Final charge, told once the body has ended (large GraphQL answers); `null` = nothing to correct. */
       readonly late: () => Feedback | null;
+      /** An event stream, which can still turn into a throttle; calls back if it does. `null` = it cannot. */
+      readonly onLateThrottle: ((listener: (feedback: Feedback) => void) => void) | null;
     }
   | {
       readonly kind: 'failed';
@@ -77,6 +80,7 @@ export async function attempt(
       feedback: read.feedback,
       lesson,
       late: () => late,
+      onLateThrottle: read.onLateThrottle ?? null,
     };
   } catch (error) {
     if (error instanceof TransportError) return { kind: 'failed', error };
@@ -86,17 +90,28 @@ export async function attempt(
   }
 }
 
+interface ReadAnswer {
+  readonly body: Buffer | Readable;
+  readonly feedback: Feedback;
+  readonly onLateThrottle?: (listener: (feedback: Feedback) => void) => void;
+}
+
 async function readForLearning(
   head: AnswerHead,
   body: Readable,
   facts: AttemptFacts,
   clock: Clock,
   onLate: (feedback: Feedback) => void,
-): Promise<{ readonly body: Buffer | Readable; readonly feedback: Feedback }> {
+): Promise<ReadAnswer> {
   const fields = fieldMap(head.rawFields);
   const judge = (text: string | null): Feedback =>
     learnFrom(facts.kind, answerFacts(head, fields, facts, text, clock));
   const isGraphql = facts.callClass === 'graphql';
+  if (head.status < 400 && facts.kind === 'language-model' && isEventStream(fields)) {
+    let listener = (_feedback: Feedback): void => {};
+    const watched = watchEvents(body, (told) => listener(told));
+    return { body: watched, feedback: judge(null), onLateThrottle: (given) => (listener = given) };
+  }
   if (head.status < 400 && !isGraphql) return { body, feedback: judge(null) };
   const encoding = fields.get('content-encoding') ?? '';
   const maxMs = head.status < 400 ? answerPeekMs : refusalPeekMs;
@@ -107,6 +122,10 @@ async function readForLearning(
   const tailed = withTail(peeked.body, encoding, (tail) => onLate(costFromTail(tail)));
   return { body: tailed, feedback };
 }
+
+/** Uncompressed server-sent events. */
+const isEventStream = (fields: ReadonlyMap<string, string>): boolean =>
+  (fields.get('content-type') ?? '').startsWith('text/event-stream') && !fields.has('content-encoding');
 
 function answerFacts(
   head: AnswerHead,

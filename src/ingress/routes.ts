@@ -21,6 +21,7 @@ export interface RouteHandlers {
 
 const jsonOutcome = (value: unknown): Outcome => ({
   status: 200,
+  throttled: false,
   fields: ['Content-Type', 'application/json', 'Cache-Control', 'no-store'],
   body: Buffer.from(JSON.stringify(value)),
   record: { waitedMs: 0, attempts: 0, absorbed: 0 },

@@ -59,6 +59,7 @@ export function answerOutcome(input: AnswerInput): Outcome {
   };
   return {
     status,
+    throttled: answered.feedback.throttle !== null,
     fields: returningFields({
       rawFields,
       status,

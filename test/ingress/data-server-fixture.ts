@@ -25,6 +25,7 @@ export const serverSettings: ServerSettings = {
 /** An outcome with nothing special about it. */
 export const outcomeOf = (more: Partial<Outcome> = {}): Outcome => ({
   status: 200,
+  throttled: false,
   fields: ['Content-Type', 'text/plain'],
   body: Buffer.from('fine'),
   record: { waitedMs: 0, attempts: 1, absorbed: 0 },
