@@ -37,7 +37,7 @@ export interface Live {
 
 export function createLive(): Live {
   const all = new Map<string, LiveUpstream>();
-  const lanes = new Map<string, LaneLive>();
+  const lanes = new Map<string, { waiting: number; inFlight: number }>();
   /** Upstream names have no blank, so that the pair is unambiguous. */
   const laneName = (workspaceId: string, upstream: string): string => `${upstream} ${workspaceId}`;
   let shown: readonly { readonly name: string; readonly kind: UpstreamKind }[] = [];
@@ -52,11 +52,11 @@ export function createLive(): Live {
     of,
     lane(workspaceId, upstream, change) {
       const name = laneName(workspaceId, upstream);
-      const before = lanes.get(name) ?? { waiting: 0, inFlight: 0 };
-      const waiting = before.waiting + (change.waiting ?? 0);
-      const inFlight = before.inFlight + (change.inFlight ?? 0);
-      if (waiting === 0 && inFlight === 0) lanes.delete(name);
-      else lanes.set(name, { waiting, inFlight });
+      let lane = lanes.get(name);
+      if (lane === undefined) lanes.set(name, (lane = { waiting: 0, inFlight: 0 }));
+      lane.waiting += change.waiting ?? 0;
+      lane.inFlight += change.inFlight ?? 0;
+      if (lane.waiting === 0 && lane.inFlight === 0) lanes.delete(name);
     },
     readLane: (workspaceId, upstream) =>
       lanes.get(laneName(workspaceId, upstream)) ?? { waiting: 0, inFlight: 0 },

@@ -30,6 +30,7 @@ import { LRUCache } from 'lru-cache';
 import type { AdmissionRecord, Call, Throttle } from '../call.ts';
 import type { UpstreamSettings } from '../config/settings.ts';
 import type { CallEnd } from './events.ts';
+import { isSampled, type Sampling } from './sampling.policy.ts';
 import type { CallSpans, Tracing } from './spans.ts';
 
 const knownMethods = new Set(['GET', 'HEAD', 'POST', 'PUT', 'PATCH', 'DELETE', 'OPTIONS', 'QUERY']);
@@ -39,13 +40,28 @@ const routes: Record<Call['form'], string> = {
   activity: '/activity',
 };
 
-/** Spans made with the registered tracer provider. `close` ends the SDK behind it. */
-export function otelTracing(close: () => Promise<void>, tracer: Tracer = trace.getTracer('sluice')): Tracing {
+export interface OtelOptions {
+  readonly sampling: Sampling;
+  /** Uniform in [0, 1): draws the calls that are traced. */
+  readonly draw: () => number;
+  /** Ends the SDK behind the tracer. */
+  readonly close: () => Promise<void>;
+}
+
+/** Spans made with the registered tracer provider. */
+export function otelTracing({ sampling, draw, close }: OtelOptions): Tracing {
+  const tracer = trace.getTracer('sluice');
   /** The last attempt sent from a lane: what the next call of that lane waited for. */
   const lastSent = new LRUCache<string, SpanContext>({ max: 2_000 });
   return {
     close,
     begin(call) {
+      const parent = parentOf(call.rawFields);
+      const decided = parent && {
+        traceId: parent.traceId,
+        sampled: parent.traceFlags === TraceFlags.SAMPLED,
+      };
+      if (!isSampled(sampling, decided, draw)) return parent === null ? null : unsampled(parent);
       const known = knownMethods.has(call.method);
       const method = known ? call.method : '_OTHER';
       const route = routes[call.form];
@@ -59,38 +75,36 @@ export function otelTracing(close: () => Promise<void>, tracer: Tracer = trace.g
             'sluice.request_id': call.id,
           },
         },
-        parentOf(call.rawFields),
+        parent === null ? ROOT_CONTEXT : trace.setSpanContext(ROOT_CONTEXT, parent),
       );
-      if (!span.isRecording()) return unsampled(span);
       return new RecordedCall(tracer, span, method, lastSent);
     },
   };
 }
 
-/** Context of the caller's span, from one well-formed W3C `traceparent`; anything else starts a new trace. */
-export function parentOf(rawFields: readonly string[]): Context {
+/** The caller's span, from one well-formed W3C `traceparent`; `null` starts a new trace. */
+export function parentOf(rawFields: readonly string[]): SpanContext | null {
   let found: string | null = null;
   for (let i = 0; i + 1 < rawFields.length; i += 2) {
-    if (rawFields[i]?.toLowerCase() !== 'traceparent') continue;
-    if (found !== null) return ROOT_CONTEXT;
+    const name = rawFields[i];
+    if (name?.length !== 11 || name.toLowerCase() !== 'traceparent') continue;
+    if (found !== null) return null;
     found = rawFields[i + 1] ?? '';
   }
+  if (found === null) return null;
   const match =
-    /^(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(-.*)?$/.exec(
-      found ?? '',
-    );
+    /^(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(-.*)?$/.exec(found);
   const [, version, traceId, spanId, flags, rest] = match ?? [];
-  if (traceId === undefined || spanId === undefined || flags === undefined) return ROOT_CONTEXT;
-  if (version === '00' && rest !== undefined) return ROOT_CONTEXT;
-  const traceFlags = Number.parseInt(flags, 16) & TraceFlags.SAMPLED;
-  return trace.setSpanContext(ROOT_CONTEXT, { traceId, spanId, traceFlags, isRemote: true });
+  if (traceId === undefined || spanId === undefined || flags === undefined) return null;
+  if (version === '00' && rest !== undefined) return null;
+  return { traceId, spanId, traceFlags: Number.parseInt(flags, 16) & TraceFlags.SAMPLED, isRemote: true };
 }
 
 const w3c = ({ traceId, spanId, traceFlags }: SpanContext): string =>
   `00-${traceId}-${spanId}-${traceFlags.toString(16).padStart(2, '0')}`;
 
-/** A call that the sampler left out: it only hands its (unsampled) context on. */
-function unsampled(span: Span): CallSpans {
+/** A call of a trace that is not recorded here: it only hands its caller's context on, as not sampled. */
+function unsampled(parent: SpanContext): CallSpans {
   const nothing = (): void => {};
   return {
     traceId: null,
@@ -100,7 +114,7 @@ function unsampled(span: Span): CallSpans {
     waiting: nothing,
     left: nothing,
     sent: nothing,
-    traceparent: () => w3c(span.spanContext()),
+    traceparent: () => w3c({ ...parent, traceFlags: TraceFlags.NONE }),
     answered: nothing,
     attemptFailed: nothing,
     landed: nothing,

@@ -28,7 +28,8 @@ export interface CallSpans {
 
 /** Starts the spans of calls; closed once when the process drains. */
 export interface Tracing {
-  begin(call: Call): CallSpans;
+  /** `null`: the call is not traced. */
+  begin(call: Call): CallSpans | null;
   /** Exports what is buffered and stops. */
   close(): Promise<void>;
 }

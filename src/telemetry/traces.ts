@@ -6,6 +6,8 @@
  * localhost: both are avoided by importing it only here, only then. Nothing is instrumented automatically, because that
  * records target URLs and script arguments and would hand the caller's `baggage` to the upstream.
  */
+import { systemRandom, type Random } from '../clock.ts';
+import { samplingOf } from './sampling.policy.ts';
 import type { Tracing } from './spans.ts';
 import type { Log } from './events.ts';
 
@@ -42,10 +44,15 @@ export function resourceAttributes(text: string | undefined): Record<string, str
 
 /**
  * Starts the SDK when `env` configures an exporter, else gives `null` and loads nothing. The SDK reads the other
- * standard variables (endpoint, protocol, headers, sampler, batching) from the process's environment itself.
+ * standard variables (endpoint, protocol, headers, batching) from the process's environment itself.
  * `instanceId` names this replica in `service.instance.id`.
  */
-export async function startTracing(env: Environment, instanceId: string, log: Log): Promise<Tracing | null> {
+export async function startTracing(
+  env: Environment,
+  instanceId: string,
+  log: Log,
+  random: Random = systemRandom,
+): Promise<Tracing | null> {
   if (!tracingConfigured(env)) return null;
   const [{ NodeSDK }, { otelTracing }] = await Promise.all([
     import('@opentelemetry/sdk-node'),
@@ -60,6 +67,8 @@ export async function startTracing(env: Environment, instanceId: string, log: Lo
   const sdk = new NodeSDK({
     // The SDK's own detectors would add host names and the command line.
     resourceDetectors: [{ detect: () => ({ attributes }) }],
+    // Decided before a span is made: see sampling.policy.ts. 2 = record and sample.
+    sampler: { shouldSample: () => ({ decision: 2 }), toString: () => 'decided by Sluice' },
     textMapPropagator: null,
     instrumentations: [],
     metricReaders: [],
@@ -67,11 +76,15 @@ export async function startTracing(env: Environment, instanceId: string, log: Lo
   });
   sdk.start();
   log.info('traces are exported', { service: attributes['service.name'] });
-  return otelTracing(async () => {
-    try {
-      await sdk.shutdown();
-    } catch (cause) {
-      log.bug('the last traces could not be exported', cause);
-    }
+  return otelTracing({
+    sampling: samplingOf(env['OTEL_TRACES_SAMPLER'], env['OTEL_TRACES_SAMPLER_ARG']),
+    draw: () => random.next(),
+    async close() {
+      try {
+        await sdk.shutdown();
+      } catch (cause) {
+        log.bug('the last traces could not be exported', cause);
+      }
+    },
   });
 }

@@ -1,6 +1,7 @@
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals';
 import { trace, TraceFlags } from '@opentelemetry/api';
-import { parentOf } from '../../src/telemetry/otel-spans.ts';
+import { otelTracing, parentOf } from '../../src/telemetry/otel-spans.ts';
+import { isSampled, samplingOf } from '../../src/telemetry/sampling.policy.ts';
 import { resourceAttributes, startTracing, tracingConfigured } from '../../src/telemetry/traces.ts';
 import { silentLog } from '../../src/telemetry/noop.ts';
 import { workspaceLabel } from '../../src/telemetry/labels.ts';
@@ -160,13 +161,52 @@ describe('tracing', () => {
     ['00-4BF92F3577B34DA6A3CE929D0E0E4736-00f067aa0ba902b7-01', false],
     ['', false],
   ])('reads traceparent %p as W3C says', (value, valid) => {
-    expect(trace.getSpanContext(parentOf(['Traceparent', value])) !== undefined).toBe(valid);
+    expect(parentOf(['Traceparent', value]) !== null).toBe(valid);
   });
 
   test('keeps only the sampled flag, and trusts no traceparent when there are two', () => {
     const flags = '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-fe';
-    expect(trace.getSpanContext(parentOf(['traceparent', flags]))?.traceFlags).toBe(TraceFlags.NONE);
-    expect(trace.getSpanContext(parentOf(['traceparent', caller, 'traceparent', caller]))).toBeUndefined();
+    expect(parentOf(['traceparent', flags])?.traceFlags).toBe(TraceFlags.NONE);
+    expect(parentOf(['traceparent', caller, 'traceparent', caller])).toBeNull();
+  });
+
+  test.each([
+    [undefined, undefined, { parent: true, ratio: 1 }],
+    ['always_off', undefined, { parent: false, ratio: 0 }],
+    ['parentbased_traceidratio', '0.01', { parent: true, ratio: 0.01 }],
+    ['traceidratio', '7', { parent: false, ratio: 1 }],
+    ['unheard_of', '0.1', { parent: true, ratio: 1 }],
+  ])('reads the sampler %p with %p', (name, argument, expected) => {
+    expect(samplingOf(name, argument)).toEqual(expected);
+  });
+
+  test('samples a share of new traces, follows its caller where it may, and all services agree on one trace', () => {
+    const tenth = samplingOf('parentbased_traceidratio', '0.1');
+    expect(isSampled(tenth, null, () => 0.09)).toBe(true);
+    expect(isSampled(tenth, null, () => 0.11)).toBe(false);
+    const parent = { traceId: `${'a'.repeat(18)}f${'0'.repeat(13)}`, sampled: false };
+    const never = () => expect(true).toBe(false) as never;
+    expect(isSampled(tenth, parent, never)).toBe(false);
+    expect(isSampled(tenth, { ...parent, sampled: true }, never)).toBe(true);
+    const own = samplingOf('traceidratio', '0.1');
+    expect(isSampled(own, parent, never)).toBe(true);
+    expect(isSampled(own, { ...parent, traceId: `${'f'.repeat(18)}${'0'.repeat(14)}` }, never)).toBe(false);
+  });
+
+  test('hands an unsampled trace on as unsampled, and makes nothing for a call that is left out', async () => {
+    const tracing = otelTracing({
+      sampling: samplingOf('parentbased_always_off', undefined),
+      draw: () => 0,
+      close: () => Promise.resolve(),
+    });
+    const given = driven({ tracing });
+    expect(tracing.begin(callAt(given.clock))).toBeNull();
+    const call = given.telemetry.begin(
+      callAt(given.clock, { rawFields: ['traceparent', `${caller.slice(0, -2)}00`] }),
+    );
+    call.sent();
+    expect([call.traceId, call.traceparent()]).toEqual([null, `${caller.slice(0, -2)}00`]);
+    await tracing.close();
   });
 
   test('reads resource attributes as the specification writes them', () => {

@@ -1,0 +1,261 @@
+/**
+ * A real Prometheus scrapes real replicas under load: every query of every panel, and every series that an alert reads,
+ * must return data. Redis is used when there is one; without it the queries that only Redis feeds are SKIPPED, loudly.
+ */
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { createServer, type AddressInfo } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { parse } from 'yaml';
+import { createKey } from '../../src/cli/keys.ts';
+import { systemClock, systemRandom } from '../../src/clock.ts';
+import { parseSettings } from '../../src/config/load.ts';
+import { startService, type Service } from '../../src/service.ts';
+import { createCommerceSimulator } from '../../src/simulators/commerce.ts';
+import { createLanguageModelSimulator } from '../../src/simulators/language-model.ts';
+import { dashboards } from '../grafana/dashboards.ts';
+import type { Report } from './report.ts';
+import { available, end, pause, run, start } from './tools.ts';
+
+const rules = new URL('../../grafana/rules/', import.meta.url).pathname;
+const workspaces = ['canary-alpha', 'canary-beta'];
+/** Load before the queries: longer than the 15 s that a rate looks back. */
+const loadMs = 30_000;
+
+export async function verifyPanels(report: Report): Promise<void> {
+  if (!available('prometheus'))
+    return report.skipped('panels and alerts over a real Prometheus', 'no prometheus');
+  const folder = mkdtempSync(join(tmpdir(), 'sluice-observability-'));
+  const redisPort = await freePort();
+  const redis = available('redis-server')
+    ? start('redis-server', [
+        '--port',
+        String(redisPort),
+        '--save',
+        '',
+        '--bind',
+        '127.0.0.1',
+        '--dir',
+        folder,
+      ])
+    : null;
+  if (redis === null) report.skipped('Redis panels', 'no redis-server');
+  const model = createLanguageModelSimulator({ models: { 'gpt-4o': { rpm: 240, tpm: 1_000_000 } } });
+  const shop = createCommerceSimulator();
+  const [{ url: modelUrl }, { url: shopUrl }] = [await model.listen(0), await shop.listen(0)];
+  const keys = workspaces.map(() => createKey());
+  const yaml = configuration({
+    modelUrl,
+    shopUrl,
+    hashes: keys.map(({ hash }) => hash),
+    redisPort: redis && redisPort,
+  });
+  const services: Service[] = [];
+  const port = await freePort();
+  const logs: string[] = [];
+  let prometheus = null;
+  try {
+    await pause(500);
+    for (let n = 0; n < 2; n++) services.push(await replica(yaml, logs));
+    writeFileSync(join(folder, 'prometheus.yaml'), scrapes(services));
+    prometheus = start('prometheus', [
+      `--config.file=${join(folder, 'prometheus.yaml')}`,
+      `--storage.tsdb.path=${join(folder, 'data')}`,
+      `--web.listen-address=127.0.0.1:${port}`,
+      '--log.level=error',
+    ]);
+    await load(
+      services,
+      keys.map(({ key }) => key),
+    );
+    const ask = asker(`http://127.0.0.1:${port}`);
+    const modes = await ask('sum by (mode) (sluice_limiter_mode) > 0');
+    const mode = modes[0]?.metric['mode'] ?? 'unknown';
+    report.check('both replicas are scraped', (await ask('count(up == 1)'))[0]?.value[1] === '2');
+    await verifyQueries(report, ask, mode);
+    await verifyOpenMetrics(report, services[0]);
+    const text = await (await fetch(`${adminOf(services[0])}/metrics`)).text();
+    const lint = run('promtool', ['check', 'metrics'], { input: text });
+    report.check(
+      'promtool check metrics on a replica under load',
+      lint.status === 0 && lint.output === '',
+      lint.output,
+    );
+    const told = `${text}\n${await (await fetch(`${adminOf(services[0])}/activity`)).text()}\n${logs.join('\n')}`;
+    report.check(
+      'no canary in metrics, activity and logs of that load',
+      logs.length > 0 && !/canary|slc_|sk-sim|shpat/.test(told),
+    );
+  } finally {
+    if (prometheus !== null) await end(prometheus);
+    for (const service of services) await service.close();
+    if (redis !== null) await end(redis);
+    await model.close();
+    await shop.close();
+    rmSync(folder, { recursive: true, force: true });
+  }
+}
+
+interface Series {
+  readonly metric: Record<string, string>;
+  readonly value: readonly [number, string];
+}
+type Ask = (query: string) => Promise<readonly Series[]>;
+
+function asker(base: string): Ask {
+  return async (query) => {
+    const answer = await fetch(`${base}/api/v1/query?query=${encodeURIComponent(query)}`);
+    const { status, data, error } = (await answer.json()) as {
+      status: string;
+      data?: { result: Series[] };
+      error?: string;
+    };
+    if (status !== 'success') throw new Error(`${query}: ${error}`);
+    return data?.result ?? [];
+  };
+}
+
+async function verifyQueries(report: Report, ask: Ask, mode: string): Promise<void> {
+  const onlyWithRedis = (query: string): boolean =>
+    query.includes('sluice_redis_command_seconds') && mode !== 'redis';
+  let asked = 0;
+  for (const [name, builder] of Object.entries(dashboards)) {
+    for (const panel of builder.build().panels ?? []) {
+      for (const target of ('targets' in panel ? panel.targets : undefined) ?? []) {
+        const expr = String((target as { expr?: string }).expr);
+        for (const upstream of expr.includes('$upstream') ? ['openai', 'shop'] : ['']) {
+          const query = expr.replaceAll('$__rate_interval', '15s').replaceAll('$upstream', upstream);
+          const what = `${name}, ${panel.title}${upstream === '' ? '' : ` (${upstream})`}: ${query}`;
+          asked += 1;
+          if (onlyWithRedis(query)) report.skipped(what, `the limiter mode is ${mode}`);
+          else {
+            const found = await ask(query).catch((error: Error) => error.message);
+            const good =
+              typeof found !== 'string' && found.some(({ value }) => Number.isFinite(Number(value[1])));
+            report.check(
+              what,
+              good,
+              typeof found === 'string' ? found : `${found.length} series, no finite value`,
+            );
+          }
+        }
+      }
+    }
+  }
+  report.check('there were panels to ask for', asked > 30);
+  for (const { alert, expr } of alerts()) {
+    // An alert that is silent returns nothing: what must return data is every series that it reads.
+    for (const [selector] of expr.matchAll(/sluice[_:][a-zA-Z0-9_:]+(\{[^}]*\})?/g)) {
+      if (/_day/.test(selector) && !(await ask(selector)).length) {
+        report.check(`${alert} reads ${selector}`, false, 'no series');
+        continue;
+      }
+      report.check(`${alert} reads ${selector}`, (await ask(selector)).length > 0, 'no series');
+    }
+    await ask(expr);
+  }
+}
+
+function alerts(): readonly { alert: string; expr: string }[] {
+  const text = readFileSync(join(rules, 'sluice.alerts.yaml'), 'utf8');
+  return (parse(text) as { groups: { rules: { alert: string; expr: string }[] }[] }).groups.flatMap(
+    (g) => g.rules,
+  );
+}
+
+/** The form that Prometheus itself asks for must be complete. */
+async function verifyOpenMetrics(report: Report, service: Service | undefined): Promise<void> {
+  const accept = 'application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5';
+  const answer = await fetch(`${adminOf(service)}/metrics`, { headers: { accept } });
+  const body = await answer.text();
+  const type = answer.headers.get('content-type') ?? '';
+  report.check(
+    'OpenMetrics on request',
+    type.startsWith('application/openmetrics-text') && body.endsWith('# EOF\n'),
+    type,
+  );
+}
+
+const adminOf = (service: Service | undefined): string => `http://127.0.0.1:${service?.adminAddress.port}`;
+
+async function replica(yaml: string, logs: string[]): Promise<Service> {
+  return startService({
+    settings: parseSettings(yaml, { path: 'the verification', env: {} }),
+    clock: systemClock,
+    random: systemRandom,
+    destination: { write: (line) => void logs.push(line) },
+    env: {},
+  });
+}
+
+function configuration(given: {
+  readonly modelUrl: string;
+  readonly shopUrl: string;
+  readonly hashes: readonly string[];
+  readonly redisPort: number | null;
+}): string {
+  const redis = given.redisPort === null ? '' : `redis: { url: "redis://127.0.0.1:${given.redisPort}" }\n`;
+  const own = workspaces.map(
+    (name, i) => `  ${name}: { keys: [{ hash: "${given.hashes[i]}" }], upstreams: [openai, shop] }`,
+  );
+  return `
+server: { host: 127.0.0.1, adminHost: 127.0.0.1, port: 0, adminPort: 0 }
+privacy: { labelKey: "a label key of the verification" }
+${redis}upstreams:
+  openai:
+    kind: language-model
+    origins: ["${given.modelUrl}"]
+    allowPrivateAddresses: true
+    credential: { header: authorization, value: "Bearer sk-sim" }
+    limits: { requestsPerMinute: 900, requestsPerDay: 100000, tokensPerMinute: 2000000 }
+  shop:
+    kind: commerce
+    origins: ["${given.shopUrl}"]
+    allowPrivateAddresses: true
+    credential: { header: x-shopify-access-token, value: "shpat_sim" }
+    limits: { requestsPerMinute: 600 }
+workspaces:
+${own.join('\n')}
+`;
+}
+
+const scrapes = (services: readonly Service[]): string => `
+global: { scrape_interval: 1s, evaluation_interval: 2s }
+rule_files: ["${rules}sluice.rules.yaml", "${rules}sluice.alerts.yaml"]
+scrape_configs:
+  - job_name: sluice
+    static_configs:
+      - targets: [${services.map(({ adminAddress }) => `"127.0.0.1:${adminAddress.port}"`).join(', ')}]
+`;
+
+/** Bursts to both upstreams through both replicas; more than the model's quota, some with little patience. */
+async function load(services: readonly Service[], keys: readonly string[]): Promise<void> {
+  const until = systemClock.monotonic() + loadMs;
+  const calls: Promise<unknown>[] = [];
+  for (let n = 0; systemClock.monotonic() < until; n++) {
+    const base = `http://127.0.0.1:${services[n % services.length]?.dataAddress.port}`;
+    const headers = {
+      authorization: `Bearer ${keys[n % 3 === 0 ? 1 : 0]}`,
+      'content-type': 'application/json',
+    };
+    const hurried = n % 5 === 0 ? { prefer: 'wait=1' } : { prefer: 'wait=20' };
+    const body = JSON.stringify({ model: 'gpt-4o', messages: [{ role: 'user', content: `canary ${n}` }] });
+    const send = (path: string, more: RequestInit = {}): void => {
+      const asked = fetch(`${base}${path}`, { headers: { ...headers, ...hurried }, ...more });
+      calls.push(asked.then((answer) => answer.text()).catch(() => ''));
+    };
+    send('/via/openai/v1/chat/completions', { method: 'POST', body });
+    if (n % 2 === 0) send(`/via/shop/admin/api/2026-10/orders.json?limit=1&canary=${n}`);
+    await pause(60);
+  }
+  // What still waits is answered by the end of its wait; the queries want it waiting.
+  void Promise.allSettled(calls);
+}
+
+async function freePort(): Promise<number> {
+  const server = createServer();
+  await new Promise<void>((done) => server.listen(0, '127.0.0.1', done));
+  const { port } = server.address() as AddressInfo;
+  await new Promise<void>((done) => server.close(() => done()));
+  return port;
+}

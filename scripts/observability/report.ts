@@ -1,0 +1,30 @@
+/** What a verification found: a line per check, a loud line per check that could not run, and the exit code. */
+
+export interface Report {
+  /** Notes a finding; `detail` is shown when it failed. */
+  check(name: string, passed: boolean, detail?: string): void;
+  skipped(name: string, why: string): void;
+  /** Prints the totals; 1 when anything failed. */
+  end(): number;
+}
+
+export function createReport(): Report {
+  let [passed, failed, skipped] = [0, 0, 0];
+  return {
+    check(name, ok, detail = '') {
+      if (ok) passed += 1;
+      else failed += 1;
+      console.log(
+        `${ok ? 'ok     ' : 'FAILED '} ${name}${ok || detail === '' ? '' : `\n         ${detail}`}`,
+      );
+    },
+    skipped(name, why) {
+      skipped += 1;
+      console.log(`SKIPPED ${name}: ${why}`);
+    },
+    end() {
+      console.log(`\n${passed} passed, ${failed} failed, ${skipped} skipped`);
+      return failed > 0 ? 1 : 0;
+    },
+  };
+}

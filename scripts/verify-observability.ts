@@ -1,0 +1,16 @@
+/**
+ * Proves what people look at, with the tools they look with: promtool, Prometheus, Chromium. A tool that cannot be had is
+ * a loud SKIPPED, never a pass. `--write-images` keeps the page's pictures in the documentation.
+ */
+import { createReport } from './observability/report.ts';
+import { verifyRules } from './observability/rules.ts';
+import { verifySchema } from './observability/schema.ts';
+import { verifyPage } from './observability/page.ts';
+import { verifyPanels } from './observability/panels.ts';
+
+const report = createReport();
+await verifyRules(report);
+verifySchema(report);
+await verifyPage(report, process.argv.includes('--write-images'));
+await verifyPanels(report);
+process.exitCode = report.end();
