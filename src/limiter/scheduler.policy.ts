@@ -67,13 +67,11 @@ export function admit(
   replica: string,
   now: number,
 ): AdmitResult & { readonly effects: Effects } {
-  const known = bucket.tickets.get(admission.ticket);
-  if (known !== undefined) {
-    const effects = pump(bucket, now);
-    return { ...standing(bucket, known, now), effects };
-  }
+  if (bucket.tickets.has(admission.ticket)) bucket.replicas.set(replica, now);
   applySettings(bucket, admission, now);
   const before = pump(bucket, now);
+  const known = bucket.tickets.get(admission.ticket);
+  if (known !== undefined) return { ...standing(bucket, known, now), effects: before };
   const refusal = refusalOf(bucket, admission, now);
   if (refusal !== null) return { ...refusal, effects: before };
 

@@ -67,9 +67,10 @@ end
 
 if not openBucket() then createBucket(now) end
 now = notBefore(now)
-local known = ticketOf(ticketId)
-if not known then applySettings({ meters = meters, learn = learn, probe = probe }, now) end
+if ticketOf(ticketId) then redis.call('ZADD', replicasKey, text(now), caller) end
+applySettings({ meters = meters, learn = learn, probe = probe }, now)
 pump(now)
+local known = ticketOf(ticketId)
 local code, own
 if known then code, own = standing(known) else code, own = refusal() end
 if not code then code, own = enter() end
