@@ -1,6 +1,6 @@
 -- Mirror of meter.policy.ts: one dimension of a bucket. Same names, same order of operations, so that both stores
 -- come to the same numbers.
-local arrivalJitterMs = 3
+local arrivalJitterMs = 25
 local quietGapMs = 20
 local othersMemoryMs = 10000
 local reserveMemoryMs = 60000
@@ -28,7 +28,8 @@ end
 
 local function othersSince(meter, now)
   if meter.learnedAt < 0 or meter.others <= 0 then return 0 end
-  return meter.others * math.min(math.max(0, now - meter.learnedAt), othersMemoryMs)
+  local expected = meter.others * math.min(math.max(0, now - meter.learnedAt), othersMemoryMs)
+  return math.min(expected, meter.limit * largestReserveShare)
 end
 
 local function roomInMs(meter, cost, now)
@@ -66,6 +67,7 @@ local function noteSurprise(meter, surprise, cost, now)
   if meter.learnedAt >= 0 and now > meter.learnedAt then
     local sinceMs = now - meter.learnedAt
     meter.others = meter.others + (surprise / sinceMs - meter.others) * (sinceMs / (sinceMs + othersMemoryMs))
+    meter.others = math.min(meter.others, drainRate(meter))
   end
   if cost > 0 and surprise > cost / 2 then
     keepFree(meter, math.max(meter.reserve, cost), now)
@@ -92,10 +94,10 @@ local function levelBounds(meter, report, mark, seen, now)
   local late = math.max(0, report.highest - rate * sinceHead) + onItsWay + jitter
   if meter.name == 'cost' then return report.lowest - rate * sinceHead, late end
   local sinceSent = math.max(0, now - seen.sentAt)
-  local lower = report.lowest - rate * sinceSent + later
+  local lower = report.lowest - rate * sinceSent
   if not seen.quiet then return lower, late end
   local inOrder = math.max(0, report.highest - rate * sinceSent) + later + jitter
-  return lower, math.min(late, inOrder)
+  return lower + later, math.min(late, inOrder)
 end
 
 local function learnMeter(meter, report, mark, seen, learn, now)

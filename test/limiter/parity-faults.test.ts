@@ -1,0 +1,159 @@
+/**
+ * Shows that the parity property can fail: each row plants one fault in one line of the Lua, and the same histories
+ * must find it. A row whose line is not there any more fails too, so that the table keeps up with the scripts.
+ */
+import { afterAll, beforeAll, expect, test } from '@jest/globals';
+import { Redis } from 'ioredis';
+import { readFileSync } from 'node:fs';
+import { startRedis, type RedisServer } from '../support/redis.ts';
+import { historyOf } from './parity-history.ts';
+import { differences, load, Messages } from './parity-run.ts';
+
+/** What goes wrong, the file, the line's part, and what stands there instead. */
+const faults: readonly (readonly [what: string, file: string, right: string, wrong: string])[] = [
+  [
+    'a lane may have one call more than its cap',
+    'lanes',
+    'lane.inFlight < lane.maxInFlight',
+    'lane.inFlight <= lane.maxInFlight',
+  ],
+  [
+    'a sleeping lane stays in the running',
+    'lanes',
+    'local ready = head and lane.asleepUntil == 0',
+    'local ready = head',
+  ],
+  [
+    'a lane that was idle catches up on its share',
+    'lanes',
+    'if not lane.readyAs then lane.start = math.max(lane.start, bucket.virtual) end',
+    '',
+  ],
+  [
+    'a woken lane has no place left',
+    'lanes',
+    'lane.places = math.max(1, lane.places)',
+    'lane.places = lane.places',
+  ],
+  [
+    'cancelled tickets keep counting',
+    'lanes',
+    'countWaiting(lane, ticket, -1)',
+    'countWaiting(lane, ticket, 0)',
+  ],
+  [
+    'a returned grant costs its turn',
+    'lessons',
+    'lane.start = lane.start - 1 / lane.weight',
+    'lane.start = lane.start',
+  ],
+  [
+    'a dropped call is not given back',
+    'lessons',
+    'refund(meterOf(mark[1], now), mark[2][1], now) end\n  lane',
+    'drain(meterOf(mark[1], now), now) end\n  lane',
+  ],
+  [
+    'a throttle shortens a longer one',
+    'lessons',
+    'bucket.closedUntil = math.max(bucket.closedUntil, now + closeMs)',
+    'bucket.closedUntil = now + closeMs',
+  ],
+  ['an empty meter is charged no jitter', 'meter', 'if cost > 0 and meter.level == 0 then', 'if false then'],
+  ['a pinned limit rises', 'meter', '(learn or meter.stated == 0)', '(true)'],
+  [
+    'an answer forgets the calls behind it',
+    'meter',
+    'local later = meter.granted - granted',
+    'local later = 0',
+  ],
+  ['a closed bucket is granted from', 'pump', 'if bucket.closedUntil > now then return end', ''],
+  [
+    'the first class that has no room blocks nobody',
+    'pump',
+    'nextAt = soonest(nextAt, now + inMs)',
+    'nextAt = now + inMs',
+  ],
+  ['dead replicas are granted', 'pump', 'heard and tonumber(heard) + replicaLifeMs >= now', 'heard'],
+  [
+    'leases end one pump late',
+    'pump',
+    'if not token or at > now then break end',
+    'if not token or at >= now then break end',
+  ],
+  [
+    'an abandoned ticket comes back',
+    'pump',
+    "if not lease.abandoned then discard('t', lease.ticket) end",
+    "discard('t', lease.ticket)",
+  ],
+  ['probes double without end', 'pump', 'math.min(20, math.floor(', 'math.min(20, math.ceil('],
+  ['a pump knows no bound', 'pump', 'local mostPerPump = 64', 'local mostPerPump = 640'],
+  [
+    'ties go to the last name',
+    'pump',
+    'if left ~= right then return left < right end',
+    'if left ~= right then return left > right end',
+  ],
+  ['others are counted by head, not by weight', 'forecast-at', '/ place.weight', '/ 1'],
+  ['a refused newcomer is entered', 'admit', "return 'queue_full', { text(waitMs) }", 'return nil'],
+  [
+    'newcomers overtake those entered again',
+    'admit',
+    'bucket.sequence = math.max(bucket.sequence, givenOrder % orderUnit)',
+    '',
+  ],
+  ['a lease is settled twice', 'settle', 'local held = lease and not lease.abandoned', 'local held = lease'],
+  ['a lost grant is never told again', 'pump', "put('u:' .. lease.replica .. ':' .. lease.token)", ''],
+  [
+    'others do not hear that the bucket closed',
+    'settle',
+    'closeMs > 0 then tellClosed(now) end',
+    'closeMs < 0 then tellClosed(now) end',
+  ],
+  ['a key lives for ever', 'bucket-state', "redis.call('PEXPIRE', recordsKey, lifeMs)", ''],
+  ['time steps back', 'bucket-state', 'math.max(now, bucket.seen)', 'now'],
+];
+const most = 400;
+const atOnce = 20;
+
+let server: RedisServer;
+let redis: Redis;
+let subscriber: Redis;
+let messages: Messages;
+
+beforeAll(async () => {
+  server = await startRedis();
+  redis = new Redis(server.port, '127.0.0.1', { replyMapping: 'legacy' });
+  subscriber = new Redis(server.port, '127.0.0.1');
+  messages = await Messages.on(subscriber);
+});
+
+afterAll(async () => {
+  subscriber.disconnect();
+  redis.disconnect();
+  await server.stop();
+});
+
+test.each(faults)(
+  '%s: found by the histories',
+  async (_what, file, right, wrong) => {
+    const patched = (name: string): string | null => {
+      const source = readFileSync(new URL(`../../src/limiter/lua/${name}.lua`, import.meta.url), 'utf8');
+      if (name !== file) return source;
+      expect(source.split(right).length - 1).toBeGreaterThan(0);
+      return source.replaceAll(right, wrong);
+    };
+    const bench = { redis, messages, loaded: await load(redis, patched) };
+    let found: string | null = null;
+    for (let seed = 1; seed <= most && found === null; seed += atOnce) {
+      const batch = Array.from({ length: atOnce }, (_, n) => ({
+        seed: seed + n,
+        steps: historyOf(seed + n),
+      }));
+      found = (await differences(bench, batch)).find((result) => result !== null) ?? null;
+    }
+    expect(found).not.toBeNull();
+  },
+  120_000,
+);

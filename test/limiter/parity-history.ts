@@ -1,0 +1,247 @@
+/**
+ * Random histories of one bucket as plain data. A step names tickets and leases by number, so that a step can be left
+ * out and the rest still means something: that is how a failing history is shrunk.
+ */
+import type { Costs, Feedback, MeterName, MeterReport, Throttle } from '../../src/call.ts';
+import type { BucketSetting, Settlement } from '../../src/limiter/limiter.ts';
+
+export interface AdmitStep {
+  readonly kind: 'admit';
+  /** The n-th ticket; how many tickets in a row enter (as many lanes when `spread`). */
+  readonly ticket: number;
+  readonly count: number;
+  readonly spread: boolean;
+  readonly lane: number;
+  readonly weight: number;
+  readonly maxInFlight: number | null;
+  readonly maxQueued: number;
+  readonly urgency: number;
+  readonly callClass: string;
+  readonly costs: Costs;
+  readonly maxWaitMs: number;
+  readonly leaseMs: number;
+  /** Enters with the order it had before (or a made-up one), as after a loss. */
+  readonly again: boolean;
+  readonly setting: BucketSetting;
+}
+
+/** `lease` and `ticket` of a step that ends something pick among the live ones first, then among all that ever were. */
+export type Step = {
+  readonly afterMs: number;
+  readonly replica: string;
+  /** The operation is repeated at the same time: its reply was lost. */
+  readonly twice: boolean;
+} & (
+  | AdmitStep
+  | {
+      readonly kind: 'settle';
+      readonly lease: number;
+      readonly settlement: Settlement;
+      readonly lesson: Learned | null;
+    }
+  | { readonly kind: 'learn'; readonly lease: number; readonly lesson: Learned }
+  | {
+      readonly kind: 'charged';
+      readonly lease: number;
+      readonly places: number;
+      readonly nextPlaceMs: number;
+    }
+  | { readonly kind: 'cancel'; readonly ticket: number }
+  | { readonly kind: 'forecast'; readonly ticket: number }
+  /** Renews every `renew`-th of the leases of the replica; 0 = none. */
+  | { readonly kind: 'tick'; readonly renew: number }
+  /** Redis loses everything. */
+  | { readonly kind: 'loss' }
+);
+
+export interface Learned {
+  readonly feedback: Feedback;
+  readonly sentAgoMs: number;
+  readonly headAgoMs: number;
+}
+
+/** Deterministic uniform numbers (mulberry32). */
+export function randomFrom(seed: number): () => number {
+  let state = seed >>> 0;
+  return () => {
+    state = (state + 0x6d2b79f5) >>> 0;
+    let mixed = Math.imul(state ^ (state >>> 15), state | 1);
+    mixed ^= mixed + Math.imul(mixed ^ (mixed >>> 7), mixed | 61);
+    return ((mixed ^ (mixed >>> 14)) >>> 0) / 4_294_967_296;
+  };
+}
+
+/** One history; the same seed gives the same. */
+export function historyOf(seed: number): Step[] {
+  const draw = new Draw(randomFrom(seed * 2_654_435_761));
+  const nature: Nature = {
+    replicas: draw.one(1, 2, 3),
+    lanes: draw.one(1, 2, 5),
+    tight: draw.chance(0.7),
+    caps: draw.one<number | null>(null, null, 1, 2),
+    probe: draw.one(0, 0, 1, 2),
+    stated: draw.chance(0.75),
+    crowd: draw.chance(0.12),
+  };
+  const length = draw.whole(8, 36);
+  return Array.from({ length }, (_, index) => step(draw, nature, index));
+}
+
+interface Nature {
+  readonly replicas: number;
+  readonly lanes: number;
+  readonly tight: boolean;
+  readonly caps: number | null;
+  readonly probe: number;
+  readonly stated: boolean;
+  readonly crowd: boolean;
+}
+
+class Draw {
+  readonly #next: () => number;
+  constructor(next: () => number) {
+    this.#next = next;
+  }
+  chance(share: number): boolean {
+    return this.#next() < share;
+  }
+  whole(from: number, to: number): number {
+    return from + Math.floor(this.#next() * (to - from + 1));
+  }
+  fraction(from: number, to: number): number {
+    return from + this.#next() * (to - from);
+  }
+  one<T>(first: T, ...others: readonly T[]): T {
+    const at = this.whole(0, others.length);
+    return at === 0 ? first : (others[at - 1] ?? first);
+  }
+}
+
+function step(draw: Draw, nature: Nature, index: number): Step {
+  const common = {
+    afterMs: draw.chance(0.05) ? slow(draw) : quick(draw),
+    replica: `r${draw.whole(1, nature.replicas)}`,
+    twice: draw.chance(0.08),
+  };
+  const lease = draw.chance(0.8) ? draw.whole(0, 1) : draw.whole(0, 30);
+  const ticket = draw.chance(0.75) ? draw.whole(0, 2) : draw.whole(0, index + 2);
+  switch (index < 2 ? 'admit' : draw.one('admit', ...kinds)) {
+    case 'settle':
+      return { ...common, kind: 'settle', lease, ...ending(draw) };
+    case 'learn':
+      return { ...common, kind: 'learn', lease, lesson: learned(draw, null) };
+    case 'charged':
+      return {
+        ...common,
+        kind: 'charged',
+        lease,
+        places: draw.whole(0, 3),
+        nextPlaceMs: draw.fraction(0, 900),
+      };
+    case 'cancel':
+      return { ...common, kind: 'cancel', ticket };
+    case 'forecast':
+      return { ...common, kind: 'forecast', ticket };
+    case 'tick':
+      return { ...common, kind: 'tick', renew: draw.one(0, 1, 1, 2) };
+    case 'loss':
+      return draw.chance(0.3) ? { ...common, kind: 'loss' } : { ...common, kind: 'tick', renew: 1 };
+    case 'admit':
+      return { ...common, kind: 'admit', ...admission(draw, nature, index) };
+  }
+}
+
+// prettier-ignore
+const kinds = [
+  'admit', 'admit', 'admit', 'settle', 'settle', 'settle', 'settle', 'tick', 'tick',
+  'learn', 'charged', 'charged', 'cancel', 'forecast', 'loss',
+] as const;
+
+/** Often to the very millisecond at which something ends. */
+const quick = (draw: Draw): number =>
+  draw.one(0, 0, 0, 1, draw.fraction(0, 30), 20, 250, 300, 500, 700.5, draw.fraction(100, 1_500));
+
+const slow = (draw: Draw): number => draw.one(-40, 2_000, 6_000, 15_000, 40_000, draw.fraction(0, 90_000));
+
+function admission(draw: Draw, nature: Nature, index: number): Omit<AdmitStep, 'kind'> {
+  const { callClass, costs } = draw.one(
+    { callClass: 'plain', costs: { requests: 1 } },
+    { callClass: 'plain', costs: { requests: 1 } },
+    { callClass: 'worded', costs: { requests: 1, tokens: draw.whole(1, 60) } },
+    { callClass: 'points', costs: { cost: draw.fraction(0.5, 30) } },
+    { callClass: 'daily', costs: { requests_day: 1, requests: 1 } },
+    { callClass: 'free', costs: {} },
+  );
+  const crowd = nature.crowd && draw.chance(0.3);
+  return {
+    ticket: 100 * (draw.chance(0.75) ? index : draw.whole(0, Math.min(index, 3))),
+    count: crowd ? draw.whole(20, 90) : draw.one(1, 1, 1, 2, 4),
+    spread: draw.chance(crowd ? 0.5 : 0.2),
+    lane: draw.whole(1, nature.lanes),
+    weight: draw.one(1, 1, 1, 2, 0.5, 3),
+    maxInFlight: draw.chance(0.9) ? nature.caps : draw.one(null, 1, 3),
+    maxQueued: draw.one(1_000, 1_000, 1_000, 3, 1, 0),
+    urgency: draw.one(3, 3, 3, 0, 7, 1),
+    callClass,
+    costs,
+    maxWaitMs: draw.one(1e6, 1e6, 45_000, 1_000, 0, Infinity),
+    leaseMs: draw.one(30_000, 5_000, 700.5),
+    again: draw.chance(0.15),
+    setting: {
+      learn: draw.chance(0.7),
+      probe: nature.probe,
+      meters: nature.stated ? statedMeters(draw, nature.tight) : [],
+    },
+  };
+}
+
+function statedMeters(draw: Draw, tight: boolean): BucketSetting['meters'] {
+  const requests = tight ? draw.one(3, 3, 3, 4) : 200;
+  return [
+    { meter: 'requests', limit: requests, windowMs: tight ? 1_500 : 60_000 },
+    { meter: 'tokens', limit: 100, windowMs: 7_000 },
+    { meter: 'cost', limit: 50, windowMs: 1_000 },
+    { meter: 'requests_day', limit: 12, windowMs: 86_400_000 },
+  ];
+}
+
+function ending(draw: Draw): { settlement: Settlement; lesson: Learned | null } {
+  const closeMs = draw.one(0, 0, 300, draw.fraction(1, 3_000), 60_000);
+  const settlement = draw.one<Settlement>(
+    { kind: 'succeeded', spent: null },
+    { kind: 'succeeded', spent: null },
+    { kind: 'succeeded', spent: { tokens: draw.whole(0, 90), cost: draw.fraction(0, 20) } },
+    { kind: 'throttled', closeMs, requeue: draw.chance(0.7), sleepMs: draw.one(0, 0, 0, 500) },
+    { kind: 'throttled', closeMs, requeue: draw.chance(0.7), sleepMs: 0 },
+    { kind: 'dropped' },
+    { kind: 'returned', sleepMs: draw.one(0, draw.fraction(1, 800), 40_000) },
+    { kind: 'unknown' },
+  );
+  const throttle: Throttle | null = settlement.kind === 'throttled' ? throttleOf(draw) : null;
+  return { settlement, lesson: draw.chance(0.6) ? learned(draw, throttle) : null };
+}
+
+const throttleOf = (draw: Draw): Throttle =>
+  draw.one<Throttle>(
+    { kind: 'rate', waitMs: 500, meter: 'requests' },
+    { kind: 'rate', waitMs: null, meter: draw.one<MeterName>('tokens', 'cost', 'requests_day') },
+    { kind: 'rate', waitMs: null, meter: null },
+    { kind: 'overload', waitMs: 100 },
+  );
+
+function learned(draw: Draw, throttle: Throttle | null): Learned {
+  const headAgoMs = draw.one(0, draw.fraction(0, 40));
+  const meters = Array.from({ length: draw.whole(0, 3) }, () => report(draw));
+  return { feedback: { meters, throttle }, headAgoMs, sentAgoMs: headAgoMs + draw.fraction(0, 400) };
+}
+
+function report(draw: Draw): MeterReport {
+  const limit = draw.one(3, 3, 5, 100, 0, draw.fraction(1, 60));
+  const lowest = draw.fraction(0, limit * 1.2);
+  return {
+    meter: draw.one<MeterName>('requests', 'requests', 'tokens', 'cost', 'requests_day', 'images'),
+    limit,
+    windowMs: draw.one(null, null, 1_500, 9_000.25, 0),
+    level: draw.chance(0.8) ? { lowest, highest: lowest + draw.one(0, 1, draw.fraction(0, 5)) } : null,
+  };
+}

@@ -1,0 +1,231 @@
+/**
+ * The Redis side of the parity property: sends the calls of a plan to the scripts in one pipeline, reads the four keys
+ * after each step, and names the first difference in replies, messages or state.
+ */
+import { createHash } from 'node:crypto';
+import type { Redis } from 'ioredis';
+import { bucketKeys } from '../../src/limiter/keys.ts';
+import type { ScriptName } from '../../src/limiter/script-calls.ts';
+import {
+  loadScripts,
+  readAdmit,
+  readCancel,
+  readForecast,
+  readLease,
+  readMessage,
+  readTick,
+  type ReadLua,
+} from '../../src/limiter/scripts.ts';
+import type { Step } from './parity-history.ts';
+import { planOf, startOf, type Plan, type Planned } from './parity-model.ts';
+import { stateOfRedis, type Dump } from './parity-state.ts';
+
+/** Scripts loaded into a server, by name. */
+export type Loaded = Readonly<Record<ScriptName, string>>;
+
+export async function load(redis: Redis, read?: ReadLua): Promise<Loaded> {
+  const hashes: Record<string, string> = {};
+  for (const { name, lua } of read === undefined ? loadScripts() : loadScripts(read)) {
+    await redis.script('LOAD', lua);
+    hashes[name] = createHash('sha1').update(lua).digest('hex');
+  }
+  return hashes as Loaded;
+}
+
+/** Hears what scripts publish, by bucket. */
+export class Messages {
+  readonly #byBucket = new Map<string, { replica: string; text: string }[]>();
+  readonly #subscriber: Redis;
+  #marked: (() => void) | null = null;
+
+  private constructor(subscriber: Redis) {
+    this.#subscriber = subscriber;
+  }
+
+  static async on(subscriber: Redis): Promise<Messages> {
+    const messages = new Messages(subscriber);
+    await subscriber.psubscribe('sluice:r:*');
+    subscriber.on('pmessage', (_pattern: string, channel: string, text: string) => {
+      if (channel === 'sluice:r:mark') return messages.#marked?.();
+      const bucket = text.split(/[ \n]/)[1] ?? '';
+      const heard = messages.#byBucket.get(bucket) ?? [];
+      heard.push({ replica: channel.slice('sluice:r:'.length), text });
+      messages.#byBucket.set(bucket, heard);
+    });
+    return messages;
+  }
+
+  /** Waits until everything published so far has been heard. */
+  async settled(redis: Redis): Promise<void> {
+    const marked = new Promise<void>((resolve) => (this.#marked = resolve));
+    await redis.publish('sluice:r:mark', '');
+    await marked;
+  }
+
+  take(bucket: string): { replica: string; text: string }[] {
+    const heard = this.#byBucket.get(bucket) ?? [];
+    this.#byBucket.delete(bucket);
+    return heard;
+  }
+
+  async close(): Promise<void> {
+    await this.#subscriber.punsubscribe();
+  }
+}
+
+export interface Bench {
+  readonly redis: Redis;
+  readonly messages: Messages;
+  readonly loaded: Loaded;
+}
+
+let runs = 0;
+
+/** The first difference of each history, `null` where both stores agree. The histories run side by side. */
+export async function differences(
+  bench: Bench,
+  histories: readonly { readonly seed: number; readonly steps: readonly Step[] }[],
+): Promise<(string | null)[]> {
+  const plans = histories.map(({ seed, steps }) => {
+    runs += 1;
+    const bucket = `b${runs}`;
+    return { bucket, plan: planOf(steps, bucket, startOf(seed)) };
+  });
+  const results = await Promise.all(plans.map(({ bucket, plan }) => replies(bench, bucket, plan)));
+  await bench.messages.settled(bench.redis);
+  return plans.map(
+    ({ bucket, plan }, at) =>
+      stepDifference(plan, results[at] ?? []) ?? messageDifference(plan, bench.messages.take(bucket)),
+  );
+}
+
+interface Seen {
+  readonly reply: unknown;
+  readonly dump: Dump | null;
+}
+
+async function replies(bench: Bench, bucket: string, plan: Plan): Promise<Seen[]> {
+  const keys = bucketKeys(bucket);
+  const [state, records, order, replicas] = keys;
+  const pipeline = bench.redis.pipeline();
+  for (const { call, state: expected } of plan.planned) {
+    if (call === null) pipeline.del(...keys);
+    else pipeline.evalsha(bench.loaded[call.script], call.keys.length, ...call.keys, ...call.argv);
+    if (expected === undefined) continue;
+    pipeline.getBuffer(state);
+    pipeline.hgetallBuffer(records);
+    pipeline.zrange(order, '0', '-1');
+    pipeline.zrange(replicas, '0', '-1', 'WITHSCORES');
+    for (const key of keys) pipeline.pttl(key);
+  }
+  pipeline.del(...keys);
+  const results = (await pipeline.exec()) ?? [];
+  let at = 0;
+  const next = (): unknown => {
+    const [failure, value] = results[at++] ?? [new Error('no result'), null];
+    return failure === null ? value : failure;
+  };
+  return plan.planned.map(({ state: expected }) => {
+    const reply = next();
+    if (expected === undefined) return { reply, dump: null };
+    const dump = {
+      state: next() as Dump['state'],
+      records: next() as Dump['records'],
+      order: next() as string[],
+      replicas: (next() as (string | string[])[]).flat(),
+      lives: keys.map(() => next() as number).filter((life) => life !== -2),
+    };
+    return { reply, dump };
+  });
+}
+
+function stepDifference(plan: Plan, seen: readonly Seen[]): string | null {
+  for (const [at, planned] of plan.planned.entries()) {
+    const { reply, dump } = seen[at] ?? { reply: undefined, dump: null };
+    const found = replyDifference(planned, reply) ?? (dump === null ? null : dumpDifference(planned, dump));
+    if (found !== null) return `call ${at} (${planned.call?.script ?? 'loss'}): ${found}`;
+  }
+  return null;
+}
+
+function replyDifference(planned: Planned, reply: unknown): string | null {
+  if (planned.call === null) return null;
+  if (reply instanceof Error) return `failed: ${reply.message}`;
+  return difference('reply', planned.reply, readReply(planned, reply));
+}
+
+function readReply({ call, admission }: Planned, reply: unknown): unknown {
+  switch (call?.script) {
+    case 'admit':
+      return readAdmit(reply, admission ?? { ticket: '', lane: '' });
+    case 'cancel':
+      return readCancel(reply);
+    case 'forecast':
+      return readForecast(reply);
+    case 'tick':
+      return readTick(reply);
+    case 'settle':
+    case 'learn':
+    case 'charged':
+      return readLease(reply);
+    case undefined:
+      return null;
+  }
+}
+
+function dumpDifference(planned: Planned, dump: Dump): string | null {
+  if (dump.lives.some((life) => life <= 0)) return 'a key without an expiry';
+  return difference('state', planned.state, stateOfRedis(dump));
+}
+
+function messageDifference(plan: Plan, heard: readonly { replica: string; text: string }[]): string | null {
+  // Which replica hears first within one call does not matter, so they are compared replica by replica.
+  const byReplica = <T extends { replica: string }>(messages: readonly T[]): T[] =>
+    messages.toSorted((a, b) => (a.replica < b.replica ? -1 : a.replica > b.replica ? 1 : 0));
+  const read = heard.map(({ replica, text }) => ({ replica, ...readMessage(text) }));
+  return difference('messages', byReplica(plan.messages), byReplica(read));
+}
+
+/** Path and values of the first difference; numbers must be the same double. */
+export function difference(path: string, expected: unknown, actual: unknown): string | null {
+  if (typeof expected !== 'object' || expected === null || typeof actual !== 'object' || actual === null) {
+    return expected === actual ? null : `${path}: policy ${show(expected)}, Redis ${show(actual)}`;
+  }
+  const names = new Set([...Object.keys(expected), ...Object.keys(actual)]);
+  for (const name of names) {
+    const found = difference(
+      `${path}.${name}`,
+      Reflect.get(expected, name) as unknown,
+      Reflect.get(actual, name) as unknown,
+    );
+    if (found !== null) return found;
+  }
+  return null;
+}
+
+const show = (value: unknown): string => JSON.stringify(value) ?? String(value);
+
+/** The shortest history found that still differs, by leaving out runs of steps and making counts one. */
+export async function shrink(
+  bench: Bench,
+  seed: number,
+  steps: readonly Step[],
+): Promise<{ steps: readonly Step[]; found: string }> {
+  let best = steps;
+  let found = (await differences(bench, [{ seed, steps }]))[0] ?? '';
+  for (let size = Math.ceil(best.length / 2); size >= 1;) {
+    const starts = Array.from({ length: Math.ceil(best.length / size) }, (_, n) => n * size);
+    const tries = starts.map((from) => best.filter((_step, at) => at < from || at >= from + size));
+    const results = await differences(
+      bench,
+      tries.map((shorter) => ({ seed, steps: shorter })),
+    );
+    const hit = results.findIndex((result) => result !== null);
+    if (hit >= 0) {
+      best = tries[hit] ?? best;
+      found = results[hit] ?? found;
+      size = Math.min(size, Math.max(1, best.length));
+    } else size = size === 1 ? 0 : Math.ceil(size / 2);
+  }
+  return { steps: best, found };
+}

@@ -1,0 +1,305 @@
+/**
+ * The whole state of a bucket in one normal form, made from the policy's data and from what Redis holds. Numbers are
+ * kept as they are: both stores must come to the same double.
+ */
+import type { Bucket, Lane, Lease, Ticket } from '../../src/limiter/bucket-state.policy.ts';
+import type { SortedNames } from '../../src/limiter/sorted.policy.ts';
+import { readPacked } from './parity-messagepack.ts';
+
+export type Normal = null | boolean | number | string | Normal[] | { [name: string]: Normal };
+
+/** What a store keeps beside the policy's data. */
+export interface Beside {
+  readonly born: number;
+  readonly seen: number;
+  /** Replica by lease, for grants their replica has not named. */
+  readonly unnamed: ReadonlyMap<string, string>;
+}
+
+const meterNames = ['requests', 'tokens', 'requests_day', 'tokens_day', 'cost', 'images'] as const;
+const scalars = [
+  'learn',
+  'probe',
+  'opened',
+  'probingSince',
+  'closedUntil',
+  'closedAt',
+  'virtual',
+  'sequence',
+  'waiting',
+  'waitingWeight',
+] as const;
+const meterFields = [
+  'name',
+  'limit',
+  'windowMs',
+  'stated',
+  'level',
+  'at',
+  'granted',
+  'answered',
+  'reserve',
+  'others',
+  'learnedAt',
+  'surprisedAt',
+  'limitFrom',
+] as const;
+
+export function stateOfPolicy(bucket: Bucket, beside: Beside): Normal {
+  const waitingBy = new Map<string, number>();
+  for (const ticket of bucket.tickets.values()) {
+    if (ticket.lease === null) waitingBy.set(ticket.replica, (waitingBy.get(ticket.replica) ?? 0) + 1);
+  }
+  return {
+    born: beside.born,
+    seen: beside.seen,
+    ...Object.fromEntries(scalars.map((field) => [field, bucket[field]])),
+    lastGrantAt: bucket.lastGrantAt === -Infinity ? false : bucket.lastGrantAt,
+    leaseCount: bucket.leases.size,
+    waitingCosts: sums(bucket.waitingCosts),
+    meters: byName(bucket.meters, (meter) => Object.fromEntries(meterFields.map((f) => [f, meter[f]]))),
+    lanes: byName(bucket.lanes, normalLane),
+    tickets: byName(bucket.tickets, normalTicket),
+    leases: byName(bucket.leases, (lease) => normalLease(lease, beside.unnamed)),
+    lines: byName(new Map([...bucket.lanes].filter(([, lane]) => lane.line.size > 0)), (lane) =>
+      lane.line.names(),
+    ),
+    expiries: scored(bucket.expiries),
+    ready: byName(new Map([...bucket.ready].filter(([, set]) => set.size > 0)), scored),
+    asleep: scored(bucket.asleep),
+    idle: scored(bucket.idle),
+    replicas: scored(bucket.replicas),
+    waitingBy: byName(waitingBy, (count) => count),
+    unnamed: [...beside.unnamed].map(([token, replica]) => `${replica}:${token}`).toSorted(),
+  };
+}
+
+const normalLane = (lane: Lane): Normal => ({
+  weight: lane.weight,
+  maxInFlight: lane.maxInFlight ?? false,
+  start: lane.start,
+  inFlight: lane.inFlight,
+  waiting: lane.line.size,
+  waitingCosts: sums(lane.waitingCosts),
+  asleepUntil: lane.asleepUntil,
+  places: lane.places ?? false,
+  unconfirmed: lane.unconfirmed,
+  serviceMs: lane.serviceMs,
+  readyAs: lane.readyAs ?? false,
+});
+
+const normalTicket = (ticket: Ticket): Normal => ({
+  lane: ticket.lane,
+  replica: ticket.replica,
+  order: ticket.order,
+  callClass: ticket.callClass,
+  costs: sums(new Map(Object.entries(ticket.costs))),
+  leaseMs: ticket.leaseMs,
+  lease: ticket.lease ?? false,
+});
+
+const normalLease = (lease: Lease, unnamed: ReadonlyMap<string, string>): Normal => ({
+  ticket: lease.ticket.id,
+  lane: lease.ticket.lane,
+  replica: lease.ticket.replica,
+  grantedAt: lease.grantedAt,
+  quiet: lease.quiet,
+  marks: byName(lease.marks, (mark) => [mark.cost, mark.granted, mark.answered]),
+  expiresAt: lease.expiresAt,
+  answered: lease.answered,
+  unconfirmed: lease.unconfirmed,
+  abandoned: lease.abandoned,
+  told: !unnamed.has(lease.token),
+});
+
+/** What the four keys of a bucket hold, as read with buffers. */
+export interface Dump {
+  readonly state: Buffer | null;
+  readonly records: Readonly<Record<string, Buffer>>;
+  readonly order: readonly string[];
+  readonly replicas: readonly string[];
+  /** Milliseconds each existing key has to live. */
+  readonly lives: readonly number[];
+}
+
+const bucketFields = [
+  'born',
+  'seen',
+  'learn',
+  'probe',
+  'opened',
+  'probingSince',
+  'closedUntil',
+  'closedAt',
+  'virtual',
+  'sequence',
+  'lastGrantAt',
+  'waiting',
+  'waitingWeight',
+  'leaseCount',
+  'waitingCosts',
+  'meters',
+];
+const recordFields: Record<string, readonly string[]> = {
+  l: [
+    'key',
+    'weight',
+    'maxInFlight',
+    'start',
+    'inFlight',
+    'waiting',
+    'waitingCosts',
+    'asleepUntil',
+    'places',
+    'unconfirmed',
+    'serviceMs',
+    'readyAs',
+  ],
+  t: ['id', 'lane', 'replica', 'order', 'callClass', 'costs', 'leaseMs', 'lease'],
+  e: [
+    'token',
+    'ticket',
+    'lane',
+    'replica',
+    'grantedAt',
+    'quiet',
+    'marks',
+    'expiresAt',
+    'answered',
+    'unconfirmed',
+    'abandoned',
+    'told',
+  ],
+};
+
+/** `null`: Redis does not know the bucket. */
+export function stateOfRedis(dump: Dump): Normal {
+  if (dump.state === null) return null;
+  const bucket = named(readPacked(dump.state), bucketFields);
+  const kinds: Record<string, Map<string, Normal>> = {
+    l: new Map(),
+    t: new Map(),
+    e: new Map(),
+    w: new Map(),
+  };
+  for (const [field, packed] of Object.entries(dump.records)) {
+    const kind = field.slice(0, 1);
+    const name = field.slice(2);
+    kinds[kind]?.set(name, kind === 'w' ? Number(packed.toString()) : record(kind, packed));
+  }
+  const sections = sectionsOf(dump.order);
+  return {
+    born: bucket['born'] ?? null,
+    seen: bucket['seen'] ?? null,
+    ...Object.fromEntries(scalars.map((field) => [field, bucket[field] ?? null])),
+    lastGrantAt: bucket['lastGrantAt'] ?? null,
+    leaseCount: bucket['leaseCount'] ?? null,
+    waitingCosts: sums(mapOf(bucket['waitingCosts'])),
+    meters: byName(
+      new Map(listOf(bucket['meters']).map((values) => [nameIn(values), named(values, meterFields)])),
+      (meter) => meter,
+    ),
+    lanes: byName(kinds['l'] ?? new Map(), (lane) => lane),
+    tickets: byName(kinds['t'] ?? new Map(), (ticket) => ticket),
+    leases: byName(kinds['e'] ?? new Map(), (lease) => lease),
+    lines: byName(sections.lines, (line) => line),
+    expiries: sections.expiries,
+    ready: byName(sections.ready, (lanes) => lanes),
+    asleep: sections.asleep,
+    idle: sections.idle,
+    replicas: pairs(dump.replicas).map(([replica, heard]) => `${replica} ${Number(heard)}`),
+    waitingBy: byName(kinds['w'] ?? new Map(), (count) => count),
+    unnamed: sections.unnamed,
+  };
+}
+
+function record(kind: string, packed: Buffer): Normal {
+  const fields = named(readPacked(packed), recordFields[kind] ?? []);
+  if (kind === 'l') fields['waitingCosts'] = sums(mapOf(fields['waitingCosts']));
+  if (kind === 't') fields['costs'] = sums(new Map(listOf(fields['costs']).map(costPair)));
+  if (kind === 'e') {
+    const marks = listOf(fields['marks']).map((mark) => [nameIn(mark), listOf(mark)[1] ?? null] as const);
+    fields['marks'] = byName(new Map(marks), (mark) => mark);
+  }
+  const { key: _key, id: _id, token: _token, ...rest } = fields;
+  return rest;
+}
+
+function costPair(pair: Normal): [string, number] {
+  return [nameIn(pair), Number(listOf(pair)[1])];
+}
+
+interface Sections {
+  readonly lines: Map<string, Normal[]>;
+  readonly ready: Map<string, Normal[]>;
+  readonly expiries: Normal[];
+  readonly asleep: Normal[];
+  readonly idle: Normal[];
+  readonly unnamed: Normal[];
+}
+
+function sectionsOf(members: readonly string[]): Sections {
+  const found: Sections = {
+    lines: new Map(),
+    ready: new Map(),
+    expiries: [],
+    asleep: [],
+    idle: [],
+    unnamed: [],
+  };
+  const push = (map: Map<string, Normal[]>, key: string, value: string): void => {
+    map.set(key, [...(map.get(key) ?? []), value]);
+  };
+  for (const member of members) {
+    const [section, first = '', second = '', third = ''] = member.split(':');
+    if (section === 'l') push(found.lines, first, third);
+    else if (section === 'r') push(found.ready, first, `${third} ${numberOf(second)}`);
+    else if (section === 'e') found.expiries.push(`${second} ${numberOf(first)}`);
+    else if (section === 's') found.asleep.push(`${second} ${numberOf(first)}`);
+    else if (section === 'i') found.idle.push(`${second} ${numberOf(first)}`);
+    else found.unnamed.push(`${first}:${second}`);
+  }
+  return found;
+}
+
+/** The number behind 16 sortable digits. */
+function numberOf(digits: string): number {
+  const bytes = Buffer.from(digits, 'hex');
+  const high = bytes.readUInt8(0);
+  if (high >= 0x80) bytes.writeUInt8(high - 0x80, 0);
+  else bytes.forEach((byte, at) => bytes.writeUInt8(255 - byte, at));
+  return bytes.readDoubleBE(0);
+}
+
+const scored = (set: SortedNames): Normal[] => set.names().map((name) => `${name} ${set.scoreOf(name)}`);
+
+function byName<T>(map: ReadonlyMap<string, T>, normal: (value: T) => Normal): Normal {
+  const names = [...map.keys()].toSorted();
+  return Object.fromEntries(names.map((name) => [name, normal(map.get(name) as T)]));
+}
+
+function sums(map: ReadonlyMap<string, number | undefined>): Normal {
+  return meterNames.map((name) => (map.get(name) ?? 0) + 0);
+}
+
+function named(values: unknown, fields: readonly string[]): Record<string, Normal> {
+  const list = listOf(values);
+  if (list.length !== fields.length)
+    throw new Error(`a record has ${list.length} of ${fields.length} fields`);
+  return Object.fromEntries(fields.map((field, at) => [field, list[at] ?? null]));
+}
+
+/** The name a packed pair or meter begins with. */
+function nameIn(values: Normal): string {
+  const [name] = listOf(values);
+  if (typeof name !== 'string') throw new Error('a packed record without its name');
+  return name;
+}
+
+const listOf = (value: unknown): Normal[] => (Array.isArray(value) ? value : []);
+
+const mapOf = (value: unknown): Map<string, number> =>
+  new Map(Array.isArray(value) || value === null || typeof value !== 'object' ? [] : Object.entries(value));
+
+const pairs = (flat: readonly string[]): [string, string][] =>
+  flat.flatMap((name, at) => (at % 2 === 0 ? [[name, flat[at + 1] ?? ''] as [string, string]] : []));
