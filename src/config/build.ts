@@ -2,10 +2,12 @@
  * From the validated file to {@link Settings}: fills in what depends on other keys, merges the places a key may stand
  * in, freezes the result. Decides defaults, refuses nothing.
  */
-import type { CredentialInput, FileInput, UpstreamInput, WorkspaceInput } from './schema.ts';
+import type { CredentialInput, FileInput, RedisInput, UpstreamInput, WorkspaceInput } from './schema.ts';
 import { readInstant } from './instant.ts';
 import { readOrigin } from './origins.ts';
+import { readRedisNode, readRedisUrl, redisPort } from './redis-url.ts';
 import type {
+  RedisSettings,
   Settings,
   UpstreamCredential,
   UpstreamKind,
@@ -83,7 +85,7 @@ export function buildSettings(file: FileInput, processLabelKey: string): Setting
       keepAliveSeconds: server.keepAliveSeconds,
       publicHosts: server.publicHosts.map((host) => host.toLowerCase()),
     },
-    redis: file.redis ?? null,
+    redis: file.redis === undefined ? null : buildRedis(file.redis),
     privacy: {
       labelKey: file.privacy.labelKey ?? processLabelKey,
       labelKeyGenerated: file.privacy.labelKey === undefined,
@@ -92,6 +94,36 @@ export function buildSettings(file: FileInput, processLabelKey: string): Setting
     upstreams,
     workspaces,
   });
+}
+
+function buildRedis(input: RedisInput): RedisSettings {
+  const url = readRedisUrl(input.url);
+  const mode =
+    input.mode ??
+    (input.sentinel !== undefined
+      ? 'sentinel'
+      : input.cluster !== undefined
+        ? 'cluster'
+        : (url?.mode ?? 'single'));
+  const further = [...(input.sentinel?.nodes ?? []), ...(input.cluster?.nodes ?? [])];
+  return {
+    whenDown: input.whenDown,
+    mode,
+    nodes: [
+      ...(url?.nodes ?? []),
+      ...further.flatMap((text) => {
+        const node = readRedisNode(text, redisPort(mode));
+        return node === null ? [] : [node];
+      }),
+    ],
+    sentinelName: input.sentinel?.name ?? url?.sentinelName ?? null,
+    username: url?.username ?? null,
+    password: url?.password ?? null,
+    database: url?.database ?? 0,
+    tls: url?.tls === true ? { caFile: input.tls?.caFile ?? null } : null,
+    commandTimeoutMs: input.commandTimeoutMs,
+    keyPrefix: input.keyPrefix,
+  };
 }
 
 function buildUpstream(name: string, input: UpstreamInput, server: FileInput['server']): UpstreamSettings {

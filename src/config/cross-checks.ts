@@ -3,6 +3,7 @@
  * the plain tree defensively, so that these mistakes are reported together with those of single values.
  */
 import type { Finding } from './problem.ts';
+import { checkRedis } from './redis-checks.ts';
 import { section } from './tree.ts';
 import type { Section } from './tree.ts';
 import { checkUpstream, waitBelowCeiling } from './upstream-checks.ts';
@@ -22,6 +23,7 @@ export function crossChecks(root: unknown): Finding[] {
     ...checkKeys(section(file['workspaces'])),
     ...ownKeysAsCredentials(file),
     ...checkServer(server),
+    ...checkRedis(section(file['redis'])),
     ...checkPrivacy(file),
   ];
 }

@@ -115,11 +115,27 @@ export interface ServerSettings {
   readonly publicHosts?: readonly string[];
 }
 
+/** Where a server of Redis listens. */
+export interface RedisNode {
+  readonly host: string;
+  readonly port: number;
+}
+
 export interface RedisSettings {
-  readonly url: string;
   readonly whenDown: 'local' | 'deny';
-  /** Further keys (sentinel, cluster, TLS, timeouts) belong to the Redis issue and live here. */
   readonly mode: 'single' | 'sentinel' | 'cluster';
+  /** The server, the Sentinels, or some nodes of the Cluster. At least one. */
+  readonly nodes: readonly RedisNode[];
+  /** Name of the watched primary; `null` without Sentinels. */
+  readonly sentinelName: string | null;
+  readonly username: string | null;
+  readonly password: string | null;
+  readonly database: number;
+  /** `caFile`: PEM file with further certificate authorities, or `null`. */
+  readonly tls: { readonly caFile: string | null } | null;
+  readonly commandTimeoutMs: number;
+  /** Put before every key; never holds a brace. */
+  readonly keyPrefix: string;
 }
 
 export interface PrivacySettings {

@@ -1,0 +1,70 @@
+import { describe, expect, test } from '@jest/globals';
+import { parseSettings } from '../../src/config/load.ts';
+import { readRedisUrl } from '../../src/config/redis-url.ts';
+
+const hash = `sha256:${'1f'.repeat(32)}`;
+const base = `privacy: { labelKey: 0123456789abcdef-x }\nupstreams:\n  api: { origins: ['https://api.example.com'] }\nworkspaces:\n  acme: { keys: ['${hash}'] }\n`;
+const redisOf = (section: string) =>
+  parseSettings(`${base}redis: ${section}\n`, { path: 'test.yaml', env: {} }).redis;
+
+describe('the redis section', () => {
+  test('needs only a URL', () => {
+    expect(redisOf(`{ url: 'redis://r' }`)).toEqual({
+      whenDown: 'local',
+      mode: 'single',
+      nodes: [{ host: 'r', port: 6379 }],
+      sentinelName: null,
+      username: null,
+      password: null,
+      database: 0,
+      tls: null,
+      commandTimeoutMs: 250,
+      keyPrefix: '',
+    });
+  });
+
+  test('takes user, password, database and TLS from the URL', () => {
+    expect(
+      redisOf(`{ url: 'rediss://lim%40iter:p%3Ass@[::1]:7000/3', tls: { caFile: ca.pem } }`),
+    ).toMatchObject({
+      username: 'lim@iter',
+      password: 'p:ss',
+      nodes: [{ host: '::1', port: 7000 }],
+      database: 3,
+      tls: { caFile: 'ca.pem' },
+    });
+  });
+
+  test('says Sentinels by URL as by section', () => {
+    const nodes = [
+      { host: 'a', port: 26_379 },
+      { host: 'b', port: 5000 },
+    ];
+    const byUrl = redisOf(`{ url: 'redis+sentinel://:p@a,b:5000/main' }`);
+    const bySection = redisOf(`{ url: 'redis://:p@a:26379', sentinel: { name: main, nodes: ['b:5000'] } }`);
+    expect(byUrl).toMatchObject({ mode: 'sentinel', sentinelName: 'main', nodes, password: 'p' });
+    expect(bySection).toEqual(byUrl);
+  });
+
+  test('says a Cluster by URL as by section', () => {
+    const byUrl = redisOf(`{ url: 'rediss+cluster://u:p@a:1,b:2' }`);
+    expect(byUrl).toMatchObject({ mode: 'cluster', username: 'u', tls: { caFile: null } });
+    expect(byUrl?.nodes).toEqual([
+      { host: 'a', port: 1 },
+      { host: 'b', port: 2 },
+    ]);
+    expect(redisOf(`{ url: 'rediss://u:p@a:1', cluster: { nodes: ['b:2'] } }`)).toEqual(byUrl);
+  });
+});
+
+test.each([
+  'http://r',
+  'redis://',
+  'redis://a,b',
+  'redis://a:0',
+  'redis://a:70000',
+  'redis://a/x',
+  'redis://%zz@a',
+])('%s is not a Redis URL', (text) => {
+  expect(readRedisUrl(text)).toBeNull();
+});
