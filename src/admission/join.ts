@@ -152,5 +152,7 @@ function copyOf(shared: Shared, body: Readable): PassThrough {
   });
   body.on('end', () => readers.forEach((each) => each.end()));
   body.on('error', (error: Error) => readers.forEach((each) => each.destroy(error)));
+  // Whoever looked into the body before left it paused.
+  body.resume();
   return reader;
 }

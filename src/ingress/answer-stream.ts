@@ -56,5 +56,7 @@ export const pump = ({ body, response, declaredBytes, clientGone }: Pumping): Pr
       clientGone.addEventListener('abort', onGone);
       response.on('drain', onDrain);
       body.on('close', onCut).on('end', onEnd).on('data', onData);
+      // Whoever looked into the body before left it paused, and a paused stream does not flow by being listened to.
+      body.resume();
     }
   });
