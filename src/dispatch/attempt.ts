@@ -115,7 +115,12 @@ async function readForLearning(
   if (head.status < 400 && !isGraphql) return { body, feedback: judge(null) };
   const encoding = fields.get('content-encoding') ?? '';
   const maxMs = head.status < 400 ? answerPeekMs : refusalPeekMs;
-  const peeked = await peek(body, { maxBytes: peekBytes, maxMs }, clock);
+  const peeked = await peek(body, { maxBytes: peekBytes, maxMs }, clock).catch((error: unknown) => {
+    // What the head of a refusal says about waiting stands, also when the body that explains it breaks.
+    if (head.status >= 400 && judge(null).throttle !== null) return null;
+    throw error;
+  });
+  if (peeked === null) return { body, feedback: judge(null) };
   const text = peeked.whole || head.status >= 400 ? decoded(peeked.bytes, encoding) : null;
   const feedback = judge(text);
   if (peeked.whole || !isGraphql || Buffer.isBuffer(peeked.body)) return { body: peeked.body, feedback };
