@@ -17,6 +17,7 @@ import { Keyring } from './auth/keyring.ts';
 import type { AdmissionRecord, Call, Feedback, Outcome } from './call.ts';
 import type { Clock } from './clock.ts';
 import type { Settings } from './config/settings.ts';
+import type { Resolve } from './dispatch/agents.ts';
 import type { AttemptResult } from './dispatch/attempt.ts';
 import { createDispatcher, pseudonym } from './dispatch/dispatcher.ts';
 import { readAhead } from './dispatch/inspect.ts';
@@ -38,6 +39,8 @@ export interface GatewayParts {
   readonly settings: Settings;
   readonly clock: Clock;
   readonly telemetry: Telemetry;
+  /** Replaces the system's name resolution of upstreams. */
+  readonly resolve?: Resolve;
 }
 
 export interface Gateway {
@@ -67,13 +70,13 @@ const lateThrottleMs = 1_000;
 /** Names of buckets kept for the gauges. */
 const maxBucketNames = 10_000;
 
-export function createGateway({ settings: first, clock, telemetry }: GatewayParts): Gateway {
+export function createGateway({ settings: first, clock, telemetry, resolve }: GatewayParts): Gateway {
   let settings = first;
   let routes = createRouteFinder(settings.upstreams, pseudonym);
   let injected = injectedFields(settings);
   const keyring = new Keyring(settings, clock);
   const failedAttempts = new FailedAttempts();
-  const dispatcher = createDispatcher(settings, clock);
+  const dispatcher = createDispatcher(settings, clock, resolve);
   const learned = new LearnedCosts();
   const joins = createJoins();
   const upstreamOf = new Map<string, string>();

@@ -10,6 +10,7 @@ import type { Settings } from './config/settings.ts';
 import { windowOf } from './activity/window.policy.ts';
 import { Refusal } from './errors.ts';
 import { createObservation } from './page/observation.ts';
+import type { Resolve } from './dispatch/agents.ts';
 import { createGateway, type Gateway } from './gateway.ts';
 import { createAdminServer } from './ingress/admin-server.ts';
 import { createDataServer } from './ingress/data-server.ts';
@@ -25,6 +26,8 @@ export interface ServiceParts {
   readonly destination: TelemetryPorts['destination'];
   /** Environment, for the standard `OTEL_*` variables only. */
   readonly env: Readonly<Record<string, string | undefined>>;
+  /** Replaces the system's name resolution of upstreams. */
+  readonly resolve?: Resolve;
 }
 
 export interface Service {
@@ -46,12 +49,18 @@ export async function startService({
   random,
   destination,
   env,
+  resolve,
 }: ServiceParts): Promise<Service> {
   const instance = random.hex(8);
   const tracing = await startTracing(env, instance, silentLog);
   const observation = createObservation(settings, { clock, random, destination, tracing });
   const { telemetry, activity, page } = observation;
-  const gateway = createGateway({ settings, clock, telemetry });
+  const gateway = createGateway({
+    settings,
+    clock,
+    telemetry,
+    ...(resolve === undefined ? {} : { resolve }),
+  });
   let draining = false;
   const onBug = (bug: unknown): void => telemetry.log.bug('a call met a fault of ours', bug);
 

@@ -6,7 +6,7 @@
 import type { Call, Route } from '../call.ts';
 import type { Clock } from '../clock.ts';
 import type { Settings, UpstreamSettings } from '../config/settings.ts';
-import { createAgents, type Agents } from './agents.ts';
+import { createAgents, type Agents, type Resolve } from './agents.ts';
 import { attempt, type AttemptResult } from './attempt.ts';
 import type { CallDescription } from './estimate.policy.ts';
 import { outgoingFields } from './fields.policy.ts';
@@ -43,7 +43,8 @@ interface Pools {
   readonly of: UpstreamSettings;
 }
 
-export function createDispatcher(settings: Settings, clock: Clock): Dispatcher {
+/** `resolve` replaces the system's name resolution. */
+export function createDispatcher(settings: Settings, clock: Clock, resolve?: Resolve): Dispatcher {
   const transport = createTransport({ clock });
   const order = new SendOrder(clock);
   let pools = new Map<string, Pools>();
@@ -51,7 +52,8 @@ export function createDispatcher(settings: Settings, clock: Clock): Dispatcher {
   const poolsOf = (upstream: UpstreamSettings): Pools => {
     const known = pools.get(upstream.name);
     if (known !== undefined) return known;
-    const made = { agents: createAgents(upstream, { clock }), of: upstream };
+    const ports = resolve === undefined ? { clock } : { clock, resolve };
+    const made = { agents: createAgents(upstream, ports), of: upstream };
     pools.set(upstream.name, made);
     return made;
   };
