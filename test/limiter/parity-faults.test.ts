@@ -75,12 +75,7 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
     'nextAt = now + inMs',
   ],
   ['dead replicas are granted', 'pump', 'heard and tonumber(heard) + replicaLifeMs >= now', 'heard'],
-  [
-    'leases end one pump late',
-    'pump',
-    'if not token or at > now then break end',
-    'if not token or at >= now then break end',
-  ],
+  ['leases end one pump late', 'pump', 'if not token or at > now then', 'if not token or at >= now then'],
   [
     'an abandoned ticket comes back',
     'pump',
@@ -111,7 +106,7 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
     'closeMs > 0 then tellClosed(now) end',
     'closeMs < 0 then tellClosed(now) end',
   ],
-  ['a key lives for ever', 'bucket-state', "redis.call('PEXPIRE', recordsKey, lifeMs)", ''],
+  ['a key lives for ever', 'save', "redis.call('PEXPIRE', recordsKey, lifeMs)", ''],
   ['time steps back', 'bucket-state', 'math.max(now, bucket.seen)', 'now'],
 ];
 const most = 400;

@@ -1,11 +1,7 @@
 -- Mirror of bucket-state.policy.ts: the data of one bucket. Records are read once, changed as tables, and written back
--- at the end by `save`, which gives every key its expiry; a record that did not change is not written.
+-- at the end (save.lua); a record that did not change is not written.
 --   state    string: scalars and meters       records  hash: l:<lane> t:<ticket> e:<lease token> w:<replica> = waiting
 --   order    sorted set, see sorted.lua       replicas sorted set: replica by the time it was last heard of
-
--- What was learned is kept this long after the last use; longer than any call waits. Milliseconds.
-local bucketMemoryMs = 3600000
-local longestClosedMs = 30 * 24 * 3600000
 
 local bucket
 -- By kind: packed as read (`false` = not there), and as it is now (`false` = gone).
@@ -94,37 +90,3 @@ end
 
 -- Time never steps back for a bucket.
 local function notBefore(now) return math.max(now, bucket.seen) end
-
-local function saveRecords()
-  for field, record in pairs(current) do
-    local before = asRead[field]
-    if record then
-      local packed = cmsgpack.pack(listed(record, fieldsOf[string.sub(field, 1, 1)]))
-      if packed ~= before then redis.call('HSET', recordsKey, field, packed) end
-    elseif before then
-      redis.call('HDEL', recordsKey, field)
-    end
-  end
-  for replica, change in pairs(waitingChange) do
-    if change ~= 0 and redis.call('HINCRBY', recordsKey, 'w:' .. replica, change) <= 0 then
-      redis.call('HDEL', recordsKey, 'w:' .. replica)
-    end
-  end
-end
-
-local function save(now)
-  bucket.seen = now
-  local state = listed(bucket, bucketFields)
-  local meters = {}
-  for _, name in ipairs(meterNames) do
-    if bucket.meters[name] then meters[#meters + 1] = listed(bucket.meters[name], meterFields) end
-  end
-  state[#state] = meters
-  local closedMs = math.min(longestClosedMs, math.max(0, bucket.closedUntil - now))
-  local lifeMs = string.format('%.0f', bucketMemoryMs + math.ceil(closedMs))
-  redis.call('SET', stateKey, cmsgpack.pack(state), 'PX', lifeMs)
-  saveRecords()
-  redis.call('PEXPIRE', recordsKey, lifeMs)
-  redis.call('PEXPIRE', orderKey, lifeMs)
-  redis.call('PEXPIRE', replicasKey, lifeMs)
-end

@@ -36,7 +36,13 @@ local function refreshReadiness(lane)
   if not lane.readyAs then lane.start = math.max(lane.start, bucket.virtual) end
   lane.readyAs = ready and ticketOf(string.sub(head, #lane.key + 21)).callClass or false
   moveMember(lane, 'readyMember', readyMember(lane))
-  moveMember(lane, 'idleMember', idleMember(lane))
+end
+
+-- Only a tick asks for idle lanes, so their section is brought up to date when the script ends.
+local function refreshIdleness()
+  for field, lane in pairs(current) do
+    if lane and string.sub(field, 1, 2) == 'l:' then moveMember(lane, 'idleMember', idleMember(lane)) end
+  end
 end
 
 local function laneFor(key, weight, maxInFlight)
@@ -103,11 +109,11 @@ local function forgetIdleLanes(most)
   end
 end
 
--- Returns what is left of the budget.
+-- Returns what is left of the budget, and when the next lane wakes (nil: none sleeps, or the budget is used up).
 local function wakeLanes(budget, now)
   while budget > 0 do
     local key, at = firstByTime('s')
-    if not key or at > now then break end
+    if not key or at > now then return budget, at end
     budget = budget - 1
     drop('s:' .. sortable(at) .. ':' .. key)
     local lane = laneOf(key)

@@ -44,10 +44,11 @@ local function finish(lane, lease)
   refreshReadiness(lane)
 end
 
+-- Returns what is left of the budget, and when the next lease expires.
 local function sweepLeases(budget, now)
   while budget > 0 do
     local token, at = firstByTime('e')
-    if not token or at > now then break end
+    if not token or at > now then return budget, at end
     budget = budget - 1
     local lease = leaseOf(token)
     local lane = laneOf(lease.lane)
@@ -147,10 +148,10 @@ local function grant(lane, ticket, now)
 end
 
 local function pump(now)
-  local budget = wakeLanes(sweepLeases(mostPerPump, now), now)
+  local budget, expiresAt, wakesAt = mostPerPump, nil, nil
+  budget, expiresAt = sweepLeases(budget, now)
+  budget, wakesAt = wakeLanes(budget, now)
   local blocked = {}
-  local _, wakesAt = firstByTime('s')
-  local _, expiresAt = firstByTime('e')
   nextAt = nil
   if bucket.waiting == 0 then return end
   nextAt = bucket.closedUntil

@@ -7,4 +7,5 @@ local replicaChannel = 'sluice:r:'
 -- @include lessons
 -- @include pump
 -- @include forecast-at
+-- @include save
 -- @include reply

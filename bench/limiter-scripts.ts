@@ -1,0 +1,177 @@
+/**
+ * What the bucket scheduler costs Redis: time per script with few and with many waiting tickets and active buckets,
+ * and memory per waiting call and per idle workspace. `node bench/limiter-scripts.ts [calls]` (2,000 per figure).
+ *
+ * Measured on the server: Redis' own latency histogram of `EVALSHA` (`INFO latencystats`), reset before each row, so
+ * the network and this process are not in it. A private redis-server on this machine, one call at a time.
+ */
+import { createHash } from 'node:crypto';
+import { Redis } from 'ioredis';
+import type { Admission } from '../src/limiter/limiter.ts';
+import {
+  admitCall,
+  cancelCall,
+  chargedCall,
+  forecastCall,
+  learnCall,
+  loadScripts,
+  readAdmit,
+  readLease,
+  readTick,
+  settleCall,
+  tickCall,
+  type ScriptCall,
+} from '../src/limiter/scripts.ts';
+import { startRedis } from '../test/support/redis.ts';
+
+const calls = Number(process.argv[2] ?? 2_000);
+const server = await startRedis({ args: ['--latency-tracking-info-percentiles', '50', '99', '100'] });
+const redis = new Redis(server.port, '127.0.0.1', { replyMapping: 'legacy' });
+const hashes = new Map<string, string>();
+const rows: Record<string, Record<string, string | number>> = {};
+let tickets = 0;
+const lesson = {
+  feedback: {
+    meters: [{ meter: 'requests', limit: 1e9, windowMs: 60_000, level: { lowest: 1, highest: 1 } }],
+    throttle: null,
+  },
+  sentAgoMs: 20,
+  headAgoMs: 1,
+} as const;
+
+interface Held {
+  readonly bucket: string;
+  readonly lease: string;
+}
+
+try {
+  for (const { name, lua } of loadScripts()) {
+    await redis.script('LOAD', lua);
+    hashes.set(name, createHash('sha1').update(lua).digest('hex'));
+  }
+  const version = /redis_version:(\S+)/.exec(await redis.info('server'))?.[1];
+  console.log(`redis ${version}, ${calls} calls per row, microseconds inside the server\n`);
+  await waitingTickets(100);
+  await waitingTickets(10_000);
+  await activeBuckets(10);
+  await activeBuckets(10_000);
+  console.table(rows);
+} finally {
+  redis.disconnect();
+  await server.stop();
+}
+
+/** One bucket in which `count` tickets of 100 serialized lanes wait; each settlement grants the next of its lane. */
+async function waitingTickets(count: number): Promise<void> {
+  await redis.flushall();
+  const title = `${count.toLocaleString('en')} waiting`;
+  const empty = await memory();
+  const held: Held[] = [];
+  for (let n = 0; n < count + 100; n += 1) held.push(...(await enter('shared', n % 100)));
+  const perTicket = ((await memory()) - empty) / count;
+  rows[`memory per waiting call, ${title}`] = { bytes: Math.round(perTicket) };
+  const asking = { bucket: 'shared', replica: replica(0) };
+  const leased = (n: number): string => held[n % held.length]?.lease ?? '';
+  await measure(`admit, queued: ${title}`, async (n) => held.push(...(await enter('shared', n % 100))));
+  await measure(`forecast: ${title}`, (n) => run(forecastCall(asking, ticketName(tickets - 1 - n))));
+  await measure(`cancel: ${title}`, (n) => run(cancelCall(asking, ticketName(tickets - 1 - n))));
+  await measure(`learn: ${title}`, (n) => run(learnCall(asking, leased(n), lesson)));
+  await measure(`charged: ${title}`, (n) => run(chargedCall(asking, leased(n), 5, 1_000)));
+  await measure(`tick, 1 lease: ${title}`, (n) => run(tickCall(asking, [leased(n)])));
+  await measure(
+    `tick, 64 leases: ${title}`,
+    () =>
+      run(
+        tickCall(
+          asking,
+          held.slice(0, 64).map(({ lease }) => lease),
+        ),
+      ),
+    Math.min(calls, 300),
+  );
+  for (let n = 0; n < calls; n += 1) held.push(...(await enter('shared', n % 100)));
+  await measure(`settle, grants the next: ${title}`, async () => {
+    const ended = held.shift();
+    if (ended === undefined) throw new Error('nothing is in flight');
+    const call = settleCall(asking, ended.lease, { kind: 'succeeded', spent: null }, lesson);
+    const { grants } = readLease(await run(call));
+    held.push(...grants.map(({ lease }) => ({ bucket: 'shared', lease })));
+  });
+}
+
+/** `count` buckets, each used before; calls go to one after the other and find nobody waiting. */
+async function activeBuckets(count: number): Promise<void> {
+  await redis.flushall();
+  const title = `${count.toLocaleString('en')} buckets`;
+  const empty = await memory();
+  const done = { kind: 'succeeded', spent: null } as const;
+  const settle = ({ bucket, lease }: Held): Promise<unknown> =>
+    run(settleCall({ bucket, replica: replica(0) }, lease, done, lesson));
+  for (let n = 0; n < count; n += 1) for (const held of await enter(bucketName(n), 0)) await settle(held);
+  rows[`memory per idle workspace with its own bucket, ${title}`] = {
+    bytes: Math.round(((await memory()) - empty) / count),
+  };
+  for (let n = 0; n < count; n += 1)
+    readTick(await run(tickCall({ bucket: bucketName(n), replica: replica(0) }, [])));
+  const held: Held[] = [];
+  await measure(`admit, granted: ${title}`, async (n) =>
+    held.push(...(await enter(bucketName(n % count), n))),
+  );
+  await measure(`settle, nobody waits: ${title}`, async (n) => {
+    const ended = held[n];
+    if (ended !== undefined) await settle(ended);
+  });
+}
+
+/** Enters a new ticket; its lease when it was granted at once. */
+async function enter(bucket: string, lane: number): Promise<Held[]> {
+  const admission: Admission = {
+    ticket: ticketName(tickets++),
+    bucket,
+    setting: { learn: true, probe: 0, meters: [{ meter: 'requests', limit: 1e9, windowMs: 60_000 }] },
+    lane: digest(`lane ${lane}`),
+    weight: 1,
+    maxInFlight: bucket === 'shared' ? 1 : null,
+    maxQueued: 1e6,
+    urgency: 3,
+    callClass: 'requests',
+    costs: { requests: 1 },
+    maxWaitMs: 1e9,
+    leaseMs: 600_000,
+    order: null,
+  };
+  const reply = readAdmit(await run(admitCall({ bucket, replica: replica(0) }, admission)), admission);
+  return reply.code === 'granted' ? [{ bucket, lease: reply.grant.lease }] : [];
+}
+
+async function measure(title: string, one: (n: number) => Promise<unknown>, times = calls): Promise<void> {
+  await redis.config('RESETSTAT');
+  for (let n = 0; n < times; n += 1) await one(n);
+  const found = /latency_percentiles_usec_evalsha:p50=([\d.]+),p99=([\d.]+),p100=([\d.]+)/.exec(
+    await redis.info('latencystats'),
+  );
+  if (found === null) throw new Error('this server tells no latency percentiles (Redis 7 does)');
+  rows[title] = { p50: Number(found[1]), p99: Number(found[2]), max: Number(found[3]) };
+}
+
+async function run({ script, keys, argv }: ScriptCall): Promise<unknown> {
+  return redis.evalsha(hashes.get(script) ?? '', keys.length, ...keys, ...argv);
+}
+
+async function memory(): Promise<number> {
+  return Number(/used_memory:(\d+)/.exec(await redis.info('memory'))?.[1]);
+}
+
+/** Names as long as the gateway's: 32 hex digits. */
+function digest(text: string): string {
+  return createHash('md5').update(text).digest('hex');
+}
+function ticketName(n: number): string {
+  return digest(`ticket ${n}`);
+}
+function bucketName(n: number): string {
+  return digest(`bucket ${n}`);
+}
+function replica(n: number): string {
+  return digest(`replica ${n}`).slice(0, 16);
+}
