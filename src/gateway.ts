@@ -144,7 +144,9 @@ export function createGateway({ settings: first, clock, telemetry, resolve }: Ga
         followed.granted();
         attempts += 1;
         const result = await send(prepared, lease, nobodyLeft, followed);
-        const decision = judge(prepared, result, { attempts, history, remainingMs: ticket.remainingMs() });
+        // A call nobody waits for any more has no wait left: it is not sent again, and its lane does not sleep for it.
+        const remainingMs = nobodyLeft.aborted ? 0 : ticket.remainingMs();
+        const decision = judge(prepared, result, { attempts, history, remainingMs });
         if (decision.kind === 'pass') {
           if (result.kind === 'failed') throw giveUp(prepared, lease, result, decision, followed);
           return passOn(prepared, lease, result, decision, record());
