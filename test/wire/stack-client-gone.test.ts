@@ -1,0 +1,261 @@
+/**
+ * Clients that leave, at every stage of a call, and clients that are slow: nothing of theirs is left behind, no
+ * upstream call is begun for somebody who is gone, and nobody else waits for them.
+ */
+import { afterEach, expect, test } from '@jest/globals';
+import { connect } from 'node:net';
+import { connectRaw } from '../support/raw-client.ts';
+import { answering } from '../support/raw-upstream.ts';
+import type { Script } from '../support/raw-upstream.ts';
+import { faults, leftBehind, receivedBy, requestLines, startStack, turn } from './stack-fixture.ts';
+import type { Stack, StackOptions } from './stack-fixture.ts';
+
+const stacks: Stack[] = [];
+const patient = '{ connectSeconds: 5, headSeconds: 30, idleSeconds: 30, totalSeconds: 60 }';
+const ok = 'HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok';
+
+const opened = async (script: Script, options: StackOptions = {}): Promise<Stack> => {
+  const stack = await startStack(script, { timeouts: patient, ...options });
+  stacks.push(stack);
+  return stack;
+};
+
+afterEach(async () => {
+  for (const stack of stacks.splice(0)) await stack.close();
+});
+
+const expectClean = async (stack: Stack): Promise<void> => {
+  expect(await leftBehind(stack)).toEqual({});
+  expect(faults(stack)).toEqual([]);
+  expect(await stack.metric('sluice_dispatched_after_client_gone_total')).toBe(0);
+};
+
+/** Resolves when a condition on the other side holds. */
+const eventually = async (condition: () => boolean | Promise<boolean>): Promise<void> => {
+  while (!(await condition())) await new Promise((resolve) => setTimeout(resolve, 10));
+};
+
+const leave = {
+  reset: (client: Awaited<ReturnType<typeof connectRaw>>) => client.abort(),
+  close: (client: Awaited<ReturnType<typeof connectRaw>>) => client.socket.destroy(),
+  'half-close': (client: Awaited<ReturnType<typeof connectRaw>>) => client.halfClose(),
+};
+const ways = Object.keys(leave) as (keyof typeof leave)[];
+
+test.each(ways)('leaving by %s in the middle of the head or the body sends nothing upstream', async (way) => {
+  const stack = await opened(answering(ok));
+  const head = stack.head('POST', stack.proxy('/x'), 'Content-Length: 10\r\n');
+  for (const cut of [1, 20, head.length - 1, head.length, head.length + 5]) {
+    const client = await connectRaw(stack.port);
+    await client.send(`${head}0123456789`.slice(0, cut));
+    if (cut > head.length) await eventually(async () => (await stack.metric('sluice_queue_bytes')) > 0);
+    leave[way](client);
+    await client.closed.then(() => {});
+  }
+  await expectClean(stack);
+  expect(receivedBy(stack)).toBe('');
+});
+
+test.each(ways)('leaving the line by %s spends nothing, and the others move up', async (way) => {
+  const gate = Promise.withResolvers<void>();
+  const stack = await opened(
+    async (connection) => {
+      for (let count = 1; ; count += 1) {
+        await connection.requests(count);
+        if (connection.socket.destroyed) return;
+        await gate.promise;
+        connection.send(ok);
+      }
+    },
+    { kind: 'commerce' },
+  );
+  const clients = await Promise.all(
+    Array.from({ length: 6 }, async (_, n) => {
+      const client = await connectRaw(stack.port);
+      await client.send(stack.head('GET', stack.proxy(`/n/${n}`)));
+      return client;
+    }),
+  );
+  await eventually(async () => (await stack.metric('sluice_queue_depth')) === 5);
+  const first = /\/n\/\d/.exec(receivedBy(stack))?.[0];
+  const waiting = clients.filter((_, n) => `/n/${n}` !== first);
+  const [gone, stays] = [waiting.slice(0, 3), waiting.slice(3)];
+  for (const client of gone) leave[way](client);
+  await eventually(async () => (await stack.metric('sluice_queue_depth')) === 2);
+  gate.resolve();
+  for (const client of stays) expect((await client.answers(1))[0]?.status).toBe(200);
+  await expectClean(stack);
+  expect(requestLines(receivedBy(stack))).toHaveLength(3);
+  for (const client of clients) client.socket.destroy();
+});
+
+test.each(ways)('leaving by %s while the upstream works ends the upstream call', async (way) => {
+  const stack = await opened(() => {});
+  const client = await connectRaw(stack.port);
+  await client.send(stack.head('GET', stack.proxy('/slow')));
+  await eventually(() => requestLines(receivedBy(stack)).length === 1);
+  leave[way](client);
+  await stack.upstream.allClosed();
+  await expectClean(stack);
+  expect(requestLines(receivedBy(stack))).toHaveLength(1);
+});
+
+test('a call whose client left is not queued again, and its lane does not sleep for it', async () => {
+  const stack = await opened(async (connection) => {
+    await connection.requests(1);
+    if (connection.received().includes('/next')) connection.send(ok);
+  });
+  const client = await connectRaw(stack.port);
+  await client.send(stack.head('GET', stack.proxy('/slow')));
+  await eventually(() => requestLines(receivedBy(stack)).length === 1);
+  client.abort();
+  await stack.upstream.allClosed();
+  const { answers } = await stack.exchange(stack.head('GET', stack.proxy('/next')));
+  const waited = /waited=(\d+)/.exec(answers[0]?.field('sluice-admission') ?? '')?.[1];
+  expect(Number(waited)).toBeLessThan(400);
+  await expectClean(stack);
+});
+
+test.each(ways)('leaving by %s in the middle of an answer ends the upstream call', async (way) => {
+  const stack = await opened(async (connection) => {
+    await connection.requests(1);
+    connection.send('HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n');
+  });
+  const client = await connectRaw(stack.port);
+  await client.send(stack.head('GET', stack.proxy('/stream')));
+  await client.until((text) => text.includes('hello'));
+  leave[way](client);
+  await stack.upstream.allClosed();
+  await expectClean(stack);
+});
+
+test('leaving while a throttled call sleeps takes it out of the line', async () => {
+  const stack = await opened(answering('HTTP/1.1 429 Slow\r\nRetry-After: 20\r\nContent-Length: 0\r\n\r\n'));
+  const client = await connectRaw(stack.port);
+  await client.send(stack.head('GET', stack.proxy('/slow')));
+  await eventually(async () => (await stack.metric('sluice_retries_absorbed_total')) === 1);
+  client.abort();
+  await expectClean(stack);
+  expect(requestLines(receivedBy(stack))).toHaveLength(1);
+});
+
+test('of two that share one call, one may leave without harm; when both left, the upstream call ends', async () => {
+  const gate = Promise.withResolvers<void>();
+  const stack = await opened(async (connection) => {
+    await connection.requests(1);
+    if (connection.received().includes('/first')) await gate.promise;
+    else return;
+    connection.send(ok);
+  });
+  const same = async (path: string) => {
+    const client = await connectRaw(stack.port);
+    await client.send(
+      stack.head('POST', stack.proxy(path), `Idempotency-Key: "${path}"\r\nContent-Length: 0\r\n`),
+    );
+    return client;
+  };
+  const one = await same('/first');
+  await eventually(() => requestLines(receivedBy(stack)).length === 1);
+  const two = await same('/first');
+  await eventually(() => stack.gateway.service.gateway.buckets().length === 1);
+  await new Promise((resolve) => setTimeout(resolve, 50));
+  one.abort();
+  await turn();
+  gate.resolve();
+  expect((await two.answers(1))[0]?.status).toBe(200);
+  two.socket.destroy();
+
+  const three = await same('/second');
+  const four = await same('/second');
+  await eventually(() => requestLines(receivedBy(stack)).length === 2);
+  await new Promise((resolve) => setTimeout(resolve, 50));
+  three.abort();
+  four.abort();
+  await expectClean(stack);
+  expect(requestLines(receivedBy(stack))).toHaveLength(2);
+});
+
+test('a slow reader keeps neither its serialized lane nor more than a bounded part of the answer', async () => {
+  const size = 20_000_000;
+  const stack = await opened(
+    async (connection) => {
+      for (let count = 1; ; count += 1) {
+        await connection.requests(count);
+        if (connection.socket.destroyed) return;
+        const large = count === 1 && connection.received().includes('/large');
+        connection.send(`HTTP/1.1 200 OK\r\nContent-Length: ${large ? 500_000 : 2}\r\n\r\n`);
+        connection.socket.write(large ? Buffer.alloc(500_000) : 'ok');
+      }
+    },
+    { kind: 'commerce' },
+  );
+  const slow = connect({ port: stack.port, host: '127.0.0.1' });
+  slow.on('error', () => {});
+  slow.write(stack.head('GET', stack.proxy('/large')));
+  slow.pause();
+  await eventually(() => receivedBy(stack).includes('/large'));
+  const { answers } = await stack.exchange(stack.head('GET', stack.proxy('/small')));
+  expect(answers[0]?.body.toString()).toBe('ok');
+  slow.destroy();
+  await expectClean(stack);
+
+  const endless = await opened(async (connection) => {
+    await connection.requests(1);
+    connection.send(`HTTP/1.1 200 OK\r\nContent-Length: ${size}\r\n\r\n`);
+    connection.socket.write(Buffer.alloc(size));
+  });
+  const lazy = connect({ port: endless.port, host: '127.0.0.1' });
+  lazy.on('error', () => {});
+  lazy.write(endless.head('GET', endless.proxy('/endless')));
+  lazy.pause();
+  await eventually(() => (endless.upstream.connections[0]?.socket.bytesWritten ?? 0) > 0);
+  await new Promise((resolve) => setTimeout(resolve, 200));
+  // What the system's socket buffers took besides; most of it still waits at the upstream.
+  const waiting = endless.upstream.connections[0]?.socket.writableLength ?? 0;
+  expect(waiting).toBeGreaterThan(size / 4);
+  lazy.destroy();
+  await endless.upstream.allClosed();
+  await expectClean(endless);
+});
+
+test('slow uploads hold bytes but no place in line and no lease', async () => {
+  const stack = await opened(answering(ok), { kind: 'commerce' });
+  const uploads = await Promise.all(
+    Array.from({ length: 20 }, async () => {
+      const client = await connectRaw(stack.port);
+      await client.send(`${stack.head('POST', stack.proxy('/upload'), 'Content-Length: 1000\r\n')}begun`);
+      return client;
+    }),
+  );
+  await eventually(async () => (await stack.metric('sluice_queue_bytes')) === 100);
+  expect(await stack.metric('sluice_queue_depth')).toBe(0);
+  expect(await stack.metric('sluice_in_flight')).toBe(0);
+  const { answers } = await stack.exchange(stack.head('GET', stack.proxy('/quick')));
+  expect(answers[0]?.status).toBe(200);
+  for (const client of uploads) client.abort();
+  await expectClean(stack);
+  expect(requestLines(receivedBy(stack))).toHaveLength(1);
+});
+
+test('2,000 connections that are opened and dropped leave nothing, and the next call is served', async () => {
+  const stack = await opened(answering(ok));
+  const parts = [
+    '',
+    'G',
+    stack.head('GET', stack.proxy('/x')).slice(0, 60),
+    stack.head('GET', stack.proxy('/x')),
+  ];
+  for (let round = 0; round < 20; round += 1) {
+    await Promise.all(
+      Array.from({ length: 100 }, async (_, n) => {
+        const client = await connectRaw(stack.port);
+        await client.send(parts[n % parts.length] ?? '');
+        if (n % 3 === 0) client.abort();
+        else client.socket.destroy();
+      }),
+    );
+  }
+  await expectClean(stack);
+  const { answers } = await stack.exchange(stack.head('GET', stack.proxy('/last')));
+  expect(answers[0]?.status).toBe(200);
+});
