@@ -53,6 +53,7 @@ try {
   console.log(`redis ${version}, ${calls} calls per row, microseconds inside the server\n`);
   await waitingTickets(100);
   await waitingTickets(10_000);
+  await crowdAtTheDoor(10_000);
   await activeBuckets(10);
   await activeBuckets(10_000);
   console.table(rows);
@@ -97,6 +98,19 @@ async function waitingTickets(count: number): Promise<void> {
     const { grants } = readLease(await run(call));
     held.push(...grants.map(({ lease }) => ({ bucket: 'shared', lease })));
   });
+}
+
+/** The longest script there is: a closed bucket opens for `count` tickets, of which each pump grants 64. */
+async function crowdAtTheDoor(count: number): Promise<void> {
+  await redis.flushall();
+  const asking = { bucket: 'door', replica: replica(0) };
+  const [first] = await enter('door', 0);
+  const closing = { kind: 'throttled', closeMs: 60_000, requeue: false, sleepMs: 0 } as const;
+  const { now } = readLease(await run(settleCall(asking, first?.lease ?? '', closing, null)));
+  for (let n = 0; n < count; n += 1) await enter('door', n % 100);
+  const later = { ...asking, now: now + 60_001 };
+  const title = `tick, grants 64: ${count.toLocaleString('en')} waiting`;
+  await measure(title, () => run(tickCall(later, [])), Math.floor(count / 64));
 }
 
 /** `count` buckets, each used before; calls go to one after the other and find nobody waiting. */

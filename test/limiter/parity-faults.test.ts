@@ -20,8 +20,8 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
   [
     'a sleeping lane stays in the running',
     'lanes',
-    'local ready = head and lane.asleepUntil == 0',
-    'local ready = head',
+    'local ready = lane.waiting > 0 and lane.asleepUntil == 0',
+    'local ready = lane.waiting > 0',
   ],
   [
     'a lane that was idle catches up on its share',

@@ -27,14 +27,19 @@ local function moveMember(lane, field, member)
   lane[field] = member
 end
 
+-- First ticket of the line, looked up again only after the line has changed.
+local function headOf(lane)
+  if not lane.head then lane.head = ticketOf(string.sub(firstOf('l:' .. lane.key), #lane.key + 21)) end
+  return lane.head
+end
+
 -- The one place that decides whether a lane is in the running.
 local function refreshReadiness(lane)
-  local head = lane.waiting > 0 and firstOf('l:' .. lane.key)
-  local ready = head and lane.asleepUntil == 0
+  local ready = lane.waiting > 0 and lane.asleepUntil == 0
     and (not lane.maxInFlight or lane.inFlight < lane.maxInFlight)
     and (not lane.places or lane.unconfirmed < math.max(1, lane.places))
   if not lane.readyAs then lane.start = math.max(lane.start, bucket.virtual) end
-  lane.readyAs = ready and ticketOf(string.sub(head, #lane.key + 21)).callClass or false
+  lane.readyAs = ready and headOf(lane).callClass or false
   moveMember(lane, 'readyMember', readyMember(lane))
 end
 
@@ -63,6 +68,7 @@ end
 
 -- A ticket starts (+1) or stops (-1) waiting: the sums of its lane, its bucket and its replica.
 local function countWaiting(lane, ticket, sign)
+  lane.head = nil
   lane.waiting = lane.waiting + sign
   bucket.waiting = bucket.waiting + sign
   waitingChange[ticket.replica] = (waitingChange[ticket.replica] or 0) + sign

@@ -86,7 +86,7 @@ local function firstReady(blocked)
   local best, bestStart
   local from = '[r:'
   while true do
-    local member = redis.call('ZRANGEBYLEX', orderKey, from, '(r;', 'LIMIT', 0, 1)[1]
+    local member = redis.call('ZRANGEBYLEX', orderKey, from, '(r;', 'LIMIT', '0', '1')[1]
     if not member then return best end
     local callClass, digits, key = string.match(member, '^r:([^:]+):(%x+):(.+)$')
     if not blocked[callClass] then
@@ -105,7 +105,7 @@ local function nextHead(blocked, budget, now)
     local key = firstReady(blocked)
     if not key then break end
     local lane = laneOf(key)
-    local ticket = ticketOf(string.sub(firstOf('l:' .. key), #key + 21))
+    local ticket = headOf(lane)
     if isAlive(ticket.replica, now) then return lane, ticket, budget end
     budget = budget - 1
     dequeue(lane, ticket)

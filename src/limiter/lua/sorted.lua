@@ -26,12 +26,12 @@ local function unsortable(digits)
   return (struct.unpack('>d', struct.pack('>I4I4', high, low)))
 end
 
-local function put(member) redis.call('ZADD', orderKey, 0, member) end
+local function put(member) redis.call('ZADD', orderKey, '0', member) end
 local function drop(member) return redis.call('ZREM', orderKey, member) == 1 end
 
 -- First member of a section, or nil. Sections end in ':', and ';' is the next byte.
 local function firstOf(section)
-  return redis.call('ZRANGEBYLEX', orderKey, '[' .. section .. ':', '(' .. section .. ';', 'LIMIT', 0, 1)[1]
+  return redis.call('ZRANGEBYLEX', orderKey, '[' .. section .. ':', '(' .. section .. ';', 'LIMIT', '0', '1')[1]
 end
 
 -- First entry of a section of times: name and time, or nil.
