@@ -1,10 +1,11 @@
 /**
- * Proves what people look at, with the tools they look with: promtool, Prometheus, Chromium. A tool that cannot be had is
+ * Proves what people look at, with the tools they look with: promtool, Prometheus, Chromium; and measures what it costs. A tool that cannot be had is
  * a loud SKIPPED, never a pass. `--write-images` keeps the page's pictures in the documentation.
  */
 import { createReport } from './observability/report.ts';
 import { verifyRules } from './observability/rules.ts';
 import { verifySchema } from './observability/schema.ts';
+import { verifyCost } from './observability/cost.ts';
 import { verifyPage } from './observability/page.ts';
 import { verifyPanels } from './observability/panels.ts';
 
@@ -13,4 +14,5 @@ await verifyRules(report);
 verifySchema(report);
 await verifyPage(report, process.argv.includes('--write-images'));
 await verifyPanels(report);
+await verifyCost(report);
 process.exitCode = report.end();

@@ -18,6 +18,7 @@ import type { Report } from './report.ts';
 import { available, end, pause, run, start } from './tools.ts';
 
 const rules = new URL('../../grafana/rules/', import.meta.url).pathname;
+const ruleFiles = ['sluice.rules.yaml', 'sluice.alerts.yaml'];
 const workspaces = ['canary-alpha', 'canary-beta'];
 /** Load before the queries: longer than the 15 s that a rate looks back. */
 const loadMs = 30_000;
@@ -57,7 +58,12 @@ export async function verifyPanels(report: Report): Promise<void> {
   try {
     await pause(500);
     for (let n = 0; n < 2; n++) services.push(await replica(yaml, logs));
-    writeFileSync(join(folder, 'prometheus.yaml'), scrapes(services));
+    writeFileSync(join(folder, 'prometheus.yaml'), scrapes(services, folder));
+    // The same rules, evaluated as often as this short load needs.
+    for (const name of ruleFiles) {
+      const text = readFileSync(join(rules, name), 'utf8').replace('interval: 30s', 'interval: 2s');
+      writeFileSync(join(folder, name), text);
+    }
     prometheus = start('prometheus', [
       `--config.file=${join(folder, 'prometheus.yaml')}`,
       `--storage.tsdb.path=${join(folder, 'data')}`,
@@ -219,9 +225,9 @@ ${own.join('\n')}
 `;
 }
 
-const scrapes = (services: readonly Service[]): string => `
+const scrapes = (services: readonly Service[], folder: string): string => `
 global: { scrape_interval: 1s, evaluation_interval: 2s }
-rule_files: ["${rules}sluice.rules.yaml", "${rules}sluice.alerts.yaml"]
+rule_files: [${ruleFiles.map((name) => JSON.stringify(join(folder, name))).join(', ')}]
 scrape_configs:
   - job_name: sluice
     static_configs:

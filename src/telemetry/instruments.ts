@@ -2,7 +2,8 @@
  * The instruments: names, types, labels, units and bucket boundaries of every `sluice_*` metric, in one place. Owns
  * nothing that counts; `metrics.ts` prepares the series. Names and labels are an interface: dashboards depend on them.
  */
-import { Counter, Gauge, Histogram, type OpenMetricsContentType, type Registry } from 'prom-client';
+import { Gauge, type Metric, type OpenMetricsContentType, type Registry } from 'prom-client';
+import { SeriesCounter, SeriesHistogram } from './series.ts';
 
 /** A millisecond (not held) to ten minutes (longest wait a call may ask for), fine around the default wait of 45 s. */
 export const waitBuckets = [
@@ -19,28 +20,20 @@ export const redisBuckets = [
   0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
 ];
 
-/** Creates all instruments in `registry`. `exemplars`: histograms can carry trace ids (shown in OpenMetrics only). */
-export function createInstruments(registry: Registry<OpenMetricsContentType>, exemplars: boolean) {
+/** Creates all instruments in `registry`. */
+export function createInstruments(registry: Registry<OpenMetricsContentType>) {
   const registers = [registry];
+  const registered = <M extends object>(metric: M): M => {
+    // Ours have the shape that the registry reads, not prom-client's class.
+    registry.registerMetric(metric as unknown as Metric);
+    return metric;
+  };
   const gauge = <L extends string>(name: string, help: string, labelNames: readonly L[]) =>
     new Gauge<L>({ name, help, labelNames: [...labelNames], registers });
-  const counter = <L extends string>(name: string, help: string, labelNames: readonly L[]) =>
-    new Counter<L>({ name, help, labelNames: [...labelNames], registers });
-  const histogram = <L extends string>(
-    name: string,
-    help: string,
-    labelNames: readonly L[],
-    buckets: readonly number[],
-  ) =>
-    // `trace_id` is no label of the series: prom-client types an exemplar's labels like the metric's.
-    new Histogram<L | 'trace_id'>({
-      name,
-      help,
-      labelNames: [...labelNames],
-      buckets: [...buckets],
-      enableExemplars: exemplars,
-      registers,
-    });
+  const counter = (name: string, help: string, labelNames: readonly string[]) =>
+    registered(new SeriesCounter(name, help, labelNames));
+  const histogram = (name: string, help: string, labelNames: readonly string[], buckets: readonly number[]) =>
+    registered(new SeriesHistogram(name, help, labelNames, buckets));
 
   return {
     requests: counter('sluice_requests_total', 'Calls ended, by how they ended.', [

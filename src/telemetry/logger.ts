@@ -33,6 +33,8 @@ export interface CallLine {
 
 export interface CallLogger {
   readonly log: Log;
+  /** Draws whether a call that ended so gets a line; asked once per call, before its line is put together. */
+  wants(outcome: CallOutcome): boolean;
   call(line: CallLine): void;
 }
 
@@ -91,6 +93,7 @@ export function createLogger(
     ports.destination,
   );
   const successes = settings.sampleSuccesses;
+  const enabled = { info: logger.isLevelEnabled('info'), warn: logger.isLevelEnabled('warn') };
   const write =
     (level: 'debug' | 'info' | 'warn' | 'error') =>
     (message: string, fields: Readonly<Record<string, LogValue>> = {}) =>
@@ -104,12 +107,12 @@ export function createLogger(
       error: write('error'),
       bug: (message, cause, fields = {}) => logger.error({ ...fields, ...describeError(cause) }, message),
     },
+    wants(outcome) {
+      if (!enabled[levelOf[outcome]]) return false;
+      return outcome !== 'ok' || successes >= 1 || (successes > 0 && ports.random.next() < successes);
+    },
     call(line) {
-      const level = levelOf[line.outcome];
-      if (!logger.isLevelEnabled(level)) return;
-      if (line.outcome === 'ok' && (successes <= 0 || (successes < 1 && ports.random.next() >= successes)))
-        return;
-      logger[level](
+      logger[levelOf[line.outcome]](
         {
           ...line,
           method: knownMethods.has(line.method) ? line.method : 'other',

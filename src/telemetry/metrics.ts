@@ -20,6 +20,7 @@ import {
   type RedisErrorKind,
 } from './events.ts';
 import { createInstruments, type Instruments } from './instruments.ts';
+import type { CounterSeries, HistogramSeries } from './series.ts';
 import { outcomes, type CallOutcome } from './outcome.policy.ts';
 import { createRegistry, writeMetrics, type MetricsFormat, type MetricsPage } from './exposition.ts';
 
@@ -54,6 +55,8 @@ export interface Metrics {
 
 /** What gauges read at scrape time. */
 export interface GaugeReadings {
+  /** Wall clock, milliseconds: exemplars are dated. */
+  now(): number;
   heldBytes(): number;
   buckets(): readonly ObservedBucket[];
   live(): readonly LivePressure[];
@@ -84,15 +87,16 @@ const misnamed = [
 /** Creates the registry and everything in it. */
 export function createMetrics(readings: GaugeReadings, options: MetricsOptions = {}): Metrics {
   const registry = createRegistry();
-  const exemplars = options.exemplars ?? false;
-  const instruments = createInstruments(registry, exemplars);
+  const wallClock = options.exemplars === true ? readings.now : null;
+  const instruments = createInstruments(registry);
   if (options.processMetrics ?? false) {
     collectDefaultMetrics({ register: registry });
     for (const name of misnamed) registry.removeSingleMetric(name);
   }
   for (const mode of limiterModes) instruments.limiterMode.set({ mode }, 0);
-  for (const kind of redisErrorKinds) instruments.redisErrors.inc({ kind }, 0);
-  for (const reason of leaseLostReasons) instruments.leasesLost.inc({ reason }, 0);
+  for (const kind of redisErrorKinds) instruments.redisErrors.of({ kind });
+  for (const reason of leaseLostReasons) instruments.leasesLost.of({ reason });
+  const sentAfterGone = instruments.sentAfterGone.of({});
 
   const workspaces = new Map<string, Map<string, WorkspaceSeries>>();
   const upstreams = new Map<string, UpstreamSeries>();
@@ -110,7 +114,7 @@ export function createMetrics(readings: GaugeReadings, options: MetricsOptions =
     },
     upstream(name) {
       let series = upstreams.get(name);
-      if (series === undefined) upstreams.set(name, (series = prepareUpstream(instruments, name, exemplars)));
+      if (series === undefined) upstreams.set(name, (series = prepareUpstream(instruments, name, wallClock)));
       return series;
     },
     release(label) {
@@ -122,12 +126,18 @@ export function createMetrics(readings: GaugeReadings, options: MetricsOptions =
     },
     redisCommand(command, seconds) {
       let timer = redisTimers.get(command);
-      if (timer === undefined) redisTimers.set(command, (timer = instruments.redisTime.labels(command)));
+      if (timer === undefined) redisTimers.set(command, (timer = instruments.redisTime.of({ command })));
       timer.observe(seconds);
     },
-    redisError: (kind) => instruments.redisErrors.inc({ kind }),
-    leaseLost: (reason) => instruments.leasesLost.inc({ reason }),
-    sentAfterClientGone: () => instruments.sentAfterGone.inc(),
+    redisError(kind) {
+      instruments.redisErrors.of({ kind }).value += 1;
+    },
+    leaseLost(reason) {
+      instruments.leasesLost.of({ reason }).value += 1;
+    },
+    sentAfterClientGone() {
+      sentAfterGone.value += 1;
+    },
     page(format) {
       readGauges(instruments, readings);
       return writeMetrics(registry, format);
@@ -137,63 +147,49 @@ export function createMetrics(readings: GaugeReadings, options: MetricsOptions =
 
 function prepareWorkspace(instruments: Instruments, workspace: string, upstream: string): WorkspaceSeries {
   const { requests, shed, throttles, absorbed } = instruments;
-  const ended = new Map<CallOutcome, { inc(): void }>();
-  for (const outcome of outcomes) {
-    requests.inc({ workspace, upstream, outcome }, 0);
-    ended.set(outcome, requests.labels(workspace, upstream, outcome));
-  }
-  const refused = new Map<RefusalCode, { inc(): void }>();
-  for (const reason of shedReasons) {
-    shed.inc({ workspace, upstream, reason }, 0);
-    refused.set(reason, shed.labels(workspace, upstream, reason));
-  }
-  const rate = throttles.labels(workspace, upstream, 'rate');
-  const permanent = throttles.labels(workspace, upstream, 'permanent');
-  rate.inc(0);
-  permanent.inc(0);
-  const kept = absorbed.labels(workspace, upstream);
-  kept.inc(0);
+  const ended = new Map(outcomes.map((outcome) => [outcome, requests.of({ workspace, upstream, outcome })]));
+  const refused = new Map(shedReasons.map((reason) => [reason, shed.of({ workspace, upstream, reason })]));
+  const rate = throttles.of({ workspace, upstream, kind: 'rate' });
+  const permanent = throttles.of({ workspace, upstream, kind: 'permanent' });
+  const kept = absorbed.of({ workspace, upstream });
+  const add = (series: CounterSeries | undefined): void => {
+    if (series !== undefined) series.value += 1;
+  };
   return {
-    ended: (outcome) => ended.get(outcome)?.inc(),
-    shed: (code) => refused.get(code)?.inc(),
-    throttled: (kind) => (kind === 'rate' ? rate : permanent).inc(),
-    absorbed: () => kept.inc(),
+    ended: (outcome) => add(ended.get(outcome)),
+    shed: (code) => add(refused.get(code)),
+    throttled: (kind) => add(kind === 'rate' ? rate : permanent),
+    absorbed: () => add(kept),
   };
 }
 
-function prepareUpstream(instruments: Instruments, upstream: string, exemplars: boolean): UpstreamSeries {
+function prepareUpstream(
+  instruments: Instruments,
+  upstream: string,
+  wallClock: (() => number) | null,
+): UpstreamSeries {
   const { queueWait, upstreamTime, overhead } = instruments;
-  const waits = new Map(outcomes.map((outcome) => [outcome, queueWait.labels(upstream, outcome)]));
-  const times = upstreamTime.labels(upstream);
-  const overheads = overhead.labels(upstream);
-  // Prepared series take no exemplar: only the few sampled calls pay for the long way.
-  const exemplar = (traceId: string | null) =>
-    exemplars && traceId !== null ? { trace_id: traceId } : undefined;
+  const waits = new Map(outcomes.map((outcome) => [outcome, queueWait.of({ upstream, outcome })]));
+  const times = upstreamTime.of({ upstream });
+  const overheads = overhead.of({ upstream });
+  const observe = (series: HistogramSeries | undefined, seconds: number, traceId: string | null): void => {
+    series?.observe(seconds);
+    if (traceId !== null && wallClock !== null) series?.exemplify(seconds, traceId, wallClock() / 1000);
+  };
   return {
-    waited(outcome, value, traceId) {
-      const exemplarLabels = exemplar(traceId);
-      if (exemplarLabels === undefined) waits.get(outcome)?.observe(value);
-      else queueWait.observe({ labels: { upstream, outcome }, value, exemplarLabels });
-    },
-    upstream(value, traceId) {
-      const exemplarLabels = exemplar(traceId);
-      if (exemplarLabels === undefined) times.observe(value);
-      else upstreamTime.observe({ labels: { upstream }, value, exemplarLabels });
-    },
-    overhead(value, traceId) {
-      const exemplarLabels = exemplar(traceId);
-      if (exemplarLabels === undefined) overheads.observe(value);
-      else overhead.observe({ labels: { upstream }, value, exemplarLabels });
-    },
+    waited: (outcome, seconds, traceId) => observe(waits.get(outcome), seconds, traceId),
+    upstream: (seconds, traceId) => observe(times, seconds, traceId),
+    overhead: (seconds, traceId) => observe(overheads, seconds, traceId),
   };
 }
 
 function removeSeries(instruments: Instruments, workspace: string, upstream: string): void {
-  for (const outcome of outcomes) instruments.requests.remove(workspace, upstream, outcome);
-  for (const reason of shedReasons) instruments.shed.remove(workspace, upstream, reason);
-  instruments.throttles.remove(workspace, upstream, 'rate');
-  instruments.throttles.remove(workspace, upstream, 'permanent');
-  instruments.absorbed.remove(workspace, upstream);
+  const { requests, shed, throttles, absorbed } = instruments;
+  for (const outcome of outcomes) requests.remove({ workspace, upstream, outcome });
+  for (const reason of shedReasons) shed.remove({ workspace, upstream, reason });
+  throttles.remove({ workspace, upstream, kind: 'rate' });
+  throttles.remove({ workspace, upstream, kind: 'permanent' });
+  absorbed.remove({ workspace, upstream });
 }
 
 /** Sets every gauge from the readings. Upstreams that are no longer configured disappear. */

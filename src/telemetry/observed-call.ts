@@ -176,22 +176,23 @@ export class ObservedCall implements CallTelemetry {
     const absorbed = end.admission?.absorbed ?? this.#absorbed;
     this.#spans?.ended(end, { waitedMs, attempts, absorbed });
     const { outcome, status, code } = end;
-    logger.call({
-      requestId: this.#call.id,
-      workspace: this.#label(),
-      upstream: this.#upstream,
-      method: this.#call.method,
-      outcome,
-      status,
-      code,
-      waitedMs,
-      attempts,
-      absorbed,
-      upstreamMs: this.#upstreamMs,
-      overheadMs,
-      durationMs,
-      traceId: this.traceId,
-    });
+    if (logger.wants(outcome))
+      logger.call({
+        requestId: this.#call.id,
+        workspace: this.#label(),
+        upstream: this.#upstream,
+        method: this.#call.method,
+        outcome,
+        status,
+        code,
+        waitedMs,
+        attempts,
+        absorbed,
+        upstreamMs: this.#upstreamMs,
+        overheadMs,
+        durationMs,
+        traceId: this.traceId,
+      });
     this.#tell((sink, id) =>
       sink.ended(id, this.#upstream, { outcome, code, waitedMs, attempts, absorbed, durationMs }),
     );

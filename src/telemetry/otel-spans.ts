@@ -13,6 +13,7 @@ import {
   TraceFlags,
   type Attributes,
   type Context,
+  type ContextManager,
   type Span,
   type SpanContext,
   type Tracer,
@@ -38,6 +39,15 @@ const routes: Record<Call['form'], string> = {
   proxy: '/proxy',
   via: '/via/{upstream}/{path}',
   activity: '/activity',
+};
+
+/** A context manager that manages none: spans are given their parents explicitly. */
+export const noContext: ContextManager = {
+  active: () => ROOT_CONTEXT,
+  with: (_context, run, self, ...given) => run.call(self as ThisParameterType<typeof run>, ...given),
+  bind: (_context, target) => target,
+  enable: () => noContext,
+  disable: () => noContext,
 };
 
 export interface OtelOptions {

@@ -43,6 +43,7 @@ export function createTelemetry(settings: TelemetrySettings, ports: TelemetryPor
   let source: PressureSource = { heldBytes: () => 0, buckets: () => [] };
   const metrics = createMetrics(
     {
+      now: () => clock.now(),
       heldBytes: () => source.heldBytes(),
       buckets: () => source.buckets(),
       live: () => live.read(clock.monotonic()),

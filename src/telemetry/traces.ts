@@ -54,7 +54,7 @@ export async function startTracing(
   random: Random = systemRandom,
 ): Promise<Tracing | null> {
   if (!tracingConfigured(env)) return null;
-  const [{ NodeSDK }, { otelTracing }] = await Promise.all([
+  const [{ NodeSDK }, { otelTracing, noContext }] = await Promise.all([
     import('@opentelemetry/sdk-node'),
     import('./otel-spans.ts'),
   ]);
@@ -70,6 +70,8 @@ export async function startTracing(
     // Decided before a span is made: see sampling.policy.ts. 2 = record and sample.
     sampler: { shouldSample: () => ({ decision: 2 }), toString: () => 'decided by Sluice' },
     textMapPropagator: null,
+    // Contexts are handed on by hand; nothing has to follow promises.
+    contextManager: noContext,
     instrumentations: [],
     metricReaders: [],
     logRecordProcessors: [],
