@@ -14,7 +14,7 @@ import type { Lease, Ticket } from './admission/ticket.ts';
 import { authenticate, injectedFields, type AuthenticatedCaller } from './auth/authenticate.ts';
 import { FailedAttempts } from './auth/failed-attempts.ts';
 import { Keyring } from './auth/keyring.ts';
-import type { AdmissionRecord, Call, Feedback, Outcome } from './call.ts';
+import type { AdmissionRecord, AnswerEnd, Call, Feedback, Outcome } from './call.ts';
 import type { Clock } from './clock.ts';
 import type { Settings } from './config/settings.ts';
 import type { Resolve } from './dispatch/agents.ts';
@@ -33,7 +33,7 @@ import { createMemoryLimiter } from './limiter/memory-limiter.ts';
 import type { CeilingsNow } from './page/observation.ts';
 import { createRouteFinder } from './target/route.ts';
 import type { CallTelemetry, ObservedBucket, Telemetry } from './telemetry/events.ts';
-import { outcomeOfAnswer, outcomeOfRefusal } from './telemetry/outcome.policy.ts';
+import { outcomeOfAnswer, outcomeOfRefusal, type CallOutcome } from './telemetry/outcome.policy.ts';
 
 export interface GatewayParts {
   readonly settings: Settings;
@@ -246,7 +246,7 @@ export function createGateway({ settings: first, clock, telemetry, resolve }: Ga
     onEnd: (how) => {
       outcome.onEnd(how);
       followed.ended({
-        outcome: how === 'client_gone' ? how : outcomeOfAnswer(outcome.status, outcome.throttled),
+        outcome: outcomeOf(how, outcome),
         status: outcome.status,
         code: null,
         admission: outcome.record,
@@ -310,6 +310,12 @@ const noCeilings: CeilingsNow = { perMinute: null, perDay: null, nextSlotMs: nul
 const shown = (state: CeilingState | null): CeilingsNow['perMinute'] =>
   state === null ? null : { limit: state.limit, remaining: state.remaining, resetMs: state.nextPlaceMs };
 
+/** An answer that the upstream broke off is no success, whatever its head said. */
+function outcomeOf(how: AnswerEnd, { status, throttled }: Outcome): CallOutcome {
+  if (how === 'client_gone') return how;
+  return how === 'upstream_cut' ? 'failed' : outcomeOfAnswer(status, throttled);
+}
+
 /** What the resend policy makes of an attempt. */
 function judge(
   { route, body, description }: Prepared,
@@ -343,8 +349,12 @@ function reAdmit(
     return 0;
   }
   if (!Buffer.isBuffer(result.body)) result.body.destroy();
+  if (result.feedback.throttle === null) {
+    followed.attemptFailed('reset');
+    return 0;
+  }
   followed.absorbed();
-  return result.feedback.throttle === null ? 0 : 1;
+  return 1;
 }
 
 /** Final charge of a call where the upstream told it: GraphQL refunds what was not used. */

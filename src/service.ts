@@ -14,6 +14,7 @@ import type { Resolve } from './dispatch/agents.ts';
 import { createGateway, type Gateway } from './gateway.ts';
 import { createAdminServer } from './ingress/admin-server.ts';
 import { createDataServer } from './ingress/data-server.ts';
+import type { Log } from './telemetry/events.ts';
 import { silentLog } from './telemetry/noop.ts';
 import type { RunningTelemetry, TelemetryPorts } from './telemetry/telemetry.ts';
 import { startTracing } from './telemetry/traces.ts';
@@ -52,8 +53,15 @@ export async function startService({
   resolve,
 }: ServiceParts): Promise<Service> {
   const instance = random.hex(8);
-  const tracing = await startTracing(env, instance, silentLog);
-  const observation = createObservation(settings, { clock, random, destination, tracing });
+  let log: Log = silentLog;
+  const tracing = await startTracing(
+    env,
+    instance,
+    lateLog(() => log),
+  );
+  const metrics = { processMetrics: true, exemplars: tracing !== null };
+  const observation = createObservation(settings, { clock, random, destination, tracing, metrics });
+  log = observation.telemetry.log;
   const { telemetry, activity, page } = observation;
   const gateway = createGateway({
     settings,
@@ -138,6 +146,15 @@ export async function startService({
     close,
   };
 }
+
+/** A log that is there before the one it writes to: tracing starts first, and tells of its last export. */
+const lateLog = (log: () => Log): Log => ({
+  debug: (message, fields) => log().debug(message, fields),
+  info: (message, fields) => log().info(message, fields),
+  warn: (message, fields) => log().warn(message, fields),
+  error: (message, fields) => log().error(message, fields),
+  bug: (message, cause, fields) => log().bug(message, cause, fields),
+});
 
 const windowForm = 'window is like 90s, 15m or 1h.';
 
