@@ -15,6 +15,7 @@ import { costFromTail } from './feedback/commerce-graphql.policy.ts';
 import { decoded, peek, withTail } from './inspect.ts';
 import type { Turn } from './send-order.ts';
 import { watchEvents } from './stream-watch.ts';
+import { bodyError } from './transport-error.ts';
 import { TransportError, type Transport, type TransportAttempt } from './transport.ts';
 
 /** Bytes of an answer that are read for learning at most. */
@@ -118,7 +119,7 @@ async function readForLearning(
   const peeked = await peek(body, { maxBytes: peekBytes, maxMs }, clock).catch((error: unknown) => {
     // What the head of a refusal says about waiting stands, also when the body that explains it breaks.
     if (head.status >= 400 && judge(null).throttle !== null) return null;
-    throw error;
+    throw bodyError(error);
   });
   if (peeked === null) return { body, feedback: judge(null) };
   const text = peeked.whole || head.status >= 400 ? decoded(peeked.bytes, encoding) : null;
