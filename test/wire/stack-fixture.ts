@@ -164,4 +164,4 @@ export const receivedBy = ({ upstream }: Stack): string =>
   upstream.connections.map((connection) => connection.received()).join('\n');
 
 /** How many requests an upstream saw, by request line. */
-export const requestLines = (text: string): string[] => text.match(/^[A-Z]+ \S+ HTTP\/1\.1(?=\r?$)/gm) ?? [];
+export const requestLines = (text: string): string[] => text.match(/[A-Z]+ \/\S* HTTP\/1\.1(?=\r?$)/gm) ?? [];
