@@ -15,7 +15,7 @@ import { authenticate, injectedFields, type AuthenticatedCaller } from './auth/a
 import { FailedAttempts } from './auth/failed-attempts.ts';
 import { Keyring } from './auth/keyring.ts';
 import type { AdmissionRecord, AnswerEnd, Call, Feedback, Outcome } from './call.ts';
-import type { Clock } from './clock.ts';
+import type { Clock, Random } from './clock.ts';
 import type { Settings } from './config/settings.ts';
 import type { Resolve } from './dispatch/agents.ts';
 import type { AttemptResult } from './dispatch/attempt.ts';
@@ -26,10 +26,9 @@ import { resend, type ResendDecision, type ResendHistory } from './dispatch/rese
 import { Refusal } from './errors.ts';
 import { answerOutcome, failureRefusal, rateLimitOf, type Answered } from './journey/answer.ts';
 import { ceilingOf, prepare, type Prepared } from './journey/prepare.ts';
-import type { Ceilings, CeilingState } from './limiter/ceilings.ts';
-import type { Lesson, Limiter, LimiterListener, Settlement } from './limiter/limiter.ts';
-import { createMemoryCeilings } from './limiter/memory-ceilings.ts';
-import { createMemoryLimiter } from './limiter/memory-limiter.ts';
+import type { CeilingState } from './limiter/ceilings.ts';
+import type { Lesson, Settlement } from './limiter/limiter.ts';
+import { createStores } from './limiter/stores.ts';
 import type { CeilingsNow } from './page/observation.ts';
 import { createRouteFinder } from './target/route.ts';
 import type { CallTelemetry, ObservedBucket, Telemetry } from './telemetry/events.ts';
@@ -38,6 +37,7 @@ import { outcomeOfAnswer, outcomeOfRefusal, type CallOutcome } from './telemetry
 export interface GatewayParts {
   readonly settings: Settings;
   readonly clock: Clock;
+  readonly random: Random;
   readonly telemetry: Telemetry;
   /** Replaces the system's name resolution of upstreams. */
   readonly resolve?: Resolve;
@@ -58,6 +58,8 @@ export interface Gateway {
   ceilings(workspaceId: string, upstream: string): Promise<CeilingsNow>;
   /** Buckets touched by this replica, with their upstreams. */
   buckets(): readonly ObservedBucket[];
+  /** Resolves when calls may be taken; rejects with words for the operator when Redis cannot be used. */
+  ready(): Promise<void>;
   close(): Promise<void>;
 }
 
@@ -70,7 +72,7 @@ const lateThrottleMs = 1_000;
 /** Names of buckets kept for the gauges. */
 const maxBucketNames = 10_000;
 
-export function createGateway({ settings: first, clock, telemetry, resolve }: GatewayParts): Gateway {
+export function createGateway({ settings: first, clock, random, telemetry, resolve }: GatewayParts): Gateway {
   let settings = first;
   let routes = createRouteFinder(settings.upstreams, pseudonym);
   let injected = injectedFields(settings);
@@ -80,20 +82,24 @@ export function createGateway({ settings: first, clock, telemetry, resolve }: Ga
   const learned = new LearnedCosts();
   const joins = createJoins();
   const upstreamOf = new Map<string, string>();
-  const ceilings: Ceilings = createMemoryCeilings(clock);
+  const stores = createStores({
+    settings,
+    clock,
+    random,
+    telemetry,
+    listener: {
+      onGrant: (grant) => desk.listener.onGrant(grant),
+      onClosed: (bucket, closedMs) => desk.listener.onClosed(bucket, closedMs),
+    },
+  });
+  const { limiter, ceilings } = stores;
   const desk: Desk = createDesk({
     clock,
     limiter: () => limiter,
     ceilings,
     onFailure: (failure) => telemetry.log.bug('a limiter operation failed', failure),
   });
-  const limiter = limiterFor(desk.listener);
   telemetry.configured(settings.upstreams.values());
-
-  function limiterFor(listener: LimiterListener): Limiter {
-    telemetry.limiterMode('memory');
-    return createMemoryLimiter(clock, listener);
-  }
 
   const identify = async (call: Call): Promise<AuthenticatedCaller> => {
     try {
@@ -125,6 +131,12 @@ export function createGateway({ settings: first, clock, telemetry, resolve }: Ga
     }
   };
 
+  /** Self-fence: this process noticed its grant too late, somebody else may hold the lane by now. Not sent. */
+  const comeAgain = (lease: Lease): void => {
+    telemetry.leaseLost('stalled');
+    lease.settle({ kind: 'throttled', closeMs: 0, requeue: true, sleepMs: 0 }, null);
+  };
+
   /** From the lane to the answer. `nobodyLeft` ends it: no client waits for the answer any more. */
   const journey = async (
     prepared: Prepared,
@@ -141,6 +153,10 @@ export function createGateway({ settings: first, clock, telemetry, resolve }: Ga
       for (;;) {
         followed.queued(prepared.entry.admission.lane);
         const lease = await ticket.granted();
+        if (!lease.holds()) {
+          comeAgain(lease);
+          continue;
+        }
         followed.granted();
         attempts += 1;
         const result = await send(prepared, lease, nobodyLeft, followed);
@@ -296,11 +312,11 @@ export function createGateway({ settings: first, clock, telemetry, resolve }: Ga
         upstream: upstreamOf.get(snapshot.bucket) ?? 'none',
         snapshot,
       })),
+    ready: () => stores.ready(),
     async close() {
       cancelRecheck();
       dispatcher.close();
-      await limiter.close();
-      await ceilings.close();
+      await stores.close();
     },
   };
 }
