@@ -67,12 +67,6 @@ export interface ResendInput {
  */
 export type Closes = 'bucket' | 'call' | 'none';
 
-/** A stop that outlives the call: whose, and after how long one slow probe makes sense (milliseconds). */
-export interface Breaker {
-  readonly scope: 'credential' | 'bucket' | 'store';
-  readonly forMs: number;
-}
-
 export type ResendDecision =
   | {
       readonly kind: 'resend';
@@ -91,15 +85,12 @@ export type ResendDecision =
       /** A throttle that is passed on closes all the same, for `closeMs` milliseconds. */
       readonly closes: Closes;
       readonly closeMs: number;
-      readonly breaker: Breaker | null;
     };
 
 /** SDKs stop believing waits of a minute and more (or retry at once): such a refusal says "do not retry". */
 const longWaitMs = 60_000;
 /** Least wait of limits that are not the bucket's own, and of commerce REST refusals without a hint. Milliseconds. */
 const minuteMs = 60_000;
-/** A spent quota or a locked store is probed this often: top-ups take minutes to apply. Milliseconds. */
-const breakerMs = 60_000;
 const longestBackoffMs = 8000;
 
 /** `firstMs` × 2ⁿ, 8 s at most. */
@@ -125,7 +116,7 @@ export function resend(input: ResendInput): ResendDecision {
 function afterAnswer(input: ResendInput, status: number, throttle: Throttle | null): ResendDecision {
   switch (throttle?.kind) {
     case 'permanent':
-      return final(false, { breaker: breakerOf(throttle) });
+      return final(false);
     case 'secondary': {
       const waitMs = Math.max(throttle.waitMs ?? 0, minuteMs);
       return again(input, { cause: 'secondary', most: 2, waitMs, closes: 'call' });
@@ -226,22 +217,7 @@ function before({ history, attempts }: ResendInput): ResendHistory {
 
 function final(
   shouldRetry: false | null,
-  told: Partial<Pick<Extract<ResendDecision, { kind: 'pass' }>, 'closes' | 'closeMs' | 'breaker'>> = {},
+  told: Partial<Pick<Extract<ResendDecision, { kind: 'pass' }>, 'closes' | 'closeMs'>> = {},
 ): ResendDecision {
-  return { kind: 'pass', shouldRetry, closes: 'none', closeMs: 0, breaker: null, ...told };
-}
-
-function breakerOf(throttle: Extract<Throttle, { kind: 'permanent' }>): Breaker | null {
-  const forMs = throttle.waitMs ?? breakerMs;
-  switch (throttle.reason) {
-    case 'quota':
-      return { scope: 'credential', forMs };
-    case 'daily':
-      return { scope: 'bucket', forMs };
-    case 'store_state':
-      return { scope: 'store', forMs };
-    case 'too_large':
-    case 'max_cost':
-      return null;
-  }
+  return { kind: 'pass', shouldRetry, closes: 'none', closeMs: 0, ...told };
 }
