@@ -265,7 +265,8 @@ export function createDesk(dependencies: {
         .forecast(holder.entry.admission.bucket, holder.entry.admission.ticket)
         .then((wait) => {
           if (holder.waiter === null) return;
-          refuse(holder, new Refusal('wait_expired', { retryInMs: wait?.waitMs ?? 1_000 }));
+          const retryInMs = Math.max(leastRetryMs, wait?.waitMs ?? 0);
+          refuse(holder, new Refusal('wait_expired', { retryInMs }));
         }),
     );
   };
@@ -359,6 +360,12 @@ export function createDesk(dependencies: {
   }
 }
 
+/**
+ * Where the time to try again is only expected (a line that does not move is expected to move at once), clients are not
+ * invited sooner than this: `retry-after-ms: 1` would make SDKs ask a thousand times a second. Milliseconds.
+ */
+const leastRetryMs = 1_000;
+
 const tooLong = (waitMs: number, day: boolean): Refusal =>
   new Refusal(day ? 'day_quota_exhausted' : 'wait_too_long', { retryInMs: waitMs });
 
@@ -366,5 +373,6 @@ function refusalOf(
   reason: 'queue_full' | 'wait_too_long' | 'day_quota_exhausted' | 'limiter_unavailable',
   retryInMs: number,
 ): Refusal {
-  return new Refusal(reason, { retryInMs });
+  const known = reason !== 'queue_full' && reason !== 'limiter_unavailable';
+  return new Refusal(reason, { retryInMs: known ? retryInMs : Math.max(leastRetryMs, retryInMs) });
 }
