@@ -1,0 +1,160 @@
+/** What callers are promised of answers made by Sluice and of fields it adds, asked of the running gateway. */
+import { afterEach, expect, test } from '@jest/globals';
+import { connectRaw } from '../support/raw-client.ts';
+import type { RawAnswer } from '../support/raw-client.ts';
+import { answering } from '../support/raw-upstream.ts';
+import type { Script } from '../support/raw-upstream.ts';
+import { faults, leftBehind, receivedBy, requestLines, startStack } from './stack-fixture.ts';
+import type { Stack, StackOptions } from './stack-fixture.ts';
+
+const ok =
+  'HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-Request-Id: theirs\r\nX-RateLimit-Remaining-Requests: 9\r\n\r\nok';
+const stacks: Stack[] = [];
+
+const opened = async (script: Script = answering(ok), options: StackOptions = {}): Promise<Stack> => {
+  const stack = await startStack(script, { timeouts: '{ headSeconds: 20 }', ...options });
+  stacks.push(stack);
+  return stack;
+};
+
+afterEach(async () => {
+  for (const stack of stacks) expect(faults(stack)).toEqual([]);
+  for (const stack of stacks.splice(0)) await stack.close();
+});
+
+const get = async (stack: Stack, path = stack.proxy('/x'), more = ''): Promise<RawAnswer | undefined> =>
+  (await stack.exchange(stack.head('GET', path, more))).answers.at(-1);
+
+test('an answer carries our id, what happened to the call and the ceiling, beside the upstream’s own fields', async () => {
+  const answer = await get(await opened(undefined, { kind: 'language-model' }));
+  expect(answer?.field('sluice-request-id')).toMatch(/^[0-9a-f]{32}$/);
+  expect(answer?.field('sluice-admission')).toMatch(/^waited=\d+, attempts=1, absorbed=0$/);
+  expect(answer?.field('ratelimit-policy')).toBe('"workspace";q=500;w=60');
+  expect(answer?.field('ratelimit')).toMatch(/^"workspace";r=499;t=\d+$/);
+  expect(answer?.field('x-request-id')).toBe('theirs');
+  expect(answer?.field('x-ratelimit-remaining-requests')).toBe('9');
+  expect(answer?.field('sluice-error')).toBeUndefined();
+});
+
+test.each(['PATCH', 'OPTIONS', 'PUT', 'DELETE', 'PROPFIND', 'QUERY'])(
+  'any method goes through: %s',
+  async (method) => {
+    const stack = await opened();
+    const { answers } = await stack.exchange(stack.head(method, stack.proxy('/m')));
+    expect(answers.at(-1)?.status).toBe(200);
+    expect(requestLines(receivedBy(stack))).toEqual([`${method} /m HTTP/1.1`]);
+  },
+);
+
+test.each([
+  ['GET', '/nowhere', '', 404, 'not_found', 'invalid_request_error'],
+  ['POST', '/activity', '', 405, 'method_not_allowed', 'invalid_request_error'],
+  ['POST', '/via/up/x', 'Content-Length: 10485761\r\n', 413, 'body_too_large', 'invalid_request_error'],
+  [
+    'POST',
+    '/via/up/x',
+    'Upgrade: websocket\r\nConnection: upgrade\r\n',
+    501,
+    'upgrade_unsupported',
+    'server_error',
+  ],
+])('%s %s is a problem document that SDKs read, too', async (method, path, more, status, code, type) => {
+  const stack = await opened();
+  const { answers } = await stack.exchange(stack.head(method, path, more));
+  const [answer] = answers;
+  expect(answer?.status).toBe(status);
+  expect(answer?.field('content-type')).toBe('application/problem+json');
+  const requestId = answer?.field('sluice-request-id');
+  expect(JSON.parse(answer?.body.toString() ?? '')).toMatchObject({
+    status,
+    code,
+    requestId,
+    title: expect.any(String),
+    detail: expect.any(String),
+    type: expect.any(String),
+    error: { message: expect.any(String), type, code, param: null },
+  });
+});
+
+test('without a key: 401 with a challenge, for calls and for the own activity', async () => {
+  const stack = await opened();
+  for (const path of [stack.proxy('/x'), '/activity']) {
+    const { answers } = await stack.exchange(`GET ${path} HTTP/1.1\r\nHost: a\r\n\r\n`);
+    expect(answers[0]?.status).toBe(401);
+    expect(answers[0]?.field('www-authenticate')).toBe('Bearer');
+  }
+});
+
+test('a full ceiling refuses at once, with the true time and the word not to retry', async () => {
+  const stack = await opened(undefined, { more: '    limits: { requestsPerMinute: 1 }' });
+  expect((await get(stack))?.status).toBe(200);
+  const answer = await get(stack);
+  expect(answer?.field('sluice-error')).toBe('wait_too_long');
+  expect(Number(answer?.field('retry-after'))).toBeGreaterThanOrEqual(60);
+  expect(Number(answer?.field('retry-after-ms'))).toBeGreaterThan(59_000);
+  expect(answer?.field('x-should-retry')).toBe('false');
+  expect(answer?.field('ratelimit')).toMatch(/^"workspace";r=0;t=\d+$/);
+  expect(requestLines(receivedBy(stack))).toHaveLength(1);
+});
+
+test('a closed bucket answers here: repeated attempts do not reach the upstream', async () => {
+  const stack = await opened(answering('HTTP/1.1 429 Slow\r\nRetry-After: 50\r\nContent-Length: 0\r\n\r\n'));
+  const first = await get(stack);
+  expect([first?.status, first?.field('sluice-error'), first?.field('retry-after')]).toEqual([
+    429,
+    undefined,
+    '50',
+  ]);
+  for (let n = 0; n < 5; n += 1) {
+    const again = await get(stack);
+    expect(again?.field('sluice-error')).toBe('wait_too_long');
+    expect(Number(again?.field('retry-after'))).toBeGreaterThan(45);
+  }
+  expect(requestLines(receivedBy(stack))).toHaveLength(1);
+});
+
+test('a full line and a wait that ran out never invite at once', async () => {
+  const stack = await opened(() => {}, { kind: 'commerce', more: '    limits: { maxQueued: 1 }' });
+  const first = await connectRaw(stack.port);
+  await first.send(stack.head('GET', stack.proxy('/1')));
+  while (receivedBy(stack) === '') await new Promise((resolve) => setTimeout(resolve, 5));
+  const waits = get(stack, stack.proxy('/2'), 'Prefer: wait=1\r\n');
+  while ((await stack.metric('sluice_queue_depth')) === 0)
+    await new Promise((resolve) => setTimeout(resolve, 5));
+  const full = await get(stack, stack.proxy('/3'));
+  expect(full?.field('sluice-error')).toBe('queue_full');
+  expect(Number(full?.field('retry-after-ms'))).toBeGreaterThanOrEqual(1_000);
+  const expired = await waits;
+  expect(expired?.field('sluice-error')).toBe('wait_expired');
+  expect(Number(expired?.field('retry-after-ms'))).toBeGreaterThanOrEqual(1_000);
+  first.abort();
+  expect(await leftBehind(stack)).toEqual({});
+});
+
+test('a key that is taken away ends a waiting call with 401, without a restart', async () => {
+  const stack = await opened(() => {}, { kind: 'commerce' });
+  const first = await connectRaw(stack.port);
+  await first.send(stack.head('GET', stack.proxy('/1')));
+  while (receivedBy(stack) === '') await new Promise((resolve) => setTimeout(resolve, 5));
+  const held = get(stack, stack.proxy('/2'));
+  while ((await stack.metric('sluice_queue_depth')) === 0)
+    await new Promise((resolve) => setTimeout(resolve, 5));
+  const { gateway } = stack;
+  gateway.reconfigure(gateway.yaml.replace(/sha256:[0-9a-f]{64}/, `sha256:${'ab'.repeat(32)}`));
+  expect((await held)?.status).toBe(401);
+  first.abort();
+});
+
+test('without a configured credential the client brings its own, and only that', async () => {
+  const stack = await opened(undefined, { credential: null });
+  const { key } = stack;
+  const fields = `Sluice-Key: ${key}\r\nAuthorization: Bearer own\r\nCookie: c=d\r\n`;
+  await stack.exchange(`GET ${stack.proxy('/a')} HTTP/1.1\r\nHost: a\r\n${fields}\r\n`);
+  await get(stack, stack.proxy('/b'), 'Sluice-Upstream-Authorization: Token own\r\nX-Api-Key: mine\r\n');
+  const [one = '', two = ''] = receivedBy(stack).split(/(?=GET \/b )/);
+  expect(one).toMatch(/\r\nauthorization: Bearer own\r\n/);
+  expect(one).toMatch(/\r\ncookie: c=d\r\n/);
+  expect(two).toMatch(/\r\nauthorization: Token own\r\n/);
+  expect(two).toMatch(/\r\nx-api-key: mine\r\n/);
+  expect(one + two).not.toContain(key);
+});
