@@ -66,6 +66,7 @@ export async function startService({
   const gateway = createGateway({
     settings,
     clock,
+    random,
     telemetry,
     ...(resolve === undefined ? {} : { resolve }),
   });
@@ -115,10 +116,13 @@ export async function startService({
     await end();
   };
 
-  const listening = await listenOnBoth(data, admin).catch(async (failure: unknown) => {
-    await close();
-    throw failure;
-  });
+  const listening = await gateway
+    .ready()
+    .then(() => listenOnBoth(data, admin))
+    .catch(async (failure: unknown) => {
+      await close();
+      throw failure;
+    });
 
   return {
     ...listening,

@@ -1,0 +1,270 @@
+/**
+ * The limiter that a replica uses: Redis while it is there, else what the operator chose. `local`: this replica goes on
+ * alone with its share of every limit. `deny`: newcomers are refused, waiting calls wait on.
+ *
+ * Owns: which store a call is in, moving waiting calls over and back with their places, the mode that metrics show.
+ * Refuses to own: noticing that Redis is away (`redis-link.ts`), shares of ceilings (`redis-ceilings.ts`).
+ * Keeps: no call is let through unseen; no waiting call is lost in a switch; a capped lane waits one lease length after
+ * each switch, because calls of the other store may still be under way. Beyond that `local` cannot keep replicas from
+ * overlapping: each such grant is counted (`unavailable`).
+ */
+import type { Clock } from '../clock.ts';
+import type { Telemetry } from '../telemetry/events.ts';
+import { orderUnit, sequencePerMs } from './bucket-state.policy.ts';
+import type {
+  Admission,
+  AdmissionReply,
+  BucketKey,
+  BucketSetting,
+  Grant,
+  Lesson,
+  Limiter,
+  LimiterListener,
+  Settlement,
+} from './limiter.ts';
+import { createMemoryLimiter } from './memory-limiter.ts';
+import type { RedisLimiter } from './redis-limiter.ts';
+import { RedisAway, type RedisLink } from './redis-link.ts';
+import { shareOf } from './share-log.ts';
+
+const retryAwayMs = 1_000;
+/** Absences shorter than this leave the leases in Redis alive. */
+const shortMs = 10_000;
+
+interface LocalTicket {
+  readonly admission: Admission;
+  waiting: boolean;
+  cancelHold: (() => void) | null;
+}
+
+export function createAwayLimiter(dependencies: {
+  readonly link: RedisLink;
+  readonly clock: Clock;
+  readonly telemetry: Telemetry;
+  readonly listener: LimiterListener;
+  readonly whenDown: 'local' | 'deny';
+  readonly replicas: () => number;
+  /** Builds the Redis side; `onStranded` takes tickets that go back to their line while Redis is away. */
+  readonly remote: (onStranded: (admission: Admission) => boolean) => RedisLimiter;
+  /** Awaited before waiting calls go back to Redis. */
+  readonly beforeResume: () => Promise<void>;
+}): Limiter {
+  const { link, clock, telemetry, listener, whenDown, replicas } = dependencies;
+  const tickets = new Map<string, LocalTicket>();
+  const localLeases = new Set<Grant>();
+  let seeded = new Set<BucketKey>();
+  let awaySince = -Infinity;
+  let closed = false;
+
+  const remote = dependencies.remote((admission) => {
+    if (whenDown === 'deny' || link.isUp) return false;
+    background(enterLocally(admission));
+    return true;
+  });
+
+  const onLocalGrant = (grant: Grant): void => {
+    const ticket = tickets.get(grant.ticket);
+    localLeases.add(grant);
+    if (ticket === undefined) return background(settleLocally(grant, { kind: 'dropped' }, null));
+    ticket.waiting = false;
+    const { maxInFlight, leaseMs } = ticket.admission;
+    if (maxInFlight === null) return listener.onGrant(grant);
+    const waitMs = awaySince + leaseMs - clock.monotonic();
+    const hand = (): void => {
+      ticket.cancelHold = null;
+      if (replicas() > 1) telemetry.leaseLost('unavailable');
+      listener.onGrant(grant);
+    };
+    if (waitMs <= 0) return hand();
+    ticket.cancelHold = clock.after(waitMs, hand);
+  };
+
+  const local = createMemoryLimiter(clock, {
+    onGrant: onLocalGrant,
+    onClosed: (bucket, closedMs) => listener.onClosed(bucket, closedMs),
+  });
+
+  const background = (work: Promise<unknown>): void => {
+    work.catch((failure: unknown) => telemetry.log.bug('a limiter operation failed', failure));
+  };
+
+  /** This replica's share of a bucket: of what is learned where something is, else of what is stated. */
+  const shared = ({ bucket, setting }: Admission): BucketSetting => {
+    const learned = new Map(remote.book(bucket)?.meters.map((meter) => [meter.meter, meter]));
+    for (const stated of setting.meters) {
+      if (!learned.has(stated.meter)) learned.set(stated.meter, { ...stated, level: 0 });
+    }
+    const meters = [...learned.values()].map(({ meter, limit, windowMs }) => ({
+      meter,
+      limit: shareOf(limit, replicas()),
+      windowMs,
+    }));
+    return { meters, learn: false, probe: 0 };
+  };
+
+  /** What the bucket was at when Redis went: its level counts against every share, its closing for everybody. */
+  const seed = async (admission: Admission): Promise<void> => {
+    const { bucket } = admission;
+    if (seeded.has(bucket)) return;
+    seeded.add(bucket);
+    const known = remote.book(bucket);
+    if (known === null) return;
+    const setting = shared(admission);
+    const costs = Object.fromEntries(
+      known.meters.map(({ meter, level }) => {
+        const limit = setting.meters.find((one) => one.meter === meter)?.limit ?? 0;
+        return [meter, Math.min(limit, Math.floor(level / replicas()))];
+      }),
+    );
+    const ticket = `seed.${seeded.size}.${Math.floor(clock.monotonic())}`;
+    const reply = await local.admit({
+      ...admission,
+      ticket,
+      lane: 'seed',
+      maxInFlight: null,
+      costs,
+      setting,
+      maxWaitMs: 0,
+      order: null,
+    });
+    if (reply.kind === 'queued') return local.cancel(bucket, ticket);
+    if (reply.kind === 'refused') return;
+    const closeMs = known.closedMs;
+    if (closeMs > 0) {
+      // The throttle gives its own cost back: only the closing is told, the level drains meanwhile.
+      await local.settle(reply.grant, { kind: 'throttled', closeMs, requeue: false, sleepMs: 0 }, null);
+    } else {
+      await local.settle(reply.grant, { kind: 'succeeded', spent: null }, null);
+    }
+  };
+
+  const enterLocally = async (admission: Admission): Promise<AdmissionReply> => {
+    await seed(admission);
+    const order = admission.order ?? admission.urgency * orderUnit + Math.floor(clock.now() * sequencePerMs);
+    const ticket: LocalTicket = { admission: { ...admission, order }, waiting: true, cancelHold: null };
+    tickets.set(admission.ticket, ticket);
+    const reply = await local.admit({ ...admission, setting: shared(admission) });
+    if (reply.kind === 'refused') tickets.delete(admission.ticket);
+    if (reply.kind !== 'granted') return reply;
+    if (tickets.get(admission.ticket) !== ticket) {
+      localLeases.add(reply.grant);
+      await settleLocally(reply.grant, { kind: 'dropped' }, null);
+      return { kind: 'queued', forecastMs: 0, ahead: 0 };
+    }
+    onLocalGrant(reply.grant);
+    return { kind: 'queued', forecastMs: 0, ahead: 0 };
+  };
+
+  const settleLocally = async (
+    grant: Grant,
+    settlement: Settlement,
+    lesson: Lesson | null,
+  ): Promise<void> => {
+    localLeases.delete(grant);
+    const ticket = tickets.get(grant.ticket);
+    const goesBack =
+      settlement.kind === 'returned' || (settlement.kind === 'throttled' && settlement.requeue);
+    // What the upstream tells of its meters is everybody's, not this replica's share; its refusal counts here.
+    const heard = lesson === null ? null : { ...lesson, feedback: { ...lesson.feedback, meters: [] } };
+    if (!goesBack || ticket === undefined) {
+      tickets.delete(grant.ticket);
+      return local.settle(grant, ticket === undefined ? alone(settlement) : settlement, heard);
+    }
+    if (!link.isUp) {
+      ticket.waiting = true;
+      return local.settle(grant, settlement, heard);
+    }
+    tickets.delete(grant.ticket);
+    await local.settle(grant, alone(settlement), heard);
+    remote.reenter(ticket.admission);
+  };
+
+  const moveAway = (): void => {
+    awaySince = clock.monotonic();
+    seeded = new Set();
+    telemetry.limiterMode(whenDown);
+    if (whenDown === 'deny') return;
+    for (const admission of remote.takeWaiting()) background(enterLocally(admission));
+  };
+
+  const moveBack = async (): Promise<void> => {
+    await dependencies.beforeResume();
+    if (!link.isUp || closed) return;
+    telemetry.limiterMode('redis');
+    remote.resume(whenDown === 'local' || clock.monotonic() - awaySince > shortMs);
+    const waiting = [...tickets.values()]
+      .filter(({ waiting: waits }) => waits)
+      .sort((a, b) => (a.admission.order ?? 0) - (b.admission.order ?? 0));
+    for (const { admission } of waiting) {
+      tickets.delete(admission.ticket);
+      background(local.cancel(admission.bucket, admission.ticket));
+      remote.reenter(admission);
+    }
+  };
+
+  link.watch({ onAway: moveAway, onBack: () => background(moveBack()) });
+
+  const isLocal = (grant: Grant): boolean => localLeases.has(grant);
+
+  return {
+    async admit(admission): Promise<AdmissionReply> {
+      if (link.isUp) {
+        try {
+          return await remote.admit(admission);
+        } catch (failure) {
+          if (!(failure instanceof RedisAway)) throw failure;
+        }
+      }
+      if (whenDown === 'deny' || closed) {
+        return { kind: 'refused', reason: 'limiter_unavailable', retryInMs: retryAwayMs };
+      }
+      return enterLocally(admission);
+    },
+
+    settle: (grant, settlement, lesson) =>
+      isLocal(grant) ? settleLocally(grant, settlement, lesson) : remote.settle(grant, settlement, lesson),
+
+    learn: async (grant, lesson) => (isLocal(grant) ? undefined : remote.learn(grant, lesson)),
+
+    charged: (grant, places, nextPlaceMs) =>
+      (isLocal(grant) ? local : remote).charged(grant, places, nextPlaceMs),
+
+    async cancel(bucket, id) {
+      const ticket = tickets.get(id);
+      if (ticket === undefined) return remote.cancel(bucket, id);
+      tickets.delete(id);
+      if (ticket.waiting) return local.cancel(bucket, id);
+      if (ticket.cancelHold === null) return;
+      ticket.cancelHold();
+      for (const grant of localLeases) {
+        if (grant.ticket === id) await settleLocally(grant, { kind: 'dropped' }, null);
+      }
+    },
+
+    forecast: (bucket, ticket) => (tickets.has(ticket) ? local : remote).forecast(bucket, ticket),
+
+    snapshot() {
+      const byKey = new Map(remote.snapshot().map((one) => [one.bucket, one]));
+      if (link.isUp && tickets.size === 0) return [...byKey.values()];
+      for (const one of local.snapshot()) {
+        const shared_ = byKey.get(one.bucket);
+        const waiting = one.waiting + (shared_?.waiting ?? 0);
+        byKey.set(one.bucket, { ...(link.isUp && shared_ !== undefined ? shared_ : one), waiting });
+      }
+      return [...byKey.values()];
+    },
+
+    async close() {
+      closed = true;
+      for (const { cancelHold } of tickets.values()) cancelHold?.();
+      await local.close();
+      await remote.close();
+    },
+  };
+}
+
+/** The same for a call that does not wait here any more. */
+function alone(settlement: Settlement): Settlement {
+  if (settlement.kind === 'returned') return { kind: 'dropped' };
+  return settlement.kind === 'throttled' ? { ...settlement, requeue: false } : settlement;
+}

@@ -1,0 +1,104 @@
+/**
+ * What this replica knows of its own calls in one bucket: tickets, leases, and the bucket as the last replies told it.
+ * Redis may lose everything; this book is what it is rebuilt from. Data only.
+ */
+import type { Admission, BucketKey, Grant, MeterSnapshot } from './limiter.ts';
+import type { ToldGrant } from './script-replies.ts';
+
+/** A call of this replica. `waiting` and `granted` are what Redis was last known to think. */
+export interface KeptTicket {
+  readonly admission: Admission;
+  /** Its place in the lane; `null` until Redis told one. */
+  order: number | null;
+  state: 'entering' | 'waiting' | 'granted';
+  /** Left while it was being entered. */
+  cancelled: boolean;
+  /** Monotonic milliseconds since which Redis is known to have it waiting. */
+  knownAt: number;
+}
+
+/** A lease of this replica, from the grant to its settlement. */
+export class KeptLease implements Grant {
+  readonly ticket: string;
+  readonly bucket: BucketKey;
+  readonly lane: string;
+  readonly lease: string;
+  readonly leaseMs: number;
+  /** The lane has a cap: another holder at the same time would be an overlap. */
+  readonly capped: boolean;
+  expiresAt: number;
+  /** Redis lost it, or this process noticed too late that it ran out: counted, once. */
+  lost = false;
+  /** Set while the grant is kept from the call (a new epoch): cancels the timer that hands it over. */
+  cancelHold: (() => void) | null = null;
+
+  constructor(bucket: BucketKey, told: ToldGrant, leaseMs: number, capped: boolean, expiresAt: number) {
+    this.ticket = told.ticket;
+    this.bucket = bucket;
+    this.lane = told.lane;
+    this.lease = told.lease;
+    this.leaseMs = leaseMs;
+    this.capped = capped;
+    this.expiresAt = expiresAt;
+  }
+}
+
+export interface BucketBook {
+  readonly key: BucketKey;
+  readonly tickets: Map<string, KeptTicket>;
+  readonly leases: Map<string, KeptLease>;
+  /** Birth of the bucket's data as last told; `null` = not known. */
+  born: number | null;
+  /** Monotonic milliseconds of the last loss of the bucket's data; `null` = none seen. */
+  lostAt: number | null;
+  /** Until then grants are returned: others have not entered their tickets again yet. Monotonic milliseconds. */
+  settlingUntil: number;
+  /** Lanes whose returned grants made them narrow, and which were told since that there is room. */
+  readonly widened: Set<string>;
+  /** Monotonic milliseconds at which another pump may grant; `null` = never by itself. */
+  nextAt: number | null;
+  /** Cancels the timer of the next pump, and when it fires. */
+  cancelWake: (() => void) | null;
+  wakeAt: number | null;
+  /** Others pump this bucket: this replica waits a little longer than told. */
+  follows: boolean;
+  /** Calls of all replicas that wait, as of the last tick. */
+  waitingEverywhere: number;
+  closedUntil: number;
+  meters: readonly MeterSnapshot[];
+  metersAt: number;
+  usedAt: number;
+  ticking: boolean;
+}
+
+export const createBook = (key: BucketKey, now: number): BucketBook => ({
+  key,
+  tickets: new Map(),
+  leases: new Map(),
+  born: null,
+  lostAt: null,
+  settlingUntil: 0,
+  widened: new Set(),
+  nextAt: null,
+  cancelWake: null,
+  wakeAt: null,
+  follows: false,
+  waitingEverywhere: 0,
+  closedUntil: 0,
+  meters: [],
+  metersAt: 0,
+  usedAt: now,
+  ticking: false,
+});
+
+/** Tickets that wait, in the order of their lane. */
+export const waitingOf = (book: BucketBook): KeptTicket[] =>
+  [...book.tickets.values()]
+    .filter(({ state }) => state === 'waiting')
+    .sort((a, b) => (a.order ?? Infinity) - (b.order ?? Infinity));
+
+export const countWaiting = (book: BucketBook): number => {
+  let count = 0;
+  for (const { state } of book.tickets.values()) if (state === 'waiting') count += 1;
+  return count;
+};

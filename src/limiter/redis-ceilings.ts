@@ -1,0 +1,229 @@
+/**
+ * Ceilings over all replicas: rate-limiter-flexible on Redis, one script call per place for minute and day together.
+ *
+ * Owns: names of places, what this replica does while Redis is away (its share, or a refusal), putting its own sends
+ * back when Redis lost them. Refuses to own: the windows (`redis-sliding-log.ts`).
+ * Keeps: every 60 s window holds at most the ceiling over all replicas (1), also over a loss of Redis' data, as long
+ * as the replicas that sent are alive; without Redis nobody is let through unseen.
+ */
+import { RateLimiterMemory, RateLimiterRes } from 'rate-limiter-flexible';
+import type { Clock } from '../clock.ts';
+import { Refusal } from '../errors.ts';
+import { ceilingWindowMs } from './ceiling.policy.ts';
+import type { CeilingRef, Ceilings, CeilingState, Place, TakeReply } from './ceilings.ts';
+import { PlaceTaken } from './memory-sliding-log.ts';
+import { OwnSends } from './own-sends.ts';
+import { replyList, replyNumber, runOwn } from './redis-commands.ts';
+import type { RedisClient } from './redis-connection.ts';
+import { RedisAway, type RedisLink } from './redis-link.ts';
+import { DayRefusal, dayKey, daySeconds, RedisSlidingLog, sendsKey } from './redis-sliding-log.ts';
+import { shareOf, ShareLog } from './share-log.ts';
+
+/** A forecast read is good for this long, and for this many positions beyond the one asked for. */
+const forecastMs = 250;
+const forecastAhead = 64;
+const restorePerCall = 500;
+const retryAwayMs = 1_000;
+
+interface Read {
+  readonly at: number;
+  readonly limit: number;
+  readonly live: number;
+  readonly waits: readonly number[];
+}
+
+export interface RedisCeilings extends Ceilings {
+  /** Puts this replica's own sends of the last window back, where Redis does not have them. */
+  restore(): Promise<void>;
+}
+
+export function createRedisCeilings(dependencies: {
+  readonly client: RedisClient;
+  readonly link: RedisLink;
+  readonly clock: Clock;
+  readonly replica: { readonly id: string; count(): number };
+  readonly whenDown: 'local' | 'deny';
+}): RedisCeilings {
+  const { client, link, clock, replica, whenDown } = dependencies;
+  const share = new ShareLog(clock, () => replica.count());
+  const days = new RateLimiterMemory({ points: 1, duration: daySeconds, keyPrefix: 'day' });
+  const sends = new OwnSends(clock);
+  const logs = new Map<string, RedisSlidingLog>();
+  /** Of a taken place: its id in Redis, and its place in the share. */
+  const details = new WeakMap<
+    Place,
+    { readonly id: string; readonly local: number; readonly remote: boolean }
+  >();
+  const reads = new Map<string, Read>();
+  let places = 0;
+
+  const logFor = ({ perMinute, perDay }: CeilingRef): RedisSlidingLog => {
+    const name = `${perMinute ?? ''}/${perDay ?? ''}`;
+    let log = logs.get(name);
+    if (log === undefined) {
+      const insurance = whenDown === 'local' ? share : null;
+      logs.set(name, (log = new RedisSlidingLog({ link, client, perMinute, perDay, insurance })));
+    }
+    return log;
+  };
+
+  const taken = async (ceiling: CeilingRef, id: string, res: RateLimiterRes): Promise<TakeReply> => {
+    const { key, perMinute, perDay } = ceiling;
+    const remote = !(res instanceof PlaceTaken);
+    const local = remote ? await share.note(key) : res.place;
+    const place: Place = { minute: perMinute === null ? null : places, day: perDay !== null };
+    details.set(place, { id, local, remote });
+    if (perMinute !== null) sends.add(key, id);
+    if (perDay !== null) await days.penalty(key, 1);
+    const limit = remote ? (perMinute ?? 0) : share.share(perMinute ?? 0);
+    const state = { limit, remaining: res.remainingPoints, nextPlaceMs: res.msBeforeNext };
+    return { kind: 'taken', place, state: perMinute === null ? null : state };
+  };
+
+  const refused = (ceiling: CeilingRef, waitMs: number, day: boolean): TakeReply => {
+    const full = { limit: ceiling.perMinute ?? 0, remaining: 0, nextPlaceMs: waitMs };
+    return { kind: 'refused', waitMs, day, state: day || ceiling.perMinute === null ? null : full };
+  };
+
+  /** Milliseconds until the day's share of this replica is there again; 0 = it is. */
+  const dayShareMs = async ({ key, perDay }: CeilingRef): Promise<number> => {
+    if (perDay === null) return 0;
+    const seen = await days.get(key);
+    return seen !== null && seen.consumedPoints >= shareOf(perDay, replica.count()) ? seen.msBeforeNext : 0;
+  };
+
+  const readPlaces = async (ceiling: CeilingRef, upTo: number): Promise<Read | null> => {
+    const { key, perMinute } = ceiling;
+    if (perMinute === null) return null;
+    const positions = Array.from({ length: upTo }, (_, index) => String(index + 1));
+    const argv = [String(perMinute), String(ceilingWindowMs), '', ...positions];
+    const reply = replyList(
+      await link.run('other', (redis) => runOwn(redis, 'places', [sendsKey(key)], argv)),
+    );
+    const [live = 0, ...waits] = reply.map(replyNumber);
+    const read = { at: clock.monotonic(), limit: perMinute, live, waits };
+    if (reads.size > 10_000) reads.clear();
+    reads.set(key, read);
+    return read;
+  };
+
+  const state = async (ceiling: CeilingRef): Promise<CeilingState | null> => {
+    const { key, perMinute } = ceiling;
+    if (perMinute === null) return null;
+    try {
+      const read = await readPlaces(ceiling, 1);
+      const live = read?.live ?? 0;
+      return { limit: perMinute, remaining: Math.max(0, perMinute - live), nextPlaceMs: read?.waits[0] ?? 0 };
+    } catch (failure) {
+      if (!(failure instanceof RedisAway)) throw failure;
+      const limit = share.share(perMinute);
+      const seen = await share.get(key, { points: limit });
+      return { limit, remaining: seen?.remainingPoints ?? limit, nextPlaceMs: seen?.msBeforeNext ?? 0 };
+    }
+  };
+
+  /** Waits by position as read lately, or read now. */
+  const waitsOf = async (
+    ceiling: CeilingRef,
+    most: number,
+  ): Promise<{ readonly read: Read; readonly agoMs: number }> => {
+    const known = reads.get(ceiling.key);
+    const now = clock.monotonic();
+    if (known !== undefined && now - known.at < forecastMs && known.limit === ceiling.perMinute) {
+      // The first wait of a read is the time to the oldest place; positions follow.
+      if (most <= known.limit - known.live || most < known.waits.length)
+        return { read: known, agoMs: now - known.at };
+    }
+    const read = await readPlaces(ceiling, most + forecastAhead);
+    return { read: read ?? { at: now, limit: 0, live: 0, waits: [] }, agoMs: 0 };
+  };
+
+  return {
+    async take(ceiling): Promise<TakeReply> {
+      const { key, perMinute, perDay } = ceiling;
+      places += 1;
+      const none: Place = { minute: null, day: false };
+      if (perMinute === null && perDay === null) return { kind: 'taken', place: none, state: null };
+      const id = `${replica.id}.${places}`;
+      try {
+        if (!link.isUp && whenDown === 'local') {
+          const waitMs = await dayShareMs(ceiling);
+          if (waitMs > 0) return refused(ceiling, waitMs, true);
+        }
+        const options = { id, points: perMinute ?? Infinity };
+        return await taken(ceiling, id, await logFor(ceiling).consume(key, 1, options));
+      } catch (failure) {
+        if (failure instanceof DayRefusal) return refused(ceiling, failure.msBeforeNext, true);
+        if (failure instanceof RateLimiterRes) return refused(ceiling, failure.msBeforeNext, false);
+        if (failure instanceof RedisAway)
+          throw new Refusal('limiter_unavailable', { retryInMs: retryAwayMs });
+        throw failure;
+      }
+    },
+
+    async giveBack(ceiling: CeilingRef, place: Place): Promise<void> {
+      const detail = details.get(place);
+      if (detail === undefined || !details.delete(place)) return;
+      const { key } = ceiling;
+      sends.remove(key, detail.id);
+      await share.reward(key, 1, { place: detail.local });
+      if (ceiling.perDay !== null) await days.reward(key, 1);
+      if (!detail.remote) return;
+      try {
+        if (ceiling.perMinute !== null) {
+          await logFor(ceiling).reward(key, 1, { id: detail.id });
+        } else {
+          // Without a log there is no id to give back by: one try, rather too few places than too many.
+          await link.run('reward', (redis) => redis.decr(dayKey(key)), { once: true });
+        }
+      } catch (failure) {
+        if (!(failure instanceof RedisAway)) throw failure;
+      }
+    },
+
+    async forecast(ceiling, positions): Promise<readonly number[]> {
+      const { key, perMinute } = ceiling;
+      if (perMinute === null || positions.length === 0) return positions.map(() => 0);
+      try {
+        const { read, agoMs } = await waitsOf(ceiling, Math.max(...positions));
+        return positions.map((k) =>
+          k <= read.limit - read.live ? 0 : Math.max(0, (read.waits[k] ?? 0) - agoMs),
+        );
+      } catch (failure) {
+        if (!(failure instanceof RedisAway)) throw failure;
+        if (whenDown === 'deny') return positions.map(() => 0);
+        return positions.map((k) => share.placeInMs(key, share.share(perMinute), k));
+      }
+    },
+
+    state,
+
+    async dayState(ceiling) {
+      const { key, perDay } = ceiling;
+      if (perDay === null) return null;
+      const [used, ttl] = await link
+        .run('other', (redis) => Promise.all([redis.get(dayKey(key)), redis.pttl(dayKey(key))]))
+        .catch((failure: unknown): [string | null, number] => {
+          if (failure instanceof RedisAway) return [null, 0];
+          throw failure;
+        });
+      return {
+        limit: perDay,
+        remaining: Math.max(0, perDay - Number(used ?? 0)),
+        nextPlaceMs: Math.max(0, ttl),
+      };
+    },
+
+    async restore() {
+      for (const { key, sends: own } of sends.all()) {
+        for (let from = 0; from < own.length; from += restorePerCall) {
+          const part = own.slice(from, from + restorePerCall);
+          const argv = [String(ceilingWindowMs), ...part.flatMap(({ id, ageMs }) => [String(ageMs), id])];
+          await link.run('other', (redis) => runOwn(redis, 'restore', [sendsKey(key)], argv));
+        }
+      }
+    },
+
+    async close() {},
+  };
+}

@@ -1,0 +1,206 @@
+/**
+ * Connections to Redis: alone, behind Sentinels, or a Cluster. Every wait has a limit, nothing is queued while there is
+ * no connection, and nothing is sent a second time by the driver: who asked decides that (`redis-link.ts`).
+ *
+ * Owns: the options of ioredis, the error listeners without which a broken socket ends the process, the subscriber's
+ * pings. Refuses to own: what is asked, and whether Redis counts as away.
+ */
+import { readFileSync } from 'node:fs';
+import { Cluster, Redis, type ClusterOptions, type RedisOptions } from 'ioredis';
+import type { Clock, Random } from '../clock.ts';
+import type { RedisNode, RedisSettings } from '../config/settings.ts';
+
+export type RedisClient = Redis | Cluster;
+/** Replies keep the shapes of RESP2, whatever the protocol. */
+type Options = RedisOptions & { replyMapping?: 'legacy' };
+
+const connectMs = 2_000;
+/** A socket that owes an answer and gives no byte for this long is left: a hung primary is noticed by nothing else. */
+const silentMs = 2_000;
+/** An idle subscriber owes no answer: it is pinged, so that `silentMs` counts for it too. */
+const pingMs = 500;
+const longestRetryMs = 500;
+const slotsRefreshMs = 1_000;
+
+export interface RedisConnection {
+  readonly client: RedisClient;
+  isReady(): boolean;
+  /** Hears `channel` until closed, over every reconnection. `onReady`: (again) subscribed, messages may be missing. */
+  subscribe(
+    channel: string,
+    hear: {
+      readonly onMessage: (text: string) => void;
+      readonly onReady: () => void;
+      readonly onError: (failure: unknown) => void;
+    },
+  ): void;
+  /** The server's `INFO` as text; of one of the primaries in a Cluster. */
+  info(): Promise<string>;
+  /** Names the primaries of a Cluster as known now; empty otherwise. */
+  primaries(): string;
+  close(): void;
+}
+
+export function connectRedis(
+  settings: RedisSettings,
+  { clock, random }: { readonly clock: Clock; readonly random: Random },
+  onError: (failure: unknown) => void,
+): RedisConnection {
+  const retryStrategy = (times: number): number =>
+    Math.min(longestRetryMs, 20 * 2 ** Math.min(times, 10)) * (0.5 + random.next() / 2);
+  const options = optionsOf(settings, retryStrategy);
+  const client =
+    settings.mode === 'cluster'
+      ? new Cluster([...settings.nodes], clusterOptions(settings, options, retryStrategy))
+      : new Redis<'legacy'>(standalone(settings, options));
+  client.on('error', onError);
+  if (client instanceof Cluster) client.on('node error', onError);
+  const closers: (() => void)[] = [];
+
+  /** Where a subscriber connects: in a Cluster any node hears what is published on any other. */
+  const subscriberOptions = (): Options => {
+    if (!(client instanceof Cluster)) return standalone(settings, options);
+    const nodes = client.nodes('all');
+    const node = nodes[Math.floor(random.next() * nodes.length)];
+    const { host, port } = node?.options ?? settings.nodes[0] ?? {};
+    return { ...options, ...(host === undefined ? {} : { host }), ...(port === undefined ? {} : { port }) };
+  };
+
+  return {
+    client,
+    isReady: () => client.status === 'ready',
+    subscribe(channel, { onMessage, onReady, onError: onFailure }) {
+      let open: Redis | null = null;
+      let cancel = (): void => {};
+      let closed = false;
+      const begin = (): void => {
+        if (closed) return;
+        const socket = new Redis<'legacy'>({
+          ...subscriberOptions(),
+          connectionName: 'sluice-grants',
+          retryStrategy: () => null,
+          lazyConnect: true,
+        });
+        open = socket;
+        socket.on('error', onFailure);
+        socket.on('message', (_channel: string, text: string) => onMessage(text));
+        socket.on('end', () => {
+          cancel();
+          if (open === socket) cancel = clock.after(retryStrategy(4), begin);
+        });
+        socket
+          .connect()
+          .then(() => socket.subscribe(channel))
+          .then(() => {
+            onReady();
+            ping(socket);
+          })
+          .catch((failure: unknown) => {
+            onFailure(failure);
+            socket.disconnect();
+          });
+      };
+      const ping = (socket: Redis): void => {
+        cancel = clock.after(pingMs, () => {
+          socket.ping().then(
+            () => ping(socket),
+            (failure: unknown) => {
+              onFailure(failure);
+              socket.disconnect();
+            },
+          );
+        });
+      };
+      begin();
+      closers.push(() => {
+        closed = true;
+        cancel();
+        open?.disconnect();
+      });
+    },
+    info: async () => {
+      if (!(client instanceof Cluster)) return client.info();
+      const [node] = client.nodes('master');
+      if (node === undefined) throw new Error('no primary of the Cluster is known');
+      return node.info();
+    },
+    primaries: () =>
+      client instanceof Cluster
+        ? client
+            .nodes('master')
+            .map(({ options: { host, port } }) => `${host ?? ''}:${port ?? 0}`)
+            .sort()
+            .join(' ')
+        : '',
+    close() {
+      for (const end of closers) end();
+      client.disconnect();
+    },
+  };
+}
+
+function optionsOf(settings: RedisSettings, retryStrategy: (times: number) => number): Options {
+  const { username, password, tls } = settings;
+  const ca = tls === null || tls.caFile === null ? null : readFileSync(tls.caFile, 'utf8');
+  return {
+    ...(username === null ? {} : { username }),
+    ...(password === null ? {} : { password }),
+    ...(tls === null ? {} : { tls: ca === null ? {} : { ca } }),
+    keyPrefix: settings.keyPrefix,
+    connectionName: 'sluice',
+    connectTimeout: connectMs,
+    socketTimeout: silentMs,
+    commandTimeout: settings.commandTimeoutMs,
+    enableOfflineQueue: false,
+    maxRetriesPerRequest: 0,
+    autoResendUnfulfilledCommands: false,
+    maxLoadingRetryTime: longestRetryMs,
+    retryStrategy,
+    // A primary that became a replica: connect anew (and so to the new primary), do not send the command again.
+    reconnectOnError: (failure) => failure.message.startsWith('READONLY'),
+  };
+}
+
+function standalone(settings: RedisSettings, options: Options): Options {
+  if (settings.mode !== 'sentinel') {
+    const [{ host, port } = { host: '127.0.0.1', port: 6379 }] = settings.nodes;
+    return { ...options, host, port, db: settings.database };
+  }
+  const sentinels: RedisNode[] = [...settings.nodes];
+  return {
+    ...options,
+    sentinels,
+    name: settings.sentinelName ?? '',
+    db: settings.database,
+    failoverDetector: true,
+    sentinelRetryStrategy: retryOf(options),
+    sentinelCommandTimeout: connectMs,
+    ...(options.tls === undefined ? {} : { enableTLSForSentinelMode: true, sentinelTLS: options.tls }),
+  };
+}
+
+const retryOf =
+  ({ retryStrategy }: Options) =>
+  (times: number): number =>
+    retryStrategy?.(times) ?? longestRetryMs;
+
+function clusterOptions(
+  settings: RedisSettings,
+  options: Options,
+  clusterRetryStrategy: (times: number) => number,
+): ClusterOptions & {
+  redisOptions: NonNullable<ClusterOptions['redisOptions']> & { replyMapping?: 'legacy' };
+} {
+  const { keyPrefix, retryStrategy: _retry, enableOfflineQueue: _queue, ...redisOptions } = options;
+  return {
+    redisOptions,
+    ...(keyPrefix === undefined ? {} : { keyPrefix }),
+    clusterRetryStrategy,
+    enableOfflineQueue: false,
+    slotsRefreshInterval: slotsRefreshMs,
+    slotsRefreshTimeout: connectMs,
+    maxRedirections: 4,
+    retryDelayOnFailover: 0,
+    retryDelayOnClusterDown: 0,
+  };
+}

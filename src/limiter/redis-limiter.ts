@@ -1,0 +1,690 @@
+/**
+ * The limiter over Redis: every operation is one script call on the bucket's keys; grants of this replica come back in
+ * replies and, when another replica's call made them, by message.
+ *
+ * Owns: the book of this replica's tickets and leases, and rebuilding Redis from it: tickets that Redis does not know
+ * are entered again at their place, settlements that could not be told are told later. Refuses to own: whose turn it is
+ * (the scripts), what happens while Redis is away (`away-limiter.ts`).
+ * Keeps: a grant reaches its call once; a grant nobody waits for goes back whole; after a loss nobody is sent until all
+ * replicas had time to enter their tickets again (order), and capped lanes wait one lease length (overlap).
+ */
+import type { Clock } from '../clock.ts';
+import type { RedisCommand, Telemetry } from '../telemetry/events.ts';
+import { orderUnit, sequencePerMs } from './bucket-state.policy.ts';
+import type {
+  Admission,
+  AdmissionReply,
+  BucketKey,
+  BucketSnapshot,
+  Grant,
+  Lesson,
+  Limiter,
+  LimiterListener,
+  Settlement,
+} from './limiter.ts';
+import {
+  countWaiting,
+  createBook,
+  KeptLease,
+  waitingOf,
+  type BucketBook,
+  type KeptTicket,
+} from './redis-book.ts';
+import { runScript } from './redis-commands.ts';
+import { RedisAway, type RedisLink } from './redis-link.ts';
+import type { Replica } from './replica.ts';
+import {
+  admitCall,
+  cancelCall,
+  chargedCall,
+  forecastCall,
+  learnCall,
+  leasesPerTick,
+  readAdmit,
+  readCancel,
+  readForecast,
+  readLease,
+  readMessage,
+  readTick,
+  settleCall,
+  tickCall,
+  type BucketReply,
+  type ScriptCall,
+  type ToldGrant,
+} from './scripts.ts';
+
+const tickMs = 1_000;
+/** A lease is taken for lost this long before Redis takes it for lost: a tick and its reply. */
+const fenceMs = 2_000;
+/** After a loss every replica has noticed within a tick and entered its tickets again. */
+const settlingMs = 1_300;
+/** How long a replica that does not pump waits beyond the time at which a pump is due. */
+const followMs = 400;
+/** Tokens of ended leases are remembered this long: a reply on its way may still name them as grants. */
+const endedMs = 30_000;
+const bookMemoryMs = 3_600_000;
+/** Stands for "plenty" where a lane's places are told. */
+const plenty = 1_000_000_000;
+/** Settlements kept for a Redis that is away. */
+const maxPending = 20_000;
+
+export interface RedisLimiter extends Limiter {
+  /** Enters a ticket that has its place already; never refused. */
+  reenter(admission: Admission): void;
+  /** Hands over every waiting ticket, each with its place; the book forgets them. */
+  takeWaiting(): Admission[];
+  /**
+   * Redis is back: tells what could not be told, enters waiting tickets again. `overlap`: calls may be in flight that
+   * Redis does not know of; capped lanes wait one lease length.
+   */
+  resume(overlap: boolean): void;
+  /** Redis lost data, or may have. */
+  onLoss(): void;
+  /** A message on this replica's channel. */
+  hear(message: string): void;
+  /** Messages may have been missed: asks for them. */
+  catchUp(): void;
+  /** Meters as last told, for a share of them. */
+  book(bucket: BucketKey): BucketSnapshot | null;
+  start(): void;
+}
+
+interface Asked<T> {
+  readonly reply: T;
+  /** Monotonic milliseconds at which the attempt that was answered was sent. */
+  readonly sentAt: number;
+  readonly attempts: number;
+}
+
+interface Pending {
+  readonly lease: KeptLease;
+  readonly settlement: Settlement;
+  readonly lesson: Lesson | null;
+  readonly at: number;
+}
+
+export function createRedisLimiter(dependencies: {
+  readonly link: RedisLink;
+  readonly replica: Replica;
+  readonly clock: Clock;
+  readonly telemetry: Telemetry;
+  readonly listener: LimiterListener;
+  /** A ticket went back to its line while Redis is away. True = somebody else keeps it now. */
+  readonly onStranded: (admission: Admission) => boolean;
+}): RedisLimiter {
+  const { link, replica, clock, telemetry, listener, onStranded } = dependencies;
+  const books = new Map<BucketKey, BucketBook>();
+  const ended = new Map<string, number>();
+  const pending = new Map<string, Pending>();
+  /** Commands under way that `close` waits for. */
+  const open = new Set<Promise<unknown>>();
+  /** Redis' clock against ours, as of the latest reply. */
+  let clockPair = { now: 0, sentAt: 0 };
+  let overlapSince = -Infinity;
+  let cancelTick = (): void => {};
+  let closed = false;
+
+  const bookOf = (key: BucketKey): BucketBook => {
+    let book = books.get(key);
+    if (book === undefined) books.set(key, (book = createBook(key, clock.monotonic())));
+    return book;
+  };
+
+  const background = (work: Promise<unknown>): void => {
+    const tracked = work
+      .catch((failure: unknown) => {
+        if (!(failure instanceof RedisAway)) telemetry.log.bug('a limiter operation failed', failure);
+      })
+      .finally(() => open.delete(tracked));
+    open.add(tracked);
+  };
+
+  const ask = async <T extends BucketReply>(
+    book: BucketBook,
+    call: ScriptCall,
+    read: (reply: unknown) => T,
+  ): Promise<Asked<T>> => {
+    let sentAt = 0;
+    let attempts = 0;
+    const command: RedisCommand = call.script;
+    const raw = await link.run(
+      command,
+      (client) => {
+        sentAt = clock.monotonic();
+        return runScript(client, call);
+      },
+      { onAttempts: (count) => (attempts = count) },
+    );
+    const reply = read(raw);
+    clockPair = { now: reply.now, sentAt };
+    book.usedAt = sentAt;
+    return { reply, sentAt, attempts };
+  };
+
+  const asking = (book: BucketBook) => ({ bucket: book.key, replica: replica.id });
+
+  // ---- what every reply tells -------------------------------------------------------------------------------------
+
+  const absorb = (book: BucketBook, reply: BucketReply, sentAt: number): void => {
+    const now = clock.monotonic();
+    noticeBirth(book, reply, sentAt);
+    book.closedUntil = now + reply.closedMs;
+    book.nextAt = reply.nextInMs === null ? null : now + reply.nextInMs;
+    for (const told of reply.grants) deliver(book, told, reply.now, sentAt);
+    wakeAgain(book);
+  };
+
+  /** Another birth than before: everything of the old life is gone. */
+  const noticeBirth = (book: BucketBook, { born, now }: BucketReply, sentAt: number): void => {
+    const before = book.born;
+    if (born === before) return;
+    book.born = born;
+    const lostByAll = replica.lostAt();
+    const isFirstSight = before === null && book.lostAt === null;
+    const isYoung = born !== null && now - born < settlingMs;
+    if (isFirstSight && !(isYoung && lostByAll !== null) && book.leases.size === 0) return;
+    if (before !== null || isFirstSight) lose(book);
+    if (born !== null) book.settlingUntil = Math.max(book.settlingUntil, sentAt + born + settlingMs - now);
+  };
+
+  const lose = (book: BucketBook): void => {
+    const now = clock.monotonic();
+    book.lostAt = now;
+    book.widened.clear();
+    for (const lease of book.leases.values()) {
+      if (lease.cancelHold !== null) {
+        lease.cancelHold();
+        end(book, lease);
+        const ticket = book.tickets.get(lease.ticket);
+        if (ticket !== undefined) ticket.state = 'waiting';
+        continue;
+      }
+      countLost(lease, 'epoch');
+      lease.expiresAt = -Infinity;
+    }
+    for (const ticket of waitingOf(book)) enterAgain(book, ticket);
+  };
+
+  const countLost = (lease: KeptLease, reason: 'epoch' | 'stalled' | 'expired'): void => {
+    if (lease.lost) return;
+    lease.lost = true;
+    if (lease.capped) telemetry.leaseLost(reason);
+  };
+
+  // ---- grants -----------------------------------------------------------------------------------------------------
+
+  /** Takes a told grant into the book and hands it to its call, now or when it may. True = the ticket holds it. */
+  const deliver = (
+    book: BucketBook,
+    told: ToldGrant,
+    toldAt: number,
+    sentAt: number,
+    hand: (lease: KeptLease) => void = (lease) => listener.onGrant(lease),
+  ): void => {
+    if (book.leases.has(told.lease) || ended.has(told.lease)) return;
+    const ticket = book.tickets.get(told.ticket);
+    const leaseMs = ticket?.admission.leaseMs ?? 0;
+    const capped = ticket !== undefined && ticket.admission.maxInFlight !== null;
+    const expiresAt = sentAt + (told.expiresAt - toldAt) - fenceMs;
+    const lease = new KeptLease(book.key, told, leaseMs, capped, expiresAt);
+    if (ticket === undefined || ticket.cancelled || ticket.state === 'granted') return dropStray(book, lease);
+    ticket.state = 'granted';
+    book.leases.set(lease.lease, lease);
+    const now = clock.monotonic();
+    if (now < book.settlingUntil) {
+      background(settle(lease, { kind: 'returned', sleepMs: book.settlingUntil - now }, null));
+      return;
+    }
+    if (book.lostAt !== null && !book.widened.has(lease.lane)) {
+      book.widened.add(lease.lane);
+      background(tellCharged(book, lease, plenty, 0));
+    }
+    const heldUntil = capped ? quarantineUntil(book, leaseMs) : 0;
+    if (now >= heldUntil) return hand(lease);
+    lease.cancelHold = clock.after(heldUntil - now, () => {
+      lease.cancelHold = null;
+      listener.onGrant(lease);
+    });
+  };
+
+  /** Calls of the lost epoch may still be under way until then. */
+  const quarantineUntil = (book: BucketBook, leaseMs: number): number =>
+    Math.max(book.lostAt ?? -Infinity, replica.lostAt() ?? -Infinity, overlapSince) + leaseMs;
+
+  const dropStray = (book: BucketBook, lease: KeptLease): void => {
+    ended.set(lease.lease, clock.monotonic());
+    background(
+      ask(book, settleCall(asking(book), lease.lease, { kind: 'dropped' }, null), readLease).then(
+        ({ reply, sentAt }) => absorb(book, reply, sentAt),
+      ),
+    );
+  };
+
+  const end = (book: BucketBook, lease: KeptLease): void => {
+    lease.cancelHold?.();
+    lease.cancelHold = null;
+    book.leases.delete(lease.lease);
+    ended.set(lease.lease, clock.monotonic());
+  };
+
+  // ---- tickets ----------------------------------------------------------------------------------------------------
+
+  const admit = async (admission: Admission): Promise<AdmissionReply> => {
+    const book = bookOf(admission.bucket);
+    const ticket: KeptTicket = {
+      admission,
+      order: admission.order,
+      state: 'entering',
+      cancelled: false,
+      knownAt: Infinity,
+    };
+    book.tickets.set(admission.ticket, ticket);
+    let asked: Asked<ReturnType<typeof readAdmit>>;
+    try {
+      asked = await ask(book, admitCall(asking(book), admission), (raw) => readAdmit(raw, admission));
+    } catch (failure) {
+      if (book.tickets.get(admission.ticket) === ticket && ticket.state === 'entering') {
+        book.tickets.delete(admission.ticket);
+      }
+      throw failure;
+    }
+    const { reply, sentAt } = asked;
+    if (book.born === null && reply.born !== null && reply.now - reply.born < settlingMs)
+      await askForLosses();
+    if (reply.code !== 'granted' && reply.code !== 'queued') {
+      book.tickets.delete(admission.ticket);
+      absorb(book, reply, sentAt);
+      return { kind: 'refused', reason: reply.code, retryInMs: reply.retryInMs };
+    }
+    ticket.order = reply.order;
+    if (ticket.state === 'entering') {
+      ticket.state = 'waiting';
+      ticket.knownAt = sentAt;
+    }
+    absorb(book, reply, sentAt);
+    if (reply.code === 'granted') {
+      let handed: KeptLease | null = null;
+      deliver(book, reply.grant, reply.now, sentAt, (lease) => (handed = lease));
+      if (ticket.cancelled) book.tickets.delete(admission.ticket);
+      if (handed !== null) return { kind: 'granted', grant: handed };
+      return { kind: 'queued', forecastMs: 0, ahead: 0 };
+    }
+    if (ticket.cancelled) {
+      book.tickets.delete(admission.ticket);
+      tellCancelled(book, admission.ticket);
+    }
+    return { kind: 'queued', forecastMs: reply.forecastMs, ahead: reply.ahead };
+  };
+
+  /** The bucket is new to this replica and young: was it there before? Asked only then. */
+  const askForLosses = async (): Promise<void> => {
+    try {
+      await link.run('other', (client) => replica.beat(client));
+    } catch (failure) {
+      if (!(failure instanceof RedisAway)) throw failure;
+    }
+  };
+
+  /** A ticket that waits here and that Redis does not know. */
+  const enterAgain = (book: BucketBook, ticket: KeptTicket): void => {
+    if (!link.isUp) return;
+    ticket.knownAt = Infinity;
+    // Without a place: behind everything that Redis placed until now.
+    ticket.order ??= ticket.admission.urgency * orderUnit + Math.floor(clock.now() * sequencePerMs);
+    const admission = { ...ticket.admission, order: ticket.order };
+    background(
+      ask(book, admitCall(asking(book), admission), (raw) => readAdmit(raw, admission)).then(
+        ({ reply, sentAt }) => {
+          if (ticket.state === 'waiting') ticket.knownAt = sentAt;
+          absorb(book, reply, sentAt);
+          if (reply.code === 'granted') deliver(book, reply.grant, reply.now, sentAt);
+          else if (ticket.cancelled) tellCancelled(book, admission.ticket);
+        },
+      ),
+    );
+  };
+
+  const tellCancelled = (book: BucketBook, ticket: string): void =>
+    background(
+      ask(book, cancelCall(asking(book), ticket), readCancel).then(({ reply, sentAt }) =>
+        absorb(book, reply, sentAt),
+      ),
+    );
+
+  const cancel = async (bucket: BucketKey, id: string): Promise<void> => {
+    const book = books.get(bucket);
+    const ticket = book?.tickets.get(id);
+    if (book === undefined || ticket === undefined) return;
+    ticket.cancelled = true;
+    if (ticket.state === 'entering') return;
+    book.tickets.delete(id);
+    if (ticket.state === 'waiting') return link.isUp ? tellCancelled(book, id) : undefined;
+    for (const lease of book.leases.values()) {
+      // Kept from a call that has left now.
+      if (lease.ticket === id && lease.cancelHold !== null)
+        background(settle(lease, { kind: 'dropped' }, null));
+    }
+  };
+
+  // ---- leases -----------------------------------------------------------------------------------------------------
+
+  const goesBack = (settlement: Settlement): boolean =>
+    settlement.kind === 'returned' || (settlement.kind === 'throttled' && settlement.requeue);
+
+  const settle = async (lease: KeptLease, asked: Settlement, lesson: Lesson | null): Promise<void> => {
+    const book = bookOf(lease.bucket);
+    if (!book.leases.has(lease.lease)) return;
+    end(book, lease);
+    const ticket = book.tickets.get(lease.ticket);
+    const requeue = goesBack(asked);
+    const settlement = requeue && ticket === undefined ? withoutTicket(asked) : asked;
+    if (ticket !== undefined && requeue) {
+      ticket.state = 'waiting';
+      ticket.knownAt = Infinity;
+    } else {
+      book.tickets.delete(lease.ticket);
+    }
+    await tellSettled(book, { lease, settlement, lesson, at: clock.monotonic() }, ticket);
+  };
+
+  const tellSettled = async (
+    book: BucketBook,
+    told: Pending,
+    ticket: KeptTicket | undefined,
+  ): Promise<void> => {
+    const { lease, settlement, lesson } = told;
+    try {
+      const call = settleCall(asking(book), lease.lease, settlement, lesson);
+      const { reply, sentAt, attempts } = await ask(book, call, readLease);
+      const waits = ticket?.state === 'waiting' && book.tickets.get(lease.ticket) === ticket;
+      if (!reply.leaseKnown && attempts === 1) countLost(lease, 'expired');
+      if (waits) ticket.knownAt = sentAt;
+      absorb(book, reply, sentAt);
+      if (waits && !reply.leaseKnown && ticket.state === 'waiting') enterAgain(book, ticket);
+      if (goesBack(settlement) && ticket?.cancelled === true) tellCancelled(book, lease.ticket);
+    } catch (failure) {
+      if (!(failure instanceof RedisAway)) throw failure;
+      if (pending.size < maxPending) pending.set(lease.lease, told);
+      const waits = ticket?.state === 'waiting' && book.tickets.get(lease.ticket) === ticket;
+      if (waits && onStranded(placed(ticket))) book.tickets.delete(lease.ticket);
+    }
+    if (settlement.kind === 'throttled' && settlement.closeMs > 0) {
+      listener.onClosed(lease.bucket, settlement.closeMs);
+    }
+  };
+
+  const tellCharged = async (
+    book: BucketBook,
+    lease: KeptLease,
+    places: number,
+    nextPlaceMs: number,
+  ): Promise<void> => {
+    const { reply, sentAt } = await ask(
+      book,
+      chargedCall(asking(book), lease.lease, places, nextPlaceMs),
+      readLease,
+    );
+    absorb(book, reply, sentAt);
+  };
+
+  const placed = ({ admission, order }: KeptTicket): Admission => ({ ...admission, order });
+
+  // ---- ticks and pumps --------------------------------------------------------------------------------------------
+
+  const tick = async (book: BucketBook): Promise<void> => {
+    if (book.ticking) return;
+    book.ticking = true;
+    try {
+      const leases = [...book.leases.values()];
+      noticeStalls(leases);
+      for (let from = 0; from === 0 || from < leases.length; from += leasesPerTick) {
+        await tickSome(book, leases.slice(from, from + leasesPerTick));
+      }
+    } finally {
+      book.ticking = false;
+    }
+  };
+
+  const noticeStalls = (leases: readonly KeptLease[]): void => {
+    const now = clock.monotonic();
+    for (const lease of leases) if (lease.expiresAt + fenceMs < now) countLost(lease, 'stalled');
+  };
+
+  const tickSome = async (book: BucketBook, leases: readonly KeptLease[]): Promise<void> => {
+    const known = [...book.tickets.values()].filter(
+      ({ state, knownAt }) => state === 'waiting' && knownAt < Infinity,
+    );
+    const held = leases.filter(({ lease }) => book.leases.has(lease));
+    const call = tickCall(
+      asking(book),
+      held.map(({ lease }) => lease),
+    );
+    const { reply, sentAt } = await ask(book, call, readTick);
+    if (reply.born === book.born && reply.born !== null) {
+      for (const lease of held) {
+        if (!lease.lost) lease.expiresAt = Math.max(lease.expiresAt, sentAt + lease.leaseMs - fenceMs);
+      }
+    }
+    const stillWaiting = known.filter(
+      (ticket) => ticket.state === 'waiting' && ticket.knownAt < sentAt && !ticket.cancelled,
+    );
+    const told = reply.waitingHere + reply.unnamed;
+    book.waitingEverywhere = reply.waiting;
+    book.meters = reply.meters;
+    book.metersAt = clock.monotonic();
+    const pumped = reply.grants.length > 0;
+    if (pumped) book.follows = false;
+    absorb(book, reply, sentAt);
+    if (told < stillWaiting.length) {
+      for (const ticket of stillWaiting) if (ticket.state === 'waiting') enterAgain(book, ticket);
+    }
+  };
+
+  /** One replica pumps a bucket in time; those whose grants come by message look later, in case it died. */
+  const wakeAgain = (book: BucketBook): void => {
+    const wanted =
+      book.nextAt !== null && (countWaiting(book) > 0 || (!book.follows && book.waitingEverywhere > 0))
+        ? book.nextAt + (book.follows ? followMs : 0)
+        : null;
+    if (wanted === book.wakeAt) return;
+    book.cancelWake?.();
+    book.cancelWake = null;
+    book.wakeAt = null;
+    if (wanted === null || closed || !link.isUp) return;
+    book.wakeAt = wanted;
+    book.cancelWake = clock.after(wanted - clock.monotonic(), () => {
+      book.cancelWake = null;
+      book.wakeAt = null;
+      background(tickSome(book, []));
+    });
+  };
+
+  const isBusy = (book: BucketBook): boolean => book.tickets.size > 0 || book.leases.size > 0;
+
+  const tickAll = (): void => {
+    if (!link.isUp) return;
+    for (const book of books.values()) if (isBusy(book)) background(tick(book));
+  };
+
+  const scheduleTick = (): void => {
+    cancelTick = clock.after(tickMs, () => {
+      tickAll();
+      const now = clock.monotonic();
+      for (const [token, at] of ended) {
+        if (now - at < endedMs) break;
+        ended.delete(token);
+      }
+      for (const book of books.values()) {
+        if (!isBusy(book) && now - book.usedAt > bookMemoryMs) books.delete(book.key);
+      }
+      if (!closed) scheduleTick();
+    });
+  };
+
+  const snapshotOf = (book: BucketBook): BucketSnapshot => {
+    const now = clock.monotonic();
+    return {
+      bucket: book.key,
+      closedMs: Math.max(0, book.closedUntil - now),
+      waiting: countWaiting(book),
+      inFlight: book.leases.size,
+      meters: book.meters.map((meter) => ({
+        ...meter,
+        level: Math.max(0, meter.level - ((now - book.metersAt) * meter.limit) / meter.windowMs),
+      })),
+    };
+  };
+
+  return {
+    admit,
+
+    async settle(grant: Grant, settlement, lesson) {
+      const lease = books.get(grant.bucket)?.leases.get(grant.lease);
+      if (lease !== undefined) await settle(lease, settlement, lesson);
+    },
+
+    async learn(grant, lesson) {
+      const book = books.get(grant.bucket);
+      if (book?.leases.has(grant.lease) !== true || !link.isUp) return;
+      try {
+        const { reply, sentAt } = await ask(book, learnCall(asking(book), grant.lease, lesson), readLease);
+        absorb(book, reply, sentAt);
+      } catch (failure) {
+        if (!(failure instanceof RedisAway)) throw failure;
+      }
+    },
+
+    async charged(grant, places, nextPlaceMs) {
+      const book = books.get(grant.bucket);
+      const lease = book?.leases.get(grant.lease);
+      if (book === undefined || lease === undefined || !link.isUp) return;
+      try {
+        await tellCharged(book, lease, places, nextPlaceMs);
+      } catch (failure) {
+        if (!(failure instanceof RedisAway)) throw failure;
+      }
+    },
+
+    cancel,
+
+    async forecast(bucket, ticket) {
+      const book = books.get(bucket);
+      if (book?.tickets.get(ticket)?.state !== 'waiting' || !link.isUp) return null;
+      try {
+        const { reply, sentAt } = await ask(book, forecastCall(asking(book), ticket), readForecast);
+        clockPair = { now: reply.now, sentAt };
+        return reply.standing;
+      } catch (failure) {
+        if (failure instanceof RedisAway) return null;
+        throw failure;
+      }
+    },
+
+    snapshot: () => [...books.values()].map(snapshotOf),
+
+    book(bucket) {
+      const book = books.get(bucket);
+      return book === undefined ? null : snapshotOf(book);
+    },
+
+    reenter(admission) {
+      const book = bookOf(admission.bucket);
+      const ticket: KeptTicket = {
+        admission,
+        order: admission.order,
+        state: 'waiting',
+        cancelled: false,
+        knownAt: Infinity,
+      };
+      book.tickets.set(admission.ticket, ticket);
+      enterAgain(book, ticket);
+    },
+
+    takeWaiting() {
+      const taken: Admission[] = [];
+      for (const book of books.values()) {
+        for (const ticket of waitingOf(book)) {
+          book.tickets.delete(ticket.admission.ticket);
+          taken.push(placed(ticket));
+        }
+      }
+      return taken;
+    },
+
+    resume(overlap) {
+      if (overlap) overlapSince = clock.monotonic();
+      for (const [token, told] of pending) {
+        pending.delete(token);
+        background(tellSettled(bookOf(told.lease.bucket), aged(told, clock.monotonic()), undefined));
+      }
+      for (const book of books.values()) {
+        for (const ticket of waitingOf(book)) enterAgain(book, ticket);
+        wakeAgain(book);
+      }
+      tickAll();
+    },
+
+    onLoss: tickAll,
+    catchUp: tickAll,
+
+    hear(text) {
+      const message = readMessage(text);
+      const book = bookOf(message.bucket);
+      if (message.kind === 'closed') {
+        book.closedUntil = clock.monotonic() + message.closedMs;
+        listener.onClosed(message.bucket, message.closedMs);
+        return;
+      }
+      // A message of a life that this replica has not seen yet: the tick finds out what that means.
+      if (message.born !== book.born && book.born !== null) return background(tick(book));
+      book.follows = true;
+      for (const told of message.grants) deliver(book, told, clockPair.now, clockPair.sentAt);
+      wakeAgain(book);
+    },
+
+    start: scheduleTick,
+
+    async close() {
+      closed = true;
+      cancelTick();
+      for (const book of books.values()) {
+        book.cancelWake?.();
+        for (const lease of book.leases.values()) {
+          background(
+            settle(lease, lease.cancelHold === null ? { kind: 'unknown' } : { kind: 'dropped' }, null),
+          );
+        }
+        for (const ticket of waitingOf(book)) background(cancel(book.key, ticket.admission.ticket));
+      }
+      while (open.size > 0 && link.isUp) await Promise.all(open);
+    },
+  };
+}
+
+/** The same for a call that is not there any more. */
+function withoutTicket(settlement: Settlement): Settlement {
+  if (settlement.kind === 'returned') return { kind: 'dropped' };
+  return settlement.kind === 'throttled' ? { ...settlement, requeue: false } : settlement;
+}
+
+/** A settlement told late: its durations have gone by in part, and its ticket is looked after otherwise. */
+function aged({ lease, settlement, lesson, at }: Pending, now: number): Pending {
+  const lateMs = now - at;
+  const plain = withoutTicket(settlement);
+  return {
+    lease,
+    settlement:
+      plain.kind === 'throttled'
+        ? {
+            ...plain,
+            closeMs: Math.max(0, plain.closeMs - lateMs),
+            sleepMs: Math.max(0, plain.sleepMs - lateMs),
+          }
+        : plain,
+    lesson:
+      lesson === null
+        ? null
+        : { ...lesson, sentAgoMs: lesson.sentAgoMs + lateMs, headAgoMs: lesson.headAgoMs + lateMs },
+    at: now,
+  };
+}

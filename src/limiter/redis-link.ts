@@ -1,0 +1,153 @@
+/**
+ * The one way to Redis: runs a command with a limit on every wait, repeats it with the same ids while that may help,
+ * and knows whether Redis is there or away.
+ *
+ * Owns: repetition (what runs twice must be idempotent by id), the switch to away within `patienceMs` of the first
+ * failure, the way back, counting. Refuses to own: what happens meanwhile (`away-limiter.ts`, `redis-ceilings.ts`).
+ * Keeps: an error never counts as a permission; a reply that says a script is wrong is a bug, not an absence.
+ */
+import type { Clock } from '../clock.ts';
+import type { RedisCommand, RedisErrorKind, Telemetry } from '../telemetry/events.ts';
+import type { RedisClient, RedisConnection } from './redis-connection.ts';
+
+/** Redis did not carry out the command in time; it may have run, or may still. */
+export class RedisAway extends Error {
+  constructor() {
+    super('Redis is away');
+    this.name = 'RedisAway';
+  }
+}
+
+/** Time without any success after which Redis counts as away. One more command may still be under way then. */
+const patienceMs = 500;
+const pauseMs = 40;
+const probeMs = 150;
+
+/** Replies that say "not now", unlike those that say "wrong". */
+const transient =
+  /^(READONLY|LOADING|BUSY|NOREPLICAS|CLUSTERDOWN|MASTERDOWN|TRYAGAIN|OOM|MOVED|ASK|NOAUTH|WRONGPASS|NOPERM|MISCONF|UNBLOCKED|ERR Too many Cluster)/;
+
+export interface RedisLink {
+  readonly isUp: boolean;
+  /**
+   * Sends until one attempt succeeds. Rejects with `RedisAway`, at once while Redis is away. `send` is called for each
+   * attempt; `onAttempts` tells how many there were.
+   */
+  run<T>(
+    command: RedisCommand,
+    send: (client: RedisClient) => Promise<T>,
+    options?: { readonly once?: boolean; readonly onAttempts?: (count: number) => void },
+  ): Promise<T>;
+  /** Told of both switches, in the turn in which they happen. */
+  watch(watcher: { readonly onAway: () => void; readonly onBack: () => void }): void;
+  /** Starts with what the first contact showed. */
+  start(isUp: boolean): void;
+  close(): void;
+}
+
+export function createRedisLink(dependencies: {
+  readonly connection: RedisConnection;
+  readonly clock: Clock;
+  readonly telemetry: Telemetry;
+  /** Asked before Redis counts as back: sees that it can be used and does the writing that shows it. */
+  readonly check: () => Promise<void>;
+}): RedisLink {
+  const { connection, clock, telemetry } = dependencies;
+  const watchers: { readonly onAway: () => void; readonly onBack: () => void }[] = [];
+  let isUp = true;
+  let closed = false;
+  let failingSince: number | null = null;
+  let cancelProbe = (): void => {};
+
+  const pause = (ms: number): Promise<void> =>
+    new Promise((resolve) => {
+      clock.after(ms, resolve);
+    });
+
+  const attempt = async <T>(
+    command: RedisCommand,
+    send: (client: RedisClient) => Promise<T>,
+  ): Promise<{ readonly value: T } | null> => {
+    const sentAt = clock.monotonic();
+    try {
+      const value = await send(connection.client);
+      telemetry.redisCommand(command, clock.monotonic() - sentAt);
+      failingSince = null;
+      return { value };
+    } catch (failure) {
+      telemetry.redisError(kindOf(failure));
+      if (isReply(failure) && !transient.test(failure.message)) throw failure;
+      failingSince ??= sentAt;
+      return null;
+    }
+  };
+
+  const leave = (): void => {
+    if (!isUp || closed) return;
+    isUp = false;
+    telemetry.log.warn('Redis is away');
+    for (const watcher of watchers) watcher.onAway();
+    probeLater();
+  };
+
+  const probeLater = (): void => {
+    cancelProbe = clock.after(probeMs, () => {
+      if (!connection.isReady()) return probeLater();
+      dependencies.check().then(
+        () => {
+          if (closed) return;
+          isUp = true;
+          failingSince = null;
+          telemetry.log.info('Redis is back');
+          for (const watcher of watchers) watcher.onBack();
+        },
+        (failure: unknown) => {
+          telemetry.redisError(kindOf(failure));
+          if (!closed) probeLater();
+        },
+      );
+    });
+  };
+
+  return {
+    get isUp() {
+      return isUp;
+    },
+    async run(command, send, { once = false, onAttempts } = {}) {
+      const since = clock.monotonic();
+      for (let count = 1; isUp && !closed; count += 1) {
+        onAttempts?.(count);
+        const done = await attempt(command, send);
+        if (done !== null) return done.value;
+        const now = clock.monotonic();
+        // One key's shard may fail while others answer: this command's own time counts as well.
+        if (now - Math.min(failingSince ?? since, since) >= patienceMs) leave();
+        else if (once) break;
+        else await pause(pauseMs);
+      }
+      throw new RedisAway();
+    },
+    watch: (watcher) => void watchers.push(watcher),
+    start(up) {
+      if (!up) leave();
+    },
+    close() {
+      closed = true;
+      cancelProbe();
+    },
+  };
+}
+
+function kindOf(failure: unknown): RedisErrorKind {
+  if (isReply(failure)) return 'reply';
+  const message = failure instanceof Error ? failure.message : '';
+  if (/timed? ?out/i.test(message)) return 'timeout';
+  if (/writeable|closed|ECONN|EPIPE|ENOTFOUND|Socket|retries|Cluster|AbortError|aborted/i.test(message)) {
+    return 'connection';
+  }
+  return 'other';
+}
+
+/** Redis itself answered with an error. */
+const isReply = (failure: unknown): failure is Error =>
+  failure instanceof Error && failure.name === 'ReplyError';

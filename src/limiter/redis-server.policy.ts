@@ -1,0 +1,36 @@
+/** What `INFO` says about a server: whether it can be used, and which life of which server it is. Pure. */
+
+export interface ServerFacts {
+  readonly version: string;
+  /** Changes with every start of the server and every failover. */
+  readonly runId: string;
+  readonly evictionPolicy: string | null;
+  /** Calls for a person: why this server cannot be used, and what to do; `null` = it can. */
+  readonly fault: string | null;
+}
+
+/** Scripts use `ZRANGE … LIMIT`, `SET … PX` and expiries that came with it. */
+const oldest = [6, 2] as const;
+
+export function serverFacts(info: string): ServerFacts {
+  const facts = new Map<string, string>();
+  for (const line of info.split(/\r?\n/)) {
+    const colon = line.indexOf(':');
+    if (colon > 0) facts.set(line.slice(0, colon), line.slice(colon + 1).trim());
+  }
+  const version = facts.get('redis_version') ?? '';
+  const evictionPolicy = facts.get('maxmemory_policy') ?? null;
+  const runId = `${facts.get('run_id') ?? 'unknown'}.${facts.get('master_replid') ?? 'unknown'}`;
+  return { version, runId, evictionPolicy, fault: faultOf(version, evictionPolicy) };
+}
+
+function faultOf(version: string, evictionPolicy: string | null): string | null {
+  const [major = 0, minor = 0] = version.split('.').map(Number);
+  if (!(major > oldest[0] || (major === oldest[0] && minor >= oldest[1]))) {
+    return `Redis ${version === '' ? 'of unknown version' : version} is too old: Sluice needs ${oldest.join('.')} or later.`;
+  }
+  if (evictionPolicy !== null && evictionPolicy !== 'noeviction') {
+    return `Redis evicts keys (maxmemory-policy ${evictionPolicy}), also leases in use: set maxmemory-policy to noeviction.`;
+  }
+  return null;
+}

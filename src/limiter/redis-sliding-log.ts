@@ -1,0 +1,106 @@
+/**
+ * The sliding log of `ceiling.policy.ts` on Redis behind rate-limiter-flexible's own API: `consume` resolves while
+ * places are left and rejects with a `RateLimiterRes` whose `msBeforeNext` is the true wait. One script call, for the
+ * day's fixed window too; a refusal writes nothing; a place goes back by its id.
+ *
+ * Owns: the hooks of the library that a store has (`_upsert`, `_get`, `_delete`, `_getRateLimiterRes`; they are private,
+ * so its version is pinned and `test/limiter/contract.ts` holds it to its word). Without Redis the library asks the
+ * `insuranceLimiter`, where there is one.
+ */
+import { RateLimiterCompatibleAbstract, RateLimiterRedis, RateLimiterRes } from 'rate-limiter-flexible';
+import { ceilingWindowMs } from './ceiling.policy.ts';
+import { replyList, replyNumber, runOwn } from './redis-commands.ts';
+import type { RedisClient } from './redis-connection.ts';
+import type { RedisLink } from './redis-link.ts';
+
+export const daySeconds = 86_400;
+
+/** Keys of one ceiling; the tag keeps them in one slot of a Cluster. */
+export const sendsKey = (key: string): string => `sluice:sends:{${key}}`;
+export const dayKey = (key: string): string => `sluice:day:{${key}}`;
+
+/** Options of a call. */
+export interface RedisLogOptions {
+  /** Names the place; the same id never takes two. */
+  readonly id?: string;
+  /** For the insurance: the limit whose share counts. */
+  readonly points?: number;
+}
+
+/** The day is used up; `msBeforeNext` is the time to its end. */
+export class DayRefusal extends RateLimiterRes {}
+
+export class RedisSlidingLog extends RateLimiterRedis {
+  readonly #link: RedisLink;
+  readonly #perMinute: number | null;
+  readonly #perDay: number | null;
+
+  /** `null` = no such ceiling; at least one of both is set. */
+  constructor(options: {
+    readonly link: RedisLink;
+    readonly client: RedisClient;
+    readonly perMinute: number | null;
+    readonly perDay: number | null;
+    readonly insurance: RateLimiterCompatibleAbstract | null;
+  }) {
+    super({
+      storeClient: options.client,
+      points: options.perMinute ?? Number.MAX_SAFE_INTEGER,
+      duration: Math.ceil(ceilingWindowMs / 1000),
+      keyPrefix: 'sluice:sends',
+      ...(options.insurance === null ? {} : { insuranceLimiter: options.insurance }),
+    });
+    this.#link = options.link;
+    this.#perMinute = options.perMinute;
+    this.#perDay = options.perDay;
+  }
+
+  /** The library's name of a key, with the tag of its slot. */
+  override getKey(key: string): string {
+    return sendsKey(key);
+  }
+
+  /** Takes a place (`points` 1) or gives one back (-1). */
+  async _upsert(
+    rlKey: string,
+    points: number,
+    _msDuration: number,
+    force: boolean,
+    { id }: RedisLogOptions = {},
+  ): Promise<unknown> {
+    if (force) throw new Error('a sliding log has no set or block');
+    if (id === undefined || Math.abs(points) !== 1)
+      throw new Error('a sliding log takes one named place at a time');
+    const keys = [rlKey, dayKey(rlKey.slice('sluice:sends:{'.length, -1))];
+    if (points < 0) {
+      const day = this.#perDay === null ? '0' : '1';
+      return this.#link.run('reward', (client) => runOwn(client, 'giveback', keys, [id, day]));
+    }
+    const limits = [String(this.#perMinute ?? ''), String(this.#perDay ?? '')];
+    const argv = [id, ...limits, String(ceilingWindowMs), String(daySeconds)];
+    return this.#link.run('consume', (client) => runOwn(client, 'consume', keys, argv));
+  }
+
+  async _get(rlKey: string): Promise<unknown> {
+    const argv = [String(this.#perMinute ?? 0), String(ceilingWindowMs), ''];
+    const reply = replyList(
+      await this.#link.run('other', (client) => runOwn(client, 'places', [rlKey], argv)),
+    );
+    return reply[0] === 0 ? null : ['taken', reply[0], reply[1]];
+  }
+
+  async _delete(rlKey: string): Promise<boolean> {
+    return (await this.#link.run('other', (client) => client.del(rlKey))) > 0;
+  }
+
+  _getRateLimiterRes(_rlKey: string, _changed: number, reply: unknown): RateLimiterRes {
+    if (typeof reply === 'number') return new RateLimiterRes(0, 0, 0, false);
+    const [kind, count, ms] = replyList(reply);
+    const consumed = replyNumber(count);
+    const msBeforeNext = replyNumber(ms);
+    // The library refuses what has consumed more than its points.
+    if (kind === 'day') return new DayRefusal(0, msBeforeNext, Infinity, false);
+    if (kind === 'minute') return new RateLimiterRes(0, msBeforeNext, Infinity, false);
+    return new RateLimiterRes(Math.max(0, this.points - consumed), msBeforeNext, consumed, consumed === 1);
+  }
+}

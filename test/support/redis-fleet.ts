@@ -1,0 +1,173 @@
+/**
+ * Several replicas over one Redis, and a client that goes round them: what cluster tests and the verification share.
+ * Owns: configuration text, calls, readings of the upstream's log. Judges nothing by itself.
+ */
+import { Agent, request } from 'node:http';
+import { createKey } from '../../src/cli/keys.ts';
+import { systemClock } from '../../src/clock.ts';
+import type { LogEntry } from '../../src/simulators/log.ts';
+
+export interface FleetOptions {
+  /** YAML of the content of `redis:`. */
+  readonly redis: string;
+  readonly modelUrl?: string;
+  readonly shopUrl?: string;
+  /** YAML, one line: content of the limits of `openai` and `shop`. */
+  readonly modelLimits?: string;
+  readonly shopLimits?: string;
+  readonly workspaces?: readonly string[];
+  /** YAML lines of each workspace, indented by four blanks. */
+  readonly workspace?: string;
+  readonly port?: number;
+  readonly adminPort?: number;
+}
+
+/** API keys by workspace, and the configuration of one replica for these hashes. */
+export interface FleetConfig {
+  readonly keys: Readonly<Record<string, string>>;
+  yaml(port?: number, adminPort?: number): string;
+}
+
+export function fleetConfig(options: FleetOptions): FleetConfig {
+  const names = options.workspaces ?? ['acme'];
+  const made = names.map((name) => [name, createKey()] as const);
+  const upstreams = [
+    ...(options.modelUrl === undefined
+      ? []
+      : [
+          '  openai:',
+          '    kind: language-model',
+          `    origins: ["${options.modelUrl}"]`,
+          '    allowPrivateAddresses: true',
+          '    credential: { header: authorization, value: "Bearer sk-sim" }',
+          `    limits: { ${options.modelLimits ?? ''} }`,
+        ]),
+    ...(options.shopUrl === undefined
+      ? []
+      : [
+          '  shop:',
+          '    kind: commerce',
+          `    origins: ["${options.shopUrl}"]`,
+          '    allowPrivateAddresses: true',
+          '    credential: { header: x-shopify-access-token, value: "shpat_sim" }',
+          `    limits: { ${options.shopLimits ?? ''} }`,
+        ]),
+  ];
+  return {
+    keys: Object.fromEntries(made.map(([name, { key }]) => [name, key])),
+    yaml: (port = 0, adminPort = 0) =>
+      [
+        `server: { host: 127.0.0.1, adminHost: 127.0.0.1, port: ${port}, adminPort: ${adminPort}, drainSeconds: 5, drainDelaySeconds: 0 }`,
+        `redis: { ${options.redis} }`,
+        'privacy: { labelKey: "a label key for tests only" }',
+        'log: { level: info, sampleSuccesses: 0 }',
+        'upstreams:',
+        ...upstreams,
+        'workspaces:',
+        ...made.flatMap(([name, { hash }]) => [
+          `  ${name}:`,
+          `    keys: ["${hash}"]`,
+          ...(options.workspace === undefined ? [] : [options.workspace]),
+        ]),
+      ].join('\n'),
+  };
+}
+
+export interface Answer {
+  readonly status: number;
+  /** Milliseconds from sending to the end of the answer. */
+  readonly tookMs: number;
+  readonly code: string;
+}
+
+/** Keep-alive sockets of one client. */
+export const clientAgent = (): Agent => new Agent({ keepAlive: true, maxSockets: Infinity });
+
+/** Sends one call; a broken connection is status 0. */
+export function send(call: {
+  readonly url: string;
+  readonly path: string;
+  readonly key: string;
+  readonly nonce: string;
+  readonly body?: unknown;
+  readonly headers?: Readonly<Record<string, string>>;
+  readonly agent?: Agent;
+  readonly signal?: AbortSignal;
+}): Promise<Answer> {
+  const startedAt = systemClock.monotonic();
+  const body = call.body === undefined ? null : JSON.stringify(call.body);
+  return new Promise((resolve) => {
+    const end = (status: number, code: string): void =>
+      resolve({ status, tookMs: systemClock.monotonic() - startedAt, code });
+    const outgoing = request(
+      `${call.url}${call.path}`,
+      {
+        method: body === null ? 'GET' : 'POST',
+        ...(call.agent === undefined ? {} : { agent: call.agent }),
+        ...(call.signal === undefined ? {} : { signal: call.signal }),
+        headers: {
+          'sluice-key': call.key,
+          'x-nonce': call.nonce,
+          ...(body === null
+            ? {}
+            : { 'content-type': 'application/json', 'content-length': Buffer.byteLength(body) }),
+          ...call.headers,
+        },
+      },
+      (answer) => {
+        answer.on('error', () => end(0, 'cut'));
+        answer.on('end', () => end(answer.statusCode ?? 0, String(answer.headers['sluice-error'] ?? '')));
+        answer.resume();
+      },
+    );
+    outgoing.on('error', (failure: NodeJS.ErrnoException) => end(0, failure.code ?? failure.name));
+    outgoing.end(body ?? undefined);
+  });
+}
+
+export const chatPath = '/via/openai/v1/chat/completions';
+export const chatBody = { model: 'gpt-4o', messages: [{ role: 'user', content: 'hello' }], max_tokens: 8 };
+export const ordersPath = '/via/shop/admin/api/2026-10/orders.json';
+
+/** Pairs of calls that were admitted upstream in another order than the nonces `<prefix>-<number>` say. */
+export function inversions(entries: readonly LogEntry[]): number {
+  let count = 0;
+  let highest = -1;
+  for (const { nonce } of [...entries]
+    .filter(({ decision }) => decision === 'admitted')
+    .sort((a, b) => a.t - b.t)) {
+    const at = Number(nonce.split('-').at(-1));
+    if (at < highest) count += 1;
+    highest = Math.max(highest, at);
+  }
+  return count;
+}
+
+/** Most admitted calls in any window of this length. */
+export function busiestWindow(entries: readonly LogEntry[], windowMs: number): number {
+  const times = entries
+    .filter(({ decision }) => decision === 'admitted')
+    .map(({ arrivedT }) => arrivedT)
+    .sort((a, b) => a - b);
+  let most = 0;
+  let from = 0;
+  for (const [to, at] of times.entries()) {
+    while (at - (times[from] ?? at) >= windowMs) from += 1;
+    most = Math.max(most, to - from + 1);
+  }
+  return most;
+}
+
+/** Milliseconds between the first and the last admitted call. */
+export function makespan(entries: readonly LogEntry[]): number {
+  const times = entries.filter(({ decision }) => decision === 'admitted').map(({ t }) => t);
+  return times.length === 0 ? 0 : Math.max(...times) - Math.min(...times);
+}
+
+export const count = (entries: readonly LogEntry[], decision: LogEntry['decision']): number =>
+  entries.filter((entry) => entry.decision === decision).length;
+
+export const pause = (ms: number): Promise<void> =>
+  new Promise((resolve) => {
+    systemClock.after(ms, resolve);
+  });
