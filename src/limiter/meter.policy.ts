@@ -109,8 +109,9 @@ export function roomInMs(meter: Meter, cost: number, now: number): number {
   const over = meter.level + othersSince(meter, now) + Math.min(cost, usable) - usable;
   if (over <= 0) return 0;
   const rate = drainRate(meter);
+  // What others are expected to take slows us down; it never holds an empty meter shut, for nothing would refute it.
   const whenEmpty = meter.level / rate;
-  return Math.min(over / Math.max(rate - meter.others, rate / 4), cost >= usable ? whenEmpty : Infinity);
+  return Math.min(over / Math.max(rate - meter.others, rate / 4), whenEmpty);
 }
 
 function othersSince(meter: Meter, now: number): number {

@@ -40,7 +40,7 @@ local function roomInMs(meter, cost, now)
   if over <= 0 then return 0 end
   local rate = drainRate(meter)
   local whenEmpty = meter.level / rate
-  return math.min(over / math.max(rate - meter.others, rate / 4), cost >= usable and whenEmpty or math.huge)
+  return math.min(over / math.max(rate - meter.others, rate / 4), whenEmpty)
 end
 
 -- The mark is { cost, granted right after, answered } of the grant.
