@@ -199,9 +199,10 @@ export function settle(
   confirm(lane, lease);
   switch (settlement.kind) {
     case 'succeeded':
+      // Before learning: an answer that tells the level has the correction in it.
+      if (settlement.spent !== null) correct(bucket, lease, settlement.spent, now);
       if (lesson !== null) applyLesson(bucket, lease, lesson, now);
       else bucket.opened = true;
-      if (settlement.spent !== null) correct(bucket, lease, settlement.spent, now);
       noteService(lane, now - lease.grantedAt);
       end(bucket, lane, lease);
       forget(bucket, lease.ticket);

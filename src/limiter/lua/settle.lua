@@ -28,8 +28,8 @@ end
 local settlements = {}
 
 function settlements.succeeded(lane, lease)
-  if lesson then applyLesson(lease, lesson, now) else bucket.opened = true end
   if spent then correct(lease, spent, now) end
+  if lesson then applyLesson(lease, lesson, now) else bucket.opened = true end
   noteService(lane, now - lease.grantedAt)
   finish(lane, lease)
   requeueOrForget(lane, lease, false)
