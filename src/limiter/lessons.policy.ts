@@ -60,7 +60,8 @@ export function applyThrottle(
   const surprising = closeMs > 0 && lease.grantedAt >= bucket.closedAt;
   for (const [name, mark] of lease.marks) {
     const meter = meterOf(bucket, name, now);
-    if (named === null || named === name) refund(meter, mark.cost, now);
+    // Only the bucket's own refusal proves that nothing was counted; a call without an answer may have run.
+    if (closeMs > 0 && (named === null || named === name)) refund(meter, mark.cost, now);
   }
   if (lesson !== null) applyLesson(bucket, lease, lesson, now);
   else answer(bucket, lease, now);

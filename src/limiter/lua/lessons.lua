@@ -46,7 +46,9 @@ local function applyThrottle(lease, closeMs, lesson, now)
   local rateMeter = lesson and lesson.rateMeter
   local surprising = closeMs > 0 and lease.grantedAt >= bucket.closedAt
   for _, mark in ipairs(lease.marks) do
-    if not rateMeter or rateMeter == mark[1] then refund(meterOf(mark[1], now), mark[2][1], now) end
+    if closeMs > 0 and (not rateMeter or rateMeter == mark[1]) then
+      refund(meterOf(mark[1], now), mark[2][1], now)
+    end
   end
   if lesson then applyLesson(lease, lesson, now) else answer(lease, now) end
   if closeMs <= 0 then return end
