@@ -85,6 +85,7 @@ export async function startService({
       return activity.ofWorkspace(workspace.id, windowMs);
     },
     credentialFields: gateway.credentialFields,
+    onEarlyRefusal: telemetry.refusedEarly,
     onBug,
   });
   observation.observe({

@@ -33,7 +33,8 @@ export function rateLimitOf(state: CeilingState | null): RateLimitState | null {
     limit: state.limit,
     windowSeconds: 60,
     remaining: state.remaining,
-    resetSeconds: Math.ceil(state.nextPlaceMs / 1000),
+    // The log's window is a little longer than what is promised.
+    resetSeconds: Math.min(60, Math.ceil(state.nextPlaceMs / 1000)),
   };
 }
 

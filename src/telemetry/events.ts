@@ -138,6 +138,8 @@ export interface Log {
 /** Everything the rest of the product knows about telemetry. */
 export interface Telemetry {
   begin(call: Call): CallTelemetry;
+  /** A request was refused before it became a call: its form, its route, or too many at once. */
+  refusedEarly(code: RefusalCode): void;
   limiterMode(mode: LimiterMode): void;
   redisCommand(command: RedisCommand, durationMs: number): void;
   redisError(kind: RedisErrorKind): void;

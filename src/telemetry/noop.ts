@@ -23,6 +23,7 @@ export const silentLog: Log = { debug: nothing, info: nothing, warn: nothing, er
 
 export const noTelemetry: Telemetry = {
   begin: () => silentCall,
+  refusedEarly: nothing,
   limiterMode: nothing,
   redisCommand: nothing,
   redisError: nothing,

@@ -6,11 +6,12 @@ import type { Clock, Random } from '../clock.ts';
 import type { Settings } from '../config/settings.ts';
 import type { FactSink, LimiterHealth, PressureSource, Telemetry } from './events.ts';
 import type { MetricsFormat, MetricsPage } from './exposition.ts';
-import { createLabels } from './labels.ts';
+import { createLabels, noneLabel } from './labels.ts';
 import { createLive, type LaneLive } from './live.ts';
 import { createLogger } from './logger.ts';
 import { createMetrics, type MetricsOptions } from './metrics.ts';
 import { ObservedCall, type CallReporters } from './observed-call.ts';
+import { outcomeOfRefusal } from './outcome.policy.ts';
 import type { Tracing } from './spans.ts';
 
 export interface TelemetryPorts {
@@ -88,6 +89,12 @@ export function createTelemetry(settings: TelemetrySettings, ports: TelemetryPor
       }
       return new ObservedCall(call, reporters, spans);
     },
+    refusedEarly: (code) =>
+      guarded(() => {
+        const series = metrics.workspace(noneLabel, noneLabel);
+        series.ended(outcomeOfRefusal(code));
+        series.shed(code);
+      }),
     limiterMode(mode) {
       health.mode = mode;
       guarded(() => metrics.limiterMode(mode));
