@@ -3,7 +3,7 @@
  */
 import { parseSettings } from '../../src/config/load.ts';
 import { createKey } from '../../src/cli/keys.ts';
-import { systemClock, systemRandom } from '../../src/clock.ts';
+import { systemClock, systemRandom, type Clock } from '../../src/clock.ts';
 import { startService, type Service } from '../../src/service.ts';
 
 export interface TestGateway {
@@ -29,6 +29,8 @@ export interface GatewayOptions {
   readonly workspaces?: Readonly<Record<string, string>>;
   /** Further keys of `server:`, indented by two blanks. */
   readonly server?: string;
+  /** Default: the system's. */
+  readonly clock?: Clock;
 }
 
 /** Configuration text of a gateway on ports of the system's choice. */
@@ -54,7 +56,7 @@ export async function startGateway(options: GatewayOptions): Promise<TestGateway
   const parse = (text: string) => parseSettings(text, { path: 'test.yaml', env: {} });
   const service = await startService({
     settings: parse(yaml),
-    clock: systemClock,
+    clock: options.clock ?? systemClock,
     random: systemRandom,
     destination: { write: (line: string) => void logs.push(line) },
     env: {},

@@ -1,0 +1,158 @@
+import { afterEach, describe, expect, test } from '@jest/globals';
+import { fastClock } from '../support/fast-clock.ts';
+import { highCeilings, startWorld, tally, type Reply, type World, type WorldOptions } from './world.ts';
+
+let world: World;
+const begin = async (options: WorldOptions): Promise<World> => (world = await startWorld(options));
+afterEach(() => world.close());
+
+/** Loosely: on a loaded machine an answer may take longer than the 50 ms that are promised, but never a wait. */
+const atOnceMs = 1_000;
+const acme = (more: string): Record<string, string> => ({ acme: more });
+
+/** The fields and the document of a refusal by Sluice, in the forms that SDKs read. */
+function refusalOf({ status, headers, json }: Reply): unknown {
+  const { code, error } = json as { code: string; error: { code: string; type: string } };
+  expect(headers.get('sluice-error')).toBe(code);
+  expect(headers.get('content-type')).toBe('application/problem+json');
+  expect(error).toMatchObject({ code, type: 'rate_limit_error' });
+  return {
+    status,
+    code,
+    seconds: Number(headers.get('retry-after')),
+    shouldRetry: headers.get('x-should-retry'),
+    policy: headers.get('ratelimit-policy'),
+    rateLimit: headers.get('ratelimit'),
+  };
+}
+
+describe('a call that cannot leave within its wait is refused at once', () => {
+  test('by the ceiling of its workspace, with the true time and no retry beyond 59 s', async () => {
+    const { chat, model } = await begin({ workspaces: acme('    requestsPerMinute: { openai: 2 }\n') });
+    expect(tally(await Promise.all([chat(1), chat(2)]))).toEqual({ 200: 2 });
+    const refused = await chat(3);
+    expect(refused.tookMs).toBeLessThan(atOnceMs);
+    expect(refusalOf(refused)).toEqual({
+      status: 429,
+      code: 'wait_too_long',
+      seconds: 61,
+      shouldRetry: 'false',
+      policy: '"workspace";q=2;w=60',
+      rateLimit: expect.stringMatching(/^"workspace";r=0;t=(60|61)$/),
+    });
+    expect(Number(refused.headers.get('retry-after-ms'))).toBeGreaterThan(55_000);
+    expect(model.log).toHaveLength(2);
+  });
+
+  test('by the bucket, and within a minute it says so without forbidding the retry', async () => {
+    const { chat, model } = await begin({
+      model: { models: { 'gpt-4o': { rpm: 10 } } },
+      modelLimits: 'requestsPerMinute: 10',
+      workspaces: acme(highCeilings),
+    });
+    for (let at = 0; at < 10; at += 1) await chat(at);
+    const refused = await chat(10, { headers: { prefer: 'wait=1' } });
+    expect(refused.tookMs).toBeLessThan(atOnceMs);
+    const { seconds } = refusalOf(refused) as { seconds: number };
+    expect(refusalOf(refused)).toMatchObject({ status: 429, code: 'wait_too_long', shouldRetry: null });
+    expect(seconds).toBeGreaterThanOrEqual(1);
+    expect(seconds).toBeLessThanOrEqual(6);
+    expect(tally(model.log)).toEqual({ 200: 10 });
+  });
+
+  test('when the day is used up, with the hours that are left of it', async () => {
+    const day = '    requestsPerMinute: { openai: 1000 }\n    requestsPerDay: { openai: 2 }\n';
+    const { chat, model } = await begin({ workspaces: acme(day) });
+    await chat(1);
+    await chat(2);
+    const refused = await chat(3);
+    expect(refused.tookMs).toBeLessThan(atOnceMs);
+    const { seconds } = refusalOf(refused) as { seconds: number };
+    expect(refusalOf(refused)).toMatchObject({
+      status: 429,
+      code: 'day_quota_exhausted',
+      shouldRetry: 'false',
+    });
+    expect(seconds).toBeGreaterThan(60);
+    expect(seconds).toBeLessThanOrEqual(86_400);
+    expect(model.log).toHaveLength(2);
+  });
+
+  test('when its line is full, and others of the line are not touched', async () => {
+    const { orders, shop, settled } = await begin({ shopLimits: 'maxQueued: 3' });
+    await orders(0);
+    shop.fault({ kind: 'slow', ms: 400 });
+    const first = orders(1);
+    await settled(0, 1);
+    const waiting = [orders(2), orders(3), orders(4)];
+    await settled(3);
+    const refused = await orders(5);
+    expect(refused.tookMs).toBeLessThan(400);
+    expect(refusalOf(refused)).toMatchObject({ status: 429, code: 'queue_full', shouldRetry: null });
+    expect(tally(await Promise.all([first, ...waiting]))).toEqual({ 200: 4 });
+    expect(shop.log.map(({ nonce }) => nonce)).toEqual(['0', '1', '2', '3', '4']);
+  });
+
+  test('while the upstream has closed its bucket for longer than that', async () => {
+    const { chat, model } = await begin({});
+    model.fault({ kind: 'answer', status: 429, headers: { 'retry-after': '50' }, body: rateLimited });
+    const first = await chat(1);
+    expect(first.status).toBe(429);
+    const refused = await chat(2);
+    expect(refused.tookMs).toBeLessThan(atOnceMs);
+    expect(refusalOf(refused)).toMatchObject({ status: 429, code: 'wait_too_long' });
+    expect(model.log).toHaveLength(1);
+  });
+});
+
+describe('Prefer: wait', () => {
+  test('lets a call wait longer than the default, and it is sent', async () => {
+    const { chat, model } = await begin({
+      clock: fastClock(60),
+      workspaces: acme('    requestsPerMinute: { openai: 2 }\n'),
+    });
+    await Promise.all([chat(1), chat(2)]);
+    const held = await chat(3, { headers: { prefer: 'wait=90' } });
+    expect(held.status).toBe(200);
+    const [one, , three] = model.log.map(({ arrivedT }) => arrivedT);
+    expect((three ?? 0) - (one ?? 0)).toBeGreaterThanOrEqual(60_000);
+  });
+
+  test('is bounded by the operator’s ceiling of the wait', async () => {
+    const { chat } = await begin({
+      workspaces: acme('    requestsPerMinute: { openai: 1 }\n'),
+      modelLimits: 'maxWaitCeilingSeconds: 50',
+    });
+    await chat(1);
+    expect((await chat(2, { headers: { prefer: 'wait=600' } })).json).toMatchObject({
+      code: 'wait_too_long',
+    });
+  });
+});
+
+test('what was promised to a waiting call and is then impossible is refused then, not at its deadline', async () => {
+  const { orders, shop } = await begin({});
+  await orders(0);
+  shop.fault({ kind: 'slow', ms: 300 });
+  const first = orders(1);
+  while (shop.log.length < 2) await new Promise((resolve) => setTimeout(resolve, 5));
+  shop.fault({
+    kind: 'answer',
+    status: 429,
+    headers: { 'retry-after': '58.0' },
+    body: { errors: 'Exceeded' },
+  });
+  const rest = [orders(2), orders(3), orders(4)];
+  const replies = await Promise.all([first, ...rest]);
+  expect(tally(replies)).toEqual({ 200: 1, 429: 3 });
+  expect(replies.slice(2).map(({ json }) => json)).toEqual([
+    expect.objectContaining({ code: 'wait_too_long' }),
+    expect.objectContaining({ code: 'wait_too_long' }),
+  ]);
+  expect(Math.max(...replies.map(({ tookMs }) => tookMs))).toBeLessThan(5_000);
+  expect(shop.log).toHaveLength(3);
+});
+
+const rateLimited = {
+  error: { message: 'Rate limit reached', type: 'requests', code: 'rate_limit_exceeded' },
+};
