@@ -1,0 +1,80 @@
+import { afterEach, expect, test } from '@jest/globals';
+import type { LogEntry } from '../../src/simulators/log.ts';
+import { fastClock } from '../support/fast-clock.ts';
+import { startWorld, tally, type World } from './world.ts';
+
+let world: World;
+afterEach(() => world.close());
+
+const speed = 10;
+/** Our sockets are as slow as ever while time runs faster: 30 ms between sending and arriving are 300 ms here. */
+const slackMs = 30 * speed;
+
+/** Most calls that arrived in any window of a minute, however one lays it. */
+function busiestMinute(log: readonly LogEntry[]): number {
+  const times = log.map(({ arrivedT }) => arrivedT).toSorted((one, other) => one - other);
+  let most = 0;
+  for (const [at, start] of times.entries()) {
+    const end = times.findIndex((time) => time >= start + 60_000 - slackMs);
+    most = Math.max(most, (end === -1 ? times.length : end) - at);
+  }
+  return most;
+}
+
+const patient = { prefer: 'wait=600' };
+
+test('in every window of 60 s at most the ceiling arrives, for each workspace and upstream by itself', async () => {
+  world = await startWorld({
+    clock: fastClock(speed),
+    workspaces: {
+      acme: '    requestsPerMinute: { openai: 12, shop: 9 }\n',
+      beta: '    requestsPerMinute: { openai: 7, shop: 9 }\n',
+    },
+  });
+  const { chat, orders, call, model, shop, modelUrl } = world;
+  // Spread at first, so that the windows do not begin together.
+  const calls = Array.from({ length: 24 }, async (_, at) => {
+    await new Promise((resolve) => setTimeout(resolve, at < 12 ? at * 100 : 1200));
+    const target = encodeURIComponent(`${modelUrl}/v1/chat/completions`);
+    const json = { model: 'gpt-4o', messages: [{ role: 'user', content: 'x' }], user: 'acme' };
+    return Promise.all([
+      at % 2 === 0
+        ? chat('acme', { headers: patient })
+        : call(`/proxy?target=${target}`, { json, headers: patient }),
+      ...(at < 14 ? [chat('beta', { workspace: 'beta', headers: patient })] : []),
+      ...(at < 18 ? [orders('shop', { headers: patient })] : []),
+    ]);
+  });
+  expect(tally((await Promise.all(calls)).flat())).toEqual({ 200: 24 + 14 + 18 });
+  const of = (nonce: string): readonly LogEntry[] => model.log.filter((entry) => entry.nonce === nonce);
+  expect(busiestMinute(of('acme'))).toBe(12);
+  expect(busiestMinute(of('beta'))).toBe(7);
+  expect(busiestMinute(shop.log)).toBe(9);
+}, 20_000);
+
+test('is told with every answer, and learning does not change it', async () => {
+  world = await startWorld({
+    model: { models: { 'gpt-4o': { rpm: 60 } } },
+    workspaces: { acme: '    requestsPerMinute: { openai: 5 }\n' },
+  });
+  const replies = [await world.chat(1), await world.chat(2), await world.chat(3)];
+  expect(replies.map(({ headers }) => headers.get('ratelimit-policy'))).toEqual(
+    Array.from({ length: 3 }, () => '"workspace";q=5;w=60'),
+  );
+  expect(replies.map(({ headers }) => /r=(\d+)/.exec(headers.get('ratelimit') ?? '')?.[1])).toEqual([
+    '4',
+    '3',
+    '2',
+  ]);
+});
+
+test('a throttled attempt is a sending too: the ceiling counts what reaches the upstream', async () => {
+  world = await startWorld({ workspaces: { acme: '    requestsPerMinute: { openai: 3 }\n' } });
+  const { chat, model } = world;
+  const body = { error: { message: 'slow down', type: 'requests', code: 'rate_limit_exceeded' } };
+  model.fault({ kind: 'answer', status: 429, headers: { 'retry-after-ms': '20' }, body });
+  expect((await chat(1)).status).toBe(200);
+  expect((await chat(2)).status).toBe(200);
+  expect((await chat(3)).json).toMatchObject({ code: 'wait_too_long' });
+  expect(model.log).toHaveLength(3);
+});

@@ -1,0 +1,85 @@
+import { afterEach, expect, test } from '@jest/globals';
+import { fastClock } from '../support/fast-clock.ts';
+import { highCeilings, startWorld, type World } from './world.ts';
+
+let world: World;
+afterEach(() => world.close());
+
+const patient = { prefer: 'wait=600' };
+
+/** A full bucket with a long line of workspace `busy` in front of it: 1 call a second, ten times as fast for us. */
+async function busyWorld(
+  workspaces: Record<string, string>,
+): Promise<{ leave(): Promise<void>; sent(): string[] }> {
+  world = await startWorld({
+    clock: fastClock(10),
+    model: { models: { 'gpt-4o': { rpm: 60 } } },
+    modelLimits: 'requestsPerMinute: 60',
+    workspaces: { busy: highCeilings, ...workspaces },
+  });
+  const { chat, model, settled } = world;
+  await chat('busy', { workspace: 'busy' });
+  const leaving = new AbortController();
+  const line = Array.from({ length: 200 }, () =>
+    chat('busy', { workspace: 'busy', headers: patient, signal: leaving.signal }),
+  );
+  const ended = Promise.allSettled(line);
+  while (model.log.length < 59) await new Promise((resolve) => setTimeout(resolve, 5));
+  const from = model.log.length;
+  return {
+    sent: () => model.log.slice(from).map(({ nonce }) => nonce),
+    async leave() {
+      leaving.abort();
+      await ended;
+      await settled(0, 0);
+    },
+  };
+}
+
+test('five calls are not stuck behind two hundred of another workspace', async () => {
+  const { sent, leave } = await busyWorld({ small: highCeilings });
+  const few = Array.from({ length: 5 }, () => world.chat('small', { workspace: 'small', headers: patient }));
+  const replies = await Promise.all(few);
+  expect(replies.map(({ status }) => status)).toEqual([200, 200, 200, 200, 200]);
+  const order = sent();
+  const until = order.slice(order.indexOf('small'), order.lastIndexOf('small') + 1);
+  // One of ours, one of theirs, in turn; a grant may be under way when ours arrive.
+  expect(until.length).toBeLessThanOrEqual(11);
+  await leave();
+});
+
+test('a share follows the weight', async () => {
+  const { sent, leave } = await busyWorld({ heavy: `${highCeilings}    weight: 3\n` });
+  const many = Array.from({ length: 12 }, () =>
+    world.chat('heavy', { workspace: 'heavy', headers: patient }),
+  );
+  await Promise.all(many);
+  const order = sent();
+  const shared = order.slice(order.indexOf('heavy'), order.lastIndexOf('heavy') + 1);
+  const others = shared.filter((nonce) => nonce === 'busy').length;
+  expect(others).toBeGreaterThanOrEqual(2);
+  expect(others).toBeLessThanOrEqual(6);
+  await leave();
+});
+
+test('several workspaces on one commerce credential take turns, each with one call in flight', async () => {
+  world = await startWorld({
+    shop: { latency: { minMs: 2, maxMs: 6 } },
+    workspaces: { one: highCeilings, two: highCeilings, three: highCeilings },
+  });
+  const { orders, shop } = world;
+  await orders('one', { workspace: 'one' });
+  const names = ['one', 'two', 'three'];
+  const calls = names.flatMap((workspace) =>
+    Array.from({ length: 12 }, () => orders(workspace, { workspace })),
+  );
+  expect((await Promise.all(calls)).every(({ status }) => status === 200)).toBe(true);
+  const order = shop.log.slice(1).map(({ nonce }) => nonce);
+  // Whatever part of the line one looks at, nobody is far ahead.
+  for (let at = 6; at <= 24; at += 6) {
+    const counts = names.map((name) => order.slice(0, at).filter((nonce) => nonce === name).length);
+    expect(Math.max(...counts) - Math.min(...counts)).toBeLessThanOrEqual(4);
+  }
+  expect(Math.max(...shop.log.map(({ inFlight }) => inFlight.scope))).toBeLessThanOrEqual(3);
+  expect(shop.log.filter(({ status }) => status === 429)).toEqual([]);
+});
