@@ -61,7 +61,7 @@ export async function imageChecks(tools) {
   const buildah = (args) => execFileSync('buildah', [...storage, ...args], options);
   const podman = (args) => execFileSync('podman', [...storage, ...args], options);
   const made = await check('local stand-ins of the base images', () => makeBaseImages(buildah, folder));
-  const built = made && (await check('the Dockerfile builds', () => void build(buildah)));
+  const built = made && (await check('the Dockerfile builds', () => build(buildah)));
   if (!built) return skip('image run', 'there is no image');
   await check(
     'the image: numeric user, node as entry point, labels, health check, no shell, no development packages',
@@ -248,7 +248,7 @@ async function deploymentProblems(tools, podman, options) {
     if (answer.status !== 200) problems.push(`SIGTERM cut the call in flight: ${JSON.stringify(answer)}`);
     return problems;
   } finally {
-    podman(['kube', 'down', '--force', manifest]);
+    spawnSync('podman', [...storage, 'kube', 'down', manifest], options);
     await fleet.stop();
   }
 }

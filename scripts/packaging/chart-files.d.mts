@@ -1,0 +1,1 @@
+export function chartFiles(): Map<string, string>;

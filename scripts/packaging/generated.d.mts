@@ -1,0 +1,1 @@
+export function drifted(files: ReadonlyMap<string, string>): string[];
