@@ -14,8 +14,8 @@ import type { MeterName, MeterReport } from '../call.ts';
 import type { MeterSetting } from './limiter.ts';
 
 /**
- * Jitter between our sending and the upstream's counting, milliseconds. Charged when a meter leaves empty: the
- * upstream starts to drain when the call arrives, not when we let it go.
+ * Jitter between our sending and the upstream's counting, milliseconds. A meter that is (nearly) empty when a call is
+ * granted counts as if it held this much: the upstream starts to drain when the call arrives, not when we let it go.
  */
 export const arrivalJitterMs = 25;
 /** A call sent this long after the one before it cannot have been overtaken on the way, milliseconds. */
@@ -124,7 +124,7 @@ function othersSince(meter: Meter, now: number): number {
 export function take(meter: Meter, cost: number, now: number): MeterMark {
   drain(meter, now);
   const answered = meter.answered;
-  if (cost > 0 && meter.level === 0) meter.level = drainRate(meter) * arrivalJitterMs;
+  if (cost > 0) meter.level = Math.max(meter.level, drainRate(meter) * arrivalJitterMs);
   meter.level += cost;
   meter.granted += cost;
   return { cost, granted: meter.granted, answered };

@@ -47,7 +47,7 @@ end
 local function take(meter, cost, now)
   drain(meter, now)
   local answered = meter.answered
-  if cost > 0 and meter.level == 0 then meter.level = drainRate(meter) * arrivalJitterMs end
+  if cost > 0 then meter.level = math.max(meter.level, drainRate(meter) * arrivalJitterMs) end
   meter.level = meter.level + cost
   meter.granted = meter.granted + cost
   return { cost, meter.granted, answered }
