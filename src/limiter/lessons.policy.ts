@@ -32,11 +32,8 @@ export function applyLesson(bucket: Bucket, lease: Lease, lesson: TimedLesson, n
   const seen = { sentAt: lesson.sentAt, headAt: lesson.headAt, quiet: lease.quiet };
   for (const report of lesson.feedback.meters) {
     const meter = meterOf(bucket, report.meter, now);
-    const mark = lease.marks.get(report.meter) ?? {
-      cost: 0,
-      granted: meter.granted,
-      answered: meter.answered,
-    };
+    // A call that took nothing from the meter cannot tell what was on its way when it left: it may only raise the level.
+    const mark = lease.marks.get(report.meter) ?? { cost: 0, granted: meter.granted, answered: 0 };
     learnMeter(meter, report, mark, seen, bucket.learn, now);
   }
 }

@@ -37,7 +37,7 @@ local function applyLesson(lease, lesson, now)
   local seen = { sentAt = now - lesson.sentAgoMs, headAt = now - lesson.headAgoMs, quiet = lease.quiet }
   for _, report in ipairs(lesson.meters) do
     local meter = meterOf(report.meter, now)
-    local mark = markOf(lease, report.meter) or { 0, meter.granted, meter.answered }
+    local mark = markOf(lease, report.meter) or { 0, meter.granted, 0 }
     learnMeter(meter, report, mark, seen, bucket.learn, now)
   end
 end
