@@ -38,6 +38,8 @@ export function createMemoryLimiter(clock: Clock, listener: LimiterListener): Li
   const buckets = new Map<BucketKey, Kept>();
   let cancelTick: (() => void) | null = null;
   let closed = false;
+  const outbox: Grant[] = [];
+  let delivering = false;
 
   const keep = (key: BucketKey): Kept => {
     let kept = buckets.get(key);
@@ -61,9 +63,18 @@ export function createMemoryLimiter(clock: Clock, listener: LimiterListener): Li
     scheduleTick();
     wakeAgain(kept, result.effects.nextAt, now);
     for (const granted of result.effects.grants) {
-      if (granted.ticket !== own) listener.onGrant(grantOf(kept.key, granted));
+      if (granted.ticket !== own) outbox.push(grantOf(kept.key, granted));
     }
+    deliver();
     return result;
+  };
+
+  /** Grants go out in the order in which they were made, also when a listener's answer makes further ones. */
+  const deliver = (): void => {
+    if (delivering) return;
+    delivering = true;
+    for (let grant = outbox.shift(); grant !== undefined; grant = outbox.shift()) listener.onGrant(grant);
+    delivering = false;
   };
 
   const run = (key: BucketKey, transition: (bucket: Bucket, now: number) => scheduler.Effects): void => {
