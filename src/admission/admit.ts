@@ -35,8 +35,8 @@ interface Holder {
   readonly deadline: number;
   /** Set while the caller waits for a lease. */
   waiter: { resolve: (lease: Lease) => void; reject: (failure: Failure) => void; since: number } | null;
-  /** A grant that arrived before anybody waited for it. */
-  early: Grant | null;
+  /** Set while a grant that came early waits for its caller: told when the caller waits, or has left. */
+  onTurn: (() => void) | null;
   waitedMs: number;
   cancelDeadline: (() => void) | null;
   left: boolean;
@@ -114,9 +114,12 @@ export function createDesk(dependencies: {
     holders.delete(admission.ticket);
     holder.cancelDeadline?.();
     clientGone.removeEventListener('abort', holder.onClientGone);
-    if (holder.early !== null) giveUp(holder.early);
-    background(dependencies.limiter().cancel(admission.bucket, admission.ticket));
+    holder.onTurn?.();
+    takeOut(holder);
   };
+
+  const takeOut = ({ entry: { admission } }: Holder): void =>
+    background(dependencies.limiter().cancel(admission.bucket, admission.ticket));
 
   /** A grant nobody can use any more goes back whole. */
   const giveUp = (grant: Grant): void =>
@@ -130,14 +133,13 @@ export function createDesk(dependencies: {
     return null;
   };
 
-  /** A grant arrived: charge the ceiling, in the lane's order, and wake the caller. */
+  /**
+   * A grant arrived: charge the ceiling, in the lane's order, and wake the caller. One that comes before its caller
+   * waits takes its turn all the same, so that nobody behind it goes first.
+   */
   const onGrant = (grant: Grant): void => {
     const holder = holders.get(grant.ticket);
     if (holder === undefined) return giveUp(grant);
-    if (holder.waiter === null) {
-      holder.early = grant;
-      return;
-    }
     const gate = gateOf(grant);
     const before = gate.tail;
     const asked = clock.monotonic() < gate.asleepUntil ? null : ceilings.take(holder.entry.ceiling);
@@ -168,6 +170,7 @@ export function createDesk(dependencies: {
       lookForHopeless(holder.entry.ceiling, reply);
       return false;
     }
+    await callerTurned(holder);
     const stop = reasonToStop(holder);
     if (stop !== null || holder.waiter === null) {
       await ceilings.giveBack(holder.entry.ceiling, reply.place);
@@ -182,6 +185,13 @@ export function createDesk(dependencies: {
     return true;
   };
 
+  const callerTurned = (holder: Holder): Promise<void> =>
+    holder.waiter !== null || holder.left
+      ? Promise.resolve()
+      : new Promise((resolve) => {
+          holder.onTurn = resolve;
+        });
+
   const handBack = async (
     holder: Holder,
     grant: Grant,
@@ -189,6 +199,8 @@ export function createDesk(dependencies: {
     sleepMs: number,
   ): Promise<void> => {
     if (reply?.kind === 'taken') await ceilings.giveBack(holder.entry.ceiling, reply.place);
+    // Nobody would take a ticket out again whose caller has already left.
+    if (holder.left) return giveUp(grant);
     await dependencies.limiter().settle(grant, { kind: 'returned', sleepMs: Math.max(0, sleepMs) }, null);
   };
 
@@ -278,10 +290,11 @@ export function createDesk(dependencies: {
       count(holder, 1);
       holder.cancelDeadline = clock.after(holder.deadline - now, () => expire(holder));
       const stop = reasonToStop(holder);
-      if (stop !== null) return refuse(holder, stop);
-      const { early } = holder;
-      holder.early = null;
-      if (early !== null) onGrant(early);
+      // A call that left while it was on its way upstream may have come back into the line with its answer.
+      if (holder.left) takeOut(holder);
+      if (stop !== null) refuse(holder, stop);
+      holder.onTurn?.();
+      holder.onTurn = null;
     });
 
   return {
@@ -294,7 +307,7 @@ export function createDesk(dependencies: {
         enteredAt: now,
         deadline: now + entry.maxWaitMs,
         waiter: null,
-        early: null,
+        onTurn: null,
         waitedMs: 0,
         cancelDeadline: null,
         left: false,
@@ -311,7 +324,7 @@ export function createDesk(dependencies: {
           order: null,
         });
         if (reply.kind === 'refused') throw refusalOf(reply.reason, reply.retryInMs);
-        if (reply.kind === 'granted') holder.early = reply.grant;
+        if (reply.kind === 'granted') onGrant(reply.grant);
         else await refuseIfCeilingCannot(holder);
       } catch (failure) {
         leave(holder);
