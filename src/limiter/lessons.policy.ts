@@ -5,7 +5,7 @@
 import type { Costs, Feedback } from '../call.ts';
 import { meterOf, sequencePerMs, type Bucket, type Lane, type Lease } from './bucket-state.policy.ts';
 import type { Admission } from './limiter.ts';
-import { applySetting, learnMeter, markAnswered, refund, refused } from './meter.policy.ts';
+import { applySetting, giveUnitsBack, learnMeter, markAnswered, refund, refused } from './meter.policy.ts';
 
 /** A lesson with its times on the store's clock. */
 export interface TimedLesson {
@@ -58,7 +58,9 @@ export function applyThrottle(
   for (const [name, mark] of lease.marks) {
     const meter = meterOf(bucket, name, now);
     // Only the bucket's own refusal proves that nothing was counted; a call without an answer may have run.
-    if (closeMs > 0 && (named === null || named === name)) refund(meter, mark.cost, now);
+    if (closeMs > 0 && (named === null || named === name)) {
+      giveUnitsBack(meter, mark.cost, lease.grantedAt, now);
+    }
   }
   if (lesson !== null) applyLesson(bucket, lease, lesson, now);
   else answer(bucket, lease, now);
@@ -79,7 +81,9 @@ export function correct(bucket: Bucket, lease: Lease, spent: Costs, now: number)
 
 export function giveBack(bucket: Bucket, lane: Lane, lease: Lease, now: number): void {
   answer(bucket, lease, now);
-  for (const [name, mark] of lease.marks) refund(meterOf(bucket, name, now), mark.cost, now);
+  for (const [name, mark] of lease.marks) {
+    giveUnitsBack(meterOf(bucket, name, now), mark.cost, lease.grantedAt, now);
+  }
   lane.start -= 1 / lane.weight;
 }
 

@@ -135,10 +135,18 @@ export function markAnswered(meter: Meter, mark: MeterMark): void {
   meter.answered += mark.cost;
 }
 
-/** Gives units back: the call was never sent, or cost less than reserved (negative `units` when it cost more). */
+/** Gives units back: the call cost less than reserved (negative `units` when it cost more). */
 export function refund(meter: Meter, units: number, now: number): void {
   drain(meter, now);
   meter.level = Math.max(0, meter.level - units);
+}
+
+/**
+ * Gives back what a call reserved that the upstream never counted. What has drained of it since `grantedAt` stays: but
+ * for the reservation the meter might have been empty by then, with nothing to drain.
+ */
+export function giveUnitsBack(meter: Meter, cost: number, grantedAt: number, now: number): void {
+  refund(meter, Math.max(0, cost - (now - grantedAt) * drainRate(meter)), now);
 }
 
 /** When and how an answer was obtained, on the store's clock. */

@@ -47,7 +47,7 @@ local function applyThrottle(lease, closeMs, lesson, now)
   local surprising = closeMs > 0 and lease.grantedAt >= bucket.closedAt
   for _, mark in ipairs(lease.marks) do
     if closeMs > 0 and (not rateMeter or rateMeter == mark[1]) then
-      refund(meterOf(mark[1], now), mark[2][1], now)
+      giveUnitsBack(meterOf(mark[1], now), mark[2][1], lease.grantedAt, now)
     end
   end
   if lesson then applyLesson(lease, lesson, now) else answer(lease, now) end
@@ -69,7 +69,9 @@ end
 
 local function giveBack(lane, lease, now)
   answer(lease, now)
-  for _, mark in ipairs(lease.marks) do refund(meterOf(mark[1], now), mark[2][1], now) end
+  for _, mark in ipairs(lease.marks) do
+    giveUnitsBack(meterOf(mark[1], now), mark[2][1], lease.grantedAt, now)
+  end
   lane.start = lane.start - 1 / lane.weight
 end
 

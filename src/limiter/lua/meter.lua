@@ -58,6 +58,10 @@ local function refund(meter, units, now)
   meter.level = math.max(0, meter.level - units)
 end
 
+local function giveUnitsBack(meter, cost, grantedAt, now)
+  refund(meter, math.max(0, cost - (now - grantedAt) * drainRate(meter)), now)
+end
+
 local function keepFree(meter, units, now)
   meter.reserve = math.max(0, math.min(units, meter.limit * largestReserveShare))
   meter.surprisedAt = now
