@@ -1,14 +1,14 @@
 /** Builds dist/: compiles the sources, then copies what they read at run time (Lua scripts, the page's files). */
 import { execFileSync } from 'node:child_process';
-import { cpSync, globSync, mkdirSync, rmSync } from 'node:fs';
-import { dirname, join } from 'node:path';
+import { cpSync, readdirSync, rmSync } from 'node:fs';
+import { join } from 'node:path';
 
 rmSync('dist', { recursive: true, force: true });
 execFileSync(process.execPath, ['node_modules/typescript/bin/tsc', '-p', 'tsconfig.json'], {
   stdio: 'inherit',
 });
-for (const file of globSync('src/**/*.{lua,html,css,svg,json}').concat(globSync('src/page/static/**/*.js'))) {
-  const to = join('dist', file.slice('src/'.length));
-  mkdirSync(dirname(to), { recursive: true });
-  cpSync(file, to);
+for (const file of readdirSync('src', { recursive: true, encoding: 'utf8' })) {
+  if (/\.(lua|html|css|svg|json)$/.test(file) || /^page\/static\/.+\.js$/.test(file)) {
+    cpSync(join('src', file), join('dist', file));
+  }
 }
