@@ -102,7 +102,7 @@ export const schema = {
     extraEnv: objects,
     extraEnvFrom: objects,
     redis: strict({
-      url: { type: 'string', pattern: '^(rediss?://.+)?$' },
+      url: { type: 'string', pattern: '^(rediss?([+](sentinel|cluster))?://.+)?$' },
       existingSecret: reference,
       whenDown: oneOf('local', 'deny'),
       development: strict({ enabled: boolean, image: string, resources }),

@@ -7,8 +7,14 @@ import { lifecycle } from './lifecycle.mjs';
 import { check } from './report.mjs';
 
 const change = ['--set', 'podAnnotations.changed=yes', '--set', 'revisionHistoryLimit=3'];
-const sets = ['02-redis', '03-production-hpa', '04-keda', '07-gclb-ingress', '12-development-redis'];
-const file = (name) => ['-f', join(chart, 'ci', `${name}.yaml`)];
+const sets = [
+  'ci/02-redis',
+  'ci/03-production-hpa',
+  'ci/04-keda',
+  'ci/10-development-redis',
+  'examples/gke-ingress',
+];
+const file = (name) => ['-f', join(chart, `${name}.yaml`)];
 
 export async function lifecycleChecks({ helm3, helm4 }) {
   const majors = {

@@ -59,10 +59,10 @@ const proxies = [
 
 export async function proxyChecks() {
   if (!has('redis-server'))
-    return skip('nginx and HAProxy in front of gateways', 'no redis-server on this machine');
+    return skip('nginx and HAProxy in front of gateways', 'redis-server is not installed');
   for (const proxy of proxies) {
     if (!has(proxy.name)) {
-      skip(`${proxy.name} in front of three gateways`, `${proxy.name} is not installed`);
+      skip(`${proxy.name} in front of three gateways`, `${proxy.name} is not installed (Debian: nginx-light, haproxy)`);
       continue;
     }
     await check(`${proxy.name}: calls held for seconds come through, none is sent twice`, () =>
