@@ -62,7 +62,10 @@ export async function proxyChecks() {
     return skip('nginx and HAProxy in front of gateways', 'redis-server is not installed');
   for (const proxy of proxies) {
     if (!has(proxy.name)) {
-      skip(`${proxy.name} in front of three gateways`, `${proxy.name} is not installed (Debian: nginx-light, haproxy)`);
+      skip(
+        `${proxy.name} in front of three gateways`,
+        `${proxy.name} is not installed (Debian: nginx-light, haproxy)`,
+      );
       continue;
     }
     await check(`${proxy.name}: calls held for seconds come through, none is sent twice`, () =>
