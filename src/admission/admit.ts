@@ -9,7 +9,7 @@
  */
 import type { Clock } from '../clock.ts';
 import { Refusal } from '../errors.ts';
-import type { CeilingRef, Ceilings, TakeReply } from '../limiter/ceilings.ts';
+import type { CeilingRef, Ceilings, CeilingState, TakeReply } from '../limiter/ceilings.ts';
 import type { BucketKey, Grant, Lesson, Limiter, LimiterListener, Settlement } from '../limiter/limiter.ts';
 import { edgeOf } from './shed.policy.ts';
 import type { Entry, Lease, Ticket } from './ticket.ts';
@@ -43,10 +43,16 @@ interface Holder {
   readonly onClientGone: () => void;
 }
 
+/** Gates unused for this long are forgotten when there are very many. Milliseconds. */
+const gateMemoryMs = 120_000;
+
 /** Charging of one lane's grants: in order, and none behind a refused one. */
 interface Gate {
   tail: Promise<boolean>;
   asleepUntil: number;
+  /** The scheduler has been told that the ceiling is nearly used, and not yet that it is not any more. */
+  atEdge: boolean;
+  usedAt: number;
 }
 
 export function createDesk(dependencies: {
@@ -71,16 +77,19 @@ export function createDesk(dependencies: {
     const key = laneOf(grant);
     let gate = gates.get(key);
     if (gate === undefined) {
-      gate = { tail: Promise.resolve(true), asleepUntil: 0 };
+      gate = { tail: Promise.resolve(true), asleepUntil: 0, atEdge: false, usedAt: 0 };
       gates.set(key, gate);
       if (gates.size > 10_000) forgetOldGates();
     }
+    gate.usedAt = clock.monotonic();
     return gate;
   };
 
   const forgetOldGates = (): void => {
     const now = clock.monotonic();
-    for (const [key, gate] of gates) if (gate.asleepUntil < now) gates.delete(key);
+    for (const [key, gate] of gates) {
+      if (Math.max(gate.asleepUntil, gate.usedAt + gateMemoryMs) < now) gates.delete(key);
+    }
   };
 
   const count = (holder: Holder, by: 1 | -1): void => {
@@ -161,12 +170,12 @@ export function createDesk(dependencies: {
     const reply = asked === null ? null : await asked;
     const inOrder = await before;
     if (reply === null || (!inOrder && clock.monotonic() < gate.asleepUntil)) {
-      await handBack(holder, grant, reply, gate.asleepUntil - clock.monotonic());
+      await handBack(holder, grant, gate, reply);
       return false;
     }
     if (reply.kind === 'refused') {
       gate.asleepUntil = clock.monotonic() + reply.waitMs;
-      await handBack(holder, grant, null, reply.waitMs);
+      await handBack(holder, grant, gate, null);
       lookForHopeless(holder.entry.ceiling, reply);
       return false;
     }
@@ -178,11 +187,18 @@ export function createDesk(dependencies: {
       if (stop !== null) refuse(holder, stop);
       return true;
     }
-    if (reply.state !== null && reply.state.remaining <= edgeOf(reply.state.limit)) {
-      background(dependencies.limiter().charged(grant, reply.state.remaining, reply.state.nextPlaceMs));
-    }
+    tellEdge(gate, grant, reply.state);
     stopWaiting(holder)?.resolve(leaseOf(holder.entry.ceiling, grant, reply));
     return true;
+  };
+
+  /** At the edge of the ceiling the scheduler counts places; away from it again, it must stop counting. */
+  const tellEdge = (gate: Gate, grant: Grant, state: CeilingState | null): void => {
+    const atEdge = state !== null && state.remaining <= edgeOf(state.limit);
+    if (!atEdge && !gate.atEdge) return;
+    gate.atEdge = atEdge;
+    const places = atEdge ? state.remaining : Infinity;
+    background(dependencies.limiter().charged(grant, places, state?.nextPlaceMs ?? 0));
   };
 
   const callerTurned = (holder: Holder): Promise<void> =>
@@ -195,13 +211,15 @@ export function createDesk(dependencies: {
   const handBack = async (
     holder: Holder,
     grant: Grant,
+    gate: Gate,
     reply: TakeReply | null,
-    sleepMs: number,
   ): Promise<void> => {
     if (reply?.kind === 'taken') await ceilings.giveBack(holder.entry.ceiling, reply.place);
     // Nobody would take a ticket out again whose caller has already left.
     if (holder.left) return giveUp(grant);
-    await dependencies.limiter().settle(grant, { kind: 'returned', sleepMs: Math.max(0, sleepMs) }, null);
+    gate.atEdge = true;
+    const sleepMs = Math.max(0, gate.asleepUntil - clock.monotonic());
+    await dependencies.limiter().settle(grant, { kind: 'returned', sleepMs }, null);
   };
 
   /** Ceilings found full in this turn; one look at the line serves all their refusals. */

@@ -123,7 +123,8 @@ export interface Limiter {
   learn(grant: Grant, lesson: Lesson): Promise<void>;
   /**
    * The granted call took a place under a ceiling that is nearly used: `places` remain now, the next one frees in
-   * `nextPlaceMs`. Told only at the edge, so that no later call slips into the last place before an earlier one.
+   * `nextPlaceMs`; `Infinity` places: it is not nearly used any more. Told only at the edge and when leaving it, so
+   * that no later call slips into the last place before an earlier one.
    */
   charged(grant: Grant, places: number, nextPlaceMs: number): Promise<void>;
   /** A waiting ticket leaves. */

@@ -158,7 +158,7 @@ export function cancel(bucket: Bucket, ticketId: string, now: number): Effects {
   return pump(bucket, now);
 }
 
-/** The grant took a place under a ceiling that is nearly used. */
+/** The grant took a place under a ceiling that is nearly used; `Infinity` places: it is not any more. */
 export function charged(
   bucket: Bucket,
   token: string,
@@ -170,7 +170,7 @@ export function charged(
   const lane = lease === undefined ? undefined : bucket.lanes.get(lease.ticket.lane);
   if (lease !== undefined && lane !== undefined) {
     confirm(lane, lease);
-    lane.places = places;
+    lane.places = Number.isFinite(places) ? places : null;
     if (places <= 0) sleep(bucket, lane, now + nextPlaceMs);
     else refreshReadiness(bucket, lane);
   }

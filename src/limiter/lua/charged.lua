@@ -1,7 +1,8 @@
 --[[
 The granted call took a place under a ceiling that is nearly used. Mirror of `charged` in scheduler.policy.ts.
 
-Guarantees: from now on the lane has at most as many grants outstanding as places are left, and sleeps when none is.
+Guarantees: from now on the lane has at most as many grants outstanding as places are left, and sleeps when none is;
+infinitely many places: the lane's grants are not counted any more.
 
 KEYS  1 state  2 records  3 order  4 replicas
 ARGV  1 bucket  2 replica  3 lease  4 places  5 next place ms  6 now ('' = TIME)
@@ -20,7 +21,7 @@ if lease then
   local lane = laneOf(lease.lane)
   noteTold(lease)
   confirm(lane, lease)
-  lane.places = places
+  lane.places = places < math.huge and places
   if places <= 0 then sleep(lane, now + nextPlaceMs) else refreshReadiness(lane) end
 end
 pump(now)
