@@ -14,10 +14,12 @@ import type { MeterName, MeterReport } from '../call.ts';
 import type { MeterSetting } from './limiter.ts';
 
 /**
- * Jitter between our sending and the upstream's counting, milliseconds. A meter that is (nearly) empty when a call is
- * granted counts as if it held this much: the upstream starts to drain when the call arrives, not when we let it go.
+ * Jitter between our sending and the upstream's counting, milliseconds: a fifth of the time in which one unit drains,
+ * within these bounds. Charged when a meter leaves empty: the upstream starts to drain when the call arrives, not when we
+ * let it go. A slow meter can afford more of it, and a refusal there costs more.
  */
-export const arrivalJitterMs = 25;
+export const leastJitterMs = 25;
+export const mostJitterMs = 100;
 /** A call sent this long after the one before it cannot have been overtaken on the way, milliseconds. */
 export const quietGapMs = 20;
 /** Time constant of the estimate of what others take from the meter, milliseconds. */
@@ -81,6 +83,12 @@ export function createMeter(name: MeterName, now: number): Meter {
 /** Units drained per millisecond. */
 const drainRate = (meter: Meter): number => meter.limit / meter.windowMs;
 
+/** Units that drain during the jitter. */
+function jitterUnits(meter: Meter): number {
+  const rate = drainRate(meter);
+  return rate * Math.min(mostJitterMs, Math.max(leastJitterMs, 0.2 / rate));
+}
+
 /** Brings the level to `now`; a clock that stands still or steps back changes nothing. */
 export function drain(meter: Meter, now: number): void {
   if (now <= meter.at) return;
@@ -124,7 +132,7 @@ function othersSince(meter: Meter, now: number): number {
 export function take(meter: Meter, cost: number, now: number): MeterMark {
   drain(meter, now);
   const answered = meter.answered;
-  if (cost > 0) meter.level = Math.max(meter.level, drainRate(meter) * arrivalJitterMs);
+  if (cost > 0) meter.level = Math.max(meter.level, jitterUnits(meter));
   meter.level += cost;
   meter.granted += cost;
   return { cost, granted: meter.granted, answered };
@@ -205,7 +213,7 @@ function levelBounds(
   now: number,
 ): { lower: number; upper: number } {
   const rate = drainRate(meter);
-  const jitter = rate * arrivalJitterMs;
+  const jitter = jitterUnits(meter);
   const later = meter.granted - mark.granted;
   const onItsWay = Math.max(0, meter.granted - mark.answered - mark.cost);
   const sinceHead = Math.max(0, now - seen.headAt);

@@ -7,7 +7,7 @@ import { readFileSync } from 'node:fs';
 import { orderUnit, sequencePerMs } from '../../src/limiter/bucket-state.policy.ts';
 import type { Admission } from '../../src/limiter/limiter.ts';
 import { replicaChannel } from '../../src/limiter/keys.ts';
-import { arrivalJitterMs, quietGapMs } from '../../src/limiter/meter.policy.ts';
+import { leastJitterMs, mostJitterMs, quietGapMs } from '../../src/limiter/meter.policy.ts';
 import { mostPerPump, probeDoublingMs, replicaLifeMs } from '../../src/limiter/pump.policy.ts';
 import {
   admitCall,
@@ -148,7 +148,15 @@ test('no name from outside becomes source: scripts are the same text for every c
 
 test('the constants are those of the policy', () => {
   const all = files.map(read).join('\n');
-  const constants = { arrivalJitterMs, quietGapMs, mostPerPump, probeDoublingMs, replicaLifeMs, orderUnit };
+  const constants = {
+    leastJitterMs,
+    mostJitterMs,
+    quietGapMs,
+    mostPerPump,
+    probeDoublingMs,
+    replicaLifeMs,
+    orderUnit,
+  };
   for (const [name, value] of Object.entries({ ...constants, sequencePerMs })) {
     expect(all).toMatch(new RegExp(`^local ${name} = ${value}$`, 'm'));
   }

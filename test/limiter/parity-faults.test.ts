@@ -50,8 +50,8 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
   [
     'a dropped call is not given back',
     'lessons',
-    'refund(meterOf(mark[1], now), mark[2][1], now) end\n  lane',
-    'drain(meterOf(mark[1], now), now) end\n  lane',
+    'giveUnitsBack(meterOf(mark[1], now), mark[2][1], lease.grantedAt, now)',
+    'drain(meterOf(mark[1], now), now)',
   ],
   [
     'a throttle shortens a longer one',
@@ -59,7 +59,12 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
     'bucket.closedUntil = math.max(bucket.closedUntil, now + closeMs)',
     'bucket.closedUntil = now + closeMs',
   ],
-  ['an empty meter is charged no jitter', 'meter', 'if cost > 0 and meter.level == 0 then', 'if false then'],
+  [
+    'an empty meter is charged no jitter',
+    'meter',
+    'if cost > 0 then meter.level = math.max',
+    'if false then meter.level = math.max',
+  ],
   ['a pinned limit rises', 'meter', '(learn or meter.stated == 0)', '(true)'],
   [
     'an answer forgets the calls behind it',

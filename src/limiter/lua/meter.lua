@@ -1,12 +1,18 @@
 -- Mirror of meter.policy.ts: one dimension of a bucket. Same names, same order of operations, so that both stores
 -- come to the same numbers.
-local arrivalJitterMs = 25
+local leastJitterMs = 25
+local mostJitterMs = 100
 local quietGapMs = 20
 local othersMemoryMs = 10000
 local reserveMemoryMs = 60000
 local largestReserveShare = 0.1
 
 local function drainRate(meter) return meter.limit / meter.windowMs end
+
+local function jitterUnits(meter)
+  local rate = drainRate(meter)
+  return rate * math.min(mostJitterMs, math.max(leastJitterMs, 0.2 / rate))
+end
 
 local function drain(meter, now)
   if now <= meter.at then return end
@@ -47,7 +53,7 @@ end
 local function take(meter, cost, now)
   drain(meter, now)
   local answered = meter.answered
-  if cost > 0 then meter.level = math.max(meter.level, drainRate(meter) * arrivalJitterMs) end
+  if cost > 0 then meter.level = math.max(meter.level, jitterUnits(meter)) end
   meter.level = meter.level + cost
   meter.granted = meter.granted + cost
   return { cost, meter.granted, answered }
@@ -91,7 +97,7 @@ end
 local function levelBounds(meter, report, mark, seen, now)
   local cost, granted, answered = mark[1], mark[2], mark[3]
   local rate = drainRate(meter)
-  local jitter = rate * arrivalJitterMs
+  local jitter = jitterUnits(meter)
   local later = meter.granted - granted
   local onItsWay = math.max(0, meter.granted - answered - cost)
   local sinceHead = math.max(0, now - seen.headAt)
