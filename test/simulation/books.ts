@@ -1,0 +1,380 @@
+/**
+ * The books of a history: what the driver did and what the store was asked, kept apart from the code under test, and
+ * the safety checks that can be made the moment something happens.
+ *
+ * Owns: the judgement of single steps (invariants 1 to 5, 8 to 10). Refuses to own: progress (`progress.ts`) and the
+ * balance at the end (`balance.ts`).
+ */
+import type { Settlement } from '../../src/limiter/limiter.ts';
+import type { CallPlan, LanePlan, Plan, WorkspacePlan } from './plan.ts';
+
+export interface CallBook {
+  readonly plan: CallPlan;
+  readonly workspace: WorkspacePlan;
+  /** Urgency, then arrival at the store. `Infinity` until the store has taken it in. */
+  order: number;
+  admittedAt: number;
+  inLineSince: number;
+  state: 'new' | 'entering' | 'waiting' | 'sent' | 'ended';
+  enteredAt: number;
+  sends: number;
+  executed: number;
+  ends: string[];
+  /** Calls of its lane that left while this one, which stands before them, was waiting: wrong if it leaves later. */
+  readonly overtakenBy: string[];
+}
+
+export interface LeaseBook {
+  readonly call: CallBook;
+  readonly issuedAt: number;
+  /** How many grants the store had issued before. */
+  readonly turn: number;
+  sent: boolean;
+  /** The upstream has counted it. */
+  counted: boolean;
+  /** Ended as never sent. */
+  returned: boolean;
+  settlements: number;
+  settledAt: number;
+  /** Until then it counts for its lane; `Infinity` while held. */
+  heldUntil: number;
+}
+
+export interface LaneBook {
+  readonly plan: LanePlan;
+  /** Tickets in the line of the store. */
+  readonly line: Set<CallBook>;
+  readonly leases: Set<LeaseBook>;
+  asleepUntil: number;
+  backloggedSince: number;
+}
+
+export interface BucketBook {
+  readonly key: string;
+  readonly closings: { readonly at: number; readonly until: number }[];
+  closedUntil: number;
+  lastIssueAt: number;
+  lastLessonAt: number;
+  readonly lanes: LaneBook[];
+  /** Grants per lane pair since both have been waiting: `[first/second]` counts the first lane's. */
+  readonly served: Map<string, { since: number; units: number }>;
+  opened: boolean;
+  /** A call was given up before it had arrived: its units are neither on their way nor counted. */
+  blurred: boolean;
+}
+
+export interface CeilingBook {
+  readonly plan: WorkspacePlan;
+  taken: number[];
+  takes: number;
+  givenBack: number;
+  daily: number;
+}
+
+export class Books {
+  readonly plan: Plan;
+  readonly violations: string[] = [];
+  readonly reached = new Map<string, number>();
+  readonly calls = new Map<string, CallBook>();
+  readonly leases = new Map<string, LeaseBook>();
+  readonly lanes = new Map<string, LaneBook>();
+  readonly buckets = new Map<string, BucketBook>();
+  readonly ceilings = new Map<string, CeilingBook>();
+  readonly log: string[] = [];
+  #sequence = 0;
+
+  constructor(plan: Plan) {
+    this.plan = plan;
+    for (const workspace of plan.workspaces) {
+      const book = { plan: workspace, taken: [], takes: 0, givenBack: 0, daily: 0 };
+      this.ceilings.set(workspace.name, book);
+    }
+    for (const { key, probe } of plan.buckets) {
+      this.buckets.set(key, {
+        key,
+        closings: [],
+        closedUntil: 0,
+        lastIssueAt: 0,
+        lastLessonAt: 0,
+        lanes: [],
+        served: new Map(),
+        opened: probe === 0,
+        blurred: false,
+      });
+    }
+    for (const lane of plan.lanes) {
+      const book: LaneBook = {
+        plan: lane,
+        line: new Set(),
+        leases: new Set(),
+        asleepUntil: 0,
+        backloggedSince: Infinity,
+      };
+      this.lanes.set(lane.key, book);
+      this.bucket(lane.bucket).lanes.push(book);
+    }
+    for (const call of plan.calls) {
+      const workspace = plan.workspaces.find(({ name }) => name === call.lane.workspace);
+      if (workspace === undefined) continue;
+      const fresh = {
+        order: Infinity,
+        admittedAt: -1,
+        inLineSince: -1,
+        state: 'new',
+        enteredAt: call.at,
+        sends: 0,
+        executed: 0,
+      } as const;
+      this.calls.set(call.id, { ...fresh, plan: call, workspace, ends: [], overtakenBy: [] });
+    }
+  }
+
+  note(now: number, text: string): void {
+    this.log.push(`${now.toFixed(2)} ${text}`);
+  }
+
+  reach(state: string): void {
+    this.reached.set(state, (this.reached.get(state) ?? 0) + 1);
+  }
+
+  broken(now: number, invariant: string, text: string): void {
+    this.violations.push(`${invariant} at ${now.toFixed(2)}: ${text}`);
+    this.note(now, `BROKEN ${invariant} ${text}`);
+  }
+
+  call(id: string): CallBook {
+    return must(this.calls.get(id), id);
+  }
+
+  lane(key: string): LaneBook {
+    return must(this.lanes.get(key), key);
+  }
+
+  bucket(key: string): BucketBook {
+    return must(this.buckets.get(key), key);
+  }
+
+  ceiling(key: string): CeilingBook {
+    return must(this.ceilings.get(key), key);
+  }
+
+  /** The store takes in a ticket: its place is decided here. */
+  admitted(id: string, now: number): void {
+    const call = this.call(id);
+    call.order = call.plan.urgency * 1e9 + ++this.#sequence;
+    call.admittedAt = now;
+    this.intoLine(call, now);
+  }
+
+  /** The store has let it in: the line is bounded, but a call that is sent again is never turned away. */
+  accepted(id: string, now: number): void {
+    const { workspace, plan } = this.call(id);
+    const newcomers = [...this.lane(plan.lane.key).line].filter(({ sends }) => sends === 0).length;
+    if (newcomers > workspace.maxQueued)
+      this.broken(now, '10', `${newcomers} tickets in the line of ${plan.lane.key}`);
+  }
+
+  intoLine(call: CallBook, now: number): void {
+    const lane = this.lane(call.plan.lane.key);
+    if (lane.line.size === 0) lane.backloggedSince = now;
+    lane.line.add(call);
+    call.inLineSince = now;
+  }
+
+  outOfLine(call: CallBook): void {
+    const lane = this.lane(call.plan.lane.key);
+    lane.line.delete(call);
+    if (lane.line.size === 0) lane.backloggedSince = Infinity;
+  }
+
+  /** The store grants a ticket. */
+  issued(id: string, token: string, now: number): void {
+    const call = this.call(id);
+    const lane = this.lane(call.plan.lane.key);
+    const bucket = this.bucket(call.plan.lane.bucket);
+    if (this.leases.has(token)) this.broken(now, '8', `lease ${token} issued twice`);
+    if (!lane.line.has(call)) this.broken(now, '8', `${id} granted while it does not wait`);
+    if (now < bucket.closedUntil) this.broken(now, '2', `${id} granted while ${bucket.key} is closed`);
+    const cap = lane.plan.maxInFlight;
+    if (call.state === 'entering') this.reach('grant before its caller waited');
+    if (call.state === 'ended' || now >= call.plan.leavesAt) this.reach('client left with a grant under way');
+    for (const lease of lane.leases) {
+      if (lease.heldUntil < now && lease.heldUntil > lease.settledAt) this.reach('lease expired');
+    }
+    this.#noteProbes(bucket, now);
+    const held = [...lane.leases].filter(({ heldUntil }) => heldUntil > now).length;
+    if (cap !== null && held >= cap) this.broken(now, '3', `${id} granted, ${held} of ${cap} in flight`);
+    const earlier = [...lane.line].find((other) => other.order < call.order && other.admittedAt < now);
+    if (earlier !== undefined) this.broken(now, '4', `${id} granted before ${earlier.plan.id}`);
+    this.#fair(bucket, lane, now);
+    this.outOfLine(call);
+    const lease = {
+      call,
+      issuedAt: now,
+      turn: this.leases.size,
+      sent: false,
+      returned: false,
+      counted: false,
+      settlements: 0,
+      settledAt: 0,
+      heldUntil: Infinity,
+    };
+    this.leases.set(token, lease);
+    lane.leases.add(lease);
+    bucket.lastIssueAt = now;
+    this.note(now, `issue ${id} ${token}`);
+  }
+
+  /** More calls out than the configured probes, before any answer. */
+  #noteProbes(bucket: BucketBook, now: number): void {
+    const probe = this.plan.buckets.find(({ key }) => key === bucket.key)?.probe ?? 0;
+    const out = bucket.lanes.flatMap(({ leases }) => [...leases]).filter(({ heldUntil }) => heldUntil > now);
+    if (!bucket.opened && out.length >= probe) this.reach('probes doubled');
+  }
+
+  /** Start-time fair queueing: while two lanes wait, their shares differ by at most one call of each. */
+  #fair(bucket: BucketBook, lane: LaneBook, now: number): void {
+    for (const other of bucket.lanes) {
+      if (other === lane || !this.comparable(lane) || !this.comparable(other)) continue;
+      const since = Math.max(
+        lane.backloggedSince,
+        other.backloggedSince,
+        lane.asleepUntil,
+        other.asleepUntil,
+      );
+      const mine = pairOf(bucket, lane, other, since);
+      const theirs = pairOf(bucket, other, lane, since);
+      if (since > now) continue;
+      mine.units += 1 / lane.plan.weight;
+      const lead = mine.units - theirs.units;
+      if (lead > 1 / lane.plan.weight + 1 / other.plan.weight + 1e-6) {
+        this.broken(now, '5', `${lane.plan.key} is ${lead.toFixed(2)} ahead of ${other.plan.key}`);
+      }
+    }
+  }
+
+  /** Only lanes that nothing but the bucket holds back can be compared. */
+  comparable(lane: LaneBook): boolean {
+    const { plan } = this.ceiling(lane.plan.workspace);
+    const bucket = this.plan.buckets.find(({ key }) => key === lane.plan.bucket);
+    return (
+      lane.plan.maxInFlight === null &&
+      plan.perMinute === null &&
+      plan.perDay === null &&
+      bucket?.cost === null &&
+      lane.line.size > 0
+    );
+  }
+
+  /** A settlement reaches the store. */
+  settled(token: string, settlement: Settlement, answered: boolean, now: number): void {
+    const lease = this.leases.get(token);
+    if (lease === undefined) return this.broken(now, '8', `unknown lease ${token} settled`);
+    lease.settlements += 1;
+    lease.settledAt = now;
+    this.bucket(lease.call.plan.lane.bucket).lastLessonAt = now;
+    if (lease.settlements > 1) this.broken(now, '8', `lease ${token} settled twice`);
+    const lane = this.lane(lease.call.plan.lane.key);
+    const bucket = this.bucket(lane.plan.bucket);
+    const capped = lane.plan.maxInFlight !== null;
+    lease.heldUntil = settlement.kind === 'unknown' && capped ? now + this.plan.leaseMs : now;
+    if (settlement.kind === 'throttled' && settlement.closeMs > 0) {
+      bucket.closedUntil = Math.max(bucket.closedUntil, now + settlement.closeMs);
+      bucket.closings.push({ at: now, until: now + settlement.closeMs });
+    }
+    if (settlement.kind === 'succeeded' || answered) bucket.opened = true;
+    if (settlement.kind === 'dropped' || settlement.kind === 'returned') {
+      lease.returned = true;
+      forgetPairs(bucket, lane);
+    }
+    const sleepMs =
+      settlement.kind === 'throttled' || settlement.kind === 'returned' ? settlement.sleepMs : 0;
+    if (sleepMs > 0) this.sleeps(lane, now + sleepMs);
+    const back = settlement.kind === 'returned' || (settlement.kind === 'throttled' && settlement.requeue);
+    if (back) this.intoLine(lease.call, now);
+    this.note(now, `settle ${token} ${settlement.kind}${back ? ' back' : ''}`);
+  }
+
+  sleeps(lane: LaneBook, until: number): void {
+    lane.asleepUntil = Math.max(lane.asleepUntil, until);
+  }
+
+  /** The driver sends. `token` is the lease it holds. */
+  sent(id: string, token: string, now: number): void {
+    const call = this.call(id);
+    const { plan, workspace } = call;
+    const lease = must(this.leases.get(token), token);
+    if (lease.sent) this.broken(now, '8', `${token} used twice`);
+    lease.sent = true;
+    call.sends += 1;
+    call.state = 'sent';
+    this.note(now, `send ${id} ${token}`);
+    if (now >= plan.leavesAt && now > this.lastTurnAt(plan.leavesAt))
+      this.broken(now, '9', `${id}: client gone`);
+    if (now >= workspace.revokedAt && now > this.lastTurnAt(workspace.revokedAt)) {
+      this.broken(now, '9', `${id}: key revoked`);
+    }
+    if (now > call.enteredAt + plan.maxWaitMs) this.broken(now, '9', `${id}: its wait has passed`);
+    const lane = this.lane(plan.lane.key);
+    for (const { at, until } of this.bucket(plan.lane.bucket).closings) {
+      const known = this.plan.wireMs > 0 ? lease.issuedAt : now;
+      if (at < known && known < until) this.broken(now, '2', `${id} sent into a closed bucket`);
+    }
+    for (const other of this.calls.values()) {
+      if (other.plan.lane !== lane.plan || other.order >= call.order || other === call) continue;
+      if (other.state !== 'waiting' && other.state !== 'entering') continue;
+      const held = [...lane.leases].find(
+        (each) => each.call === other && each.turn < lease.turn && !each.sent && each.settlements === 0,
+      );
+      // Two replicas with a grant each send in either order.
+      if (held !== undefined && this.plan.desks > 1) continue;
+      const stoodInLine = lane.line.has(other) && other.inLineSince < lease.issuedAt;
+      if (held === undefined && !stoodInLine) continue;
+      other.overtakenBy.push(`${id} at ${now}`);
+    }
+    if (call.overtakenBy.length > 0)
+      this.broken(now, '4', `${id} was overtaken by ${call.overtakenBy.join(', ')}`);
+    call.overtakenBy.length = 0;
+  }
+
+  /** When the process first turned after something happened outside: it cannot know earlier. */
+  readonly lastTurnAt = (at: number): number => {
+    const stall = this.plan.stalls.find((each) => each.at <= at && at <= each.at + each.ms);
+    return stall === undefined ? at : stall.at + stall.ms;
+  };
+
+  ended(id: string, how: string, now: number): void {
+    const call = this.call(id);
+    call.ends.push(how);
+    call.state = 'ended';
+    if (call.ends.length > 1) this.broken(now, '10', `${id} ended ${call.ends.join(', then ')}`);
+    this.note(now, `end ${id} ${how}`);
+  }
+}
+
+function pairOf(
+  bucket: BucketBook,
+  lane: LaneBook,
+  other: LaneBook,
+  since: number,
+): { since: number; units: number } {
+  const key = `${lane.plan.key}/${other.plan.key}`;
+  let pair = bucket.served.get(key);
+  if (pair === undefined || pair.since !== since) {
+    pair = { since, units: 0 };
+    bucket.served.set(key, pair);
+  }
+  return pair;
+}
+
+export function must<T>(value: T | undefined, what: string): T {
+  if (value === undefined) throw new Error(`the history does not know ${what}`);
+  return value;
+}
+
+function forgetPairs(bucket: BucketBook, lane: LaneBook): void {
+  for (const other of bucket.lanes) {
+    bucket.served.delete(`${lane.plan.key}/${other.plan.key}`);
+    bucket.served.delete(`${other.plan.key}/${lane.plan.key}`);
+  }
+}

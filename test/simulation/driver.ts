@@ -1,0 +1,288 @@
+/**
+ * The driver plays the gateway for one call: enter, wait for the grant, send, judge the answer, settle, and go back to
+ * the lane when the upstream has not run it. The desk, the ticket and the resend policy are the product's.
+ */
+import { getEventListeners } from 'node:events';
+import type { Desk } from '../../src/admission/admit.ts';
+import type { Lease, Ticket } from '../../src/admission/ticket.ts';
+import type { Feedback } from '../../src/call.ts';
+import { resend, type AttemptOutcome, type ResendHistory } from '../../src/dispatch/resend.policy.ts';
+import { Refusal } from '../../src/errors.ts';
+import type { BucketSetting, Lesson } from '../../src/limiter/limiter.ts';
+import type { FakeClock } from '../support/fake-clock.ts';
+import { must, type Books, type CallBook } from './books.ts';
+import type { Chance } from './chance.ts';
+import type { BucketPlan } from './plan.ts';
+import type { Upstream } from './upstream.ts';
+
+/** The gateway gives up on an answer after this. */
+const answerLimitMs = 5_000;
+
+export interface Scene {
+  readonly clock: FakeClock;
+  readonly chance: Chance;
+  readonly books: Books;
+  readonly desk: Desk;
+  readonly upstream: Upstream;
+  readonly bucket: BucketPlan;
+  /** Keeps the sends of a lane in the order of their arrival upstream. */
+  readonly lastArrival: Map<string, number>;
+}
+
+/** What came of one sending. `answeredAt` and `sentAt` are the process' own times. */
+interface Attempt {
+  readonly outcome: AttemptOutcome;
+  readonly feedback: Feedback | null;
+  readonly lesson: (() => Lesson) | null;
+  readonly bodyMs: number;
+}
+
+export async function drive(scene: Scene, call: CallBook): Promise<void> {
+  const { clock, books, desk } = scene;
+  const { plan } = call;
+  const gone = new AbortController();
+  if (plan.leavesAt < Infinity) clock.arrives(plan.leavesAt, () => gone.abort(new Error('client gone')));
+  call.enteredAt = clock.monotonic();
+  call.state = 'entering';
+  let ticket: Ticket | null = null;
+  let how: string;
+  try {
+    ticket = await desk.enter({
+      admission: {
+        ticket: plan.id,
+        bucket: plan.lane.bucket,
+        setting: settingOf(scene.bucket),
+        lane: plan.lane.key,
+        weight: plan.lane.weight,
+        maxInFlight: plan.lane.maxInFlight,
+        maxQueued: call.workspace.maxQueued,
+        urgency: plan.urgency,
+        callClass: plan.callClass,
+        costs: plan.costs,
+        leaseMs: books.plan.leaseMs,
+      },
+      ceiling: {
+        key: call.workspace.name,
+        perMinute: call.workspace.perMinute,
+        perDay: call.workspace.perDay,
+      },
+      upstream: 'upstream',
+      maxWaitMs: plan.maxWaitMs,
+      clientGone: gone.signal,
+      stillValid: () => clock.monotonic() < call.workspace.revokedAt,
+    });
+    how = await journey(scene, call, ticket, gone.signal);
+  } catch (failure) {
+    how = refusalOf(scene, call, failure, gone.signal);
+  } finally {
+    ticket?.leave();
+  }
+  books.ended(plan.id, how, clock.monotonic());
+  if (getEventListeners(gone.signal, 'abort').length > 0) {
+    books.broken(clock.monotonic(), '10', `${plan.id} left a listener behind`);
+  }
+}
+
+async function journey(scene: Scene, call: CallBook, ticket: Ticket, gone: AbortSignal): Promise<string> {
+  const { clock, books } = scene;
+  let history: ResendHistory = {};
+  for (let attempts = 1; ; attempts += 1) {
+    call.state = 'waiting';
+    const lease = await ticket.granted();
+    if (!lease.holds()) {
+      books.reach('lease lost before sending');
+      lease.settle({ kind: 'dropped' }, null);
+      return 'lost';
+    }
+    books.sent(call.plan.id, lease.grant.lease, clock.monotonic());
+    const attempt = await send(scene, call, lease.grant.lease, attempts, gone);
+    const decision = resend({
+      kind: 'generic',
+      call: {
+        safe: call.plan.safe,
+        idempotent: call.plan.safe,
+        replayable: true,
+        callClass: call.plan.callClass,
+        hasOwnIdempotency: false,
+        imagePost: false,
+      },
+      outcome: attempt.outcome,
+      attempts,
+      history,
+      remainingMs: ticket.remainingMs(),
+    });
+    const lesson = attempt.lesson?.() ?? null;
+    if (decision.kind === 'pass') {
+      finish(scene, call, lease, attempt, decision.closeMs, lesson);
+      return attempt.outcome.kind === 'answered' && attempt.outcome.throttle === null ? 'answered' : 'failed';
+    }
+    history = decision.history;
+    books.reach(attempt.outcome.kind === 'answered' ? 'absorbed' : 'sent again after a failure');
+    const closes = decision.closes === 'bucket';
+    lease.settle(
+      {
+        kind: 'throttled',
+        closeMs: closes ? decision.notBeforeMs : 0,
+        requeue: true,
+        sleepMs: closes ? 0 : decision.notBeforeMs,
+      },
+      lesson,
+    );
+  }
+}
+
+/** The upstream does what it states, and a grant is sent within the jitter that the meters allow for. */
+const exact = ({ bucket, books, books: { plan } }: Scene): boolean =>
+  bucket.calm &&
+  !books.bucket(bucket.key).blurred &&
+  (plan.wireMs === 0 || (plan.wireMs <= 1 && plan.stalls.length === 0));
+
+function finish(
+  scene: Scene,
+  call: CallBook,
+  lease: Lease,
+  attempt: Attempt,
+  closeMs: number,
+  lesson: Lesson | null,
+): void {
+  const { outcome } = attempt;
+  if (outcome.kind === 'never_sent') lease.settle({ kind: 'dropped' }, null);
+  else if (outcome.kind === 'fate_unknown') {
+    if (call.plan.safe) lease.settle({ kind: 'succeeded', spent: null }, null);
+    else lease.settle({ kind: 'unknown' }, null);
+  } else if (closeMs > 0) {
+    lease.settle({ kind: 'throttled', closeMs, requeue: false, sleepMs: 0 }, lesson);
+  } else {
+    const actual = attempt.feedback?.actualCost;
+    const spent = actual === undefined ? null : { cost: actual };
+    if (lesson !== null && attempt.bodyMs > 0 && call.plan.lane.maxInFlight !== null) {
+      lease.learn(lesson);
+      scene.clock.arrives(scene.clock.monotonic() + attempt.bodyMs, () => {
+        lease.settle({ kind: 'succeeded', spent: null }, null);
+      });
+      return;
+    }
+    lease.settle({ kind: 'succeeded', spent }, lesson);
+  }
+  // A second settlement must change nothing.
+  if (scene.chance.happens(0.3)) lease.settle({ kind: 'dropped' }, null);
+}
+
+/** One sending: the way there, the upstream, the way back. Calls of one lane arrive in the order of sending. */
+function send(
+  scene: Scene,
+  call: CallBook,
+  token: string,
+  attempt: number,
+  gone: AbortSignal,
+): Promise<Attempt> {
+  const { clock, chance, upstream, bucket } = scene;
+  const { plan } = call;
+  const fate = attempt === 1 ? plan.fate : 'answered';
+  const sentAt = clock.monotonic();
+  const arrivesAt = Math.max(sentAt + chance.between(0.3, 20), scene.lastArrival.get(plan.lane.key) ?? 0);
+  const { promise, resolve } = Promise.withResolvers<Attempt>();
+  const failed = (kind: 'never_sent' | 'fate_unknown') => (): void =>
+    resolve({ outcome: { kind }, feedback: null, lesson: null, bodyMs: 0 });
+  let arrived = false;
+  if (fate === 'unsent') {
+    clock.arrives(arrivesAt, failed('never_sent'));
+    return promise;
+  }
+  scene.lastArrival.set(plan.lane.key, arrivesAt);
+  const giveUp = clock.after(answerLimitMs, failed('fate_unknown'));
+  const abandon = (): void => {
+    // The limiter hears that it is over before the upstream has even counted it: its figures are blurred for a moment.
+    if (!arrived) scene.books.bucket(plan.lane.bucket).blurred = true;
+    failed('fate_unknown')();
+  };
+  gone.addEventListener('abort', abandon, { once: true });
+  const answer = (feedback: Feedback, status: number, bodyMs: number): void => {
+    clock.arrives(clock.monotonic() + chance.between(0.3, 20), () => {
+      const headAt = clock.monotonic();
+      resolve({
+        outcome: { kind: 'answered', status, throttle: feedback.throttle },
+        feedback,
+        lesson: () => ({
+          feedback,
+          sentAgoMs: clock.monotonic() - sentAt,
+          headAgoMs: clock.monotonic() - headAt,
+        }),
+        bodyMs,
+      });
+    });
+  };
+  clock.outside(arrivesAt, () => {
+    arrived = true;
+    const now = clock.monotonic();
+    if (fate === 'secondary' || fate === 'overload') {
+      const throttle = { kind: fate, waitMs: chance.pick([null, 2_000]) } as const;
+      return answer({ meters: [], throttle }, fate === 'overload' ? 503 : 429, 0);
+    }
+    if (fate === 'permanent') {
+      const throttle = { kind: 'permanent', reason: 'too_large', waitMs: null } as const;
+      return answer({ meters: [], throttle }, 429, 0);
+    }
+    const verdict = upstream.arrive(plan, now);
+    const costs = JSON.stringify(plan.costs);
+    scene.books.note(now, `upstream ${verdict.kind} ${plan.id} ${costs}: ${upstream.describe(now)}`);
+    if (verdict.kind === 'refused') {
+      if (exact(scene)) scene.books.broken(now, '2', `${plan.id} refused by a calm upstream`);
+      return answer(verdict.feedback, 429, 0);
+    }
+    must(scene.books.leases.get(token), token).counted = true;
+    call.executed += 1;
+    if (call.executed > 1 && !plan.safe) scene.books.broken(now, '8', `${plan.id} ran twice`);
+    if (fate === 'lost') return;
+    clock.outside(now + plan.serviceMs, () => {
+      const points = (plan.costs.cost ?? 0) > 0;
+      const told = points ? upstream.finish(plan, clock.monotonic()) : verdict.feedback();
+      answer(bucket.tells === 'nothing' && points ? { ...told, meters: [] } : told, 200, plan.bodyMs);
+    });
+  });
+  return promise.finally(() => {
+    giveUp();
+    gone.removeEventListener('abort', abandon);
+  });
+}
+
+function refusalOf({ books, clock }: Scene, call: CallBook, failure: unknown, gone: AbortSignal): string {
+  if (!(failure instanceof Refusal)) {
+    books.broken(clock.monotonic(), '10', `${call.plan.id} ended in ${String(failure)}`);
+    return 'bug';
+  }
+  if (gone.aborted) {
+    books.reach('client left while waiting');
+    return 'client gone';
+  }
+  books.reach(failure.code);
+  const retryInMs = failure.details.retryInMs ?? 0;
+  const late = clock.monotonic() - call.enteredAt;
+  if (failure.code === 'wait_too_long' && late + retryInMs <= call.plan.maxWaitMs) {
+    books.broken(clock.monotonic(), '10', `${call.plan.id} refused though ${retryInMs} ms fit its wait`);
+  }
+  return `${failure.code} ${retryInMs.toFixed(0)}`;
+}
+
+/** What the operator wrote down of this bucket. */
+function settingOf(bucket: BucketPlan): BucketSetting {
+  const { statedShare } = bucket;
+  const stated = (
+    meter: BucketSetting['meters'][number]['meter'],
+    plan: { readonly limit: number; readonly windowMs: number } | null,
+  ): BucketSetting['meters'] =>
+    plan === null || statedShare === null
+      ? []
+      : [{ meter, limit: Math.max(1, Math.round(plan.limit * statedShare)), windowMs: plan.windowMs }];
+  const day = bucket.perDay === null ? null : { limit: bucket.perDay, windowMs: 86_400_000 };
+  return {
+    meters: [
+      ...stated('requests', bucket.requests),
+      ...stated('tokens', bucket.tokens),
+      ...stated('cost', bucket.cost),
+      ...stated('requests_day', day),
+    ],
+    learn: bucket.learn,
+    probe: bucket.probe,
+  };
+}

@@ -1,0 +1,194 @@
+/**
+ * Work conservation, watched from outside: whenever the bucket is open and has room, and a call waits whose lane may
+ * go, somebody is granted within milliseconds (or within a tick when a wake-up was lost). And whatever the meters
+ * believe: a bucket that might go stands still at most as long as it takes to drain.
+ */
+import type { Costs, MeterName } from '../../src/call.ts';
+import type { BucketSnapshot, Limiter } from '../../src/limiter/limiter.ts';
+import type { BucketBook, Books, CallBook, LaneBook } from './books.ts';
+import type { Upstream } from './upstream.ts';
+
+/** Share of a limit that may be kept free for others or for jitter. */
+const keptFree = 0.22;
+const ceilingMs = 60_150;
+/** Jitter that a meter may hold, and the way of a call, twice. Milliseconds. */
+const slackMs = 100;
+
+/** First of a lane that is not asleep and below its cap. */
+interface Head {
+  readonly call: CallBook;
+  /** Its ceiling has a place. */
+  readonly mayGo: boolean;
+}
+
+export class Progress {
+  readonly #books: Books;
+  readonly #limiter: () => Limiter;
+  readonly #upstreams: ReadonlyMap<string, Upstream>;
+  /** Since when the bucket could have granted. */
+  readonly #roomSince = new Map<string, number>();
+  readonly #mightSince = new Map<string, number>();
+  /** Time the fullest meter needed to drain when the bucket last moved. */
+  readonly #drainMs = new Map<string, number>();
+
+  constructor(books: Books, limiter: () => Limiter, upstreams: ReadonlyMap<string, Upstream>) {
+    this.#books = books;
+    this.#upstreams = upstreams;
+    this.#limiter = limiter;
+  }
+
+  /** Called when an instant is over. `stalledUntil`: the process could not have acted before. */
+  look(now: number, stalledUntil: number): void {
+    const { plan } = this.#books;
+    const snapshots = this.#limiter().snapshot();
+    for (const bucket of this.#books.buckets.values()) {
+      const snapshot = snapshots.find((each) => each.bucket === bucket.key);
+      this.#nothingKept(bucket, snapshot, now);
+      const ready = this.#heads(bucket, now);
+      const room = someClassHasRoom(snapshot, ready);
+      const wireMs = plan.wireMs * 12;
+      // Where others drink, the wake-up is set by a guess of how much; the tick makes up for a guess that was too high.
+      const calm = plan.buckets.find(({ key }) => key === bucket.key)?.calm === true;
+      const tickMs = plan.lostWakes > 0 || !calm ? 1_010 : 0;
+      const seen = describe(snapshot, ready);
+      this.#judge(
+        this.#roomSince,
+        bucket,
+        room,
+        now,
+        5 + wireMs + tickMs,
+        stalledUntil,
+        `has room (${seen})`,
+      );
+      const might = ready.some(({ mayGo }) => mayGo);
+      if (
+        !might ||
+        !this.#mightSince.has(bucket.key) ||
+        Math.max(bucket.lastLessonAt, bucket.lastIssueAt) >= now
+      ) {
+        this.#drainMs.set(bucket.key, Math.max(0, ...(snapshot?.meters ?? []).map(drainMs)));
+      }
+      const standstillMs = (this.#drainMs.get(bucket.key) ?? 0) * 1.01 + 300 + wireMs + tickMs;
+      this.#judge(this.#mightSince, bucket, might, now, standstillMs, stalledUntil, `stands still (${seen})`);
+    }
+  }
+
+  /**
+   * What a call reserved and did not use has come back: a calm meter that no answer corrects holds no more than the
+   * truth, what is on its way, and what went out and perhaps was counted.
+   */
+  #nothingKept(bucket: BucketBook, snapshot: BucketSnapshot | undefined, now: number): void {
+    const plan = this.#books.plan.buckets.find(({ key }) => key === bucket.key);
+    const meter = snapshot?.meters.find(({ meter: name }) => name === 'requests');
+    const upstream = this.#upstreams.get(bucket.key);
+    if (plan?.calm !== true || plan.tells !== 'nothing' || meter === undefined || upstream === undefined)
+      return;
+    const rate = meter.limit / meter.windowMs;
+    let most = upstream.usedRequests(now) + rate * slackMs;
+    for (const { leases } of bucket.lanes) {
+      for (const lease of leases) {
+        const { requests = 0 } = lease.call.plan.costs;
+        if (lease.counted) continue;
+        const heldMs = lease.settledAt - lease.issuedAt;
+        most += lease.returned ? Math.min(requests, rate * heldMs) : requests;
+      }
+    }
+    if (meter.level > most + 1e-6) {
+      this.#books.broken(
+        now,
+        '9',
+        `${bucket.key} keeps ${meter.level.toFixed(2)}, at most ${most.toFixed(2)} are used`,
+      );
+    }
+  }
+
+  #judge(
+    since: Map<string, number>,
+    bucket: BucketBook,
+    could: boolean,
+    now: number,
+    withinMs: number,
+    stalledUntil: number,
+    what: string,
+  ): void {
+    if (!could) {
+      since.delete(bucket.key);
+      return;
+    }
+    const from = Math.max(
+      since.get(bucket.key) ?? now,
+      bucket.lastIssueAt,
+      bucket.lastLessonAt,
+      stalledUntil,
+    );
+    since.set(bucket.key, from);
+    if (now - from <= withinMs) return;
+    this.#books.broken(now, '6', `${bucket.key} ${what} since ${from.toFixed(2)}, nobody was granted`);
+    since.set(bucket.key, now);
+  }
+
+  #heads(bucket: BucketBook, now: number): Head[] {
+    const probing = bucket.lanes.some(({ leases }) => [...leases].some(({ heldUntil }) => heldUntil >= now));
+    if (bucket.closedUntil >= now || (!bucket.opened && probing)) return [];
+    return bucket.lanes.flatMap((lane) => {
+      if (lane.line.size === 0 || lane.asleepUntil >= now) return [];
+      const held = [...lane.leases].filter(({ heldUntil }) => heldUntil >= now).length;
+      if (lane.plan.maxInFlight !== null && held >= lane.plan.maxInFlight) {
+        this.#books.reach('cap blocks a lane');
+        return [];
+      }
+      let head: CallBook | null = null;
+      for (const call of lane.line) if (head === null || call.order < head.order) head = call;
+      return head === null ? [] : [{ call: head, mayGo: this.#ceilingHasRoom(lane, now) }];
+    });
+  }
+
+  /** Grants on their way to the ceiling count as if they had their place. */
+  #ceilingHasRoom(lane: LaneBook, now: number): boolean {
+    const book = this.#books.ceiling(lane.plan.workspace);
+    const { perMinute, perDay } = book.plan;
+    let onTheWay = 0;
+    for (const other of this.#books.lanes.values()) {
+      if (other.plan.workspace !== lane.plan.workspace) continue;
+      for (const lease of other.leases) if (!lease.sent && lease.settlements === 0) onTheWay += 1;
+    }
+    book.taken = book.taken.filter((at) => at + ceilingMs > now);
+    if (perDay !== null && book.daily + onTheWay >= perDay) return false;
+    return perMinute === null || book.taken.length + onTheWay < perMinute;
+  }
+}
+
+/**
+ * Within a class the head that is first in fair order holds the others back, so that a large call is not starved by
+ * small ones (also one whose ceiling is full, until it has been told): only where every head of a class has room must
+ * one of them go.
+ */
+function someClassHasRoom(snapshot: BucketSnapshot | undefined, heads: readonly Head[]): boolean {
+  if (snapshot === undefined) return false;
+  const classes = new Set(heads.filter(({ mayGo }) => mayGo).map(({ call }) => call.plan.callClass));
+  return [...classes].some((callClass) =>
+    heads.every(({ call: { plan } }) => plan.callClass !== callClass || hasRoom(snapshot, plan.costs)),
+  );
+}
+
+function hasRoom(snapshot: BucketSnapshot, costs: Costs): boolean {
+  return snapshot.meters.every(({ meter, limit, level }) => {
+    const units = costOf(costs, meter);
+    if (units === 0) return true;
+    return level < 1e-9 || level + units <= limit * (1 - keptFree);
+  });
+}
+
+const costOf = (costs: Costs, name: MeterName): number => costs[name] ?? 0;
+
+function drainMs({ limit, level, windowMs }: BucketSnapshot['meters'][number]): number {
+  return (level / limit) * windowMs;
+}
+
+function describe(snapshot: BucketSnapshot | undefined, heads: readonly Head[]): string {
+  const meters =
+    snapshot?.meters.map(({ meter, level, limit }) => `${meter} ${level.toFixed(2)}/${limit}`) ?? [];
+  return [...meters, ...heads.map(({ call: { plan } }) => `${plan.id} ${JSON.stringify(plan.costs)}`)].join(
+    ', ',
+  );
+}

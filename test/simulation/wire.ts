@@ -1,0 +1,138 @@
+/**
+ * What lies between a desk and the store: nothing (the embedded store answers in the same turn), or a wire on which
+ * requests and replies travel in order, each with its delay, as on one connection to a shared store. The books hear
+ * what really reached the store.
+ */
+import type { CeilingRef, Ceilings, Place } from '../../src/limiter/ceilings.ts';
+import type { Grant, Limiter } from '../../src/limiter/limiter.ts';
+import type { FakeClock } from '../support/fake-clock.ts';
+import type { Books } from './books.ts';
+import type { Chance } from './chance.ts';
+
+export class Wire {
+  readonly #clock: FakeClock;
+  readonly #chance: Chance;
+  readonly #meanMs: number;
+  #requestAt = 0;
+  #replyAt = 0;
+
+  constructor(clock: FakeClock, chance: Chance, meanMs: number) {
+    this.#clock = clock;
+    this.#chance = chance;
+    this.#meanMs = meanMs;
+  }
+
+  /** Runs at the store and gives its answer to the process. */
+  ask<T>(run: () => Promise<T>): Promise<T> {
+    if (this.#meanMs === 0) return run();
+    return new Promise((resolve, reject) => {
+      this.#requestAt = this.#later(this.#requestAt);
+      this.#clock.outside(this.#requestAt, () => {
+        run().then(
+          (value) => this.tell(() => resolve(value)),
+          (failure: Error) => this.tell(() => reject(failure)),
+        );
+      });
+    });
+  }
+
+  /** The store tells the process something. */
+  tell(run: () => void): void {
+    if (this.#meanMs === 0) return run();
+    this.#replyAt = this.#later(this.#replyAt);
+    this.#clock.arrives(this.#replyAt, run);
+  }
+
+  #later(last: number): number {
+    const delay = this.#meanMs * this.#chance.between(0.5, 1.5);
+    return Math.max(last, this.#clock.monotonic() + delay);
+  }
+}
+
+const levelsOf = (limiter: Limiter, key: string): string =>
+  limiter
+    .snapshot()
+    .filter(({ bucket }) => bucket === key)
+    .flatMap(({ meters }) => meters.map(({ meter, level, limit }) => `${meter} ${level.toFixed(2)}/${limit}`))
+    .join(', ');
+
+export function wiredLimiter(wire: Wire, limiter: () => Limiter, books: Books, clock: FakeClock): Limiter {
+  const now = (): number => clock.monotonic();
+  return {
+    admit: (admission) =>
+      wire.ask(() => {
+        books.admitted(admission.ticket, now());
+        return limiter()
+          .admit(admission)
+          .then((reply) => {
+            if (reply.kind === 'refused') books.outOfLine(books.call(admission.ticket));
+            else if (reply.kind === 'queued') books.accepted(admission.ticket, now());
+            if (reply.kind === 'granted') books.issued(admission.ticket, reply.grant.lease, now());
+            return reply;
+          });
+      }),
+    settle: (grant, settlement, lesson) =>
+      wire.ask(() => {
+        books.settled(grant.lease, settlement, lesson !== null, now());
+        const done = limiter().settle(grant, settlement, lesson);
+        books.note(now(), `levels ${levelsOf(limiter(), grant.bucket)}`);
+        return done;
+      }),
+    learn: (grant, lesson) =>
+      wire.ask(() => {
+        books.bucket(grant.bucket).opened = true;
+        books.bucket(grant.bucket).lastLessonAt = now();
+        return limiter().learn(grant, lesson);
+      }),
+    charged: (grant: Grant, places, nextPlaceMs) =>
+      wire.ask(() => {
+        if (places === Infinity) books.reach('left the edge of the ceiling');
+        if (places <= 0) {
+          books.reach('last place under the ceiling taken');
+          books.sleeps(books.lane(grant.lane), now() + nextPlaceMs);
+        }
+        return limiter().charged(grant, places, nextPlaceMs);
+      }),
+    cancel: (bucket, ticket) =>
+      wire.ask(() => {
+        books.outOfLine(books.call(ticket));
+        return limiter().cancel(bucket, ticket);
+      }),
+    forecast: (bucket, ticket) => wire.ask(() => limiter().forecast(bucket, ticket)),
+    snapshot: () => limiter().snapshot(),
+    close: async () => {},
+  };
+}
+
+export function wiredCeilings(wire: Wire, ceilings: Ceilings, books: Books, clock: FakeClock): Ceilings {
+  return {
+    take: (ceiling: CeilingRef) =>
+      wire.ask(async () => {
+        const reply = await ceilings.take(ceiling);
+        const book = books.ceiling(ceiling.key);
+        if (reply.kind === 'taken') {
+          book.takes += 1;
+          if (reply.place.day) book.daily += 1;
+          if (reply.place.minute !== null) book.taken.push(reply.place.minute);
+          return reply;
+        }
+        books.reach(reply.day ? 'daily ceiling refused' : 'ceiling refused');
+        books.note(clock.monotonic(), `ceiling ${ceiling.key} refused ${reply.waitMs.toFixed(1)}`);
+        return reply;
+      }),
+    giveBack: (ceiling: CeilingRef, place: Place) =>
+      wire.ask(() => {
+        const book = books.ceiling(ceiling.key);
+        book.givenBack += 1;
+        if (place.day) book.daily -= 1;
+        const at = place.minute === null ? -1 : book.taken.lastIndexOf(place.minute);
+        if (at >= 0) book.taken.splice(at, 1);
+        books.reach('place given back');
+        return ceilings.giveBack(ceiling, place);
+      }),
+    forecast: (ceiling, positions) => wire.ask(() => ceilings.forecast(ceiling, positions)),
+    state: (ceiling) => wire.ask(() => ceilings.state(ceiling)),
+    dayState: (ceiling) => wire.ask(() => ceilings.dayState(ceiling)),
+    close: async () => {},
+  };
+}
