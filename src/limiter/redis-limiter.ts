@@ -476,7 +476,9 @@ export function createRedisLimiter(dependencies: {
     if (pumped) book.follows = false;
     absorb(book, reply, sentAt);
     if (told < stillWaiting.length) {
-      for (const ticket of stillWaiting) if (ticket.state === 'waiting') enterAgain(book, ticket);
+      for (const ticket of stillWaiting) {
+        if (ticket.state === 'waiting' && ticket.knownAt < Infinity) enterAgain(book, ticket);
+      }
     }
   };
 

@@ -103,12 +103,13 @@ export function createReplica(dependencies: {
     onLoss: (told) => void watchers.push(told),
     start(run) {
       const next = (): void => {
+        if (closed) return;
         cancel = clock.after(beatMs, () => {
           // A failure is counted where it happened; the next beat tries again.
           run(beat).then(next, next);
         });
       };
-      if (!closed) next();
+      next();
     },
     close() {
       closed = true;

@@ -1,0 +1,118 @@
+/** The client of the verification: calls at a fixed spacing, round robin over replicas that take connections. */
+import { systemClock } from '../../src/clock.ts';
+import type { LogEntry } from '../../src/simulators/log.ts';
+import { clientAgent, pause, send, type Answer } from '../../test/support/redis-fleet.ts';
+import type { Gateway } from './processes.ts';
+
+export interface Sent extends Answer {
+  readonly nonce: string;
+  /** Milliseconds after the first call. */
+  readonly sentAt: number;
+}
+
+export interface Load {
+  readonly to: readonly Gateway[];
+  readonly calls: number;
+  readonly everyMs: number;
+  readonly path: string;
+  readonly key: string;
+  readonly body?: unknown;
+  readonly headers?: Readonly<Record<string, string>>;
+  /** Aborts call `n` after so many milliseconds; `null` = never. */
+  readonly leaveAfterMs?: (n: number) => number | null;
+  /** Runs beside the load. */
+  readonly meanwhile?: () => Promise<void>;
+}
+
+export async function drive(load: Load): Promise<readonly Sent[]> {
+  const agent = clientAgent();
+  const isUp = load.to.map(() => true);
+  await Promise.all(load.to.flatMap(({ url }) => [1, 2, 3, 4].map(() => fetchNothing(url, agent))));
+  const startedAt = systemClock.monotonic();
+  const other = load.meanwhile?.() ?? Promise.resolve();
+  const work: Promise<Sent>[] = [];
+  let turn = 0;
+  for (let n = 0; n < load.calls; n += 1) {
+    const dueAt = startedAt + n * load.everyMs;
+    const waitMs = dueAt - systemClock.monotonic();
+    if (waitMs > 0) await pause(waitMs);
+    for (let tries = 0; tries < load.to.length; tries += 1) {
+      turn += 1;
+      if (isUp[turn % load.to.length] === true && load.to[turn % load.to.length]?.isAlive() === true) break;
+    }
+    const at = turn % load.to.length;
+    const leaveMs = load.leaveAfterMs?.(n) ?? null;
+    const leaving = leaveMs === null ? {} : { signal: AbortSignal.timeout(leaveMs) };
+    const nonce = `n-${n}`;
+    const sentAt = systemClock.monotonic() - startedAt;
+    const { path, key, body, headers } = load;
+    const url = load.to[at]?.url ?? '';
+    work.push(
+      send({
+        url,
+        path,
+        key,
+        nonce,
+        agent,
+        ...(body === undefined ? {} : { body }),
+        ...(headers === undefined ? {} : { headers }),
+        ...leaving,
+      }).then((answer) => {
+        if (answer.code === 'ECONNREFUSED') isUp[at] = false;
+        return { ...answer, nonce, sentAt };
+      }),
+    );
+  }
+  const answers = await Promise.all(work);
+  await other;
+  agent.destroy();
+  return answers;
+}
+
+const fetchNothing = (url: string, agent: ReturnType<typeof clientAgent>): Promise<Answer> =>
+  send({ url, path: '/nothing', key: '', nonce: '', agent });
+
+/** Answers by status and code, as `200 ×3, 429 wait_too_long ×1`. */
+export function told(answers: readonly Answer[]): string {
+  const counts = new Map<string, number>();
+  for (const { status, code } of answers) {
+    const name = `${status}${code === '' ? '' : ` ${code}`}`;
+    counts.set(name, (counts.get(name) ?? 0) + 1);
+  }
+  return [...counts].map(([name, times]) => `${name} ×${times}`).join(', ');
+}
+
+export const succeeded = (answers: readonly Answer[]): number =>
+  answers.filter(({ status }) => status >= 200 && status < 300).length;
+
+/**
+ * Calls that reached the upstream more than `apartMs` behind one that was sent more than `apartMs` after them: what a
+ * client that sends one call after the other would notice. Calls that several processes send in the same moment have no
+ * order that anybody could keep.
+ */
+export function overtaken(answers: readonly Sent[], entries: readonly LogEntry[], apartMs: number): number {
+  const sentAt = new Map(answers.map(({ nonce, sentAt: at }) => [nonce, at]));
+  const order = [...entries]
+    .filter(({ decision, nonce }) => decision === 'admitted' && sentAt.has(nonce))
+    .sort((a, b) => a.arrivedT - b.arrivedT)
+    .map(({ nonce, arrivedT }) => ({ arrivedT, sentAt: sentAt.get(nonce) ?? 0 }));
+  let latest = -Infinity;
+  let before = 0;
+  let count = 0;
+  for (const call of order) {
+    for (let other = order[before]; other !== undefined && other.arrivedT + apartMs < call.arrivedT;) {
+      latest = Math.max(latest, other.sentAt);
+      before += 1;
+      other = order[before];
+    }
+    if (call.sentAt + apartMs < latest) count += 1;
+  }
+  return count;
+}
+
+/** Nonces that were executed upstream more than once. */
+export function twice(entries: readonly LogEntry[]): number {
+  const counts = new Map<string, number>();
+  for (const { nonce, executed } of entries) if (executed) counts.set(nonce, (counts.get(nonce) ?? 0) + 1);
+  return [...counts.values()].filter((times) => times > 1).length;
+}

@@ -1,0 +1,236 @@
+/**
+ * What every store of limiter state promises, run against each of them: the same suite, the same answers.
+ */
+import { afterAll, afterEach, beforeAll, describe, expect, test } from '@jest/globals';
+import { ceilingWindowMs } from '../../src/limiter/ceiling.policy.ts';
+import type { CeilingRef } from '../../src/limiter/ceilings.ts';
+import type { Grant } from '../../src/limiter/limiter.ts';
+import { admission, startReplica, type TestReplica } from '../support/redis-replica.ts';
+
+export interface StoreUnderTest {
+  /** Content of `redis:`, or `null` for the embedded store. */
+  begin(): Promise<string | null>;
+  end(): Promise<void>;
+  clear(): Promise<void>;
+}
+
+const serial = { maxInFlight: 1 } as const;
+const twoPerSecond = {
+  setting: { meters: [{ meter: 'requests', limit: 2, windowMs: 1_000 }], learn: true, probe: 0 },
+} as const;
+
+export function storeContract(name: string, store: StoreUnderTest): void {
+  describe(`the ${name} store`, () => {
+    let replica: TestReplica;
+    let redis: string | null;
+    let n = 0;
+    /** Names nobody used before. */
+    const fresh = (word: string): string => `${word}${(n += 1)}`;
+
+    beforeAll(async () => {
+      redis = await store.begin();
+      replica = await startReplica(redis);
+    }, 30_000);
+    afterEach(() => store.clear());
+    afterAll(async () => {
+      await replica.close();
+      await store.end();
+    });
+
+    const granted = async (ticket: string, more: object): Promise<Grant> => {
+      const reply = await replica.limiter.admit(admission(ticket, more));
+      return reply.kind === 'granted' ? reply.grant : replica.granted(ticket);
+    };
+    const succeed = (grant: Grant) => replica.limiter.settle(grant, { kind: 'succeeded', spent: null }, null);
+
+    test('grants at once while there is room', async () => {
+      const reply = await replica.limiter.admit(admission(fresh('t'), { bucket: fresh('b') }));
+      expect(reply.kind).toBe('granted');
+    });
+
+    test('gives a capped lane one grant at a time, in order of arrival', async () => {
+      const bucket = fresh('b');
+      const [a, b, c] = [fresh('t'), fresh('t'), fresh('t')];
+      const first = await granted(a, { bucket, ...serial });
+      expect((await replica.limiter.admit(admission(b, { bucket, ...serial }))).kind).toBe('queued');
+      expect((await replica.limiter.admit(admission(c, { bucket, ...serial }))).kind).toBe('queued');
+      await succeed(first);
+      await succeed(await replica.granted(b));
+      await succeed(await replica.granted(c));
+      const order = replica.grants.map(({ ticket }) => ticket).filter((ticket) => [b, c].includes(ticket));
+      expect(order).toEqual([b, c]);
+    });
+
+    test('lets more urgent calls of the lane go first', async () => {
+      const bucket = fresh('b');
+      const [a, later, urgent] = [fresh('t'), fresh('t'), fresh('t')];
+      const first = await granted(a, { bucket, ...serial });
+      await replica.limiter.admit(admission(later, { bucket, ...serial }));
+      await replica.limiter.admit(admission(urgent, { bucket, ...serial, urgency: 0 }));
+      await succeed(first);
+      await succeed(await replica.granted(urgent));
+      await succeed(await replica.granted(later));
+      const order = replica.grants.map(({ ticket }) => ticket).filter((one) => [later, urgent].includes(one));
+      expect(order).toEqual([urgent, later]);
+    });
+
+    test('grants when the meter has room again, without being asked', async () => {
+      const bucket = fresh('b');
+      const tickets = [fresh('t'), fresh('t'), fresh('t')];
+      const grants = await Promise.all(tickets.map((ticket) => granted(ticket, { bucket, ...twoPerSecond })));
+      expect(grants.map(({ ticket }) => ticket)).toEqual(tickets);
+      for (const grant of grants) await succeed(grant);
+    });
+
+    test('refuses at once what cannot leave within its wait, and leaves no trace of it', async () => {
+      const bucket = fresh('b');
+      const setting = {
+        meters: [{ meter: 'requests' as const, limit: 1, windowMs: 60_000 }],
+        learn: true,
+        probe: 0,
+      };
+      await succeed(await granted(fresh('t'), { bucket, setting }));
+      const reply = await replica.limiter.admit(
+        admission(fresh('t'), { bucket, setting, maxWaitMs: 10_000 }),
+      );
+      expect(reply).toMatchObject({ kind: 'refused', reason: 'wait_too_long' });
+      expect(reply.kind === 'refused' && reply.retryInMs > 50_000 && reply.retryInMs <= 61_000).toBe(true);
+      expect(replica.limiter.snapshot().find((one) => one.bucket === bucket)?.waiting).toBe(0);
+    });
+
+    test('refuses more waiting calls than a lane may hold', async () => {
+      const bucket = fresh('b');
+      const first = await granted(fresh('t'), { bucket, ...serial, maxQueued: 1 });
+      const waits = fresh('t');
+      await replica.limiter.admit(admission(waits, { bucket, ...serial, maxQueued: 1 }));
+      const reply = await replica.limiter.admit(admission(fresh('t'), { bucket, ...serial, maxQueued: 1 }));
+      expect(reply).toMatchObject({ kind: 'refused', reason: 'queue_full' });
+      await succeed(first);
+      await succeed(await replica.granted(waits));
+    });
+
+    test('closes the bucket for the time a throttled answer named, and puts the call back at its place', async () => {
+      const bucket = fresh('b');
+      const [a, b] = [fresh('t'), fresh('t')];
+      const first = await granted(a, { bucket, ...serial });
+      await replica.limiter.admit(admission(b, { bucket, ...serial }));
+      const closedAt = performance.now();
+      const again = replica.granted(`${a}`);
+      await replica.limiter.settle(
+        first,
+        { kind: 'throttled', closeMs: 300, requeue: true, sleepMs: 0 },
+        null,
+      );
+      await succeed(await again);
+      expect(performance.now() - closedAt).toBeGreaterThanOrEqual(299);
+      await succeed(await replica.granted(b));
+    });
+
+    test('takes a waiting call out of the line, and only that', async () => {
+      const bucket = fresh('b');
+      const [a, gone, c] = [fresh('t'), fresh('t'), fresh('t')];
+      const first = await granted(a, { bucket, ...serial });
+      await replica.limiter.admit(admission(gone, { bucket, ...serial }));
+      await replica.limiter.admit(admission(c, { bucket, ...serial }));
+      await replica.limiter.cancel(bucket, gone);
+      expect(await replica.limiter.forecast(bucket, c)).toMatchObject({ ahead: 0 });
+      await succeed(first);
+      await succeed(await replica.granted(c));
+      expect(replica.grants.some(({ ticket }) => ticket === gone)).toBe(false);
+    });
+
+    test('returns what a call that was not sent had reserved', async () => {
+      const bucket = fresh('b');
+      const setting = {
+        meters: [{ meter: 'tokens' as const, limit: 100, windowMs: 60_000 }],
+        learn: true,
+        probe: 0,
+      };
+      const more = { bucket, setting, costs: { tokens: 80 } };
+      const dropped = await granted(fresh('t'), more);
+      await replica.limiter.settle(dropped, { kind: 'dropped' }, null);
+      expect((await replica.limiter.admit(admission(fresh('t'), more))).kind).toBe('granted');
+    });
+
+    test('settles a lease once', async () => {
+      const bucket = fresh('b');
+      const first = await granted(fresh('t'), { bucket, ...serial });
+      const b = fresh('t');
+      await replica.limiter.admit(admission(b, { bucket, ...serial }));
+      await succeed(first);
+      const second = await replica.granted(b);
+      await succeed(first);
+      const c = fresh('t');
+      expect((await replica.limiter.admit(admission(c, { bucket, ...serial }))).kind).toBe('queued');
+      await succeed(second);
+      await succeed(await replica.granted(c));
+    });
+
+    describe('of ceilings', () => {
+      const ceiling = (perMinute: number | null, perDay: number | null): CeilingRef => ({
+        key: fresh('c'),
+        perMinute,
+        perDay,
+      });
+
+      test('takes as many places as there are and says when the next one frees', async () => {
+        const three = ceiling(3, null);
+        for (const left of [2, 1, 0]) {
+          const reply = await replica.ceilings.take(three);
+          expect(reply).toMatchObject({ kind: 'taken', state: { limit: 3, remaining: left } });
+        }
+        const refused = await replica.ceilings.take(three);
+        expect(refused).toMatchObject({ kind: 'refused', day: false });
+        const waitMs = refused.kind === 'refused' ? refused.waitMs : 0;
+        expect(waitMs).toBeGreaterThan(ceilingWindowMs - 10_000);
+        expect(waitMs).toBeLessThanOrEqual(ceilingWindowMs);
+      });
+
+      test('gives back the very place that was taken, once', async () => {
+        const one = ceiling(1, 5);
+        const first = await replica.ceilings.take(one);
+        if (first.kind !== 'taken') throw new Error('no place');
+        await replica.ceilings.giveBack(one, first.place);
+        const second = await replica.ceilings.take(one);
+        expect(second.kind).toBe('taken');
+        expect((await replica.ceilings.take(one)).kind).toBe('refused');
+        expect(await replica.ceilings.dayState(one)).toMatchObject({ limit: 5, remaining: 4 });
+      });
+
+      test('refuses by the day without taking a place of the minute', async () => {
+        const day = ceiling(10, 2);
+        await replica.ceilings.take(day);
+        await replica.ceilings.take(day);
+        const refused = await replica.ceilings.take(day);
+        expect(refused).toMatchObject({ kind: 'refused', day: true });
+        const waitMs = refused.kind === 'refused' ? refused.waitMs : 0;
+        expect(waitMs).toBeGreaterThan(86_000_000);
+        expect(waitMs).toBeLessThanOrEqual(86_400_000);
+        expect(await replica.ceilings.state(day)).toMatchObject({ limit: 10, remaining: 8 });
+        expect(await replica.ceilings.dayState(day)).toMatchObject({ remaining: 0 });
+      });
+
+      test('forecasts the k-th place from now, over several windows', async () => {
+        const two = ceiling(2, null);
+        await replica.ceilings.take(two);
+        const [first = -1, second = -1, third = -1, fourth = -1] = await replica.ceilings.forecast(
+          two,
+          [1, 2, 3, 4],
+        );
+        expect(first).toBe(0);
+        expect(second).toBeGreaterThan(ceilingWindowMs - 10_000);
+        expect(third).toBeGreaterThanOrEqual(second);
+        expect(fourth).toBeGreaterThan(2 * ceilingWindowMs - 10_000);
+      });
+
+      test('counts a day ceiling alone', async () => {
+        const day = ceiling(null, 1);
+        const taken = await replica.ceilings.take(day);
+        expect(taken).toMatchObject({ kind: 'taken', state: null });
+        expect(await replica.ceilings.take(day)).toMatchObject({ kind: 'refused', day: true });
+        if (taken.kind === 'taken') await replica.ceilings.giveBack(day, taken.place);
+        expect((await replica.ceilings.take(day)).kind).toBe('taken');
+      });
+    });
+  });
+}

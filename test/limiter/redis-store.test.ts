@@ -1,0 +1,175 @@
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from '@jest/globals';
+import { Redis } from 'ioredis';
+import type { Grant } from '../../src/limiter/limiter.ts';
+import { startRedis, type RedisServer } from '../support/redis.ts';
+import { admission, startReplica, type TestReplica } from '../support/redis-replica.ts';
+import { pause } from '../support/redis-fleet.ts';
+import { storeContract } from './contract.ts';
+
+let server: RedisServer;
+
+storeContract('embedded', { begin: async () => null, end: async () => {}, clear: async () => {} });
+storeContract('Redis', {
+  async begin() {
+    server = await startRedis();
+    return `url: "${server.url}", commandTimeoutMs: 2000`;
+  },
+  end: () => server.stop(),
+  clear: async () => {},
+});
+
+const serial = { maxInFlight: 1 } as const;
+
+describe('two replicas on one Redis', () => {
+  let redis: RedisServer;
+  let probe: Redis;
+  let a: TestReplica;
+  let b: TestReplica;
+
+  beforeAll(async () => {
+    redis = await startRedis();
+    const section = `url: "${redis.url}", commandTimeoutMs: 2000`;
+    [a, b] = await Promise.all([startReplica(section), startReplica(section)]);
+    probe = new Redis(redis.port);
+  }, 30_000);
+  afterAll(async () => {
+    probe.disconnect();
+    await Promise.all([a.close(), b.close()]);
+    await redis.stop();
+  });
+
+  const succeed = (replica: TestReplica, grant: Grant) =>
+    replica.limiter.settle(grant, { kind: 'succeeded', spent: null }, null);
+
+  test('share a capped lane: the other one’s call is granted by message when the lease ends', async () => {
+    const more = { bucket: 'shared', ...serial };
+    const first = await a.limiter.admit(admission('a1', more));
+    expect((await b.limiter.admit(admission('b1', more))).kind).toBe('queued');
+    if (first.kind !== 'granted') throw new Error('not granted');
+    await succeed(a, first.grant);
+    await succeed(b, await b.granted('b1'));
+  });
+
+  test('share a ceiling, whoever asks', async () => {
+    const ceiling = { key: 'shared', perMinute: 4, perDay: 100 };
+    const replies = [];
+    for (const one of [a, b, a, b, a, b]) replies.push((await one.ceilings.take(ceiling)).kind);
+    expect(replies).toEqual(['taken', 'taken', 'taken', 'taken', 'refused', 'refused']);
+    expect(await probe.zcard('sluice:sends:{shared}')).toBe(4);
+    expect(await probe.get('sluice:day:{shared}')).toBe('4');
+  });
+
+  test('a refusal by the ceiling writes nothing', async () => {
+    const ceiling = { key: 'full', perMinute: 1, perDay: 100 };
+    await a.ceilings.take(ceiling);
+    const before = [
+      await probe.zrange('sluice:sends:{full}', '0', '-1'),
+      await probe.get('sluice:day:{full}'),
+    ];
+    expect((await b.ceilings.take(ceiling)).kind).toBe('refused');
+    const after = [
+      await probe.zrange('sluice:sends:{full}', '0', '-1'),
+      await probe.get('sluice:day:{full}'),
+    ];
+    expect(after).toEqual(before);
+  });
+
+  test('a lost message costs no more than a tick', async () => {
+    const more = { bucket: 'deaf', ...serial };
+    const first = await a.limiter.admit(admission('a2', more));
+    await b.limiter.admit(admission('b2', more));
+    if (first.kind !== 'granted') throw new Error('not granted');
+    const subscribers = String(await probe.call('CLIENT', 'LIST', 'TYPE', 'pubsub'));
+    for (const [, id = ''] of subscribers.matchAll(/^id=(\d+)/gm))
+      await probe.call('CLIENT', 'KILL', 'ID', id);
+    await succeed(a, first.grant);
+    await succeed(b, await b.granted('b2'));
+  });
+
+  test('every key expires', async () => {
+    for (const key of await probe.keys('*')) expect([key, (await probe.pttl(key)) > 0]).toEqual([key, true]);
+  });
+});
+
+describe('after a loss of all data', () => {
+  let redis: RedisServer;
+  let probe: Redis;
+  let a: TestReplica;
+  let b: TestReplica;
+
+  beforeEach(async () => {
+    redis = await startRedis();
+    const section = `url: "${redis.url}", commandTimeoutMs: 2000`;
+    [a, b] = await Promise.all([startReplica(section), startReplica(section)]);
+    probe = new Redis(redis.port);
+  }, 30_000);
+  afterEach(async () => {
+    probe.disconnect();
+    await Promise.all([a.close(), b.close()]);
+    await redis.stop();
+  });
+
+  test('waiting calls are entered again and leave in their order', async () => {
+    const setting = {
+      meters: [{ meter: 'requests' as const, limit: 1, windowMs: 900 }],
+      learn: true,
+      probe: 0,
+    };
+    expect((await a.limiter.admit(admission('f0', { setting }))).kind).toBe('granted');
+    const line: readonly [string, TestReplica][] = [
+      ['f1', b],
+      ['f2', a],
+      ['f3', b],
+    ];
+    for (const [ticket, replica] of line) {
+      expect((await replica.limiter.admit(admission(ticket, { setting }))).kind).toBe('queued');
+    }
+    await probe.flushall();
+    await Promise.all(line.map(([ticket, replica]) => replica.granted(ticket)));
+    const times = line.map(([ticket, replica]) => replica.at.get(ticket) ?? 0);
+    expect(times).toEqual([...times].sort((x, y) => x - y));
+    expect([...a.grants, ...b.grants]).toHaveLength(3);
+  }, 20_000);
+
+  test('a capped lane waits one lease length, and the lost lease is counted', async () => {
+    const more = { maxInFlight: 1, leaseMs: 3_000 };
+    const first = await a.limiter.admit(admission('e1', more));
+    expect((await b.limiter.admit(admission('e2', more))).kind).toBe('queued');
+    const lostAt = performance.now();
+    await probe.flushall();
+    await b.granted('e2');
+    expect(performance.now() - lostAt).toBeGreaterThanOrEqual(2_990);
+    expect(a.told).toContain('lost epoch');
+    expect(first.kind === 'granted' && first.grant.expiresAt).toBe(-Infinity);
+  }, 20_000);
+
+  test('sends of the last minute are put back', async () => {
+    const ceiling = { key: 'kept', perMinute: 3, perDay: null };
+    for (const one of [a, b, a]) await one.ceilings.take(ceiling);
+    await probe.flushall();
+    for (let left = 60; left > 0 && (await probe.zcard('sluice:sends:{kept}')) < 3; left -= 1)
+      await pause(50);
+    expect((await b.ceilings.take(ceiling)).kind).toBe('refused');
+  }, 20_000);
+});
+
+describe('the first contact', () => {
+  test('refuses a Redis that evicts keys, with what to do', async () => {
+    const redis = await startRedis({ args: ['--maxmemory-policy', 'allkeys-lru'] });
+    await expect(startReplica(`url: "${redis.url}"`)).rejects.toThrow(/maxmemory-policy to noeviction/);
+    await redis.stop();
+  }, 15_000);
+
+  test('begins without Redis in the mode chosen for its absence, and goes over to it when it comes', async () => {
+    const redis = await startRedis();
+    await redis.stop();
+    const replica = await startReplica(`url: "${redis.url}", whenDown: deny`);
+    expect(replica.told.filter((word) => word.startsWith('mode'))).toEqual(['mode deny']);
+    expect(await replica.limiter.admit(admission('early'))).toMatchObject({ reason: 'limiter_unavailable' });
+    const again = await startRedis({ port: redis.port });
+    for (let left = 100; left > 0 && !replica.told.includes('mode redis'); left -= 1) await pause(50);
+    expect((await replica.limiter.admit(admission('late'))).kind).toBe('granted');
+    await replica.close();
+    await again.stop();
+  }, 20_000);
+});

@@ -1,0 +1,94 @@
+/**
+ * The limiter's Redis side of one replica, as the service builds it, without servers around it: for tests that ask the
+ * stores themselves. Owns: building and ending; grants are kept in the order in which they came.
+ */
+import { systemClock, systemRandom } from '../../src/clock.ts';
+import { parseSettings } from '../../src/config/load.ts';
+import type { Settings } from '../../src/config/settings.ts';
+import type { Admission, Grant } from '../../src/limiter/limiter.ts';
+import { createStores, type Stores } from '../../src/limiter/stores.ts';
+import type { Telemetry } from '../../src/telemetry/events.ts';
+import { noTelemetry } from '../../src/telemetry/noop.ts';
+
+export interface TestReplica extends Stores {
+  readonly grants: Grant[];
+  /** When each ticket was granted, on `performance.now()`. */
+  readonly at: ReadonlyMap<string, number>;
+  /** Resolves when the ticket has a grant. */
+  granted(ticket: string): Promise<Grant>;
+  /** What was told: `mode redis`, `lost epoch`, `error timeout`. */
+  readonly told: string[];
+}
+
+export function redisSettings(redis: string | null): Settings {
+  return parseSettings(
+    [
+      'privacy: { labelKey: "a label key for tests only" }',
+      "upstreams: { api: { origins: ['https://api.example.com'] } }",
+      `workspaces: { acme: { keys: ['sha256:${'1f'.repeat(32)}'] } }`,
+      ...(redis === null ? [] : [`redis: { ${redis} }`]),
+    ].join('\n'),
+    { path: 'test.yaml', env: {} },
+  );
+}
+
+export async function startReplica(redis: string | null): Promise<TestReplica> {
+  const grants: Grant[] = [];
+  const told: string[] = [];
+  const at = new Map<string, number>();
+  const waiting = new Map<string, (grant: Grant) => void>();
+  const telemetry: Telemetry = {
+    ...noTelemetry,
+    limiterMode: (mode) => void told.push(`mode ${mode}`),
+    leaseLost: (reason) => void told.push(`lost ${reason}`),
+    redisError: (kind) => void told.push(`error ${kind}`),
+  };
+  const stores = createStores({
+    settings: redisSettings(redis),
+    clock: systemClock,
+    random: systemRandom,
+    telemetry,
+    listener: {
+      onGrant: (grant) => {
+        grants.push(grant);
+        at.set(grant.ticket, performance.now());
+        waiting.get(grant.ticket)?.(grant);
+      },
+      onClosed: () => {},
+    },
+  });
+  await stores.ready().catch(async (failure: unknown) => {
+    await stores.close();
+    throw failure;
+  });
+  return {
+    ...stores,
+    grants,
+    at,
+    told,
+    granted: (ticket) =>
+      new Promise((resolve) => {
+        const known = grants.find((grant) => grant.ticket === ticket);
+        if (known !== undefined) resolve(known);
+        else waiting.set(ticket, resolve);
+      }),
+  };
+}
+
+/** An admission with the fields that tests seldom care for filled in. */
+export const admission = (ticket: string, more: Partial<Admission> = {}): Admission => ({
+  ticket,
+  bucket: 'bucket',
+  setting: { meters: [], learn: true, probe: 0 },
+  lane: 'lane',
+  weight: 1,
+  maxInFlight: null,
+  maxQueued: 100,
+  urgency: 3,
+  callClass: 'default',
+  costs: { requests: 1 },
+  maxWaitMs: 30_000,
+  leaseMs: 15_000,
+  order: null,
+  ...more,
+});
