@@ -7,6 +7,7 @@
 import type { AddressInfo } from 'node:net';
 import type { Clock, Random } from './clock.ts';
 import type { Settings } from './config/settings.ts';
+import { createRedisActivity } from './activity/redis-activity.ts';
 import { windowOf } from './activity/window.policy.ts';
 import { Refusal } from './errors.ts';
 import { createObservation } from './page/observation.ts';
@@ -60,7 +61,25 @@ export async function startService({
     lateLog(() => log),
   );
   const metrics = { processMetrics: true, exemplars: tracing !== null };
-  const observation = createObservation(settings, { clock, random, destination, tracing, metrics });
+  const shared =
+    settings.redis === null
+      ? null
+      : createRedisActivity({
+          settings: settings.redis,
+          clock,
+          random,
+          replica: instance,
+          onError: (kind) => observation.telemetry.redisError(kind),
+          onCommand: (command, durationMs) => observation.telemetry.redisCommand(command, durationMs),
+        });
+  const observation = createObservation(settings, {
+    clock,
+    random,
+    destination,
+    tracing,
+    metrics,
+    ...(shared === null ? {} : { shared }),
+  });
   log = observation.telemetry.log;
   const { telemetry, activity, page } = observation;
   const gateway = createGateway({
@@ -111,6 +130,7 @@ export async function startService({
     await admin.close();
     await gateway.close();
     await observation.close();
+    shared?.close();
   };
   const close = async (): Promise<void> => {
     await data.close();

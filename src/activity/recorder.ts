@@ -143,7 +143,8 @@ export function createRecorder(options: RecorderOptions): Recorder {
         lane.changed.clear();
       }
       dirty.clear();
-      if (cells.length > 0) await shared.publish(cells);
+      // Also with nothing new: a replica without calls is a replica.
+      await shared.publish(cells);
     },
     async active(minutes) {
       const from = Math.floor(clock.now() / minuteMs) - minutes;

@@ -8,7 +8,10 @@ import type { Cell } from './cell.ts';
 export type ActivityKey = string;
 
 export interface SharedActivity {
-  /** Replaces this replica's cells of these minutes. Called every few seconds with the cells that changed. */
+  /**
+   * Replaces this replica's cells of these minutes, and says that it is there. Called every few seconds with the cells
+   * that changed, perhaps none. A store that fails keeps them for later and does not reject.
+   */
   publish(cells: readonly { readonly lane: ActivityKey; readonly cell: Cell }[]): Promise<void>;
   /** Cells of the *other* replicas, from `fromMinute` on. */
   others(

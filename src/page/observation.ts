@@ -128,6 +128,8 @@ export function createObservation(
       closed = true;
       cancelSharing();
       page.close();
+      // The last seconds count for the replicas that stay.
+      await recorder.publish().catch(onBug);
       await telemetry.close();
     },
   };

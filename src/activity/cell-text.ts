@@ -1,0 +1,37 @@
+/**
+ * A cell as text for the shared store, and back: numbers only, pairs of place and value, so that a quiet minute is short.
+ * Owns the form; what another layout of cells wrote is not read (`null`), never guessed at.
+ */
+import { emptyCell, type Cell } from './cell.ts';
+
+/** `counts;seconds`, each `place:value` joined by commas after the number of places that this layout has. */
+export function cellText({ counts, seconds }: Cell): string {
+  return `${counts.length};${pairs(counts)};${pairs(seconds)}`;
+}
+
+function pairs(values: Float64Array | Uint16Array): string {
+  const kept: string[] = [];
+  for (const [place, value] of values.entries()) {
+    if (value !== 0) kept.push(`${place}:${Math.round(value * 1_000) / 1_000}`);
+  }
+  return kept.join(',');
+}
+
+/** Reads what {@link cellText} wrote for `minute`. */
+export function cellOfText(minute: number, text: string): Cell | null {
+  const cell = emptyCell(minute);
+  const [places, counts, seconds, ...more] = text.split(';');
+  if (Number(places) !== cell.counts.length || more.length > 0) return null;
+  return fill(cell.counts, counts) && fill(cell.seconds, seconds) ? cell : null;
+}
+
+function fill(values: Float64Array | Uint16Array, text: string | undefined): boolean {
+  if (text === undefined) return false;
+  for (const pair of text === '' ? [] : text.split(',')) {
+    const match = /^(\d{1,3}):(\d{1,15}(?:\.\d{1,3})?)$/.exec(pair);
+    const place = Number(match?.[1] ?? values.length);
+    if (place >= values.length) return false;
+    values[place] = Number(match?.[2]);
+  }
+  return true;
+}

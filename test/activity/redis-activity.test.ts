@@ -1,0 +1,218 @@
+/** Activity shared through a real Redis: what replicas see of each other, what Redis gets to see, and what its absence does. */
+import { setTimeout as sleep } from 'node:timers/promises';
+import { afterEach, beforeEach, describe, expect, test } from '@jest/globals';
+import { Redis } from 'ioredis';
+import { addArrival, addWait, emptyCell } from '../../src/activity/cell.ts';
+import { cellOfText, cellText } from '../../src/activity/cell-text.ts';
+import { createRecorder, type Recorder } from '../../src/activity/recorder.ts';
+import { createRedisActivity, type RedisActivity } from '../../src/activity/redis-activity.ts';
+import { systemRandom } from '../../src/clock.ts';
+import { parseSettings } from '../../src/config/load.ts';
+import type { EndedFact } from '../../src/telemetry/events.ts';
+import { digest } from '../../src/telemetry/labels.ts';
+import { startRedis, type RedisServer } from '../support/redis.ts';
+import { gatewayYaml } from '../support/gateway.ts';
+import { settableClock, type SettableClock } from '../telemetry/drive.ts';
+
+const hash = `sha256:${'0'.repeat(64)}`;
+const keyOf = (workspaceId: string, upstream: string) => digest('key', 'activity', upstream, workspaceId);
+const configured = () => [{ workspaceId: 'canary-acme', upstream: 'canary-lm' }];
+const lane = ['canary-acme', 'canary-lm'] as const;
+const ok: EndedFact = { outcome: 'ok', code: null, waitedMs: 0, attempts: 1, absorbed: 0, durationMs: 10 };
+
+interface Replica {
+  readonly name: string;
+  readonly shared: RedisActivity;
+  readonly recorder: Recorder;
+  readonly errors: string[];
+}
+
+let redis: RedisServer;
+let clock: SettableClock;
+const replicas: Replica[] = [];
+
+beforeEach(async () => {
+  redis = await startRedis();
+  clock = settableClock();
+});
+
+afterEach(async () => {
+  for (const { shared } of replicas.splice(0)) shared.close();
+  await redis.stop();
+});
+
+/** A replica's recorder over this test's Redis. */
+function replica(name: string): Replica {
+  const yaml = `redis: { url: "${redis.url}", commandTimeoutMs: 2000 }\n${gatewayYaml({ upstreams: '  up: { origins: ["https://api.example"], credential: "Bearer one" }' }, { acme: hash.replace(/0/g, 'b') })}`;
+  const { redis: settings } = parseSettings(yaml, { path: 'test.yaml', env: {} });
+  if (settings === null) throw new Error('no Redis is configured');
+  const errors: string[] = [];
+  const shared = createRedisActivity({
+    settings,
+    clock,
+    random: systemRandom,
+    replica: name,
+    onError: (kind) => void errors.push(kind),
+    onCommand: () => {},
+  });
+  const made = { name, shared, recorder: createRecorder({ clock, keyOf, shared, configured }), errors };
+  replicas.push(made);
+  return made;
+}
+
+/** Publishes until it is stored: the connection may be (again) on its way. */
+async function published({ name, recorder }: Replica): Promise<void> {
+  const alive = `sluice:{activity}:1:alive:${name}`;
+  const reader = new Redis(redis.port, '127.0.0.1');
+  try {
+    await reader.del(alive);
+    for (let tries = 0; tries < 400; tries++) {
+      await recorder.publish();
+      if ((await reader.exists(alive)) === 1) return;
+      await sleep(10);
+    }
+  } finally {
+    reader.disconnect();
+  }
+  throw new Error(`what ${name} published is not in Redis`);
+}
+
+/** Past what is remembered of a read, and past the pause after a failure. */
+const later = (): void => clock.advance(6_000);
+
+describe('activity in Redis', () => {
+  test('two replicas show the sum of both, each its own calls once, and count each other', async () => {
+    const [one, two] = [replica('one'), replica('two')];
+    await published(two);
+    one.recorder.arrived(...lane, 0);
+    one.recorder.ended(...lane, { ...ok, waitedMs: 40 });
+    await published(one);
+    expect(await two.recorder.active(60)).toEqual([{ workspaceId: lane[0], upstream: lane[1] }]);
+    two.recorder.ended(...lane, { ...ok, waitedMs: 2_000.5 });
+    await published(two);
+    one.recorder.ended(...lane, ok);
+    await one.recorder.publish();
+    later();
+    for (const { recorder, shared } of [one, two]) {
+      const sum = await recorder.sum(...lane, 5);
+      expect(sum.counts[0]).toBe(3);
+      expect(Math.max(...sum.counts)).toBe(2_040.5);
+      const arrivals = await recorder.arrivals(...lane);
+      expect(arrivals.reduce((total, n) => total + n, 0)).toBe(1);
+      expect(await shared.replicas()).toBe(2);
+    }
+    expect([...one.errors, ...two.errors].filter((kind) => kind !== 'connection')).toEqual([]);
+  });
+
+  test('an hour is remembered over the borders of blocks, and no longer', async () => {
+    const [one, two] = [replica('one'), replica('two')];
+    for (const minutes of [0, 7, 30, 22]) {
+      clock.advance(minutes * 60_000);
+      one.recorder.ended(...lane, ok);
+      await published(one);
+    }
+    later();
+    expect((await two.recorder.sum(...lane, 60)).counts[0]).toBe(4);
+    expect((await two.recorder.sum(...lane, 52)).counts[0]).toBe(3);
+    expect((await two.recorder.sum(...lane, 21)).counts[0]).toBe(1);
+    clock.advance(10 * 60_000);
+    expect((await two.recorder.sum(...lane, 60)).counts[0]).toBe(2);
+  });
+
+  test('a publication of hundreds of lanes reaches the other replica whole', async () => {
+    const [one, two] = [replica('one'), replica('two')];
+    await published(two);
+    for (let i = 0; i < 450; i++) one.recorder.ended(`ws-${i}`, 'lm', ok);
+    await published(one);
+    let seen = 0;
+    for (let i = 0; i < 450; i++) seen += (await two.recorder.sum(`ws-${i}`, 'lm', 5)).counts[0] ?? 0;
+    expect(seen).toBe(450);
+    expect(await two.shared.active(0)).toHaveLength(450);
+  });
+
+  test('every key expires within 70 minutes; neither keys nor values name anybody', async () => {
+    const one = replica('one');
+    for (let i = 0; i < 20; i++) one.recorder.ended(`canary-ws-${i}`, `canary-up-${i % 3}`, ok);
+    await published(one);
+    const reader = new Redis(redis.port, '127.0.0.1');
+    const keys = await reader.keys('*');
+    expect(keys.length).toBeGreaterThan(20);
+    for (const key of keys) {
+      const ttl = await reader.ttl(key);
+      expect([key, ttl > 0 && ttl <= 4_200]).toEqual([key, true]);
+      expect(key).not.toMatch(/canary/);
+      const kind = await reader.type(key);
+      if (kind === 'hash') {
+        for (const [field, value] of Object.entries(await reader.hgetall(key))) {
+          expect(field).toMatch(/^one:\d+$/);
+          expect(value).toMatch(/^[\d.:;,]+$/);
+        }
+      } else if (kind === 'zset') {
+        for (const member of await reader.zrange(key, '0', '-1'))
+          expect(member).toMatch(/^(one|[\w-]{16,64})$/);
+        expect((await reader.zrange(key, '0', '-1')).join()).not.toMatch(/canary/);
+      } else {
+        expect(await reader.get(key)).toBe('1');
+      }
+    }
+    reader.disconnect();
+  });
+
+  test('without Redis the view is this replica’s own, it is counted, and nothing is thrown', async () => {
+    const [one, two] = [replica('one'), replica('two')];
+    one.recorder.ended(...lane, ok);
+    await published(one);
+    const { port } = redis;
+    await redis.stop();
+    later();
+    two.recorder.ended(...lane, ok);
+    two.recorder.ended(...lane, ok);
+    await two.recorder.publish();
+    expect((await two.recorder.sum(...lane, 5)).counts[0]).toBe(2);
+    expect(await two.recorder.active(60)).toHaveLength(1);
+    expect(await two.shared.replicas()).toBe(1);
+    expect(two.errors).toContain('connection');
+
+    // A Redis without data: what could not be stored is stored now.
+    redis = await startRedis({ port });
+    later();
+    await published(two);
+    later();
+    await published(one);
+    later();
+    expect((await one.recorder.sum(...lane, 5)).counts[0]).toBe(3);
+  });
+
+  test('a Redis that answers with errors is asked once in a while, not for every lane', async () => {
+    const one = replica('one');
+    await published(one);
+    const reader = new Redis(redis.port, '127.0.0.1');
+    await reader.call('acl', 'setuser', 'default', '-hgetall');
+    one.errors.length = 0;
+    later();
+    for (let i = 0; i < 50; i++) await one.recorder.sum(`ws-${i}`, 'lm', 5);
+    expect(one.errors).toEqual(['reply']);
+    reader.disconnect();
+  });
+});
+
+describe('a cell as text', () => {
+  test('comes back as it was', () => {
+    const cell = emptyCell(29_000_000);
+    addWait(cell, 1_234.5);
+    addArrival(cell, 0);
+    addArrival(cell, 59);
+    expect(cellOfText(29_000_000, cellText(cell))).toEqual(cell);
+    expect(cellOfText(7, cellText(emptyCell(7)))).toEqual(emptyCell(7));
+  });
+
+  test.each([
+    '',
+    '1;0:1;',
+    `${emptyCell(0).counts.length};0:1`,
+    `${emptyCell(0).counts.length};999:1;`,
+    'x;y;z',
+  ])('is not read when another layout wrote %p', (text) => {
+    expect(cellOfText(1, text)).toBeNull();
+  });
+});
