@@ -157,7 +157,7 @@ export async function startWorld(options: WorldOptions = {}): Promise<World> {
     graphql: (query, { variables, ...sending } = {}) =>
       call('/via/shop/admin/api/2026-10/graphql.json', { json: { query, variables }, ...sending }),
     async settled(waiting, inFlight) {
-      const stopAt = performance.now() + 5_000;
+      const stopAt = performance.now() + 30_000;
       for (;;) {
         const all = gateway.service.gateway.buckets().map(({ snapshot }) => snapshot);
         const now = {

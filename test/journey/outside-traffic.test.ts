@@ -1,0 +1,47 @@
+import { afterEach, expect, test } from '@jest/globals';
+import { startWorld, tally, type World } from './world.ts';
+
+let world: World;
+afterEach(() => world.close());
+
+/** Calls on the wire when a `Retry-After` was sent could not know of it; what comes later broke it. */
+const onTheWireMs = 25;
+
+test('somebody else drains 30 % of a model’s bucket: no client sees a 429, nothing comes inside a Retry-After', async () => {
+  world = await startWorld({
+    model: { models: { 'gpt-4o': { rpm: 600 } } },
+    modelLimits: 'requestsPerMinute: 600',
+  });
+  const { chat, model } = world;
+  model.drain(480);
+  await chat(0);
+  model.configure({ outsideTraffic: { perSecond: 3 } });
+  const calls = Array.from({ length: 150 }, async (_, at) => {
+    await new Promise((resolve) => setTimeout(resolve, at * 5));
+    if (at === 75) model.drain(36);
+    return chat(at + 1);
+  });
+  expect(tally(await Promise.all(calls))).toEqual({ 200: 150 });
+  expect(model.log.filter(({ sinceRetryAfterMs }) => (sinceRetryAfterMs ?? 0) > onTheWireMs)).toEqual([]);
+  expect(tally(model.log)[429] ?? 0).toBeLessThanOrEqual(8);
+}, 40_000);
+
+test('the same on a commerce bucket', async () => {
+  world = await startWorld({
+    shop: {
+      stores: { 'acme.myshopify.com': { plan: 'plus', apps: { 'app-sim': ['shpat_sim'] } } },
+      outsideTraffic: { perSecond: 6, api: 'rest' },
+    },
+  });
+  const { orders, shop } = world;
+  await orders(0);
+  shop.drain(360);
+  const calls = Array.from({ length: 90 }, async (_, at) => {
+    if (at === 60) shop.drain(20);
+    return orders(at + 1);
+  });
+  expect(tally(await Promise.all(calls))).toEqual({ 200: 90 });
+  expect(shop.log.filter(({ sinceRetryAfterMs }) => sinceRetryAfterMs !== null)).toEqual([]);
+  expect(tally(shop.log)[429] ?? 0).toBeLessThanOrEqual(4);
+  expect(shop.log[0]?.usedAfter['rest']).toBeLessThanOrEqual(400);
+}, 40_000);

@@ -1,0 +1,86 @@
+import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from '@jest/globals';
+import { createKey } from '../../src/cli/keys.ts';
+import { createCommerceSimulator } from '../../src/simulators/commerce.ts';
+import { gatewayYaml } from '../support/gateway.ts';
+import { serve, type ServedProcess } from './process.ts';
+
+const shop = createCommerceSimulator({ latency: { minMs: 0, maxMs: 0 } });
+const { key, hash } = createKey();
+let upstreams = '';
+let served: ServedProcess;
+
+const yamlWith = (ceiling: number, server = ''): string =>
+  gatewayYaml(
+    { upstreams, server, workspaces: { acme: `    requestsPerMinute: { shop: ${ceiling} }\n` } },
+    { acme: hash },
+  );
+const get = (at: string, signal: AbortSignal | null = null): Promise<Response> =>
+  fetch(`${served.url}/via/shop/admin/api/2026-10/shop.json`, {
+    headers: { authorization: `Bearer ${key}`, 'x-nonce': at },
+    signal,
+  });
+const policyNow = async (): Promise<string | null> => (await get('policy')).headers.get('ratelimit-policy');
+const until = async (holds: () => boolean): Promise<void> => {
+  while (!holds()) await new Promise((resolve) => setTimeout(resolve, 5));
+};
+
+beforeAll(async () => {
+  const { url } = await shop.listen();
+  upstreams = `  shop:\n    kind: commerce\n    origins: ["${url}"]\n    allowPrivateAddresses: true\n    credential: { header: x-shopify-access-token, value: shpat_sim }\n`;
+});
+beforeEach(async () => {
+  shop.reset();
+  served = await serve(yamlWith(100, '  drainDelaySeconds: 0\n  drainSeconds: 4\n'));
+});
+afterEach(() => served.close());
+afterAll(() => shop.close());
+
+test('a changed file is taken over, a wrong one is told and leaves the old in use, SIGHUP asks for it again', async () => {
+  expect(await policyNow()).toBe('"workspace";q=100;w=60');
+  const told = served.saying('upstreams.shop.kind');
+  served.write(yamlWith(100).replace('kind: commerce', 'kind: commerse'));
+  served.signal('SIGHUP');
+  expect(await told).toContain('commerce');
+  expect(served.lines.join('\n')).toContain('The configuration in use stays');
+  expect(await policyNow()).toBe('"workspace";q=100;w=60');
+  const reloaded = served.saying('configuration reloaded');
+  served.write(yamlWith(77));
+  served.signal('SIGHUP');
+  await reloaded;
+  expect(await policyNow()).toBe('"workspace";q=77;w=60');
+});
+
+test('at its end it answers what is in flight and what can still leave, refuses the rest retryably, and takes no more', async () => {
+  await (await get('warm')).text();
+  shop.fault({ kind: 'slow', ms: 500 });
+  const first = get('first');
+  await until(() => shop.log.length === 2);
+  const held = [get('held'), get('held')];
+  await new Promise((resolve) => setTimeout(resolve, 100));
+  served.signal('SIGTERM');
+  await served.saying('draining');
+  expect((await fetch(`${served.adminUrl}/readyz`).catch(() => null))?.status ?? 503).toBe(503);
+  const answers = await Promise.all([first, ...held]);
+  const statuses = answers.map(({ status }) => status);
+  expect(statuses).toEqual([200, 200, 200]);
+  expect(await served.exited).toBe(0);
+  await expect(get('late')).rejects.toThrow();
+  expect(shop.log.map(({ nonce }) => nonce)).toEqual(['warm', 'first', 'held', 'held']);
+});
+
+test('a held call that cannot leave before the end of the drain is told at once to try elsewhere', async () => {
+  await (await get('warm')).text();
+  const body = { errors: 'Exceeded 2 calls per second for api client.' };
+  shop.fault({ kind: 'answer', status: 429, headers: { 'Retry-After': '20.0' }, body });
+  const held = get('held');
+  await until(() => shop.log.length === 2);
+  await new Promise((resolve) => setTimeout(resolve, 100));
+  const from = performance.now();
+  served.signal('SIGTERM');
+  const answer = await held;
+  expect(performance.now() - from).toBeLessThan(3_000);
+  expect([answer.status, answer.headers.get('sluice-error')]).toEqual([503, 'draining']);
+  expect(Number(answer.headers.get('retry-after'))).toBeGreaterThanOrEqual(1);
+  expect(answer.headers.get('x-should-retry')).not.toBe('false');
+  expect(await served.exited).toBe(0);
+});
