@@ -24,7 +24,7 @@ const observation =
         metrics: { exemplars: true },
       })
     : null;
-const gateway = createGateway({ settings, clock, telemetry: observation?.telemetry ?? noTelemetry });
+const gateway = createGateway({ settings, clock, random, telemetry: observation?.telemetry ?? noTelemetry });
 const data = createDataServer({
   settings: settings.server,
   clock,

@@ -7,6 +7,7 @@ import { createServer, type AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { parse } from 'yaml';
+import type { AllActivity } from '../../src/activity/snapshot.ts';
 import { createKey } from '../../src/cli/keys.ts';
 import { systemClock, systemRandom } from '../../src/clock.ts';
 import { parseSettings } from '../../src/config/load.ts';
@@ -87,6 +88,7 @@ export async function verifyPanels(report: Report): Promise<void> {
       lint.status === 0 && lint.output === '',
       lint.output,
     );
+    await verifyShared(report, services, redis !== null);
     const told = `${text}\n${await (await fetch(`${adminOf(services[0])}/activity`)).text()}\n${logs.join('\n')}`;
     report.check(
       'no canary in metrics, activity and logs of that load',
@@ -168,6 +170,32 @@ function alerts(): readonly { alert: string; expr: string }[] {
     (g) => g.rules,
   );
 }
+
+/** Every replica answers for all of them: once both have published, they tell the same of the same load. */
+async function verifyShared(report: Report, services: readonly Service[], overRedis: boolean): Promise<void> {
+  if (!overRedis) return report.skipped('activity over all replicas', 'no redis-server');
+  const told = async (service: Service): Promise<AllActivity> =>
+    (await (await fetch(`${adminOf(service)}/activity`)).json()) as AllActivity;
+  const own = services.map(({ telemetry }) =>
+    telemetry.live().reduce((sum, { waiting, inFlight }) => sum + waiting + inFlight, 0),
+  );
+  // What still waits ends, then the next publication (every 5 s) tells of it.
+  for (let tries = 0; tries < 60 && own.some((n) => n > 0); tries++) {
+    await pause(1_000);
+    for (const [i, { telemetry }] of services.entries())
+      own[i] = telemetry.live().reduce((sum, { waiting, inFlight }) => sum + waiting + inFlight, 0);
+  }
+  await pause(11_000);
+  const [one, two] = await Promise.all(services.map(told));
+  report.check('each replica counts both', one?.replicas === 2 && two?.replicas === 2);
+  const [ofOne, ofTwo] = [callsOf(one), callsOf(two)];
+  report.check('both tell the same activity', ofOne > 0 && ofOne === ofTwo, `${ofOne} and ${ofTwo} calls`);
+}
+
+const callsOf = (all: AllActivity | undefined): number =>
+  (all?.workspaces ?? [])
+    .flatMap(({ upstreams }) => upstreams.map(({ recent }) => recent.calls))
+    .reduce((sum, calls) => sum + calls, 0);
 
 /** The form that Prometheus itself asks for must be complete. */
 async function verifyOpenMetrics(report: Report, service: Service | undefined): Promise<void> {

@@ -4,6 +4,8 @@ export interface Report {
   /** Notes a finding; `detail` is shown when it failed. */
   check(name: string, passed: boolean, detail?: string): void;
   skipped(name: string, why: string): void;
+  /** Prints a measurement: judged by people on a quiet machine, never by this run. */
+  figure(text: string): void;
   /** Prints the totals; 1 when anything failed. */
   end(): number;
 }
@@ -22,8 +24,11 @@ export function createReport(): Report {
       skipped += 1;
       console.log(`SKIPPED ${name}: ${why}`);
     },
+    figure(text) {
+      console.log(`figure  ${text}`);
+    },
     end() {
-      console.log(`\n${passed} passed, ${failed} failed, ${skipped} skipped`);
+      console.log(`\nobservability: ${passed} passed, ${failed} failed, ${skipped} skipped`);
       return failed > 0 ? 1 : 0;
     },
   };
