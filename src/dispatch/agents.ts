@@ -38,6 +38,11 @@ export interface Agents {
   close(): void;
 }
 
+/** An unused connection is closed after this at the latest, milliseconds: sooner than most balancers would. */
+const idleConnectionMs = 55_000;
+/** And this long before the upstream said that it would close it, milliseconds. */
+const keepAliveMarginMs = 1_500;
+
 /** Longest time for resolving a name, milliseconds. */
 const resolveWithinMs = 5000;
 
@@ -46,7 +51,11 @@ const systemResolve: Resolve = (hostname) => dns.lookup(hostname, { all: true, o
 type AddressCheck = (address: string) => boolean;
 
 /** Node hands options that its types do not list on to `net.connect`; these two are documented there. */
-type PoolOptions = http.AgentOptions & { readonly lookup: LookupFunction; readonly noDelay: boolean };
+type PoolOptions = http.AgentOptions & {
+  readonly lookup: LookupFunction;
+  readonly noDelay: boolean;
+  readonly agentKeepAliveTimeoutBuffer: number;
+};
 
 /** Builds both pools of an upstream; reads `caFile` now, so that a wrong path stops the start and not a call. */
 export function createAgents(
@@ -57,6 +66,10 @@ export function createAgents(
   const allowed: AddressCheck = allowPrivateAddresses ? () => true : isPublicAddress;
   const options: PoolOptions = {
     keepAlive: true,
+    // Node heeds the upstream's `Keep-Alive: timeout=` only where the pool has a limit of its own. Without it a call
+    // could be written into a connection that is being closed, and a POST must not be written twice.
+    timeout: idleConnectionMs,
+    agentKeepAliveTimeoutBuffer: keepAliveMarginMs,
     // The most recently used connection is the least likely to have been closed by the other side.
     scheduling: 'lifo',
     maxSockets,
