@@ -7,8 +7,11 @@ let world: World;
 afterEach(() => world.close());
 
 const speed = 10;
-/** Our sockets are as slow as ever while time runs faster: 30 ms between sending and arriving are 300 ms here. */
-const slackMs = 30 * speed;
+/**
+ * Our sockets are as slow as ever while time runs faster: 100 ms between sending and arriving are a second here. The
+ * ceiling itself is held to the millisecond where time is an argument (`test/limiter/`).
+ */
+const slackMs = 100 * speed;
 
 /** Most calls that arrived in any window of a minute, however one lays it. */
 function busiestMinute(log: readonly LogEntry[]): number {

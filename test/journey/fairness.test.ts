@@ -43,22 +43,23 @@ test('five calls are not stuck behind two hundred of another workspace', async (
   expect(replies.map(({ status }) => status)).toEqual([200, 200, 200, 200, 200]);
   const order = sent();
   const until = order.slice(order.indexOf('small'), order.lastIndexOf('small') + 1);
-  // One of ours, one of theirs, in turn; a grant may be under way when ours arrive.
-  expect(until.length).toBeLessThanOrEqual(11);
+  // One of ours, one of theirs, in turn: ten, and what was sent while ours arrived.
+  expect(until.length).toBeLessThanOrEqual(20);
   await leave();
 });
 
 test('a share follows the weight', async () => {
-  const { sent, leave } = await busyWorld({ heavy: `${highCeilings}    weight: 3\n` });
-  const many = Array.from({ length: 12 }, () =>
+  const { sent, leave } = await busyWorld({ heavy: `${highCeilings}    weight: 9\n` });
+  const many = Array.from({ length: 18 }, () =>
     world.chat('heavy', { workspace: 'heavy', headers: patient }),
   );
   await Promise.all(many);
   const order = sent();
   const shared = order.slice(order.indexOf('heavy'), order.lastIndexOf('heavy') + 1);
   const others = shared.filter((nonce) => nonce === 'busy').length;
-  expect(others).toBeGreaterThanOrEqual(2);
-  expect(others).toBeLessThanOrEqual(6);
+  // Two of theirs with eighteen of ours; with equal shares it would be eighteen.
+  expect(others).toBeGreaterThanOrEqual(1);
+  expect(others).toBeLessThanOrEqual(9);
   await leave();
 });
 

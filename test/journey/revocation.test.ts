@@ -12,7 +12,7 @@ describe('a key that was removed', () => {
     world = await startWorld();
     const { orders, shop, settled, gateway } = world;
     await orders(0);
-    shop.fault({ kind: 'slow', ms: 500 });
+    shop.fault({ kind: 'slow', ms: 1_500 });
     const first = orders(1);
     await settled(0, 1);
     const waiting = [orders(2), orders(3)];
@@ -22,7 +22,7 @@ describe('a key that was removed', () => {
     expect(tally(refused)).toEqual({ 401: 2 });
     expect(refused[0]?.json).toMatchObject({ code: 'unauthenticated' });
     expect(refused[0]?.headers.get('www-authenticate')).toMatch(/^Bearer/);
-    expect(Math.max(...refused.map(({ tookMs }) => tookMs))).toBeLessThan(450);
+    expect(Math.max(...refused.map(({ tookMs }) => tookMs))).toBeLessThan(1_400);
     expect((await first).status).toBe(200);
     expect((await orders(4)).status).toBe(401);
     expect(shop.log.map(({ nonce }) => nonce)).toEqual(['0', '1']);

@@ -19,20 +19,23 @@ test('a workspace never has two calls in flight on a commerce bucket, REST and G
 
 test('the next call leaves when the last byte of the answer has come, in order', async () => {
   world = await startWorld({ shop: { latency: { minMs: 1, maxMs: 3 } } });
-  const { orders, shop, settled } = world;
-  shop.fault({ kind: 'slow', ms: 200 });
-  const calls = [orders(0)];
-  await settled(0, 1);
+  const { orders, shop, settled, occupy } = world;
+  const release = await occupy();
+  const calls: ReturnType<typeof orders>[] = [];
   for (let at = 1; at <= 25; at += 1) {
     calls.push(orders(at));
     await settled(at, 1);
   }
+  await release();
   await Promise.all(calls);
-  expect(inversions(shop.log)).toBe(0);
-  for (const [at, entry] of shop.log.entries()) {
-    if (at > 0) expect(entry.arrivedT).toBeGreaterThanOrEqual(shop.log[at - 1]?.t ?? Infinity);
+  // Without the occupier: the upstream may notice its end later than we do.
+  const log = shop.log.slice(1);
+  expect(log).toHaveLength(25);
+  expect(inversions(log)).toBe(0);
+  for (const [at, entry] of log.entries()) {
+    if (at > 0) expect(entry.arrivedT).toBeGreaterThanOrEqual(log[at - 1]?.t ?? Infinity);
   }
-  expect(Math.max(...shop.log.map(({ inFlight }) => inFlight.key))).toBe(1);
+  expect(Math.max(...log.slice(1).map(({ inFlight }) => inFlight.key))).toBe(1);
 });
 
 test('stores that share one credential share its bucket unless the configuration separates them', async () => {

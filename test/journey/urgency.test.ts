@@ -6,19 +6,28 @@ afterEach(() => world.close());
 
 test('urgent calls go before others of their own workspace, and keep their order among themselves', async () => {
   world = await startWorld({ workspaces: { acme: highCeilings, other: highCeilings } });
-  const { orders, shop, settled } = world;
+  const { orders, shop, settled, occupy } = world;
   await orders('warm');
-  shop.fault({ kind: 'slow', ms: 250 });
-  const calls = [orders('first')];
-  await settled(0, 1);
+  const release = await occupy();
+  const calls: ReturnType<typeof orders>[] = [];
   const line = ['3a', '3b', '0a', '7a', '0b', '3c'];
   for (const [at, name] of line.entries()) {
     const priority = name.startsWith('3') ? {} : { priority: `u=${name[0] ?? ''}` };
     calls.push(orders(name, { headers: priority }));
     await settled(at + 1, 1);
   }
+  await release();
   await Promise.all(calls);
-  expect(shop.log.map(({ nonce }) => nonce)).toEqual(['warm', 'first', '0a', '0b', '3a', '3b', '3c', '7a']);
+  expect(shop.log.map(({ nonce }) => nonce)).toEqual([
+    'warm',
+    'occupied',
+    '0a',
+    '0b',
+    '3a',
+    '3b',
+    '3c',
+    '7a',
+  ]);
 });
 
 test('urgency does not take another workspace’s turn, and nonsense is the middle', async () => {

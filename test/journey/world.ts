@@ -67,6 +67,8 @@ export interface World {
   orders(at: number | string, sending?: Sending): Promise<Reply>;
   /** One GraphQL document. */
   graphql(query: string, sending?: Sending & { readonly variables?: unknown }): Promise<Reply>;
+  /** Occupies the shop's lane of `acme` with a read that is never answered; the returned function lets it go. */
+  occupy(): Promise<() => Promise<void>>;
   /** Resolves when `count` calls wait or are in flight in the lanes of all buckets. @throws Error after 5 s. */
   settled(waiting: number, inFlight?: number): Promise<void>;
   close(): Promise<void>;
@@ -136,6 +138,12 @@ export async function startWorld(options: WorldOptions = {}): Promise<World> {
     return { status: response.status, headers: response.headers, text, json: parsed(text), tookMs };
   };
 
+  const orders: World['orders'] = (at, sending = {}) =>
+    call('/via/shop/admin/api/2026-10/orders.json?limit=1', {
+      ...sending,
+      headers: { 'x-nonce': String(at), ...sending.headers },
+    });
+
   return {
     gateway,
     model,
@@ -149,11 +157,18 @@ export async function startWorld(options: WorldOptions = {}): Promise<World> {
         ...sending,
         headers: { 'x-nonce': String(at), ...sending.headers },
       }),
-    orders: (at, sending = {}) =>
-      call('/via/shop/admin/api/2026-10/orders.json?limit=1', {
-        ...sending,
-        headers: { 'x-nonce': String(at), ...sending.headers },
-      }),
+    orders,
+    async occupy() {
+      const before = shop.log.length;
+      shop.fault({ kind: 'hang' });
+      const leaving = new AbortController();
+      const occupied = orders('occupied', { signal: leaving.signal }).catch(() => {});
+      while (shop.log.length === before) await new Promise((resolve) => setTimeout(resolve, 2));
+      return async () => {
+        leaving.abort();
+        await occupied;
+      };
+    },
     graphql: (query, { variables, ...sending } = {}) =>
       call('/via/shop/admin/api/2026-10/graphql.json', { json: { query, variables }, ...sending }),
     async settled(waiting, inFlight) {
