@@ -4,12 +4,6 @@ import type { LogEntry } from '../../src/simulators/log.ts';
 import { clientAgent, pause, send, type Answer } from '../../test/support/redis-fleet.ts';
 import type { Gateway } from './processes.ts';
 
-export interface Sent extends Answer {
-  readonly nonce: string;
-  /** Milliseconds after the first call. */
-  readonly sentAt: number;
-}
-
 export interface Load {
   readonly to: readonly Gateway[];
   readonly calls: number;
@@ -24,13 +18,13 @@ export interface Load {
   readonly meanwhile?: () => Promise<void>;
 }
 
-export async function drive(load: Load): Promise<readonly Sent[]> {
+export async function drive(load: Load): Promise<readonly Answer[]> {
   const agent = clientAgent();
   const isUp = load.to.map(() => true);
   await Promise.all(load.to.flatMap(({ url }) => [1, 2, 3, 4].map(() => fetchNothing(url, agent))));
   const startedAt = systemClock.monotonic();
   const other = load.meanwhile?.() ?? Promise.resolve();
-  const work: Promise<Sent>[] = [];
+  const work: Promise<Answer>[] = [];
   let turn = 0;
   for (let n = 0; n < load.calls; n += 1) {
     const dueAt = startedAt + n * load.everyMs;
@@ -44,7 +38,6 @@ export async function drive(load: Load): Promise<readonly Sent[]> {
     const leaveMs = load.leaveAfterMs?.(n) ?? null;
     const leaving = leaveMs === null ? {} : { signal: AbortSignal.timeout(leaveMs) };
     const nonce = `n-${n}`;
-    const sentAt = systemClock.monotonic() - startedAt;
     const { path, key, body, headers } = load;
     const url = load.to[at]?.url ?? '';
     work.push(
@@ -59,7 +52,7 @@ export async function drive(load: Load): Promise<readonly Sent[]> {
         ...leaving,
       }).then((answer) => {
         if (answer.code === 'ECONNREFUSED') isUp[at] = false;
-        return { ...answer, nonce, sentAt };
+        return answer;
       }),
     );
   }
@@ -84,31 +77,6 @@ export function told(answers: readonly Answer[]): string {
 
 export const succeeded = (answers: readonly Answer[]): number =>
   answers.filter(({ status }) => status >= 200 && status < 300).length;
-
-/**
- * Calls that reached the upstream more than `apartMs` behind one that was sent more than `apartMs` after them: what a
- * client that sends one call after the other would notice. Calls that several processes send in the same moment have no
- * order that anybody could keep.
- */
-export function overtaken(answers: readonly Sent[], entries: readonly LogEntry[], apartMs: number): number {
-  const sentAt = new Map(answers.map(({ nonce, sentAt: at }) => [nonce, at]));
-  const order = [...entries]
-    .filter(({ decision, nonce }) => decision === 'admitted' && sentAt.has(nonce))
-    .sort((a, b) => a.arrivedT - b.arrivedT)
-    .map(({ nonce, arrivedT }) => ({ arrivedT, sentAt: sentAt.get(nonce) ?? 0 }));
-  let latest = -Infinity;
-  let before = 0;
-  let count = 0;
-  for (const call of order) {
-    for (let other = order[before]; other !== undefined && other.arrivedT + apartMs < call.arrivedT;) {
-      latest = Math.max(latest, other.sentAt);
-      before += 1;
-      other = order[before];
-    }
-    if (call.sentAt + apartMs < latest) count += 1;
-  }
-  return count;
-}
 
 /** Nonces that were executed upstream more than once. */
 export function twice(entries: readonly LogEntry[]): number {

@@ -9,9 +9,11 @@ import {
   count,
   makespan,
   ordersPath,
+  overtaken,
   pause,
+  type Answer,
 } from '../../test/support/redis-fleet.ts';
-import { drive, overtaken, succeeded, told, twice, type Sent } from './load.ts';
+import { drive, succeeded, told, twice } from './load.ts';
 import {
   cli,
   freePort,
@@ -36,7 +38,7 @@ export interface Scenario {
 }
 
 /** Calls sent this far apart have an order; closer ones may cross on the wire. */
-const apartMs = 20;
+const apartMs = 50;
 const wide = 'requestsPerMinute: 100000, requestsPerDay: 10000000, tokensPerMinute: 100000000';
 const model = (rpm: number) => ({
   models: { 'gpt-4o': { rpm, tpm: 100_000_000 } },
@@ -165,7 +167,7 @@ const holder = (
   name: string,
   strike: (fleet: Fleet, holderAt: number) => Promise<void>,
   judge: (seen: {
-    readonly answers: readonly Sent[];
+    readonly answers: readonly Answer[];
     readonly gapMs: number;
     readonly most: number;
     readonly lost: number;
@@ -273,7 +275,7 @@ const faultUnderLoad = (
 });
 
 interface Seen {
-  readonly answers: readonly Sent[];
+  readonly answers: readonly Answer[];
   readonly throttled: number;
   readonly crossed: number;
   readonly twice: number;

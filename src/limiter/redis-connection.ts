@@ -75,6 +75,11 @@ export function connectRedis(
       let closed = false;
       const begin = (): void => {
         if (closed) return;
+        // Where the commands do not get through, grants do not come either.
+        if (client.status !== 'ready') {
+          client.once('ready', begin);
+          return;
+        }
         const socket = new Redis<'legacy'>({
           ...subscriberOptions(),
           connectionName: 'sluice-grants',

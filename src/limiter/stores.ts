@@ -40,7 +40,7 @@ export interface StoreParts {
 
 /** How long the start waits for the first contact. */
 const firstContactMs = 2_000;
-const lookAgainMs = 50;
+const lookAgainMs = 10;
 
 export const createStores = (parts: StoreParts): Stores =>
   parts.settings.redis === null ? embedded(parts) : overRedis(parts, parts.settings.redis);
@@ -98,6 +98,7 @@ function overRedis(
     remote?.onLoss();
     ceilings.restore().catch((failure: unknown) => telemetry.log.bug('sends could not be put back', failure));
   });
+  let isHeard = false;
   connection.subscribe(replicaChannel(replica.id), {
     onMessage: (text) => {
       try {
@@ -106,7 +107,10 @@ function overRedis(
         telemetry.log.bug('a message of a replica cannot be read', failure);
       }
     },
-    onReady: () => remote?.catchUp(),
+    onReady: () => {
+      isHeard = true;
+      remote?.catchUp();
+    },
     onError: () => telemetry.redisError('subscribe'),
   });
 
@@ -123,6 +127,7 @@ function overRedis(
       for (;;) {
         try {
           await check();
+          while (!isHeard && clock.monotonic() < until) await pause();
           telemetry.limiterMode('redis');
           link.start(true);
           break;

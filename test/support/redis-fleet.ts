@@ -74,6 +74,9 @@ export function fleetConfig(options: FleetOptions): FleetConfig {
 }
 
 export interface Answer {
+  readonly nonce: string;
+  /** Monotonic milliseconds. */
+  readonly sentAt: number;
   readonly status: number;
   /** Milliseconds from sending to the end of the answer. */
   readonly tookMs: number;
@@ -98,7 +101,13 @@ export function send(call: {
   const body = call.body === undefined ? null : JSON.stringify(call.body);
   return new Promise((resolve) => {
     const end = (status: number, code: string): void =>
-      resolve({ status, tookMs: systemClock.monotonic() - startedAt, code });
+      resolve({
+        nonce: call.nonce,
+        sentAt: startedAt,
+        status,
+        tookMs: systemClock.monotonic() - startedAt,
+        code,
+      });
     const outgoing = request(
       `${call.url}${call.path}`,
       {
@@ -129,16 +138,27 @@ export const chatPath = '/via/openai/v1/chat/completions';
 export const chatBody = { model: 'gpt-4o', messages: [{ role: 'user', content: 'hello' }], max_tokens: 8 };
 export const ordersPath = '/via/shop/admin/api/2026-10/orders.json';
 
-/** Pairs of calls that were admitted upstream in another order than the nonces `<prefix>-<number>` say. */
-export function inversions(entries: readonly LogEntry[]): number {
+/**
+ * Calls that reached the upstream more than `apartMs` behind one that was sent more than `apartMs` after them: what a
+ * client that sends one call after the other would notice. Calls that several processes send in the same moment have no
+ * order that anybody could keep.
+ */
+export function overtaken(answers: readonly Answer[], entries: readonly LogEntry[], apartMs: number): number {
+  const sentAt = new Map(answers.map(({ nonce, sentAt: at }) => [nonce, at]));
+  const order = [...entries]
+    .filter(({ decision, nonce }) => decision === 'admitted' && sentAt.has(nonce))
+    .sort((a, b) => a.arrivedT - b.arrivedT)
+    .map(({ nonce, arrivedT }) => ({ arrivedT, sentAt: sentAt.get(nonce) ?? 0 }));
+  let latest = -Infinity;
+  let before = 0;
   let count = 0;
-  let highest = -1;
-  for (const { nonce } of [...entries]
-    .filter(({ decision }) => decision === 'admitted')
-    .sort((a, b) => a.t - b.t)) {
-    const at = Number(nonce.split('-').at(-1));
-    if (at < highest) count += 1;
-    highest = Math.max(highest, at);
+  for (const call of order) {
+    for (let other = order[before]; other !== undefined && other.arrivedT + apartMs < call.arrivedT;) {
+      latest = Math.max(latest, other.sentAt);
+      before += 1;
+      other = order[before];
+    }
+    if (call.sentAt + apartMs < latest) count += 1;
   }
   return count;
 }

@@ -1,0 +1,287 @@
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from '@jest/globals';
+import type { Agent } from 'node:http';
+import { Redis } from 'ioredis';
+import { systemClock, systemRandom } from '../../src/clock.ts';
+import { parseSettings } from '../../src/config/load.ts';
+import { startService, type Service } from '../../src/service.ts';
+import { createCommerceSimulator } from '../../src/simulators/commerce.ts';
+import { createLanguageModelSimulator } from '../../src/simulators/language-model.ts';
+import { startRedis, type RedisServer } from '../support/redis.ts';
+import {
+  chatBody,
+  chatPath,
+  clientAgent,
+  count,
+  fleetConfig,
+  makespan,
+  ordersPath,
+  overtaken,
+  pause,
+  send,
+  type Answer,
+  type FleetConfig,
+  type FleetOptions,
+} from '../support/redis-fleet.ts';
+
+interface Pair {
+  readonly services: readonly Service[];
+  readonly config: FleetConfig;
+  readonly logs: string[];
+  urlOf(n: number): string;
+  metrics(): Promise<string>;
+  close(): Promise<void>;
+}
+
+/** Two gateways of this process that share nothing but Redis. */
+async function pair(options: FleetOptions): Promise<Pair> {
+  const config = fleetConfig(options);
+  const logs: string[] = [];
+  const start = () =>
+    startService({
+      settings: parseSettings(config.yaml(), { path: 'test.yaml', env: {} }),
+      clock: systemClock,
+      random: systemRandom,
+      destination: { write: (line: string) => void logs.push(line) },
+      env: {},
+    });
+  const services = [await start(), await start()];
+  return {
+    services,
+    config,
+    logs,
+    urlOf: (n) => `http://127.0.0.1:${services[n % 2]?.dataAddress.port ?? 0}`,
+    async metrics() {
+      const texts = services.map(async ({ adminAddress: { port } }) =>
+        (await fetch(`http://127.0.0.1:${port}/metrics`)).text(),
+      );
+      return (await Promise.all(texts)).join('\n');
+    },
+    async close() {
+      await Promise.all(services.map((service) => service.close()));
+    },
+  };
+}
+
+const open = 'requestsPerMinute: 100000, requestsPerDay: 1000000, tokensPerMinute: 10000000';
+let redis: RedisServer;
+let probe: Redis;
+let agent: Agent;
+let opened: Pair | null = null;
+
+beforeAll(async () => {
+  redis = await startRedis();
+  probe = new Redis(redis.port);
+  agent = clientAgent();
+}, 30_000);
+beforeEach(() => probe.flushall());
+afterEach(async () => {
+  await opened?.close();
+  opened = null;
+});
+afterAll(async () => {
+  agent.destroy();
+  probe.disconnect();
+  await redis.stop();
+});
+
+/** Sends one call every `everyMs`, alternating between the replicas; nonces `n-<number>`. */
+async function drive(
+  { urlOf, config }: Pair,
+  load: { calls: number; everyMs: number; path: string; body?: unknown; waitSeconds: number },
+): Promise<readonly Answer[]> {
+  const work: Promise<Answer>[] = [];
+  for (let n = 0; n < load.calls; n += 1) {
+    work.push(
+      send({
+        url: urlOf(n),
+        path: load.path,
+        key: config.keys['acme'] ?? '',
+        nonce: `n-${n}`,
+        agent,
+        headers: { prefer: `wait=${load.waitSeconds}` },
+        ...(load.body === undefined ? {} : { body: load.body }),
+      }),
+    );
+    await pause(load.everyMs);
+  }
+  return Promise.all(work);
+}
+
+const statuses = (answers: readonly Answer[]): number[] => [...new Set(answers.map(({ status }) => status))];
+
+/** Tickets and leases that Redis still holds. */
+async function leftBehind(): Promise<string[]> {
+  const left: string[] = [];
+  for (const key of await probe.keys('*:order')) {
+    left.push(...(await probe.zrange(key, '0', '-1')).filter((member) => /^[le]:/.test(member)));
+  }
+  return left;
+}
+
+describe('two replicas on one Redis', () => {
+  test('share a bucket: a burst over both is paced, in order, without one refusal upstream', async () => {
+    const model = createLanguageModelSimulator({
+      models: { 'gpt-4o': { rpm: 1_200, tpm: 10_000_000 } },
+      latency: { baseMs: 5, perTokenMs: 0, jitter: 0 },
+      outsideTraffic: null,
+    });
+    const { url } = await model.listen(0);
+    // All but 40 places of the upstream's minute are used already.
+    model.drain(1_160, { dimension: 'rpm' });
+    opened = await pair({
+      redis: `url: "${redis.url}", commandTimeoutMs: 2000`,
+      modelUrl: url,
+      modelLimits: open,
+    });
+    const answers = await drive(opened, {
+      calls: 80,
+      everyMs: 12,
+      path: chatPath,
+      body: chatBody,
+      waitSeconds: 20,
+    });
+    const entries = model.log;
+    await model.close();
+    expect(statuses(answers)).toEqual([200]);
+    expect(count(entries, 'throttled')).toBeLessThanOrEqual(1);
+    expect(overtaken(answers, entries, 50)).toBe(0);
+    expect(makespan(entries)).toBeLessThan(3_500);
+    expect(await leftBehind()).toEqual([]);
+  }, 30_000);
+
+  test('serialize a workspace’s commerce calls together', async () => {
+    const shop = createCommerceSimulator({
+      latency: { minMs: 20, maxMs: 40 },
+      stores: { '127.0.0.1': { apps: { 'app-sim': ['shpat_sim'] } } },
+    });
+    const { url } = await shop.listen(0);
+    opened = await pair({
+      redis: `url: "${redis.url}", commandTimeoutMs: 2000`,
+      shopUrl: url,
+      shopLimits: 'requestsPerMinute: 1000',
+    });
+    const answers = await drive(opened, { calls: 30, everyMs: 5, path: ordersPath, waitSeconds: 20 });
+    const entries = shop.log;
+    await shop.close();
+    expect(statuses(answers)).toEqual([200]);
+    expect(count(entries, 'throttled')).toBe(0);
+    expect(Math.max(...entries.map(({ inFlight }) => inFlight.scope))).toBe(1);
+    expect(overtaken(answers, entries, 50)).toBe(0);
+  }, 30_000);
+
+  test('hold a ceiling together and refuse at once what it has no place for in time', async () => {
+    const model = createLanguageModelSimulator({ models: { 'gpt-4o': { rpm: 100_000, tpm: 10_000_000 } } });
+    const { url } = await model.listen(0);
+    const limits = 'requestsPerMinute: 20, requestsPerDay: 1000, tokensPerMinute: 10000000';
+    opened = await pair({
+      redis: `url: "${redis.url}", commandTimeoutMs: 2000`,
+      modelUrl: url,
+      modelLimits: limits,
+    });
+    const answers = await drive(opened, {
+      calls: 40,
+      everyMs: 10,
+      path: chatPath,
+      body: chatBody,
+      waitSeconds: 5,
+    });
+    const entries = model.log;
+    await model.close();
+    expect(count(entries, 'admitted')).toBe(20);
+    const refused = answers.filter(({ status }) => status === 429);
+    expect(refused.map(({ code }) => code)).toEqual(Array.from({ length: 20 }, () => 'wait_too_long'));
+    expect(Math.max(...refused.map(({ tookMs }) => tookMs))).toBeLessThan(2_500);
+  }, 30_000);
+
+  test('write no key, value or channel that names a workspace, a credential, a host or a body', async () => {
+    const model = createLanguageModelSimulator({});
+    const { url } = await model.listen(0);
+    opened = await pair({
+      redis: `url: "${redis.url}", commandTimeoutMs: 2000`,
+      modelUrl: url,
+      modelLimits: open,
+    });
+    const monitor = await probe.duplicate().monitor();
+    const seen: string[] = [];
+    monitor.on('monitor', (_time: string, words: string[]) => seen.push(words.join(' ')));
+    await drive(opened, {
+      calls: 6,
+      everyMs: 1,
+      path: chatPath,
+      body: { ...chatBody, user: 'canary-body' },
+      waitSeconds: 5,
+    });
+    monitor.disconnect();
+    await model.close();
+    const key = opened.config.keys['acme'] ?? '';
+    expect(seen.length).toBeGreaterThan(12);
+    for (const secret of ['acme', 'canary', 'sk-sim', 'openai', new URL(url).port, key]) {
+      expect(seen.filter((line) => line.includes(secret))).toEqual([]);
+    }
+  }, 30_000);
+});
+
+describe('without Redis', () => {
+  const fault = async (whenDown: 'local' | 'deny', during: (pair_: Pair) => Promise<void>): Promise<Pair> => {
+    const own = await startRedis();
+    const model = createLanguageModelSimulator({ models: { 'gpt-4o': { rpm: 60_000, tpm: 10_000_000 } } });
+    const { url } = await model.listen(0);
+    const two = await pair({
+      redis: `url: "${own.url}", whenDown: ${whenDown}`,
+      modelUrl: url,
+      modelLimits: open,
+    });
+    opened = two;
+    await drive(two, { calls: 4, everyMs: 1, path: chatPath, body: chatBody, waitSeconds: 5 });
+    process.kill(own.pid, 'SIGSTOP');
+    await during(two);
+    process.kill(own.pid, 'SIGCONT');
+    for (
+      let left = 100;
+      left > 0 &&
+      !/limiter_mode\{mode="redis"\} 1[^]*limiter_mode\{mode="redis"\} 1/.test(await two.metrics());
+      left -= 1
+    ) {
+      await pause(50);
+    }
+    const after = await drive(two, { calls: 4, everyMs: 1, path: chatPath, body: chatBody, waitSeconds: 10 });
+    expect(statuses(after)).toEqual([200]);
+    expect(await two.metrics()).toMatch(/sluice_limiter_mode\{mode="redis"\} 1/);
+    await two.close();
+    opened = null;
+    await model.close();
+    await own.stop();
+    return two;
+  };
+
+  test('calls go on with this replica’s share, and back when it answers again', async () => {
+    await fault('local', async (two) => {
+      const answers = await drive(two, {
+        calls: 20,
+        everyMs: 5,
+        path: chatPath,
+        body: chatBody,
+        waitSeconds: 10,
+      });
+      expect(statuses(answers)).toEqual([200]);
+      expect(await two.metrics()).toMatch(/sluice_limiter_mode\{mode="local"\} 1/);
+    });
+  }, 40_000);
+
+  test('calls are denied within a second when the operator wants that', async () => {
+    await fault('deny', async (two) => {
+      const answers = await drive(two, {
+        calls: 20,
+        everyMs: 5,
+        path: chatPath,
+        body: chatBody,
+        waitSeconds: 10,
+      });
+      expect([...new Set(answers.map(({ status, code }) => `${status} ${code}`))]).toEqual([
+        '503 limiter_unavailable',
+      ]);
+      expect(Math.max(...answers.map(({ tookMs }) => tookMs))).toBeLessThan(1_500);
+      expect(await two.metrics()).toMatch(/sluice_limiter_mode\{mode="deny"\} 1/);
+    });
+  }, 40_000);
+});
