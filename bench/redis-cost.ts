@@ -1,0 +1,114 @@
+/**
+ * Redis commands per call, as the replicas count them (`sluice_redis_command_seconds_count`): `node bench/redis-cost.ts`.
+ *
+ * - uncontended: one call after the other over three replicas, with a ceiling per minute and per day. At most 3.
+ * - queued: a burst that waits for its bucket. At most 4, beside the ticks of a second.
+ *
+ * Beats, ticks by the second and activity go on whether calls come or not: an idle stretch measures them, and their
+ * share is taken out and printed apart. Time per script and memory are in `limiter-scripts.ts`.
+ */
+import { drive, succeeded } from '../scripts/cluster/load.ts';
+import { endAll, startFleet, startServer, startSimulator, type Fleet } from '../scripts/cluster/processes.ts';
+import { chatBody, chatPath, pause, send } from '../test/support/redis-fleet.ts';
+
+const commands = [
+  'admit',
+  'consume',
+  'settle',
+  'learn',
+  'charged',
+  'cancel',
+  'forecast',
+  'reward',
+  'tick',
+  'other',
+  'publish',
+];
+type Counts = Map<string, number>;
+
+async function counts({ metric }: Fleet): Promise<Counts> {
+  const found: Counts = new Map();
+  for (const command of commands) {
+    found.set(command, await metric(`sluice_redis_command_seconds_count{command="${command}"}`));
+  }
+  return found;
+}
+
+const redis = await startServer();
+const model = await startSimulator('language-model', {
+  models: { 'gpt-4o': { rpm: 1_200, tpm: 100_000_000 } },
+  latency: { baseMs: 10, perTokenMs: 0, jitter: 0 },
+});
+const fleet = await startFleet(3, {
+  redis: `url: "${redis.url}"`,
+  modelUrl: model.url,
+  modelLimits: 'requestsPerMinute: 100000, requestsPerDay: 1000000, tokensPerMinute: 100000000',
+});
+const key = fleet.keys['acme'] ?? '';
+const background = ['tick', 'other', 'publish'];
+
+async function measure(name: string, calls: number, run: () => Promise<number>): Promise<number> {
+  const before = await counts(fleet);
+  const startedAt = performance.now();
+  const done = await run();
+  await pause(200);
+  const seconds = (performance.now() - startedAt) / 1000;
+  const after = await counts(fleet);
+  const row: Record<string, string> = { calls: `${done}/${calls}`, seconds: seconds.toFixed(1) };
+  let perCall = 0;
+  for (const command of commands) {
+    const more = (after.get(command) ?? 0) - (before.get(command) ?? 0);
+    const idle = background.includes(command) ? (idlePerSecond.get(command) ?? 0) * seconds : 0;
+    const share = Math.max(0, more - idle) / calls;
+    perCall += share;
+    if (more > 0) row[command] = share.toFixed(2);
+  }
+  rows[name] = { ...row, 'per call': perCall.toFixed(2) };
+  return perCall;
+}
+
+const rows: Record<string, Record<string, string>> = {};
+const idlePerSecond: Counts = new Map();
+const one = (n: number) =>
+  send({ url: fleet.gateways[n % 3]?.url ?? '', path: chatPath, key, nonce: `c-${n}`, body: chatBody });
+for (let n = 0; n < 9; n += 1) await one(n);
+
+await pause(1_500);
+const from = await counts(fleet);
+await pause(5_000);
+const to = await counts(fleet);
+for (const command of background) {
+  idlePerSecond.set(command, ((to.get(command) ?? 0) - (from.get(command) ?? 0)) / 5);
+}
+
+const alone = await measure('uncontended, one after the other', 200, async () => {
+  let done = 0;
+  for (let n = 0; n < 200; n += 1) if ((await one(n)).status === 200) done += 1;
+  return done;
+});
+await drive({ to: fleet.gateways, calls: 1_000, everyMs: 1, path: chatPath, key, body: chatBody });
+const queued = await measure('queued, 300 calls at 20/s', 300, async () =>
+  succeeded(
+    await drive({
+      to: fleet.gateways,
+      calls: 300,
+      everyMs: 5,
+      path: chatPath,
+      key,
+      body: chatBody,
+      headers: { prefer: 'wait=60' },
+    }),
+  ),
+);
+
+console.table(rows);
+console.log(
+  `idle, three replicas, per second: ${[...idlePerSecond].map(([name, per]) => `${name} ${per.toFixed(1)}`).join(', ')}`,
+);
+await fleet.stop();
+model.stop();
+await endAll();
+console.log(
+  `uncontended ${alone.toFixed(2)} (at most 3), queued ${queued.toFixed(2)} (at most 4 and the ticks)`,
+);
+process.exit(alone <= 3.05 ? 0 : 1);
