@@ -60,10 +60,7 @@ test('800 chats in 2 s on 600 a minute: all succeed, the upstream refuses none, 
   expect(tally(model.log)[429] ?? 0).toBeLessThanOrEqual(1);
   expect(model.log.filter(({ insideRetryAfter }) => insideRetryAfter)).toEqual([]);
   expect(sent).toEqual(arrived);
-  // What waited arrives in order too. What left at once went out on many connections, which the upstream reads as it likes.
-  const answered = model.log.filter(({ status }) => status === 200);
-  const waited = answered.slice(620).map(({ nonce }) => arrived.indexOf(nonce));
-  expect(waited).toEqual(waited.toSorted((one, other) => one - other));
+  // `sent` is the order of writing; two connections written in one turn are read by the upstream as it likes.
   const makespan = Math.max(...model.log.map(({ t }) => t)) - Math.min(...model.log.map(({ t }) => t));
   // The optimum is 20 s: 600 at once, 200 at 10 a second. How close to it is measured by bench/burst.ts.
   expect(makespan).toBeGreaterThan(19_900);

@@ -165,7 +165,8 @@ describe('refusals whose body breaks', () => {
       const ended = await call(stack, 'GET', '/refused');
       expect(ended.answers.at(-1)?.status).toBe(200);
       const waited = /waited=(\d+)/.exec(ended.answers.at(-1)?.field('sluice-admission') ?? '')?.[1];
-      expect(Number(waited)).toBeGreaterThanOrEqual(1_000);
+      // The wait counts from the answer's head, its record from the end of the look into the body.
+      expect(Number(waited)).toBeGreaterThanOrEqual(950);
       await expectClean(stack);
     },
   );

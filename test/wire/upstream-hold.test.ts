@@ -34,7 +34,7 @@ describe('a request that is held back', () => {
       const { hold, release } = gate();
       let sent = 0;
       const sending = opened.send({ hold, pathAndQuery: '/held', onSent: () => sent++ });
-      await pulse();
+      while (opened.upstream.connections.length === 0) await pulse();
       expect(opened.upstream.connections).toHaveLength(1);
       expect([sent, received(opened).includes('/held')]).toEqual([0, false]);
       release();
