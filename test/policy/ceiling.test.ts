@@ -1,0 +1,95 @@
+import { describe, expect, test } from '@jest/globals';
+import fc from 'fast-check';
+import {
+  ceilingWindowMs,
+  expire,
+  givePlaceBack,
+  placeInMs,
+  takePlace,
+} from '../../src/limiter/ceiling.policy.ts';
+import { createMemoryCeilings } from '../../src/limiter/memory-ceilings.ts';
+import { FakeClock } from '../support/fake-clock.ts';
+
+const gaps = fc.array(fc.constantFrom(0, 1, 500, 7_000, 20_000, 60_000), { minLength: 1, maxLength: 80 });
+
+describe('the sliding log', () => {
+  test('never holds more sends in a window than the limit, and refuses only when full', () => {
+    fc.assert(
+      fc.property(fc.integer({ min: 1, max: 6 }), gaps, (limit, steps) => {
+        const log: number[] = [];
+        const sent: number[] = [];
+        let now = 0;
+        for (const gap of steps) {
+          now += gap;
+          const inWindow = sent.filter((at) => at + ceilingWindowMs > now).length;
+          const reply = takePlace(log, limit, now);
+          expect(reply.kind).toBe(inWindow < limit ? 'taken' : 'refused');
+          if (reply.kind === 'taken') {
+            sent.push(now);
+            expect(reply.remaining).toBe(limit - inWindow - 1);
+          } else {
+            const before = [...log];
+            expect(takePlace(log, limit, now + reply.waitMs - 0.001).kind).toBe('refused');
+            expect(log).toEqual(before);
+            expect(takePlace([...log], limit, now + reply.waitMs).kind).toBe('taken');
+          }
+        }
+      }),
+    );
+  });
+
+  test('forecasts the place of the k-th call exactly when nobody else comes', () => {
+    fc.assert(
+      fc.property(
+        fc.integer({ min: 1, max: 5 }),
+        gaps,
+        fc.integer({ min: 1, max: 17 }),
+        (limit, steps, k) => {
+          const log: number[] = [];
+          let now = 0;
+          for (const gap of steps) takePlace(log, limit, (now += gap));
+          const forecast = placeInMs(log, limit, k, now);
+          let then = now;
+          for (let at = 1; at <= k; at += 1) {
+            let reply = takePlace(log, limit, then);
+            if (reply.kind === 'refused') reply = takePlace(log, limit, (then += reply.waitMs));
+            expect(reply.kind).toBe('taken');
+          }
+          expect(forecast).toBeCloseTo(then - now, 3);
+        },
+      ),
+    );
+  });
+
+  test('a place given back is free at once, and only that one', () => {
+    const log: number[] = [];
+    takePlace(log, 2, 10);
+    takePlace(log, 2, 20);
+    givePlaceBack(log, 20);
+    givePlaceBack(log, 20);
+    givePlaceBack(log, 5);
+    expect(log).toEqual([10]);
+    expire(log, 10 + ceilingWindowMs);
+    expect(log).toEqual([]);
+  });
+});
+
+describe('the embedded ceilings', () => {
+  test('a refusal of the day leaves no place of the minute taken', async () => {
+    const ceilings = createMemoryCeilings(new FakeClock());
+    const ceiling = { key: 'w', perMinute: 10, perDay: 2 };
+    const kinds: string[] = [];
+    for (let at = 0; at < 5; at += 1) kinds.push((await ceilings.take(ceiling)).kind);
+    expect(kinds).toEqual(['taken', 'taken', 'refused', 'refused', 'refused']);
+    expect(await ceilings.state(ceiling)).toMatchObject({ limit: 10, remaining: 8 });
+  });
+
+  test('a place given back counts for the minute and the day', async () => {
+    const ceilings = createMemoryCeilings(new FakeClock());
+    const ceiling = { key: 'w', perMinute: 1, perDay: 1 };
+    const first = await ceilings.take(ceiling);
+    if (first.kind === 'taken') await ceilings.giveBack(ceiling, first.place);
+    expect((await ceilings.take(ceiling)).kind).toBe('taken');
+    expect((await ceilings.take(ceiling)).kind).toBe('refused');
+  });
+});

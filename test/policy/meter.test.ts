@@ -1,0 +1,187 @@
+import { describe, expect, test } from '@jest/globals';
+import fc from 'fast-check';
+import {
+  applySetting,
+  leastJitterMs,
+  createMeter,
+  drain,
+  giveUnitsBack,
+  learnMeter,
+  markAnswered,
+  refused,
+  roomInMs,
+  take,
+  type Meter,
+  type MeterMark,
+} from '../../src/limiter/meter.policy.ts';
+
+const stated = (limit: number, windowMs: number, name: 'requests' | 'cost' = 'requests'): Meter => {
+  const meter = createMeter(name, 0);
+  applySetting(meter, { meter: name, limit, windowMs }, true, 0);
+  return meter;
+};
+
+const report = (limit: number, used: number) =>
+  ({ meter: 'requests', limit, windowMs: null, level: { lowest: used, highest: used } }) as const;
+
+describe('a meter', () => {
+  test.each([
+    [10, 1_000, 0, 1, 0],
+    [10, 1_000, 10, 1, 100],
+    [10, 1_000, 9.5, 1, 50],
+    [1, 60_000, 1, 1, 60_000],
+    [100, 60_000, 50, 120, 30_000],
+  ])('of %d in %d ms at level %d has room for %d in %d ms', (limit, windowMs, level, cost, expected) => {
+    const meter = stated(limit, windowMs);
+    meter.level = level;
+    expect(roomInMs(meter, cost, 0)).toBeCloseTo(expected, 6);
+  });
+
+  test('without a limit holds nobody back', () => {
+    expect(roomInMs(createMeter('tokens', 0), 1e9, 0)).toBe(0);
+  });
+
+  test('does not drain while the clock steps back', () => {
+    const meter = stated(10, 1_000);
+    take(meter, 5, 100);
+    const { level } = meter;
+    drain(meter, 50);
+    expect(meter.level).toBe(level);
+  });
+
+  test('holds at least the jitter when a call leaves it nearly empty', () => {
+    for (const left of [0, 1e-16, 0.001]) {
+      const meter = stated(1, 1_000);
+      meter.level = left;
+      take(meter, 1, 0);
+      expect(meter.level).toBeGreaterThanOrEqual(1 + leastJitterMs / 1_000);
+    }
+  });
+
+  test('gets back only what has not drained of a reservation', () => {
+    const meter = stated(2, 20_000);
+    take(meter, 1, 0);
+    take(meter, 1, 5_000);
+    giveUnitsBack(meter, 1, 0, 5_000);
+    expect(meter.level).toBeGreaterThanOrEqual(1);
+  });
+
+  test('a pinned limit falls with the report and never rises', () => {
+    const meter = stated(10, 1_000);
+    const seen = { sentAt: 1, headAt: 2, quiet: true };
+    learnMeter(meter, report(20, 1), take(meter, 1, 1), seen, false, 2);
+    expect(meter.limit).toBe(10);
+    learnMeter(meter, report(4, 1), take(meter, 1, 3), { ...seen, sentAt: 3 }, false, 4);
+    expect(meter.limit).toBe(4);
+  });
+
+  test('an answer that was sent earlier does not set the limit again', () => {
+    const meter = stated(10, 1_000);
+    const [first, second] = [take(meter, 1, 1), take(meter, 1, 50)];
+    learnMeter(meter, report(40, 2), second, { sentAt: 50, headAt: 60, quiet: true }, true, 60);
+    learnMeter(meter, report(10, 1), first, { sentAt: 1, headAt: 70, quiet: true }, true, 70);
+    expect(meter.limit).toBe(40);
+  });
+
+  test('whatever it has learned, it opens within the time it takes to drain', () => {
+    const step = fc.record({
+      kind: fc.constantFrom('take', 'answer', 'refuse', 'pass'),
+      ms: fc.double({ min: 0, max: 20_000, noNaN: true }),
+      share: fc.double({ min: 0, max: 1, noNaN: true }),
+    });
+    fc.assert(
+      fc.property(
+        fc.constantFrom(1, 2, 5, 40, 1_000),
+        fc.array(step, { maxLength: 60 }),
+        fc.double({ min: 0.01, max: 1.5, noNaN: true }),
+        (limit, steps, costShare) => {
+          const meter = stated(limit, 60_000);
+          const out: { mark: MeterMark; at: number }[] = [];
+          let now = 0;
+          for (const { kind, ms, share } of steps) {
+            now += ms / 10;
+            if (kind === 'take') out.push({ mark: take(meter, 1, now), at: now });
+            const last = out.at(-1);
+            if (kind === 'refuse') refused(meter, 1, ms, share > 0.5, now);
+            if (kind !== 'answer' || last === undefined) continue;
+            out.pop();
+            markAnswered(meter, last.mark);
+            learnMeter(
+              meter,
+              report(limit, limit * share),
+              last.mark,
+              { sentAt: last.at, headAt: now, quiet: share > 0.3 },
+              true,
+              now,
+            );
+          }
+          const cost = Math.max(1, limit * costShare);
+          const whenEmpty = (meter.level / limit) * 60_000;
+          expect(roomInMs(meter, cost, now)).toBeLessThanOrEqual(whenEmpty + 1e-6);
+          expect(roomInMs(meter, cost, now + whenEmpty + 1e-6)).toBeLessThanOrEqual(1e-6);
+        },
+      ),
+      { numRuns: 500 },
+    );
+  });
+});
+
+/** An upstream that does what it states and whom nobody else uses. */
+describe('the model of a meter', () => {
+  test('is never below the truth of an upstream of its own, in any order of answers', () => {
+    const call = fc.record({
+      gapMs: fc.constantFrom(0, 0, 1, 7, 30, 400),
+      wayMs: fc.double({ min: 0, max: 24, noNaN: true }),
+      backMs: fc.constantFrom(0, 5, 60, 900),
+    });
+    fc.assert(
+      fc.property(
+        fc.constantFrom(2, 5, 20),
+        fc.array(call, { minLength: 1, maxLength: 40 }),
+        (limit, calls) => {
+          const meter = stated(limit, 10_000);
+          const rate = limit / 10_000;
+          const arrivals: { at: number; mark: MeterMark; sentAt: number; backAt: number; quiet: boolean }[] =
+            [];
+          let now = 0;
+          let last = -Infinity;
+          for (const { gapMs, wayMs, backMs } of calls) {
+            now += gapMs;
+            if (roomInMs(meter, 1, now) > 0) continue;
+            const mark = take(meter, 1, now);
+            const at = now + wayMs;
+            arrivals.push({ at, mark, sentAt: now, backAt: at + backMs, quiet: now - last >= 20 });
+            last = now;
+          }
+          const inOrder = arrivals.toSorted((one, other) => one.at - other.at);
+          let used = 0;
+          let then = 0;
+          const told = inOrder.map((arrival) => {
+            used = Math.max(0, used - (arrival.at - then) * rate) + 1;
+            then = arrival.at;
+            expect(used).toBeLessThanOrEqual(limit + 1e-9);
+            return { ...arrival, used };
+          });
+          const end = Math.max(now, ...told.map(({ backAt }) => backAt));
+          for (const { mark, sentAt, backAt, quiet, used: level } of told.toSorted(
+            (one, other) => one.backAt - other.backAt,
+          )) {
+            if (backAt < now) continue;
+            markAnswered(meter, mark);
+            learnMeter(
+              meter,
+              report(limit, level),
+              mark,
+              { sentAt, headAt: backAt, quiet },
+              true,
+              Math.max(meter.at, backAt),
+            );
+          }
+          drain(meter, end);
+          expect(meter.level).toBeGreaterThanOrEqual(used - (end - then) * rate - 1e-9);
+        },
+      ),
+      { numRuns: 500 },
+    );
+  });
+});
