@@ -349,6 +349,12 @@ export class Books {
     call.state = 'ended';
     if (call.ends.length > 1) this.broken(now, '10', `${id} ended ${call.ends.join(', then ')}`);
     this.note(now, `end ${id} ${how}`);
+    const { leavesAt } = call.plan;
+    const lateMs = now - Math.max(call.enteredAt, this.lastTurnAt(leavesAt));
+    const stalledMs = this.plan.stalls.reduce((sum, { ms }) => sum + ms, 0);
+    if (leavesAt < Infinity && lateMs > 30 + 12 * this.plan.wireMs + stalledMs) {
+      this.broken(now, '9', `${id} went on for ${lateMs.toFixed(1)} ms without its client`);
+    }
   }
 }
 

@@ -217,7 +217,9 @@ function send(
     const now = clock.monotonic();
     if (fate === 'secondary' || fate === 'overload') {
       const throttle = { kind: fate, waitMs: chance.pick([null, 2_000]) } as const;
-      return answer({ meters: [], throttle }, fate === 'overload' ? 503 : 429, 0);
+      const status = fate === 'overload' ? 503 : 429;
+      clock.outside(now + plan.serviceMs, () => answer({ meters: [], throttle }, status, 0));
+      return;
     }
     if (fate === 'permanent') {
       const throttle = { kind: 'permanent', reason: 'too_large', waitMs: null } as const;

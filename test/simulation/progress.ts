@@ -4,6 +4,7 @@
  * believe: a bucket that might go stands still at most as long as it takes to drain.
  */
 import type { Costs, MeterName } from '../../src/call.ts';
+import { mostJitterMs } from '../../src/limiter/meter.policy.ts';
 import type { BucketSnapshot, Limiter } from '../../src/limiter/limiter.ts';
 import type { BucketBook, Books, CallBook, LaneBook } from './books.ts';
 import type { Upstream } from './upstream.ts';
@@ -12,7 +13,7 @@ import type { Upstream } from './upstream.ts';
 const keptFree = 0.22;
 const ceilingMs = 60_150;
 /** Jitter that a meter may hold, and the way of a call, twice. Milliseconds. */
-const slackMs = 100;
+const slackMs = 2 * mostJitterMs + 50;
 
 /** First of a lane that is not asleep and below its cap. */
 interface Head {

@@ -93,7 +93,13 @@ export async function run(plan: Plan): Promise<History> {
   }
 
   const progress = new Progress(books, () => store, upstreams);
-  const over = await clock.run(longestHistoryMs, (now) => progress.look(now, clock.stalledUntil));
+  const over = await clock.run(longestHistoryMs, (now) => {
+    progress.look(now, clock.stalledUntil);
+    const ended = [...books.calls.values()].every(({ state }) => state === 'ended');
+    // What may still be set then: the tick, and one wake-up for each bucket.
+    if (ended && clock.timers > 1 + plan.buckets.length)
+      books.broken(now, '10', `${clock.timers} timers are left`);
+  });
   // A quota of a day may close a bucket for longer than anybody waits: then only the tick is left.
   const closed = store.snapshot().some(({ closedMs }) => closedMs > 0);
   if (!over && !closed) books.broken(clock.monotonic(), '10', 'the history does not end');

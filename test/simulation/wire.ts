@@ -108,8 +108,8 @@ export function wiredCeilings(wire: Wire, ceilings: Ceilings, books: Books, cloc
   return {
     take: (ceiling: CeilingRef) =>
       wire.ask(async () => {
-        const reply = await ceilings.take(ceiling);
         const book = books.ceiling(ceiling.key);
+        const reply = await ceilings.take(ceiling);
         if (reply.kind === 'taken') {
           book.takes += 1;
           if (reply.place.day) book.daily += 1;

@@ -1,0 +1,181 @@
+/**
+ * Which line keeps which invariant: one-line changes of the product, each of which the histories must find wrong.
+ * `find` must occur in the file as it stands; the test says so when a line was rewritten.
+ */
+export interface Mutation {
+  /** Number of the invariant that the line keeps. */
+  readonly keeps: string;
+  readonly what: string;
+  readonly file: string;
+  readonly find: string;
+  readonly put: string;
+}
+
+const pump = 'src/limiter/pump.policy.ts';
+const lanes = 'src/limiter/lanes.policy.ts';
+const meter = 'src/limiter/meter.policy.ts';
+const lessons = 'src/limiter/lessons.policy.ts';
+const scheduler = 'src/limiter/scheduler.policy.ts';
+const ceiling = 'src/limiter/ceiling.policy.ts';
+const memory = 'src/limiter/memory-limiter.ts';
+const ceilings = 'src/limiter/memory-ceilings.ts';
+const desk = 'src/admission/admit.ts';
+
+const row = (keeps: string, what: string, file: string, find: string, put: string): Mutation => ({
+  keeps,
+  what,
+  file,
+  find,
+  put,
+});
+
+export const mutations: readonly Mutation[] = [
+  row('1', 'one place too many', ceiling, 'log.length >= limit', 'log.length > limit'),
+  row('1', 'a window of 55 s', ceiling, '60_000 + 150', '55_000'),
+  row(
+    '1',
+    'the day is not asked',
+    ceilings,
+    'if (ceiling.perDay !== null) await dayLimiter',
+    'if (false) await dayLimiter',
+  ),
+  row(
+    '2',
+    'closed buckets grant',
+    pump,
+    'if (bucket.closedUntil > now)',
+    'if (bucket.closedUntil > Infinity)',
+  ),
+  row(
+    '2',
+    'a later refusal shortens',
+    lessons,
+    'Math.max(bucket.closedUntil, now + closeMs)',
+    'now + closeMs',
+  ),
+  row('2', 'grants cost nothing', meter, '  meter.level += cost;', ''),
+  row(
+    '2',
+    'no room for late arrival',
+    meter,
+    'if (cost > 0) meter.level = Math.max',
+    'if (cost < 0) meter.level = Math.max',
+  ),
+  row(
+    '2',
+    'calls on their way are forgotten',
+    meter,
+    'Math.max(0, meter.granted - mark.answered - mark.cost)',
+    '0',
+  ),
+  row('2', 'unproved charges are returned', lessons, 'closeMs > 0 && (named', '(named'),
+  row(
+    '2',
+    'unrelated answers lower a meter',
+    lessons,
+    'granted: meter.granted, answered: 0',
+    'granted: meter.granted, answered: meter.answered',
+  ),
+  row(
+    '3',
+    'one more in flight',
+    lanes,
+    'lane.inFlight < lane.maxInFlight',
+    'lane.inFlight <= lane.maxInFlight',
+  ),
+  row(
+    '3',
+    'unknown fate frees the lane',
+    scheduler,
+    'if (lane.maxInFlight === null) {',
+    'if (lane.maxInFlight !== 0) {',
+  ),
+  row(
+    '4',
+    'newcomers first',
+    scheduler,
+    'admission.urgency * orderUnit + ++bucket.sequence',
+    'admission.urgency * orderUnit - ++bucket.sequence',
+  ),
+  row('4', 'urgency is ignored', scheduler, 'return admission.urgency * orderUnit', 'return 3 * orderUnit'),
+  row('5', 'weights are ignored', pump, 'lane.start += 1 / lane.weight', 'lane.start += 1'),
+  row(
+    '5',
+    'absence saves up a share',
+    lanes,
+    'if (lane.readyAs === null) lane.start = Math.max(lane.start, bucket.virtual);',
+    '',
+  ),
+  row(
+    '6',
+    'no wake-up',
+    memory,
+    'kept.cancelWake = clock.after(at - now,',
+    'kept.cancelWake = clock.after(at - now + 30_000,',
+  ),
+  row('6', 'no tick', memory, 'cancelTick = clock.after(tickMs,', 'cancelTick = clock.after(tickMs * 60,'),
+  row(
+    '6',
+    'guessed drinkers shut a meter',
+    meter,
+    'rate / 4), whenEmpty)',
+    'rate / 4), cost >= usable ? whenEmpty : Infinity)',
+  ),
+  row('6', 'the edge is never left', desk, 'if (!atEdge && !gate.atEdge) return;', 'if (!atEdge) return;'),
+  row('6', 'a sleeping lane stays asleep', lanes, '    lane.asleepUntil = 0;\n', ''),
+  row('8', 'a lease is settled twice', desk, '        if (settled) return;\n', ''),
+  row('9', 'clients that left are sent', desk, 'if (holder.entry.clientGone.aborted)', 'if (false)'),
+  row('9', 'revoked keys are sent', desk, 'if (!holder.entry.stillValid()) return', 'if (false) return'),
+  row(
+    '9',
+    'late calls are sent',
+    desk,
+    'if (clock.monotonic() > holder.deadline) return',
+    'if (false) return',
+  ),
+  row(
+    '9',
+    'reserved units stay',
+    lessons,
+    'giveUnitsBack(meterOf(bucket, name, now), mark.cost, lease.grantedAt, now);',
+    'meterOf(bucket, name, now);',
+  ),
+  row(
+    '9',
+    'a dropped place is kept',
+    desk,
+    "if (settlement.kind === 'dropped') background",
+    'if (false) background',
+  ),
+  row('9', 'a ticket stays behind its caller', desk, '    takeOut(holder);\n  };', '  };'),
+  row('9', 'a ticket comes back without a caller', desk, '      if (holder.left) takeOut(holder);\n', ''),
+  row('9', 'the ceiling hands back the dead', desk, '    if (holder.left) return giveUp(grant);\n', ''),
+  row(
+    '10',
+    'the line is one longer',
+    scheduler,
+    'waiting >= admission.maxQueued &&',
+    'waiting > admission.maxQueued &&',
+  ),
+  row(
+    '10',
+    'no deadline',
+    desk,
+    'holder.cancelDeadline = clock.after(holder.deadline - now, () => expire(holder));',
+    'holder.cancelDeadline = null;',
+  ),
+  row(
+    '10',
+    'a deadline outlives its call',
+    desk,
+    '    holder.cancelDeadline?.();\n    holder.cancelDeadline = null;\n',
+    '    holder.cancelDeadline = null;\n',
+  ),
+  row(
+    '10',
+    'a listener stays behind',
+    desk,
+    "    clientGone.removeEventListener('abort', holder.onClientGone);\n",
+    '',
+  ),
+];
