@@ -34,8 +34,8 @@ interface Lane extends LaneId {
 export interface Recorder extends FactSink {
   /** Sum of the last `minutes` minutes (1 to 60) and the running one, all replicas. */
   sum(workspaceId: string, upstream: string, minutes: number): Promise<Cell>;
-  /** Arrivals per second over the last hour, oldest first, all replicas; up to now. */
-  arrivals(workspaceId: string, upstream: string): Promise<readonly number[]>;
+  /** Arrivals per second over the last hour, oldest first, all replicas; up to `until` (wall clock, default now). */
+  arrivals(workspaceId: string, upstream: string, until?: number): Promise<readonly number[]>;
   /** Hands changed cells to the other replicas; called every few seconds. */
   publish(): Promise<void>;
   /** Lanes with anything recorded in the last `minutes` minutes, on any replica. */
@@ -118,8 +118,8 @@ export function createRecorder(options: RecorderOptions): Recorder {
       for (const cell of await cellsOf(workspaceId, upstream, from)) addInto(total, cell);
       return total;
     },
-    async arrivals(workspaceId, upstream) {
-      const now = clock.now();
+    async arrivals(workspaceId, upstream, until) {
+      const now = until ?? clock.now();
       const from = Math.floor(now / minuteMs) - (kept - 1);
       const seconds = Array.from(
         { length: (kept - 1) * 60 + Math.floor((now % minuteMs) / 1_000) + 1 },

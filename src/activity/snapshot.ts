@@ -92,8 +92,18 @@ export interface Activity {
 /** How long a replayed headroom is shown before it is computed again, milliseconds. */
 const headroomAgeMs = 15_000;
 
+interface GroupTotal {
+  readonly at: number;
+  /** Wall clock of the last second. */
+  readonly until: number;
+  readonly seconds: Promise<readonly number[]>;
+}
+
 export function createActivity(recorder: Recorder, source: ActivitySource, clock: Clock): Activity {
   const headrooms = new Map<string, { at: number; result: Promise<Headroom> }>();
+  const groups = new Map<string, GroupTotal>();
+  /** Calls in flight come first. */
+  const breathe = (): Promise<void> => new Promise((resume) => void clock.after(0, resume));
   const minutesOf = (windowMs: number): number => Math.min(60, Math.max(1, Math.ceil(windowMs / 60_000)));
   const stamp = () => new Date(clock.now()).toISOString();
 
@@ -107,18 +117,47 @@ export function createActivity(recorder: Recorder, source: ActivitySource, clock
     return known.result;
   }
 
-  async function replayed(id: LaneId, limits: LaneLimits, lanes: readonly LaneId[]): Promise<Headroom> {
-    const own = await recorder.arrivals(id.workspaceId, id.upstream);
-    const others = own.map(() => 0);
-    const group = limits.bucket?.group;
-    for (const lane of group === undefined ? [] : lanes) {
-      if (lane.upstream !== id.upstream || lane.workspaceId === id.workspaceId) continue;
-      const theirs = source.limits(lane.workspaceId).find((each) => each.upstream === lane.upstream);
-      if (theirs?.bucket?.group !== group) continue;
-      for (const [i, n] of (await recorder.arrivals(lane.workspaceId, lane.upstream)).entries()) {
-        if (i < others.length) others[i] = (others[i] ?? 0) + n;
+  /**
+   * Arrivals of everybody in a bucket, added up once for all who share it: what the others sent is the total less one's
+   * own up to the same instant. Adding the others up for each would cost the square of their number.
+   */
+  function groupTotal(upstream: string, group: string, lanes: readonly LaneId[]): GroupTotal {
+    const now = clock.monotonic();
+    for (const [key, { at }] of groups) if (now - at > headroomAgeMs) groups.delete(key);
+    const name = `${upstream} ${group}`;
+    let known = groups.get(name);
+    if (known === undefined) {
+      const until = clock.now();
+      const own = lanes.filter(
+        (lane) => lane.upstream === upstream && limitsOf(lane)?.bucket?.group === group,
+      );
+      groups.set(name, (known = { at: now, until, seconds: added(own, until) }));
+    }
+    return known;
+  }
+
+  const limitsOf = ({ workspaceId, upstream }: LaneId): LaneLimits | undefined =>
+    source.limits(workspaceId).find((each) => each.upstream === upstream);
+
+  async function added(lanes: readonly LaneId[], until: number): Promise<readonly number[]> {
+    const total: number[] = [];
+    for (const [i, { workspaceId, upstream }] of lanes.entries()) {
+      if (i % 16 === 15) await breathe();
+      const seconds = await recorder.arrivals(workspaceId, upstream, until);
+      for (let second = 0; second < seconds.length; second++) {
+        total[second] = (total[second] ?? 0) + (seconds[second] ?? 0);
       }
     }
+    return total;
+  }
+
+  async function replayed(id: LaneId, limits: LaneLimits, lanes: readonly LaneId[]): Promise<Headroom> {
+    const group = limits.bucket?.group;
+    const total = group === undefined ? null : groupTotal(id.upstream, group, lanes);
+    const everybody = total === null ? [] : await total.seconds;
+    const own = await recorder.arrivals(id.workspaceId, id.upstream, total?.until);
+    // Own calls that came since the total was taken are in its running second only.
+    const others = own.map((n, second) => Math.max(0, (everybody[second] ?? 0) - n));
     return headroom(own, others, limits, limits.maxWaitMs);
   }
 
@@ -167,10 +206,10 @@ export function createActivity(recorder: Recorder, source: ActivitySource, clock
       const shown = new Map<string, LaneActivity[]>();
       const folded = new Map<string, Cell>();
       for (const [i, id] of lanes.entries()) {
-        // Replays take a millisecond each: calls in flight come first.
-        if (i % 4 === 3) await new Promise<void>((resume) => void clock.after(0, resume));
+        // Replays take a millisecond each.
+        if (i % 4 === 3) await breathe();
         const label = source.labelOf(id.workspaceId);
-        const limits = source.limits(id.workspaceId).find((each) => each.upstream === id.upstream);
+        const limits = limitsOf(id);
         if (limits !== undefined && label.startsWith('w_')) {
           const own = shown.get(label) ?? [];
           own.push(await laneOf(id, limits, minutes, lanes));

@@ -194,6 +194,46 @@ describe('/activity', () => {
     expect(JSON.stringify([own, all])).not.toMatch(/acme|folded/);
   });
 
+  test('adds a shared bucket up once, however many workspaces share it', async () => {
+    const clock = settableClock();
+    const recorder = recorderAt(clock);
+    let asked = 0;
+    const counting: Recorder = {
+      ...recorder,
+      lanes: 0,
+      arrivals: (...given) => {
+        asked += 1;
+        return recorder.arrivals(...given);
+      },
+    };
+    const labels = createLabels('key', clock, { limit: 100 });
+    for (let second = 0; second < 60; second++) {
+      for (let n = 0; n < 80; n++) recorder.arrived(`ws-${n}`, 'lm', 0);
+      clock.advance(1_000);
+    }
+    const activity = createActivity(
+      counting,
+      source((id) => labels.of(id)),
+      clock,
+    );
+    const { workspaces } = await activity.ofAll(minute);
+    expect(workspaces).toHaveLength(80);
+    expect(asked).toBe(2 * 80);
+    // Each sends 60 a minute; all of them 4,800 through a bucket of 500: calls wait, which the own 60 alone would not.
+    const shared = (await activity.ofWorkspace('ws-7', minute)).upstreams[0]?.headroom;
+    const aloneRecorder = recorderAt(clock);
+    for (let n = 0; n < 60; n++) aloneRecorder.arrived('ws-7', 'lm', 0);
+    const alone = (
+      await createActivity(
+        aloneRecorder,
+        source(() => 'other'),
+        clock,
+      ).ofWorkspace('ws-7', minute)
+    ).upstreams[0]?.headroom;
+    expect(shared?.busiestMinute).toBe(60);
+    expect([shared?.growth, (alone?.growth ?? 0) > 1]).toEqual([0, true]);
+  });
+
   test('tells ceilings, waits, absorbed throttles, refusals and headroom', async () => {
     const clock = settableClock();
     const recorder = recorderAt(clock);
