@@ -11,7 +11,7 @@ import type { ConfigDocument, Env } from './document.ts';
 import { readDocument } from './document.ts';
 import { explain, valueAt } from './explain.ts';
 import { ConfigError, pathText } from './problem.ts';
-import type { Finding, Path } from './problem.ts';
+import type { Finding, Path, Problem } from './problem.ts';
 import { fileSchema } from './schema.ts';
 import type { FileInput } from './schema.ts';
 import type { Settings } from './settings.ts';
@@ -124,21 +124,29 @@ function configError(path: string, document: ConfigDocument, findings: readonly 
 
 /** Makes the paths of certificate files absolute and sees that they can be read. */
 function checkFiles(settings: Settings, path: string): Settings {
-  const problems = [];
-  const upstreams = new Map(settings.upstreams);
-  for (const [name, upstream] of settings.upstreams) {
-    if (upstream.caFile === null) continue;
-    const caFile = resolve(dirname(path), upstream.caFile);
-    upstreams.set(name, Object.freeze({ ...upstream, caFile }));
+  const problems: Problem[] = [];
+  const readable = (caFile: string, at: Path): string => {
+    const file = resolve(dirname(path), caFile);
     try {
-      accessSync(caFile, constants.R_OK);
+      accessSync(file, constants.R_OK);
     } catch {
       const fix =
         'give a PEM file that exists and may be read; relative paths start at the configuration file';
-      const at: Path = ['upstreams', name, 'caFile'];
       problems.push({ path: pathText(at), line: null, reason: 'cannot be read', fix });
     }
+    return file;
+  };
+  const upstreams = new Map(settings.upstreams);
+  for (const [name, upstream] of settings.upstreams) {
+    if (upstream.caFile === null) continue;
+    const caFile = readable(upstream.caFile, ['upstreams', name, 'caFile']);
+    upstreams.set(name, Object.freeze({ ...upstream, caFile }));
+  }
+  let { redis } = settings;
+  if (typeof redis?.tls?.caFile === 'string') {
+    const caFile = readable(redis.tls.caFile, ['redis', 'tls', 'caFile']);
+    redis = Object.freeze({ ...redis, tls: Object.freeze({ caFile }) });
   }
   if (problems.length > 0) throw new ConfigError(path, problems);
-  return Object.freeze({ ...settings, upstreams });
+  return Object.freeze({ ...settings, upstreams, redis });
 }
