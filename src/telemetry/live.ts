@@ -8,8 +8,8 @@ import type { LivePressure } from './events.ts';
 
 /** Pressure of one upstream, changed by calls. */
 export interface LiveUpstream {
-  /** Waiting calls and the monotonic time at which each was received. */
-  readonly waiting: Map<object, number>;
+  /** Waiting calls by id (an outgrown table of a `Map` would keep the calls themselves alive), and when each was received. */
+  readonly waiting: Map<string, number>;
   inFlight: number;
 }
 

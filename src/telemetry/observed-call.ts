@@ -85,7 +85,7 @@ export class ObservedCall implements CallTelemetry {
     this.#safely(() => {
       if (this.#over || this.#queuedAt !== null) return;
       this.#queuedAt = this.#to.clock.monotonic();
-      this.#live?.waiting.set(this, this.#call.receivedAt);
+      this.#live?.waiting.set(this.#call.id, this.#call.receivedAt);
       this.#lane({ waiting: 1 });
       this.#spans?.waiting(lane);
     });
@@ -221,7 +221,7 @@ export class ObservedCall implements CallTelemetry {
     if (this.#queuedAt === null) return;
     this.#waitedMs += this.#to.clock.monotonic() - this.#queuedAt;
     this.#queuedAt = null;
-    this.#live?.waiting.delete(this);
+    this.#live?.waiting.delete(this.#call.id);
     this.#lane({ waiting: -1 });
     this.#spans?.left();
   }
