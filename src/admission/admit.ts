@@ -11,6 +11,7 @@ import type { Clock } from '../clock.ts';
 import { Refusal } from '../errors.ts';
 import type { CeilingRef, Ceilings, CeilingState, TakeReply } from '../limiter/ceilings.ts';
 import type { BucketKey, Grant, Lesson, Limiter, LimiterListener, Settlement } from '../limiter/limiter.ts';
+import { ShortLived } from '../short-lived.ts';
 import { edgeOf } from './shed.policy.ts';
 import type { Entry, Lease, Ticket } from './ticket.ts';
 
@@ -40,6 +41,8 @@ interface Holder {
   waitedMs: number;
   cancelDeadline: (() => void) | null;
   left: boolean;
+  /** Its call succeeded: the limiter has forgotten the ticket, there is nothing to take out. */
+  done: boolean;
   readonly onClientGone: () => void;
 }
 
@@ -63,7 +66,7 @@ export function createDesk(dependencies: {
   readonly onFailure: (failure: unknown) => void;
 }): Desk {
   const { clock, ceilings } = dependencies;
-  const holders = new Map<string, Holder>();
+  const holders = new ShortLived<string, Holder>();
   const gates = new Map<string, Gate>();
   const queued = new Map<string, number>();
 
@@ -124,7 +127,7 @@ export function createDesk(dependencies: {
     holder.cancelDeadline?.();
     clientGone.removeEventListener('abort', holder.onClientGone);
     holder.onTurn?.();
-    takeOut(holder);
+    if (!holder.done) takeOut(holder);
   };
 
   const takeOut = ({ entry: { admission } }: Holder): void =>
@@ -188,7 +191,7 @@ export function createDesk(dependencies: {
       return true;
     }
     tellEdge(gate, grant, reply.state);
-    stopWaiting(holder)?.resolve(leaseOf(holder.entry.ceiling, grant, reply));
+    stopWaiting(holder)?.resolve(leaseOf(holder, grant, reply));
     return true;
   };
 
@@ -265,11 +268,7 @@ export function createDesk(dependencies: {
     }
   };
 
-  const leaseOf = (
-    ceiling: CeilingRef,
-    grant: Grant,
-    taken: Extract<TakeReply, { kind: 'taken' }>,
-  ): Lease => {
+  const leaseOf = (holder: Holder, grant: Grant, taken: Extract<TakeReply, { kind: 'taken' }>): Lease => {
     let settled = false;
     return {
       grant,
@@ -282,7 +281,8 @@ export function createDesk(dependencies: {
       settle: (settlement: Settlement, lesson: Lesson | null) => {
         if (settled) return;
         settled = true;
-        if (settlement.kind === 'dropped') background(ceilings.giveBack(ceiling, taken.place));
+        holder.done = settlement.kind === 'succeeded';
+        if (settlement.kind === 'dropped') background(ceilings.giveBack(holder.entry.ceiling, taken.place));
         background(dependencies.limiter().settle(grant, settlement, lesson));
       },
     };
@@ -329,6 +329,7 @@ export function createDesk(dependencies: {
         waitedMs: 0,
         cancelDeadline: null,
         left: false,
+        done: false,
         onClientGone: () => refuse(holder, reasonToStop(holder) ?? new Refusal('request_invalid')),
       };
       holders.set(entry.admission.ticket, holder);
@@ -341,7 +342,11 @@ export function createDesk(dependencies: {
           maxWaitMs: entry.maxWaitMs,
           order: null,
         });
-        if (reply.kind === 'refused') throw refusalOf(reply.reason, reply.retryInMs);
+        if (reply.kind === 'refused') {
+          // The later of what bucket and ceiling expect is the truth.
+          const ceilingMs = reply.reason === 'wait_too_long' ? await ceilingWaitMs(entry.ceiling) : 0;
+          throw refusalOf(reply.reason, Math.max(reply.retryInMs, ceilingMs));
+        }
         if (reply.kind === 'granted') onGrant(reply.grant);
         else await refuseIfCeilingCannot(holder);
       } catch (failure) {
@@ -384,10 +389,15 @@ export function createDesk(dependencies: {
 
   /** A newcomer that must wait is told at once when the ceiling has no place for it in time. */
   async function refuseIfCeilingCannot(holder: Holder): Promise<void> {
-    const { ceiling, maxWaitMs } = holder.entry;
-    if (ceiling.perMinute === null) return;
+    const waitMs = await ceilingWaitMs(holder.entry.ceiling);
+    if (waitMs > holder.entry.maxWaitMs) throw tooLong(waitMs, false);
+  }
+
+  /** Milliseconds until the ceiling has a place for one more behind those that wait here. */
+  async function ceilingWaitMs(ceiling: CeilingRef): Promise<number> {
+    if (ceiling.perMinute === null) return 0;
     const [waitMs = 0] = await ceilings.forecast(ceiling, [(queued.get(ceiling.key) ?? 0) + 1]);
-    if (waitMs > maxWaitMs) throw tooLong(waitMs, false);
+    return waitMs;
   }
 }
 
