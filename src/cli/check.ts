@@ -1,4 +1,5 @@
 /** `sluice check`: says whether a configuration can be used and what it means, without showing a secret. */
+import { cautions } from '../config/cautions.ts';
 import { ConfigError, loadSettings } from '../config/load.ts';
 import type { OriginPattern, Settings, UpstreamSettings, WorkspaceSettings } from '../config/settings.ts';
 import type { CliIo } from './io.ts';
@@ -7,7 +8,8 @@ import type { CliIo } from './io.ts';
 export async function runCheck({ config }: { readonly config: string }, io: CliIo): Promise<number> {
   try {
     const settings = loadSettings({ path: config, env: io.env });
-    io.out([`${config}: usable`, ...summary(settings), ...warnings(settings, io.clock.now())].join('\n'));
+    const warnings = cautions(settings, io.clock.now()).map((text) => `warning: ${text}`);
+    io.out([`${config}: usable`, ...summary(settings), ...warnings].join('\n'));
     return 0;
   } catch (error) {
     if (!(error instanceof ConfigError)) throw error;
@@ -65,30 +67,4 @@ function workspaceLine({
     ...(weight === 1 ? [] : [`weight: ${weight}`]),
   ];
   return `  ${id}: ${parts.join(', ')}`;
-}
-
-/** Things that work but are probably not meant. */
-function warnings({ privacy, upstreams, workspaces }: Settings, now: number): string[] {
-  const found: string[] = [];
-  if (privacy.labelKeyGenerated === true) {
-    found.push('privacy.labelKey is not set: workspace labels change with every start');
-  }
-  for (const { id, keys } of workspaces.values()) {
-    const expired = keys.filter(({ expiresAt }) => expiresAt !== null && expiresAt <= now).length;
-    if (expired > 0) found.push(`workspace ${id}: ${expired} of ${keys.length} keys expired`);
-  }
-  const injected = [
-    ...[...upstreams.values()].map(({ name, credential }) => [`upstream ${name}`, credential] as const),
-    ...[...workspaces.values()].flatMap(({ id, credentials }) =>
-      [...credentials].map(
-        ([name, credential]) => [`workspace ${id}, upstream ${name}`, credential] as const,
-      ),
-    ),
-  ];
-  for (const [place, credential] of injected) {
-    if (credential?.field === 'authorization' && !credential.value.includes(' ')) {
-      found.push(`${place}: the authorization value names no scheme; most upstreams want "Bearer …"`);
-    }
-  }
-  return found.map((text) => `warning: ${text}`);
 }

@@ -3,10 +3,12 @@
  * SIGHUP reloads, SIGTERM and SIGINT drain, a second one of them ends at once.
  */
 import { systemClock, systemRandom } from '../clock.ts';
+import { uncallable } from '../config/cautions.ts';
 import { ConfigError, readSettings } from '../config/load.ts';
 import { watchSettings } from '../config/reload.ts';
 import type { Settings } from '../config/settings.ts';
 import { startService, type Service } from '../service.ts';
+import type { Log } from '../telemetry/events.ts';
 import type { CliIo } from './io.ts';
 
 /** Resolves with the exit code when the process may end. */
@@ -41,11 +43,13 @@ export async function runServe({ config }: { readonly config: string }, io: CliI
     onSettings: (settings) => {
       service.reconfigure(settings);
       log.info('configuration reloaded');
+      warnOfUncallable(settings, io, log);
     },
     onError: (error) => io.err(`The configuration in use stays: ${error.message}`),
   });
   process.on('SIGHUP', () => watch.reloadNow());
   log.info('serving', { port: service.dataAddress.port, adminPort: service.adminAddress.port });
+  warnOfUncallable(first.settings, io, log);
   await endSignal();
   log.info('draining');
   const atOnce = new AbortController();
@@ -54,6 +58,18 @@ export async function runServe({ config }: { readonly config: string }, io: CliI
   const cut = await service.drain(atOnce.signal);
   if (cut > 0) log.warn('connections were cut at the end of the drain', { cut });
   process.exit(0);
+}
+
+/** A workspace without a valid key is allowed (its last key was revoked), but may be an accident. Ids are not for logs. */
+function warnOfUncallable(settings: Settings, io: CliIo, log: Log): void {
+  const without = uncallable(settings, io.clock.now());
+  const of = settings.workspaces.size;
+  if (without > 0 || of === 0) {
+    log.warn('nobody can call with workspaces that have no valid key; `sluice check` names them', {
+      without,
+      of,
+    });
+  }
 }
 
 /** Resolves at the next SIGTERM or SIGINT. */

@@ -133,8 +133,9 @@ const perUpstream = (text: string) =>
 const workspace = section({
   keys: z
     .array(z.union([hash, section({ hash, expires: expires.optional() })]))
-    .min(1)
-    .describe('Valid API keys, as hashes. Several may be valid at once, for rotation.'),
+    .describe(
+      'Valid API keys, as hashes. Several may be valid at once, for rotation; [] takes the last one away.',
+    ),
   upstreams: z
     .array(z.string())
     .min(1)
@@ -276,8 +277,8 @@ export const fileSchema = section({
     .describe('APIs behind Sluice, by name.'),
   workspaces: z
     .record(z.string(), workspace)
-    .meta({ minProperties: 1, propertyNames: { minLength: 1, maxLength: 128 } })
-    .describe('Callers, by id.'),
+    .meta({ propertyNames: { minLength: 1, maxLength: 128 } })
+    .describe('Callers, by id. {} lets nobody call.'),
 });
 
 /** The file after defaults of single keys; absent keys that depend on others are still absent. */

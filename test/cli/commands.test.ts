@@ -103,7 +103,17 @@ describe('sluice check', () => {
     io.clock.now = () => Date.UTC(2028, 0, 1);
     expect(await runCheck({ config: fileOf('good/every-place.yaml') }, io)).toBe(0);
     expect(written.out).toContain('warning: privacy.labelKey is not set');
-    expect(written.out).toContain('warning: workspace acme & söhne: 1 of 2 keys expired');
+    expect(written.out).toContain('warning: workspace acme & söhne: 1 of 2 keys expired\n');
+  });
+
+  test.each([
+    ['good/revoked.yaml', 'workspace acme has no key: nobody can call with this workspace'],
+    ['good/revoked.yaml', 'workspace globex: 1 of 1 keys expired: nobody can call with this workspace'],
+    ['good/nobody-can-call.yaml', 'workspaces is empty: nobody can call'],
+  ])('warns when nobody can call: %s, %s', async (file, warning) => {
+    const { io, written } = fakeIo();
+    expect(await runCheck({ config: fileOf(file) }, io)).toBe(0);
+    expect(written.out.split('\n')).toContain(`warning: ${warning}`);
   });
 });
 

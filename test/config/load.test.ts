@@ -205,7 +205,7 @@ describe('messages', () => {
   });
 
   test('report an empty section once', () => {
-    expect(problemsOf('upstreams:\nworkspaces: {}\n')).toHaveLength(2);
+    expect(problemsOf('upstreams: {}\nworkspaces:\n')).toHaveLength(2);
   });
 
   test('point at broken YAML', () => {

@@ -1,10 +1,25 @@
 import { afterEach, describe, expect, test } from '@jest/globals';
 import { createKey } from '../../src/cli/keys.ts';
+import { createCommerceSimulator } from '../../src/simulators/commerce.ts';
 import { fastClock } from '../support/fast-clock.ts';
+import { gatewayYaml } from '../support/gateway.ts';
+import { serve } from './process.ts';
 import { highCeilings, startWorld, tally, type World } from './world.ts';
 
-let world: World;
-afterEach(() => world.close());
+let world: World | null = null;
+afterEach(async () => {
+  await world?.close();
+  world = null;
+});
+
+/** Resolves when so many calls wait, as the process itself counts. */
+async function waitingInTheLine(adminUrl: string, count: number): Promise<void> {
+  for (;;) {
+    const page = await (await fetch(`${adminUrl}/metrics`)).text();
+    if (page.includes(`sluice_queue_depth{upstream="shop"} ${count}\n`)) return;
+    await new Promise((resolve) => setTimeout(resolve, 10));
+  }
+}
 
 const hashIn = (yaml: string): string => /sha256:[0-9a-f]{64}/.exec(yaml)?.[0] ?? '';
 describe('a key that was removed', () => {
@@ -26,6 +41,48 @@ describe('a key that was removed', () => {
     expect((await first).status).toBe(200);
     expect((await orders(4)).status).toBe(401);
     expect(shop.log.map(({ nonce }) => nonce)).toEqual(['0', '1']);
+  });
+});
+
+describe('the only key of a workspace', () => {
+  test.each([
+    ['an empty list of keys', (yaml: string) => yaml.replace(/keys: \[.*\]/, 'keys: []')],
+    ['no workspace at all', (yaml: string) => yaml.replace(/^workspaces:[^]*$/m, 'workspaces: {}')],
+  ])('is revoked by a file with %s: within ten seconds nobody calls with it', async (_, without) => {
+    const shop = createCommerceSimulator({ latency: { minMs: 0, maxMs: 0 } });
+    const { url } = await shop.listen();
+    const { key, hash } = createKey();
+    const upstreams = `  shop:\n    kind: commerce\n    origins: ["${url}"]\n    allowPrivateAddresses: true\n    credential: shpat_sim\n`;
+    const yaml = gatewayYaml({ upstreams }, { acme: hash });
+    const served = await serve(yaml);
+    try {
+      const call = (nonce: string, signal: AbortSignal | null = null): Promise<Response> =>
+        fetch(`${served.url}/via/shop/admin/api/2026-10/shop.json`, {
+          headers: { authorization: `Bearer ${key}`, 'x-nonce': nonce },
+          signal,
+        });
+      expect((await call('warm')).status).toBe(200);
+      shop.fault({ kind: 'hang' });
+      const leaving = new AbortController();
+      const inFlight = call('in flight', leaving.signal).catch(() => null);
+      while (shop.log.length < 2) await new Promise((resolve) => setTimeout(resolve, 5));
+      const waiting = [call('waiting'), call('waiting')];
+      await waitingInTheLine(served.adminUrl, 2);
+      const warned = served.saying('nobody can call');
+      const removedAt = performance.now();
+      served.write(without(yaml));
+      expect(tally(await Promise.all(waiting))).toEqual({ 401: 2 });
+      expect((await call('late')).status).toBe(401);
+      expect(performance.now() - removedAt).toBeLessThan(10_000);
+      expect(JSON.parse(await warned)).toMatchObject({ level: 'warn' });
+      expect(served.lines.join('\n')).not.toContain('acme');
+      leaving.abort();
+      await inFlight;
+      expect(shop.log.map(({ nonce }) => nonce)).toEqual(['warm', 'in flight']);
+    } finally {
+      await served.close();
+      await shop.close();
+    }
   });
 });
 

@@ -1,0 +1,47 @@
+/**
+ * What a usable configuration probably does not mean. Owns the words for the operator's own terminal, with names of the
+ * file; refuses nothing. Logs may not hold workspace ids: they get a count ({@link uncallable}) and no words of here.
+ */
+import type { Settings, WorkspaceSettings } from './settings.ts';
+
+/** Things that work but are probably not meant, one clause each. `now`: milliseconds since the epoch. */
+export function cautions(settings: Settings, now: number): string[] {
+  const found: string[] = [];
+  if (settings.privacy.labelKeyGenerated === true) {
+    found.push('privacy.labelKey is not set: workspace labels change with every start');
+  }
+  if (settings.workspaces.size === 0) found.push('workspaces is empty: nobody can call');
+  for (const workspace of settings.workspaces.values()) found.push(...ofKeys(workspace, now));
+  return [...found, ...schemeless(settings)];
+}
+
+/** How many workspaces no key can call with, at `now`. */
+export function uncallable({ workspaces }: Pick<Settings, 'workspaces'>, now: number): number {
+  return [...workspaces.values()].filter(({ keys }) => expiredOf(keys, now) === keys.length).length;
+}
+
+const expiredOf = (keys: WorkspaceSettings['keys'], now: number): number =>
+  keys.filter(({ expiresAt }) => expiresAt !== null && expiresAt <= now).length;
+
+function ofKeys({ id, keys }: WorkspaceSettings, now: number): string[] {
+  if (keys.length === 0) return [`workspace ${id} has no key: nobody can call with this workspace`];
+  const expired = expiredOf(keys, now);
+  if (expired === 0) return [];
+  const all = expired === keys.length ? ': nobody can call with this workspace' : '';
+  return [`workspace ${id}: ${expired} of ${keys.length} keys expired${all}`];
+}
+
+/** Credentials that look like a bare token where most upstreams want a scheme before it. */
+function schemeless({ upstreams, workspaces }: Settings): string[] {
+  const injected = [
+    ...[...upstreams.values()].map(({ name, credential }) => [`upstream ${name}`, credential] as const),
+    ...[...workspaces.values()].flatMap(({ id, credentials }) =>
+      [...credentials].map(
+        ([name, credential]) => [`workspace ${id}, upstream ${name}`, credential] as const,
+      ),
+    ),
+  ];
+  return injected
+    .filter(([, credential]) => credential?.field === 'authorization' && !credential.value.includes(' '))
+    .map(([place]) => `${place}: the authorization value names no scheme; most upstreams want "Bearer …"`);
+}
