@@ -95,7 +95,10 @@ export class FakeClock implements Clock {
         this.#insert(event);
         continue;
       }
-      if (event.at > limitMs) return false;
+      if (event.at > limitMs) {
+        this.#insert(event);
+        return false;
+      }
       this.#time = event.at;
       const { run } = event;
       event.run = null;

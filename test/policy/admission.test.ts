@@ -1,0 +1,205 @@
+/** The desk with the embedded stores on virtual time: single promises, one by one. The simulation mixes them all. */
+import { describe, expect, test } from '@jest/globals';
+import { createDesk, type Desk } from '../../src/admission/admit.ts';
+import type { Entry, Lease } from '../../src/admission/ticket.ts';
+import { Refusal } from '../../src/errors.ts';
+import type { Ceilings } from '../../src/limiter/ceilings.ts';
+import type { Limiter } from '../../src/limiter/limiter.ts';
+import { createMemoryCeilings } from '../../src/limiter/memory-ceilings.ts';
+import { createMemoryLimiter } from '../../src/limiter/memory-limiter.ts';
+import { FakeClock } from '../support/fake-clock.ts';
+import { admission, type Wish } from './scheduling.ts';
+
+interface World {
+  readonly clock: FakeClock;
+  readonly desk: Desk;
+  readonly limiter: Limiter;
+  readonly ceilings: Ceilings;
+  /** What became of each call, in the order in which it was decided. */
+  readonly story: string[];
+  readonly leases: Map<string, Lease>;
+  readonly gone: Map<string, AbortController>;
+  enter(id: string, wish?: Wish & { readonly perMinute?: number; readonly valid?: () => boolean }): void;
+  /** Lets this many milliseconds pass. */
+  pass(ms: number): Promise<void>;
+}
+
+function world(): World {
+  const clock = new FakeClock();
+  const ceilings = createMemoryCeilings(clock);
+  const story: string[] = [];
+  const leases = new Map<string, Lease>();
+  const gone = new Map<string, AbortController>();
+  const desk: Desk = createDesk({
+    clock,
+    limiter: () => limiter,
+    ceilings,
+    onFailure: (failure) => story.push(`bug ${String(failure)}`),
+  });
+  const limiter = createMemoryLimiter(clock, desk.listener);
+  const follow = async (id: string, entry: Entry): Promise<void> => {
+    try {
+      const ticket = await desk.enter(entry);
+      leases.set(id, await ticket.granted());
+      story.push(id);
+    } catch (failure) {
+      const ms = failure instanceof Refusal ? (failure.details.retryInMs ?? 0) : -1;
+      story.push(`${id} ${failure instanceof Refusal ? failure.code : String(failure)} ${ms}`);
+    }
+  };
+  return {
+    clock,
+    desk,
+    limiter,
+    ceilings,
+    story,
+    leases,
+    gone,
+    enter(id, wish = {}) {
+      const leaves = new AbortController();
+      gone.set(id, leaves);
+      const { maxWaitMs = 100_000, perMinute } = wish;
+      void follow(id, {
+        admission: admission(id, wish),
+        ceiling: { key: 'w', perMinute: perMinute ?? null, perDay: null },
+        upstream: 'u',
+        maxWaitMs,
+        clientGone: leaves.signal,
+        stillValid: wish.valid ?? (() => true),
+      });
+    },
+    async pass(ms) {
+      const until = clock.monotonic() + ms;
+      clock.outside(until, () => {});
+      await clock.run(until);
+    },
+  };
+}
+
+const plenty = { limit: 1_000, windowMs: 1_000 };
+
+describe('the desk', () => {
+  test('lets calls leave in their order, also over the edge of the ceiling', async () => {
+    const { enter, pass, story } = world();
+    for (let at = 0; at < 8; at += 1) enter(`c${at}`, { ...plenty, perMinute: 3, maxWaitMs: 200_000 });
+    await pass(1);
+    expect(story).toEqual(['c0', 'c1', 'c2']);
+    await pass(60_149);
+    expect(story).toEqual(['c0', 'c1', 'c2', 'c3', 'c4', 'c5']);
+    await pass(60_160);
+    expect(story).toEqual(['c0', 'c1', 'c2', 'c3', 'c4', 'c5', 'c6', 'c7']);
+  });
+
+  test('leaves the edge again: many freed places are used at once', async () => {
+    const { enter, pass, story } = world();
+    for (let at = 0; at < 60; at += 1) enter(`c${at}`, { ...plenty, perMinute: 30 });
+    await pass(1);
+    expect(story).toHaveLength(30);
+    await pass(60_200);
+    expect(story).toHaveLength(60);
+  });
+
+  test('refuses at once what the ceiling has no place for in time, and says when it has', async () => {
+    const { enter, pass, story } = world();
+    enter('a', { ...plenty, perMinute: 1 });
+    await pass(10);
+    enter('b', { ...plenty, perMinute: 1 });
+    await pass(1);
+    enter('c', { ...plenty, perMinute: 1, maxWaitMs: 5_000 });
+    await pass(1);
+    expect(story).toEqual(['a', expect.stringMatching(/^c wait_too_long 1202\d\d/)]);
+  });
+
+  test('tells everybody who cannot make it when a bucket closes for long', async () => {
+    const { enter, pass, story, leases } = world();
+    enter('a', { ...plenty, maxInFlight: 1 });
+    enter('b', { ...plenty, maxInFlight: 1, maxWaitMs: 5_000 });
+    enter('c', { ...plenty, maxInFlight: 1 });
+    await pass(1);
+    leases.get('a')?.settle({ kind: 'throttled', closeMs: 9_000, requeue: false, sleepMs: 0 }, null);
+    await pass(1);
+    expect(story).toEqual(['a', 'b wait_too_long 9000']);
+    await pass(9_001);
+    expect(story).toEqual(['a', 'b wait_too_long 9000', 'c']);
+  });
+
+  test('gives everything back when a client leaves, at whatever moment', async () => {
+    const { enter, pass, story, gone, limiter, ceilings, leases, clock } = world();
+    enter('a', { limit: 2, windowMs: 1_000_000, perMinute: 5 });
+    enter('b', { limit: 2, windowMs: 1_000_000, perMinute: 5 });
+    enter('x', { limit: 2, windowMs: 1_000_000, perMinute: 5, maxWaitMs: 2_000_000 });
+    gone.get('a')?.abort();
+    await pass(1);
+    gone.get('x')?.abort();
+    await pass(1);
+    leases.get('b')?.settle({ kind: 'dropped' }, null);
+    await pass(5_000);
+    expect(story).toHaveLength(3);
+    expect(limiter.snapshot()).toMatchObject([{ waiting: 0, inFlight: 0 }]);
+    expect(limiter.snapshot()[0]?.meters[0]?.level).toBeLessThan(0.001);
+    expect(await ceilings.state({ key: 'w', perMinute: 5, perDay: null })).toMatchObject({ remaining: 5 });
+    expect(clock.timers).toBe(0);
+  });
+
+  test('refuses waiting calls whose key was taken away', async () => {
+    const { enter, pass, story, desk } = world();
+    let valid = true;
+    enter('a', { limit: 1, windowMs: 60_000 });
+    enter('b', { limit: 1, windowMs: 60_000, valid: () => valid });
+    await pass(1);
+    valid = false;
+    desk.recheckKeys();
+    await pass(1);
+    expect(story).toEqual(['a', 'b unauthenticated 0']);
+  });
+
+  test('a second settlement changes nothing', async () => {
+    const { enter, pass, leases, limiter, ceilings } = world();
+    enter('a', { ...plenty, perMinute: 5 });
+    await pass(1);
+    leases.get('a')?.settle({ kind: 'succeeded', spent: null }, null);
+    leases.get('a')?.settle({ kind: 'dropped' }, null);
+    leases.get('a')?.settle({ kind: 'throttled', closeMs: 5_000, requeue: true, sleepMs: 0 }, null);
+    await pass(1);
+    expect(limiter.snapshot()).toMatchObject([{ closedMs: 0, waiting: 0, inFlight: 0 }]);
+    expect(await ceilings.state({ key: 'w', perMinute: 5, perDay: null })).toMatchObject({ remaining: 4 });
+  });
+
+  test('lets those stay that leave before the draining ends', async () => {
+    const { enter, pass, story, desk } = world();
+    for (const id of ['a', 'b', 'c', 'd']) enter(id, { limit: 1, windowMs: 10_000 });
+    await pass(1);
+    desk.drain(15_000);
+    await pass(30_000);
+    expect(story.toSorted()).toEqual(['a', 'b', 'c draining 1000', 'd draining 1000']);
+  });
+});
+
+describe('the embedded limiter', () => {
+  test('hands grants out in their order, also when a grant is given back while others are being told', async () => {
+    const clock = new FakeClock();
+    const told: string[] = [];
+    const limiter: Limiter = createMemoryLimiter(clock, {
+      onGrant(grant) {
+        told.push(grant.ticket);
+        if (grant.ticket === 't1') void limiter.settle(grant, { kind: 'dropped' }, null);
+      },
+      onClosed() {},
+    });
+    const setting = { limit: 3, windowMs: 1_000, maxInFlight: 2 };
+    const first = [
+      await limiter.admit(admission('a', setting)),
+      await limiter.admit(admission('b', setting)),
+    ];
+    for (const id of ['t1', 't2', 't3']) await limiter.admit(admission(id, setting));
+    const [one, other] = first.flatMap((reply) => (reply.kind === 'granted' ? [reply.grant] : []));
+    if (one === undefined || other === undefined) throw new Error('nothing was granted');
+    const closed = { kind: 'throttled', closeMs: 2_000, requeue: false, sleepMs: 0 } as const;
+    await limiter.settle(one, closed, null);
+    await limiter.settle(other, closed, null);
+    clock.outside(5_000, () => {});
+    await clock.run(5_000);
+    expect(told).toEqual(['t1', 't2', 't3']);
+    await limiter.close();
+  });
+});

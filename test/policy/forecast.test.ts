@@ -1,0 +1,116 @@
+import { describe, expect, test } from '@jest/globals';
+import fc from 'fast-check';
+import { createBucket } from '../../src/limiter/bucket-state.policy.ts';
+import { admit, charged, forecast, settle } from '../../src/limiter/scheduler.policy.ts';
+import { admission, replica, runOn } from './scheduling.ts';
+
+const lane = fc.record({ calls: fc.integer({ min: 0, max: 12 }), weight: fc.constantFrom(0.5, 1, 2) });
+
+describe('the time told to a refused call', () => {
+  test('is when it would have left, give or take one round of the lanes', () => {
+    fc.assert(
+      fc.property(
+        fc.constantFrom(1, 3, 10),
+        fc.array(lane, { minLength: 1, maxLength: 4 }),
+        fc.nat(3),
+        (limit, lanes, own) => {
+          const windowMs = 10_000;
+          const bucket = createBucket();
+          const setting = { limit, windowMs };
+          const leases: string[] = [];
+          const enter = (id: string, of: number, maxWaitMs: number) => {
+            const weight = lanes[of]?.weight ?? 1;
+            const reply = admit(
+              bucket,
+              admission(id, { ...setting, lane: `l${of}`, weight, maxWaitMs }),
+              replica,
+              1_000,
+            );
+            leases.push(...reply.effects.grants.map(({ lease }) => lease));
+            return reply;
+          };
+          const rounds = Math.max(...lanes.map(({ calls }) => calls));
+          for (let at = 0; at < rounds; at += 1) {
+            lanes.forEach(({ calls }, of) => at < calls && enter(`t${of}.${at}`, of, Infinity));
+          }
+          const refused = enter('x', own, -1);
+          enter('x', own, Infinity);
+          const granted = runOn(bucket, 1_000, 1_000 + 70 * windowMs, leases).get('x');
+          const told = refused.kind === 'refused' ? refused.retryInMs : 0;
+          const actual = (granted ?? 1_000) - 1_000;
+          const weights = lanes.reduce((sum, { weight }) => sum + weight, 1);
+          const ownWeight = lanes[own]?.weight ?? 1;
+          const roundMs = ((weights / ownWeight + lanes.length) * windowMs) / limit;
+          expect(told - actual).toBeGreaterThanOrEqual(-roundMs - 1_000);
+          // The forecast knows the sum of the other lanes only: it counts the share of a heavy lane that has little
+          // waiting as if a light one with a long line could take it over.
+          const ownCalls = (lanes[own]?.calls ?? 0) + 1;
+          const others = lanes.filter((_, of) => of !== own);
+          const byLane = others.reduce(
+            (sum, o) => sum + Math.min(o.calls, (ownCalls * o.weight) / ownWeight),
+            0,
+          );
+          const inSum = Math.min(
+            others.reduce((sum, { calls }) => sum + calls, 0),
+            others.reduce((sum, { weight }) => sum + (ownCalls * weight) / ownWeight, 0),
+          );
+          const gloomMs = ((inSum - byLane) * windowMs) / limit;
+          expect(told - actual).toBeLessThanOrEqual(roundMs + 1_000 + gloomMs);
+        },
+      ),
+      { numRuns: 300 },
+    );
+  });
+
+  test('is exact for a lane alone', () => {
+    const bucket = createBucket();
+    const leases: string[] = [];
+    const told = new Map<string, number>();
+    for (let at = 0; at < 30; at += 1) {
+      const reply = admit(bucket, admission(`t${at}`), replica, 1_000);
+      leases.push(...reply.effects.grants.map(({ lease }) => lease));
+      if (reply.kind === 'queued') told.set(`t${at}`, reply.forecastMs);
+    }
+    const granted = runOn(bucket, 1_000, 60_000, leases);
+    expect(told.size).toBeGreaterThanOrEqual(20);
+    for (const [id, ms] of told) expect(Math.abs((granted.get(id) ?? 0) - 1_000 - ms)).toBeLessThanOrEqual(1);
+  });
+
+  test('is not before the bucket opens or the lane wakes', () => {
+    const bucket = createBucket();
+    const [grant] = admit(bucket, admission('a'), replica, 1_000).effects.grants;
+    const [other] = admit(bucket, admission('b'), replica, 1_000).effects.grants;
+    charged(bucket, other?.lease ?? '', 0, 4_000, 1_000);
+    admit(bucket, admission('c'), replica, 1_000);
+    expect(forecast(bucket, 'c', 1_000)).toEqual({ waitMs: 4_000, ahead: 0 });
+    const closed = { kind: 'throttled', closeMs: 9_000, requeue: true, sleepMs: 0 } as const;
+    settle(bucket, grant?.lease ?? '', closed, null, 1_000);
+    expect(forecast(bucket, 'c', 1_000)).toEqual({ waitMs: 9_000, ahead: 1 });
+  });
+
+  test('counts the rounds of a capped lane once their length is known', () => {
+    const bucket = createBucket();
+    const wish = { limit: 1_000, maxInFlight: 1 };
+    const [grant] = admit(bucket, admission('a', wish), replica, 1_000).effects.grants;
+    for (const id of ['b', 'c', 'd']) admit(bucket, admission(id, wish), replica, 1_000);
+    expect(forecast(bucket, 'd', 1_000)?.waitMs).toBe(0);
+    settle(bucket, grant?.lease ?? '', { kind: 'succeeded', spent: null }, null, 1_200);
+    expect(forecast(bucket, 'd', 1_200)).toEqual({ waitMs: 300, ahead: 1 });
+  });
+
+  test('names the day when a daily meter is the longest', () => {
+    const bucket = createBucket();
+    const daily = (id: string, maxWaitMs: number) => ({
+      ...admission(id, { costs: { requests: 1, requests_day: 1 }, maxWaitMs }),
+      setting: {
+        meters: [{ meter: 'requests_day' as const, limit: 1, windowMs: 86_400_000 }],
+        learn: true,
+        probe: 0,
+      },
+    });
+    admit(bucket, daily('a', 0), replica, 1_000);
+    const reply = admit(bucket, daily('b', 60_000), replica, 1_000);
+    expect(reply).toMatchObject({ kind: 'refused', reason: 'day_quota_exhausted' });
+    expect(reply.kind === 'refused' && reply.retryInMs).toBeGreaterThan(86_000_000);
+  });
+});
