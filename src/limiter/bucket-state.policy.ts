@@ -64,6 +64,10 @@ export interface Lane {
   unconfirmed: number;
   /** Mean time a grant of this lane stays in flight, milliseconds; 0 = not known. */
   serviceMs: number;
+  /** When it was last granted something; -1 = never. */
+  grantedAt: number;
+  /** Of a capped lane: when its leases of unknown fate end, soonest first. They are counted in `inFlight`. */
+  readonly abandoned: number[];
   /** Class under which the lane is in a ready set; `null` = not ready. */
   readyAs: string | null;
 }

@@ -2,7 +2,8 @@
  * How long a call at a given place of a lane will wait, from what the bucket knows now. It is what a caller is told
  * when it is refused at once, so it must be neither hopeful nor gloomy: the time at which every meter has drained
  * enough for the calls that go first and this one, not before the bucket opens or the lane wakes, and for lanes with
- * a cap on calls in flight not before those ahead have been served.
+ * a cap on calls in flight not before those in flight and ahead have been served. A place that a call of unknown fate
+ * keeps taken is free again when its lease ends, and not before.
  *
  * Other lanes are counted by their share: while this lane sends `ahead + 1` calls, the others send at most
  * `(ahead + 1) * (their weight / this weight)`, and never more than they have waiting.
@@ -37,7 +38,7 @@ export function forecastAt(bucket: Bucket, lane: Lane | undefined, place: Place,
     waitMs = meterMs;
     day = name === 'requests_day' || name === 'tokens_day';
   }
-  const servedMs = serialWaitMs(lane, place);
+  const servedMs = serialWaitMs(lane, place, now);
   return servedMs > waitMs ? { waitMs: servedMs, day: false } : { waitMs, day };
 }
 
@@ -74,9 +75,20 @@ function drainFor(bucket: Bucket, name: MeterName, units: number, needed: number
   return needed > units ? Math.max(alone, over / rate) : alone;
 }
 
-/** A capped lane serves one round after the other; the round under way counts half. */
-function serialWaitMs(lane: Lane | undefined, place: Place): number {
-  if (lane === undefined || place.maxInFlight === null || lane.serviceMs === 0) return 0;
-  const rounds = Math.floor((place.ahead + lane.inFlight) / place.maxInFlight);
-  return Math.max(0, rounds - 0.5) * lane.serviceMs;
+/**
+ * A capped lane serves one round after the other. The round under way counts half; one that takes longer than usual is
+ * expected to last as long again as it is late.
+ */
+function serialWaitMs(lane: Lane | undefined, { maxInFlight, ahead }: Place, now: number): number {
+  if (lane === undefined || maxInFlight === null) return 0;
+  const { serviceMs, abandoned } = lane;
+  const standsUntil = abandoned[abandoned.length - maxInFlight];
+  if (standsUntil !== undefined) {
+    return Math.max(0, standsUntil - now) + Math.floor(ahead / maxInFlight) * serviceMs;
+  }
+  const served = lane.inFlight - abandoned.length;
+  const rounds = Math.floor((ahead + served) / (maxInFlight - abandoned.length));
+  if (rounds < 1) return 0;
+  const underWayMs = Math.max(serviceMs / 2, now - lane.grantedAt - serviceMs);
+  return underWayMs + (rounds - 1) * serviceMs;
 }

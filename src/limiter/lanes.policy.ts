@@ -26,6 +26,8 @@ export function laneFor(bucket: Bucket, admission: Admission): Lane {
       places: null,
       unconfirmed: 0,
       serviceMs: 0,
+      grantedAt: -1,
+      abandoned: [],
       readyAs: null,
     };
     bucket.lanes.set(admission.lane, lane);

@@ -143,6 +143,7 @@ function grant(bucket: Bucket, lane: Lane, ticket: Ticket, now: number): Granted
   bucket.virtual = Math.max(bucket.virtual, lane.start);
   lane.start += 1 / lane.weight;
   lane.inFlight += 1;
+  lane.grantedAt = now;
   if (lease.unconfirmed) lane.unconfirmed += 1;
   refreshReadiness(bucket, lane);
   return {
@@ -192,6 +193,7 @@ export function end(bucket: Bucket, lane: Lane, lease: Lease): void {
   bucket.leases.delete(lease.token);
   bucket.expiries.delete(lease.token);
   lane.inFlight -= 1;
+  if (lease.abandoned) lane.abandoned.splice(lane.abandoned.indexOf(lease.expiresAt), 1);
   if (bucket.leases.size === 0 && !bucket.opened) bucket.probingSince = -1;
   refreshReadiness(bucket, lane);
 }

@@ -230,6 +230,8 @@ export function settle(
         lease.abandoned = true;
         lease.expiresAt = now + lease.ticket.leaseMs;
         bucket.expiries.set(token, lease.expiresAt);
+        lane.abandoned.push(lease.expiresAt);
+        lane.abandoned.sort((a, b) => a - b);
       }
       forget(bucket, lease.ticket);
       break;

@@ -85,6 +85,8 @@ const normalLane = (lane: Lane): Normal => ({
   places: lane.places ?? false,
   unconfirmed: lane.unconfirmed,
   serviceMs: lane.serviceMs,
+  grantedAt: lane.grantedAt,
+  abandoned: [...lane.abandoned],
   readyAs: lane.readyAs ?? false,
 });
 
@@ -153,6 +155,8 @@ const recordFields: Record<string, readonly string[]> = {
     'places',
     'unconfirmed',
     'serviceMs',
+    'grantedAt',
+    'abandoned',
     'readyAs',
   ],
   t: ['id', 'lane', 'replica', 'order', 'callClass', 'costs', 'leaseMs', 'lease'],

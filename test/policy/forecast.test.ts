@@ -1,10 +1,20 @@
 import { describe, expect, test } from '@jest/globals';
 import fc from 'fast-check';
-import { createBucket } from '../../src/limiter/bucket-state.policy.ts';
+import { createBucket, type Bucket } from '../../src/limiter/bucket-state.policy.ts';
 import { admit, charged, forecast, settle } from '../../src/limiter/scheduler.policy.ts';
-import { admission, replica, runOn } from './scheduling.ts';
+import { admission, replica, runOn, type Wish } from './scheduling.ts';
 
 const lane = fc.record({ calls: fc.integer({ min: 0, max: 12 }), weight: fc.constantFrom(0.5, 1, 2) });
+
+/** `a` was served in `serviceMs`, then `b` was granted. */
+function servedOnce(wish: Wish, serviceMs: number): { bucket: Bucket; lease: string | undefined } {
+  const bucket = createBucket();
+  const [first] = admit(bucket, admission('a', wish), replica, 1_000).effects.grants;
+  admit(bucket, admission('b', wish), replica, 1_000);
+  const at = 1_000 + serviceMs;
+  const { grants } = settle(bucket, first?.lease ?? '', { kind: 'succeeded', spent: null }, null, at);
+  return { bucket, lease: grants[0]?.ticket };
+}
 
 describe('the time told to a refused call', () => {
   test('is when it would have left, give or take one round of the lanes', () => {
@@ -96,6 +106,49 @@ describe('the time told to a refused call', () => {
     expect(forecast(bucket, 'd', 1_000)?.waitMs).toBe(0);
     settle(bucket, grant?.lease ?? '', { kind: 'succeeded', spent: null }, null, 1_200);
     expect(forecast(bucket, 'd', 1_200)).toEqual({ waitMs: 300, ahead: 1 });
+  });
+
+  test('counts a first call that takes long as if it lasted as long again', () => {
+    const bucket = createBucket();
+    const wish = { limit: 1_000, maxInFlight: 1 };
+    admit(bucket, admission('a', wish), replica, 1_000);
+    admit(bucket, admission('b', wish), replica, 1_000);
+    expect(forecast(bucket, 'b', 9_000)).toEqual({ waitMs: 8_000, ahead: 0 });
+    const full = admit(bucket, admission('c', { ...wish, maxQueued: 1 }), replica, 9_000);
+    expect(full).toMatchObject({ kind: 'refused', reason: 'queue_full', retryInMs: 8_000 });
+  });
+
+  test('counts how late the call under way is already', () => {
+    const { bucket, lease } = servedOnce({ limit: 1_000, maxInFlight: 1 }, 200);
+    admit(bucket, admission('c', { limit: 1_000, maxInFlight: 1 }), replica, 1_200);
+    expect(lease).toBe('b');
+    expect(forecast(bucket, 'c', 1_250)?.waitMs).toBe(100);
+    expect(forecast(bucket, 'c', 6_200)?.waitMs).toBe(4_800);
+  });
+
+  test('waits for the lease of a call whose fate is unknown, and says so at once', () => {
+    const wish = { limit: 1_000, maxInFlight: 1 };
+    const bucket = createBucket();
+    const [grant] = admit(bucket, admission('a', wish), replica, 1_000).effects.grants;
+    settle(bucket, grant?.lease ?? '', { kind: 'unknown' }, null, 2_000);
+    const refused = admit(bucket, admission('b', { ...wish, maxWaitMs: 5_000 }), replica, 3_000);
+    expect(refused).toMatchObject({ kind: 'refused', reason: 'wait_too_long', retryInMs: 14_000 });
+    const waits = admit(bucket, admission('c', { ...wish, maxWaitMs: 14_000 }), replica, 3_000);
+    expect(waits).toMatchObject({ kind: 'queued', forecastMs: 14_000 });
+    expect(runOn(bucket, 3_000, 20_000, []).get('c')).toBe(17_000);
+    expect(bucket.lanes.get('l')?.abandoned).toEqual([]);
+  });
+
+  test('goes on with the places that are left beside a call of unknown fate', () => {
+    const wish = { limit: 1_000, maxInFlight: 2 };
+    const bucket = createBucket();
+    const [a] = admit(bucket, admission('a', wish), replica, 1_000).effects.grants;
+    const [b] = admit(bucket, admission('b', wish), replica, 1_000).effects.grants;
+    settle(bucket, a?.lease ?? '', { kind: 'unknown' }, null, 1_100);
+    admit(bucket, admission('c', wish), replica, 1_200);
+    expect(forecast(bucket, 'c', 1_200)?.waitMs).toBe(200);
+    settle(bucket, b?.lease ?? '', { kind: 'unknown' }, null, 1_200);
+    expect(forecast(bucket, 'c', 1_200)?.waitMs).toBe(14_900);
   });
 
   test('names the day when a daily meter is the longest', () => {

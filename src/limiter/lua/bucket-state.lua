@@ -9,7 +9,7 @@ local asRead, current = {}, {}
 local waitingChange = {}
 
 local laneFields = { 'key', 'weight', 'maxInFlight', 'start', 'inFlight', 'waiting', 'waitingCosts', 'asleepUntil',
-  'places', 'unconfirmed', 'serviceMs', 'readyAs' }
+  'places', 'unconfirmed', 'serviceMs', 'grantedAt', 'abandoned', 'readyAs' }
 local ticketFields = { 'id', 'lane', 'replica', 'order', 'callClass', 'costs', 'leaseMs', 'lease' }
 local leaseFields = { 'token', 'ticket', 'lane', 'replica', 'grantedAt', 'quiet', 'marks', 'expiresAt', 'answered',
   'unconfirmed', 'abandoned', 'told' }

@@ -26,10 +26,18 @@ local function drainFor(name, units, needed, now)
   return needed > units and math.max(alone, over / rate) or alone
 end
 
-local function serialWaitMs(lane, place)
-  if not lane or not place.maxInFlight or lane.serviceMs == 0 then return 0 end
-  local rounds = math.floor((place.ahead + lane.inFlight) / place.maxInFlight)
-  return math.max(0, rounds - 0.5) * lane.serviceMs
+local function serialWaitMs(lane, place, now)
+  local most = place.maxInFlight
+  if not lane or not most then return 0 end
+  local abandoned = #lane.abandoned
+  local standsUntil = lane.abandoned[abandoned - most + 1]
+  if standsUntil then
+    return math.max(0, standsUntil - now) + math.floor(place.ahead / most) * lane.serviceMs
+  end
+  local rounds = math.floor((place.ahead + lane.inFlight - abandoned) / (most - abandoned))
+  if rounds < 1 then return 0 end
+  local underWayMs = math.max(lane.serviceMs / 2, now - lane.grantedAt - lane.serviceMs)
+  return underWayMs + (rounds - 1) * lane.serviceMs
 end
 
 -- Milliseconds, and whether the longest wait comes from a daily meter.
@@ -46,7 +54,7 @@ local function forecastAt(lane, place, now)
       day = name == 'requests_day' or name == 'tokens_day'
     end
   end
-  local servedMs = serialWaitMs(lane, place)
+  local servedMs = serialWaitMs(lane, place, now)
   if servedMs > waitMs then return servedMs, false end
   return waitMs, day
 end

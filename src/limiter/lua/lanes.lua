@@ -54,8 +54,8 @@ local function laneFor(key, weight, maxInFlight)
   local lane = laneOf(key)
   if not lane then
     lane = { key = key, weight = weight, maxInFlight = maxInFlight, start = bucket.virtual, inFlight = 0, waiting = 0,
-      waitingCosts = {}, asleepUntil = 0, places = false, unconfirmed = 0, serviceMs = 0, readyAs = false,
-      readyMember = false, idleMember = false }
+      waitingCosts = {}, asleepUntil = 0, places = false, unconfirmed = 0, serviceMs = 0,
+      grantedAt = -1, abandoned = {}, readyAs = false, readyMember = false, idleMember = false }
     keep('l', key, lane)
   end
   if lane.weight ~= weight then

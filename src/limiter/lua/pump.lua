@@ -32,6 +32,13 @@ local function noteTold(lease)
   drop('u:' .. lease.replica .. ':' .. lease.token)
 end
 
+-- A place that a call of unknown fate kept taken is free again.
+local function forgetAbandoned(lane, expiresAt)
+  for i, at in ipairs(lane.abandoned) do
+    if at == expiresAt then return table.remove(lane.abandoned, i) end
+  end
+end
+
 -- Ends the lease's hold on its lane; meters are settled by the caller. (`end` is a word of Lua.)
 local function finish(lane, lease)
   answer(lease, lease.grantedAt)
@@ -40,6 +47,7 @@ local function finish(lane, lease)
   discard('e', lease.token)
   bucket.leases = bucket.leases - 1
   lane.inFlight = lane.inFlight - 1
+  if lease.abandoned then forgetAbandoned(lane, lease.expiresAt) end
   if bucket.leases == 0 and not bucket.opened then bucket.probingSince = -1 end
   refreshReadiness(lane)
 end
@@ -142,6 +150,7 @@ local function grant(lane, ticket, now)
   bucket.virtual = math.max(bucket.virtual, lane.start)
   lane.start = lane.start + 1 / lane.weight
   lane.inFlight = lane.inFlight + 1
+  lane.grantedAt = now
   if lease.unconfirmed then lane.unconfirmed = lane.unconfirmed + 1 end
   refreshReadiness(lane)
   granted[#granted + 1] = lease

@@ -61,6 +61,8 @@ function settlements.unknown(lane, lease)
     noteTold(lease)
     lease.abandoned = true
     expireAt(lease, now + ticketOf(lease.ticket).leaseMs)
+    table.insert(lane.abandoned, lease.expiresAt)
+    table.sort(lane.abandoned)
   else
     finish(lane, lease)
   end
