@@ -8,10 +8,11 @@ export type Command =
   | { readonly kind: 'serve'; readonly config: string }
   | { readonly kind: 'check'; readonly config: string }
   | { readonly kind: 'keys-create'; readonly workspace: string; readonly expires: string | null }
-  /** `serve`: keep running after the burst. Ports: `null` = the default ones. */
+  /** `serve`: no burst, keep running. `calls`: size of the burst. Ports: `null` = the default ones. */
   | {
       readonly kind: 'demo';
       readonly serve: boolean;
+      readonly calls: number;
       readonly port: number | null;
       readonly adminPort: number | null;
     }
@@ -31,9 +32,11 @@ problem with its line when it cannot be used.`,
   keys: `sluice keys create --workspace NAME [--expires ISO-DATE]
 
 Makes an API key, prints it once, with its hash and the lines for the configuration.`,
-  demo: `sluice demo [--serve] [--port N] [--admin-port N]
+  demo: `sluice demo [--calls N | --serve] [--port N] [--admin-port N]
 
-Runs the gateway, simulated upstreams and a burst of real SDK traffic on this machine.
+Runs the gateway, simulated upstreams and a burst of real SDK traffic on this machine:
+N calls (460), first straight to the upstreams, then through Sluice. The upstreams take about
+340 at once. Exit code 1 when a call through Sluice failed.
 --serve keeps the gateway running instead.`,
 } as const;
 
@@ -111,6 +114,7 @@ function parseKeys(args: readonly string[]): Command {
 function parseDemo(args: readonly string[]): Command {
   const options = {
     serve: { type: 'boolean' },
+    calls: { type: 'string', default: '460' },
     port: { type: 'string' },
     'admin-port': { type: 'string' },
     ...help,
@@ -123,7 +127,9 @@ function parseDemo(args: readonly string[]): Command {
   if (port === undefined || adminPort === undefined) {
     return usageError('A port is a whole number from 0 to 65535.', usages.demo);
   }
-  return { kind: 'demo', serve: values.serve ?? false, port, adminPort };
+  const calls = /^\d{1,5}$/.test(values.calls) ? Number(values.calls) : 0;
+  if (calls === 0) return usageError('--calls is a whole number from 1 to 99999.', usages.demo);
+  return { kind: 'demo', serve: values.serve ?? false, calls, port, adminPort };
 }
 
 /** `undefined` = not a port. */

@@ -9,15 +9,17 @@ import { startService, type Service } from '../service.ts';
 import { createCommerceSimulator } from '../simulators/commerce.ts';
 import { createLanguageModelSimulator } from '../simulators/language-model.ts';
 import { burst, type BurstResult, type BurstTargets } from './demo-burst.ts';
+import { endSignals } from './end-signal.ts';
 import type { CliIo } from './io.ts';
 import { createKey } from './keys.ts';
-import { endSignal } from './serve.ts';
 
 /** Quota of the simulated model: small enough for a burst to hit it, large enough for a demo to end soon. */
 const modelQuota = { rpm: 300, tpm: 1_000_000 };
 
 interface DemoCommand {
   readonly serve: boolean;
+  /** Size of the burst. */
+  readonly calls: number;
   readonly port: number | null;
   readonly adminPort: number | null;
 }
@@ -37,11 +39,13 @@ export async function runDemo(command: DemoCommand, io: CliIo): Promise<number> 
   let code = 0;
   try {
     if (command.serve) {
+      const wish = endSignals();
       io.out(welcome({ base, admin, key, modelUrl, shopUrl }));
-      await endSignal();
+      await wish.first;
+      void wish.again.then(() => process.exit(130));
     } else {
       io.out(`The live page during the run: ${admin}/\n`);
-      code = await compare({ model, shop, modelUrl, shopUrl, base, key }, io);
+      code = await compare({ model, shop, modelUrl, shopUrl, base, key, calls: command.calls }, io);
     }
   } finally {
     await service.close();
@@ -58,14 +62,14 @@ type Simulators = {
 
 /** The same burst, once straight and once through Sluice. */
 async function compare(
-  sides: Simulators & { modelUrl: string; shopUrl: string; base: string; key: string },
+  sides: Simulators & { modelUrl: string; shopUrl: string; base: string; key: string; calls: number },
   io: CliIo,
 ): Promise<number> {
-  const { model, shop, modelUrl, shopUrl, base, key } = sides;
+  const { model, shop, modelUrl, shopUrl, base, key, calls } = sides;
   const run = async (name: string, targets: BurstTargets): Promise<BurstResult> => {
     model.reset();
     shop.reset();
-    return burst(name, targets, () => [...model.log, ...shop.log], io);
+    return burst({ name, calls }, targets, () => [...model.log, ...shop.log], io);
   };
   const straight = await run('straight to the upstreams', {
     modelBase: `${modelUrl}/v1`,

@@ -9,6 +9,7 @@ import { watchSettings } from '../config/reload.ts';
 import type { Settings } from '../config/settings.ts';
 import { startService, type Service } from '../service.ts';
 import type { Log } from '../telemetry/events.ts';
+import { endSignals } from './end-signal.ts';
 import type { CliIo } from './io.ts';
 
 /** Resolves with the exit code when the process may end. */
@@ -48,12 +49,13 @@ export async function runServe({ config }: { readonly config: string }, io: CliI
     onError: (error) => io.err(`The configuration in use stays: ${error.message}`),
   });
   process.on('SIGHUP', () => watch.reloadNow());
+  const wish = endSignals();
   log.info('serving', { port: service.dataAddress.port, adminPort: service.adminAddress.port });
   warnOfUncallable(first.settings, io, log);
-  await endSignal();
+  await wish.first;
   log.info('draining');
   const atOnce = new AbortController();
-  void endSignal().then(() => atOnce.abort());
+  void wish.again.then(() => atOnce.abort());
   watch.close();
   const cut = await service.drain(atOnce.signal);
   if (cut > 0) log.warn('connections were cut at the end of the drain', { cut });
@@ -70,17 +72,4 @@ function warnOfUncallable(settings: Settings, io: CliIo, log: Log): void {
       of,
     });
   }
-}
-
-/** Resolves at the next SIGTERM or SIGINT. */
-export function endSignal(): Promise<void> {
-  return new Promise((resolve) => {
-    const end = (): void => {
-      process.off('SIGTERM', end);
-      process.off('SIGINT', end);
-      resolve();
-    };
-    process.on('SIGTERM', end);
-    process.on('SIGINT', end);
-  });
 }

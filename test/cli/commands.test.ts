@@ -31,10 +31,11 @@ describe('arguments', () => {
       ['keys', 'create', '--expires', '2027-01-01', '--workspace', 'a b'],
       { kind: 'keys-create', workspace: 'a b', expires: '2027-01-01' },
     ],
-    [['demo'], { kind: 'demo', serve: false, port: null, adminPort: null }],
+    [['demo'], { kind: 'demo', serve: false, calls: 460, port: null, adminPort: null }],
+    [['demo', '--calls', '9'], { kind: 'demo', serve: false, calls: 9, port: null, adminPort: null }],
     [
       ['demo', '--serve', '--port', '0', '--admin-port', '9191'],
-      { kind: 'demo', serve: true, port: 0, adminPort: 9191 },
+      { kind: 'demo', serve: true, calls: 460, port: 0, adminPort: 9191 },
     ],
     [['--version'], { kind: 'version' }],
   ])('%j is a command', (argv, command) => {
@@ -54,6 +55,8 @@ describe('arguments', () => {
     [['keys', 'create'], '--workspace is missing'],
     [['demo', '--port', '99999'], 'A port is a whole number'],
     [['demo', '--port', '-1'], 'sluice demo'],
+    [['demo', '--calls', '0'], '--calls is a whole number'],
+    [['demo', '--calls', 'many'], '--calls is a whole number'],
   ])('%j is a usage error that says why and how', (argv, text) => {
     const command = parseArguments(argv);
     expect(command.kind).toBe('usage-error');

@@ -1,0 +1,45 @@
+import { afterEach, describe, expect, test } from '@jest/globals';
+import { EventEmitter } from 'node:events';
+import { setImmediate } from 'node:timers/promises';
+import { endSignals } from '../../src/cli/end-signal.ts';
+import { endAll, found, start } from './started.ts';
+
+afterEach(endAll);
+
+describe('npm start', () => {
+  test.each([
+    ['SIGTERM', 'process'],
+    ['SIGTERM', 'group'],
+    ['SIGINT', 'process'],
+    ['SIGINT', 'group'],
+  ] as const)('%s to the npm %s ends everything and frees the ports', async (name, to) => {
+    const { saying, signal, ended } = start('npm', ['start', '--', '--port', '0', '--admin-port', '0']);
+    const text = await saying('Ctrl-C ends this');
+    const pages = [found(/data port +(\S+)/, text), found(/live page +(\S+)/, text)];
+    for (const page of pages) expect((await fetch(page)).status).toBeLessThan(500);
+    signal(name, to);
+    await ended;
+    for (const page of pages) await expect(fetch(page)).rejects.toThrow();
+  });
+});
+
+describe('wishes to end', () => {
+  test('are told apart by time: an echo of the first signal is not a second one', async () => {
+    let now = 1_000;
+    const process = new EventEmitter();
+    const { first, again } = endSignals({ monotonic: () => now }, process);
+    const told: string[] = [];
+    void first.then(() => told.push('first'));
+    void again.then(() => told.push('again'));
+    process.emit('SIGINT');
+    now += 499;
+    process.emit('SIGINT');
+    process.emit('SIGTERM');
+    await setImmediate();
+    expect(told).toEqual(['first']);
+    now += 1;
+    process.emit('SIGTERM');
+    await setImmediate();
+    expect(told).toEqual(['first', 'again']);
+  });
+});
