@@ -1,0 +1,62 @@
+import { afterEach, describe, expect, test } from '@jest/globals';
+import { execFile, spawnSync } from 'node:child_process';
+import { promisify } from 'node:util';
+import { endAll, found, start } from './started.ts';
+
+afterEach(endAll);
+
+const demo = (...args: readonly string[]) =>
+  start(process.execPath, ['src/main.ts', 'demo', ...args, '--port', '0', '--admin-port', '0']);
+
+/** How the word `curl` of a pasted line is run so that it prints the status alone. */
+const curls = {
+  'sh and curl': `curl() { command curl -sS -o /dev/null -w '%{http_code}' "$@"; }`,
+  'sh and fetch': `curl() { "${process.execPath}" test/cli/curl.mjs "$@"; }`,
+};
+const hasCurl = spawnSync('curl', ['--version']).status === 0;
+
+/** Lines that begin with `curl`, with those that a backslash continues. */
+const printedCurls = (text: string): string[] =>
+  text.match(/^ *curl .*(?<=\\)(?:\n.*(?<=\\))*\n.*$|^ *curl .*$/gm) ?? [];
+
+describe('sluice demo --serve', () => {
+  test('prints a key, pages, and curl lines that are answered 200 when pasted; a signal ends it', async () => {
+    const { saying, signal, ended } = demo('--serve');
+    const text = await saying('Ctrl-C ends this');
+    const key = found(/API key +(slc_\S+)/, text);
+    const lines = printedCurls(text);
+    expect(lines).toHaveLength(4);
+    for (const line of lines) {
+      expect(line).toContain(key);
+      for (const [name, curl] of Object.entries(curls)) {
+        if (name === 'sh and curl' && !hasCurl) continue;
+        const { stdout } = await promisify(execFile)('/bin/sh', ['-c', `${curl}\n${line}`]);
+        expect({ name, line, status: stdout }).toEqual({ name, line, status: '200' });
+      }
+    }
+    const pages = [found(/live page +(\S+)/, text), found(/metrics +(\S+)/, text)];
+    for (const page of pages) expect((await fetch(page)).status).toBe(200);
+    signal('SIGTERM');
+    expect(await ended).toBe(0);
+    await expect(fetch(pages[0] ?? '')).rejects.toThrow();
+  });
+});
+
+describe('sluice demo', () => {
+  test('shows that a burst fails straight and succeeds through Sluice, with no 429 at the upstreams', async () => {
+    const { ended, printed } = demo('--calls', '360');
+    const code = await ended;
+    const row = (name: string): number[] =>
+      found(new RegExp(`^ +${name} +(\\d.*)$`, 'm'), printed())
+        .split(/\s{2,}/)
+        .map(Number);
+    expect(row('calls')).toEqual([360, 360]);
+    const [straight = 0, through] = row('failed for the caller');
+    expect(straight).toBeGreaterThan(0);
+    expect(through).toBe(0);
+    const [throttles = 0, absorbed] = row('upstream 429s');
+    expect(throttles).toBeGreaterThan(0);
+    expect(absorbed).toBe(0);
+    expect(code).toBe(0);
+  }, 120_000);
+});
