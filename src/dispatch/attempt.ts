@@ -12,7 +12,7 @@ import type { UpstreamKind } from '../config/settings.ts';
 import type { Lesson } from '../limiter/limiter.ts';
 import { learnFrom, type AnswerFacts } from './feedback/learn-from.policy.ts';
 import { costFromTail } from './feedback/commerce-graphql.policy.ts';
-import { decoded, peek, withTail } from './inspect.ts';
+import { arrived, decoded, peek, withTail } from './inspect.ts';
 import type { Turn } from './send-order.ts';
 import { watchEvents } from './stream-watch.ts';
 import { bodyError } from './transport-error.ts';
@@ -113,7 +113,10 @@ async function readForLearning(
     const watched = watchEvents(body, (told) => listener(told));
     return { body: watched, feedback: judge(null), onLateThrottle: (given) => (listener = given) };
   }
-  if (head.status < 400 && !isGraphql) return { body, feedback: judge(null) };
+  if (head.status < 400 && !isGraphql) {
+    const whole = arrived(body, fields.get('content-length') ?? '');
+    return { body: whole === null ? body : await whole, feedback: judge(null) };
+  }
   const encoding = fields.get('content-encoding') ?? '';
   const maxMs = head.status < 400 ? answerPeekMs : refusalPeekMs;
   const peeked = await peek(body, { maxBytes: peekBytes, maxMs }, clock).catch((error: unknown) => {

@@ -66,6 +66,29 @@ export function peek(
   });
 }
 
+const ignored = (): void => {};
+
+/**
+ * The whole body, when its last byte has arrived already; `null` when there is more to come. A small answer comes in
+ * one packet with its head, and neither a stream nor a lease has to be kept open for it then. Only bodies of a stated
+ * length are taken: how the others are framed is passed on. Resolves when the connection is free again, so that the
+ * next call of a serialized lane finds it instead of opening another one.
+ */
+export function arrived(
+  body: Readable & { readonly complete?: boolean },
+  contentLength: string,
+): Promise<Buffer> | null {
+  if (body.complete !== true || body.destroyed || body.readableLength === 0) return null;
+  if (String(body.readableLength) !== contentLength) return null;
+  const bytes: unknown = body.on('error', ignored).read();
+  if (!Buffer.isBuffer(bytes)) return null;
+  return new Promise((resolve) => {
+    // Cut after its last byte it is whole all the same: then it closes without an end.
+    const done = (): void => resolve(bytes);
+    body.once('end', done).once('close', done);
+  });
+}
+
 /** Decodes what was peeked for reading; `null` when it is not text we can read. */
 export function decoded(bytes: Buffer, encoding: string): string | null {
   const bound = { maxOutputLength: maxDecodedBytes };

@@ -1,0 +1,137 @@
+/** Answers that are there with their head are handed on as bytes; all others stay streams. */
+import { gzipSync } from 'node:zlib';
+import { afterEach, describe, expect, test } from '@jest/globals';
+import { systemClock } from '../../src/clock.ts';
+import { attempt, type AttemptResult } from '../../src/dispatch/attempt.ts';
+import type { TransportAttempt } from '../../src/dispatch/transport.ts';
+import type { RawConnection, Script } from '../support/raw-upstream.ts';
+import { sendingWorld, text, type SendingWorld } from '../support/sending.ts';
+
+const worlds: SendingWorld[] = [];
+const world = async (script: Script): Promise<SendingWorld> => {
+  const opened = await sendingWorld(script);
+  worlds.push(opened);
+  return opened;
+};
+afterEach(async () => {
+  for (const opened of worlds.splice(0)) await opened.close();
+});
+
+const sendTo = (opened: SendingWorld, changes: Partial<TransportAttempt> = {}): Promise<AttemptResult> =>
+  attempt(
+    opened.transport,
+    opened.attempt(changes),
+    { kind: 'generic', callClass: 'default', method: changes.method ?? 'GET', pathAndQuery: '/' },
+    { before: null, written: () => {} },
+    systemClock,
+  );
+
+/** How the body came, and what it says. */
+async function bodyOf(sending: Promise<AttemptResult>): Promise<string> {
+  const result = await sending;
+  if (result.kind === 'failed') return `failed ${result.error.kind}`;
+  if (Buffer.isBuffer(result.body)) return `bytes ${result.body.toString('latin1')}`;
+  try {
+    return `stream ${await text(result.body)}`;
+  } catch {
+    return 'stream cut';
+  }
+}
+
+/** Answers every request on every connection with the same bytes, in one write. */
+const always =
+  (bytes: string): Script =>
+  async (connection) => {
+    for (let count = 1; ; count += 1) {
+      await connection.requests(count);
+      connection.send(bytes);
+    }
+  };
+
+/** Answers once and ends the connection as told. */
+const once =
+  (bytes: string, end: (connection: RawConnection) => void): Script =>
+  async (connection) => {
+    await connection.requests(1);
+    connection.socket.write(bytes, 'latin1', () => end(connection));
+  };
+
+const ok = 'HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok';
+
+describe('a small answer', () => {
+  test('is there as bytes, and its connection serves the call that is sent at once behind it', async () => {
+    const opened = await world(always(ok));
+    const bodies: string[] = [];
+    for (let n = 0; n < 10; n += 1) bodies.push(await bodyOf(sendTo(opened)));
+    expect(new Set(bodies)).toEqual(new Set(['bytes ok']));
+    expect(opened.upstream.connections).toHaveLength(1);
+  });
+
+  test('that is compressed keeps its bytes', async () => {
+    const packed = gzipSync('hello').toString('latin1');
+    const head = `HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: ${packed.length}\r\n\r\n`;
+    const opened = await world(always(head + packed));
+    expect(await bodyOf(sendTo(opened))).toBe(`bytes ${packed}`);
+  });
+
+  test('is whole when the upstream resets the connection behind it', async () => {
+    const opened = await world(once(ok, ({ socket }) => socket.resetAndDestroy()));
+    expect(['bytes ok', 'failed reset']).toContain(await bodyOf(sendTo(opened)));
+    await opened.upstream.allClosed();
+  });
+
+  test('stays whole when the call is given up in the turn in which it came', async () => {
+    const opened = await world(always(ok));
+    const leaving = new AbortController();
+    const { transport } = opened;
+    const answer = attempt(
+      {
+        ...transport,
+        send: async (asked) => {
+          const head = await transport.send(asked);
+          queueMicrotask(() => queueMicrotask(() => leaving.abort()));
+          return head;
+        },
+      },
+      opened.attempt({ signal: leaving.signal }),
+      { kind: 'generic', callClass: 'default', method: 'GET', pathAndQuery: '/' },
+      { before: null, written: () => {} },
+      systemClock,
+    );
+    expect(await bodyOf(answer)).toBe('bytes ok');
+  });
+});
+
+describe('an answer that is not all there', () => {
+  const head = 'HTTP/1.1 200 OK\r\n';
+  test.each([
+    ['no body', `${head}content-length: 0\r\n\r\n`, 'GET', 'stream '],
+    ['the length of a body that HEAD does not get', `${head}content-length: 2\r\n\r\n`, 'HEAD', 'stream '],
+    ['chunks', `${head}transfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nx: y\r\n\r\n`, 'GET', 'stream ok'],
+    ['two equal lengths in one line', `${head}content-length: 2, 2\r\n\r\nok`, 'GET', 'failed invalid'],
+    ['a length with a zero in front', `${head}content-length: 02\r\n\r\nok`, 'GET', 'stream ok'],
+  ])('with %s stays a stream', async (_, bytes, method, expected) => {
+    const opened = await world(always(bytes));
+    expect(await bodyOf(sendTo(opened, { method }))).toBe(expected);
+  });
+
+  test('comes as a stream when its second half comes later', async () => {
+    const opened = await world(async (connection) => {
+      await connection.requests(1);
+      connection.send(`${head}content-length: 4\r\n\r\nha`);
+      await begun;
+      connection.send('lf');
+    });
+    let begin = (): void => {};
+    const begun = new Promise<void>((resolve) => (begin = resolve));
+    const sending = sendTo(opened);
+    await sending;
+    begin();
+    expect(await bodyOf(sending)).toBe('stream half');
+  });
+
+  test('is cut when its connection ends before its length', async () => {
+    const opened = await world(once(`${head}content-length: 9\r\n\r\nshort`, ({ socket }) => socket.end()));
+    expect(await bodyOf(sendTo(opened))).toBe('stream cut');
+  });
+});
