@@ -103,6 +103,14 @@ describe('a client that leaves', () => {
     );
     await settled(0, 0);
     expect((await orders(99)).status).toBe(200);
-    expect(Math.max(...shop.log.map(({ inFlight }) => inFlight.scope))).toBe(1);
+    // A read that was given up is over here at once; the shop notices its closed connection a moment later, and the next
+    // call may be there by then. Calls that were not given up never overlap.
+    const whole = shop.log.filter(({ aborted }) => !aborted);
+    const overlaps = whole.filter(
+      ({ seq, arrivedT }) =>
+        whole.find((other) => other.seq < seq && (other.endedT ?? Infinity) > arrivedT) !== undefined,
+    );
+    expect(overlaps).toEqual([]);
+    expect(whole.length).toBeGreaterThan(2);
   });
 });
