@@ -5,7 +5,6 @@
  * dropping an attempt cannot destroy them, and attempts leave no listeners on them.
  */
 import { EventEmitter } from 'node:events';
-import { Readable } from 'node:stream';
 import type { OutgoingFields } from './fields.policy.ts';
 
 export class RequestStandIn extends EventEmitter {
@@ -45,21 +44,20 @@ export class ResponseStandIn extends EventEmitter {
 }
 
 /**
- * A buffered body as the stream that the proxy pipes. Piping hands the whole buffer over in one call, so that head
- * and body of a small request leave in one packet; read as a stream it is empty.
+ * A buffered body as what the proxy pipes. Piping hands the whole buffer over in one call, so that head and body of a
+ * small request leave in one packet. Not a real stream: the proxy reads from one only to follow redirects.
  */
-export class BufferedBody extends Readable {
+export class BufferedBody {
   readonly #bytes: Buffer | null;
   readonly #hold: Promise<void> | null;
 
   /** `hold`: nothing is written before it resolves; the connection is made meanwhile. */
   constructor(bytes: Buffer | null, hold: Promise<void> | null = null) {
-    super();
     this.#bytes = bytes;
     this.#hold = hold;
   }
 
-  override pipe<T extends NodeJS.WritableStream>(destination: T): T {
+  pipe<T extends NodeJS.WritableStream>(destination: T): T {
     if (this.#hold === null) this.#write(destination);
     else void this.#hold.then(() => this.#write(destination));
     return destination;
@@ -69,9 +67,5 @@ export class BufferedBody extends Readable {
     if (destination.destroyed === true) return;
     if (this.#bytes === null || this.#bytes.length === 0) destination.end();
     else destination.end(this.#bytes);
-  }
-
-  override _read(): void {
-    this.push(null);
   }
 }

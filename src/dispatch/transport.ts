@@ -7,6 +7,7 @@
  * redirects, answer errors nor set timers; a call is written twice only if it is idempotent and was not answered.
  */
 import type { IncomingMessage, ServerResponse } from 'node:http';
+import type { Readable } from 'node:stream';
 import { createProxyMiddleware } from 'http-proxy-middleware';
 import type { Options } from 'http-proxy-middleware';
 import { LRUCache } from 'lru-cache';
@@ -19,6 +20,7 @@ import type { OutgoingFields } from './fields.policy.ts';
 import { BufferedBody, RequestStandIn } from './stand-ins.ts';
 import type { ResponseStandIn } from './stand-ins.ts';
 import { TransportError } from './transport-error.ts';
+import { ShortLived } from '../short-lived.ts';
 
 export { TransportError } from './transport-error.ts';
 export type { ExchangePhase, TransportFault } from './transport-error.ts';
@@ -64,38 +66,43 @@ interface PreparedOrigin {
   readonly port: string;
 }
 
-/** One request on its way through the proxy; found again by its stand-in. */
-interface Passage {
+/** One request on its way through the proxy, as its router sees it. */
+class Passage extends RequestStandIn {
   readonly attempt: TransportAttempt;
   readonly target: PreparedOrigin;
   readonly exchange: Exchange;
+
+  constructor(attempt: TransportAttempt, target: PreparedOrigin, exchange: Exchange) {
+    super(attempt.method, attempt.fields);
+    this.attempt = attempt;
+    this.target = target;
+    this.exchange = exchange;
+  }
 }
 
 /** Origins under a wildcard are many; parsing one again costs a microsecond. */
 const maxPreparedOrigins = 1000;
 
 export function createTransport({ clock }: { readonly clock: Clock }): Transport {
-  const passages = new WeakMap<object, Passage>();
-  const live = new Set<Exchange>();
+  const live = new ShortLived<number, Exchange>();
+  let started = 0;
   const origins = new LRUCache<string, PreparedOrigin>({ max: maxPreparedOrigins });
-  const proxy = createProxyMiddleware(proxyOptions(passages));
-
-  const onOver = (exchange: Exchange): boolean => live.delete(exchange);
+  const proxy = createProxyMiddleware(proxyOptions());
 
   const start = (attempt: TransportAttempt, onSent: (() => void) | null): Exchange => {
     const { method, timeouts, signal } = attempt;
+    const number = (started += 1);
     const exchange = new Exchange(clock, {
       method,
       timeouts,
       signal,
       hold: attempt.hold ?? null,
       onSent,
-      onOver,
+      onOver: () => live.delete(number),
     });
     if (exchange.isOver) return exchange;
-    live.add(exchange);
-    const request = new RequestStandIn(method, attempt.fields);
-    passages.set(request, { attempt, target: prepared(origins, attempt.origin), exchange });
+    live.set(number, exchange);
+    const request = new Passage(attempt, prepared(origins, attempt.origin), exchange);
     const onError = (error: unknown): void => exchange.onError(error);
     // The proxy's promise would end with the response it was given; what fails before that comes to its `next`.
     proxy(asRequest(request), asResponse(exchange.response), onError).catch(onError);
@@ -116,7 +123,7 @@ export function createTransport({ clock }: { readonly clock: Clock }): Transport
       }
     },
     close() {
-      for (const exchange of live) exchange.abort();
+      for (const exchange of live.values()) exchange.abort();
     },
   };
 }
@@ -152,10 +159,11 @@ function prepared(origins: LRUCache<string, PreparedOrigin>, origin: string): Pr
   return target;
 }
 
+/** What the proxy was given as the client's request. */
+const passageOf = (request: unknown): Passage | null => (request instanceof Passage ? request : null);
+
 /** Built once. Per attempt only the router's copy of the options changes. */
-function proxyOptions(passages: WeakMap<object, Passage>): Options {
-  const exchangeOf = (request: object | undefined): Exchange | undefined =>
-    request === undefined ? undefined : passages.get(request)?.exchange;
+function proxyOptions(): Options {
   return {
     // Its default plugins answer errors with host and URL, and log every answer.
     ejectPlugins: true,
@@ -164,23 +172,24 @@ function proxyOptions(passages: WeakMap<object, Passage>): Options {
     xfwd: false,
     plugins: [
       (server) => {
-        server.on('proxyReq', (outgoing, request) => exchangeOf(request)?.onRequest(outgoing));
-        server.on('proxyRes', (answer, request) => exchangeOf(request)?.onAnswer(answer));
-        server.on('error', (error, request) => exchangeOf(request)?.onError(error));
-        server.on('econnreset', (error, request) => exchangeOf(request)?.onError(error));
+        server.on('proxyReq', (outgoing, request) => passageOf(request)?.exchange.onRequest(outgoing));
+        server.on('proxyRes', (answer, request) => passageOf(request)?.exchange.onAnswer(answer));
+        server.on('error', (error, request) => passageOf(request)?.exchange.onError(error));
+        server.on('econnreset', (error, request) => passageOf(request)?.exchange.onError(error));
       },
     ],
     router(request, _response, options) {
-      const passage = passages.get(request);
-      if (passage === undefined || passage.exchange.isOver) throw new Error('the attempt is over');
+      const passage = passageOf(request);
+      if (passage === null || passage.exchange.isOver) throw new Error('the attempt is over');
       options.agent = passage.attempt.agent;
-      options.buffer = new BufferedBody(passage.attempt.body, passage.attempt.hold);
+      options.buffer = asStream(new BufferedBody(passage.attempt.body, passage.attempt.hold));
       return passage.target;
     },
-    pathRewrite: (_path, request) => passages.get(request)?.attempt.pathAndQuery,
+    pathRewrite: (_path, request) => passageOf(request)?.attempt.pathAndQuery,
   };
 }
 
 /* The proxy's types ask for Node's classes; its code touches the members that the stand-ins have (wire tests hold it). */
 const asRequest = (standIn: RequestStandIn): IncomingMessage => standIn as unknown as IncomingMessage;
+const asStream = (body: BufferedBody): Readable => body as unknown as Readable;
 const asResponse = (standIn: ResponseStandIn): ServerResponse => standIn as unknown as ServerResponse;
