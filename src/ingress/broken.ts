@@ -29,7 +29,7 @@ export const breakageOf = (code: string | undefined): Breakage => {
 /** The call whose body was being received when the parser gave up. */
 const receiving = (connection: Connection): OpenCall | null => {
   const { newest } = connection;
-  return newest !== null && connection.calls.has(newest) && !newest.request.complete ? newest : null;
+  return newest !== null && connection.calls.includes(newest) && !newest.request.complete ? newest : null;
 };
 
 /**
@@ -50,7 +50,7 @@ export const retire = (connections: Connections, socket: Socket): boolean => {
     return false;
   }
   // Whatever is still open is complete and will be answered; the connection ends behind the last of it.
-  const others = connection.calls.size - (broken !== null && connection.calls.has(broken) ? 1 : 0);
+  const others = connection.calls.length - (broken !== null && connection.calls.includes(broken) ? 1 : 0);
   if (others > 0) return false;
   if (announced || begun) {
     socket.destroySoon();

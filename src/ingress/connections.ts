@@ -21,7 +21,8 @@ export interface OpenCall {
 /** One client's connection. Answers leave in the order of their requests; calls may be open side by side. */
 export class Connection {
   readonly socket: Socket;
-  readonly calls = new Set<OpenCall>();
+  /** A list, not a set: a connection has few open calls, and each of them comes and goes. */
+  readonly calls: OpenCall[] = [];
   /** While true no further request is handled: its answer might never be sent. */
   closing = false;
   /** True once `closing` cannot be taken back. */
@@ -63,12 +64,17 @@ export class Connection {
 
   /** The client can no longer receive: aborts every call whose answer is not already on its way as a whole. */
   abandon(): void {
-    for (const call of this.calls) if (!call.response.writableEnded) call.gone.abort();
+    for (const call of this.calls.slice()) if (!call.response.writableEnded) call.gone.abort();
   }
 
-  leave(call: OpenCall): void {
-    this.calls.delete(call);
-    if (this.closing && this.calls.size === 0 && this.socket.writable) this.socket.destroySoon();
+  /** False when the call was not open any more. */
+  leave(call: OpenCall): boolean {
+    const at = this.calls.indexOf(call);
+    if (at < 0) return false;
+    this.calls.splice(at, 1);
+    if (this.newest === call) this.newest = null;
+    if (this.closing && this.calls.length === 0 && this.socket.writable) this.socket.destroySoon();
+    return true;
   }
 }
 
@@ -119,7 +125,7 @@ export class Connections {
     socket.on('end', () => connection.abandon());
     socket.on('close', () => {
       this.#known.delete(socket);
-      for (const call of connection.calls) call.gone.abort();
+      for (const call of connection.calls.slice()) call.gone.abort();
     });
     return connection;
   }
@@ -133,10 +139,10 @@ export class Connections {
       return { kind: 'ignored' };
     }
     const crowded =
-      connection.calls.size >= this.#bounds.maxCallsPerConnection ||
+      connection.calls.length >= this.#bounds.maxCallsPerConnection ||
       this.#openCalls >= this.#bounds.maxOpenCalls;
     const call: OpenCall = { connection, request, response, gone: new AbortController() };
-    connection.calls.add(call);
+    connection.calls.push(call);
     connection.newest = call;
     this.#openCalls += 1;
     if (request.socket.destroyed) call.gone.abort();
@@ -145,8 +151,6 @@ export class Connections {
 
   /** Ends a call; later calls of it do nothing. */
   leave(call: OpenCall): void {
-    if (!call.connection.calls.has(call)) return;
-    this.#openCalls -= 1;
-    call.connection.leave(call);
+    if (call.connection.leave(call)) this.#openCalls -= 1;
   }
 }

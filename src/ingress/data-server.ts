@@ -98,7 +98,6 @@ export const createDataServer = (options: DataServerOptions): DataServer => {
     maxCallsPerConnection: options.maxCallsPerConnection ?? 100,
     maxOpenCalls: options.maxOpenCalls ?? 50_000,
   });
-  const openCalls = new WeakMap<ServerResponse, OpenCall>();
   const waitingForContinue = new WeakSet<IncomingMessage>();
   let draining = false;
   const deps: ServeDeps = {
@@ -113,8 +112,11 @@ export const createDataServer = (options: DataServerOptions): DataServer => {
     onEarlyRefusal: options.onEarlyRefusal ?? (() => {}),
   };
   const openCallOf = (response: ServerResponse): OpenCall => {
-    const open = openCalls.get(response);
-    if (open === undefined) throw new Error('a response without an open call was routed');
+    // Routing ends in the turn in which the call entered, so it is its connection's newest still. A `WeakMap` from
+    // responses to calls would tell the same, but its outgrown tables keep calls alive until the next full collection.
+    const open = connections.on(response.req.socket).newest;
+    if (open === null || open.response !== response)
+      throw new Error('a response without an open call was routed');
     return open;
   };
   const app = buildRoutes(options, deps, openCallOf);
@@ -134,7 +136,6 @@ export const createDataServer = (options: DataServerOptions): DataServer => {
     if (request.headers.upgrade !== undefined) call.connection.end();
     // Without its `100 Continue` Node ends the connection behind the answer; `sendContinue` resumes it.
     if (waitingForContinue.has(request)) call.connection.suspend();
-    openCalls.set(response, call);
     app(request, response);
   };
 

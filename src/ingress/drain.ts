@@ -54,7 +54,7 @@ export const drainServer = async (
   while (connections.open > 0 && clock.monotonic() < endsAt && !signal.aborted) {
     server.closeIdleConnections();
     for (const connection of connections.all) {
-      const quiet = connection.calls.size > 0 ? 0 : (looks.get(connection) ?? 0) + 1;
+      const quiet = connection.calls.length > 0 ? 0 : (looks.get(connection) ?? 0) + 1;
       looks.set(connection, quiet);
       if (quiet > quietLooks) connection.socket.destroySoon();
     }
