@@ -1,5 +1,5 @@
 import { describe, expect, test } from '@jest/globals';
-import { parseDictionary, parseList } from 'structured-headers';
+import { parseDictionary, parseList, serializeDictionary, serializeList } from 'structured-headers';
 import { admissionField, rateLimitField, rateLimitPolicyField } from '../../src/ingress/ratelimit-fields.ts';
 import { outcomeFraming } from '../../src/ingress/framing.policy.ts';
 
@@ -24,6 +24,30 @@ describe('structured fields', () => {
       expect(
         parseDictionary(admissionField({ waitedMs: value, attempts: value, absorbed: value })).size,
       ).toBe(3);
+    },
+  );
+});
+
+describe('structured fields of whole numbers', () => {
+  test.each([0, 1, 59, 500, 10_000, 999_999_999_999_999])(
+    'are what a general serializer writes (%d)',
+    (n) => {
+      const state = { limit: n, windowSeconds: n, remaining: n, resetSeconds: n };
+      const list = (first: string, second: string): string =>
+        serializeList([
+          [
+            'workspace',
+            new Map([
+              [first, n],
+              [second, n],
+            ]),
+          ],
+        ]);
+      expect(rateLimitPolicyField(state)).toBe(list('q', 'w'));
+      expect(rateLimitField(state)).toBe(list('r', 't'));
+      expect(admissionField({ waitedMs: n, attempts: n, absorbed: n })).toBe(
+        serializeDictionary({ waited: n, attempts: n, absorbed: n }),
+      );
     },
   );
 });
