@@ -6,10 +6,22 @@
  */
 import type { Call, Caller, Route } from '../call.ts';
 import { Refusal } from '../errors.ts';
-import type { UpstreamSettings } from '../config/settings.ts';
+import type { UpstreamSettings, WorkspaceSettings } from '../config/settings.ts';
+import { LRUCache } from 'lru-cache';
 import { indexOrigins, viaPrefix } from './origins.policy.ts';
 import { decideTarget } from './target.policy.ts';
 import { passedThrough } from './via.policy.ts';
+
+/** Decisions kept: calls come to the same few targets again and again, and deciding costs a URL parse. */
+const routesKept = 1_000;
+/** Longer request targets are decided each time, so that what is kept stays below a megabyte. */
+const longestUrlKept = 512;
+
+interface Decided {
+  /** As it was configured at the decision; a later configuration decides anew. */
+  readonly workspace: WorkspaceSettings;
+  readonly route: Route;
+}
 
 export interface RouteFinder {
   /**
@@ -31,17 +43,29 @@ export function createRouteFinder(
   pseudonym: string,
 ): RouteFinder {
   const index = indexOrigins(upstreams);
+  const lately = new LRUCache<string, Decided>({ max: routesKept });
+
+  const decide = (call: Pick<Call, 'form' | 'rawUrl'>, workspace: WorkspaceSettings): Route => {
+    const decision = decideTarget(call, index, (upstream) => workspace.upstreams.has(upstream.name));
+    if (decision.kind === 'refused') {
+      throw new Refusal(decision.code, { detail: decision.detail, param: 'target', shouldRetry: false });
+    }
+    const { upstream, origin, host, pathAndQuery } = decision;
+    const credential = workspace.credentials.get(upstream.name) ?? upstream.credential;
+    return { upstream, origin, host, pathAndQuery, credential };
+  };
+
   return {
     find(call, { workspace }) {
       // A loop would wait for the lease that it holds itself.
       if (passedThrough(call.rawFields, pseudonym)) throw new Refusal('loop_detected');
-      const decision = decideTarget(call, index, (upstream) => workspace.upstreams.has(upstream.name));
-      if (decision.kind === 'refused') {
-        throw new Refusal(decision.code, { detail: decision.detail, param: 'target', shouldRetry: false });
-      }
-      const { upstream, origin, host, pathAndQuery } = decision;
-      const credential = workspace.credentials.get(upstream.name) ?? upstream.credential;
-      return { upstream, origin, host, pathAndQuery, credential };
+      if (call.rawUrl.length > longestUrlKept) return decide(call, workspace);
+      const name = `${workspace.id} ${call.form} ${call.rawUrl}`;
+      const known = lately.get(name);
+      if (known !== undefined && known.workspace === workspace) return known.route;
+      const route = decide(call, workspace);
+      lately.set(name, { workspace, route });
+      return route;
     },
     viaPrefix: (upstream, url) => viaPrefix(index, upstream, url),
   };

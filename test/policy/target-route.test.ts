@@ -85,3 +85,47 @@ describe('Via', () => {
     expect(passedThrough(fields, 'sluice')).toBe(expected);
   });
 });
+
+describe('a route that was found before', () => {
+  const url = '/via/api/v1/things';
+  const acme = workspaceSettings('acme', ['api'], { credentials: new Map([['api', own]]) });
+
+  test('is the same for the same workspace and request target', () => {
+    expect(finder.find(call(url), { workspace: acme })).toBe(finder.find(call(url), { workspace: acme }));
+  });
+  test('is not another workspace’s', () => {
+    expect(finder.find(call(url), { workspace: acme }).credential).toBe(own);
+    const other = workspaceSettings('other', ['api']);
+    expect(finder.find(call(url), { workspace: other }).credential).toBe(shared);
+    expect(codeOf(() => finder.find(call(url), { workspace: workspaceSettings('third', []) }))).toBe(
+      'target_forbidden',
+    );
+  });
+  test('is decided anew when its workspace is configured otherwise', () => {
+    expect(finder.find(call(url), { workspace: acme }).credential).toBe(own);
+    const rotated = workspaceSettings('acme', ['api'], { credentials: new Map() });
+    expect(finder.find(call(url), { workspace: rotated }).credential).toBe(shared);
+    expect(codeOf(() => finder.find(call(url), { workspace: workspaceSettings('acme', []) }))).toBe(
+      'target_forbidden',
+    );
+  });
+  test('is not the one of the other call form', () => {
+    // The same text read as the other form names no target.
+    finder.find(call(url), { workspace: acme });
+    expect(
+      codeOf(() => finder.find({ form: 'proxy', rawUrl: url, rawFields: [] }, { workspace: acme })),
+    ).toBe('target_missing');
+  });
+  test('does not hide that a call already passed through us', () => {
+    finder.find(call(url), { workspace: acme });
+    expect(codeOf(() => finder.find(call(url, ['via', '1.1 sluice']), { workspace: acme }))).toBe(
+      'loop_detected',
+    );
+  });
+  test('is found for very many and very long targets all the same', () => {
+    for (let n = 0; n < 1_500; n += 1) {
+      const path = `/v1/${n}${'x'.repeat(n)}`;
+      expect(finder.find(call(`/via/api${path}`), { workspace: acme }).pathAndQuery).toBe(path);
+    }
+  });
+});
