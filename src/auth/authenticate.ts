@@ -115,7 +115,8 @@ function fieldsThatShow(key: string, rawFields: readonly string[], keyField: str
     const value = rawFields[at + 1] ?? '';
     // A key of another form may be short: only whole values are compared then.
     const shows = key.startsWith(prefix) ? value.includes(key) : value.replace(/^bearer /i, '') === key;
-    if (shows || keyShape.test(value)) fields.add((rawFields[at] ?? '').toLowerCase());
+    if (shows || (value.includes(prefix) && keyShape.test(value)))
+      fields.add((rawFields[at] ?? '').toLowerCase());
   }
   return [...fields];
 }

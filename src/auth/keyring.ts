@@ -3,7 +3,7 @@
  * decided in `authenticate.ts`. Keys are held as digests only. Invariant: an unknown key and an expired one take the same
  * path and give the same answer.
  */
-import { createHash, timingSafeEqual } from 'node:crypto';
+import { hash, timingSafeEqual } from 'node:crypto';
 import type { Clock } from '../clock.ts';
 import type { Settings, WorkspaceSettings } from '../config/settings.ts';
 
@@ -39,7 +39,7 @@ export class Keyring {
 
   /** The workspace of a key that is known and not expired, else `null`. */
   find(key: string): KeyMatch | null {
-    const digest = createHash('sha256').update(key).digest();
+    const digest = hash('sha256', key, 'buffer');
     const name = digest.toString('hex');
     const entry = this.#entries.get(name);
     const isEqual = timingSafeEqual(digest, entry?.digest ?? nobody);
