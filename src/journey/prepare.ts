@@ -93,7 +93,9 @@ export function prepare({ call, caller, route, body, learned, labelKey }: Prepar
 const names = new LRUCache<string, string>({ max: 20_000 });
 
 function nameOf(labelKey: string, purpose: string, parts: readonly string[]): string {
-  const known = JSON.stringify([labelKey, purpose, parts]);
+  // With lengths, so that no two lists of parts are written alike.
+  let known = `${purpose} ${labelKey.length}:${labelKey}`;
+  for (const part of parts) known += ` ${part.length}:${part}`;
   let name = names.get(known);
   if (name === undefined) names.set(known, (name = digest(labelKey, purpose, ...parts)));
   return name;

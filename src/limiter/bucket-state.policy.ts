@@ -35,6 +35,8 @@ export interface Lease {
   readonly grantedAt: number;
   /** No other call of the bucket was granted within the quiet gap before this one. */
   readonly quiet: boolean;
+  /** Quiet, and no calls have crowded for as long as the first of them may be late. */
+  readonly calm: boolean;
   readonly marks: ReadonlyMap<MeterName, MeterMark>;
   expiresAt: number;
   /** An answer was learned from: its costs are no longer on their way. */
@@ -99,6 +101,8 @@ export interface Bucket {
   virtual: number;
   sequence: number;
   lastGrantAt: number;
+  /** When a call was last granted within the quiet gap behind another. */
+  crowdedAt: number;
   waiting: number;
   /** Sum of the waiting tickets' costs per meter, over all lanes. */
   readonly waitingCosts: Map<MeterName, number>;
@@ -126,6 +130,7 @@ export function createBucket(): Bucket {
     virtual: 0,
     sequence: 0,
     lastGrantAt: -Infinity,
+    crowdedAt: -Infinity,
     waiting: 0,
     waitingCosts: new Map(),
     waitingWeight: 0,
@@ -143,10 +148,12 @@ export function meterOf(bucket: Bucket, name: MeterName, now: number): Meter {
 
 /** Meter names and units of a call's costs, without the zeros. */
 export function costEntries(costs: Costs): [MeterName, number][] {
-  return meterNames.flatMap((name) => {
+  const entries: [MeterName, number][] = [];
+  for (const name of meterNames) {
     const units = costs[name] ?? 0;
-    return units > 0 ? [[name, units] as [MeterName, number]] : [];
-  });
+    if (units > 0) entries.push([name, units]);
+  }
+  return entries;
 }
 
 const meterNames: readonly MeterName[] = [
