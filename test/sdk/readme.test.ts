@@ -1,0 +1,79 @@
+import { afterAll, beforeAll, expect, test } from '@jest/globals';
+import { execFile } from 'node:child_process';
+import { readFileSync } from 'node:fs';
+import { promisify } from 'node:util';
+import { createKey } from '../../src/cli/keys.ts';
+import { systemClock, systemRandom } from '../../src/clock.ts';
+import { parseSettings } from '../../src/config/load.ts';
+import { startService, type Service } from '../../src/service.ts';
+import { createCommerceSimulator } from '../../src/simulators/commerce.ts';
+import { createLanguageModelSimulator } from '../../src/simulators/language-model.ts';
+
+const model = createLanguageModelSimulator();
+const shop = createCommerceSimulator();
+const { key, hash } = createKey();
+let service: Service;
+let shopPort = '';
+
+beforeAll(async () => {
+  const { url: modelUrl } = await model.listen();
+  shopPort = new URL((await shop.listen()).url).port;
+  const yaml = `
+server: { host: 127.0.0.1, port: 0, adminHost: 127.0.0.1, adminPort: 0 }
+upstreams:
+  openai:
+    { kind: language-model, origins: ['${modelUrl}'], allowPrivateAddresses: true, credential: Bearer sk-sim }
+  shop:
+    kind: commerce
+    origins: ['http://*.myshopify.com:${shopPort}']
+    allowPrivateAddresses: true
+    credential: shpat_sim
+workspaces: { acme: { keys: ['${hash}'] } }`;
+  service = await startService({
+    settings: parseSettings(yaml, { path: 'readme', env: {} }),
+    clock: systemClock,
+    random: systemRandom,
+    destination: { write: () => {} },
+    env: {},
+    resolve: () => Promise.resolve([{ address: '127.0.0.1', family: 4 }]),
+  });
+});
+afterAll(async () => {
+  await service.close();
+  await model.close();
+  await shop.close();
+});
+
+/** Runs the README's block that imports the package, as a program; its last line is what is tried with it. */
+async function run(packageName: string, tried: string, replaced: Readonly<Record<string, string>> = {}) {
+  const readme = readFileSync(new URL('../../README.md', import.meta.url), 'utf8');
+  const blocks = [...readme.matchAll(/```js\n([^]*?)```/g)].map(([, code = '']) => code);
+  let code = blocks.find((block) => block.includes(`from '${packageName}'`)) ?? '';
+  const { port } = service.dataAddress;
+  for (const [from, to] of Object.entries({ localhost: '127.0.0.1', '8080': String(port), ...replaced })) {
+    expect(code).toContain(from);
+    code = code.replace(from, to);
+  }
+  const { stdout } = await promisify(execFile)(
+    process.execPath,
+    ['--no-warnings', '--input-type=module', '--eval', `${code}\nconsole.log(JSON.stringify(${tried}));`],
+    { env: { ...process.env, SLUICE_KEY: key } },
+  );
+  return JSON.parse(stdout) as unknown;
+}
+
+test('the OpenAI lines of the README chat', async () => {
+  const request = `{ model: 'gpt-4o', messages: [{ role: 'user', content: 'Hello' }] }`;
+  expect(await run('openai', `(await client.chat.completions.create(${request})).choices.length`)).toBe(1);
+});
+
+test('the shopify-api-node lines of the README list a shop under a wildcard origin, page after page', async () => {
+  const pages = `await (async () => {
+    const first = await shopify.product.list({ limit: 50 });
+    const second = await shopify.product.list(first.nextPageParameters);
+    return [first.length, second.length, shopify.callLimits.current];
+  })()`;
+  const answer = await run('shopify-api-node', pages, { 'shop/${shop}`': `shop/\${shop}:${shopPort}\`` });
+  expect(answer).toEqual([50, 50, 2]);
+  expect(shop.log.map(({ status }) => status)).toEqual([200, 200]);
+});
