@@ -1,11 +1,12 @@
 /**
  * What settings and answers do to the meters of a bucket. Part of the specification in `scheduler.policy.ts`; the
- * arithmetic of a single meter is in `meter.policy.ts`.
+ * arithmetic of a single meter is in `meter.policy.ts` and `meter-learning.policy.ts`.
  */
 import type { Costs, Feedback } from '../call.ts';
 import { meterOf, sequencePerMs, type Bucket, type Lane, type Lease } from './bucket-state.policy.ts';
 import type { Admission } from './limiter.ts';
-import { applySetting, giveUnitsBack, learnMeter, markAnswered, refund, refused } from './meter.policy.ts';
+import { applySetting, giveUnitsBack, markAnswered, refund } from './meter.policy.ts';
+import { learnMeter, refused } from './meter-learning.policy.ts';
 
 /** A lesson with its times on the store's clock. */
 export interface TimedLesson {
@@ -29,11 +30,16 @@ export function applySettings(bucket: Bucket, admission: Admission, now: number)
 export function applyLesson(bucket: Bucket, lease: Lease, lesson: TimedLesson, now: number): void {
   answer(bucket, lease, now);
   bucket.opened = true;
-  const seen = { sentAt: lesson.sentAt, headAt: lesson.headAt, quiet: lease.quiet };
+  const seen = { sentAt: lesson.sentAt, headAt: lesson.headAt, quiet: lease.quiet, calm: lease.calm };
   for (const report of lesson.feedback.meters) {
     const meter = meterOf(bucket, report.meter, now);
     // A call that took nothing from the meter cannot tell what was on its way when it left: it may only raise the level.
-    const mark = lease.marks.get(report.meter) ?? { cost: 0, granted: meter.granted, answered: 0 };
+    const mark = lease.marks.get(report.meter) ?? {
+      cost: 0,
+      granted: meter.granted,
+      answered: 0,
+      returned: 0,
+    };
     learnMeter(meter, report, mark, seen, bucket.learn, now);
   }
 }

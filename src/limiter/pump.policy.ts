@@ -14,7 +14,7 @@ import {
 } from './bucket-state.policy.ts';
 import { confirm, dequeue, refreshReadiness, wakeLanes, type Budget } from './lanes.policy.ts';
 import { answer } from './lessons.policy.ts';
-import { quietGapMs, roomInMs, take, type MeterMark } from './meter.policy.ts';
+import { mostLatenessMs, quietGapMs, roomInMs, take, type MeterMark } from './meter.policy.ts';
 
 /** Without any answer the number of probes doubles this often, so that a slow first answer holds nobody for long. */
 export const probeDoublingMs = 250;
@@ -124,11 +124,14 @@ function grant(bucket: Bucket, lane: Lane, ticket: Ticket, now: number): Granted
   const marks = new Map<MeterName, MeterMark>();
   for (const [name, units] of costEntries(ticket.costs))
     marks.set(name, take(meterOf(bucket, name, now), units, now));
+  const quiet = now - bucket.lastGrantAt >= quietGapMs;
+  if (!quiet) bucket.crowdedAt = now;
   const lease: Lease = {
     token: `${ticket.id}.${++bucket.sequence}`,
     ticket,
     grantedAt: now,
-    quiet: now - bucket.lastGrantAt >= quietGapMs,
+    quiet,
+    calm: quiet && now - bucket.crowdedAt >= mostLatenessMs,
     marks,
     expiresAt: now + ticket.leaseMs,
     answered: false,

@@ -7,7 +7,8 @@ import { readFileSync } from 'node:fs';
 import { orderUnit, sequencePerMs } from '../../src/limiter/bucket-state.policy.ts';
 import type { Admission } from '../../src/limiter/limiter.ts';
 import { replicaChannel } from '../../src/limiter/keys.ts';
-import { leastJitterMs, mostJitterMs, quietGapMs } from '../../src/limiter/meter.policy.ts';
+import { calmLatenessMs } from '../../src/limiter/meter-learning.policy.ts';
+import { leastJitterMs, mostJitterMs, mostLatenessMs, quietGapMs } from '../../src/limiter/meter.policy.ts';
 import { mostPerPump, probeDoublingMs, replicaLifeMs } from '../../src/limiter/pump.policy.ts';
 import {
   admitCall,
@@ -151,6 +152,8 @@ test('the constants are those of the policy', () => {
   const constants = {
     leastJitterMs,
     mostJitterMs,
+    mostLatenessMs,
+    calmLatenessMs,
     quietGapMs,
     mostPerPump,
     probeDoublingMs,

@@ -65,13 +65,15 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
     'if cost > 0 then meter.level = math.max',
     'if false then meter.level = math.max',
   ],
-  ['a pinned limit rises', 'meter', '(learn or meter.stated == 0)', '(true)'],
+  ['a pinned limit rises', 'meter-learning', '(learn or meter.stated == 0)', '(true)'],
   [
     'an answer forgets the calls behind it',
-    'meter',
+    'meter-learning',
     'local later = meter.granted - granted',
     'local later = 0',
   ],
+  ['a crowd counts as calm', 'meter-learning', 'if not seen.calm then', 'if false then'],
+  ['what was refused counts as taken', 'meter-learning', 'later - (meter.returned - returned)', 'later'],
   ['a closed bucket is granted from', 'pump', 'if bucket.closedUntil > now then return end', ''],
   [
     'the first class that has no room blocks nobody',

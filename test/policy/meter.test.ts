@@ -6,14 +6,13 @@ import {
   createMeter,
   drain,
   giveUnitsBack,
-  learnMeter,
   markAnswered,
-  refused,
   roomInMs,
   take,
   type Meter,
   type MeterMark,
 } from '../../src/limiter/meter.policy.ts';
+import { learnMeter, refused } from '../../src/limiter/meter-learning.policy.ts';
 
 const stated = (limit: number, windowMs: number, name: 'requests' | 'cost' = 'requests'): Meter => {
   const meter = createMeter(name, 0);
@@ -68,7 +67,7 @@ describe('a meter', () => {
 
   test('a pinned limit falls with the report and never rises', () => {
     const meter = stated(10, 1_000);
-    const seen = { sentAt: 1, headAt: 2, quiet: true };
+    const seen = { sentAt: 1, headAt: 2, quiet: true, calm: true };
     learnMeter(meter, report(20, 1), take(meter, 1, 1), seen, false, 2);
     expect(meter.limit).toBe(10);
     learnMeter(meter, report(4, 1), take(meter, 1, 3), { ...seen, sentAt: 3 }, false, 4);
@@ -78,8 +77,8 @@ describe('a meter', () => {
   test('an answer that was sent earlier does not set the limit again', () => {
     const meter = stated(10, 1_000);
     const [first, second] = [take(meter, 1, 1), take(meter, 1, 50)];
-    learnMeter(meter, report(40, 2), second, { sentAt: 50, headAt: 60, quiet: true }, true, 60);
-    learnMeter(meter, report(10, 1), first, { sentAt: 1, headAt: 70, quiet: true }, true, 70);
+    learnMeter(meter, report(40, 2), second, { sentAt: 50, headAt: 60, quiet: true, calm: true }, true, 60);
+    learnMeter(meter, report(10, 1), first, { sentAt: 1, headAt: 70, quiet: true, calm: true }, true, 70);
     expect(meter.limit).toBe(40);
   });
 
@@ -110,7 +109,7 @@ describe('a meter', () => {
               meter,
               report(limit, limit * share),
               last.mark,
-              { sentAt: last.at, headAt: now, quiet: share > 0.3 },
+              { sentAt: last.at, headAt: now, quiet: share > 0.3, calm: share > 0.6 },
               true,
               now,
             );
@@ -172,7 +171,7 @@ describe('the model of a meter', () => {
               meter,
               report(limit, level),
               mark,
-              { sentAt, headAt: backAt, quiet },
+              { sentAt, headAt: backAt, quiet, calm: quiet },
               true,
               Math.max(meter.at, backAt),
             );

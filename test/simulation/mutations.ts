@@ -14,6 +14,7 @@ export interface Mutation {
 const pump = 'src/limiter/pump.policy.ts';
 const lanes = 'src/limiter/lanes.policy.ts';
 const meter = 'src/limiter/meter.policy.ts';
+const learning = 'src/limiter/meter-learning.policy.ts';
 const lessons = 'src/limiter/lessons.policy.ts';
 const scheduler = 'src/limiter/scheduler.policy.ts';
 const ceiling = 'src/limiter/ceiling.policy.ts';
@@ -64,7 +65,7 @@ export const mutations: readonly Mutation[] = [
   row(
     '2',
     'calls on their way are forgotten',
-    meter,
+    learning,
     'Math.max(0, meter.granted - mark.answered - mark.cost)',
     '0',
   ),

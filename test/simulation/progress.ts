@@ -4,7 +4,7 @@
  * believe: a bucket that might go stands still at most as long as it takes to drain.
  */
 import type { Costs, MeterName } from '../../src/call.ts';
-import { mostJitterMs } from '../../src/limiter/meter.policy.ts';
+import { mostJitterMs, mostLatenessMs } from '../../src/limiter/meter.policy.ts';
 import type { BucketSnapshot, Limiter } from '../../src/limiter/limiter.ts';
 import type { BucketBook, Books, CallBook, LaneBook } from './books.ts';
 import type { Upstream } from './upstream.ts';
@@ -12,8 +12,8 @@ import type { Upstream } from './upstream.ts';
 /** Share of a limit that may be kept free for others or for jitter. */
 const keptFree = 0.22;
 const ceilingMs = 60_150;
-/** Jitter that a meter may hold, and the way of a call, twice. Milliseconds. */
-const slackMs = 2 * mostJitterMs + 50;
+/** Lateness and jitter that a meter may hold, and the way of a call. Milliseconds. */
+const slackMs = (windowMs: number): number => Math.min(mostLatenessMs, windowMs / 60) + 2 * mostJitterMs + 50;
 
 /** First of a lane that is not asleep and below its cap. */
 interface Head {
@@ -85,7 +85,7 @@ export class Progress {
     if (plan?.calm !== true || plan.tells !== 'nothing' || meter === undefined || upstream === undefined)
       return;
     const rate = meter.limit / meter.windowMs;
-    let most = upstream.usedRequests(now) + rate * slackMs;
+    let most = upstream.usedRequests(now) + rate * slackMs(meter.windowMs);
     for (const { leases } of bucket.lanes) {
       for (const lease of leases) {
         const { requests = 0 } = lease.call.plan.costs;

@@ -11,12 +11,12 @@ local waitingChange = {}
 local laneFields = { 'key', 'weight', 'maxInFlight', 'start', 'inFlight', 'waiting', 'waitingCosts', 'asleepUntil',
   'places', 'unconfirmed', 'serviceMs', 'grantedAt', 'abandoned', 'readyAs' }
 local ticketFields = { 'id', 'lane', 'replica', 'order', 'callClass', 'costs', 'leaseMs', 'lease' }
-local leaseFields = { 'token', 'ticket', 'lane', 'replica', 'grantedAt', 'quiet', 'marks', 'expiresAt', 'answered',
-  'unconfirmed', 'abandoned', 'told' }
-local meterFields = { 'name', 'limit', 'windowMs', 'stated', 'level', 'at', 'granted', 'answered', 'reserve', 'others',
-  'learnedAt', 'surprisedAt', 'limitFrom' }
+local leaseFields = { 'token', 'ticket', 'lane', 'replica', 'grantedAt', 'quiet', 'calm', 'marks', 'expiresAt',
+  'answered', 'unconfirmed', 'abandoned', 'told' }
+local meterFields = { 'name', 'limit', 'windowMs', 'stated', 'level', 'at', 'granted', 'answered', 'returned', 'reserve',
+  'others', 'learnedAt', 'surprisedAt', 'limitFrom', 'fastestMs' }
 local bucketFields = { 'born', 'seen', 'learn', 'probe', 'opened', 'probingSince', 'closedUntil', 'closedAt', 'virtual',
-  'sequence', 'lastGrantAt', 'waiting', 'waitingWeight', 'leases', 'waitingCosts', 'meters' }
+  'sequence', 'lastGrantAt', 'crowdedAt', 'waiting', 'waitingWeight', 'leases', 'waitingCosts', 'meters' }
 local fieldsOf = { l = laneFields, t = ticketFields, e = leaseFields }
 
 -- Values by position; `false` stands for nothing.
@@ -56,8 +56,9 @@ local function discard(kind, name)
 end
 
 local function createMeter(name, now)
-  return { name = name, limit = 0, windowMs = 60000, stated = 0, level = 0, at = now, granted = 0, answered = 0,
-    reserve = 0, others = 0, learnedAt = -1, surprisedAt = now, limitFrom = -1 }
+  return { name = name, limit = 0, windowMs = 60000, stated = 0, level = 0, at = now, granted = 0, answered = 0, returned = 0,
+    reserve = 0, others = 0, learnedAt = -1, surprisedAt = -1, limitFrom = -1,
+    fastestMs = -1 }
 end
 
 local function meterOf(name, now)
@@ -84,8 +85,8 @@ end
 local function createBucket(now)
   redis.call('DEL', recordsKey, orderKey, replicasKey)
   bucket = { born = now, seen = now, learn = true, probe = 0, opened = true, probingSince = -1, closedUntil = 0,
-    closedAt = -1, virtual = 0, sequence = 0, lastGrantAt = false, waiting = 0, waitingWeight = 0, leases = 0,
-    waitingCosts = {}, meters = {} }
+    closedAt = -1, virtual = 0, sequence = 0, lastGrantAt = false, crowdedAt = false, waiting = 0, waitingWeight = 0,
+    leases = 0, waitingCosts = {}, meters = {} }
 end
 
 -- Time never steps back for a bucket.

@@ -34,10 +34,11 @@ end
 local function applyLesson(lease, lesson, now)
   answer(lease, now)
   bucket.opened = true
-  local seen = { sentAt = now - lesson.sentAgoMs, headAt = now - lesson.headAgoMs, quiet = lease.quiet }
+  local seen = { sentAt = now - lesson.sentAgoMs, headAt = now - lesson.headAgoMs, quiet = lease.quiet,
+    calm = lease.calm }
   for _, report in ipairs(lesson.meters) do
     local meter = meterOf(report.meter, now)
-    local mark = markOf(lease, report.meter) or { 0, meter.granted, 0 }
+    local mark = markOf(lease, report.meter) or { 0, meter.granted, 0, 0 }
     learnMeter(meter, report, mark, seen, bucket.learn, now)
   end
 end

@@ -135,9 +135,11 @@ local function grant(lane, ticket, now)
   local marks = {}
   for i, cost in ipairs(ticket.costs) do marks[i] = { cost[1], take(meterOf(cost[1], now), cost[2], now) } end
   bucket.sequence = bucket.sequence + 1
+  local quiet = not bucket.lastGrantAt or now - bucket.lastGrantAt >= quietGapMs
+  if not quiet then bucket.crowdedAt = now end
   local lease = { token = ticket.id .. '.' .. string.format('%.0f', bucket.sequence), ticket = ticket.id,
     lane = lane.key, replica = ticket.replica, grantedAt = now,
-    quiet = not bucket.lastGrantAt or now - bucket.lastGrantAt >= quietGapMs, marks = marks,
+    quiet = quiet, calm = quiet and (not bucket.crowdedAt or now - bucket.crowdedAt >= mostLatenessMs), marks = marks,
     expiresAt = now + ticket.leaseMs, answered = false, unconfirmed = lane.places and true or false,
     abandoned = false, told = false }
   ticket.lease = lease.token
