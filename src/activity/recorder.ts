@@ -29,6 +29,8 @@ interface Lane extends LaneId {
   readonly cells: (Cell | undefined)[];
   /** Minutes changed since the last publication. */
   readonly changed: Set<number>;
+  /** Cell of the running minute: most facts find it here. */
+  current: Cell | null;
 }
 
 export interface Recorder extends FactSink {
@@ -55,27 +57,41 @@ export interface RecorderOptions {
 
 export function createRecorder(options: RecorderOptions): Recorder {
   const { clock, keyOf, shared, configured, maxLanes = 1_000 } = options;
-  const lanes = new LRUCache<string, Lane>({ max: maxLanes });
+  const lanes = new LRUCache<string, Lane>({
+    max: maxLanes,
+    dispose: ({ workspaceId, upstream }) => {
+      const own = found.get(upstream);
+      own?.delete(workspaceId);
+      if (own?.size === 0) found.delete(upstream);
+    },
+  });
+  /** The same lanes by upstream and workspace: every call asks twice, and a name put together costs more than the count. */
+  const found = new Map<string, Map<string, Lane>>();
   const dirty = new Set<Lane>();
 
-  function laneOf(workspaceId: string, upstream: string): Lane {
-    const name = nameOf(workspaceId, upstream);
-    let lane = lanes.get(name);
-    if (lane === undefined) {
-      lane = { workspaceId, upstream, key: keyOf(workspaceId, upstream), cells: [], changed: new Set() };
-      lanes.set(name, lane);
-    }
+  function newLane(workspaceId: string, upstream: string): Lane {
+    const key = keyOf(workspaceId, upstream);
+    const lane: Lane = { workspaceId, upstream, key, cells: [], changed: new Set(), current: null };
+    lanes.set(nameOf(workspaceId, upstream), lane);
+    let own = found.get(upstream);
+    if (own === undefined) found.set(upstream, (own = new Map()));
+    own.set(workspaceId, lane);
     return lane;
   }
 
   function cellNow(workspaceId: string, upstream: string): Cell {
-    const lane = laneOf(workspaceId, upstream);
+    const lane = found.get(upstream)?.get(workspaceId) ?? newLane(workspaceId, upstream);
     const minute = Math.floor(clock.now() / minuteMs);
+    const { current } = lane;
+    if (current?.minute === minute && lane.changed.has(minute)) return current;
+    // Once a minute or publication: this makes the lane the last one to be forgotten.
+    lanes.get(nameOf(workspaceId, upstream));
     let cell = lane.cells[minute % kept];
     // A clock that stepped back far writes into the newer cell: counted, if late.
     if (cell === undefined || cell.minute < minute) lane.cells[minute % kept] = cell = emptyCell(minute);
     lane.changed.add(cell.minute);
     dirty.add(lane);
+    lane.current = cell;
     return cell;
   }
 
@@ -109,8 +125,9 @@ export function createRecorder(options: RecorderOptions): Recorder {
       const cell = cellNow(workspaceId, upstream);
       add(cell, fact.outcome);
       addWait(cell, fact.waitedMs);
+      if (fact.outcome !== 'shed') return;
       const reason = shedReasons.find((each) => each === fact.code);
-      if (fact.outcome === 'shed' && reason !== undefined) add(cell, reason);
+      if (reason !== undefined) add(cell, reason);
     },
     async sum(workspaceId, upstream, minutes) {
       const from = Math.floor(clock.now() / minuteMs) - minutes;
@@ -148,19 +165,19 @@ export function createRecorder(options: RecorderOptions): Recorder {
     },
     async active(minutes) {
       const from = Math.floor(clock.now() / minuteMs) - minutes;
-      const found = new Map<ActivityKey, LaneId>();
+      const known = new Map<ActivityKey, LaneId>();
       for (const lane of lanes.values()) {
-        if (lane.cells.some((cell) => cell !== undefined && cell.minute >= from)) found.set(lane.key, lane);
+        if (lane.cells.some((cell) => cell !== undefined && cell.minute >= from)) known.set(lane.key, lane);
       }
       const foreign = new Set(await shared.active(from));
-      for (const key of found.keys()) foreign.delete(key);
+      for (const key of known.keys()) foreign.delete(key);
       if (foreign.size > 0) {
         for (const { workspaceId, upstream } of configured?.() ?? []) {
           const key = keyOf(workspaceId, upstream);
-          if (foreign.has(key)) found.set(key, { workspaceId, upstream });
+          if (foreign.has(key)) known.set(key, { workspaceId, upstream });
         }
       }
-      return [...found.values()].map(({ workspaceId, upstream }) => ({ workspaceId, upstream }));
+      return [...known.values()].map(({ workspaceId, upstream }) => ({ workspaceId, upstream }));
     },
     get lanes() {
       return lanes.size;

@@ -25,9 +25,20 @@ export interface LaneLive {
   readonly inFlight: number;
 }
 
+/** The same as the calls change it: found once per call, then only added to. */
+export interface FollowedLane {
+  readonly workspaceId: string;
+  readonly upstream: string;
+  /** Calls that hold it; the last one takes it away. */
+  calls: number;
+  waiting: number;
+  inFlight: number;
+}
+
 export interface Live {
-  /** Adds to the counters of a workspace on an upstream; they go when both are 0. Ids stay in memory. */
-  lane(workspaceId: string, upstream: string, change: Partial<LaneLive>): void;
+  /** Counters of a workspace on an upstream, for a call until it {@link leave}s. Ids stay in memory. */
+  enter(workspaceId: string, upstream: string): FollowedLane;
+  leave(lane: FollowedLane): void;
   readLane(workspaceId: string, upstream: string): LaneLive;
   configured(upstreams: Iterable<UpstreamSettings>): void;
   /** Counters of an upstream; a call in flight keeps them over a reload that removes the upstream. */
@@ -37,9 +48,8 @@ export interface Live {
 
 export function createLive(): Live {
   const all = new Map<string, LiveUpstream>();
-  const lanes = new Map<string, { waiting: number; inFlight: number }>();
-  /** Upstream names have no blank, so that the pair is unambiguous. */
-  const laneName = (workspaceId: string, upstream: string): string => `${upstream} ${workspaceId}`;
+  /** By upstream, then workspace: nothing is put together to find one. */
+  const lanes = new Map<string, Map<string, FollowedLane>>();
   let shown: readonly { readonly name: string; readonly kind: UpstreamKind }[] = [];
 
   function of(upstream: string): LiveUpstream {
@@ -50,16 +60,24 @@ export function createLive(): Live {
 
   return {
     of,
-    lane(workspaceId, upstream, change) {
-      const name = laneName(workspaceId, upstream);
-      let lane = lanes.get(name);
-      if (lane === undefined) lanes.set(name, (lane = { waiting: 0, inFlight: 0 }));
-      lane.waiting += change.waiting ?? 0;
-      lane.inFlight += change.inFlight ?? 0;
-      if (lane.waiting === 0 && lane.inFlight === 0) lanes.delete(name);
+    enter(workspaceId, upstream) {
+      let own = lanes.get(upstream);
+      if (own === undefined) lanes.set(upstream, (own = new Map()));
+      let lane = own.get(workspaceId);
+      if (lane === undefined) {
+        own.set(workspaceId, (lane = { workspaceId, upstream, calls: 0, waiting: 0, inFlight: 0 }));
+      }
+      lane.calls += 1;
+      return lane;
     },
-    readLane: (workspaceId, upstream) =>
-      lanes.get(laneName(workspaceId, upstream)) ?? { waiting: 0, inFlight: 0 },
+    leave(lane) {
+      lane.calls -= 1;
+      if (lane.calls === 0) lanes.get(lane.upstream)?.delete(lane.workspaceId);
+    },
+    readLane(workspaceId, upstream) {
+      const { waiting = 0, inFlight = 0 } = lanes.get(upstream)?.get(workspaceId) ?? {};
+      return { waiting, inFlight };
+    },
     configured(upstreams) {
       shown = [...upstreams].map(({ name, kind }) => ({ name, kind }));
     },

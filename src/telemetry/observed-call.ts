@@ -1,6 +1,7 @@
 /**
  * Follows one call: turns the facts of its journey into times, and fans them out. Owns the order-independent clean-up
- * (a call that ends anywhere leaves no gauge raised and no span open). Never throws: telemetry is not worth a call.
+ * (a call that ends anywhere leaves no gauge raised and no span open). Never throws: telemetry is not worth a call; each
+ * step catches for itself, because this is on every call's path and a shared wrapper would make an object per step.
  *
  * Durations: overhead = (route decided − received) + (head answered − admission began) − held − upstream. Reading the
  * request body lies between the two and counts as nobody's.
@@ -10,12 +11,12 @@ import type { RefusalCode } from '../errors.ts';
 import type { UpstreamSettings } from '../config/settings.ts';
 import type { LaneKey } from '../limiter/limiter.ts';
 import type { Clock } from '../clock.ts';
-import type { CallEnd, CallTelemetry, FactSink } from './events.ts';
+import type { CallEnd, CallTelemetry, EndedFact, FactSink } from './events.ts';
 import type { CallSpans } from './spans.ts';
 import type { CallLogger } from './logger.ts';
 import type { Metrics } from './metrics.ts';
 import { noneLabel, type Labels } from './labels.ts';
-import type { LaneLive, Live, LiveUpstream } from './live.ts';
+import type { FollowedLane, Live, LiveUpstream } from './live.ts';
 
 /** Everything a followed call reports to, shared by all calls. */
 export interface CallReporters {
@@ -37,6 +38,7 @@ export class ObservedCall implements CallTelemetry {
   #workspaceId: string | null = null;
   #upstream: string = noneLabel;
   #live: LiveUpstream | null = null;
+  #lane: FollowedLane | null = null;
   #routedAt: number;
   #admittingAt: number | null = null;
   #queuedAt: number | null = null;
@@ -58,45 +60,60 @@ export class ObservedCall implements CallTelemetry {
   }
 
   identified(caller: Caller): void {
-    this.#safely(() => {
+    try {
       this.#workspaceId = caller.workspace.id;
       this.#spans?.identified(this.#label());
-    });
+    } catch (cause) {
+      this.#to.failed(cause);
+    }
   }
 
   routed(upstream: UpstreamSettings): void {
-    this.#safely(() => {
+    try {
       this.#upstream = upstream.name;
       this.#live = this.#to.live.of(upstream.name);
+      if (this.#workspaceId !== null && !this.#over) this.#enterLane(this.#workspaceId);
       this.#routedAt = this.#to.clock.monotonic();
       this.#spans?.routed(upstream);
-    });
+    } catch (cause) {
+      this.#to.failed(cause);
+    }
   }
 
   admitting(lane?: LaneKey): void {
-    this.#safely(() => {
+    try {
       if (lane !== undefined) this.#spans?.entered(lane);
-      this.#admittingAt = this.#to.clock.monotonic();
-      this.#tell((sink, id) => sink.arrived(id, this.#upstream, this.#admittingAt ?? 0));
-    });
+      const now = this.#to.clock.monotonic();
+      this.#admittingAt = now;
+      const heard = this.#heardAs();
+      if (heard !== null) for (const sink of this.#to.sinks) sink.arrived(heard, this.#upstream, now);
+    } catch (cause) {
+      this.#to.failed(cause);
+    }
   }
 
   queued(lane: LaneKey): void {
-    this.#safely(() => {
+    try {
       if (this.#over || this.#queuedAt !== null) return;
       this.#queuedAt = this.#to.clock.monotonic();
       this.#live?.waiting.set(this.#call.id, this.#call.receivedAt);
-      this.#lane({ waiting: 1 });
+      if (this.#lane !== null) this.#lane.waiting += 1;
       this.#spans?.waiting(lane);
-    });
+    } catch (cause) {
+      this.#to.failed(cause);
+    }
   }
 
   granted(): void {
-    this.#safely(() => this.#leaveLine());
+    try {
+      this.#leaveLine();
+    } catch (cause) {
+      this.#to.failed(cause);
+    }
   }
 
   sent(): void {
-    this.#safely(() => {
+    try {
       if (this.#over) return;
       this.#leaveLine();
       this.#landed();
@@ -105,9 +122,11 @@ export class ObservedCall implements CallTelemetry {
       this.#sentAt = this.#to.clock.monotonic();
       this.#inFlight = true;
       if (this.#live !== null) this.#live.inFlight += 1;
-      this.#lane({ inFlight: 1 });
+      if (this.#lane !== null) this.#lane.inFlight += 1;
       this.#spans?.sent(this.#attempts - 1);
-    });
+    } catch (cause) {
+      this.#to.failed(cause);
+    }
   }
 
   traceparent(): string | null {
@@ -120,42 +139,53 @@ export class ObservedCall implements CallTelemetry {
   }
 
   answered(status: number, throttle: Throttle | null): void {
-    this.#safely(() => {
+    try {
       this.#headTime();
       this.#spans?.answered(status, throttle?.kind ?? null);
       if (throttle === null) return;
       const kind = throttle.kind === 'permanent' ? 'permanent' : 'rate';
       this.#series().throttled(kind);
-      this.#tell((sink, id) => sink.throttled(id, this.#upstream, kind));
-    });
+      const heard = this.#heardAs();
+      if (heard !== null) for (const sink of this.#to.sinks) sink.throttled(heard, this.#upstream, kind);
+    } catch (cause) {
+      this.#to.failed(cause);
+    }
   }
 
   absorbed(): void {
-    this.#safely(() => {
+    try {
       this.#landed();
       this.#absorbed += 1;
       this.#series().absorbed();
-      this.#tell((sink, id) => sink.absorbed(id, this.#upstream));
-    });
+      const heard = this.#heardAs();
+      if (heard !== null) for (const sink of this.#to.sinks) sink.absorbed(heard, this.#upstream);
+    } catch (cause) {
+      this.#to.failed(cause);
+    }
   }
 
   attemptFailed(error: RefusalCode | 'client_gone' | 'reset'): void {
-    this.#safely(() => {
+    try {
       this.#headTime();
       this.#spans?.attemptFailed(error);
       this.#landed();
-    });
+    } catch (cause) {
+      this.#to.failed(cause);
+    }
   }
 
   ended(end: CallEnd): void {
     if (this.#over) return;
     this.#over = true;
-    this.#safely(() => {
+    try {
       this.#headTime();
       this.#leaveLine();
       this.#landed();
+      this.#leaveLane();
       this.#report(end);
-    });
+    } catch (cause) {
+      this.#to.failed(cause);
+    }
   }
 
   #report(end: CallEnd): void {
@@ -193,9 +223,10 @@ export class ObservedCall implements CallTelemetry {
         durationMs,
         traceId: this.traceId,
       });
-    this.#tell((sink, id) =>
-      sink.ended(id, this.#upstream, { outcome, code, waitedMs, attempts, absorbed, durationMs }),
-    );
+    const heard = this.#heardAs();
+    if (heard === null) return;
+    const fact: EndedFact = { outcome, code, waitedMs, attempts, absorbed, durationMs };
+    for (const sink of this.#to.sinks) sink.ended(heard, this.#upstream, fact);
   }
 
   /** Our own share of the time until the final head (or the end, when there was none). */
@@ -222,7 +253,7 @@ export class ObservedCall implements CallTelemetry {
     this.#waitedMs += this.#to.clock.monotonic() - this.#queuedAt;
     this.#queuedAt = null;
     this.#live?.waiting.delete(this.#call.id);
-    this.#lane({ waiting: -1 });
+    if (this.#lane !== null) this.#lane.waiting -= 1;
     this.#spans?.left();
   }
 
@@ -231,12 +262,19 @@ export class ObservedCall implements CallTelemetry {
     if (!this.#inFlight) return;
     this.#inFlight = false;
     if (this.#live !== null) this.#live.inFlight -= 1;
-    this.#lane({ inFlight: -1 });
+    if (this.#lane !== null) this.#lane.inFlight -= 1;
     this.#spans?.landed();
   }
 
-  #lane(change: Partial<LaneLive>): void {
-    if (this.#workspaceId !== null) this.#to.live.lane(this.#workspaceId, this.#upstream, change);
+  #enterLane(workspaceId: string): void {
+    this.#leaveLane();
+    this.#lane = this.#to.live.enter(workspaceId, this.#upstream);
+  }
+
+  #leaveLane(): void {
+    if (this.#lane === null) return;
+    this.#to.live.leave(this.#lane);
+    this.#lane = null;
   }
 
   #label(): string {
@@ -248,17 +286,8 @@ export class ObservedCall implements CallTelemetry {
     return this.#to.metrics.workspace(this.#label(), this.#upstream);
   }
 
-  #tell(fact: (sink: FactSink, workspaceId: string) => void): void {
-    const id = this.#workspaceId;
-    if (id === null || this.#live === null) return;
-    for (const sink of this.#to.sinks) fact(sink, id);
-  }
-
-  #safely(run: () => void): void {
-    try {
-      run();
-    } catch (cause) {
-      this.#to.failed(cause);
-    }
+  /** Workspace under which listeners hear of this call, or `null` while it has none or no route. */
+  #heardAs(): string | null {
+    return this.#live === null ? null : this.#workspaceId;
   }
 }
