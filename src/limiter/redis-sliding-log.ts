@@ -7,7 +7,7 @@
  * so its version is pinned and `test/limiter/contract.ts` holds it to its word). Without Redis the library asks the
  * `insuranceLimiter`, where there is one.
  */
-import { RateLimiterCompatibleAbstract, RateLimiterRedis, RateLimiterRes } from 'rate-limiter-flexible';
+import { type RateLimiterCompatibleAbstract, RateLimiterRedis, RateLimiterRes } from 'rate-limiter-flexible';
 import { ceilingWindowMs } from './ceiling.policy.ts';
 import { replyList, replyNumber, runOwn } from './redis-commands.ts';
 import type { RedisClient } from './redis-connection.ts';

@@ -2,16 +2,13 @@ import { createOpenAI } from '@ai-sdk/openai';
 import Anthropic from '@anthropic-ai/sdk';
 import { afterEach, describe, expect, test } from '@jest/globals';
 import { embed, generateText, streamText } from 'ai';
-import {
-  createLanguageModelSimulator,
-  type LanguageModelOptions,
-} from '../../src/simulators/language-model.ts';
+import type { LanguageModelOptions, LanguageModelSimulator } from '../../src/simulators/language-model.ts';
 import { throughProxy } from './through-proxy.ts';
 import { fastClock } from '../support/fast-clock.ts';
 import { highCeilings, startWorld, tally, type World, type WorldOptions } from '../journey/world.ts';
 
 let world: World;
-let claude: ReturnType<typeof createLanguageModelSimulator>;
+let claude: LanguageModelSimulator;
 afterEach(() => world.close());
 
 const key = (): string => world.gateway.keys['acme'] ?? '';

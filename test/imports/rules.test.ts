@@ -1,0 +1,176 @@
+/**
+ * The rules of `.dependency-cruiser.cjs` bite. It reads TypeScript with swc, which it calls second best, so each rule
+ * is held against planted violations, in a folder outside the project, by the very tool of `npm run imports`.
+ */
+import { afterAll, beforeAll, describe, expect, test } from '@jest/globals';
+import { execFile } from 'node:child_process';
+import { copyFileSync, mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import { tmpdir } from 'node:os';
+import { dirname, join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+
+const root = fileURLToPath(new URL('../../', import.meta.url));
+const config = join(root, '.dependency-cruiser.cjs');
+const { forbidden } = createRequire(import.meta.url)(config) as { forbidden: { name: string }[] };
+
+/** Files that others import; innocent themselves. */
+const bystanders = [
+  'clock',
+  'gateway',
+  'call',
+  'errors',
+  'auth/keyring',
+  'limiter/limiter',
+  'limiter/scripts',
+];
+
+/** By rule: a file and the lines that break it, in every form an import can have. */
+const planted: Readonly<Record<string, readonly (readonly [file: string, line: string])[]>> = {
+  'policy-is-pure': [
+    ['limiter/a.policy.ts', `import { systemClock } from '../clock.ts'; export { systemClock };`],
+    ['limiter/b.policy.ts', `import type { Clock } from '../clock.ts'; export type B = Clock;`],
+    ['limiter/c.policy.ts', `import { readFileSync } from 'node:fs'; export { readFileSync };`],
+    ['limiter/d.policy.ts', `export const clock = () => import('../clock.ts');`],
+    ['limiter/e.policy.ts', `export * from '../clock.ts';`],
+    ['limiter/f.policy.ts', `import '../clock.ts'; export {};`],
+    ['limiter/g.policy.ts', `export type { Clock } from '../clock.ts';`],
+    ['limiter/h.policy.ts', `import { type Clock } from '../clock.ts'; export type H = Clock;`],
+  ],
+  'stages-apart': [
+    ['ingress/a.ts', `import { x } from '../auth/keyring.ts'; export { x };`],
+    ['dispatch/a.ts', `import type { X } from '../auth/keyring.ts'; export type A = X;`],
+  ],
+  'stages-see-the-port-only': [
+    ['admission/a.ts', `import { x } from '../limiter/scripts.ts'; export { x };`],
+  ],
+  'no-circular': [['activity/a.ts', `import { x } from './a2.ts'; export const a = x;`]],
+  'simulators-are-a-world-apart': [
+    ['telemetry/a.ts', `import { x } from '../simulators/fine.ts'; export { x };`],
+  ],
+  'simulators-know-nothing-of-the-gateway': [
+    ['simulators/a.ts', `import { x } from '../gateway.ts'; export { x };`],
+  ],
+  'one-home-express': [['page/a.ts', `import express from 'express'; export { express };`]],
+  'one-home-hpm': [['dispatch/b.ts', `import * as hpm from 'http-proxy-middleware'; export { hpm };`]],
+  'one-home-ioredis': [['limiter/a.ts', `import type { Redis } from 'ioredis'; export type R = Redis;`]],
+  'one-home-rlf': [['admission/b.ts', `import * as rlf from 'rate-limiter-flexible'; export { rlf };`]],
+  'one-home-telemetry': [
+    ['journey/a.ts', `import { pino } from 'pino'; export { pino };`],
+    ['journey/b.ts', `import client from 'prom-client'; export { client };`],
+    ['journey/c.ts', `import type { Span } from '@opentelemetry/api'; export type S = Span;`],
+  ],
+  'one-home-config': [
+    ['target/a.ts', `import { z } from 'zod'; export { z };`],
+    ['target/b.ts', `import { parse } from 'yaml'; export { parse };`],
+  ],
+};
+
+/** By rule of the linter: what the import rules cannot see in a policy, globals and a form of import that swc passes over. */
+const linted: Readonly<Record<string, readonly [file: string, line: string]>> = {
+  'typescript(consistent-type-imports)': [
+    'limiter/l.policy.ts',
+    `export type L = import('../clock.ts').Clock;`,
+  ],
+  'eslint(no-restricted-globals)': ['limiter/m.policy.ts', `export const m = () => Date.now();`],
+  'eslint(no-restricted-properties)': ['limiter/n.policy.ts', `export const n = () => Math.random();`],
+};
+
+/** What the same rules allow. */
+const fine: Readonly<Record<string, string>> = {
+  'activity/a2.ts': `import { a } from './a.ts'; export const x = 1; export { a };`,
+  'limiter/fine.policy.ts': `import type { X } from '../call.ts'; import { x } from './e.policy.ts'; export { x }; export type Y = X;`,
+  'auth/fine.ts': `import { x } from './keyring.ts'; import { RateLimiterMemory } from 'rate-limiter-flexible'; export { x, RateLimiterMemory };`,
+  'admission/fine.ts': `import { x } from '../limiter/limiter.ts'; export { x };`,
+  'simulators/fine.ts': `import { systemClock } from '../clock.ts'; export const x = systemClock;`,
+  'cli/demo.ts': `import { x } from '../simulators/fine.ts'; export { x };`,
+  'config/fine.ts': `import { z } from 'zod'; import { parse } from 'yaml'; export { z, parse };`,
+  'dispatch/transport.ts': `import * as hpm from 'http-proxy-middleware'; export { hpm };`,
+};
+
+let folder = '';
+let found: { readonly rule: string; readonly from: string }[] = [];
+
+const write = (file: string, text: string): void => {
+  const path = join(folder, 'src', file);
+  mkdirSync(dirname(path), { recursive: true });
+  writeFileSync(path, `${text}\n`);
+};
+
+interface ImportReport {
+  readonly summary: {
+    readonly violations: readonly { readonly from: string; readonly rule: { readonly name: string } }[];
+  };
+}
+interface LintReport {
+  readonly diagnostics: readonly { readonly code: string; readonly filename: string }[];
+}
+
+/** What a tool of the project reports about the files, with the project's own rules. */
+function report(tool: string, ...args: readonly string[]): Promise<unknown> {
+  const path = join(root, 'node_modules/.bin', tool);
+  return new Promise((resolve, reject) => {
+    // Exit codes tell of violations, which are what is wanted.
+    execFile(process.execPath, [path, ...args], { cwd: folder, maxBuffer: 64 << 20 }, (_, stdout, stderr) => {
+      try {
+        resolve(JSON.parse(stdout));
+      } catch {
+        reject(new Error(`no report: ${stderr}`));
+      }
+    });
+  });
+}
+
+beforeAll(async () => {
+  folder = mkdtempSync(join(tmpdir(), 'sluice-imports-'));
+  symlinkSync(join(root, 'node_modules'), join(folder, 'node_modules'));
+  for (const name of bystanders) {
+    write(
+      `${name}.ts`,
+      'export const x = 1; export type X = number; export const systemClock = 1; export type Clock = 1;',
+    );
+  }
+  for (const [file, text] of [
+    ...Object.values(planted).flat(),
+    ...Object.values(linted),
+    ...Object.entries(fine),
+  ]) {
+    write(file, text);
+  }
+  const { summary } = (await report(
+    'depcruise',
+    '--config',
+    config,
+    '--output-type',
+    'json',
+    'src',
+  )) as ImportReport;
+  found = summary.violations.map(({ rule, from }) => ({ rule: rule.name, from: from.replace(/^src\//, '') }));
+});
+afterAll(() => rmSync(folder, { recursive: true }));
+
+describe('the import rules', () => {
+  test('each have a planted violation here', () => {
+    expect(Object.keys(planted).toSorted()).toEqual(forbidden.map(({ name }) => name).toSorted());
+  });
+
+  test.each(
+    Object.entries(planted).flatMap(([rule, places]) => places.map(([file, line]) => ({ rule, file, line }))),
+  )('$rule finds: $line', ({ rule, file }) => {
+    expect(found).toContainEqual({ rule, from: file });
+  });
+
+  test('find nothing in what they allow', () => {
+    const files = new Set(Object.values(planted).flatMap((places) => places.map(([file]) => file)));
+    expect(found.filter(({ rule, from }) => !files.has(from) && rule !== 'no-circular')).toEqual([]);
+  });
+});
+
+const lintedCases = Object.entries(linted).map(([rule, [file, line]]) => ({ rule, file, line }));
+test.each(lintedCases)('the linter’s $rule finds in a policy: $line', async ({ rule, file }) => {
+  copyFileSync(join(root, '.oxlintrc.json'), join(folder, '.oxlintrc.json'));
+  const { diagnostics } = (await report('oxlint', '--format', 'json', `src/${file}`)) as LintReport;
+  expect(diagnostics.map(({ code, filename }) => ({ code, filename }))).toEqual([
+    { code: rule, filename: `src/${file}` },
+  ]);
+});
