@@ -180,7 +180,7 @@ export function createGateway({ settings: first, clock, random, telemetry, resol
   };
 
   const send = async (
-    { call, caller, route, body, description, entry }: Prepared,
+    { call, caller, route, body, description, entry, documentCost }: Prepared,
     lease: Lease,
     signal: AbortSignal,
     followed: CallTelemetry,
@@ -198,9 +198,7 @@ export function createGateway({ settings: first, clock, random, telemetry, resol
     if (result.kind === 'failed') return result;
     followed.answered(result.head.status, result.feedback.throttle);
     const { requestedCost } = result.feedback;
-    if (description.costKey !== null && requestedCost !== undefined) {
-      learned.learn(entry.admission.bucket, description.costKey, requestedCost);
-    }
+    if (requestedCost !== undefined) documentCost?.tell(requestedCost);
     return result;
   };
 

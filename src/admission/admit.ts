@@ -10,6 +10,7 @@
 import type { Clock } from '../clock.ts';
 import { Refusal } from '../errors.ts';
 import type { CeilingRef, Ceilings, CeilingState, TakeReply } from '../limiter/ceilings.ts';
+import type { Costs } from '../call.ts';
 import type { BucketKey, Grant, Lesson, Limiter, LimiterListener, Settlement } from '../limiter/limiter.ts';
 import { ShortLived } from '../short-lived.ts';
 import { edgeOf } from './shed.policy.ts';
@@ -38,6 +39,12 @@ interface Holder {
   waiter: { resolve: (lease: Lease) => void; reject: (failure: Failure) => void; since: number } | null;
   /** Set while a grant that came early waits for its caller: told when the caller waits, or has left. */
   onTurn: (() => void) | null;
+  /** What its next grant will have taken from the meters. */
+  costs: Costs;
+  /** Its grant went back because of what calls cost; calls of its lane behind it must not go first. */
+  sentBack: boolean;
+  /** It goes ahead to find out what calls like it cost, and is not sent yet. */
+  finding: boolean;
   waitedMs: number;
   cancelDeadline: (() => void) | null;
   left: boolean;
@@ -49,6 +56,9 @@ interface Holder {
 /** Gates unused for this long are forgotten when there are very many. Milliseconds. */
 const gateMemoryMs = 120_000;
 
+/** Calls wait this long at most for the answer that tells what they cost; then they go with the guess. Milliseconds. */
+const longestInquiryMs = 5_000;
+
 /** Charging of one lane's grants: in order, and none behind a refused one. */
 interface Gate {
   tail: Promise<boolean>;
@@ -56,6 +66,10 @@ interface Gate {
   /** The scheduler has been told that the ceiling is nearly used, and not yet that it is not any more. */
   atEdge: boolean;
   usedAt: number;
+  /** Grants whose costs are being looked into; nothing behind them is charged meanwhile. */
+  undecided: number;
+  /** Holders of the lane that were sent back and are not granted again. */
+  sentBack: number;
 }
 
 export function createDesk(dependencies: {
@@ -80,7 +94,14 @@ export function createDesk(dependencies: {
     const key = laneOf(grant);
     let gate = gates.get(key);
     if (gate === undefined) {
-      gate = { tail: Promise.resolve(true), asleepUntil: 0, atEdge: false, usedAt: 0 };
+      gate = {
+        tail: Promise.resolve(true),
+        asleepUntil: 0,
+        atEdge: false,
+        usedAt: 0,
+        undecided: 0,
+        sentBack: 0,
+      };
       gates.set(key, gate);
       if (gates.size > 10_000) forgetOldGates();
     }
@@ -91,6 +112,7 @@ export function createDesk(dependencies: {
   const forgetOldGates = (): void => {
     const now = clock.monotonic();
     for (const [key, gate] of gates) {
+      if (gate.undecided > 0 || gate.sentBack > 0) continue;
       if (Math.max(gate.asleepUntil, gate.usedAt + gateMemoryMs) < now) gates.delete(key);
     }
   };
@@ -124,6 +146,7 @@ export function createDesk(dependencies: {
     holder.left = true;
     const { admission, clientGone } = holder.entry;
     holders.delete(admission.ticket);
+    isBack(holder, gates.get(laneOf(admission)));
     holder.cancelDeadline?.();
     clientGone.removeEventListener('abort', holder.onClientGone);
     holder.onTurn?.();
@@ -154,12 +177,107 @@ export function createDesk(dependencies: {
     if (holder === undefined) return giveUp(grant);
     const gate = gateOf(grant);
     const before = gate.tail;
-    const asked = clock.monotonic() < gate.asleepUntil ? null : ceilings.take(holder.entry.ceiling);
-    gate.tail = charge(holder, grant, gate, before, asked).catch((failure: unknown) => {
+    const charged =
+      gate.undecided > 0 || gate.sentBack > 0 || isCostOpen(holder)
+        ? chargeWhenCostIsKnown(holder, grant, gate, before)
+        : charge(holder, grant, gate, before, placeFor(holder, gate));
+    gate.tail = charged.catch((failure: unknown) => {
       giveUp(grant);
       refuse(holder, failure instanceof Error ? failure : new Error('the ceiling failed'));
       return true;
     });
+  };
+
+  const placeFor = (holder: Holder, gate: Gate): Promise<TakeReply> | null =>
+    clock.monotonic() < gate.asleepUntil ? null : ceilings.take(holder.entry.ceiling);
+
+  /** The grant was made for less than the call may turn out to cost. */
+  const isCostOpen = ({ entry: { sharedCost }, costs }: Holder): boolean => {
+    if (sharedCost === undefined || sharedCost === null) return false;
+    const { points, isUnasked, inquiry } = sharedCost;
+    return points === null ? isUnasked || inquiry !== null : points > (costs.cost ?? 0);
+  };
+
+  const isDearer = ({ entry, costs }: Holder): boolean => (entry.sharedCost?.points ?? 0) > (costs.cost ?? 0);
+
+  /** As `charge`, after the calls before it and the call that finds out what this one costs. */
+  const chargeWhenCostIsKnown = async (
+    holder: Holder,
+    grant: Grant,
+    gate: Gate,
+    before: Promise<boolean>,
+  ): Promise<boolean> => {
+    const wasBack = isBack(holder, gate);
+    gate.undecided += 1;
+    try {
+      await before;
+      if (!wasBack && gate.sentBack > 0) return await sendBack(holder, grant, gate);
+      await costTold(holder);
+      if (holder.left) {
+        giveUp(grant);
+        return true;
+      }
+      if (isDearer(holder)) return await sendBack(holder, grant, gate);
+      return await charge(holder, grant, gate, before, placeFor(holder, gate));
+    } finally {
+      gate.undecided -= 1;
+      if (holder.finding) stopFinding(holder, false);
+    }
+  };
+
+  /** Resolves when it is known what the call costs, or that it goes ahead to find out. */
+  const costTold = async (holder: Holder): Promise<void> => {
+    const { sharedCost } = holder.entry;
+    if (sharedCost === undefined || sharedCost === null) return;
+    while (sharedCost.points === null && sharedCost.inquiry !== null && !holder.left) {
+      await Promise.race([sharedCost.inquiry, turnOf(holder)]);
+    }
+    if (sharedCost.points !== null || !sharedCost.isUnasked || holder.left) return;
+    sharedCost.ask();
+    holder.finding = true;
+    const cancel = clock.after(longestInquiryMs, () => sharedCost.over(true));
+    void sharedCost.inquiry?.then(cancel);
+  };
+
+  const stopFinding = (holder: Holder, asked: boolean): void => {
+    holder.finding = false;
+    holder.entry.sharedCost?.over(asked);
+  };
+
+  /**
+   * The grant goes back with what the call costs now, or because a call before it went back. It comes again in the
+   * lane's order; whoever is granted before that was granted too early, and goes back too.
+   */
+  const sendBack = async (holder: Holder, grant: Grant, gate: Gate): Promise<boolean> => {
+    if (holder.left) {
+      giveUp(grant);
+      return false;
+    }
+    const dearer = isDearer(holder);
+    if (dearer) holder.costs = { ...holder.costs, cost: holder.entry.sharedCost?.points ?? 0 };
+    holder.sentBack = true;
+    gate.sentBack += 1;
+    gate.atEdge = true;
+    const { costs } = holder;
+    await dependencies.limiter().settle(grant, { kind: 'returned', sleepMs: 0, costs }, null);
+    if (dearer) background(refuseIfBucketCannot(holder));
+    return false;
+  };
+
+  /** True when the call had been sent back; it is not any more. */
+  const isBack = (holder: Holder, gate: Gate | undefined): boolean => {
+    if (!holder.sentBack) return false;
+    holder.sentBack = false;
+    if (gate !== undefined) gate.sentBack -= 1;
+    return true;
+  };
+
+  /** A dearer call may have to wait longer than it can. */
+  const refuseIfBucketCannot = async (holder: Holder): Promise<void> => {
+    const { bucket, ticket } = holder.entry.admission;
+    const wait = await dependencies.limiter().forecast(bucket, ticket);
+    if (wait === null || holder.waiter === null) return;
+    if (clock.monotonic() + wait.waitMs > holder.deadline) refuse(holder, tooLong(wait.waitMs, false));
   };
 
   /** True when the lane may go on behind this grant. */
@@ -205,11 +323,12 @@ export function createDesk(dependencies: {
   };
 
   const callerTurned = (holder: Holder): Promise<void> =>
-    holder.waiter !== null || holder.left
-      ? Promise.resolve()
-      : new Promise((resolve) => {
-          holder.onTurn = resolve;
-        });
+    holder.waiter !== null || holder.left ? Promise.resolve() : turnOf(holder);
+
+  const turnOf = (holder: Holder): Promise<void> =>
+    new Promise((resolve) => {
+      holder.onTurn = resolve;
+    });
 
   const handBack = async (
     holder: Holder,
@@ -270,6 +389,8 @@ export function createDesk(dependencies: {
 
   const leaseOf = (holder: Holder, grant: Grant, taken: Extract<TakeReply, { kind: 'taken' }>): Lease => {
     let settled = false;
+    const { finding } = holder;
+    holder.finding = false;
     return {
       grant,
       ceiling: taken.state,
@@ -282,6 +403,7 @@ export function createDesk(dependencies: {
         if (settled) return;
         settled = true;
         holder.done = settlement.kind === 'succeeded';
+        if (finding) stopFinding(holder, settlement.kind !== 'dropped');
         if (settlement.kind === 'dropped') background(ceilings.giveBack(holder.entry.ceiling, taken.place));
         background(dependencies.limiter().settle(grant, settlement, lesson));
       },
@@ -326,6 +448,9 @@ export function createDesk(dependencies: {
         deadline: now + entry.maxWaitMs,
         waiter: null,
         onTurn: null,
+        costs: entry.admission.costs,
+        sentBack: false,
+        finding: false,
         waitedMs: 0,
         cancelDeadline: null,
         left: false,

@@ -14,7 +14,7 @@ import type { AuthenticatedCaller } from '../auth/authenticate.ts';
 import type { Call, CallBody, Costs, Route } from '../call.ts';
 import type { UpstreamSettings, WorkspaceSettings } from '../config/settings.ts';
 import { describeCall, type CallDescription } from '../dispatch/estimate.policy.ts';
-import type { LearnedCosts } from '../dispatch/learned-costs.ts';
+import type { DocumentCost, LearnedCosts } from '../dispatch/learned-costs.ts';
 import type { CeilingRef } from '../limiter/ceilings.ts';
 import { digest } from '../telemetry/labels.ts';
 import { LRUCache } from 'lru-cache';
@@ -30,6 +30,8 @@ export interface Prepared {
   readonly body: CallBody;
   readonly description: CallDescription;
   readonly entry: Omit<Entry, 'clientGone'>;
+  /** Shared with other calls of the same GraphQL document; `null` = nothing is to be learned. */
+  readonly documentCost: DocumentCost | null;
   readonly joinKey: JoinKey | null;
 }
 
@@ -58,6 +60,8 @@ export function prepare({ call, caller, route, body, learned, labelKey }: Prepar
   const bucket = name('bucket', parts.upstream, parts.credential, parts.host, parts.model);
   const lane = name('lane', bucket, workspace.id);
   const { limits } = upstream;
+  const { costKey } = description;
+  const documentCost = costKey === null ? null : learned.of(bucket, costKey);
   const entry: Omit<Entry, 'clientGone'> = {
     admission: {
       ticket: call.id,
@@ -69,10 +73,11 @@ export function prepare({ call, caller, route, body, learned, labelKey }: Prepar
       maxQueued: limits.maxQueued,
       urgency: urgencyOf(fields.get('priority')),
       callClass: description.callClass,
-      costs: knownCosts(description, learned, bucket),
+      costs: knownCosts(description, documentCost),
       leaseMs,
     },
     ceiling: ceilingOf(workspace, upstream, labelKey),
+    sharedCost: documentCost,
     upstream: upstream.name,
     maxWaitMs: waitOf(
       {
@@ -86,7 +91,7 @@ export function prepare({ call, caller, route, body, learned, labelKey }: Prepar
   const joinKey = joinKeyOf(call, route, body, fields, (kind, ...rest) =>
     digest(labelKey, kind, workspace.id, ...rest),
   );
-  return { call, caller, route, body, description, entry, joinKey };
+  return { call, caller, route, body, description, entry, documentCost, joinKey };
 }
 
 /** Names made lately: the same few workspaces and buckets come again with every call. */
@@ -115,9 +120,8 @@ export const ceilingOf = (
  * What the call takes from each meter. A GraphQL document that was asked before costs what it cost then; a call counts
  * against the day as it counts against the minute.
  */
-function knownCosts(description: CallDescription, learned: LearnedCosts, bucket: string): Costs {
-  const { costs, costKey } = description;
-  const points = costKey === null ? null : learned.of(bucket, costKey);
+function knownCosts({ costs }: CallDescription, documentCost: DocumentCost | null): Costs {
+  const points = documentCost?.points ?? null;
   return {
     ...costs,
     ...(costs.requests === undefined ? {} : { requests_day: costs.requests }),

@@ -23,7 +23,7 @@ import type {
   Settlement,
 } from './limiter.ts';
 import { createMemoryLimiter } from './memory-limiter.ts';
-import type { RedisLimiter } from './redis-limiter.ts';
+import { withCosts, type RedisLimiter } from './redis-limiter.ts';
 import { RedisAway, type RedisLink } from './redis-link.ts';
 import { shareOf } from './share-log.ts';
 
@@ -32,7 +32,7 @@ const retryAwayMs = 1_000;
 const shortMs = 10_000;
 
 interface LocalTicket {
-  readonly admission: Admission;
+  admission: Admission;
   waiting: boolean;
   cancelHold: (() => void) | null;
 }
@@ -170,6 +170,7 @@ export function createAwayLimiter(dependencies: {
       tickets.delete(grant.ticket);
       return local.settle(grant, ticket === undefined ? alone(settlement) : settlement, heard);
     }
+    ticket.admission = withCosts(ticket.admission, settlement);
     if (!link.isUp) {
       ticket.waiting = true;
       return local.settle(grant, settlement, heard);

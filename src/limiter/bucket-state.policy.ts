@@ -23,7 +23,8 @@ export interface Ticket {
   /** Urgency, then arrival: `urgency * 2^48 + sequence`. */
   readonly order: number;
   readonly callClass: string;
-  readonly costs: Costs;
+  /** Changes when an answer to another call tells what such calls cost. */
+  costs: Costs;
   readonly leaseMs: number;
   /** Lease of the grant it holds; `null` while it waits. */
   lease: string | null;

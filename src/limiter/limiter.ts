@@ -92,8 +92,16 @@ export type Settlement =
     }
   /** It was never sent: everything reserved is returned. */
   | { readonly kind: 'dropped' }
-  /** The ceiling had no place: reserved units are returned, the ticket is back at its place, the lane sleeps. */
-  | { readonly kind: 'returned'; readonly sleepMs: number }
+  /**
+   * Not sent now (the ceiling had no place, or its cost became known): reserved units are returned, the ticket is back
+   * at its place, the lane sleeps.
+   */
+  | {
+      readonly kind: 'returned';
+      readonly sleepMs: number;
+      /** What the ticket costs from now on; absent = what it cost. The same meters, or fewer. */
+      readonly costs?: Costs;
+    }
   /** Sent, fate unknown: a capped lane stays taken until the lease expires. */
   | { readonly kind: 'unknown' };
 

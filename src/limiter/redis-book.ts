@@ -7,7 +7,7 @@ import type { ToldGrant } from './script-replies.ts';
 
 /** A call of this replica. `waiting` and `granted` are what Redis was last known to think. */
 export interface KeptTicket {
-  readonly admission: Admission;
+  admission: Admission;
   /** Its place in the lane; `null` until Redis told one. */
   order: number | null;
   state: 'entering' | 'waiting' | 'granted';

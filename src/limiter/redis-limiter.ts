@@ -381,6 +381,7 @@ export function createRedisLimiter(dependencies: {
     if (ticket !== undefined && requeue) {
       ticket.state = 'waiting';
       ticket.knownAt = Infinity;
+      ticket.admission = withCosts(ticket.admission, asked);
     } else {
       book.tickets.delete(lease.ticket);
     }
@@ -668,6 +669,12 @@ function withoutTicket(settlement: Settlement): Settlement {
   if (settlement.kind === 'returned') return { kind: 'dropped' };
   return settlement.kind === 'throttled' ? { ...settlement, requeue: false } : settlement;
 }
+
+/** What a ticket that is entered again has to cost. */
+export const withCosts = (admission: Admission, settlement: Settlement): Admission =>
+  settlement.kind === 'returned' && settlement.costs !== undefined
+    ? { ...admission, costs: settlement.costs }
+    : admission;
 
 /** A settlement told late: its durations have gone by in part, and its ticket is looked after otherwise. */
 function aged({ lease, settlement, lesson, at }: Pending, now: number): Pending {

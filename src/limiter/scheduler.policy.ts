@@ -217,6 +217,9 @@ export function settle(
     case 'returned':
       giveBack(bucket, lane, lease, now);
       end(bucket, lane, lease);
+      if (settlement.kind === 'returned' && settlement.costs !== undefined) {
+        lease.ticket.costs = settlement.costs;
+      }
       requeueOrForget(bucket, lane, lease.ticket, settlement.kind === 'returned');
       if (settlement.kind === 'returned') {
         lane.places = 1;

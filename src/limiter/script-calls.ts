@@ -62,7 +62,7 @@ export const settleCall = (
   call('settle', asking, [
     word(lease),
     settlement.kind,
-    settlement.kind === 'succeeded' && settlement.spent !== null ? spentText(settlement.spent) : '-',
+    settlementCosts(settlement),
     number(settlement.kind === 'throttled' ? settlement.closeMs : 0),
     settlement.kind === 'throttled' && settlement.requeue ? '1' : '0',
     number(settlement.kind === 'throttled' || settlement.kind === 'returned' ? settlement.sleepMs : 0),
@@ -118,6 +118,11 @@ const costText = (costs: Costs): string =>
   costEntries(costs)
     .map(([name, units]) => `${name}=${number(units)}`)
     .join(' ');
+
+function settlementCosts(settlement: Settlement): string {
+  if (settlement.kind === 'succeeded' && settlement.spent !== null) return spentText(settlement.spent);
+  return settlement.kind === 'returned' && settlement.costs !== undefined ? costText(settlement.costs) : '-';
+}
 
 /** Unlike a reserved cost, a spent one may be zero. */
 const spentText = (spent: Costs): string =>

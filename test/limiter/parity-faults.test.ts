@@ -114,6 +114,15 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
     'closeMs < 0 then tellClosed(now) end',
   ],
   ['a key lives for ever', 'save', "redis.call('PEXPIRE', recordsKey, lifeMs)", ''],
+  [
+    'a returned ticket costs what it cost',
+    'settle',
+    'if costs then ticketOf(lease.ticket).costs = costs end',
+    '',
+  ],
+  ['a place of unknown fate looks free', 'settle', 'table.insert(lane.abandoned, lease.expiresAt)', ''],
+  ['a freed place looks taken', 'pump', 'if at == expiresAt then', 'if at ~= expiresAt then'],
+  ['no call is ever late', 'forecast-at', 'now - lane.grantedAt - lane.serviceMs', '0'],
   ['time steps back', 'bucket-state', 'math.max(now, bucket.seen)', 'now'],
 ];
 const most = 400;

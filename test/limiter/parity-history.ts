@@ -214,11 +214,17 @@ function ending(draw: Draw): { settlement: Settlement; lesson: Learned | null } 
     { kind: 'throttled', closeMs, requeue: draw.chance(0.7), sleepMs: draw.one(0, 0, 0, 500) },
     { kind: 'throttled', closeMs, requeue: draw.chance(0.7), sleepMs: 0 },
     { kind: 'dropped' },
-    { kind: 'returned', sleepMs: draw.one(0, draw.fraction(1, 800), 40_000) },
+    { kind: 'returned', sleepMs: draw.one(0, draw.fraction(1, 800), 40_000), ...newCosts(closeMs) },
     { kind: 'unknown' },
   );
   const throttle: Throttle | null = settlement.kind === 'throttled' ? throttleOf(draw) : null;
   return { settlement, lesson: draw.chance(0.6) ? learned(draw, throttle) : null };
+}
+
+/** What a returned ticket costs from now on, if it changes; what a throttle would close for decides. */
+function newCosts(closeMs: number): { readonly costs?: Costs } {
+  if (closeMs === 0) return {};
+  return { costs: closeMs === 300 ? { requests: 2, tokens: 9 } : { cost: Math.min(60, closeMs / 50) } };
 }
 
 const throttleOf = (draw: Draw): Throttle =>

@@ -5,15 +5,15 @@ Guarantees: a token that is not known any more (settled, expired, lost) changes 
 whose fate is unknown keeps a capped lane taken until the lease expires.
 
 KEYS  1 state  2 records  3 order  4 replicas
-ARGV  1 bucket  2 replica  3 lease  4 kind (succeeded, throttled, dropped, returned, unknown)  5 spent ('-' = as
-      reserved)  6 close ms  7 requeue (0/1)  8 sleep ms  9 sent ago ms ('' = no lesson)  10 head ago ms  11 reports
-      12 meter of a rate throttle ('' = none named)  13 now ('' = TIME)
+ARGV  1 bucket  2 replica  3 lease  4 kind (succeeded, throttled, dropped, returned, unknown)  5 spent, or what a
+      returned ticket costs from now on ('-' = as reserved)  6 close ms  7 requeue (0/1)  8 sleep ms  9 sent ago ms
+      ('' = no lesson)  10 head ago ms  11 reports  12 meter of a rate throttle ('' = none named)  13 now ('' = TIME)
 Reply settled {} | unknown_lease {}
 ]]
 local stateKey, recordsKey, orderKey, replicasKey = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 -- @include arguments
 local bucketName, caller, token = identifier(ARGV[1], 'bucket'), identifier(ARGV[2], 'replica'), identifier(ARGV[3], 'lease')
-local kind, spent = ARGV[4], ARGV[5] ~= '-' and costList(ARGV[5], 'spent') or nil
+local kind, costs = ARGV[4], ARGV[5] ~= '-' and costList(ARGV[5], 'costs') or nil
 local closeMs, requeue, sleepMs = number(ARGV[6], 'closeMs'), ARGV[7] == '1', number(ARGV[8], 'sleepMs')
 local lesson, now = lessonOf(ARGV[9], ARGV[10], ARGV[11], ARGV[12]), timeOf(ARGV[13])
 -- @include scheduler
@@ -28,7 +28,7 @@ end
 local settlements = {}
 
 function settlements.succeeded(lane, lease)
-  if spent then correct(lease, spent, now) end
+  if costs then correct(lease, costs, now) end
   if lesson then applyLesson(lease, lesson, now) else bucket.opened = true end
   noteService(lane, now - lease.grantedAt)
   finish(lane, lease)
@@ -51,6 +51,7 @@ end
 function settlements.returned(lane, lease)
   giveBack(lane, lease, now)
   finish(lane, lease)
+  if costs then ticketOf(lease.ticket).costs = costs end
   requeueOrForget(lane, lease, true)
   lane.places = 1
   sleep(lane, now + sleepMs)
