@@ -36,15 +36,10 @@ afterEach(async () => {
 
 test('800 chats in 2 s on 600 a minute: all succeed, the upstream refuses none, in the order of their arrival', async () => {
   world = await startWorld({
-    model: { models: { 'gpt-4o': { rpm: 600 }, warm: {} } },
+    model: { models: { 'gpt-4o': { rpm: 600 } } },
     modelLimits: 'requestsPerMinute: 600',
   });
-  const { gateway, model, chat } = world;
-  // Another bucket: code that runs for the first time is slower than the margin for jitter.
-  await Promise.all(Array.from({ length: 40 }, () => chat('warm', { model: 'warm' })));
-  model.reset();
-  arrived.length = 0;
-  sent.length = 0;
+  const { gateway, model } = world;
   const client = new OpenAI({ apiKey: gateway.keys['acme'] ?? '', baseURL: `${gateway.url}/via/openai/v1` });
   const chats = Array.from({ length: 800 }, async (_, at) => {
     await new Promise((resolve) => setTimeout(resolve, at * 2.5));
@@ -55,14 +50,11 @@ test('800 chats in 2 s on 600 a minute: all succeed, the upstream refuses none, 
     );
   });
   expect(await Promise.all(chats)).toHaveLength(800);
-  // A machine that stalls can cost one refusal, which is absorbed; none is the rule.
-  expect(tally(model.log)[200]).toBe(800);
-  expect(tally(model.log)[429] ?? 0).toBeLessThanOrEqual(1);
-  expect(model.log.filter(({ insideRetryAfter }) => insideRetryAfter)).toEqual([]);
+  expect(tally(model.log)).toEqual({ 200: 800 });
   expect(sent).toEqual(arrived);
   // `sent` is the order of writing; two connections written in one turn are read by the upstream as it likes.
   const makespan = Math.max(...model.log.map(({ t }) => t)) - Math.min(...model.log.map(({ t }) => t));
-  // The optimum is 20 s: 600 at once, 200 at 10 a second. How close to it is measured by bench/burst.ts.
+  // The optimum is 20 s: 600 at once, 200 at 10 a second. How close: test/simulation/burst.test.ts, bench/burst.ts.
   expect(makespan).toBeGreaterThan(19_900);
 }, 90_000);
 
@@ -72,8 +64,7 @@ test('60 commerce calls at once on 40 + 2/s: one in flight, in order, none is re
   const calls: ReturnType<typeof orders>[] = [];
   for (let at = 0; at < 60; at += 1) calls.push(orders(at));
   expect(tally(await Promise.all(calls))).toEqual({ 200: 60 });
-  expect(tally(shop.log)[200]).toBe(60);
-  expect(tally(shop.log)[429] ?? 0).toBeLessThanOrEqual(1);
+  expect(tally(shop.log)).toEqual({ 200: 60 });
   expect(Math.max(...shop.log.map(({ inFlight }) => inFlight.scope))).toBe(1);
   expect(shop.log.filter(({ status }) => status === 200).map(({ nonce }) => nonce)).toEqual(arrived);
   const makespan = Math.max(...shop.log.map(({ t }) => t)) - Math.min(...shop.log.map(({ t }) => t));
