@@ -100,8 +100,8 @@ async function cluster(wire: { readonly port: number }) {
   const first = await server([...enabled, '--cluster-announce-port', String(wire.port)]);
   const second = await server(enabled);
   const slots = Array.from({ length: 16_384 }, (_, slot) => String(slot));
-  await first.straight.call('CLUSTER', 'ADDSLOTS', slots.slice(0, -1));
-  await second.straight.call('CLUSTER', 'ADDSLOTS', slots.slice(-1));
+  await first.straight.call('CLUSTER', 'ADDSLOTS', ...slots.slice(0, -1));
+  await second.straight.call('CLUSTER', 'ADDSLOTS', ...slots.slice(-1));
   await second.straight.call('CLUSTER', 'MEET', '127.0.0.1', String(first.port));
   for (const { straight } of [first, second]) {
     const isWhole = async (): Promise<boolean> =>
