@@ -29,6 +29,8 @@ import { ceilingOf, prepare, type Prepared } from './journey/prepare.ts';
 import type { CeilingState } from './limiter/ceilings.ts';
 import type { Lesson, Settlement } from './limiter/limiter.ts';
 import { createStores } from './limiter/stores.ts';
+import { createLastBuckets } from './activity/last-buckets.ts';
+import { nextSlotMs } from './activity/next-slot.policy.ts';
 import type { CeilingsNow } from './page/observation.ts';
 import { createRouteFinder } from './target/route.ts';
 import type { CallTelemetry, ObservedBucket, Telemetry } from './telemetry/events.ts';
@@ -93,6 +95,7 @@ export function createGateway({ settings: first, clock, random, telemetry, resol
     },
   });
   const { limiter, ceilings } = stores;
+  const lastBuckets = createLastBuckets(clock, () => limiter.snapshot());
   const desk: Desk = createDesk({
     clock,
     limiter: () => limiter,
@@ -271,6 +274,7 @@ export function createGateway({ settings: first, clock, random, telemetry, resol
   const remember = ({ entry }: Prepared): void => {
     if (upstreamOf.size >= maxBucketNames) upstreamOf.clear();
     upstreamOf.set(entry.admission.bucket, entry.upstream);
+    lastBuckets.used(entry.ceiling.key, entry.admission.bucket);
   };
 
   let cancelRecheck = (): void => {};
@@ -302,8 +306,12 @@ export function createGateway({ settings: first, clock, random, telemetry, resol
       if (workspace === undefined || upstream === undefined) return noCeilings;
       const ceiling = ceilingOf(workspace, upstream, settings.privacy.labelKey);
       const [perMinute, perDay] = await Promise.all([ceilings.state(ceiling), ceilings.dayState(ceiling)]);
-      const [nextSlotMs = null] = await ceilings.forecast(ceiling, [desk.waitingUnder(ceiling.key) + 1]);
-      return { perMinute: shown(perMinute), perDay: shown(perDay), nextSlotMs };
+      const [ceilingMs = null] = await ceilings.forecast(ceiling, [desk.waitingUnder(ceiling.key) + 1]);
+      return {
+        perMinute: shown(perMinute),
+        perDay: shown(perDay),
+        nextSlotMs: nextSlotMs(ceilingMs, lastBuckets.of(ceiling.key)),
+      };
     },
     buckets: () =>
       limiter.snapshot().map((snapshot) => ({

@@ -1,8 +1,9 @@
 /**
- * A cell as text for the shared store, and back: numbers only, pairs of place and value, so that a quiet minute is short.
+ * Cells and calls as text for the shared store, and back: digests and numbers only, pairs of place and value, so that a quiet minute is short.
  * Owns the form; what another layout of cells wrote is not read (`null`), never guessed at.
  */
 import { emptyCell, type Cell } from './cell.ts';
+import type { ActivityKey, LaneCalls } from './shared.ts';
 
 /** `counts;seconds`, each `place:value` joined by commas after the number of places that this layout has. */
 export function cellText({ counts, seconds }: Cell): string {
@@ -34,4 +35,26 @@ function fill(values: Float64Array | Uint16Array, text: string | undefined): boo
     values[place] = Number(match?.[2]);
   }
   return true;
+}
+
+/** Lanes told of at most: a replica with more than this many busy ones tells of the first. */
+const maxLanes = 2_000;
+
+/** `lane:waiting:inFlight`, joined by commas. */
+export function callsText(calls: ReadonlyMap<ActivityKey, LaneCalls>): string {
+  return [...calls]
+    .slice(0, maxLanes)
+    .map(([lane, { waiting, inFlight }]) => `${lane}:${waiting}:${inFlight}`)
+    .join(',');
+}
+
+/** Reads what {@link callsText} wrote; nothing of a reply that looks different. */
+export function callsOfText(text: unknown): readonly (readonly [ActivityKey, LaneCalls])[] {
+  if (typeof text !== 'string') return [];
+  return text.split(',').flatMap((part) => {
+    const match = /^([0-9a-f]{32}):(\d{1,9}):(\d{1,9})$/.exec(part);
+    return match === null
+      ? []
+      : [[match[1] ?? '', { waiting: Number(match[2]), inFlight: Number(match[3]) }] as const];
+  });
 }

@@ -9,7 +9,7 @@ import { LRUCache } from 'lru-cache';
 import type { Clock } from '../clock.ts';
 import type { FactSink } from '../telemetry/events.ts';
 import { add, addArrival, addInto, addWait, emptyCell, shedReasons, type Cell } from './cell.ts';
-import type { ActivityKey, SharedActivity } from './shared.ts';
+import type { ActivityKey, LaneCalls, SharedActivity } from './shared.ts';
 
 /** Whose lane. Stays in this process. */
 export interface LaneId {
@@ -40,6 +40,8 @@ export interface Recorder extends FactSink {
   arrivals(workspaceId: string, upstream: string, until?: number): Promise<readonly number[]>;
   /** Hands changed cells to the other replicas; called every few seconds. */
   publish(): Promise<void>;
+  /** Calls of a lane that wait and that are in flight, all replicas; the others' are a few seconds old. */
+  calls(workspaceId: string, upstream: string): Promise<LaneCalls>;
   /** Lanes with anything recorded in the last `minutes` minutes, on any replica. */
   active(minutes: number): Promise<readonly LaneId[]>;
   readonly lanes: number;
@@ -52,11 +54,13 @@ export interface RecorderOptions {
   readonly shared: SharedActivity;
   /** All configured pairs: recognizes lanes that only other replicas have seen. */
   readonly configured?: () => Iterable<LaneId>;
+  /** Lanes of this replica with calls that wait or are in flight now. */
+  readonly live?: () => Iterable<LaneId & LaneCalls>;
   readonly maxLanes?: number;
 }
 
 export function createRecorder(options: RecorderOptions): Recorder {
-  const { clock, keyOf, shared, configured, maxLanes = 1_000 } = options;
+  const { clock, keyOf, shared, configured, live, maxLanes = 1_000 } = options;
   const lanes = new LRUCache<string, Lane>({
     max: maxLanes,
     dispose: ({ workspaceId, upstream }) => {
@@ -95,14 +99,17 @@ export function createRecorder(options: RecorderOptions): Recorder {
     return cell;
   }
 
+  /** Looking does not make a lane, nor keep one from being forgotten. */
+  const keyFor = (workspaceId: string, upstream: string): ActivityKey =>
+    found.get(upstream)?.get(workspaceId)?.key ?? keyOf(workspaceId, upstream);
+
   async function cellsOf(
     workspaceId: string,
     upstream: string,
     fromMinute: number,
   ): Promise<readonly Cell[]> {
-    // Looking does not make a lane, nor keep one from being forgotten.
-    const lane = lanes.peek(nameOf(workspaceId, upstream));
-    const key = lane?.key ?? keyOf(workspaceId, upstream);
+    const lane = found.get(upstream)?.get(workspaceId);
+    const key = keyFor(workspaceId, upstream);
     const own = (lane?.cells ?? []).flatMap((cell) =>
       cell !== undefined && cell.minute >= fromMinute ? [cell] : [],
     );
@@ -160,8 +167,21 @@ export function createRecorder(options: RecorderOptions): Recorder {
         lane.changed.clear();
       }
       dirty.clear();
+      const calls = new Map<ActivityKey, LaneCalls>();
+      for (const { workspaceId, upstream, waiting, inFlight } of live?.() ?? []) {
+        if (waiting + inFlight > 0) calls.set(keyFor(workspaceId, upstream), { waiting, inFlight });
+      }
       // Also with nothing new: a replica without calls is a replica.
-      await shared.publish(cells);
+      await shared.publish(cells, calls);
+    },
+    async calls(workspaceId, upstream) {
+      let { waiting, inFlight } = await shared.callsOf(keyFor(workspaceId, upstream));
+      for (const own of live?.() ?? []) {
+        if (own.workspaceId !== workspaceId || own.upstream !== upstream) continue;
+        waiting += own.waiting;
+        inFlight += own.inFlight;
+      }
+      return { waiting, inFlight };
     },
     async active(minutes) {
       const from = Math.floor(clock.now() / minuteMs) - minutes;

@@ -11,8 +11,8 @@ import type { RedisSettings } from '../config/settings.ts';
 import { connectRedis } from '../limiter/redis-connection.ts';
 import type { RedisCommand, RedisErrorKind } from '../telemetry/events.ts';
 import { addInto, emptyCell, type Cell } from './cell.ts';
-import { cellOfText, cellText } from './cell-text.ts';
-import type { ActivityKey, SharedActivity } from './shared.ts';
+import { callsOfText, callsText, cellOfText, cellText } from './cell-text.ts';
+import type { ActivityKey, LaneCalls, SharedActivity } from './shared.ts';
 
 /** Minutes in one key of a lane: an hour is seven reads, and no key is read for longer than it is good for. */
 const blockMinutes = 10;
@@ -34,6 +34,7 @@ const maxLanes = 1_000;
 const prefix = 'sluice:{activity}:1:';
 const replicasKey = `${prefix}replicas`;
 const aliveKey = (replica: string): string => `${prefix}alive:${replica}`;
+const callsKey = (replica: string): string => `${prefix}calls:${replica}`;
 const lanesKey = (replica: string): string => `${prefix}lanes:${replica}`;
 const cellsKey = (lane: ActivityKey, block: number): string => `${prefix}cells:${lane}:${block}`;
 const blockOf = (minute: number): number => Math.floor(minute / blockMinutes);
@@ -60,6 +61,8 @@ export function createRedisActivity(parts: RedisActivityParts): RedisActivity {
   const connection = connectRedis(settings, { clock, random }, () => onError('connection'));
   const pending = new Map<string, { readonly lane: ActivityKey; readonly cell: Cell }>();
   const reads = new Map<ActivityKey, { readonly at: number; readonly cells: Promise<LaneCells> }>();
+  let calls: { readonly at: number; readonly ofLanes: Promise<ReadonlyMap<ActivityKey, LaneCalls>> } | null =
+    null;
   let members: { readonly at: number; readonly alive: Promise<number> } | null = null;
   let quietUntil = -Infinity;
   let closed = false;
@@ -116,6 +119,19 @@ export function createRedisActivity(parts: RedisActivityParts): RedisActivity {
     return found;
   };
 
+  /** Calls on the other replicas, added up. A replica that was killed is forgotten when its key expires. */
+  const callsNow = async (): Promise<ReadonlyMap<ActivityKey, LaneCalls>> => {
+    const others = (await memberNames()).filter((name) => name !== replica);
+    const sums = new Map<ActivityKey, LaneCalls>();
+    for (const reply of await send(others.map((name) => ['get', callsKey(name)]))) {
+      for (const [lane, own] of callsOfText(reply)) {
+        const sum = sums.get(lane) ?? { waiting: 0, inFlight: 0 };
+        sums.set(lane, { waiting: sum.waiting + own.waiting, inFlight: sum.inFlight + own.inFlight });
+      }
+    }
+    return sums;
+  };
+
   /** What others recorded in a lane, read at most every {@link readGoodMs}. */
   const laneCells = (lane: ActivityKey): Promise<LaneCells> => {
     const now = clock.monotonic();
@@ -153,7 +169,7 @@ export function createRedisActivity(parts: RedisActivityParts): RedisActivity {
   };
 
   return {
-    async publish(cells) {
+    async publish(cells, live = new Map()) {
       forgetReads();
       const minute = minuteNow();
       for (const entry of cells) pending.set(`${entry.lane}:${entry.cell.minute}`, entry);
@@ -168,7 +184,7 @@ export function createRedisActivity(parts: RedisActivityParts): RedisActivity {
           await send(part.flatMap(([, entry]) => store(entry)));
           for (const [name] of part) pending.delete(name);
         }
-        await send(announce(minute));
+        await send([...announce(minute), ['set', callsKey(replica), callsText(live), 'px', aliveMs]]);
         onCommand('publish', clock.monotonic() - startedAt);
       } catch (failure) {
         noteFailure(failure);
@@ -188,6 +204,14 @@ export function createRedisActivity(parts: RedisActivityParts): RedisActivity {
         found.set(lane, [...byMinute.values()]);
       }
       return found;
+    },
+
+    async callsOf(lane) {
+      const now = clock.monotonic();
+      if (calls === null || now - calls.at >= readGoodMs) {
+        calls = { at: now, ofLanes: ask(callsNow, new Map()) };
+      }
+      return (await calls.ofLanes).get(lane) ?? { waiting: 0, inFlight: 0 };
     },
 
     active: (fromMinute) =>

@@ -20,7 +20,7 @@ export interface CeilingState {
 export interface LaneNow {
   readonly perMinute: CeilingState | null;
   readonly perDay: CeilingState | null;
-  /** Calls of this workspace that wait for this upstream on this replica. */
+  /** Calls of this workspace that wait for this upstream, and that it has in flight there; all replicas. */
   readonly waiting: number;
   readonly inFlight: number;
   /** Expected wait of a call that arrived now, milliseconds; `null` = not known. */

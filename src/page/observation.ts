@@ -60,6 +60,7 @@ export function createObservation(
     clock,
     shared,
     keyOf: (workspaceId, upstream) => digest(labelKey, 'activity', upstream, workspaceId),
+    live: () => telemetry.lanes(),
     *configured() {
       for (const { id, upstreams } of settings.workspaces.values()) {
         for (const upstream of upstreams) yield { workspaceId: id, upstream };
@@ -77,7 +78,7 @@ export function createObservation(
       async now(workspaceId, upstream) {
         return {
           ...(await source.ceilings(workspaceId, upstream)),
-          ...telemetry.lane(workspaceId, upstream),
+          ...(await recorder.calls(workspaceId, upstream)),
         };
       },
       labelOf: (workspaceId) => telemetry.labelOf(workspaceId),

@@ -19,13 +19,7 @@ const dimensionsOfKind: Record<UpstreamKind, readonly MeterName[]> = {
   generic: ['requests', 'requests_day'],
 };
 
-/** Pressure of one workspace on one upstream, this replica. */
-export interface LaneLive {
-  readonly waiting: number;
-  readonly inFlight: number;
-}
-
-/** The same as the calls change it: found once per call, then only added to. */
+/** Pressure of one workspace on one upstream, this replica: found once per call, then only added to. */
 export interface FollowedLane {
   readonly workspaceId: string;
   readonly upstream: string;
@@ -39,7 +33,8 @@ export interface Live {
   /** Counters of a workspace on an upstream, for a call until it {@link leave}s. Ids stay in memory. */
   enter(workspaceId: string, upstream: string): FollowedLane;
   leave(lane: FollowedLane): void;
-  readLane(workspaceId: string, upstream: string): LaneLive;
+  /** Those that calls hold now. */
+  lanes(): Iterable<FollowedLane>;
   configured(upstreams: Iterable<UpstreamSettings>): void;
   /** Counters of an upstream; a call in flight keeps them over a reload that removes the upstream. */
   of(upstream: string): LiveUpstream;
@@ -74,9 +69,8 @@ export function createLive(): Live {
       lane.calls -= 1;
       if (lane.calls === 0) lanes.get(lane.upstream)?.delete(lane.workspaceId);
     },
-    readLane(workspaceId, upstream) {
-      const { waiting = 0, inFlight = 0 } = lanes.get(upstream)?.get(workspaceId) ?? {};
-      return { waiting, inFlight };
+    *lanes() {
+      for (const own of lanes.values()) yield* own.values();
     },
     configured(upstreams) {
       shown = [...upstreams].map(({ name, kind }) => ({ name, kind }));

@@ -7,7 +7,7 @@ import type { Settings } from '../config/settings.ts';
 import type { FactSink, LimiterHealth, PressureSource, Telemetry } from './events.ts';
 import type { MetricsFormat, MetricsPage } from './exposition.ts';
 import { createLabels, noneLabel } from './labels.ts';
-import { createLive, type LaneLive } from './live.ts';
+import { createLive, type FollowedLane } from './live.ts';
 import { createLogger } from './logger.ts';
 import { createMetrics, type MetricsOptions } from './metrics.ts';
 import { ObservedCall, type CallReporters } from './observed-call.ts';
@@ -27,8 +27,8 @@ export interface TelemetryPorts {
 }
 
 export interface RunningTelemetry extends Telemetry {
-  /** Calls of one workspace on one upstream that wait and that are in flight, this replica. */
-  lane(workspaceId: string, upstream: string): LaneLive;
+  /** Workspaces and upstreams with calls now, how many wait and how many are in flight: this replica. Ids stay in memory. */
+  lanes(): Iterable<FollowedLane>;
   /** A scrape, in the plain form unless told otherwise. */
   metrics(format?: MetricsFormat): Promise<MetricsPage>;
   /** Exports buffered spans. Called once, last. */
@@ -118,7 +118,7 @@ export function createTelemetry(settings: TelemetrySettings, ports: TelemetryPor
     live: () => live.read(clock.monotonic()),
     limiterHealth: () => ({ ...health }),
     labelOf: (workspaceId) => labels.look(workspaceId),
-    lane: (workspaceId, upstream) => live.readLane(workspaceId, upstream),
+    lanes: () => live.lanes(),
     log: logger.log,
     metrics: (format = 'prometheus') => metrics.page(format),
     close: async () => {

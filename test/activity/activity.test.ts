@@ -84,6 +84,7 @@ function sharedBetween(): (replica: string) => SharedActivity {
       Promise.resolve(
         [...published].filter(([name]) => name !== replica).flatMap(([, own]) => [...own.keys()]),
       ),
+    callsOf: () => Promise.resolve({ waiting: 3, inFlight: 1 }),
     replicas: () => Promise.resolve(published.size),
   });
 }
@@ -134,6 +135,19 @@ describe('the recorder', () => {
     expect(recorder.lanes).toBe(50);
     expect((await recorder.sum('ws-9999', 'lm', 5)).counts[0]).toBe(1);
     expect((await recorder.sum('ws-0', 'lm', 5)).counts[0]).toBe(0);
+  });
+
+  test('counts calls that wait and are in flight on every replica, its own as they are now', async () => {
+    const lanes = [
+      { workspaceId: 'acme', upstream: 'lm', waiting: 2, inFlight: 0 },
+      { workspaceId: 'acme', upstream: 'shop', waiting: 9, inFlight: 9 },
+    ];
+    const live = () => lanes;
+    const alone = createRecorder({ clock: settableClock(), keyOf, shared: embeddedActivity, live });
+    expect(await alone.calls('acme', 'lm')).toEqual({ waiting: 2, inFlight: 0 });
+    const shared = sharedBetween()('one');
+    const together = createRecorder({ clock: settableClock(), keyOf, shared, live });
+    expect(await together.calls('acme', 'lm')).toEqual({ waiting: 5, inFlight: 1 });
   });
 
   test('answers for all replicas, also for a workspace that only another one has seen', async () => {

@@ -4,8 +4,9 @@ import { afterEach, beforeEach, describe, expect, test } from '@jest/globals';
 import { Redis } from 'ioredis';
 import { addArrival, addWait, emptyCell } from '../../src/activity/cell.ts';
 import { cellOfText, cellText } from '../../src/activity/cell-text.ts';
-import { createRecorder, type Recorder } from '../../src/activity/recorder.ts';
+import { createRecorder, type LaneId, type Recorder } from '../../src/activity/recorder.ts';
 import { createRedisActivity, type RedisActivity } from '../../src/activity/redis-activity.ts';
+import type { LaneCalls } from '../../src/activity/shared.ts';
 import { systemRandom } from '../../src/clock.ts';
 import { parseSettings } from '../../src/config/load.ts';
 import type { EndedFact } from '../../src/telemetry/events.ts';
@@ -42,7 +43,7 @@ afterEach(async () => {
 });
 
 /** A replica's recorder over this test's Redis. */
-function replica(name: string): Replica {
+function replica(name: string, live: readonly (LaneId & LaneCalls)[] = []): Replica {
   const yaml = `redis: { url: "${redis.url}", commandTimeoutMs: 2000 }\n${gatewayYaml({ upstreams: '  up: { origins: ["https://api.example"], credential: "Bearer one" }' }, { acme: hash.replace(/0/g, 'b') })}`;
   const { redis: settings } = parseSettings(yaml, { path: 'test.yaml', env: {} });
   if (settings === null) throw new Error('no Redis is configured');
@@ -55,7 +56,8 @@ function replica(name: string): Replica {
     onError: (kind) => void errors.push(kind),
     onCommand: () => {},
   });
-  const made = { name, shared, recorder: createRecorder({ clock, keyOf, shared, configured }), errors };
+  const recorder = createRecorder({ clock, keyOf, shared, configured, live: () => live });
+  const made = { name, shared, recorder, errors };
   replicas.push(made);
   return made;
 }
@@ -102,6 +104,25 @@ describe('activity in Redis', () => {
       expect(await shared.replicas()).toBe(2);
     }
     expect([...one.errors, ...two.errors].filter((kind) => kind !== 'connection')).toEqual([]);
+  });
+
+  test('each replica counts the calls that wait on the others, and forgets them when they are over or it is gone', async () => {
+    const [workspaceId, upstream] = lane;
+    const busy = { workspaceId, upstream, waiting: 4, inFlight: 1 };
+    const calls = [busy];
+    const [one, two] = [replica('one', calls), replica('two', [{ ...busy, waiting: 1, inFlight: 0 }])];
+    await published(one);
+    await published(two);
+    expect(await one.recorder.calls(...lane)).toEqual({ waiting: 5, inFlight: 1 });
+    expect(await two.recorder.calls(...lane)).toEqual({ waiting: 5, inFlight: 1 });
+    calls.pop();
+    await published(one);
+    later();
+    expect(await two.recorder.calls(...lane)).toEqual({ waiting: 1, inFlight: 0 });
+    const reader = new Redis(redis.port, '127.0.0.1');
+    expect(await reader.pttl('sluice:{activity}:1:calls:two')).toBeLessThanOrEqual(20_000);
+    expect(await reader.pttl('sluice:{activity}:1:calls:two')).toBeGreaterThan(0);
+    reader.disconnect();
   });
 
   test('an hour is remembered over the borders of blocks, and no longer', async () => {
@@ -152,7 +173,7 @@ describe('activity in Redis', () => {
           expect(member).toMatch(/^(one|[\w-]{16,64})$/);
         expect((await reader.zrange(key, '0', '-1')).join()).not.toMatch(/canary/);
       } else {
-        expect(await reader.get(key)).toBe('1');
+        expect(await reader.get(key)).toMatch(/^(1|[0-9a-f]{32}:1:2|)$/);
       }
     }
     reader.disconnect();

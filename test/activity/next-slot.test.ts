@@ -1,0 +1,56 @@
+import { describe, expect, test } from '@jest/globals';
+import { createLastBuckets } from '../../src/activity/last-buckets.ts';
+import { nextSlotMs } from '../../src/activity/next-slot.policy.ts';
+import type { BucketSnapshot } from '../../src/limiter/limiter.ts';
+import { settableClock } from '../telemetry/drive.ts';
+
+const bucket = (given: Partial<BucketSnapshot> = {}): BucketSnapshot => ({
+  bucket: 'b',
+  closedMs: 0,
+  waiting: 0,
+  inFlight: 0,
+  meters: [],
+  ...given,
+});
+const requests = (level: number) => ({ meter: 'requests' as const, limit: 60, level, windowMs: 60_000 });
+
+describe('the next slot', () => {
+  test('is that of the ceiling while the bucket has room', () => {
+    expect(nextSlotMs(700, null)).toBe(700);
+    expect(nextSlotMs(null, null)).toBeNull();
+    expect(nextSlotMs(700, bucket({ meters: [requests(59)] }))).toBe(700);
+    expect(nextSlotMs(null, bucket())).toBe(0);
+  });
+
+  test('is not before the bucket opens', () => {
+    expect(nextSlotMs(700, bucket({ closedMs: 12_000 }))).toBe(12_000);
+  });
+
+  test('comes when a full bucket has drained, behind those who wait', () => {
+    expect(nextSlotMs(0, bucket({ meters: [requests(60)] }))).toBe(1_000);
+    expect(nextSlotMs(0, bucket({ waiting: 4, meters: [requests(60)] }))).toBe(5_000);
+  });
+
+  test('does not count tokens, which depend on the call', () => {
+    const tokens = { meter: 'tokens' as const, limit: 100, level: 500, windowMs: 60_000 };
+    expect(nextSlotMs(0, bucket({ meters: [tokens] }))).toBe(0);
+  });
+});
+
+describe('the bucket used last', () => {
+  test('is told by ceiling, read anew after a quarter of a second, and not invented', () => {
+    const clock = settableClock();
+    let closedMs = 5;
+    const last = createLastBuckets(clock, () => [bucket({ closedMs }), bucket({ bucket: 'c' })]);
+    expect(last.of('acme')).toBeNull();
+    last.used('acme', 'c');
+    last.used('acme', 'b');
+    expect(last.of('acme')?.closedMs).toBe(5);
+    closedMs = 9;
+    expect(last.of('acme')?.closedMs).toBe(5);
+    clock.advance(250);
+    expect(last.of('acme')?.closedMs).toBe(9);
+    last.used('acme', 'gone');
+    expect(last.of('acme')).toBeNull();
+  });
+});
