@@ -58,11 +58,45 @@ export interface OtelOptions {
   readonly close: () => Promise<void>;
 }
 
+/** The attempt of a lane that moved last, and when: counted in steps, which need no clock. */
+interface Mover {
+  readonly context: SpanContext;
+  step: number;
+}
+
+/**
+ * What calls of a lane wait for: the traced attempt that was sent, answered or ended last while they waited. One that did
+ * not move meanwhile is nobody's reason (where few calls are traced it may be an hour old).
+ */
+class Movers {
+  readonly #lanes = new LRUCache<string, Mover>({ max: 2_000 });
+  #step = 0;
+
+  now(): number {
+    return this.#step;
+  }
+
+  sent(lane: string, context: SpanContext): Mover {
+    const mover = { context, step: ++this.#step };
+    this.#lanes.set(lane, mover);
+    return mover;
+  }
+
+  moved(mover: Mover): void {
+    mover.step = ++this.#step;
+  }
+
+  /** The mover of a lane, if it moved after `step`. */
+  since(lane: string, step: number): SpanContext | null {
+    const mover = this.#lanes.get(lane);
+    return mover !== undefined && mover.step > step ? mover.context : null;
+  }
+}
+
 /** Spans made with the registered tracer provider. */
 export function otelTracing({ sampling, draw, close }: OtelOptions): Tracing {
   const tracer = trace.getTracer('sluice');
-  /** The last attempt sent from a lane: what the next call of that lane waited for. */
-  const lastSent = new LRUCache<string, SpanContext>({ max: 2_000 });
+  const movers = new Movers();
   return {
     close,
     begin(call) {
@@ -87,7 +121,7 @@ export function otelTracing({ sampling, draw, close }: OtelOptions): Tracing {
         },
         parent === null ? ROOT_CONTEXT : trace.setSpanContext(ROOT_CONTEXT, parent),
       );
-      return new RecordedCall(tracer, span, method, lastSent);
+      return new RecordedCall(tracer, span, method, movers);
     },
   };
 }
@@ -138,18 +172,20 @@ class RecordedCall implements CallSpans {
   readonly #server: Span;
   readonly #inServer: Context;
   readonly #method: string;
-  readonly #lastSent: LRUCache<string, SpanContext>;
+  readonly #movers: Movers;
   #address: Attributes = {};
   #lane: string | null = null;
   #wait: Span | null = null;
+  #waitingSince = 0;
   #attempt: Span | null = null;
+  #mover: Mover | null = null;
 
-  constructor(tracer: Tracer, server: Span, method: string, lastSent: LRUCache<string, SpanContext>) {
+  constructor(tracer: Tracer, server: Span, method: string, movers: Movers) {
     this.#tracer = tracer;
     this.#server = server;
     this.#inServer = trace.setSpan(ROOT_CONTEXT, server);
     this.#method = method;
-    this.#lastSent = lastSent;
+    this.#movers = movers;
     this.traceId = server.spanContext().traceId;
   }
 
@@ -174,16 +210,15 @@ class RecordedCall implements CallSpans {
 
   waiting(lane: string): void {
     this.#lane = lane;
+    this.#waitingSince = this.#movers.now();
     this.#wait = this.#tracer.startSpan('wait', { attributes: this.#upstreamOnly() }, this.#inServer);
   }
 
   left(): void {
-    const holder = this.#lane === null ? undefined : this.#lastSent.get(this.#lane);
-    const own = this.traceId;
-    if (holder !== undefined && holder.traceId !== own) {
-      this.#wait?.addLink({ context: holder, attributes: { 'sluice.link': 'waited_for' } });
-    }
-    this.#wait?.end();
+    if (this.#wait === null) return;
+    const holder = this.#lane === null ? null : this.#movers.since(this.#lane, this.#waitingSince);
+    if (holder !== null) this.#wait.addLink({ context: holder, attributes: { 'sluice.link': 'waited_for' } });
+    this.#wait.end();
     this.#wait = null;
   }
 
@@ -200,7 +235,7 @@ class RecordedCall implements CallSpans {
       },
       this.#inServer,
     );
-    if (this.#lane !== null) this.#lastSent.set(this.#lane, this.#attempt.spanContext());
+    this.#mover = this.#lane === null ? null : this.#movers.sent(this.#lane, this.#attempt.spanContext());
   }
 
   traceparent(): string | null {
@@ -210,6 +245,7 @@ class RecordedCall implements CallSpans {
   answered(status: number, throttle: Throttle['kind'] | null): void {
     const attempt = this.#attempt;
     if (attempt === null) return;
+    if (this.#mover !== null) this.#movers.moved(this.#mover);
     attempt.setAttribute(ATTR_HTTP_RESPONSE_STATUS_CODE, status);
     if (throttle !== null) attempt.setAttribute('sluice.throttle', throttle);
     if (status >= 400 || throttle !== null) this.#fail(attempt, status >= 400 ? String(status) : 'throttled');
@@ -222,6 +258,8 @@ class RecordedCall implements CallSpans {
   landed(): void {
     this.#attempt?.end();
     this.#attempt = null;
+    if (this.#mover !== null) this.#movers.moved(this.#mover);
+    this.#mover = null;
   }
 
   ended(end: CallEnd, { waitedMs, attempts, absorbed }: AdmissionRecord): void {
