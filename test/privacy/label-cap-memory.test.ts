@@ -1,0 +1,63 @@
+/** 10,000 workspaces cost a process no more than the cap allows: neither bytes of a scrape nor memory. */
+import { setFlagsFromString } from 'node:v8';
+import { runInNewContext } from 'node:vm';
+import { expect, test } from '@jest/globals';
+import { createRecorder } from '../../src/activity/recorder.ts';
+import { embeddedActivity } from '../../src/activity/shared.ts';
+import { createTimeline } from '../../src/page/timeline.ts';
+import { digest } from '../../src/telemetry/labels.ts';
+import { createTelemetry } from '../../src/telemetry/telemetry.ts';
+import { callAt, callerNamed, fixedRandom, lm, settableClock, shop } from '../telemetry/drive.ts';
+
+setFlagsFromString('--expose-gc');
+const collect = runInNewContext('gc') as () => void;
+
+/** Bytes in use once nothing is left to collect. */
+function heap(): number {
+  for (let n = 0; n < 3; n++) collect();
+  return process.memoryUsage().heapUsed + process.memoryUsage().arrayBuffers;
+}
+
+test('10,000 workspaces and then 10,000 others: the second lot adds nothing', async () => {
+  const clock = settableClock();
+  const recorder = createRecorder({
+    clock,
+    keyOf: (workspaceId, upstream) => digest('key', 'activity', upstream, workspaceId),
+    shared: embeddedActivity,
+    live: () => telemetry.lanes(),
+  });
+  const upstreams = new Map([lm, shop].map((each) => [each.name, each]));
+  const telemetry = createTelemetry(
+    { privacy: { labelKey: 'key' }, log: { level: 'info', sampleSuccesses: 1 }, upstreams },
+    {
+      clock,
+      random: fixedRandom(0.5),
+      destination: { write: () => {} },
+      sinks: [recorder, createTimeline(clock)],
+    },
+  );
+  const lot = async (name: string): Promise<{ bytes: number; scrape: number; lanes: number }> => {
+    for (let n = 0; n < 10_000; n++) {
+      const call = telemetry.begin(callAt(clock, { id: `${name}-${n}` }));
+      call.identified(callerNamed(`${name}-${n}`));
+      call.routed(n % 2 === 0 ? lm : shop);
+      call.admitting('lane');
+      call.queued('lane');
+      clock.advance(5);
+      call.sent();
+      call.answered(200, null);
+      call.ended({ outcome: 'ok', status: 200, code: null });
+    }
+    await recorder.publish();
+    const { body } = await telemetry.metrics();
+    return { bytes: heap(), scrape: body.split('\n').length, lanes: recorder.lanes };
+  };
+  await lot('warm');
+  const first = await lot('first');
+  const second = await lot('second');
+  expect(second.scrape).toBe(first.scrape);
+  expect([first.lanes, second.lanes]).toEqual([1_000, 1_000]);
+  expect([...telemetry.lanes()]).toEqual([]);
+  // A byte per workspace would be nothing; a kept name or lane would be a hundred or a thousand times that.
+  expect(second.bytes - first.bytes).toBeLessThan(10_000 * 30);
+});
