@@ -8,9 +8,9 @@
  * each switch, because calls of the other store may still be under way. Beyond that `local` cannot keep replicas from
  * overlapping: each such grant is counted (`unavailable`).
  */
+import type { Costs } from '../call.ts';
 import type { Clock } from '../clock.ts';
 import type { Telemetry } from '../telemetry/events.ts';
-import { orderUnit, sequencePerMs } from './bucket-state.policy.ts';
 import type {
   Admission,
   AdmissionReply,
@@ -30,6 +30,13 @@ import { shareOf } from './share-log.ts';
 const retryAwayMs = 1_000;
 /** Absences shorter than this leave the leases in Redis alive. */
 const shortMs = 10_000;
+
+/** What a bucket was at here when Redis went, and a call of it. */
+interface Seed {
+  readonly admission: Admission;
+  readonly costs: Costs;
+  readonly at: number;
+}
 
 interface LocalTicket {
   admission: Admission;
@@ -52,7 +59,7 @@ export function createAwayLimiter(dependencies: {
   const { link, clock, telemetry, listener, whenDown, replicas } = dependencies;
   const tickets = new Map<string, LocalTicket>();
   const localLeases = new Set<Grant>();
-  let seeded = new Set<BucketKey>();
+  let seeds = new Map<BucketKey, Seed>();
   let awaySince = -Infinity;
   let closed = false;
 
@@ -85,7 +92,9 @@ export function createAwayLimiter(dependencies: {
   });
 
   const background = (work: Promise<unknown>): void => {
-    work.catch((failure: unknown) => telemetry.log.bug('a limiter operation failed', failure));
+    work.catch((failure: unknown) => {
+      if (!(failure instanceof RedisAway)) telemetry.log.bug('a limiter operation failed', failure);
+    });
   };
 
   /** This replica's share of a bucket: of what is learned where something is, else of what is stated. */
@@ -105,27 +114,26 @@ export function createAwayLimiter(dependencies: {
   /** What the bucket was at when Redis went: its level counts against every share, its closing for everybody. */
   const seed = async (admission: Admission): Promise<void> => {
     const { bucket } = admission;
-    if (seeded.has(bucket)) return;
-    seeded.add(bucket);
+    if (seeds.has(bucket)) return;
     const known = remote.book(bucket);
-    if (known === null) return;
     const setting = shared(admission);
     const costs = Object.fromEntries(
-      known.meters.map(({ meter, level }) => {
+      (known?.meters ?? []).map(({ meter, level }) => {
         const limit = setting.meters.find((one) => one.meter === meter)?.limit ?? 0;
-        return [meter, Math.min(limit, Math.floor(level / replicas()))];
+        return [meter, Math.min(limit, Math.ceil(level / replicas()))];
       }),
     );
-    const ticket = `seed.${seeded.size}.${Math.floor(clock.monotonic())}`;
+    seeds.set(bucket, { admission, costs, at: clock.monotonic() });
+    if (known === null) return;
+    const ticket = `seed.${admission.ticket}`;
     const reply = await local.admit({
       ...admission,
+      ...ofSeeds,
       ticket,
-      lane: 'seed',
-      maxInFlight: null,
       costs,
       setting,
-      maxWaitMs: 0,
-      order: null,
+      // Who comes from now on stands behind everybody who came before.
+      order: remote.placeAt(0, awaySince),
     });
     if (reply.kind === 'queued') return local.cancel(bucket, ticket);
     if (reply.kind === 'refused') return;
@@ -138,10 +146,25 @@ export function createAwayLimiter(dependencies: {
     }
   };
 
-  const enterLocally = async (admission: Admission): Promise<AdmissionReply> => {
-    await seed(admission);
-    const order = admission.order ?? admission.urgency * orderUnit + Math.floor(clock.now() * sequencePerMs);
+  /** What went out here meanwhile counts in Redis: what the level here is above what was left of the seed. */
+  const tellSpent = async ({ admission, costs, at }: Seed): Promise<void> => {
+    const agoMs = clock.monotonic() - at;
+    const { meters = [] } = local.snapshot().find(({ bucket }) => bucket === admission.bucket) ?? {};
+    const spent = meters.map(({ meter, level, limit, windowMs }) => {
+      const leftOfSeed = Math.max(0, (costs[meter] ?? 0) - (agoMs * limit) / windowMs);
+      return [meter, Math.max(0, level - leftOfSeed)] as const;
+    });
+    if (spent.every(([, units]) => units === 0)) return;
+    const ticket = `seed.${admission.ticket}`;
+    await remote.spend({ ...admission, ...ofSeeds, ticket, costs: Object.fromEntries(spent), order: null });
+  };
+
+  const enterLocally = async (
+    admission: Admission,
+    order = remote.placeAt(admission.urgency, clock.monotonic()),
+  ): Promise<AdmissionReply> => {
     const ticket: LocalTicket = { admission: { ...admission, order }, waiting: true, cancelHold: null };
+    await seed(admission);
     tickets.set(admission.ticket, ticket);
     const reply = await local.admit({ ...admission, setting: shared(admission) });
     if (reply.kind === 'refused') tickets.delete(admission.ticket);
@@ -182,7 +205,7 @@ export function createAwayLimiter(dependencies: {
 
   const moveAway = (): void => {
     awaySince = clock.monotonic();
-    seeded = new Set();
+    seeds = new Map();
     telemetry.limiterMode(whenDown);
     if (whenDown === 'deny') return;
     for (const admission of remote.takeWaiting()) background(enterLocally(admission));
@@ -192,6 +215,7 @@ export function createAwayLimiter(dependencies: {
     await dependencies.beforeResume();
     if (!link.isUp || closed) return;
     telemetry.limiterMode('redis');
+    for (const kept of seeds.values()) background(tellSpent(kept));
     remote.resume(whenDown === 'local' || clock.monotonic() - awaySince > shortMs);
     const waiting = [...tickets.values()]
       .filter(({ waiting: waits }) => waits)
@@ -203,13 +227,27 @@ export function createAwayLimiter(dependencies: {
     }
   };
 
+  const leave = async (bucket: BucketKey, id: string): Promise<void> => {
+    const ticket = tickets.get(id);
+    if (ticket === undefined) return remote.cancel(bucket, id);
+    tickets.delete(id);
+    if (ticket.waiting) return local.cancel(bucket, id);
+    if (ticket.cancelHold === null) return;
+    ticket.cancelHold();
+    for (const grant of localLeases) {
+      if (grant.ticket === id) await settleLocally(grant, { kind: 'dropped' }, null);
+    }
+  };
+
   link.watch({ onAway: moveAway, onBack: () => background(moveBack()) });
 
   const isLocal = (grant: Grant): boolean => localLeases.has(grant);
 
   return {
     async admit(admission): Promise<AdmissionReply> {
-      if (link.isUp) {
+      const order = admission.order ?? remote.placeAt(admission.urgency, clock.monotonic());
+      const isLate = link.isUp;
+      if (isLate) {
         try {
           return await remote.admit(admission);
         } catch (failure) {
@@ -219,7 +257,12 @@ export function createAwayLimiter(dependencies: {
       if (whenDown === 'deny' || closed) {
         return { kind: 'refused', reason: 'limiter_unavailable', retryInMs: retryAwayMs };
       }
-      return enterLocally(admission);
+      if (!isLate) return enterLocally(admission, order);
+      // It was tried with Redis: it stands at its arrival, before those who came to this store directly.
+      const reply = await enterLocally({ ...admission, order }, order);
+      if (reply.kind !== 'queued' || reply.forecastMs <= admission.maxWaitMs) return reply;
+      await leave(admission.bucket, admission.ticket);
+      return { kind: 'refused', reason: 'wait_too_long', retryInMs: reply.forecastMs };
     },
 
     settle: (grant, settlement, lesson) =>
@@ -230,17 +273,7 @@ export function createAwayLimiter(dependencies: {
     charged: (grant, places, nextPlaceMs) =>
       (isLocal(grant) ? local : remote).charged(grant, places, nextPlaceMs),
 
-    async cancel(bucket, id) {
-      const ticket = tickets.get(id);
-      if (ticket === undefined) return remote.cancel(bucket, id);
-      tickets.delete(id);
-      if (ticket.waiting) return local.cancel(bucket, id);
-      if (ticket.cancelHold === null) return;
-      ticket.cancelHold();
-      for (const grant of localLeases) {
-        if (grant.ticket === id) await settleLocally(grant, { kind: 'dropped' }, null);
-      }
-    },
+    cancel: leave,
 
     forecast: (bucket, ticket) => (tickets.has(ticket) ? local : remote).forecast(bucket, ticket),
 
@@ -263,6 +296,9 @@ export function createAwayLimiter(dependencies: {
     },
   };
 }
+
+/** Costs without a call: granted at once or not at all, in a lane and class of their own. */
+const ofSeeds = { lane: 'seed', callClass: 'seed', maxInFlight: null, maxWaitMs: 0, weight: 1 } as const;
 
 /** The same for a call that does not wait here any more. */
 function alone(settlement: Settlement): Settlement {

@@ -60,10 +60,8 @@ export interface BucketBook {
   /** Cancels the timer of the next pump, and when it fires. */
   cancelWake: (() => void) | null;
   wakeAt: number | null;
-  /** Others pump this bucket: this replica waits a little longer than told. */
-  follows: boolean;
-  /** Calls of all replicas that wait, as of the last tick. */
-  waitingEverywhere: number;
+  /** This replica has promised to pump at `nextAt`, whoever waits; else it waits a little longer than told. */
+  leads: boolean;
   closedUntil: number;
   meters: readonly MeterSnapshot[];
   metersAt: number;
@@ -82,8 +80,7 @@ export const createBook = (key: BucketKey, now: number): BucketBook => ({
   nextAt: null,
   cancelWake: null,
   wakeAt: null,
-  follows: false,
-  waitingEverywhere: 0,
+  leads: false,
   closedUntil: 0,
   meters: [],
   metersAt: 0,

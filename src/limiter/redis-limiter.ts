@@ -58,7 +58,7 @@ const tickMs = 1_000;
 const fenceMs = 2_000;
 /** After a loss every replica has noticed within a tick and entered its tickets again. */
 const settlingMs = 1_300;
-/** How long a replica that does not pump waits beyond the time at which a pump is due. */
+/** How long a replica that has not promised to pump waits beyond the time at which a pump is due. */
 const followMs = 400;
 /** Tokens of ended leases are remembered this long: a reply on its way may still name them as grants. */
 const endedMs = 30_000;
@@ -75,7 +75,8 @@ export interface RedisLimiter extends Limiter {
   takeWaiting(): Admission[];
   /**
    * Redis is back: tells what could not be told, enters waiting tickets again. `overlap`: calls may be in flight that
-   * Redis does not know of; capped lanes wait one lease length.
+   * Redis does not know of; capped lanes wait one lease length. Nobody is sent for a moment: others come back later, with
+   * tickets that stand before ours, and with sends of their own to tell (`spend`).
    */
   resume(overlap: boolean): void;
   /** Redis lost data, or may have. */
@@ -84,7 +85,14 @@ export interface RedisLimiter extends Limiter {
   hear(message: string): void;
   /** Messages may have been missed: asks for them. */
   catchUp(): void;
-  /** Meters as last told, for a share of them. */
+  /**
+   * Counts what was sent without Redis' knowledge, as one call that is not sent: its costs, if there is room for them.
+   * Without room the bucket is as full as it can be.
+   */
+  spend(admission: Admission): Promise<void>;
+  /** Place of a call that arrived at this monotonic time, among those of all replicas. */
+  placeAt(urgency: number, at: number): number;
+  /** Meters as they were when Redis was last heard, drained since, for a share of them; rather too full. */
   book(bucket: BucketKey): BucketSnapshot | null;
   start(): void;
 }
@@ -143,6 +151,7 @@ export function createRedisLimiter(dependencies: {
     book: BucketBook,
     call: ScriptCall,
     read: (reply: unknown) => T,
+    repeated: () => ScriptCall = () => call,
   ): Promise<Asked<T>> => {
     let sentAt = 0;
     let attempts = 0;
@@ -151,7 +160,7 @@ export function createRedisLimiter(dependencies: {
       command,
       (client) => {
         sentAt = clock.monotonic();
-        return runScript(client, call);
+        return runScript(client, attempts > 1 ? repeated() : call);
       },
       { onAttempts: (count) => (attempts = count) },
     );
@@ -159,6 +168,13 @@ export function createRedisLimiter(dependencies: {
     clockPair = { now: reply.now, sentAt };
     book.usedAt = sentAt;
     return { reply, sentAt, attempts };
+  };
+
+  /** Behind everything that Redis has placed before `at` (monotonic), before everything that arrives later. */
+  const placeAt = (urgency: number, at: number): number => {
+    const { now, sentAt } = clockPair;
+    const time = now === 0 ? clock.now() + at - clock.monotonic() : now + at - sentAt;
+    return urgency * orderUnit + Math.floor(time * sequencePerMs);
   };
 
   const asking = (book: BucketBook) => ({ bucket: book.key, replica: replica.id });
@@ -170,6 +186,7 @@ export function createRedisLimiter(dependencies: {
     noticeBirth(book, reply, sentAt);
     book.closedUntil = now + reply.closedMs;
     book.nextAt = reply.nextInMs === null ? null : now + reply.nextInMs;
+    book.leads = reply.leads;
     for (const told of reply.grants) deliver(book, told, reply.now, sentAt);
     wakeAgain(book);
   };
@@ -235,7 +252,7 @@ export function createRedisLimiter(dependencies: {
       background(settle(lease, { kind: 'returned', sleepMs: book.settlingUntil - now }, null));
       return;
     }
-    if (book.lostAt !== null && !book.widened.has(lease.lane)) {
+    if (book.settlingUntil > 0 && !book.widened.has(lease.lane)) {
       book.widened.add(lease.lane);
       background(tellCharged(book, lease, plenty, 0));
     }
@@ -270,6 +287,7 @@ export function createRedisLimiter(dependencies: {
   // ---- tickets ----------------------------------------------------------------------------------------------------
 
   const admit = async (admission: Admission): Promise<AdmissionReply> => {
+    const arrivedAt = clock.monotonic();
     const book = bookOf(admission.bucket);
     const ticket: KeptTicket = {
       admission,
@@ -281,7 +299,11 @@ export function createRedisLimiter(dependencies: {
     book.tickets.set(admission.ticket, ticket);
     let asked: Asked<ReturnType<typeof readAdmit>>;
     try {
-      asked = await ask(book, admitCall(asking(book), admission), (raw) => readAdmit(raw, admission));
+      const first = admitCall(asking(book), admission);
+      // Redis is late for this call, and may be in time for later ones on other connections: its place is its arrival.
+      const placed = () => admission.order ?? placeAt(admission.urgency, arrivedAt);
+      const repeated = () => admitCall(asking(book), { ...admission, order: placed() });
+      asked = await ask(book, first, (raw) => readAdmit(raw, admission), repeated);
     } catch (failure) {
       if (book.tickets.get(admission.ticket) === ticket && ticket.state === 'entering') {
         book.tickets.delete(admission.ticket);
@@ -309,9 +331,13 @@ export function createRedisLimiter(dependencies: {
       if (handed !== null) return { kind: 'granted', grant: handed };
       return { kind: 'queued', forecastMs: 0, ahead: 0 };
     }
-    if (ticket.cancelled) {
+    // Who comes with a place is never refused by the script.
+    const isUnjudged = asked.attempts > 1 && admission.order === null && ticket.state === 'waiting';
+    const isTooLong = isUnjudged && reply.forecastMs > admission.maxWaitMs;
+    if (ticket.cancelled || isTooLong) {
       book.tickets.delete(admission.ticket);
       tellCancelled(book, admission.ticket);
+      if (isTooLong) return { kind: 'refused', reason: 'wait_too_long', retryInMs: reply.forecastMs };
     }
     return { kind: 'queued', forecastMs: reply.forecastMs, ahead: reply.ahead };
   };
@@ -330,7 +356,7 @@ export function createRedisLimiter(dependencies: {
     if (!link.isUp) return;
     ticket.knownAt = Infinity;
     // Without a place: behind everything that Redis placed until now.
-    ticket.order ??= ticket.admission.urgency * orderUnit + Math.floor(clock.now() * sequencePerMs);
+    ticket.order ??= placeAt(ticket.admission.urgency, clock.monotonic());
     const admission = { ...ticket.admission, order: ticket.order };
     background(
       ask(book, admitCall(asking(book), admission), (raw) => readAdmit(raw, admission)).then(
@@ -470,11 +496,8 @@ export function createRedisLimiter(dependencies: {
       (ticket) => ticket.state === 'waiting' && ticket.knownAt < sentAt && !ticket.cancelled,
     );
     const told = reply.waitingHere + reply.unnamed;
-    book.waitingEverywhere = reply.waiting;
     book.meters = reply.meters;
     book.metersAt = clock.monotonic();
-    const pumped = reply.grants.length > 0;
-    if (pumped) book.follows = false;
     absorb(book, reply, sentAt);
     if (told < stillWaiting.length) {
       for (const ticket of stillWaiting) {
@@ -483,12 +506,10 @@ export function createRedisLimiter(dependencies: {
     }
   };
 
-  /** One replica pumps a bucket in time; those whose grants come by message look later, in case it died. */
+  /** Who promised it pumps in time, also for others; those who wait for its pump look later, in case it died. */
   const wakeAgain = (book: BucketBook): void => {
-    const wanted =
-      book.nextAt !== null && (countWaiting(book) > 0 || (!book.follows && book.waitingEverywhere > 0))
-        ? book.nextAt + (book.follows ? followMs : 0)
-        : null;
+    const isDue = book.nextAt !== null && (book.leads || countWaiting(book) > 0);
+    const wanted = isDue ? (book.nextAt ?? 0) + (book.leads ? 0 : followMs) : null;
     if (wanted === book.wakeAt) return;
     book.cancelWake?.();
     book.cancelWake = null;
@@ -524,7 +545,8 @@ export function createRedisLimiter(dependencies: {
     });
   };
 
-  const snapshotOf = (book: BucketBook): BucketSnapshot => {
+  /** Levels as told at `toldAt`, drained since. */
+  const snapshotOf = (book: BucketBook, toldAt = book.metersAt): BucketSnapshot => {
     const now = clock.monotonic();
     return {
       bucket: book.key,
@@ -533,7 +555,7 @@ export function createRedisLimiter(dependencies: {
       inFlight: book.leases.size,
       meters: book.meters.map((meter) => ({
         ...meter,
-        level: Math.max(0, meter.level - ((now - book.metersAt) * meter.limit) / meter.windowMs),
+        level: Math.max(0, meter.level - ((now - toldAt) * meter.limit) / meter.windowMs),
       })),
     };
   };
@@ -587,7 +609,8 @@ export function createRedisLimiter(dependencies: {
 
     book(bucket) {
       const book = books.get(bucket);
-      return book === undefined ? null : snapshotOf(book);
+      // What drained while Redis was there was used again, for all we know.
+      return book === undefined ? null : snapshotOf(book, book.usedAt);
     },
 
     reenter(admission) {
@@ -614,8 +637,25 @@ export function createRedisLimiter(dependencies: {
       return taken;
     },
 
+    async spend(admission) {
+      const book = bookOf(admission.bucket);
+      const { reply, sentAt } = await ask(book, admitCall(asking(book), admission), (raw) =>
+        readAdmit(raw, admission),
+      );
+      absorb(book, reply, sentAt);
+      if (reply.code !== 'granted') return;
+      const { lease } = reply.grant;
+      const ended_ = await ask(book, settleCall(asking(book), lease, { kind: 'unknown' }, null), readLease);
+      absorb(book, ended_.reply, ended_.sentAt);
+    },
+
     resume(overlap) {
-      if (overlap) overlapSince = clock.monotonic();
+      const now = clock.monotonic();
+      if (overlap) overlapSince = now;
+      for (const book of books.values()) {
+        book.settlingUntil = Math.max(book.settlingUntil, now + settlingMs);
+        book.widened.clear();
+      }
       for (const [token, told] of pending) {
         pending.delete(token);
         background(tellSettled(bookOf(told.lease.bucket), aged(told, clock.monotonic()), undefined));
@@ -629,6 +669,7 @@ export function createRedisLimiter(dependencies: {
 
     onLoss: tickAll,
     catchUp: tickAll,
+    placeAt,
 
     hear(text) {
       const message = readMessage(text);
@@ -640,7 +681,7 @@ export function createRedisLimiter(dependencies: {
       }
       // A message of a life that this replica has not seen yet: the tick finds out what that means.
       if (message.born !== book.born && book.born !== null) return background(tick(book));
-      book.follows = true;
+      if (!book.leads && book.nextAt !== null) book.nextAt = Math.max(book.nextAt, clock.monotonic());
       for (const told of message.grants) deliver(book, told, clockPair.now, clockPair.sentAt);
       wakeAgain(book);
     },

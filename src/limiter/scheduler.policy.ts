@@ -11,7 +11,14 @@
  * (4), weighted shares (5), a grant as soon as there is room (6), a refusal leaves no trace (11).
  * Refuses to own: time, sockets, deadlines of callers, ceilings (they are charged by the sender).
  */
-import { createBucket, orderUnit, type Bucket, type Lane, type Ticket } from './bucket-state.policy.ts';
+import {
+  createBucket,
+  orderUnit,
+  sequencePerMs,
+  type Bucket,
+  type Lane,
+  type Ticket,
+} from './bucket-state.policy.ts';
 import { forecastAt } from './forecast.policy.ts';
 import {
   confirm,
@@ -81,7 +88,7 @@ export function admit(
     id: admission.ticket,
     lane: admission.lane,
     replica,
-    order: placeOf(bucket, admission),
+    order: placeOf(bucket, admission, now),
     callClass: admission.callClass,
     costs: admission.costs,
     leaseMs: admission.leaseMs,
@@ -95,10 +102,13 @@ export function admit(
 
 /**
  * The place at the end of the ticket's urgency, or the one it had before the store lost it; whoever comes later then
- * stands behind it.
+ * stands behind it. Places follow time, so that a ticket that could not be entered at once stands where it arrived.
  */
-function placeOf(bucket: Bucket, admission: Admission): number {
-  if (admission.order === null) return admission.urgency * orderUnit + ++bucket.sequence;
+function placeOf(bucket: Bucket, admission: Admission, now: number): number {
+  if (admission.order === null) {
+    bucket.sequence = Math.max(bucket.sequence + 1, Math.floor(now * sequencePerMs));
+    return admission.urgency * orderUnit + bucket.sequence;
+  }
   bucket.sequence = Math.max(bucket.sequence, admission.order % orderUnit);
   return admission.order;
 }

@@ -33,6 +33,8 @@ export interface BucketReply {
   readonly born: number | null;
   /** Grants of the calling replica made by this pump (after `tick` also earlier ones it has not named yet). */
   readonly grants: readonly ToldGrant[];
+  /** This replica is the one that pumps after `nextInMs`; the others look later, in case it died. */
+  readonly leads: boolean;
 }
 
 export type AdmitReply = BucketReply &
@@ -155,7 +157,7 @@ interface Split {
 }
 
 function split(reply: unknown): Split {
-  const [code, own, now, nextInMs, closedMs, born, grants] = list(reply);
+  const [code, own, now, nextInMs, closedMs, born, grants, leads] = list(reply);
   return {
     code: string(code),
     own: list(own),
@@ -165,6 +167,7 @@ function split(reply: unknown): Split {
       closedMs: number(closedMs),
       born: born === '' ? null : number(born),
       grants: list(grants).map(grant),
+      leads: string(leads) === '1',
     },
   };
 }

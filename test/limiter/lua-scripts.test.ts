@@ -187,6 +187,23 @@ test('replicas with waiting tickets hear that the bucket has closed, others do n
   expect(heard).toEqual([{ replica: 'r2', message: { kind: 'closed', bucket: 'b', closedMs: 2_500 } }]);
 });
 
+test('one replica is told to pump next, and another when the first one does not', async () => {
+  const setting = {
+    learn: true,
+    probe: 0,
+    meters: [{ meter: 'requests' as const, limit: 1, windowMs: 1_000 }],
+  };
+  const paced = { setting, maxInFlight: null };
+  await grantOf('r1', one('t1', paced), 1_000);
+  const first = await admit('r1', one('t2', paced), 1_010);
+  expect(first.leads).toBe(true);
+  expect((await admit('r2', one('t3', paced), 1_020)).leads).toBe(false);
+  const dueAt = first.now + (first.nextInMs ?? NaN);
+  expect((await tick('r2', [], dueAt + 20)).leads).toBe(false);
+  expect((await tick('r2', [], dueAt + 40)).leads).toBe(true);
+  expect((await tick('r1', [], dueAt + 50)).leads).toBe(false);
+});
+
 test('after everything was lost, tickets entered again keep their places before newcomers', async () => {
   const lease = await grantOf('r1', one('t1'));
   const queued = await admit('r1', one('t2'));

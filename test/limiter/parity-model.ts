@@ -62,6 +62,8 @@ class Model {
   #born = 0;
   #seen = 0;
   #unnamed = new Map<string, string>();
+  /** Who pumps next, and when. */
+  #promise: { readonly replica: string; readonly at: number } | null = null;
   /** What the caller's clock says; may step back. */
   #clock: number;
 
@@ -134,6 +136,7 @@ class Model {
       this.#born = this.#clock;
       this.#seen = this.#clock;
       this.#unnamed = new Map();
+      this.#promise = null;
     }
     const bucket = this.#bucket;
     const now = this.#now();
@@ -264,7 +267,19 @@ class Model {
       closedMs: Math.max(0, bucket.closedUntil - now),
       born: this.#born,
       grants,
+      leads: this.#leads(bucket, caller, effects.nextAt, now),
     };
+  }
+
+  /** One replica promises to pump; kept unless it is late by more than 30 ms or another time comes 2 ms before it. */
+  #leads(bucket: Bucket, replica: string, nextAt: number | null, now: number): boolean {
+    if (bucket.waiting === 0) this.#promise = null;
+    if (nextAt === null || bucket.waiting === 0) return false;
+    const kept = this.#promise;
+    if (kept !== null && kept.replica !== replica && kept.at <= nextAt + 2 && kept.at + 30 >= now)
+      return false;
+    this.#promise = { replica, at: nextAt };
+    return true;
   }
 
   #closed(caller: string, closedMs: number): void {
@@ -277,7 +292,7 @@ class Model {
   }
 
   #unknown(step: Step, call: ScriptCall, own: object): void {
-    const common = { now: this.#clock, nextInMs: null, closedMs: 0, born: null, grants: [] };
+    const common = { now: this.#clock, nextInMs: null, closedMs: 0, born: null, grants: [], leads: false };
     this.#planned.push({ step, call, admission: null, reply: { ...common, ...own }, state: null });
   }
 

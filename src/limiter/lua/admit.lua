@@ -50,7 +50,7 @@ local function placeAtEnd()
     bucket.sequence = math.max(bucket.sequence, givenOrder % orderUnit)
     return givenOrder
   end
-  bucket.sequence = bucket.sequence + 1
+  bucket.sequence = math.max(bucket.sequence + 1, math.floor(now * sequencePerMs))
   return urgency * orderUnit + bucket.sequence
 end
 

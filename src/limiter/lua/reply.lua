@@ -1,5 +1,6 @@
 -- What every script answers, and what other replicas are told. All numbers go as text: Redis cuts fractions off.
--- Reply: { code, own words, now, ms until the next pump ('' = none by itself), ms closed, birth of the bucket, grants }
+-- Reply: { code, own words, now, ms until the next pump ('' = none by itself), ms closed, birth of the bucket, grants,
+--   '1' = the caller is expected to pump then }
 -- Message to a replica: `g <bucket> <birth>` and one grant per line, or `c <bucket> <ms closed>`.
 -- Grant: `<ticket> <lane> <lease> <expires at>`; times are on the store's clock.
 local function text(value) return string.format('%.17g', value) end
@@ -35,8 +36,9 @@ local function tellClosed(now)
 end
 
 local function replyWith(code, own, grants, now)
-  return { code, own, text(now), nextAt and text(nextAt - now) or '', text(closedMs(now)), text(bucket.born), grants }
+  return { code, own, text(now), nextAt and text(nextAt - now) or '', text(closedMs(now)), text(bucket.born), grants,
+    promised(now) }
 end
 
 -- The bucket does not exist: there is nothing to end, and nothing is written.
-local function replyUnknown(code, now) return { code, {}, text(now), '', '0', '', {} } end
+local function replyUnknown(code, now) return { code, {}, text(now), '', '0', '', {}, '' } end

@@ -9,4 +9,5 @@ local replicaChannel = 'sluice:r:'
 -- @include pump
 -- @include forecast-at
 -- @include save
+-- @include waker
 -- @include reply

@@ -1,0 +1,19 @@
+-- Who looks again when the next grant may be possible. One replica at a time promises it, in the reply that tells it the
+-- time; the others rely on its pump and look themselves only later, in case it died. Whoever finds the promise broken,
+-- or a time before the promised one, promises anew. Kept beside the policy's data, as field `p` of the records.
+local promiseSlackMs = 2
+local promiseGraceMs = 30
+
+-- '1': the caller has promised to pump at `nextAt`; ''. Waiting tickets keep the records, and so their expiry, alive.
+local function promised(now)
+  if bucket.waiting == 0 then redis.call('HDEL', recordsKey, 'p') end
+  if not nextAt or bucket.waiting == 0 then return '' end
+  local known = redis.call('HGET', recordsKey, 'p')
+  if known then
+    local replica, at = string.match(known, '^(%S+) (%S+)$')
+    at = tonumber(at)
+    if replica ~= caller and at <= nextAt + promiseSlackMs and at + promiseGraceMs >= now then return '' end
+  end
+  redis.call('HSET', recordsKey, 'p', caller .. ' ' .. string.format('%.17g', nextAt))
+  return '1'
+end

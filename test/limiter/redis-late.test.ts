@@ -1,0 +1,89 @@
+/** Calls for which Redis was late: what they asked for is asked again, and they keep the place of their arrival. */
+import { afterAll, beforeAll, expect, test } from '@jest/globals';
+import { systemClock, systemRandom } from '../../src/clock.ts';
+import type { Settings } from '../../src/config/settings.ts';
+import { defineCommands } from '../../src/limiter/redis-commands.ts';
+import { connectRedis, type RedisClient, type RedisConnection } from '../../src/limiter/redis-connection.ts';
+import { createRedisLimiter, type RedisLimiter } from '../../src/limiter/redis-limiter.ts';
+import type { RedisLink } from '../../src/limiter/redis-link.ts';
+import { createReplica } from '../../src/limiter/replica.ts';
+import { noTelemetry } from '../../src/telemetry/noop.ts';
+import { startRedis, type RedisServer } from '../support/redis.ts';
+import { admission, redisSettings } from '../support/redis-replica.ts';
+
+let server: RedisServer;
+let connection: RedisConnection;
+
+beforeAll(async () => {
+  server = await startRedis();
+  const { redis } = redisSettings(`url: "${server.url}", commandTimeoutMs: 2000`);
+  connection = connectRedis(
+    redis as NonNullable<Settings['redis']>,
+    { clock: systemClock, random: systemRandom },
+    () => {},
+  );
+  defineCommands(connection.client);
+  await new Promise((resolve) => connection.client.once('ready', resolve));
+});
+afterAll(async () => {
+  connection.close();
+  await server.stop();
+});
+
+/** Replicas on one connection; the first attempt of every admission of a `late` one is lost, and the second waits. */
+function replicaOn(late: Promise<void> | null): RedisLimiter {
+  const link: RedisLink = {
+    isUp: true,
+    async run<T>(
+      command: string,
+      send: (client: RedisClient) => Promise<T>,
+      { onAttempts }: { readonly onAttempts?: (count: number) => void } = {},
+    ) {
+      if (command === 'admit' && late !== null) await late;
+      onAttempts?.(command === 'admit' && late !== null ? 2 : 1);
+      return send(connection.client);
+    },
+    watch: () => {},
+    start: () => {},
+    close: () => {},
+  };
+  const shared = { clock: systemClock, telemetry: noTelemetry };
+  const replica = createReplica({ ...shared, connection, random: systemRandom });
+  const listener = { onGrant: () => {}, onClosed: () => {} };
+  return createRedisLimiter({ ...shared, link, replica, listener, onStranded: () => false });
+}
+
+test('a call that had to ask twice stands where it arrived, before those that came later', async () => {
+  const more = { bucket: 'late', maxInFlight: 1 };
+  let arrive = (): void => {};
+  const inTime = replicaOn(null);
+  const late = replicaOn(new Promise((resolve) => (arrive = resolve)));
+  expect((await inTime.admit(admission('holder', more))).kind).toBe('granted');
+  expect(await inTime.admit(admission('before', more))).toMatchObject({ kind: 'queued', ahead: 0 });
+  const first = late.admit(admission('first', more));
+  await new Promise((resolve) => {
+    systemClock.after(20, () => resolve(null));
+  });
+  expect(await inTime.admit(admission('second', more))).toMatchObject({ kind: 'queued', ahead: 1 });
+  arrive();
+  expect(await first).toMatchObject({ kind: 'queued', ahead: 1 });
+  expect(await inTime.forecast('late', 'second')).toMatchObject({ ahead: 2 });
+  await Promise.all([inTime.close(), late.close()]);
+});
+
+test('it is refused like everybody else when it would wait too long', async () => {
+  const setting = {
+    meters: [{ meter: 'requests' as const, limit: 1, windowMs: 60_000 }],
+    learn: true,
+    probe: 0,
+  };
+  const more = { bucket: 'long', setting, maxWaitMs: 1_000 };
+  const inTime = replicaOn(null);
+  const late = replicaOn(Promise.resolve());
+  expect((await inTime.admit(admission('only', more))).kind).toBe('granted');
+  expect(await late.admit(admission('more', more))).toMatchObject({
+    kind: 'refused',
+    reason: 'wait_too_long',
+  });
+  await Promise.all([inTime.close(), late.close()]);
+});
