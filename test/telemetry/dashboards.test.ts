@@ -55,6 +55,20 @@ describe('dashboards and rules', () => {
     }
   });
 
+  test('every panel is explained in the documentation, and nothing else is', () => {
+    const guide = readFileSync(new URL('docs/observability/panels.md', root), 'utf8');
+    for (const [, text] of files()) {
+      const { title, panels } = JSON.parse(text) as {
+        title: string;
+        panels: { type: string; title: string }[];
+      };
+      const section = guide.split(`\n## ${title.replace('Sluice / ', '')}\n`)[1]?.split('\n## ')[0] ?? '';
+      const rows = [...section.matchAll(/^\| ([^|]+) \|/gm)].map(([, name]) => name).slice(1);
+      const titles = panels.filter(({ type }) => type !== 'row').map((panel) => panel.title);
+      expect([title, rows]).toEqual([title, [...new Set(titles)]]);
+    }
+  });
+
   test('every alert has a runbook and a unit test, and no runbook is without an alert', () => {
     const alerts = allRules.filter(({ alert }) => alert !== undefined);
     const tested = readFileSync(new URL('grafana/rules/sluice.test.yaml', root), 'utf8');
