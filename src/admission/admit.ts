@@ -11,9 +11,17 @@ import type { Clock } from '../clock.ts';
 import { Refusal } from '../errors.ts';
 import type { CeilingRef, Ceilings, CeilingState, TakeReply } from '../limiter/ceilings.ts';
 import type { Costs } from '../call.ts';
-import type { BucketKey, Grant, Lesson, Limiter, LimiterListener, Settlement } from '../limiter/limiter.ts';
+import type {
+  BucketKey,
+  Grant,
+  LaneKey,
+  Lesson,
+  Limiter,
+  LimiterListener,
+  Settlement,
+} from '../limiter/limiter.ts';
 import { ShortLived } from '../short-lived.ts';
-import { edgeOf } from './shed.policy.ts';
+import { edgeOf, passageMs } from './shed.policy.ts';
 import type { Entry, Lease, Ticket } from './ticket.ts';
 
 export interface Desk {
@@ -34,7 +42,7 @@ type Failure = Refusal | Error;
 interface Holder {
   readonly entry: Entry;
   readonly enteredAt: number;
-  readonly deadline: number;
+  deadline: number;
   /** Set while the caller waits for a lease. */
   waiter: { resolve: (lease: Lease) => void; reject: (failure: Failure) => void; since: number } | null;
   /** Set while a grant that came early waits for its caller: told when the caller waits, or has left. */
@@ -50,6 +58,8 @@ interface Holder {
   left: boolean;
   /** Its call succeeded: the limiter has forgotten the ticket, there is nothing to take out. */
   done: boolean;
+  /** It was sent before, and is in the line again. */
+  hadLease: boolean;
   readonly onClientGone: () => void;
 }
 
@@ -63,6 +73,10 @@ const longestInquiryMs = 5_000;
 interface Gate {
   tail: Promise<boolean>;
   asleepUntil: number;
+  /** It is the ceiling of the day that it sleeps for. */
+  byDay: boolean;
+  /** The ceiling has no place before that; the scheduler knows. */
+  fullUntil: number;
   /** The scheduler has been told that the ceiling is nearly used, and not yet that it is not any more. */
   atEdge: boolean;
   usedAt: number;
@@ -97,6 +111,8 @@ export function createDesk(dependencies: {
       gate = {
         tail: Promise.resolve(true),
         asleepUntil: 0,
+        byDay: false,
+        fullUntil: 0,
         atEdge: false,
         usedAt: 0,
         undecided: 0,
@@ -296,6 +312,7 @@ export function createDesk(dependencies: {
     }
     if (reply.kind === 'refused') {
       gate.asleepUntil = clock.monotonic() + reply.waitMs;
+      gate.byDay = reply.day;
       await handBack(holder, grant, gate, null);
       lookForHopeless(holder.entry.ceiling, reply);
       return false;
@@ -319,6 +336,7 @@ export function createDesk(dependencies: {
     if (!atEdge && !gate.atEdge) return;
     gate.atEdge = atEdge;
     const places = atEdge ? state.remaining : Infinity;
+    if (atEdge && places <= 0) gate.fullUntil = clock.monotonic() + state.nextPlaceMs;
     background(dependencies.limiter().charged(grant, places, state?.nextPlaceMs ?? 0));
   };
 
@@ -379,18 +397,24 @@ export function createDesk(dependencies: {
     }
   };
 
-  const onClosed = (bucket: BucketKey, closedMs: number): void => {
+  /** A bucket, or one lane of it, stands still: who cannot make it any more is told now. */
+  const refuseLate = (bucket: BucketKey, lane: LaneKey | null, stillMs: number): void => {
     const now = clock.monotonic();
     for (const holder of holders.values()) {
-      if (holder.waiter === null || holder.entry.admission.bucket !== bucket) continue;
-      if (now + closedMs > holder.deadline) refuse(holder, tooLong(closedMs, false));
+      const { admission } = holder.entry;
+      if (holder.waiter === null || admission.bucket !== bucket) continue;
+      if (lane !== null && admission.lane !== lane) continue;
+      if (now + stillMs > holder.deadline) refuse(holder, tooLong(stillMs, false));
     }
   };
+
+  const onClosed = (bucket: BucketKey, closedMs: number): void => refuseLate(bucket, null, closedMs);
 
   const leaseOf = (holder: Holder, grant: Grant, taken: Extract<TakeReply, { kind: 'taken' }>): Lease => {
     let settled = false;
     const { finding } = holder;
     holder.finding = false;
+    holder.hadLease = true;
     return {
       grant,
       ceiling: taken.state,
@@ -406,6 +430,8 @@ export function createDesk(dependencies: {
         if (finding) stopFinding(holder, settlement.kind !== 'dropped');
         if (settlement.kind === 'dropped') background(ceilings.giveBack(holder.entry.ceiling, taken.place));
         background(dependencies.limiter().settle(grant, settlement, lesson));
+        const stillMs = standstillMs(settlement, holder.entry);
+        if (stillMs > 0) refuseLate(grant.bucket, grant.lane, stillMs);
       },
     };
   };
@@ -423,6 +449,14 @@ export function createDesk(dependencies: {
     );
   };
 
+  /** The ceiling may have refused the next grant of a call before it came to wait for it. */
+  const refuseIfGateSleeps = (holder: Holder): void => {
+    const gate = gates.get(laneOf(holder.entry.admission));
+    const until = gate === undefined ? 0 : Math.max(gate.asleepUntil, gate.fullUntil);
+    if (until <= holder.deadline) return;
+    refuse(holder, tooLong(until - clock.monotonic(), gate?.byDay === true && until === gate.asleepUntil));
+  };
+
   const wait = (holder: Holder): Promise<Lease> =>
     new Promise<Lease>((resolve, reject) => {
       const now = clock.monotonic();
@@ -433,6 +467,7 @@ export function createDesk(dependencies: {
       // A call that left while it was on its way upstream may have come back into the line with its answer.
       if (holder.left) takeOut(holder);
       if (stop !== null) refuse(holder, stop);
+      else if (holder.hadLease) refuseIfGateSleeps(holder);
       holder.onTurn?.();
       holder.onTurn = null;
     });
@@ -445,7 +480,7 @@ export function createDesk(dependencies: {
       const holder: Holder = {
         entry,
         enteredAt: now,
-        deadline: now + entry.maxWaitMs,
+        deadline: now + Math.max(entry.maxWaitMs, passageMs),
         waiter: null,
         onTurn: null,
         costs: entry.admission.costs,
@@ -455,6 +490,7 @@ export function createDesk(dependencies: {
         cancelDeadline: null,
         left: false,
         done: false,
+        hadLease: false,
         onClientGone: () => refuse(holder, reasonToStop(holder) ?? new Refusal('request_invalid')),
       };
       holders.set(entry.admission.ticket, holder);
@@ -481,6 +517,9 @@ export function createDesk(dependencies: {
       return {
         granted: () => wait(holder),
         remainingMs: () => holder.deadline - clock.monotonic(),
+        lengthen: (ms) => {
+          holder.deadline = Math.max(holder.deadline, clock.monotonic() + ms);
+        },
         waitedMs: () => holder.waitedMs,
         leave: () => leave(holder),
       };
@@ -531,6 +570,12 @@ export function createDesk(dependencies: {
  * invited sooner than this: `retry-after-ms: 1` would make SDKs ask a thousand times a second. Milliseconds.
  */
 const leastRetryMs = 1_000;
+
+/** How long the lane of a call that ended like this sends nothing, milliseconds. */
+function standstillMs(settlement: Settlement, { admission }: Entry): number {
+  if (settlement.kind === 'throttled') return settlement.sleepMs;
+  return settlement.kind === 'unknown' && admission.maxInFlight === 1 ? admission.leaseMs : 0;
+}
 
 const tooLong = (waitMs: number, day: boolean): Refusal =>
   new Refusal(day ? 'day_quota_exhausted' : 'wait_too_long', { retryInMs: waitMs });

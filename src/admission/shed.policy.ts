@@ -6,6 +6,12 @@
  */
 export const edgeOf = (limit: number): number => Math.max(16, Math.ceil(limit / 10));
 
+/**
+ * Even a call that will not wait at all has this long to pass through the desk, milliseconds: the stores' replies take a
+ * moment. Whether it has to wait is decided before, by its own measure.
+ */
+export const passageMs = 100;
+
 /** Seconds asked for by `Prefer: wait=<seconds>` (RFC 7240), or `null`. Malformed preferences are ignored, as the RFC asks. */
 export function preferredWaitSeconds(prefer: string | undefined): number | null {
   if (prefer === undefined) return null;

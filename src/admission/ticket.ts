@@ -57,6 +57,8 @@ export interface Ticket {
   granted(): Promise<Lease>;
   /** Milliseconds of its wait that are left. */
   remainingMs(): number;
+  /** What was lost is not the call's fault: at least this much of its wait is left, milliseconds. */
+  lengthen(ms: number): void;
   /** Milliseconds spent waiting so far, over all attempts. */
   waitedMs(): number;
   /** Leaves the line for good. Always called, on every path. */

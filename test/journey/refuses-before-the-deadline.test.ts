@@ -32,10 +32,12 @@ describe('a call that cannot leave within its wait is refused at once', () => {
     expect(tally(await Promise.all([chat(1), chat(2)]))).toEqual({ 200: 2 });
     const refused = await chat(3);
     expect(refused.tookMs).toBeLessThan(atOnceMs);
+    const { seconds } = refusalOf(refused) as { seconds: number };
+    expect([60, 61]).toContain(seconds);
     expect(refusalOf(refused)).toEqual({
       status: 429,
       code: 'wait_too_long',
-      seconds: 61,
+      seconds,
       shouldRetry: 'false',
       policy: '"workspace";q=2;w=60',
       rateLimit: expect.stringMatching(/^"workspace";r=0;t=(60|61)$/),
@@ -76,6 +78,18 @@ describe('a call that cannot leave within its wait is refused at once', () => {
     expect(seconds).toBeGreaterThan(60);
     expect(seconds).toBeLessThanOrEqual(86_400);
     expect(model.log).toHaveLength(2);
+  });
+
+  test('or leaves at once, where it would not wait at all', async () => {
+    const { orders, shop, occupy } = await begin({});
+    const now = { headers: { prefer: 'wait=0' } };
+    for (let at = 0; at < 5; at += 1) expect((await orders(at, now)).status).toBe(200);
+    const release = await occupy();
+    const refused = await orders(5, now);
+    expect(refused.status).toBe(429);
+    expect(refused.tookMs).toBeLessThan(atOnceMs);
+    await release();
+    expect(shop.log.filter(({ nonce }) => nonce === '5')).toEqual([]);
   });
 
   test('when its line is full, and others of the line are not touched', async () => {

@@ -123,6 +123,23 @@ describe('the desk', () => {
     expect(story).toEqual(['a', 'b wait_too_long 9000', 'c']);
   });
 
+  test('tells everybody who cannot make it when the fate of a call leaves its lane standing', async () => {
+    const { enter, pass, story, leases } = world();
+    enter('a', { ...plenty, maxInFlight: 1 });
+    enter('b', { ...plenty, maxInFlight: 1, maxWaitMs: 5_000 });
+    enter('c', { ...plenty, maxInFlight: 1 });
+    enter('d', { ...plenty, maxInFlight: 1, lane: 'other', maxWaitMs: 5_000 });
+    await pass(1);
+    enter('e', { ...plenty, maxInFlight: 1, lane: 'other', maxWaitMs: 5_000 });
+    leases.get('a')?.settle({ kind: 'unknown' }, null);
+    await pass(1);
+    enter('f', { ...plenty, maxInFlight: 1, maxWaitMs: 5_000 });
+    await pass(1);
+    expect(story).toEqual(['a', 'd', 'b wait_too_long 15000', 'f wait_too_long 14999']);
+    await pass(16_000);
+    expect(story.slice(4)).toEqual(['e wait_expired 5001', 'c']);
+  });
+
   test('gives everything back when a client leaves, at whatever moment', async () => {
     const { enter, pass, story, gone, limiter, ceilings, leases, clock } = world();
     enter('a', { limit: 2, windowMs: 1_000_000, perMinute: 5 });

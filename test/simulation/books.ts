@@ -5,6 +5,7 @@
  * Owns: the judgement of single steps (invariants 1 to 5, 8 to 10). Refuses to own: progress (`progress.ts`) and the
  * balance at the end (`balance.ts`).
  */
+import { passageMs } from '../../src/admission/shed.policy.ts';
 import type { Settlement } from '../../src/limiter/limiter.ts';
 import type { CallPlan, LanePlan, Plan, WorkspacePlan } from './plan.ts';
 
@@ -314,7 +315,8 @@ export class Books {
     if (now >= workspace.revokedAt && now > this.lastTurnAt(workspace.revokedAt)) {
       this.broken(now, '9', `${id}: key revoked`);
     }
-    if (now > call.enteredAt + plan.maxWaitMs) this.broken(now, '9', `${id}: its wait has passed`);
+    if (now > call.enteredAt + Math.max(plan.maxWaitMs, passageMs))
+      this.broken(now, '9', `${id}: its wait has passed`);
     const lane = this.lane(plan.lane.key);
     for (const { at, until } of this.bucket(plan.lane.bucket).closings) {
       const known = this.plan.wireMs > 0 ? lease.issuedAt : now;
