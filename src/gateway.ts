@@ -23,6 +23,7 @@ import { createDispatcher, pseudonym } from './dispatch/dispatcher.ts';
 import { readAhead } from './dispatch/inspect.ts';
 import { LearnedCosts } from './dispatch/learned-costs.ts';
 import { resend, type ResendDecision, type ResendHistory } from './dispatch/resend.policy.ts';
+import type { TransportError } from './dispatch/transport-error.ts';
 import { Refusal } from './errors.ts';
 import { answerOutcome, failureRefusal, rateLimitOf, type Answered } from './journey/answer.ts';
 import { ceilingOf, prepare, type Prepared } from './journey/prepare.ts';
@@ -70,6 +71,9 @@ const recheckMs = 5_000;
 
 /** How long a throttle inside a stream that names no time closes its bucket, milliseconds. */
 const lateThrottleMs = 1_000;
+
+/** A call that met a stale connection may wait this long for its second grant, whatever is left of its wait. Milliseconds. */
+const staleGraceMs = 1_000;
 
 /** Names of buckets kept for the gauges. */
 const maxBucketNames = 10_000;
@@ -171,6 +175,7 @@ export function createGateway({ settings: first, clock, random, telemetry, resol
           return passOn(prepared, lease, result, decision, record());
         }
         history = decision.history;
+        if (decision.cause === 'stale') ticket.lengthen(staleGraceMs);
         absorbed += reAdmit(lease, result, decision, followed);
       }
     } catch (failure) {
@@ -350,9 +355,14 @@ function judge(
     outcome:
       result.kind === 'answered'
         ? { kind: 'answered', status: result.head.status, throttle: result.feedback.throttle }
-        : { kind: result.error.neverSent ? 'never_sent' : 'fate_unknown' },
+        : { kind: fateOf(result.error) },
     ...soFar,
   });
+}
+
+function fateOf({ neverSent, stale }: TransportError): 'never_sent' | 'stale' | 'fate_unknown' {
+  if (neverSent) return 'never_sent';
+  return stale ? 'stale' : 'fate_unknown';
 }
 
 /** Back into the lane, at the same place. Returns how many throttled answers that absorbed. */

@@ -93,7 +93,6 @@ export function createDispatcher(settings: Settings, clock: Clock, resolve?: Res
           agent: poolsOf(upstream).agents.forOrigin(route.origin),
           timeouts: upstream.timeouts,
           signal,
-          mayResend: description.idempotent,
         },
         {
           kind: upstream.kind,

@@ -85,11 +85,6 @@ export class Exchange implements AlarmOwner {
     return this.#phase === 'over';
   }
 
-  /** True when not even the first byte of an answer came. */
-  get unanswered(): boolean {
-    return !this.#answerBegan;
-  }
-
   /** The abort signal fired; as a listener object, which saves a closure per call. */
   handleEvent(): void {
     this.abort();
@@ -233,6 +228,7 @@ export class Exchange implements AlarmOwner {
       phase,
       neverSent: phase === 'connect',
       reusedSocket: this.#reusedSocket,
+      stale: kind === 'reset' && phase === 'sent' && this.#reusedSocket && !this.#answerBegan,
       code,
     });
     const body = this.#body;

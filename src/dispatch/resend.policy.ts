@@ -15,6 +15,7 @@
  * | quota, too large, day, store state   | no           | never      | never      | never      | never                |
  * | 503, 529, overloaded, `slow_down`    | normally no  | twice      | twice      | once       | no, unless keyed     |
  * | nothing was sent                     | no           | twice      | twice      | twice      | twice                |
+ * | stale: a kept connection was closed  | hardly       | once, now  | no         | no         | no, unless keyed     |
  * | fate unknown; 500, 502, 504          | unknown      | once       | no         | no         | no, unless keyed     |
  *
  * "Keyed": the request itself carries the upstream's idempotency (`@idempotent`, `unique_token`).
@@ -37,14 +38,18 @@ export interface ResendCall {
   readonly imagePost: boolean;
 }
 
-/** How an attempt ended. `fate_unknown`: bytes went out, and no answer came. */
+/**
+ * How an attempt ended. `fate_unknown`: bytes went out, and no answer came. `stale`: the same on a kept connection that the
+ * upstream closed without a byte of answer.
+ */
 export type AttemptOutcome =
   | { readonly kind: 'answered'; readonly status: number; readonly throttle: Throttle | null }
   | { readonly kind: 'never_sent' }
+  | { readonly kind: 'stale' }
   | { readonly kind: 'fate_unknown' };
 
 /** Why a call is sent again. Each cause has its own bound. */
-export type ResendCause = 'rate' | 'hintless' | 'secondary' | 'overload' | 'never_sent' | 'unknown';
+export type ResendCause = 'rate' | 'hintless' | 'secondary' | 'overload' | 'never_sent' | 'stale' | 'unknown';
 
 /** Resends made so far, by cause. */
 export type ResendHistory = Readonly<Partial<Record<ResendCause, number>>>;
@@ -106,6 +111,8 @@ export function resend(input: ResendInput): ResendDecision {
         most: 2,
         waitMs: backoffMs(100, done(input, 'never_sent')),
       });
+    case 'stale':
+      return afterStale(input);
     case 'fate_unknown':
       return afterUnknownFate(input);
     case 'answered':
@@ -167,6 +174,17 @@ function afterOverload(input: ResendInput, toldMs: number | null): ResendDecisio
   return again(input, { cause: 'overload', most, waitMs, closes: toldMs === null ? 'call' : 'bucket' });
 }
 
+/**
+ * Connections end when they have been idle, and the end may cross the next request: clients repeat idempotent ones at once
+ * (RFC 9112 §9.3.1). It is no fault of the upstream's, so the wait that is left does not matter.
+ */
+function afterStale(input: ResendInput): ResendDecision {
+  const { idempotent, hasOwnIdempotency } = input.call;
+  const mayRepeat = (idempotent || hasOwnIdempotency) && input.call.replayable;
+  if (!mayRepeat || done(input, 'stale') > 0) return afterUnknownFate(input);
+  return again({ ...input, remainingMs: 0 }, { cause: 'stale', most: 1, waitMs: 0 });
+}
+
 /** A reset, a timeout or a 500, 502, 504: it may have run. */
 function afterUnknownFate(input: ResendInput): ResendDecision {
   const { idempotent, hasOwnIdempotency } = input.call;
@@ -212,7 +230,7 @@ function done(input: ResendInput, cause: ResendCause): number {
 function before({ history, attempts }: ResendInput): ResendHistory {
   if (history !== undefined) return history;
   const n = Math.max(0, attempts - 1);
-  return { rate: n, hintless: n, secondary: n, overload: n, never_sent: n, unknown: n };
+  return { rate: n, hintless: n, secondary: n, overload: n, never_sent: n, stale: n, unknown: n };
 }
 
 function final(

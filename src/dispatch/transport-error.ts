@@ -22,6 +22,11 @@ export interface TransportErrorFacts {
   readonly neverSent: boolean;
   /** True when the connection had carried an earlier exchange, so that its end may have crossed our request. */
   readonly reusedSocket: boolean;
+  /**
+   * The upstream closed a kept connection under the request, and not a byte of answer came: most likely it read nothing
+   * of it, but nothing proves that.
+   */
+  readonly stale: boolean;
   /** Node's code of the cause (`ECONNREFUSED`, `HPE_INVALID_CONSTANT`), or `null`. */
   readonly code: string | null;
 }
@@ -31,6 +36,7 @@ export class TransportError extends Error implements TransportErrorFacts {
   readonly phase: ExchangePhase;
   readonly neverSent: boolean;
   readonly reusedSocket: boolean;
+  readonly stale: boolean;
   readonly code: string | null;
 
   constructor(facts: TransportErrorFacts) {
@@ -40,6 +46,7 @@ export class TransportError extends Error implements TransportErrorFacts {
     this.phase = facts.phase;
     this.neverSent = facts.neverSent;
     this.reusedSocket = facts.reusedSocket;
+    this.stale = facts.stale;
     this.code = facts.code;
   }
 }
@@ -88,6 +95,7 @@ export function bodyError(error: unknown): TransportError {
     phase: 'body',
     neverSent: false,
     reusedSocket: false,
+    stale: false,
     code: codeOf(error),
   });
 }

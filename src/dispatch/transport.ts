@@ -1,10 +1,10 @@
 /**
  * The one way to an upstream, and the one user of http-proxy-middleware.
  *
- * Owns: handing a prepared request to the proxy, and the single resend on a stale connection. Refuses to own: what is
- * sent (fields, path and body come finished), streaming the answer to the client, every decision about throttling.
+ * Owns: handing a prepared request to the proxy. Refuses to own: what is sent (fields, path and body come finished),
+ * sending again, streaming the answer to the client, every decision about throttling.
  * Keeps: the proxy sees stand-ins instead of the client's request and response, and may neither choose fields, follow
- * redirects, answer errors nor set timers; a call is written twice only if it is idempotent and was not answered.
+ * redirects, answer errors nor set timers; one request is written at most once.
  */
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Readable } from 'node:stream';
@@ -38,11 +38,9 @@ export interface TransportAttempt {
   readonly timeouts: UpstreamTimeouts;
   /** Ends the exchange at once, in every phase, body included. */
   readonly signal: AbortSignal;
-  /** True allows one immediate resend when a reused connection turns out to be closed; only for idempotent calls. */
-  readonly mayResend: boolean;
   /** Nothing is written before it resolves; the connection is made meanwhile. Default: at once. */
   readonly hold?: Promise<void> | null;
-  /** Called once, when the request's bytes go out for the first time. Must not throw. */
+  /** Called once, when the request's bytes go out. Must not throw. */
   readonly onSent?: () => void;
 }
 
@@ -89,7 +87,7 @@ export function createTransport({ clock }: { readonly clock: Clock }): Transport
   const origins = new LRUCache<string, PreparedOrigin>({ max: maxPreparedOrigins });
   const proxy = createProxyMiddleware(proxyOptions());
 
-  const start = (attempt: TransportAttempt, onSent: (() => void) | null): Exchange => {
+  const start = (attempt: TransportAttempt): Exchange => {
     const { method, timeouts, signal } = attempt;
     const number = (started += 1);
     const exchange = new Exchange(clock, {
@@ -97,7 +95,7 @@ export function createTransport({ clock }: { readonly clock: Clock }): Transport
       timeouts,
       signal,
       hold: attempt.hold ?? null,
-      onSent,
+      onSent: attempt.onSent ?? null,
       onOver: () => live.delete(number),
     });
     if (exchange.isOver) return exchange;
@@ -111,15 +109,12 @@ export function createTransport({ clock }: { readonly clock: Clock }): Transport
 
   return {
     async send(attempt) {
-      const startedAt = clock.monotonic();
-      const first = start(attempt, attempt.onSent ?? null);
       try {
-        return await first.answer;
+        return await start(attempt).answer;
       } catch (error) {
-        if (!attempt.mayResend || !wasStale(error, first)) throw error;
-        dropIdle(attempt.agent, prepared(origins, attempt.origin));
-        const totalMs = attempt.timeouts.totalMs - (clock.monotonic() - startedAt);
-        return await start({ ...attempt, timeouts: { ...attempt.timeouts, totalMs } }, null).answer;
+        if (error instanceof TransportError && error.stale)
+          dropIdle(attempt.agent, prepared(origins, attempt.origin));
+        throw error;
       }
     },
     close() {
@@ -128,18 +123,7 @@ export function createTransport({ clock }: { readonly clock: Clock }): Transport
   };
 }
 
-/** A kept-alive connection that the upstream had closed before it read anything: reset, and not one byte of answer. */
-function wasStale(error: unknown, exchange: Exchange): boolean {
-  return (
-    error instanceof TransportError &&
-    error.kind === 'reset' &&
-    error.phase === 'sent' &&
-    error.reusedSocket &&
-    exchange.unanswered
-  );
-}
-
-/** What closed one idle connection has probably closed its neighbours; the resend must not find another of them. */
+/** What closed one idle connection has probably closed its neighbours; the next request must not find another of them. */
 function dropIdle(agent: Pool, origin: PreparedOrigin): void {
   const name = `${origin.hostname}:${origin.port}:`;
   for (const [key, sockets] of Object.entries(agent.freeSockets)) {

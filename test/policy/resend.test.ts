@@ -57,6 +57,7 @@ const overload = (status = 503, waitMs: number | null = null): AttemptOutcome =>
 const permanent = (reason: Extract<Throttle, { kind: 'permanent' }>['reason']): AttemptOutcome =>
   answered(429, { kind: 'permanent', reason, waitMs: null });
 const neverSent: AttemptOutcome = { kind: 'never_sent' };
+const stale: AttemptOutcome = { kind: 'stale' };
 const lost: AttemptOutcome = { kind: 'fate_unknown' };
 
 function decide(name: Name, outcome: AttemptOutcome, remainingMs = hour, traits: Partial<ResendCall> = {}) {
@@ -220,6 +221,18 @@ describe('an unknown fate', () => {
       expect(last).toMatchObject({ shouldRetry: repeats[name] ? null : false, closes: 'none' });
     }
   });
+
+  test.each(names)('%s, on a stale connection: at once, and once more', (name) => {
+    expect(chain(name, stale).waits).toEqual(repeats[name] ? [0, 500] : []);
+    expect(chain(name, stale).last).toMatchObject({ shouldRetry: repeats[name] ? null : false });
+  });
+
+  test('on a stale connection costs a call nothing of its wait, but needs its body', () => {
+    const { kind, call } = callers['generic PUT'];
+    const asked = { kind, call, outcome: stale, attempts: 1, history: {}, remainingMs: -5 };
+    expect(resend(asked)).toMatchObject({ kind: 'resend', notBeforeMs: 0, cause: 'stale' });
+    expect(resend({ ...asked, call: { ...call, replayable: false } })).toMatchObject({ kind: 'pass' });
+  });
 });
 
 describe('counting', () => {
@@ -255,7 +268,7 @@ test('no stated wait is undercut, no wait exceeds what is left, and what may hav
     waits.map((waitMs): Throttle => ({ kind: 'permanent', reason: 'quota', waitMs })),
   );
   const outcomes = fc.oneof(
-    fc.constantFrom(neverSent, lost),
+    fc.constantFrom(neverSent, lost, stale),
     fc
       .tuple(fc.integer({ min: 200, max: 599 }), throttles)
       .map(([status, throttle]) => answered(status, throttle)),

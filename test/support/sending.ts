@@ -35,7 +35,6 @@ export async function sendingWorld(script: Script, clock: Clock = systemClock): 
     agent: agents.forOrigin(upstream.origin),
     timeouts: patient,
     signal: new AbortController().signal,
-    mayResend: false,
     ...changes,
   });
   return {

@@ -62,7 +62,6 @@ function send({
     agent: agents.forOrigin(origin),
     timeouts: patient,
     signal: new AbortController().signal,
-    mayResend: false,
   });
 }
 
@@ -189,7 +188,6 @@ describe.each(['http', 'https'])('over %s', (scheme) => {
           agent: agents.forOrigin(upstream.origin),
           timeouts: patient,
           signal: new AbortController().signal,
-          mayResend: false,
         }),
       ),
     );

@@ -139,6 +139,45 @@ describe('a reset at each byte of the answer', () => {
   });
 });
 
+describe('a call that met a stale connection', () => {
+  const ok = 'HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok';
+  const ceiling = (perMinute: number): StackOptions => ({
+    workspaces: { acme: `    requestsPerMinute: { up: ${perMinute} }\n` },
+  });
+
+  /** The first connection breaks at its second request. */
+  const stale =
+    (): Script =>
+    async (connection): Promise<void> => {
+      await connection.requests(1);
+      connection.send(ok);
+      await connection.requests(2);
+      connection.socket.resetAndDestroy();
+    };
+
+  test.each(['', 'Prefer: wait=0\r\n'])('is admitted again, and charged again (%j)', async (more) => {
+    const stack = await opened(stale(), ceiling(10));
+    expect((await call(stack, 'GET', '/first')).answers.at(-1)?.field('ratelimit')).toMatch(/;r=9;/);
+    const answer = (await call(stack, 'GET', '/second', more)).answers.at(-1);
+    expect(answer?.status).toBe(200);
+    expect(answer?.field('sluice-admission')).toMatch(/attempts=2, absorbed=0/);
+    expect(answer?.field('ratelimit')).toMatch(/;r=7;/);
+    const lines = requestLines(receivedBy(stack));
+    expect(lines.filter((line) => line.includes('/second'))).toHaveLength(2);
+    await expectClean(stack);
+  });
+
+  test('is not sent again without a place under its ceiling', async () => {
+    const stack = await opened(stale(), ceiling(2));
+    await call(stack, 'GET', '/first');
+    const ended = await call(stack, 'GET', '/second', 'Prefer: wait=1\r\n');
+    expect(codeOf(ended)).toBe('wait_too_long');
+    const lines = requestLines(receivedBy(stack));
+    expect(lines.filter((line) => line.includes('/second'))).toHaveLength(1);
+    await expectClean(stack);
+  });
+});
+
 describe('refusals whose body breaks', () => {
   test.each([400, 404, 500, 502])('%i that is cut in its body is no fault of ours', async (status) => {
     const stack = await opened(async (connection) => {

@@ -60,7 +60,7 @@ describe('a request that is held back', () => {
     const opened = await world(answering(ok));
     await text((await opened.send()).body);
     const { hold, release } = gate();
-    const sending = opened.send({ hold, mayResend: true });
+    const sending = opened.send({ hold });
     await pulse();
     opened.upstream.connections[0]?.socket.end();
     expect(await failure(sending)).toMatchObject({

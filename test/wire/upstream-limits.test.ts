@@ -278,54 +278,48 @@ describe('a kept connection that the upstream closes under the next request', ()
       );
     };
 
-  test('is replaced once and silently when the call may be sent again', async () => {
+  test('fails the call, which is written once, and is known to have been stale', async () => {
     const { opened } = await world(fickle());
     await text((await opened.send()).body);
     let sent = 0;
-    const second = await opened.send({ mayResend: true, onSent: () => sent++, pathAndQuery: '/again' });
-    expect(await text(second.body)).toBe('ok');
-    expect(sent).toBe(1);
-    expect(
-      opened.upstream.connections.map((connection) => connection.received().match(/\/again/g)?.length),
-    ).toEqual([1, 1]);
-  });
-
-  test('does not lead to another stale one', async () => {
-    const { opened } = await world(fickle());
-    const bodies = await Promise.all([opened.send(), opened.send(), opened.send()]);
-    await Promise.all(bodies.map(({ body }) => text(body)));
-    await pulse();
-    expect(await text((await opened.send({ mayResend: true })).body)).toBe('ok');
-    expect(opened.upstream.connections).toHaveLength(4);
-  });
-
-  test('fails the call when it may not be sent again', async () => {
-    const { opened } = await world(fickle());
-    await text((await opened.send()).body);
-    expect(await failure(opened.send({ method: 'POST' }))).toMatchObject({
+    const second = opened.send({ onSent: () => sent++, pathAndQuery: '/again' });
+    expect(await failure(second)).toMatchObject({
       kind: 'reset',
       phase: 'sent',
       neverSent: false,
       reusedSocket: true,
+      stale: true,
     });
-    expect(opened.upstream.connections).toHaveLength(1);
+    expect(sent).toBe(1);
+    expect(opened.upstream.connections.map((one) => one.received().match(/\/again/g)?.length)).toEqual([1]);
   });
 
-  test('fails the call when an answer had begun', async () => {
+  test('takes its idle neighbours along', async () => {
+    const { opened } = await world(fickle());
+    const bodies = await Promise.all([opened.send(), opened.send(), opened.send()]);
+    await Promise.all(bodies.map(({ body }) => text(body)));
+    await pulse();
+    expect(await failure(opened.send())).toMatchObject({ stale: true });
+    expect(await text((await opened.send()).body)).toBe('ok');
+    expect(opened.upstream.connections).toHaveLength(4);
+  });
+
+  test('is not stale when an answer had begun', async () => {
     const { opened } = await world(fickle('HTTP/1.1 2'));
     await text((await opened.send()).body);
-    expect(await failure(opened.send({ mayResend: true }))).toMatchObject({ kind: 'reset', phase: 'sent' });
+    expect(await failure(opened.send())).toMatchObject({ kind: 'reset', phase: 'sent', stale: false });
     expect(opened.upstream.connections).toHaveLength(1);
   });
 
-  test('a new connection that is reset is not tried again', async () => {
+  test('a new connection that is reset is not stale', async () => {
     const { opened } = await world(async (connection) => {
       await connection.requests(1);
       connection.socket.resetAndDestroy();
     });
-    expect(await failure(opened.send({ mayResend: true }))).toMatchObject({
+    expect(await failure(opened.send())).toMatchObject({
       kind: 'reset',
       reusedSocket: false,
+      stale: false,
     });
     expect(opened.upstream.connections).toHaveLength(1);
   });
