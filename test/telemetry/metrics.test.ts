@@ -23,26 +23,26 @@ const snapshot = (given: Partial<BucketSnapshot>): BucketSnapshot => ({
   ...given,
 });
 
-/** Names and types that dashboards, alerts and black-box tests depend on. */
+/** Names, types and labels that dashboards, alerts and black-box tests depend on. */
 const published = [
-  ['sluice_requests_total', 'counter'],
-  ['sluice_queue_wait_seconds', 'histogram'],
-  ['sluice_queue_depth', 'gauge'],
-  ['sluice_queue_oldest_seconds', 'gauge'],
-  ['sluice_queue_bytes', 'gauge'],
-  ['sluice_in_flight', 'gauge'],
-  ['sluice_upstream_throttles_total', 'counter'],
-  ['sluice_retries_absorbed_total', 'counter'],
-  ['sluice_shed_total', 'counter'],
-  ['sluice_bucket_used_ratio', 'gauge'],
-  ['sluice_bucket_closed_seconds', 'gauge'],
-  ['sluice_upstream_seconds', 'histogram'],
-  ['sluice_overhead_seconds', 'histogram'],
-  ['sluice_limiter_mode', 'gauge'],
-  ['sluice_redis_command_seconds', 'histogram'],
-  ['sluice_redis_errors_total', 'counter'],
-  ['sluice_leases_lost_total', 'counter'],
-  ['sluice_dispatched_after_client_gone_total', 'counter'],
+  ['sluice_requests_total', 'counter', 'workspace upstream outcome'],
+  ['sluice_queue_wait_seconds', 'histogram', 'upstream outcome'],
+  ['sluice_queue_depth', 'gauge', 'upstream'],
+  ['sluice_queue_oldest_seconds', 'gauge', 'upstream'],
+  ['sluice_queue_bytes', 'gauge', ''],
+  ['sluice_in_flight', 'gauge', 'upstream'],
+  ['sluice_upstream_throttles_total', 'counter', 'workspace upstream kind'],
+  ['sluice_retries_absorbed_total', 'counter', 'workspace upstream'],
+  ['sluice_shed_total', 'counter', 'workspace upstream reason'],
+  ['sluice_bucket_used_ratio', 'gauge', 'upstream dimension'],
+  ['sluice_bucket_closed_seconds', 'gauge', 'upstream'],
+  ['sluice_upstream_seconds', 'histogram', 'upstream'],
+  ['sluice_overhead_seconds', 'histogram', 'upstream'],
+  ['sluice_limiter_mode', 'gauge', 'mode'],
+  ['sluice_redis_command_seconds', 'histogram', 'command'],
+  ['sluice_redis_errors_total', 'counter', 'kind'],
+  ['sluice_leases_lost_total', 'counter', 'reason'],
+  ['sluice_dispatched_after_client_gone_total', 'counter', ''],
 ] as const;
 
 describe('a scrape', () => {
@@ -50,8 +50,39 @@ describe('a scrape', () => {
     const types = [...(await driven().scrape()).matchAll(/^# TYPE (\S+) (\S+)$/gm)].map(
       (m) => `${m[1]} ${m[2]}`,
     );
-    expect(new Set(types)).toEqual(new Set(published.map((each) => each.join(' '))));
+    expect(new Set(types)).toEqual(new Set(published.map(([name, type]) => `${name} ${type}`)));
     expect(types).toHaveLength(published.length);
+  });
+
+  test('has exactly the published labels and, where they are a closed set, values', async () => {
+    const given = driven();
+    oneCall(given, 'acme');
+    given.telemetry.redisCommand('admit', 1);
+    const text = await given.scrape();
+    const values = new Map<string, Set<string>>();
+    for (const [name, type, labels] of published) {
+      const lines = [...text.matchAll(new RegExp(`^${name}(?:_bucket)?(?:\\{(.*)\\})? \\S+$`, 'gm'))];
+      expect([name, lines.length > 0]).toEqual([name, true]);
+      for (const [, inside = ''] of lines) {
+        const pairs = [...inside.matchAll(/(\w+)="([^"]*)"/g)].filter(([, label]) => label !== 'le');
+        const found = pairs.map(([, label]) => label).toSorted();
+        expect([name, type, found.join(' ')]).toEqual([name, type, labels.split(' ').toSorted().join(' ')]);
+        for (const [, label = '', value = ''] of pairs) {
+          const key = `${name} ${label}`;
+          values.set(key, (values.get(key) ?? new Set()).add(value));
+        }
+      }
+    }
+    const of = (key: string): string => [...(values.get(key) ?? [])].toSorted().join(' ');
+    expect(of('sluice_requests_total outcome')).toBe(
+      'client_gone failed ok rejected shed throttled upstream_error',
+    );
+    expect(of('sluice_shed_total reason')).toBe(
+      'day_quota_exhausted draining limiter_unavailable overloaded queue_full wait_expired wait_too_long',
+    );
+    expect(of('sluice_limiter_mode mode')).toBe('deny local memory redis');
+    expect(of('sluice_upstream_throttles_total kind')).toBe('permanent rate');
+    expect(of('sluice_bucket_used_ratio dimension')).toBe('cost requests requests_day tokens tokens_day');
   });
 
   test('has the gauges of every configured upstream before the first call', async () => {
