@@ -10,7 +10,7 @@
  */
 import type { Costs, MeterName } from '../call.ts';
 import { costEntries, meterOf, type Bucket, type Lane } from './bucket-state.policy.ts';
-import { roomInMs } from './meter.policy.ts';
+import { restMs, roomInMs } from './meter.policy.ts';
 
 export interface Place {
   readonly costs: Costs;
@@ -72,7 +72,7 @@ function drainFor(bucket: Bucket, name: MeterName, units: number, needed: number
   const alone = roomInMs(meter, units, now);
   const rate = meter.limit / meter.windowMs;
   const over = meter.level + needed - (meter.limit - meter.reserve);
-  return needed > units ? Math.max(alone, over / rate) : alone;
+  return needed > units ? Math.max(alone, restMs(meter, now) + over / rate) : alone;
 }
 
 /**

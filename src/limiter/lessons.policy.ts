@@ -39,6 +39,7 @@ export function applyLesson(bucket: Bucket, lease: Lease, lesson: TimedLesson, n
       granted: meter.granted,
       answered: 0,
       returned: 0,
+      drainsAt: 0,
     };
     learnMeter(meter, report, mark, seen, bucket.learn, now);
   }
@@ -65,7 +66,7 @@ export function applyThrottle(
     const meter = meterOf(bucket, name, now);
     // Only the bucket's own refusal proves that nothing was counted; a call without an answer may have run.
     if (closeMs > 0 && (named === null || named === name)) {
-      giveUnitsBack(meter, mark.cost, lease.grantedAt, now);
+      giveUnitsBack(meter, mark, lease.grantedAt, now);
     }
   }
   if (lesson !== null) applyLesson(bucket, lease, lesson, now);
@@ -88,7 +89,7 @@ export function correct(bucket: Bucket, lease: Lease, spent: Costs, now: number)
 export function giveBack(bucket: Bucket, lane: Lane, lease: Lease, now: number): void {
   answer(bucket, lease, now);
   for (const [name, mark] of lease.marks) {
-    giveUnitsBack(meterOf(bucket, name, now), mark.cost, lease.grantedAt, now);
+    giveUnitsBack(meterOf(bucket, name, now), mark, lease.grantedAt, now);
   }
   lane.start -= 1 / lane.weight;
 }

@@ -16,6 +16,7 @@ import {
   jitterUnits,
   largestReserveShare,
   othersMemoryMs,
+  restMs,
   type Meter,
   type MeterMark,
 } from './meter.policy.ts';
@@ -64,10 +65,19 @@ export function learnMeter(
   const { lower, upper } = levelBounds(meter, report.level, mark, seen, now);
   const surprise = first ? 0 : Math.max(0, lower - meter.level);
   noteSurprise(meter, surprise, mark.cost, now);
-  if (first && meter.stated === 0) meter.level = Math.max(0, upper);
-  else meter.level = Math.max(0, Math.min(Math.max(meter.level, lower), Math.max(lower, upper)));
+  if (first && meter.stated === 0) move(meter, upper, upper, now);
+  else move(meter, lower, Math.max(lower, upper), now);
   learnFastest(meter, seen);
   meter.learnedAt = now;
+}
+
+/** Moves the level into the bounds. What the meter would not drain while it rests counts as used, and goes first. */
+function move(meter: Meter, lower: number, upper: number, now: number): void {
+  const rate = drainRate(meter);
+  const held = meter.level + rate * restMs(meter, now);
+  const most = Math.max(0, Math.min(Math.max(held, lower), upper));
+  meter.level = Math.min(Math.max(meter.level, lower), most);
+  meter.at = now + (most - meter.level) / rate;
 }
 
 /** Falls at once and rises slowly: upstreams get slower for a while, and one bucket has calls of several kinds. */
@@ -153,5 +163,5 @@ export function refused(meter: Meter, cost: number, waitMs: number, surprising: 
   if (meter.limit <= 0) return;
   drain(meter, now);
   if (surprising) surprised(meter, meter.reserve + cost, now);
-  meter.level = Math.max(meter.level, meter.limit - cost + waitMs * drainRate(meter));
+  move(meter, meter.limit - cost + waitMs * drainRate(meter), Infinity, now);
 }

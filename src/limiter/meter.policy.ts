@@ -18,8 +18,8 @@ export const leastJitterMs = 25;
 export const mostJitterMs = 100;
 /**
  * The most by which the first call of a burst may reach the upstream later than the last ones do, milliseconds, where
- * that is at most a sixtieth of the window. Charged when a meter leaves empty: the upstream starts to drain when the
- * first call arrives, not when we let it go, and whoever starts a burst is busy just then. The answers give it back.
+ * that is at most a sixtieth of the window. A meter that leaves empty rests so long: the upstream starts to drain when
+ * the first call arrives, not when we let it go, and whoever starts a burst is busy just then. The answers end the rest.
  */
 export const mostLatenessMs = 1_000;
 const windowsOfLateness = 60;
@@ -37,7 +37,7 @@ export interface Meter {
   windowMs: number;
   /** Limit stated by the operator; 0 = none. */
   stated: number;
-  /** Used units at `at`. */
+  /** Used units at `at`. Before `at` nothing drains: the first call of a burst may not have arrived. */
   level: number;
   at: number;
   /** Units granted, and units of granted calls whose answers are known, since the beginning. */
@@ -67,6 +67,8 @@ export interface MeterMark {
   /** `answered` and `returned` at this grant. */
   readonly answered: number;
   readonly returned: number;
+  /** When the meter was to drain on right after this grant, as it seemed then. */
+  readonly drainsAt: number;
 }
 
 export function createMeter(name: MeterName, now: number): Meter {
@@ -98,11 +100,14 @@ export function jitterUnits(meter: Meter): number {
   return rate * Math.min(mostJitterMs, Math.max(leastJitterMs, 0.2 / rate));
 }
 
-/** What may drain here and not there before the first call of a burst has arrived. */
-function latenessUnits(meter: Meter): number {
-  const lateMs = Math.min(mostLatenessMs, meter.windowMs / windowsOfLateness);
-  return Math.max(jitterUnits(meter), drainRate(meter) * lateMs);
+/** How long a meter that left empty may drain here and not there, because the first call has not arrived. */
+function latenessMs(meter: Meter): number {
+  const jitterMs = Math.min(mostJitterMs, Math.max(leastJitterMs, 0.2 / drainRate(meter)));
+  return Math.max(jitterMs, Math.min(mostLatenessMs, meter.windowMs / windowsOfLateness));
 }
+
+/** Milliseconds until the meter drains. */
+export const restMs = (meter: Meter, now: number): number => Math.max(0, meter.at - now);
 
 /** Brings the level to `now`; a clock that stands still or steps back changes nothing. */
 export function drain(meter: Meter, now: number): void {
@@ -134,7 +139,7 @@ export function roomInMs(meter: Meter, cost: number, now: number): number {
   const rate = drainRate(meter);
   // What others are expected to take slows us down; it never holds an empty meter shut, for nothing would refute it.
   const whenEmpty = meter.level / rate;
-  return Math.min(over / Math.max(rate - meter.others, rate / 4), whenEmpty);
+  return restMs(meter, now) + Math.min(over / Math.max(rate - meter.others, rate / 4), whenEmpty);
 }
 
 function othersSince(meter: Meter, now: number): number {
@@ -147,10 +152,13 @@ function othersSince(meter: Meter, now: number): number {
 export function take(meter: Meter, cost: number, now: number): MeterMark {
   drain(meter, now);
   const { answered, returned } = meter;
-  if (cost > 0) meter.level = Math.max(meter.level, latenessUnits(meter));
+  if (cost > 0 && meter.limit > 0) {
+    const lateMs = latenessMs(meter) - meter.level / drainRate(meter);
+    meter.at = Math.max(meter.at, now + lateMs);
+  }
   meter.level += cost;
   meter.granted += cost;
-  return { cost, granted: meter.granted, answered, returned };
+  return { cost, granted: meter.granted, answered, returned, drainsAt: meter.at };
 }
 
 /** The upstream has spoken about this call, or it was never sent: it is no longer on its way. */
@@ -168,7 +176,11 @@ export function refund(meter: Meter, units: number, now: number): void {
  * Gives back what a call reserved that the upstream never counted. What has drained of it since `grantedAt` stays: but
  * for the reservation the meter might have been empty by then, with nothing to drain.
  */
-export function giveUnitsBack(meter: Meter, cost: number, grantedAt: number, now: number): void {
+export function giveUnitsBack(meter: Meter, mark: MeterMark, grantedAt: number, now: number): void {
+  const { cost } = mark;
   meter.returned += cost;
-  refund(meter, Math.max(0, cost - (now - grantedAt) * drainRate(meter)), now);
+  const hasRested = meter.at === mark.drainsAt && meter.at > now;
+  refund(meter, hasRested ? cost : Math.max(0, cost - (now - grantedAt) * drainRate(meter)), now);
+  // Nobody else is on the way who might be late.
+  if (meter.level === 0) meter.at = now;
 }

@@ -50,7 +50,7 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
   [
     'a dropped call is not given back',
     'lessons',
-    'giveUnitsBack(meterOf(mark[1], now), mark[2][1], lease.grantedAt, now)',
+    'giveUnitsBack(meterOf(mark[1], now), mark[2], lease.grantedAt, now)',
     'drain(meterOf(mark[1], now), now)',
   ],
   [
@@ -60,10 +60,10 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
     'bucket.closedUntil = now + closeMs',
   ],
   [
-    'an empty meter is charged no jitter',
+    'a meter that leaves empty does not rest',
     'meter',
-    'if cost > 0 then meter.level = math.max',
-    'if false then meter.level = math.max',
+    'if cost > 0 and meter.limit > 0 then',
+    'if false then',
   ],
   ['a pinned limit rises', 'meter-learning', '(learn or meter.stated == 0)', '(true)'],
   [

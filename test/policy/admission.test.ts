@@ -142,9 +142,9 @@ describe('the desk', () => {
 
   test('gives everything back when a client leaves, at whatever moment', async () => {
     const { enter, pass, story, gone, limiter, ceilings, leases, clock } = world();
-    enter('a', { limit: 2, windowMs: 1_000_000, perMinute: 5 });
-    enter('b', { limit: 2, windowMs: 1_000_000, perMinute: 5 });
-    enter('x', { limit: 2, windowMs: 1_000_000, perMinute: 5, maxWaitMs: 2_000_000 });
+    enter('a', { limit: 1, windowMs: 1_000_000, perMinute: 5 });
+    enter('b', { limit: 1, windowMs: 1_000_000, perMinute: 5, maxWaitMs: 2_000_000 });
+    enter('x', { limit: 1, windowMs: 1_000_000, perMinute: 5, maxWaitMs: 2_000_000 });
     gone.get('a')?.abort();
     await pass(1);
     gone.get('x')?.abort();

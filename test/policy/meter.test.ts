@@ -3,6 +3,9 @@ import fc from 'fast-check';
 import {
   applySetting,
   leastJitterMs,
+  mostJitterMs,
+  mostLatenessMs,
+  restMs,
   createMeter,
   drain,
   giveUnitsBack,
@@ -48,21 +51,52 @@ describe('a meter', () => {
     expect(meter.level).toBe(level);
   });
 
-  test('holds at least the jitter when a call leaves it nearly empty', () => {
-    for (const left of [0, 1e-16, 0.001]) {
-      const meter = stated(1, 1_000);
-      meter.level = left;
-      take(meter, 1, 0);
-      expect(meter.level).toBeGreaterThanOrEqual(1 + leastJitterMs / 1_000);
-    }
+  test.each([
+    [1, 1_000, mostJitterMs],
+    [10, 10_000, 10_000 / 60],
+    [600, 60_000, mostLatenessMs],
+  ])(
+    'of %d in %d ms that leaves empty is filled at once and drains %d ms later',
+    (limit, windowMs, restsMs) => {
+      for (const left of [0, 1e-16, 0.001]) {
+        const meter = stated(limit, windowMs);
+        meter.level = left;
+        for (let at = 0; at < limit; at += 1) {
+          if (left === 0) expect(roomInMs(meter, 1, 0)).toBe(0);
+          take(meter, 1, 0);
+        }
+        expect(roomInMs(meter, 1, 0)).toBeCloseTo(restsMs + windowMs / limit, 3);
+      }
+    },
+  );
+
+  test('that leaves nearly empty rests only for what is not left', () => {
+    const meter = stated(600, 60_000);
+    meter.level = 4;
+    take(meter, 600, 0);
+    expect(restMs(meter, 0)).toBeCloseTo(mostLatenessMs - 400, 6);
+  });
+
+  test('goes on draining when an answer tells that the first call has arrived', () => {
+    const meter = stated(600, 60_000);
+    const mark = take(meter, 1, 0);
+    markAnswered(meter, mark);
+    learnMeter(meter, report(600, 1), mark, { sentAt: 0, headAt: 40, quiet: true, calm: true }, true, 40);
+    expect(restMs(meter, 40)).toBeLessThanOrEqual(leastJitterMs);
   });
 
   test('gets back only what has not drained of a reservation', () => {
     const meter = stated(2, 20_000);
-    take(meter, 1, 0);
+    const mark = take(meter, 1, 0);
     take(meter, 1, 5_000);
-    giveUnitsBack(meter, 1, 0, 5_000);
+    giveUnitsBack(meter, mark, 0, 5_000);
     expect(meter.level).toBeGreaterThanOrEqual(1);
+  });
+
+  test('gets back the whole while it rests, and is as if nothing had been', () => {
+    const meter = stated(1, 60_000);
+    giveUnitsBack(meter, take(meter, 1, 0), 0, 400);
+    expect(roomInMs(meter, 1, 400)).toBe(0);
   });
 
   test('a pinned limit falls with the report and never rises', () => {
@@ -115,7 +149,7 @@ describe('a meter', () => {
             );
           }
           const cost = Math.max(1, limit * costShare);
-          const whenEmpty = (meter.level / limit) * 60_000;
+          const whenEmpty = restMs(meter, now) + (meter.level / limit) * 60_000;
           expect(roomInMs(meter, cost, now)).toBeLessThanOrEqual(whenEmpty + 1e-6);
           expect(roomInMs(meter, cost, now + whenEmpty + 1e-6)).toBeLessThanOrEqual(1e-6);
         },
@@ -161,6 +195,7 @@ describe('the model of a meter', () => {
             expect(used).toBeLessThanOrEqual(limit + 1e-9);
             return { ...arrival, used };
           });
+          let toldAt = now;
           const end = Math.max(now, ...told.map(({ backAt }) => backAt));
           for (const { mark, sentAt, backAt, quiet, used: level } of told.toSorted(
             (one, other) => one.backAt - other.backAt,
@@ -173,7 +208,7 @@ describe('the model of a meter', () => {
               mark,
               { sentAt, headAt: backAt, quiet, calm: quiet },
               true,
-              Math.max(meter.at, backAt),
+              (toldAt = Math.max(toldAt, backAt)),
             );
           }
           drain(meter, end);

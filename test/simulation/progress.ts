@@ -69,7 +69,8 @@ export class Progress {
       ) {
         this.#drainMs.set(bucket.key, Math.max(0, ...(snapshot?.meters ?? []).map(drainMs)));
       }
-      const standstillMs = (this.#drainMs.get(bucket.key) ?? 0) * 1.01 + 300 + wireMs + tickMs;
+      const standstillMs =
+        (this.#drainMs.get(bucket.key) ?? 0) * 1.01 + mostLatenessMs + 300 + wireMs + tickMs;
       this.#judge(this.#mightSince, bucket, might, now, standstillMs, stalledUntil, `stands still (${seen})`);
     }
   }

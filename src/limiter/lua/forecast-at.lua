@@ -23,7 +23,7 @@ local function drainFor(name, units, needed, now)
   local alone = roomInMs(meter, units, now)
   local rate = meter.limit / meter.windowMs
   local over = meter.level + needed - (meter.limit - meter.reserve)
-  return needed > units and math.max(alone, over / rate) or alone
+  return needed > units and math.max(alone, restMs(meter, now) + over / rate) or alone
 end
 
 local function serialWaitMs(lane, place, now)

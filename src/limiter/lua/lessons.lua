@@ -38,7 +38,7 @@ local function applyLesson(lease, lesson, now)
     calm = lease.calm }
   for _, report in ipairs(lesson.meters) do
     local meter = meterOf(report.meter, now)
-    local mark = markOf(lease, report.meter) or { 0, meter.granted, 0, 0 }
+    local mark = markOf(lease, report.meter) or { 0, meter.granted, 0, 0, 0 }
     learnMeter(meter, report, mark, seen, bucket.learn, now)
   end
 end
@@ -48,7 +48,7 @@ local function applyThrottle(lease, closeMs, lesson, now)
   local surprising = closeMs > 0 and lease.grantedAt >= bucket.closedAt
   for _, mark in ipairs(lease.marks) do
     if closeMs > 0 and (not rateMeter or rateMeter == mark[1]) then
-      giveUnitsBack(meterOf(mark[1], now), mark[2][1], lease.grantedAt, now)
+      giveUnitsBack(meterOf(mark[1], now), mark[2], lease.grantedAt, now)
     end
   end
   if lesson then applyLesson(lease, lesson, now) else answer(lease, now) end
@@ -71,7 +71,7 @@ end
 local function giveBack(lane, lease, now)
   answer(lease, now)
   for _, mark in ipairs(lease.marks) do
-    giveUnitsBack(meterOf(mark[1], now), mark[2][1], lease.grantedAt, now)
+    giveUnitsBack(meterOf(mark[1], now), mark[2], lease.grantedAt, now)
   end
   lane.start = lane.start - 1 / lane.weight
 end

@@ -66,6 +66,14 @@ local function levelBounds(meter, report, mark, seen, now)
   return counted, math.min(late, inOrder)
 end
 
+local function move(meter, lower, upper, now)
+  local rate = drainRate(meter)
+  local held = meter.level + rate * restMs(meter, now)
+  local most = math.max(0, math.min(math.max(held, lower), upper))
+  meter.level = math.min(math.max(meter.level, lower), most)
+  meter.at = now + (most - meter.level) / rate
+end
+
 local function learnMeter(meter, report, mark, seen, learn, now)
   local first = meter.learnedAt < 0
   drain(meter, now)
@@ -75,9 +83,9 @@ local function learnMeter(meter, report, mark, seen, learn, now)
   local surprise = first and 0 or math.max(0, lower - meter.level)
   noteSurprise(meter, surprise, mark[1], now)
   if first and meter.stated == 0 then
-    meter.level = math.max(0, upper)
+    move(meter, upper, upper, now)
   else
-    meter.level = math.max(0, math.min(math.max(meter.level, lower), math.max(lower, upper)))
+    move(meter, lower, math.max(lower, upper), now)
   end
   learnFastest(meter, seen)
   meter.learnedAt = now
@@ -87,5 +95,5 @@ local function refused(meter, cost, waitMs, surprising, now)
   if meter.limit <= 0 then return end
   drain(meter, now)
   if surprising then surprised(meter, meter.reserve + cost, now) end
-  meter.level = math.max(meter.level, meter.limit - cost + waitMs * drainRate(meter))
+  move(meter, meter.limit - cost + waitMs * drainRate(meter), math.huge, now)
 end

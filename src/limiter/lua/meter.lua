@@ -15,10 +15,12 @@ local function jitterUnits(meter)
   return rate * math.min(mostJitterMs, math.max(leastJitterMs, 0.2 / rate))
 end
 
-local function latenessUnits(meter)
-  local lateMs = math.min(mostLatenessMs, meter.windowMs / windowsOfLateness)
-  return math.max(jitterUnits(meter), drainRate(meter) * lateMs)
+local function latenessMs(meter)
+  local jitterMs = math.min(mostJitterMs, math.max(leastJitterMs, 0.2 / drainRate(meter)))
+  return math.max(jitterMs, math.min(mostLatenessMs, meter.windowMs / windowsOfLateness))
 end
+
+local function restMs(meter, now) return math.max(0, meter.at - now) end
 
 local function drain(meter, now)
   if now <= meter.at then return end
@@ -52,17 +54,20 @@ local function roomInMs(meter, cost, now)
   if over <= 0 then return 0 end
   local rate = drainRate(meter)
   local whenEmpty = meter.level / rate
-  return math.min(over / math.max(rate - meter.others, rate / 4), whenEmpty)
+  return restMs(meter, now) + math.min(over / math.max(rate - meter.others, rate / 4), whenEmpty)
 end
 
--- The mark is { cost, granted right after, answered, returned } of the grant.
+-- The mark is { cost, granted right after, answered, returned, when it drains on } of the grant.
 local function take(meter, cost, now)
   drain(meter, now)
   local answered, returned = meter.answered, meter.returned
-  if cost > 0 then meter.level = math.max(meter.level, latenessUnits(meter)) end
+  if cost > 0 and meter.limit > 0 then
+    local lateMs = latenessMs(meter) - meter.level / drainRate(meter)
+    meter.at = math.max(meter.at, now + lateMs)
+  end
   meter.level = meter.level + cost
   meter.granted = meter.granted + cost
-  return { cost, meter.granted, answered, returned }
+  return { cost, meter.granted, answered, returned, meter.at }
 end
 
 local function refund(meter, units, now)
@@ -70,7 +75,10 @@ local function refund(meter, units, now)
   meter.level = math.max(0, meter.level - units)
 end
 
-local function giveUnitsBack(meter, cost, grantedAt, now)
+local function giveUnitsBack(meter, mark, grantedAt, now)
+  local cost = mark[1]
   meter.returned = meter.returned + cost
-  refund(meter, math.max(0, cost - (now - grantedAt) * drainRate(meter)), now)
+  local hasRested = meter.at == mark[5] and meter.at > now
+  refund(meter, hasRested and cost or math.max(0, cost - (now - grantedAt) * drainRate(meter)), now)
+  if meter.level == 0 then meter.at = now end
 end
