@@ -8,10 +8,10 @@ afterEach(() => world.close());
 
 const speed = 10;
 /**
- * Our sockets are as slow as ever while time runs faster: 100 ms between sending and arriving are a second here. The
- * ceiling itself is held to the millisecond where time is an argument (`test/limiter/`).
+ * Our sockets are as slow as ever while time runs faster: on a busy machine 300 ms between sending and arriving are
+ * three seconds here. The ceiling itself is held to the millisecond where time is an argument (`test/limiter/`).
  */
-const slackMs = 100 * speed;
+const slackMs = 300 * speed;
 
 /** Most calls that arrived in any window of a minute, however one lays it. */
 function busiestMinute(log: readonly LogEntry[]): number {

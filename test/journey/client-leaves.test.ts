@@ -111,6 +111,7 @@ describe('a client that leaves', () => {
         whole.find((other) => other.seq < seq && (other.endedT ?? Infinity) > arrivedT) !== undefined,
     );
     expect(overlaps).toEqual([]);
-    expect(whole.length).toBeGreaterThan(2);
+    // On a busy machine every call between the first and the last may have been given up.
+    expect(whole.length).toBeGreaterThanOrEqual(2);
   });
 });

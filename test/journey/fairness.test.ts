@@ -65,7 +65,8 @@ test('a share follows the weight', async () => {
 
 test('several workspaces on one commerce credential take turns, each with one call in flight', async () => {
   world = await startWorld({
-    shop: { latency: { minMs: 2, maxMs: 6 } },
+    // Slow enough that all have arrived before many are served.
+    shop: { latency: { minMs: 30, maxMs: 40 } },
     workspaces: { one: highCeilings, two: highCeilings, three: highCeilings },
   });
   const { orders, shop } = world;
