@@ -138,7 +138,7 @@ export const mutations: readonly Mutation[] = [
     '9',
     'reserved units stay',
     lessons,
-    'giveUnitsBack(meterOf(bucket, name, now), mark.cost, lease.grantedAt, now);',
+    'giveUnitsBack(meterOf(bucket, name, now), mark, lease.grantedAt, now);',
     'meterOf(bucket, name, now);',
   ),
   row(
