@@ -20,7 +20,10 @@ const scheduler = 'src/limiter/scheduler.policy.ts';
 const ceiling = 'src/limiter/ceiling.policy.ts';
 const memory = 'src/limiter/memory-limiter.ts';
 const ceilings = 'src/limiter/memory-ceilings.ts';
-const desk = 'src/admission/admit.ts';
+const charging = 'src/admission/charging.ts';
+const waiting = 'src/admission/waiting.ts';
+const holder = 'src/admission/holder.ts';
+const lease = 'src/admission/lease.ts';
 
 const row = (keeps: string, what: string, file: string, find: string, put: string): Mutation => ({
   keeps,
@@ -122,18 +125,18 @@ export const mutations: readonly Mutation[] = [
     'rate / 4), whenEmpty)',
     'rate / 4), cost >= usable ? whenEmpty : Infinity)',
   ),
-  row('6', 'the edge is never left', desk, 'if (!atEdge && !gate.atEdge) return;', 'if (!atEdge) return;'),
-  row('6', 'a sleeping lane stays asleep', lanes, '    lane.asleepUntil = 0;\n', ''),
-  row('8', 'a lease is settled twice', desk, '        if (settled) return;\n', ''),
-  row('9', 'clients that left are sent', desk, 'if (holder.entry.clientGone.aborted)', 'if (false)'),
-  row('9', 'revoked keys are sent', desk, 'if (!holder.entry.stillValid()) return', 'if (false) return'),
   row(
-    '9',
-    'late calls are sent',
-    desk,
-    'if (clock.monotonic() > holder.deadline) return',
-    'if (false) return',
+    '6',
+    'the edge is never left',
+    charging,
+    'if (!atEdge && !gate.atEdge) return;',
+    'if (!atEdge) return;',
   ),
+  row('6', 'a sleeping lane stays asleep', lanes, '    lane.asleepUntil = 0;\n', ''),
+  row('8', 'a lease is settled twice', lease, '      if (settled) return;\n', ''),
+  row('9', 'clients that left are sent', holder, 'if (holder.entry.clientGone.aborted)', 'if (false)'),
+  row('9', 'revoked keys are sent', holder, 'if (!holder.entry.stillValid()) return', 'if (false) return'),
+  row('9', 'late calls are sent', holder, 'if (now > holder.deadline) return', 'if (false) return'),
   row(
     '9',
     'reserved units stay',
@@ -144,13 +147,13 @@ export const mutations: readonly Mutation[] = [
   row(
     '9',
     'a dropped place is kept',
-    desk,
+    lease,
     "if (settlement.kind === 'dropped') background",
     'if (false) background',
   ),
-  row('9', 'a ticket stays behind its caller', desk, '    takeOut(holder);\n  };', '  };'),
-  row('9', 'a ticket comes back without a caller', desk, '      if (holder.left) takeOut(holder);\n', ''),
-  row('9', 'the ceiling hands back the dead', desk, '    if (holder.left) return giveUp(grant);\n', ''),
+  row('9', 'a ticket stays behind its caller', waiting, 'if (!holder.done) this.#takeOut(holder);', ''),
+  row('9', 'a ticket comes back without a caller', waiting, 'if (holder.left) this.#takeOut(holder);', ''),
+  row('9', 'the ceiling hands back the dead', charging, 'if (holder.left) return this.#giveUp(grant);', ''),
   row(
     '10',
     'the line is one longer',
@@ -161,21 +164,21 @@ export const mutations: readonly Mutation[] = [
   row(
     '10',
     'no deadline',
-    desk,
-    'holder.cancelDeadline = clock.after(holder.deadline - now, () => expire(holder));',
+    waiting,
+    'holder.cancelDeadline = this.#parts.clock.after(holder.deadline - now, () => this.#expire(holder));',
     'holder.cancelDeadline = null;',
   ),
   row(
     '10',
     'a deadline outlives its call',
-    desk,
+    waiting,
     '    holder.cancelDeadline?.();\n    holder.cancelDeadline = null;\n',
     '    holder.cancelDeadline = null;\n',
   ),
   row(
     '10',
     'a listener stays behind',
-    desk,
+    waiting,
     "    clientGone.removeEventListener('abort', holder.onClientGone);\n",
     '',
   ),

@@ -22,6 +22,7 @@ const needed = [
   'src/clock.ts',
   'src/errors.ts',
   'src/call.ts',
+  'src/short-lived.ts',
   'test/simulation',
   'test/support/fake-clock.ts',
 ];

@@ -1,0 +1,161 @@
+/**
+ * From a grant of the bucket to a lease: charges the ceiling at the moment of sending, lane by lane in order, and hands
+ * back what cannot go now.
+ *
+ * Owns: that order. Refuses to own: whose turn it is (the limiter), callers and their deadlines (`waiting.ts`).
+ * Keeps: a grant that comes before its caller waits takes its turn all the same, so that nobody behind it goes first; at
+ * the edge of the ceiling, and when a call turns out dearer, nobody overtakes (4); a grant nobody can use goes back whole.
+ */
+import type { CeilingState, TakeReply } from '../limiter/ceilings.ts';
+import type { Grant } from '../limiter/limiter.ts';
+import type { DeskParts } from './desk-parts.ts';
+import type { Gate, Gates } from './gates.ts';
+import { callerTurned, reasonToStop, type Holder } from './holder.ts';
+import type { Hopeless } from './hopeless.ts';
+import { leaseOf } from './lease.ts';
+import { edgeOf } from './shed.policy.ts';
+import { costTold, findingEnds, isCostOpen, isDearer } from './true-cost.ts';
+import type { Waiting } from './waiting.ts';
+
+/** A grant and its call, on the way through their lane's gate. */
+interface Granted {
+  readonly holder: Holder;
+  readonly grant: Grant;
+  readonly gate: Gate;
+  /** Resolves when the one before is charged; false = it went back. */
+  readonly before: Promise<boolean>;
+}
+
+export class Charging {
+  readonly #parts: DeskParts;
+  readonly #gates: Gates;
+  readonly #waiting: Waiting;
+  readonly #hopeless: Hopeless;
+
+  constructor(parts: DeskParts, gates: Gates, waiting: Waiting, hopeless: Hopeless) {
+    this.#parts = parts;
+    this.#gates = gates;
+    this.#waiting = waiting;
+    this.#hopeless = hopeless;
+  }
+
+  /** A grant arrived. */
+  take(grant: Grant): void {
+    const holder = this.#waiting.get(grant.ticket);
+    if (holder === undefined) return this.#giveUp(grant);
+    const gate = this.#gates.of(grant);
+    const granted: Granted = { holder, grant, gate, before: gate.tail };
+    const charged =
+      gate.undecided > 0 || gate.sentBack > 0 || isCostOpen(holder)
+        ? this.#chargeWhenCostIsKnown(granted)
+        : this.#charge(granted, this.#placeFor(granted));
+    gate.tail = charged.catch((failure: unknown) => {
+      this.#giveUp(grant);
+      this.#waiting.refuse(holder, failure instanceof Error ? failure : new Error('the ceiling failed'));
+      return true;
+    });
+  }
+
+  /** Asks the ceiling for a place; `null` = it is known to have none. */
+  #placeFor({ holder, gate }: Granted): Promise<TakeReply> | null {
+    const asleep = this.#parts.clock.monotonic() < gate.asleepUntil;
+    return asleep ? null : this.#parts.ceilings.take(holder.entry.ceiling);
+  }
+
+  /** True when the lane may go on behind this grant. */
+  async #charge(granted: Granted, asked: Promise<TakeReply> | null): Promise<boolean> {
+    const { clock, ceilings } = this.#parts;
+    const { holder, grant, gate, before } = granted;
+    const reply = asked === null ? null : await asked;
+    const inOrder = await before;
+    if (reply === null || (!inOrder && clock.monotonic() < gate.asleepUntil)) {
+      await this.#handBack(granted, reply);
+      return false;
+    }
+    if (reply.kind === 'refused') {
+      gate.asleepUntil = clock.monotonic() + reply.waitMs;
+      gate.byDay = reply.day;
+      await this.#handBack(granted, null);
+      this.#hopeless.onFull(holder.entry.ceiling, reply);
+      return false;
+    }
+    await callerTurned(holder);
+    const stop = reasonToStop(holder, clock.monotonic());
+    if (stop !== null || holder.waiter === null) {
+      await ceilings.giveBack(holder.entry.ceiling, reply.place);
+      this.#giveUp(grant);
+      if (stop !== null) this.#waiting.refuse(holder, stop);
+      return true;
+    }
+    this.#tellEdge(gate, grant, reply.state);
+    this.#waiting.stop(holder)?.resolve(leaseOf(this.#parts, this.#hopeless, holder, grant, reply));
+    return true;
+  }
+
+  /** As `#charge`, after the calls before it and the call that finds out what this one costs. */
+  async #chargeWhenCostIsKnown(granted: Granted): Promise<boolean> {
+    const { holder, grant, gate, before } = granted;
+    const wasBack = this.#gates.isBack(holder);
+    gate.undecided += 1;
+    try {
+      await before;
+      if (!wasBack && gate.sentBack > 0) return await this.#sendBack(granted);
+      await costTold(holder, this.#parts.clock);
+      if (holder.left) {
+        this.#giveUp(grant);
+        return true;
+      }
+      if (isDearer(holder)) return await this.#sendBack(granted);
+      return await this.#charge(granted, this.#placeFor(granted));
+    } finally {
+      gate.undecided -= 1;
+      if (holder.finding) findingEnds(holder, false);
+    }
+  }
+
+  /** At the edge of the ceiling the scheduler counts places; away from it again, it must stop counting. */
+  #tellEdge(gate: Gate, grant: Grant, state: CeilingState | null): void {
+    const atEdge = state !== null && state.remaining <= edgeOf(state.limit);
+    if (!atEdge && !gate.atEdge) return;
+    gate.atEdge = atEdge;
+    const places = atEdge ? state.remaining : Infinity;
+    if (atEdge && places <= 0) gate.fullUntil = this.#parts.clock.monotonic() + state.nextPlaceMs;
+    this.#parts.background(this.#parts.limiter().charged(grant, places, state?.nextPlaceMs ?? 0));
+  }
+
+  /** The ceiling has no place: the ticket goes back to its lane, which sleeps until there is one. */
+  async #handBack({ holder, grant, gate }: Granted, reply: TakeReply | null): Promise<void> {
+    const { clock, ceilings, limiter } = this.#parts;
+    if (reply?.kind === 'taken') await ceilings.giveBack(holder.entry.ceiling, reply.place);
+    // Nobody would take a ticket out again whose caller has already left.
+    if (holder.left) return this.#giveUp(grant);
+    gate.atEdge = true;
+    const sleepMs = Math.max(0, gate.asleepUntil - clock.monotonic());
+    await limiter().settle(grant, { kind: 'returned', sleepMs }, null);
+  }
+
+  /**
+   * The grant goes back with what the call costs now, or because a call before it went back. It comes again in the
+   * lane's order; whoever is granted before that was granted too early, and goes back too.
+   */
+  async #sendBack({ holder, grant, gate }: Granted): Promise<boolean> {
+    if (holder.left) {
+      this.#giveUp(grant);
+      return false;
+    }
+    const dearer = isDearer(holder);
+    if (dearer) holder.costs = { ...holder.costs, cost: holder.entry.sharedCost?.points ?? 0 };
+    holder.sentBack = true;
+    gate.sentBack += 1;
+    gate.atEdge = true;
+    const { costs } = holder;
+    await this.#parts.limiter().settle(grant, { kind: 'returned', sleepMs: 0, costs }, null);
+    if (dearer) this.#hopeless.onDearer(holder);
+    return false;
+  }
+
+  /** A grant nobody can use any more goes back whole. */
+  #giveUp(grant: Grant): void {
+    this.#parts.background(this.#parts.limiter().settle(grant, { kind: 'dropped' }, null));
+  }
+}
