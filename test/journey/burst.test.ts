@@ -1,7 +1,6 @@
-import { subscribe, unsubscribe } from 'node:diagnostics_channel';
-import type { ClientRequest, IncomingMessage } from 'node:http';
 import { afterEach, beforeEach, expect, test } from '@jest/globals';
 import OpenAI from 'openai';
+import { watchOrder, type WatchedOrder } from './order.ts';
 import { startWorld, tally, type World } from './world.ts';
 
 /**
@@ -9,28 +8,12 @@ import { startWorld, tally, type World } from './world.ts';
  * them exactly.
  */
 let world: World;
-/** Numbers of the calls in the order in which the gateway got them, and in which it sent them on. */
-const arrived: string[] = [];
-const sent: string[] = [];
-const noteArrival = (message: unknown): void => {
-  // What Node publishes on this channel; the next one likewise.
-  const { request } = message as { request: IncomingMessage };
-  if (request.url?.startsWith('/via/') === true) arrived.push(String(request.headers['x-nonce']));
-};
-const noteSending = (message: unknown): void => {
-  const { request } = message as { request: ClientRequest };
-  const nonce = String(request.getHeader('x-nonce'));
-  if (!sent.includes(nonce)) sent.push(nonce);
-};
+let order: WatchedOrder;
 beforeEach(() => {
-  arrived.length = 0;
-  sent.length = 0;
-  subscribe('http.server.request.start', noteArrival);
-  subscribe('http.client.request.start', noteSending);
+  order = watchOrder();
 });
 afterEach(async () => {
-  unsubscribe('http.server.request.start', noteArrival);
-  unsubscribe('http.client.request.start', noteSending);
+  order.stop();
   await world.close();
 });
 
@@ -51,8 +34,9 @@ test('800 chats in 2 s on 600 a minute: all succeed, the upstream refuses none, 
   });
   expect(await Promise.all(chats)).toHaveLength(800);
   expect(tally(model.log)).toEqual({ 200: 800 });
-  expect(sent).toEqual(arrived);
-  // `sent` is the order of writing; two connections written in one turn are read by the upstream as it likes.
+  expect(order.sent).toHaveLength(800);
+  expect(order.sent).toEqual(order.arrived);
+  // That is the order of writing; two connections written in one turn are read by the upstream as it likes.
   const makespan = Math.max(...model.log.map(({ t }) => t)) - Math.min(...model.log.map(({ t }) => t));
   // The optimum is 20 s: 600 at once, 200 at 10 a second. How close: test/simulation/burst.test.ts, bench/burst.ts.
   expect(makespan).toBeGreaterThan(19_900);
@@ -66,7 +50,7 @@ test('60 commerce calls at once on 40 + 2/s: one in flight, in order, none is re
   expect(tally(await Promise.all(calls))).toEqual({ 200: 60 });
   expect(tally(shop.log)).toEqual({ 200: 60 });
   expect(Math.max(...shop.log.map(({ inFlight }) => inFlight.scope))).toBe(1);
-  expect(shop.log.filter(({ status }) => status === 200).map(({ nonce }) => nonce)).toEqual(arrived);
+  expect(shop.log.filter(({ status }) => status === 200).map(({ nonce }) => nonce)).toEqual(order.arrived);
   const makespan = Math.max(...shop.log.map(({ t }) => t)) - Math.min(...shop.log.map(({ t }) => t));
   // The optimum is 10 s: the sixtieth call has room when twenty have leaked.
   expect(makespan).toBeGreaterThan(9_900);
