@@ -51,14 +51,14 @@ Times are whole seconds.
 {{- end }}
 
 {{/*
-sluice.yaml: the user's config, which wins, plus what the chart knows. The gateway refuses to start without an upstream and a
-workspace; until they are configured, an origin that cannot exist and a key that nobody has (the digits of pi) stand in: every call is answered 401.
+sluice.yaml: the user's config, which wins, plus what the chart knows. The gateway refuses to start without an upstream; until one
+is configured, an origin that cannot exist stands in. Without a workspace every call is answered 401.
 */}}
 {{- define "sluice.config" -}}
 {{- $facts := include "sluice.facts" . | fromJson -}}
 {{- $config := deepCopy .Values.config -}}
 {{- if not $config.upstreams -}}{{- $_ := set $config "upstreams" (dict "unconfigured" (dict "origins" (list "https://upstream.invalid"))) -}}{{- end -}}
-{{- if not $config.workspaces -}}{{- $_ := set $config "workspaces" (dict "unconfigured" (dict "keys" (list "sha256:243f6a8885a308d313198a2e03707344a4093822299f31d0082efa98ec4e6c89"))) -}}{{- end -}}
+{{- if not $config.workspaces -}}{{- $_ := set $config "workspaces" dict -}}{{- end -}}
 {{- $server := dict "host" "0.0.0.0" "adminHost" "0.0.0.0" "port" $facts.port "adminPort" $facts.adminPort
   "drainSeconds" (ternary $facts.drain (int (add $facts.drain $facts.delay)) $facts.sleepHook) "drainDelaySeconds" (ternary 0 $facts.delay $facts.sleepHook) "keepAliveSeconds" $facts.keepAlive -}}
 {{- $_ := set $config "server" (merge (default dict $config.server) $server) -}}
