@@ -1,0 +1,199 @@
+/**
+ * Refusals at once, without a stopwatch: on a clock that stands still no timer can ring, so a refusal that waited for one
+ * would not come; over Redis its script calls are counted.
+ */
+import { setImmediate } from 'node:timers/promises';
+import { afterAll, beforeAll, describe, expect, test } from '@jest/globals';
+import { Redis } from 'ioredis';
+import { createDesk, type Desk } from '../../src/admission/admit.ts';
+import type { Entry, Lease } from '../../src/admission/ticket.ts';
+import { systemClock } from '../../src/clock.ts';
+import { Refusal } from '../../src/errors.ts';
+import type { Admission, Limiter } from '../../src/limiter/limiter.ts';
+import { createMemoryCeilings } from '../../src/limiter/memory-ceilings.ts';
+import { createMemoryLimiter } from '../../src/limiter/memory-limiter.ts';
+import { FakeClock } from '../support/fake-clock.ts';
+import { startRedis, type RedisServer } from '../support/redis.ts';
+import { admission, startReplica, type TestReplica } from '../support/redis-replica.ts';
+
+const oneAMinute: Admission['setting'] = {
+  meters: [{ meter: 'requests', limit: 1, windowMs: 60_000 }],
+  learn: true,
+  probe: 0,
+};
+
+type Wish = Partial<Admission> & { readonly perMinute?: number; readonly perDay?: number };
+
+function entry(id: string, { perMinute, perDay, maxWaitMs = 45_000, ...more }: Wish): Entry {
+  return {
+    admission: admission(id, more),
+    ceiling: { key: 'w', perMinute: perMinute ?? null, perDay: perDay ?? null },
+    upstream: 'u',
+    maxWaitMs,
+    clientGone: new AbortController().signal,
+    stillValid: () => true,
+  };
+}
+
+/** A clock that stands still; time passes only where a test says so. */
+function world() {
+  const clock = new FakeClock();
+  const leases = new Map<string, Lease>();
+  const ends = new Map<string, string>();
+  const desk: Desk = createDesk({
+    clock,
+    limiter: () => limiter,
+    ceilings: createMemoryCeilings(clock),
+    onFailure: (failure) => ends.set('bug', String(failure)),
+  });
+  const limiter: Limiter = createMemoryLimiter(clock, desk.listener);
+  const follow = async (id: string, wish: Wish): Promise<void> => {
+    try {
+      const ticket = await desk.enter(entry(id, wish));
+      leases.set(id, await ticket.granted());
+      ends.set(id, 'sent');
+    } catch (failure) {
+      ends.set(id, failure instanceof Refusal ? failure.code : String(failure));
+    }
+  };
+  return {
+    leases,
+    ends,
+    clock,
+    /** Enters a call and lets everything happen that needs no time. */
+    async enter(id: string, wish: Wish = {}): Promise<void> {
+      void follow(id, wish);
+      await setImmediate();
+    },
+  };
+}
+
+describe('a call that cannot leave within its wait is refused while no time passes', () => {
+  test('by its bucket', async () => {
+    const { enter, ends } = world();
+    await enter('a', { setting: oneAMinute });
+    await enter('b', { setting: oneAMinute });
+    expect([...ends]).toEqual([
+      ['a', 'sent'],
+      ['b', 'wait_too_long'],
+    ]);
+  });
+
+  test('by its ceiling', async () => {
+    const { enter, ends } = world();
+    await enter('a', { perMinute: 1 });
+    await enter('b', { perMinute: 1 });
+    await enter('c', { perMinute: 1, maxWaitMs: 0 });
+    expect(Object.fromEntries(ends)).toEqual({ a: 'sent', b: 'wait_too_long', c: 'wait_too_long' });
+  });
+
+  test('by a ceiling whose last place is for somebody who waits', async () => {
+    const { enter, ends } = world();
+    for (const id of ['a', 'b', 'c']) await enter(id, { perMinute: 2, maxInFlight: 1 });
+    expect(Object.fromEntries(ends)).toEqual({ a: 'sent', c: 'wait_too_long' });
+  });
+
+  test('by the day', async () => {
+    const { enter, ends } = world();
+    await enter('a', { perDay: 1 });
+    await enter('b', { perDay: 1 });
+    expect(ends.get('b')).toBe('day_quota_exhausted');
+  });
+
+  test('by a full line', async () => {
+    const { enter, ends } = world();
+    for (const id of ['a', 'b', 'c']) await enter(id, { maxInFlight: 1, maxQueued: 1 });
+    expect(Object.fromEntries(ends)).toEqual({ a: 'sent', c: 'queue_full' });
+  });
+
+  test('by a closed bucket, also when it closes while the call waits', async () => {
+    const { enter, ends, leases } = world();
+    await enter('a', { maxInFlight: 1 });
+    await enter('b', { maxInFlight: 1 });
+    const closed = { kind: 'throttled', closeMs: 60_000, requeue: false, sleepMs: 0 } as const;
+    leases.get('a')?.settle(closed, null);
+    await enter('c', { maxInFlight: 1 });
+    expect(Object.fromEntries(ends)).toEqual({ a: 'sent', b: 'wait_too_long', c: 'wait_too_long' });
+  });
+
+  test('by a lane that an unknown fate left standing', async () => {
+    const { enter, ends, leases } = world();
+    await enter('a', { maxInFlight: 1 });
+    await enter('b', { maxInFlight: 1, maxWaitMs: 14_000 });
+    leases.get('a')?.settle({ kind: 'unknown' }, null);
+    await enter('c', { maxInFlight: 1, maxWaitMs: 14_000 });
+    expect(Object.fromEntries(ends)).toEqual({ a: 'sent', b: 'wait_too_long', c: 'wait_too_long' });
+  });
+
+  test('by a ceiling that a resend finds full', async () => {
+    const { ends, clock } = world();
+    const desk: Desk = createDesk({
+      clock,
+      limiter: () => limiter,
+      ceilings: createMemoryCeilings(clock),
+      onFailure: (failure) => ends.set('bug', String(failure)),
+    });
+    const limiter: Limiter = createMemoryLimiter(clock, desk.listener);
+    const ticket = await desk.enter(entry('a', { perMinute: 1 }));
+    const lease = await ticket.granted();
+    lease.settle({ kind: 'throttled', closeMs: 0, requeue: true, sleepMs: 0 }, null);
+    const again = ticket.granted().catch((failure: unknown) => failure);
+    await setImmediate();
+    expect(await Promise.race([again, Promise.resolve('still waiting')])).toMatchObject({
+      code: 'wait_too_long',
+    });
+  });
+});
+
+describe('a refusal over Redis', () => {
+  let server: RedisServer;
+  let probe: Redis;
+  let replica: TestReplica;
+
+  beforeAll(async () => {
+    server = await startRedis();
+    probe = new Redis(server.port);
+    replica = await startReplica(`url: "redis://127.0.0.1:${server.port}"`);
+  }, 30_000);
+  afterAll(async () => {
+    await replica.close();
+    probe.disconnect();
+    await server.stop();
+  });
+
+  /** Script calls of the cheapest of some refusals: a tick may fall into one of them. */
+  const scriptsOf = async (desk: Desk, wish: Wish): Promise<number> => {
+    let least = Infinity;
+    for (let at = 0; at < 5; at += 1) {
+      const before = await scripts();
+      await expect(desk.enter(entry(`refused${at}`, wish))).rejects.toThrow(Refusal);
+      least = Math.min(least, (await scripts()) - before);
+    }
+    return least;
+  };
+
+  const scripts = async (): Promise<number> => {
+    const stats = await probe.info('commandstats');
+    return [...stats.matchAll(/cmdstat_eval(?:sha)?:calls=(\d+)/g)].reduce(
+      (sum, [, n]) => sum + Number(n),
+      0,
+    );
+  };
+
+  test('is one script call, and at most one more where a ceiling is asked for its time', async () => {
+    const desk = createDesk({
+      clock: systemClock,
+      limiter: () => replica.limiter,
+      ceilings: replica.ceilings,
+      onFailure: (failure) => {
+        throw failure;
+      },
+    });
+    const full = { bucket: 'full', setting: oneAMinute };
+    const first = await replica.limiter.admit(admission('first', full));
+    if (first.kind !== 'granted') throw new Error('not granted');
+    await replica.limiter.settle(first.grant, { kind: 'succeeded', spent: null }, null);
+    expect(await scriptsOf(desk, full)).toBe(1);
+    expect(await scriptsOf(desk, { ...full, perMinute: 10 })).toBeLessThanOrEqual(2);
+  });
+});
