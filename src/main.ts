@@ -11,5 +11,6 @@ if (difference < 0) {
   );
   process.exit(1);
 }
+await import('./engine.ts');
 const { run } = await import('./cli/run.ts');
 await run(process.argv.slice(2));
