@@ -25,12 +25,14 @@ function press(page: Driven, state: State, step: number, open: (() => void)[]): 
   }
   const swing = Math.sin(step / 9);
   page.buckets.length = 0;
+  if (state !== 'degraded') page.telemetry.redisCommand('admit', 0.8 + swing / 5);
   if (state === 'calm') {
     page.buckets.push(bucketOf('lm', 0.42 + swing / 10), bucketOf('shop', 0.3 + swing / 10));
     return;
   }
   page.buckets.push(
     bucketOf('lm', 0.97, state === 'pressed' ? 12_000 : 0),
+    bucketOf('lm', 0.61),
     bucketOf('shop', 0.8 + swing / 10),
   );
   for (let n = 0; n < 6 + 4 * swing; n++) {
@@ -38,6 +40,8 @@ function press(page: Driven, state: State, step: number, open: (() => void)[]): 
       page.play({ workspace: 'canary-one', upstream: 'lm', end: 'wait', absorbed: n % 2 }, 3_000 + 900 * n),
     );
   }
+  // More than its ceiling of 500 a minute: what is refused, and what has no headroom.
+  for (let n = 0; n < 18; n++) page.play({ workspace: 'canary-two', upstream: 'lm' }, 900 + 100 * n);
   page.play({ workspace: 'canary-two', upstream: 'lm', end: 'shed' });
   page.play({ workspace: 'canary-two', upstream: 'shop', end: 'throttled' });
   while (open.length > 60) open.shift()?.();
@@ -114,6 +118,10 @@ async function verifyState(
       const verdict = await page.locator('#verdict').getAttribute('class');
       report.check(`${name}: says ${state}`, verdict === `verdict ${state}`, String(verdict));
       await verifyFigures(page, driven, name, report);
+      if (state !== 'calm') {
+        const waiting = await page.locator('[data-upstream="lm"] [data-figure="waiting"]').innerText();
+        report.check(`${name}: shows calls that wait`, Number(waiting) >= 30, waiting);
+      }
       if (scheme === 'light') await verifyKeyboard(page, name, report);
       await verifyAccess(page, name, report);
       report.check(`${name}: console stays empty`, said.length === 0, said.join('; '));
@@ -125,9 +133,11 @@ async function verifyState(
       );
       const seen = await page.content();
       report.check(`${name}: no canary is seen`, !/canary/i.test(seen));
-      if (writeImages && scheme === 'light') {
+      if (writeImages && (scheme === 'light' || state === 'pressed')) {
         mkdirSync(images, { recursive: true });
-        await page.screenshot({ path: new URL(`page-${state}.png`, images).pathname, fullPage: true });
+        await page.evaluate(`document.activeElement.blur()`);
+        const file = `page-${state}${scheme === 'dark' ? '-dark' : ''}.png`;
+        await page.screenshot({ path: new URL(file, images).pathname, fullPage: true });
       }
       await context.close();
     }

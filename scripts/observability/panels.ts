@@ -152,14 +152,20 @@ async function verifyQueries(report: Report, ask: Ask, mode: string): Promise<vo
   }
   report.check('there were panels to ask for', asked > 30);
   for (const { alert, expr } of alerts()) {
-    // An alert that is silent returns nothing: what must return data is every series that it reads.
-    for (const [selector] of expr.matchAll(/sluice[_:][a-zA-Z0-9_:]+(\{[^}]*\})?/g)) {
-      if (/_day/.test(selector) && !(await ask(selector)).length) {
-        report.check(`${alert} reads ${selector}`, false, 'no series');
-        continue;
-      }
+    // An alert that is silent returns nothing. Its comparisons as 0 or 1 do, when every series it reads is there; each is
+    // asked for by itself too, because `or` would hide one that is not.
+    const selectors = new Set(
+      [...expr.matchAll(/sluice[_:][a-zA-Z0-9_:]+(\{[^}]*\})?/g)].map(([all]) => all),
+    );
+    for (const selector of selectors)
       report.check(`${alert} reads ${selector}`, (await ask(selector)).length > 0, 'no series');
-    }
+    const judged = expr.replace(/(?<=\s)(>=|<=|==|!=|>|<)(?=\s)/g, '$1 bool');
+    const found = await ask(judged);
+    report.check(
+      `${alert}: ${judged}`,
+      judged !== expr && found.some(({ value }) => Number.isFinite(Number(value[1]))),
+      `${found.length} series`,
+    );
     await ask(expr);
   }
 }

@@ -36,7 +36,9 @@ const names = [...outcomes, ...scalars, ...shedReasons] as const;
 const indexOf = new Map<string, number>(names.map((name, index) => [name, index]));
 const firstBound = names.length;
 const length = firstBound + waitBoundsMs.length + 1;
-const waitMax = indexOf.get('waitMaxMs') ?? -1;
+const placeOf = (name: string): number => indexOf.get(name) ?? -1;
+// Found once: waits are added for every call.
+const [held, waitSum, waitMax] = [placeOf('held'), placeOf('waitSumMs'), placeOf('waitMaxMs')];
 
 export type CellField = CallOutcome | Scalar | (typeof shedReasons)[number];
 
@@ -62,12 +64,16 @@ export function add(cell: Cell, field: CellField, by = 1): void {
 
 /** Records how long a call was held. */
 export function addWait(cell: Cell, waitedMs: number): void {
-  if (waitedMs >= 1) add(cell, 'held');
-  add(cell, 'waitSumMs', waitedMs);
-  cell.counts[waitMax] = Math.max(cell.counts[waitMax] ?? 0, waitedMs);
-  let bucket = waitBoundsMs.findIndex((bound) => waitedMs <= bound);
-  if (bucket < 0) bucket = waitBoundsMs.length;
-  cell.counts[firstBound + bucket] = (cell.counts[firstBound + bucket] ?? 0) + 1;
+  const { counts } = cell;
+  if (waitedMs >= 1) counts[held] = (counts[held] ?? 0) + 1;
+  counts[waitSum] = (counts[waitSum] ?? 0) + waitedMs;
+  if (waitedMs > (counts[waitMax] ?? 0)) counts[waitMax] = waitedMs;
+  let place = firstBound;
+  for (const bound of waitBoundsMs) {
+    if (waitedMs <= bound) break;
+    place += 1;
+  }
+  counts[place] = (counts[place] ?? 0) + 1;
 }
 
 export function addArrival(cell: Cell, second: number): void {

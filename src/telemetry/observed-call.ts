@@ -14,7 +14,7 @@ import type { Clock } from '../clock.ts';
 import type { CallEnd, CallTelemetry, EndedFact, FactSink } from './events.ts';
 import type { CallSpans } from './spans.ts';
 import type { CallLogger } from './logger.ts';
-import type { Metrics } from './metrics.ts';
+import type { Metrics, UpstreamSeries } from './metrics.ts';
 import { noneLabel, type Labels } from './labels.ts';
 import type { FollowedLane, Live, LiveUpstream } from './live.ts';
 
@@ -39,6 +39,7 @@ export class ObservedCall implements CallTelemetry {
   #upstream: string = noneLabel;
   #live: LiveUpstream | null = null;
   #lane: FollowedLane | null = null;
+  #times: UpstreamSeries | null = null;
   #routedAt: number;
   #admittingAt: number | null = null;
   #queuedAt: number | null = null;
@@ -72,6 +73,7 @@ export class ObservedCall implements CallTelemetry {
     try {
       this.#upstream = upstream.name;
       this.#live = this.#to.live.of(upstream.name);
+      this.#times = this.#to.metrics.upstream(upstream.name);
       if (this.#workspaceId !== null && !this.#over) this.#enterLane(this.#workspaceId);
       this.#routedAt = this.#to.clock.monotonic();
       this.#spans?.routed(upstream);
@@ -189,7 +191,7 @@ export class ObservedCall implements CallTelemetry {
   }
 
   #report(end: CallEnd): void {
-    const { metrics, logger, clock } = this.#to;
+    const { logger, clock } = this.#to;
     const now = clock.monotonic();
     const durationMs = now - this.#call.receivedAt;
     const waitedMs = end.admission?.waitedMs ?? this.#waitedMs;
@@ -198,9 +200,9 @@ export class ObservedCall implements CallTelemetry {
     series.ended(end.outcome);
     if (end.outcome === 'shed' && end.code !== null) series.shed(end.code);
     if (this.#admittingAt !== null) {
-      const upstream = metrics.upstream(this.#upstream);
-      upstream.waited(end.outcome, waitedMs / 1000, this.traceId);
-      upstream.overhead(overheadMs / 1000, this.traceId);
+      const times = this.#ofUpstream();
+      times.waited(end.outcome, waitedMs / 1000, this.traceId);
+      times.overhead(overheadMs / 1000, this.traceId);
     }
     const attempts = end.admission?.attempts ?? this.#attempts;
     const absorbed = end.admission?.absorbed ?? this.#absorbed;
@@ -245,7 +247,7 @@ export class ObservedCall implements CallTelemetry {
     this.#sentAt = null;
     this.#upstreamMs += ms;
     this.#firstHeadAt = now;
-    this.#to.metrics.upstream(this.#upstream).upstream(ms / 1000, this.traceId);
+    this.#ofUpstream().upstream(ms / 1000, this.traceId);
   }
 
   #leaveLine(): void {
@@ -279,6 +281,11 @@ export class ObservedCall implements CallTelemetry {
 
   #label(): string {
     return this.#workspaceId === null ? noneLabel : this.#to.labels.of(this.#workspaceId);
+  }
+
+  /** Histograms of an upstream stay; they may be kept. */
+  #ofUpstream(): UpstreamSeries {
+    return this.#times ?? this.#to.metrics.upstream(this.#upstream);
   }
 
   /** Looked up per fact, not kept: a label may have been taken back while the call waited. */

@@ -93,9 +93,12 @@ export async function drivenPage(clock: Clock = systemClock) {
   });
   await new Promise<void>((done) => server.listen(0, '127.0.0.1', done));
 
+  let played = 0;
   /** Plays a call up to its `end`; returns how to finish one that still waits or is in flight. */
   function play({ workspace, upstream, end = 'ok', absorbed = 0 }: CallScript, ageMs = 0): () => void {
-    const call = telemetry.begin(callAt(clock, { receivedAt: clock.monotonic() - ageMs }));
+    const call = telemetry.begin(
+      callAt(clock, { id: `played-${++played}`, receivedAt: clock.monotonic() - ageMs }),
+    );
     call.identified(callerNamed(workspace));
     call.routed(upstream === 'lm' ? lm : shop);
     call.admitting('lane');

@@ -62,7 +62,7 @@ function upstreamCard(upstream) {
     element(
       'div',
       { class: 'top' },
-      element('h3', {}, upstream.name),
+      element('h3', {}, upstream.name, ...bucketCount(upstream.buckets)),
       element('span', { class: `badge ${closed ? 'closed' : 'open'}` }, badge),
     ),
     ...(upstream.meters.length > 0 ? upstream.meters.map(meter) : [element('p', {}, 'No limit known yet.')]),
@@ -77,6 +77,11 @@ function upstreamCard(upstream) {
     ),
   );
   return card;
+}
+
+/** Which bucket the bars are about, where there are several (one per model, shop or credential). */
+function bucketCount(n) {
+  return n > 1 ? [' ', element('small', {}, `fullest of ${whole.format(n)} buckets`)] : [];
 }
 
 function figure(name, value, label) {
