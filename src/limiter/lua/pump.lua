@@ -9,6 +9,7 @@ local mostPerPump = 64
 -- itself).
 local granted = {}
 local nextAt = nil
+local pumped = false
 
 local function soonest(a, b)
   if not a then return b end
@@ -159,6 +160,7 @@ local function grant(lane, ticket, now)
 end
 
 local function pump(now)
+  pumped = true
   local budget, expiresAt, wakesAt = mostPerPump, nil, nil
   budget, expiresAt = sweepLeases(budget, now)
   budget, wakesAt = wakeLanes(budget, now)

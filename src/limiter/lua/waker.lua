@@ -6,7 +6,8 @@ local promiseGraceMs = 30
 
 -- '1': the caller has promised to pump at `nextAt`; ''. Waiting tickets keep the records, and so their expiry, alive.
 local function promised(now)
-  if bucket.waiting == 0 then redis.call('HDEL', recordsKey, 'p') end
+  -- A promise is for a time that a pump told: where none is told any more, nobody looks.
+  if bucket.waiting == 0 or (pumped and not nextAt) then redis.call('HDEL', recordsKey, 'p') end
   if not nextAt or bucket.waiting == 0 then return '' end
   local known = redis.call('HGET', recordsKey, 'p')
   if known then
