@@ -41,7 +41,8 @@ interface Seed {
 interface LocalTicket {
   admission: Admission;
   waiting: boolean;
-  cancelHold: (() => void) | null;
+  /** A grant kept from its call until calls of the other store have ended. */
+  held: { readonly grant: Grant; readonly cancel: () => void } | null;
 }
 
 export function createAwayLimiter(dependencies: {
@@ -77,13 +78,20 @@ export function createAwayLimiter(dependencies: {
     const { maxInFlight, leaseMs } = ticket.admission;
     if (maxInFlight === null) return listener.onGrant(grant);
     const waitMs = awaySince + leaseMs - clock.monotonic();
-    const hand = (): void => {
-      ticket.cancelHold = null;
+    const hand = (handed: Grant): void => {
       if (replicas() > 1) telemetry.leaseLost('unavailable');
-      listener.onGrant(grant);
+      listener.onGrant(handed);
     };
-    if (waitMs <= 0) return hand();
-    ticket.cancelHold = clock.after(waitMs, hand);
+    if (waitMs <= 0) return hand(grant);
+    const cancel = clock.after(waitMs, () => {
+      ticket.held = null;
+      // Held for a whole lease, which the store has renewed meanwhile: its holder's time begins now.
+      const fresh = { ...grant, expiresAt: clock.monotonic() + leaseMs };
+      localLeases.delete(grant);
+      localLeases.add(fresh);
+      hand(fresh);
+    });
+    ticket.held = { grant, cancel };
   };
 
   const local = createMemoryLimiter(clock, {
@@ -163,9 +171,11 @@ export function createAwayLimiter(dependencies: {
     admission: Admission,
     order = remote.placeAt(admission.urgency, clock.monotonic()),
   ): Promise<AdmissionReply> => {
-    const ticket: LocalTicket = { admission: { ...admission, order }, waiting: true, cancelHold: null };
-    await seed(admission);
+    const ticket: LocalTicket = { admission: { ...admission, order }, waiting: true, held: null };
     tickets.set(admission.ticket, ticket);
+    await seed(admission);
+    // Its caller may have left meanwhile, or Redis may be back.
+    if (tickets.get(admission.ticket) !== ticket) return { kind: 'queued', forecastMs: 0, ahead: 0 };
     const reply = await local.admit({ ...admission, setting: shared(admission) });
     if (reply.kind === 'refused') tickets.delete(admission.ticket);
     if (reply.kind !== 'granted') return reply;
@@ -218,13 +228,19 @@ export function createAwayLimiter(dependencies: {
     for (const kept of seeds.values()) background(tellSpent(kept));
     remote.resume(whenDown === 'local' || clock.monotonic() - awaySince > shortMs);
     const waiting = [...tickets.values()]
-      .filter(({ waiting: waits }) => waits)
+      .filter(({ waiting: waits, held }) => waits || held !== null)
       .sort((a, b) => (a.admission.order ?? 0) - (b.admission.order ?? 0));
-    for (const { admission } of waiting) {
+    for (const { admission, held } of waiting) {
       tickets.delete(admission.ticket);
-      background(local.cancel(admission.bucket, admission.ticket));
+      if (held === null) background(local.cancel(admission.bucket, admission.ticket));
+      else background(takeBack(held));
       remote.reenter(admission);
     }
+  };
+
+  const takeBack = ({ grant, cancel }: NonNullable<LocalTicket['held']>): Promise<void> => {
+    cancel();
+    return settleLocally(grant, { kind: 'dropped' }, null);
   };
 
   const leave = async (bucket: BucketKey, id: string): Promise<void> => {
@@ -232,11 +248,7 @@ export function createAwayLimiter(dependencies: {
     if (ticket === undefined) return remote.cancel(bucket, id);
     tickets.delete(id);
     if (ticket.waiting) return local.cancel(bucket, id);
-    if (ticket.cancelHold === null) return;
-    ticket.cancelHold();
-    for (const grant of localLeases) {
-      if (grant.ticket === id) await settleLocally(grant, { kind: 'dropped' }, null);
-    }
+    if (ticket.held !== null) await takeBack(ticket.held);
   };
 
   link.watch({ onAway: moveAway, onBack: () => background(moveBack()) });
@@ -290,7 +302,7 @@ export function createAwayLimiter(dependencies: {
 
     async close() {
       closed = true;
-      for (const { cancelHold } of tickets.values()) cancelHold?.();
+      for (const { held } of tickets.values()) held?.cancel();
       await local.close();
       await remote.close();
     },
