@@ -124,6 +124,8 @@ export function createRedisLimiter(dependencies: {
   const books = new Map<BucketKey, BucketBook>();
   const ended = new Map<string, number>();
   const pending = new Map<string, Pending>();
+  /** Of `ended`, those that end nothing under way: told once more if Redis goes on naming them as grants. */
+  const repeatable = new Map<string, Pending>();
   /** Commands under way that `close` waits for. */
   const open = new Set<Promise<unknown>>();
   /** Redis' clock against ours, as of the latest reply. */
@@ -207,6 +209,8 @@ export function createRedisLimiter(dependencies: {
   const lose = (book: BucketBook): void => {
     const now = clock.monotonic();
     book.lostAt = now;
+    // Redis has forgotten that the bucket is closed, the upstream has not.
+    book.settlingUntil = Math.max(book.settlingUntil, book.closedUntil);
     book.widened.clear();
     for (const lease of book.leases.values()) {
       if (lease.cancelHold !== null) {
@@ -238,7 +242,8 @@ export function createRedisLimiter(dependencies: {
     sentAt: number,
     hand: (lease: KeptLease) => void = (lease) => listener.onGrant(lease),
   ): void => {
-    if (book.leases.has(told.lease) || ended.has(told.lease)) return;
+    if (book.leases.has(told.lease)) return;
+    if (ended.has(told.lease)) return tellAgain(book, told.lease);
     const ticket = book.tickets.get(told.ticket);
     const leaseMs = ticket?.admission.leaseMs ?? 0;
     const capped = ticket !== undefined && ticket.admission.maxInFlight !== null;
@@ -269,12 +274,21 @@ export function createRedisLimiter(dependencies: {
     Math.max(book.lostAt ?? -Infinity, replica.lostAt() ?? -Infinity, overlapSince) + leaseMs;
 
   const dropStray = (book: BucketBook, lease: KeptLease): void => {
-    ended.set(lease.lease, clock.monotonic());
-    background(
-      ask(book, settleCall(asking(book), lease.lease, { kind: 'dropped' }, null), readLease).then(
-        ({ reply, sentAt }) => absorb(book, reply, sentAt),
-      ),
-    );
+    const at = clock.monotonic();
+    const told: Pending = { lease, settlement: { kind: 'dropped' }, lesson: null, at };
+    ended.set(lease.lease, at);
+    repeatable.set(lease.lease, told);
+    background(tellSettled(book, told, undefined));
+  };
+
+  /** Redis names a lease that has ended here: its settlement was lost with Redis' data, or is still on its way. */
+  const tellAgain = (book: BucketBook, lease: string): void => {
+    const told = repeatable.get(lease);
+    const now = clock.monotonic();
+    if (told === undefined || now - told.at < tickMs || pending.has(lease)) return;
+    const again = { ...told, at: now };
+    repeatable.set(lease, again);
+    background(tellSettled(book, again, book.tickets.get(told.lease.ticket)));
   };
 
   const end = (book: BucketBook, lease: KeptLease): void => {
@@ -411,7 +425,9 @@ export function createRedisLimiter(dependencies: {
     } else {
       book.tickets.delete(lease.ticket);
     }
-    await tellSettled(book, { lease, settlement, lesson, at: clock.monotonic() }, ticket);
+    const told: Pending = { lease, settlement, lesson, at: clock.monotonic() };
+    if (requeue) repeatable.set(lease.lease, { ...told, settlement: atOnce(settlement), lesson: null });
+    await tellSettled(book, told, ticket);
   };
 
   const tellSettled = async (
@@ -537,6 +553,7 @@ export function createRedisLimiter(dependencies: {
       for (const [token, at] of ended) {
         if (now - at < endedMs) break;
         ended.delete(token);
+        repeatable.delete(token);
       }
       for (const book of books.values()) {
         if (!isBusy(book) && now - book.usedAt > bookMemoryMs) books.delete(book.key);
@@ -704,6 +721,10 @@ export function createRedisLimiter(dependencies: {
     },
   };
 }
+
+/** The same told late: whatever had to be waited for has been. */
+const atOnce = (settlement: Settlement): Settlement =>
+  settlement.kind === 'throttled' ? { ...settlement, closeMs: 0, sleepMs: 0 } : settlement;
 
 /** The same for a call that is not there any more. */
 function withoutTicket(settlement: Settlement): Settlement {
