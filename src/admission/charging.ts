@@ -26,6 +26,15 @@ interface Granted {
   readonly before: Promise<boolean>;
 }
 
+/** A place under the ceiling that was asked for, and when. */
+interface Asked {
+  readonly at: number;
+  readonly reply: Promise<TakeReply>;
+}
+
+/** A place older than this is taken again before its call leaves: less than the windows have to spare. Milliseconds. */
+const freshMs = 100;
+
 export class Charging {
   readonly #parts: DeskParts;
   readonly #gates: Gates;
@@ -57,21 +66,40 @@ export class Charging {
   }
 
   /** Asks the ceiling for a place; `null` = it is known to have none. */
-  #placeFor({ holder, gate }: Granted): Promise<TakeReply> | null {
-    const asleep = this.#parts.clock.monotonic() < gate.asleepUntil;
-    return asleep ? null : this.#parts.ceilings.take(holder.entry.ceiling);
+  #placeFor({ holder, gate }: Granted): Asked | null {
+    const at = this.#parts.clock.monotonic();
+    return at < gate.asleepUntil ? null : { at, reply: this.#parts.ceilings.take(holder.entry.ceiling) };
+  }
+
+  /**
+   * The ceiling counts from the moment a place was taken, and promises what arrives: a call that could not leave at once
+   * takes its place again.
+   */
+  async #inTime({ entry, deadline }: Holder, early: TakeReply, at: number): Promise<TakeReply> {
+    const { clock, ceilings } = this.#parts;
+    let reply = early;
+    let askedAt = at;
+    while (reply.kind === 'taken' && entry.ceiling.perMinute !== null) {
+      const now = clock.monotonic();
+      if (now - askedAt <= freshMs || now > deadline) break;
+      askedAt = now;
+      reply = await ceilings.take(entry.ceiling, reply.place);
+    }
+    return reply;
   }
 
   /** True when the lane may go on behind this grant. */
-  async #charge(granted: Granted, asked: Promise<TakeReply> | null): Promise<boolean> {
+  async #charge(granted: Granted, asked: Asked | null): Promise<boolean> {
     const { clock, ceilings } = this.#parts;
     const { holder, grant, gate, before } = granted;
-    const reply = asked === null ? null : await asked;
+    const early = asked === null ? null : await asked.reply;
     const inOrder = await before;
-    if (reply === null || (!inOrder && clock.monotonic() < gate.asleepUntil)) {
-      await this.#handBack(granted, reply);
+    if (asked === null || early === null || (!inOrder && clock.monotonic() < gate.asleepUntil)) {
+      await this.#handBack(granted, early);
       return false;
     }
+    if (early.kind === 'taken') await callerTurned(holder);
+    const reply = await this.#inTime(holder, early, asked.at);
     if (reply.kind === 'refused') {
       gate.asleepUntil = clock.monotonic() + reply.waitMs;
       gate.byDay = reply.day;
@@ -79,7 +107,6 @@ export class Charging {
       this.#hopeless.onFull(holder.entry.ceiling, reply);
       return false;
     }
-    await callerTurned(holder);
     const stop = reasonToStop(holder, clock.monotonic());
     if (stop !== null || holder.waiter === null) {
       await ceilings.giveBack(holder.entry.ceiling, reply.place);

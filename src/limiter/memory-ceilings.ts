@@ -34,8 +34,14 @@ export function createMemoryCeilings(clock: Clock): Ceilings {
     };
   };
 
+  const giveBack = async (ceiling: CeilingRef, place: Place): Promise<void> => {
+    if (place.minute !== null) await minutes.reward(ceiling.key, 1, { place: place.minute });
+    if (place.day && ceiling.perDay !== null) await dayLimiter(ceiling.perDay).reward(ceiling.key, 1);
+  };
+
   return {
-    async take(ceiling): Promise<TakeReply> {
+    async take(ceiling, again): Promise<TakeReply> {
+      if (again !== undefined) await giveBack(ceiling, again);
       let minute: number | null = null;
       let state: CeilingState | null = null;
       try {
@@ -64,10 +70,7 @@ export function createMemoryCeilings(clock: Clock): Ceilings {
       return { kind: 'taken', place: { minute, day: ceiling.perDay !== null }, state };
     },
 
-    async giveBack(ceiling: CeilingRef, place: Place): Promise<void> {
-      if (place.minute !== null) await minutes.reward(ceiling.key, 1, { place: place.minute });
-      if (place.day && ceiling.perDay !== null) await dayLimiter(ceiling.perDay).reward(ceiling.key, 1);
-    },
+    giveBack,
 
     async forecast(ceiling, positions): Promise<readonly number[]> {
       const { perMinute } = ceiling;

@@ -19,6 +19,8 @@ export class OwnSends {
     this.#sweep(now);
     let sends = this.#sends.get(key);
     if (sends === undefined) this.#sends.set(key, (sends = new Map()));
+    // At the end, also when it was known: the entries are in the order of time.
+    sends.delete(id);
     sends.set(id, now);
   }
 

@@ -80,6 +80,16 @@ export function createRedisCeilings(dependencies: {
     return { kind: 'taken', place, state: perMinute === null ? null : state };
   };
 
+  /** Forgets a place that is about to be taken again or goes back. Resolves with its id in Redis, where it has one. */
+  const forget = async ({ key, perDay }: CeilingRef, place: Place): Promise<string | null> => {
+    const detail = details.get(place);
+    if (detail === undefined || !details.delete(place)) return null;
+    sends.remove(key, detail.id);
+    await share.reward(key, 1, { place: detail.local });
+    if (perDay !== null) await days.reward(key, 1);
+    return detail.remote ? detail.id : null;
+  };
+
   const refused = (ceiling: CeilingRef, waitMs: number, day: boolean): TakeReply => {
     const full = { limit: ceiling.perMinute ?? 0, remaining: 0, nextPlaceMs: waitMs };
     return { kind: 'refused', waitMs, day, state: day || ceiling.perMinute === null ? null : full };
@@ -139,12 +149,12 @@ export function createRedisCeilings(dependencies: {
   };
 
   return {
-    async take(ceiling): Promise<TakeReply> {
+    async take(ceiling, again): Promise<TakeReply> {
       const { key, perMinute, perDay } = ceiling;
-      places += 1;
       const none: Place = { minute: null, day: false };
       if (perMinute === null && perDay === null) return { kind: 'taken', place: none, state: null };
-      const id = `${replica.id}.${places}`;
+      places += 1;
+      const id = (again === undefined ? null : await forget(ceiling, again)) ?? `${replica.id}.${places}`;
       try {
         if (!link.isUp && whenDown === 'local') {
           const waitMs = await dayShareMs(ceiling);
@@ -162,16 +172,12 @@ export function createRedisCeilings(dependencies: {
     },
 
     async giveBack(ceiling: CeilingRef, place: Place): Promise<void> {
-      const detail = details.get(place);
-      if (detail === undefined || !details.delete(place)) return;
+      const id = await forget(ceiling, place);
+      if (id === null) return;
       const { key } = ceiling;
-      sends.remove(key, detail.id);
-      await share.reward(key, 1, { place: detail.local });
-      if (ceiling.perDay !== null) await days.reward(key, 1);
-      if (!detail.remote) return;
       try {
         if (ceiling.perMinute !== null) {
-          await logFor(ceiling).reward(key, 1, { id: detail.id });
+          await logFor(ceiling).reward(key, 1, { id });
         } else {
           // Without a log there is no id to give back by: one try, rather too few places than too many.
           await link.run('reward', (redis) => redis.decr(dayKey(key)), { once: true });

@@ -29,7 +29,13 @@ if perMinute then
   now = math.max(now, last or 0)
   redis.call('ZREMRANGEBYSCORE', sends, '-inf', text(now - windowMs))
   count()
-  if redis.call('ZSCORE', sends, id) then return { 'taken', taken, nextMs() } end
+  if redis.call('ZSCORE', sends, id) then
+    -- Asked again because the reply was lost: the call leaves after this one, so it counts from now on.
+    redis.call('ZADD', sends, text(now), id)
+    redis.call('PEXPIRE', sends, text(math.ceil(windowMs + 1000)))
+    count()
+    return { 'taken', taken, nextMs() }
+  end
   if taken >= perMinute then
     local freed = tonumber(redis.call('ZRANGE', sends, taken - perMinute, taken - perMinute, 'WITHSCORES')[2])
     return { 'minute', taken, text(math.max(0, freed + windowMs - now)) }
