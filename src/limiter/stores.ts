@@ -14,9 +14,9 @@ import { createMemoryCeilings } from './memory-ceilings.ts';
 import { createMemoryLimiter } from './memory-limiter.ts';
 import { createRedisCeilings } from './redis-ceilings.ts';
 import { defineCommands } from './redis-commands.ts';
-import { connectRedis } from './redis-connection.ts';
+import { connectRedis, type RedisConnection } from './redis-connection.ts';
 import { createRedisLimiter, type RedisLimiter } from './redis-limiter.ts';
-import { createRedisLink } from './redis-link.ts';
+import { createRedisLink, RedisAway } from './redis-link.ts';
 import { createReplica, RedisUnusable } from './replica.ts';
 
 export interface Stores {
@@ -42,8 +42,17 @@ export interface StoreParts {
 const firstContactMs = 2_000;
 const lookAgainMs = 10;
 
-export const createStores = (parts: StoreParts): Stores =>
-  parts.settings.redis === null ? embedded(parts) : overRedis(parts, parts.settings.redis);
+/** Opens the connections to Redis, commands defined. The simulation of several replicas gives its own. */
+export type Connect = (...wanted: Parameters<typeof connectRedis>) => RedisConnection;
+
+const connectAndDefine: Connect = (...wanted) => {
+  const connection = connectRedis(...wanted);
+  defineCommands(connection.client);
+  return connection;
+};
+
+export const createStores = (parts: StoreParts, connect: Connect = connectAndDefine): Stores =>
+  parts.settings.redis === null ? embedded(parts) : overRedis(parts, parts.settings.redis, connect);
 
 function embedded({ clock, telemetry, listener }: StoreParts): Stores {
   const limiter = createMemoryLimiter(clock, listener);
@@ -63,10 +72,10 @@ function embedded({ clock, telemetry, listener }: StoreParts): Stores {
 function overRedis(
   { clock, random, telemetry, listener }: StoreParts,
   settings: NonNullable<Settings['redis']>,
+  connect: Connect,
 ): Stores {
-  const connection = connectRedis(settings, { clock, random }, () => telemetry.redisError('connection'));
+  const connection = connect(settings, { clock, random }, () => telemetry.redisError('connection'));
   const { client } = connection;
-  defineCommands(client);
   const replica = createReplica({ connection, clock, random, telemetry });
   const check = async (): Promise<void> => {
     try {
@@ -96,7 +105,10 @@ function overRedis(
 
   replica.onLoss(() => {
     remote?.onLoss();
-    ceilings.restore().catch((failure: unknown) => telemetry.log.bug('sends could not be put back', failure));
+    ceilings.restore().catch((failure: unknown) => {
+      // Noticed on the way back: the sends are put back before anybody is sent again.
+      if (!(failure instanceof RedisAway)) telemetry.log.bug('sends could not be put back', failure);
+    });
   });
   let isHeard = false;
   connection.subscribe(replicaChannel(replica.id), {
