@@ -7,7 +7,8 @@
  */
 import { passageMs } from '../../src/admission/shed.policy.ts';
 import type { Settlement } from '../../src/limiter/limiter.ts';
-import type { CallPlan, LanePlan, Plan, WorkspacePlan } from './plan.ts';
+import type { DriverBooks } from './driver.ts';
+import type { BucketPlan, CallPlan, LanePlan, Plan, WorkspacePlan } from './plan.ts';
 
 export interface CallBook {
   readonly plan: CallPlan;
@@ -72,7 +73,7 @@ export interface CeilingBook {
   daily: number;
 }
 
-export class Books {
+export class Books implements DriverBooks {
   readonly plan: Plan;
   readonly violations: string[] = [];
   readonly reached = new Map<string, number>();
@@ -141,6 +142,24 @@ export class Books {
   broken(now: number, invariant: string, text: string): void {
     this.violations.push(`${invariant} at ${now.toFixed(2)}: ${text}`);
     this.note(now, `BROKEN ${invariant} ${text}`);
+  }
+
+  counted(token: string): void {
+    must(this.leases.get(token), token).counted = true;
+  }
+
+  suspected(): void {
+    // One process alone: nothing can overlap.
+  }
+
+  /** The limiter hears that it is over before the upstream has even counted it: its figures are blurred for a moment. */
+  blur(bucket: string): void {
+    this.bucket(bucket).blurred = true;
+  }
+
+  isExact({ key, calm }: BucketPlan): boolean {
+    const { wireMs, stalls } = this.plan;
+    return calm && !this.bucket(key).blurred && (wireMs === 0 || (wireMs <= 1 && stalls.length === 0));
   }
 
   call(id: string): CallBook {

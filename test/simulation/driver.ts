@@ -8,25 +8,61 @@ import type { Lease, Ticket } from '../../src/admission/ticket.ts';
 import type { Feedback } from '../../src/call.ts';
 import { resend, type AttemptOutcome, type ResendHistory } from '../../src/dispatch/resend.policy.ts';
 import { Refusal } from '../../src/errors.ts';
+import type { CancelTimer, Clock } from '../../src/clock.ts';
 import type { BucketSetting, Lesson } from '../../src/limiter/limiter.ts';
-import type { FakeClock } from '../support/fake-clock.ts';
-import { must, type Books, type CallBook } from './books.ts';
 import type { Chance } from './chance.ts';
-import type { BucketPlan } from './plan.ts';
+import type { BucketPlan, CallPlan, WorkspacePlan } from './plan.ts';
 import type { Upstream } from './upstream.ts';
 
 /** The gateway gives up on an answer after this. */
 const answerLimitMs = 5_000;
 
+/** The time of the process that drives the call, and of the world around it. */
+export interface SceneClock extends Clock {
+  /** Something reaches the process. */
+  arrives(at: number, run: () => void): void;
+  /** Something happens outside. */
+  outside(at: number, run: () => void): CancelTimer;
+}
+
+/** What the driver writes of a call. */
+export interface DrivenCall {
+  readonly plan: CallPlan;
+  readonly workspace: WorkspacePlan;
+  state: 'new' | 'entering' | 'waiting' | 'sent' | 'ended';
+  enteredAt: number;
+  executed: number;
+}
+
+/** What the driver tells the books. */
+export interface DriverBooks {
+  readonly plan: { readonly leaseMs: number };
+  note(now: number, text: string): void;
+  reach(state: string): void;
+  broken(now: number, invariant: string, text: string): void;
+  sent(id: string, token: string, now: number): void;
+  ended(id: string, how: string, now: number): void;
+  /** The upstream has counted the call that the lease let go. */
+  counted(token: string, call: DrivenCall, busyMs: number): void;
+  /** The process noticed that its lease had run out before it was used. */
+  suspected(reason: string): void;
+  /** A call was given up before it had arrived. */
+  blur(bucket: string): void;
+  /** The upstream does what it states, and a grant is sent within the jitter that the meters allow for. */
+  isExact(bucket: BucketPlan): boolean;
+}
+
 export interface Scene {
-  readonly clock: FakeClock;
+  readonly clock: SceneClock;
   readonly chance: Chance;
-  readonly books: Books;
+  readonly books: DriverBooks;
   readonly desk: Desk;
   readonly upstream: Upstream;
   readonly bucket: BucketPlan;
   /** Keeps the sends of a lane in the order of their arrival upstream. */
   readonly lastArrival: Map<string, number>;
+  /** The process may stop between its last look at the lease and the write: for how long, milliseconds. */
+  readonly freeze?: () => number;
 }
 
 /** What came of one sending. `answeredAt` and `sentAt` are the process' own times. */
@@ -37,7 +73,7 @@ interface Attempt {
   readonly bodyMs: number;
 }
 
-export async function drive(scene: Scene, call: CallBook): Promise<void> {
+export async function drive(scene: Scene, call: DrivenCall): Promise<void> {
   const { clock, books, desk } = scene;
   const { plan } = call;
   const gone = new AbortController();
@@ -83,17 +119,20 @@ export async function drive(scene: Scene, call: CallBook): Promise<void> {
   }
 }
 
-async function journey(scene: Scene, call: CallBook, ticket: Ticket, gone: AbortSignal): Promise<string> {
+async function journey(scene: Scene, call: DrivenCall, ticket: Ticket, gone: AbortSignal): Promise<string> {
   const { clock, books } = scene;
   let history: ResendHistory = {};
-  for (let attempts = 1; ; attempts += 1) {
+  let attempts = 0;
+  for (;;) {
     call.state = 'waiting';
     const lease = await ticket.granted();
     if (!lease.holds()) {
       books.reach('lease lost before sending');
-      lease.settle({ kind: 'dropped' }, null);
-      return 'lost';
+      books.suspected('stalled');
+      lease.settle({ kind: 'throttled', closeMs: 0, requeue: true, sleepMs: 0 }, null);
+      continue;
     }
+    attempts += 1;
     books.sent(call.plan.id, lease.grant.lease, clock.monotonic());
     const attempt = await send(scene, call, lease.grant.lease, attempts, gone);
     const decision = resend({
@@ -109,7 +148,7 @@ async function journey(scene: Scene, call: CallBook, ticket: Ticket, gone: Abort
       outcome: attempt.outcome,
       attempts,
       history,
-      remainingMs: ticket.remainingMs(),
+      remainingMs: gone.aborted ? 0 : ticket.remainingMs(),
     });
     const lesson = attempt.lesson?.() ?? null;
     if (decision.kind === 'pass') {
@@ -131,15 +170,9 @@ async function journey(scene: Scene, call: CallBook, ticket: Ticket, gone: Abort
   }
 }
 
-/** The upstream does what it states, and a grant is sent within the jitter that the meters allow for. */
-const exact = ({ bucket, books, books: { plan } }: Scene): boolean =>
-  bucket.calm &&
-  !books.bucket(bucket.key).blurred &&
-  (plan.wireMs === 0 || (plan.wireMs <= 1 && plan.stalls.length === 0));
-
 function finish(
   scene: Scene,
-  call: CallBook,
+  call: DrivenCall,
   lease: Lease,
   attempt: Attempt,
   closeMs: number,
@@ -171,7 +204,7 @@ function finish(
 /** One sending: the way there, the upstream, the way back. Calls of one lane arrive in the order of sending. */
 function send(
   scene: Scene,
-  call: CallBook,
+  call: DrivenCall,
   token: string,
   attempt: number,
   gone: AbortSignal,
@@ -180,7 +213,8 @@ function send(
   const { plan } = call;
   const fate = attempt === 1 ? plan.fate : 'answered';
   const sentAt = clock.monotonic();
-  const arrivesAt = Math.max(sentAt + chance.between(0.3, 20), scene.lastArrival.get(plan.lane.key) ?? 0);
+  const leavesAt = sentAt + (scene.freeze?.() ?? 0);
+  const arrivesAt = Math.max(leavesAt + chance.between(0.3, 20), scene.lastArrival.get(plan.lane.key) ?? 0);
   const { promise, resolve } = Promise.withResolvers<Attempt>();
   const failed = (kind: 'never_sent' | 'fate_unknown') => (): void =>
     resolve({ outcome: { kind }, feedback: null, lesson: null, bodyMs: 0 });
@@ -193,7 +227,7 @@ function send(
   const giveUp = clock.after(answerLimitMs, failed('fate_unknown'));
   const abandon = (): void => {
     // The limiter hears that it is over before the upstream has even counted it: its figures are blurred for a moment.
-    if (!arrived) scene.books.bucket(plan.lane.bucket).blurred = true;
+    if (!arrived) scene.books.blur(plan.lane.bucket);
     failed('fate_unknown')();
   };
   gone.addEventListener('abort', abandon, { once: true });
@@ -229,10 +263,10 @@ function send(
     const costs = JSON.stringify(plan.costs);
     scene.books.note(now, `upstream ${verdict.kind} ${plan.id} ${costs}: ${upstream.describe(now)}`);
     if (verdict.kind === 'refused') {
-      if (exact(scene)) scene.books.broken(now, '2', `${plan.id} refused by a calm upstream`);
+      if (scene.books.isExact(bucket)) scene.books.broken(now, '2', `${plan.id} refused by a calm upstream`);
       return answer(verdict.feedback, 429, 0);
     }
-    must(scene.books.leases.get(token), token).counted = true;
+    scene.books.counted(token, call, plan.serviceMs + (plan.lane.maxInFlight === null ? 0 : plan.bodyMs));
     call.executed += 1;
     if (call.executed > 1 && !plan.safe) scene.books.broken(now, '8', `${plan.id} ran twice`);
     if (fate === 'lost') return;
@@ -248,7 +282,7 @@ function send(
   });
 }
 
-function refusalOf({ books, clock }: Scene, call: CallBook, failure: unknown, gone: AbortSignal): string {
+function refusalOf({ books, clock }: Scene, call: DrivenCall, failure: unknown, gone: AbortSignal): string {
   if (!(failure instanceof Refusal)) {
     books.broken(clock.monotonic(), '10', `${call.plan.id} ended in ${String(failure)}`);
     return 'bug';

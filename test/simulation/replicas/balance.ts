@@ -1,0 +1,118 @@
+/**
+ * The balance when everything is over: every call has ended once, nothing is held by anybody, what was reserved and
+ * not used came back, every suspicion was counted, and no window of the upstream's log holds more than a ceiling.
+ */
+import { tick } from '../../../src/limiter/scheduler.policy.ts';
+import type { FakeClock } from '../../support/fake-clock.ts';
+import type { Upstream } from '../upstream.ts';
+import type { ReplicaBooks } from './books.ts';
+import type { Replica } from './replica.ts';
+import type { Server } from './server.ts';
+
+export interface Leftovers {
+  readonly books: ReplicaBooks;
+  readonly clock: FakeClock;
+  readonly server: Server;
+  /** All that ever lived. */
+  readonly replicas: readonly Replica[];
+  readonly upstreams: readonly Upstream[];
+}
+
+/** Timers of an idle replica: heartbeat, tick, and a command under way, perhaps repeated. */
+const idleTimers = 4;
+
+export function balance({ books, clock, server, replicas, upstreams }: Leftovers): void {
+  const now = clock.monotonic();
+  const broken = (invariant: string, text: string): void => books.broken(now, invariant, text);
+  for (const call of books.calls.values()) {
+    if (call.ends.length !== 1) broken('10', `${call.plan.id} ended ${call.ends.length} times`);
+  }
+  for (const replica of replicas.filter(({ process }) => process.alive)) {
+    for (const bucket of replica.stores.limiter.snapshot()) {
+      if (bucket.waiting > 0) broken('10', `${bucket.waiting} tickets stay in ${replica.name}`);
+      if (bucket.inFlight > 0) broken('10', `${bucket.inFlight} leases stay in ${replica.name}`);
+    }
+    for (const { name } of books.plan.workspaces) {
+      if (replica.desk.waitingUnder(name) !== 0)
+        broken('10', `${replica.name} still counts calls of ${name}`);
+    }
+    if (replica.process.timers > idleTimers)
+      broken('10', `${replica.process.timers} timers in ${replica.name}`);
+    if (replica.mode !== 'redis' && now - replica.modeSince > 2_000)
+      broken('7', `${replica.name} stays in mode ${replica.mode}`);
+  }
+  for (const model of server.models) {
+    if (model.bucket === null) continue;
+    // Whoever comes a lease later sweeps what others left behind, as soon as the bucket is open and the lane awake.
+    const asleep = [...model.bucket.lanes.values()].map(({ asleepUntil }) => asleepUntil);
+    const then = Math.max(model.seen, server.now(), model.bucket.closedUntil, ...asleep) + books.plan.leaseMs;
+    for (let time = 0; time < 3; time += 1) tick(model.bucket, 'next', [], then);
+    const { tickets, leases, waiting } = model.bucket;
+    if (tickets.size + leases.size + waiting > 0) {
+      const left = [...tickets.keys(), ...leases.keys()].join(', ');
+      broken('7', `Redis keeps ${left} in ${model.key}`);
+    }
+  }
+  if (books.overlaps > books.suspicions.length) {
+    broken('3', `${books.overlaps} overlaps, ${books.suspicions.length} suspicions`);
+  }
+  for (const { name, perMinute, perDay } of books.plan.workspaces) {
+    places(books, name, broken);
+    if (perMinute !== null) windows(books, { name, perMinute }, replicas, upstreams, broken);
+    const arrived = arrivalsOf(name, upstreams).length;
+    if (perDay !== null && arrived > perDay && books.losses.length === 0 && books.plan.whenDown === 'deny') {
+      broken('1', `${name} sent ${arrived} on a day of ${perDay}`);
+    }
+  }
+}
+
+/** What was taken and not used has been given back, wherever giving back was possible. */
+function places(
+  books: ReplicaBooks,
+  workspace: string,
+  broken: (invariant: string, text: string) => void,
+): void {
+  if (!books.isFaultless) return;
+  const { perMinute, perDay } = books.plan.workspaces.find(({ name }) => name === workspace) ?? {};
+  if (perMinute === null && perDay === null) return;
+  const leases = [...books.leases.values()].filter(({ call }) => call.workspace.name === workspace);
+  const sends = leases.filter(({ sent, returned }) => sent && !returned).length;
+  const taken = books.takes.get(workspace) ?? 0;
+  if (taken !== sends) broken('9', `${workspace} paid ${taken} places for ${sends} sends`);
+}
+
+const arrivalsOf = (workspace: string, upstreams: readonly Upstream[]) =>
+  upstreams
+    .flatMap(({ arrivals }) => arrivals)
+    .filter(({ call }) => call.lane.workspace === workspace)
+    .toSorted((a, b) => a.at - b.at);
+
+/**
+ * No 60 s of the upstream's log hold more calls of a workspace than its ceiling. Left out are sends that no store can
+ * see in time: a process stopped between place and write, and what a killed replica had sent before a loss of data.
+ * In `local` each replica has its share at least, beside what the others do with Redis.
+ */
+function windows(
+  books: ReplicaBooks,
+  { name, perMinute }: { readonly name: string; readonly perMinute: number },
+  replicas: readonly Replica[],
+  upstreams: readonly Upstream[],
+  broken: (invariant: string, text: string) => void,
+): void {
+  const killedBefore = (id: string): boolean => {
+    const { replica, ends } = books.call(id);
+    return replica?.process.alive === false && ends.length > 0 && books.losses.length > 0;
+  };
+  const counted = arrivalsOf(name, upstreams).filter(({ call: { id }, at }) => {
+    const { replica } = books.call(id);
+    return !killedBefore(id) && !(replica !== null && replica.wasPaused && at - replica.resumedAt < 400);
+  });
+  const without = books.reached.has('mode local');
+  const most = without ? perMinute + replicas.length * Math.max(1, Math.floor(perMinute / 2)) : perMinute;
+  counted.forEach(({ at }, index) => {
+    const before = counted[index - most]?.at;
+    if (before === undefined || at - before >= 60_000) return;
+    broken('1', `${name} sent ${most + 1} within ${(at - before).toFixed(1)} ms`);
+  });
+  if (counted.length >= perMinute) books.reach('ceiling used up');
+}

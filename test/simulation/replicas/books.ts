@@ -1,0 +1,368 @@
+/**
+ * The books of a history of several replicas: what the clients asked, what the server carried out, what reached the
+ * upstream, and the judgement of each step. Written by the driver, the server and the upstream; no line of the product
+ * is in it.
+ *
+ * Owns: invariants 2, 3, 4, 5, 8, 9, 10, 11 as far as one step shows them broken. Refuses to own: what only time shows
+ * (`watch.ts`) and the balance at the end (`balance.ts`).
+ *
+ * What holds under a fault is said where it is judged: a replica is `disturbed` while it is stopped, cut off, or was
+ * not understood; nothing is asked of it then but that it does no harm.
+ */
+import type { ScriptName } from '../../../src/limiter/scripts.ts';
+import type { Asked, ScriptModel } from '../../limiter/script-model.ts';
+import { must } from '../books.ts';
+import type { DrivenCall, DriverBooks } from '../driver.ts';
+import type { BucketPlan, CallPlan, WorkspacePlan } from '../plan.ts';
+import { Fairness } from './fairness.ts';
+import type { ReplicasPlan } from './plan.ts';
+import type { Replica } from './replica.ts';
+import { settlementOf } from './script-text.ts';
+import type { ServerWatch } from './server.ts';
+
+export interface Call extends DrivenCall {
+  readonly plan: CallPlan;
+  readonly workspace: WorkspacePlan;
+  /** Where it is; `null` before it came, or when nobody was there. */
+  replica: Replica | null;
+  /** Place in its lane, as Redis last told. */
+  order: number;
+  admittedAt: number;
+  sends: number;
+  readonly ends: string[];
+  /** When its process could first notice that its client left. */
+  readonly skippedBy: Set<string>;
+}
+
+export interface Lease {
+  readonly token: string;
+  readonly call: Call;
+  readonly issuedAt: number;
+  /** Earlier calls of the lane that Redis did not know then, though their replicas had had the time to tell it. */
+  readonly skipped: readonly Call[];
+  /** Data was lost so many times before. */
+  readonly life: number;
+  sent: boolean;
+  settlements: number;
+  /** Settled as never sent. */
+  returned: boolean;
+}
+
+interface Running {
+  readonly call: Call;
+  readonly send: number;
+}
+
+interface Closing {
+  readonly at: number;
+  readonly until: number;
+  /** The replica that told of it. */
+  readonly by: string;
+  readonly life: number;
+}
+
+/** After a loss all replicas enter their tickets again within this time, milliseconds. */
+const settlingMs = 1_300;
+
+export class ReplicaBooks implements DriverBooks, ServerWatch {
+  readonly plan: ReplicasPlan;
+  readonly violations: string[] = [];
+  readonly reached = new Map<string, number>();
+  readonly log: string[] = [];
+  readonly calls = new Map<string, Call>();
+  readonly leases = new Map<string, Lease>();
+  readonly closings = new Map<string, Closing[]>();
+  readonly losses: { readonly at: number; readonly what: string }[] = [];
+  /** Leases that a replica suspects of overlapping, by reason. */
+  readonly suspicions: string[] = [];
+  overlaps = 0;
+  readonly takes = new Map<string, number>();
+  /** Calls that the upstream is busy with, by capped lane, and which of their sends it is. */
+  readonly #running = new Map<string, Set<Running>>();
+  readonly #overlapped = new Set<Running>();
+  readonly #blurred = new Set<string>();
+  readonly #fairness: Fairness;
+  readonly #monotonic: () => number;
+
+  constructor(plan: ReplicasPlan, monotonic: () => number) {
+    this.plan = plan;
+    this.#monotonic = monotonic;
+    this.#fairness = new Fairness(plan);
+    for (const call of plan.calls) {
+      const workspace = must(
+        plan.workspaces.find(({ name }) => name === call.lane.workspace),
+        call.lane.workspace,
+      );
+      this.calls.set(call.id, {
+        plan: call,
+        workspace,
+        replica: null,
+        order: Infinity,
+        admittedAt: -1,
+        state: 'new',
+        enteredAt: call.at,
+        executed: 0,
+        sends: 0,
+        ends: [],
+        skippedBy: new Set(),
+      });
+    }
+  }
+
+  note(now: number, text: string): void {
+    this.log.push(`${now.toFixed(2)} ${text}`);
+  }
+
+  reach(state: string): void {
+    this.reached.set(state, (this.reached.get(state) ?? 0) + 1);
+  }
+
+  broken(now: number, invariant: string, text: string): void {
+    this.violations.push(`${invariant} at ${now.toFixed(2)}: ${text}`);
+    this.note(now, `BROKEN ${invariant} ${text}`);
+  }
+
+  call(id: string): Call {
+    return must(this.calls.get(id), id);
+  }
+
+  get isFaultless(): boolean {
+    const { faults, network, frozenWrites } = this.plan;
+    const { lostRequests, lostReplies, late, repeated, lostMessages, disorder } = network;
+    return (
+      faults.length === 0 &&
+      frozenWrites === 0 &&
+      !disorder &&
+      lostRequests + lostReplies + late + repeated + lostMessages === 0
+    );
+  }
+
+  get lastLossAt(): number {
+    return this.losses.at(-1)?.at ?? -Infinity;
+  }
+
+  // ---- the server --------------------------------------------------------------------------------------------------
+
+  ran(script: ScriptName, model: ScriptModel, asked: Asked, argv: readonly string[], reply: object): void {
+    const now = this.#monotonic();
+    if (script === 'forecast') return;
+    if (script === 'admit' && isCall(argv[0])) this.#admitted(model, argv, reply, now);
+    if (script === 'settle' && Reflect.get(reply, 'leaseKnown') === true)
+      this.#settled(model, asked, argv, now);
+    if (model.bucket === null) return;
+    const { nextAt } = model.effects;
+    const leads = Reflect.get(reply, 'leads') === true;
+    const next =
+      nextAt === null ? '' : `, next in ${(nextAt - model.seen).toFixed(1)}${leads ? ' by it' : ''}`;
+    const kind = script === 'settle' ? (argv[1] ?? '') : '';
+    this.note(now, `redis ${model.key} ${script} ${asked.replica} ${argv[0] ?? ''} ${kind}${next}`);
+    this.#fairness.look(model, now);
+    for (const [at, { ticket, lease }] of model.effects.grants.entries()) {
+      if (!isCall(ticket)) continue;
+      this.#issued(model, ticket, lease, now);
+      const unfair = this.#fairness.granted(model, at, now);
+      if (unfair !== null) this.broken(now, '5', unfair);
+    }
+  }
+
+  #admitted(model: ScriptModel, argv: readonly string[], reply: object, now: number): void {
+    const id = argv[0] ?? '';
+    const call = this.call(id);
+    const order: unknown = Reflect.get(reply, 'order');
+    if (typeof order !== 'number') {
+      if (model.bucket?.tickets.has(id) === true) this.broken(now, '11', `${id} was refused, and waits`);
+      return;
+    }
+    if (call.admittedAt >= 0 && argv[10] !== '') this.reach('entered again');
+    call.order = order;
+    call.admittedAt = now;
+    const newcomers = [...(model.bucket?.tickets.values() ?? [])].filter(
+      (ticket) =>
+        ticket.lane === call.plan.lane.key && ticket.lease === null && this.calls.get(ticket.id)?.sends === 0,
+    ).length;
+    if (this.isFaultless && newcomers > call.workspace.maxQueued) {
+      this.broken(now, '10', `${newcomers} tickets in the line of ${call.plan.lane.key}`);
+    }
+  }
+
+  #settled(model: ScriptModel, asked: Asked, argv: readonly string[], now: number): void {
+    const lease = this.leases.get(argv[0] ?? '');
+    const settlement = settlementOf(argv.slice(1, 6));
+    if (lease === undefined) return;
+    if (lease.settlements > 0) this.reach('told again');
+    lease.settlements += 1;
+    lease.returned = settlement.kind === 'dropped' || settlement.kind === 'returned';
+    if (lease.returned || ('sleepMs' in settlement && settlement.sleepMs > 0))
+      this.#fairness.forget(model.key);
+    if (lease.call.replica !== null && lease.call.replica.id !== asked.replica) {
+      this.broken(now, '3', `${lease.token} was settled by another replica`);
+    }
+    if (settlement.kind === 'throttled' && settlement.closeMs > 0) {
+      this.reach('bucket closed');
+      const closings = this.closings.get(model.key) ?? [];
+      closings.push({
+        at: now,
+        until: now + settlement.closeMs,
+        by: asked.replica,
+        life: this.losses.length,
+      });
+      this.closings.set(model.key, closings);
+    }
+  }
+
+  #issued(model: ScriptModel, ticket: string, token: string, now: number): void {
+    const call = this.call(ticket);
+    const skipped = [...this.calls.values()].filter(
+      (other) =>
+        other.plan.lane === call.plan.lane &&
+        other.order < call.order &&
+        other.state === 'waiting' &&
+        other.admittedAt < now &&
+        model.bucket?.tickets.has(other.plan.id) !== true &&
+        other.replica !== null &&
+        other.replica.undisturbedSince(now) <= Math.min(now - settlingMs, this.lastLossAt - 50),
+    );
+    const closed = this.closings.get(model.key)?.find(({ at, until, life }) => {
+      return life === this.losses.length && at < now && now < until;
+    });
+    if (closed !== undefined) this.broken(now, '2', `${ticket} granted while ${model.key} is closed`);
+    this.leases.set(token, {
+      token,
+      call,
+      issuedAt: now,
+      skipped,
+      life: this.losses.length,
+      sent: false,
+      settlements: 0,
+      returned: false,
+    });
+    this.note(now, `issue ${ticket} ${token}`);
+  }
+
+  placeTaken(ceiling: string, id: string): void {
+    this.takes.set(ceiling, (this.takes.get(ceiling) ?? 0) + 1);
+    this.note(this.#monotonic(), `place ${ceiling} ${id}`);
+  }
+
+  placeReturned(ceiling: string, id: string): void {
+    this.reach('place given back');
+    this.takes.set(ceiling, (this.takes.get(ceiling) ?? 0) - 1);
+    this.note(this.#monotonic(), `place back ${ceiling} ${id}`);
+  }
+
+  lost(what: string): void {
+    const at = this.#monotonic();
+    this.losses.push({ at, what });
+    this.#fairness.forgetAll();
+    this.note(at, `LOST ${what}`);
+  }
+
+  // ---- the driver --------------------------------------------------------------------------------------------------
+
+  sent(id: string, token: string, now: number): void {
+    const call = this.call(id);
+    const { plan, workspace, replica } = call;
+    const known = this.leases.get(token);
+    // Without Redis a replica numbers its leases on from the places that Redis gave.
+    const isLocal =
+      known === undefined || (replica?.mode === 'local' && (known.sent || known.settlements > 0));
+    const lease = isLocal ? undefined : known;
+    this.note(
+      now,
+      `send ${id} ${token}${lease === undefined ? ' (local)' : ''} from ${replica?.name ?? '?'}`,
+    );
+    if (call.state === 'sent') this.broken(now, '8', `${id} is sent twice at once`);
+    call.state = 'sent';
+    call.sends += 1;
+    const turnedAt = (at: number): number => replica?.turnedAt(at) ?? at;
+    if (now >= plan.leavesAt && now > turnedAt(plan.leavesAt)) this.broken(now, '9', `${id}: client gone`);
+    if (now >= workspace.revokedAt && now > turnedAt(workspace.revokedAt)) {
+      this.broken(now, '9', `${id}: key revoked`);
+    }
+    if (now > call.enteredAt + plan.maxWaitMs) this.broken(now, '9', `${id}: its wait has passed`);
+    if (lease === undefined) {
+      this.reach('sent without Redis');
+      if (this.plan.whenDown === 'deny') this.broken(now, '1', `${id} sent without Redis, which is denied`);
+      return;
+    }
+    if (lease.call !== call) this.broken(now, '8', `${id} sent with the lease of ${lease.call.plan.id}`);
+    if (lease.sent) this.broken(now, '8', `${token} used twice`);
+    lease.sent = true;
+    for (const { at, until, by, life } of this.closings.get(plan.lane.bucket) ?? []) {
+      const knew = life === lease.life || by === replica?.id;
+      // Another primary's clock may be ahead by as much.
+      const skewMs = this.plan.faults.some(({ kind }) => kind === 'failover') ? 110 : 0;
+      if (knew && at < lease.issuedAt && lease.issuedAt < until - skewMs) {
+        this.broken(now, '2', `${id} sent into a closed bucket`);
+      }
+    }
+    for (const other of lease.skipped) {
+      if (other.state === 'waiting') this.broken(now, '4', `${id} overtook ${other.plan.id}`);
+    }
+  }
+
+  counted(_token: string, { plan }: DrivenCall, busyMs: number): void {
+    const { key, maxInFlight } = plan.lane;
+    if (maxInFlight === null) return;
+    const call = this.call(plan.id);
+    const running = this.#running.get(key) ?? new Set<Running>();
+    this.#running.set(key, running);
+    const one = { call, send: call.sends };
+    running.add(one);
+    this.onBusy(busyMs, () => running.delete(one));
+    // A safe call that was given up lets its lane go on at once: running it twice does no harm.
+    const busy = [...running].filter(
+      (each) => !each.call.plan.safe || (each.call.state === 'sent' && each.call.sends === each.send),
+    );
+    if (busy.length <= maxInFlight) return;
+    // One lease that was used too late overlaps with all that come while its call runs.
+    if (!busy.some((each) => this.#overlapped.has(each))) this.overlaps += 1;
+    for (const each of busy) this.#overlapped.add(each);
+    this.reach('overlap');
+    this.note(this.#monotonic(), `OVERLAP ${busy.length} of ${maxInFlight} in ${key}`);
+    if (this.#mayNotOverlap()) {
+      this.broken(this.#monotonic(), '3', `${plan.id} overlaps: ${busy.length} of ${maxInFlight} in ${key}`);
+    }
+  }
+
+  suspected(reason: string): void {
+    this.suspicions.push(reason);
+    this.reach(`suspicion ${reason}`);
+    this.note(this.#monotonic(), `suspicion ${reason}`);
+  }
+
+  /** Set by whoever has the clock: runs when the upstream is done with a call. */
+  onBusy: (ms: number, done: () => void) => void = () => {};
+
+  /** Neither stopped for long at the wrong moment nor without Redis: then there is no excuse at all. */
+  #mayNotOverlap(): boolean {
+    const { frozenWrites, faults, whenDown } = this.plan;
+    const stopped = faults.some((fault) => fault.kind === 'pause' && fault.ms > 5_000);
+    return frozenWrites === 0 && !stopped && (whenDown === 'deny' || !this.reached.has('sent without Redis'));
+  }
+
+  blur(bucket: string): void {
+    this.#blurred.add(bucket);
+  }
+
+  isExact({ key, calm }: BucketPlan): boolean {
+    return calm && !this.#blurred.has(key) && this.isFaultless && this.plan.network.meanMs <= 1;
+  }
+
+  ended(id: string, how: string, now: number): void {
+    const call = this.call(id);
+    call.ends.push(how);
+    call.state = 'ended';
+    this.note(now, `end ${id} ${how}`);
+    if (call.ends.length > 1) this.broken(now, '10', `${id} ended ${call.ends.join(', then ')}`);
+  }
+
+  /** Its replica was killed: the client sees a closed socket. */
+  killed(call: Call, now: number): void {
+    if (call.state === 'ended') return;
+    this.ended(call.plan.id, 'killed', now);
+  }
+}
+
+/** What was spent without Redis is told as a ticket that is no call. */
+const isCall = (ticket: string | undefined): boolean => ticket?.startsWith('seed.') !== true;

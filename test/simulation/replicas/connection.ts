@@ -1,0 +1,231 @@
+/**
+ * What a replica has instead of ioredis: the same calls, over a network that delays, loses, repeats and reorders, and
+ * connections that break. No line of the product is in it.
+ *
+ * Owns: the way to the server and back. Refuses to own: when something breaks (`plan.ts`), repetition (the product's).
+ */
+import type { RedisClient, RedisConnection } from '../../../src/limiter/redis-connection.ts';
+import type { FakeClock } from '../../support/fake-clock.ts';
+import type { Chance } from '../chance.ts';
+import type { NetworkPlan } from './plan.ts';
+import type { Process } from './process.ts';
+import type { Server } from './server.ts';
+
+const away = "Stream isn't writeable and enableOfflineQueue options is false";
+const broken = 'Connection is closed.';
+
+interface Subscription {
+  readonly channel: string;
+  readonly onMessage: (text: string) => void;
+  readonly onReady: () => void;
+  open: boolean;
+}
+
+export class Connection {
+  readonly #process: Process;
+  readonly #clock: FakeClock;
+  readonly #chance: Chance;
+  readonly #network: NetworkPlan;
+  readonly #server: Server;
+  readonly #listeners: { readonly run: () => void; readonly once: boolean }[] = [];
+  readonly #pending = new Set<(failure: Error) => void>();
+  readonly #subscriptions: Subscription[] = [];
+  #status: 'ready' | 'close' = 'ready';
+  /** Packets neither come nor go, and nobody is told. */
+  #mute = false;
+  #closed = false;
+  #requestAt = 0;
+  #replyAt = 0;
+  #messageAt = 0;
+  /** Commands or messages that went astray, for whoever must be told later what was undisturbed. */
+  lastTroubleAt = -Infinity;
+
+  constructor(parts: {
+    readonly process: Process;
+    readonly clock: FakeClock;
+    readonly chance: Chance;
+    readonly network: NetworkPlan;
+    readonly server: Server;
+  }) {
+    this.#process = parts.process;
+    this.#clock = parts.clock;
+    this.#chance = parts.chance;
+    this.#network = parts.network;
+    this.#server = parts.server;
+  }
+
+  get isWhole(): boolean {
+    return this.#status === 'ready' && !this.#mute;
+  }
+
+  asProduct(): RedisConnection {
+    return {
+      // The product uses a handful of commands of a client with hundreds.
+      client: this.#client() as unknown as RedisClient,
+      isReady: () => this.#status === 'ready',
+      info: async () => String(await this.#ask('info', [])),
+      primaries: () => '',
+      subscribe: (channel, { onMessage, onReady }) => {
+        const subscription = { channel, onMessage, onReady, open: false };
+        this.#subscriptions.push(subscription);
+        this.#resubscribe(subscription);
+      },
+      close: () => {
+        this.#closed = true;
+        this.#status = 'close';
+      },
+    };
+  }
+
+  /** Something was published. */
+  hear(channel: string, text: string): void {
+    for (const subscription of this.#subscriptions) {
+      if (subscription.channel !== channel || !subscription.open) continue;
+      if (this.#mute || this.#chance.happens(this.#network.lostMessages)) {
+        this.trouble();
+        continue;
+      }
+      const times = this.#chance.happens(this.#network.repeated) ? 2 : 1;
+      for (let time = 0; time < times; time += 1) {
+        this.#messageAt = this.#later(this.#messageAt);
+        this.#process.arrives(this.#messageAt, () => subscription.onMessage(text));
+      }
+    }
+  }
+
+  /** The connection breaks: whatever is on its way back is lost, and there is none until `mend`. */
+  break(): void {
+    this.trouble();
+    this.#status = 'close';
+    for (const subscription of this.#subscriptions) subscription.open = false;
+    for (const fail of this.#pending) this.#process.arrives(this.#now(), () => fail(new Error(broken)));
+    this.#pending.clear();
+  }
+
+  mend(): void {
+    this.#mute = false;
+    this.trouble();
+    if (this.#status === 'ready' || this.#closed) return;
+    this.#process.arrives(this.#now() + this.#chance.between(5, 400), () => {
+      if (this.#status === 'ready' || this.#closed) return;
+      this.#status = 'ready';
+      this.trouble();
+      for (const { run } of this.#listeners) run();
+      for (const subscription of this.#subscriptions) this.#resubscribe(subscription);
+    });
+  }
+
+  /** Packets vanish from now on. */
+  mute(): void {
+    this.#mute = true;
+    this.trouble();
+  }
+
+  #now(): number {
+    return this.#clock.monotonic();
+  }
+
+  /** Something went astray. */
+  trouble(): void {
+    this.lastTroubleAt = this.#now();
+  }
+
+  #resubscribe(subscription: Subscription): void {
+    this.#process.arrives(this.#now() + 3 * this.#delay(), () => {
+      if (this.#status !== 'ready' || this.#mute || subscription.open) return;
+      subscription.open = true;
+      subscription.onReady();
+    });
+  }
+
+  #client(): object {
+    const client = {
+      status: 'ready',
+      on: (_event: string, run: () => void): void => void this.#listeners.push({ run, once: false }),
+      get: (key: string) => this.#ask('get', [key]),
+      pttl: (key: string) => this.#ask('pttl', [key]),
+      decr: (key: string) => this.#ask('decr', [key]),
+    };
+    return new Proxy(client, {
+      get: (target, name): unknown => {
+        if (name === 'status') return this.#status;
+        if (Reflect.has(target, name)) return Reflect.get(target, name);
+        if (typeof name !== 'string' || !/^sluice\w+V\d+$/.test(name)) return undefined;
+        return (...words: readonly string[]) => this.#ask(name, words);
+      },
+    });
+  }
+
+  #ask(command: string, words: readonly string[]): Promise<unknown> {
+    if (this.#status !== 'ready') return Promise.reject(new Error(this.#closed ? broken : away));
+    return new Promise((resolve, reject) => {
+      let settled = false;
+      const end = (run: () => void): void => {
+        if (settled) return;
+        settled = true;
+        this.#pending.delete(fail);
+        cancel();
+        run();
+      };
+      const fail = (failure: Error): void => end(() => reject(failure));
+      this.#pending.add(fail);
+      const cancel = this.#process.after(this.#network.commandTimeoutMs, () => {
+        this.trouble();
+        fail(new Error('Command timed out'));
+      });
+      this.#travel(command, words, (value) => end(() => resolve(value)), fail);
+    });
+  }
+
+  #travel(
+    command: string,
+    words: readonly string[],
+    resolve: (value: unknown) => void,
+    reject: (failure: Error) => void,
+  ): void {
+    const at = this.#chance;
+    const network = this.#network;
+    if (this.#mute || at.happens(network.lostRequests)) return;
+    const isLate = at.happens(network.late);
+    const arrivesAt = (this.#requestAt = this.#later(this.#requestAt));
+    const runsAt = isLate ? arrivesAt + at.between(0, 3 * network.commandTimeoutMs) : arrivesAt;
+    if (isLate) this.trouble();
+    const isRepeated = at.happens(network.repeated);
+    const replyIsLost = at.happens(network.lostReplies);
+    const run = (): void => {
+      if (this.#server.isDown) return;
+      const { hangsUntil } = this.#server;
+      if (this.#now() < hangsUntil) return void this.#clock.outside(hangsUntil, run);
+      let value: unknown;
+      try {
+        value = this.#server.execute(command, words);
+      } catch (failure) {
+        const text = failure instanceof Error ? failure.message : 'unknown';
+        const reply = Object.assign(new Error(`ERR ${text}`), { name: 'ReplyError' });
+        return this.#process.arrives(this.#now() + this.#delay(), () => reject(reply));
+      }
+      if (replyIsLost || this.#mute || this.#status !== 'ready') {
+        this.trouble();
+        return;
+      }
+      this.#replyAt = this.#later(this.#replyAt);
+      this.#process.arrives(this.#replyAt, () => resolve(value));
+    };
+    this.#clock.outside(runsAt, run);
+    if (isRepeated) {
+      this.#clock.outside(runsAt + at.between(0, 300), () => {
+        if (!this.#server.isDown) this.#server.execute(command, words);
+      });
+    }
+  }
+
+  #delay(): number {
+    return this.#network.meanMs * this.#chance.between(0.5, 1.5);
+  }
+
+  /** In order on one connection, unless the plan says otherwise. */
+  #later(last: number): number {
+    const at = this.#now() + this.#delay();
+    return this.#network.disorder ? at : Math.max(last, at);
+  }
+}

@@ -1,0 +1,94 @@
+/**
+ * Start-time fair queueing, watched at the server: while two lanes wait that nothing but the bucket holds back, their
+ * shares differ by at most one call of each (invariant 5). Begins anew whenever a grant came back or data was lost.
+ */
+import type { ScriptModel } from '../../limiter/script-model.ts';
+import { must } from '../books.ts';
+import type { ReplicasPlan } from './plan.ts';
+
+export class Fairness {
+  readonly #plan: ReplicasPlan;
+  readonly #comparable: ReadonlySet<string>;
+  /** Since when each lane has been waiting without a break. */
+  readonly #waitingSince = new Map<string, number>();
+  readonly #served = new Map<string, { since: number; units: number }>();
+  #mark = 0;
+
+  constructor(plan: ReplicasPlan) {
+    this.#plan = plan;
+    const free = plan.workspaces.filter(({ perMinute, perDay }) => perMinute === null && perDay === null);
+    const names = new Set(free.map(({ name }) => name));
+    this.#comparable = new Set(
+      plan.lanes
+        .filter(({ workspace, maxInFlight }) => names.has(workspace) && maxInFlight === null)
+        .map(({ key }) => key),
+    );
+  }
+
+  /** Which lanes wait, after a transition and before its grants are counted. */
+  look(model: ScriptModel, now: number): void {
+    if (this.#comparable.size < 2) return;
+    const granted = new Set(model.effects.grants.map(({ lane }) => lane));
+    for (const { key, bucket } of this.#plan.lanes) {
+      if (bucket !== model.key) continue;
+      const lane = model.bucket?.lanes.get(key);
+      // A lane that was narrowed by its ceiling, or after a loss, is held back by more than the bucket.
+      const free = lane !== undefined && lane.asleepUntil === 0 && lane.places === null;
+      const waits = free && (lane.line.size > 0 || granted.has(key));
+      if (!waits) this.#waitingSince.delete(key);
+      else if (!this.#waitingSince.has(key)) this.#waitingSince.set(key, now + ++this.#mark * 1e-9);
+    }
+  }
+
+  /** One grant of the latest transition. Returns what is unfair about it. */
+  granted(model: ScriptModel, at: number, now: number): string | null {
+    const [{ lane } = { lane: '' }, ...later] = model.effects.grants.slice(at);
+    const since = this.#waitingSince.get(lane);
+    if (since === undefined || !this.#comparable.has(lane)) return null;
+    const weight = this.#weightOf(lane);
+    let found: string | null = null;
+    for (const other of this.#comparable) {
+      const otherSince = this.#waitingSince.get(other);
+      const otherLane = model.bucket?.lanes.get(other);
+      if (other === lane || otherLane === undefined || otherSince === undefined) continue;
+      // Both were waiting before this transition, and the other one still is.
+      const both = Math.max(since, otherSince);
+      const waits = otherLane.line.size > 0 || later.some((grant) => grant.lane === other);
+      if (both >= now || !waits) continue;
+      const mine = this.#pair(lane, other, both);
+      const theirs = this.#pair(other, lane, both);
+      mine.units += 1 / weight;
+      const lead = mine.units - theirs.units;
+      if (lead > 1 / weight + 1 / this.#weightOf(other) + 1e-6) {
+        found = `${lane} is ${lead.toFixed(2)} ahead of ${other}`;
+      }
+    }
+    return found;
+  }
+
+  forget(_bucket: string): void {
+    this.forgetAll();
+  }
+
+  forgetAll(): void {
+    this.#waitingSince.clear();
+    this.#served.clear();
+  }
+
+  #weightOf(lane: string): number {
+    return must(
+      this.#plan.lanes.find(({ key }) => key === lane),
+      lane,
+    ).weight;
+  }
+
+  #pair(lane: string, other: string, since: number): { since: number; units: number } {
+    const key = `${lane}/${other}`;
+    let pair = this.#served.get(key);
+    if (pair === undefined || pair.since !== since) {
+      pair = { since, units: 0 };
+      this.#served.set(key, pair);
+    }
+    return pair;
+  }
+}

@@ -1,0 +1,230 @@
+/**
+ * What happens in one history of several replicas, decided from its seed: who calls whom when, and what breaks. Owns:
+ * the mixture of situations. Refuses to own: what is right.
+ */
+import { Chance } from '../chance.ts';
+import type { BucketPlan, CallPlan, Fate, LanePlan, WorkspacePlan } from '../plan.ts';
+
+/** Each share is the probability for one command or message. */
+export interface NetworkPlan {
+  /** Mean way to Redis, and back. */
+  readonly meanMs: number;
+  readonly commandTimeoutMs: number;
+  /** Never reaches Redis. */
+  readonly lostRequests: number;
+  /** Carried out, and nobody hears of it. */
+  readonly lostReplies: number;
+  /** Carried out long after the asker has given up and asked again. */
+  readonly late: number;
+  /** Carried out, or heard, twice. */
+  readonly repeated: number;
+  readonly lostMessages: number;
+  /** What was sent later may arrive earlier. */
+  readonly disorder: boolean;
+}
+
+export type Fault = { readonly at: number } & (
+  | { readonly kind: 'pause'; readonly slot: number; readonly ms: number }
+  /** A replica is killed; another one is started in its place after `ms` (`Infinity` = never). */
+  | { readonly kind: 'kill'; readonly slot: number; readonly ms: number }
+  | { readonly kind: 'step'; readonly slot: number; readonly ms: number }
+  /** One replica is cut off: told so (broken connections), or not (packets vanish). */
+  | { readonly kind: 'cut'; readonly slot: number; readonly ms: number; readonly mute: boolean }
+  | { readonly kind: 'flush' }
+  /** Redis is not there. Back with its data, without, or as another server that lacks the last `lostMs`. */
+  | { readonly kind: 'down'; readonly ms: number; readonly back: 'whole' | 'empty' }
+  | { readonly kind: 'failover'; readonly ms: number; readonly lostMs: number; readonly skewMs: number }
+  /** Redis stands still and answers later. */
+  | { readonly kind: 'hang'; readonly ms: number }
+);
+
+export interface ReplicasPlan {
+  readonly seed: number;
+  readonly replicas: number;
+  readonly whenDown: 'local' | 'deny';
+  readonly leaseMs: number;
+  readonly network: NetworkPlan;
+  readonly faults: readonly Fault[];
+  /** Share of sends before whose write the process stops for longer than a lease. */
+  readonly frozenWrites: number;
+  readonly buckets: readonly BucketPlan[];
+  readonly lanes: readonly LanePlan[];
+  readonly workspaces: readonly WorkspacePlan[];
+  readonly calls: readonly (CallPlan & { readonly slot: number })[];
+}
+
+/** Calls and faults begin when the replicas have had the time to start. Milliseconds. */
+const startMs = 1_500;
+
+const quiet: NetworkPlan = {
+  meanMs: 0.5,
+  commandTimeoutMs: 250,
+  lostRequests: 0,
+  lostReplies: 0,
+  late: 0,
+  repeated: 0,
+  lostMessages: 0,
+  disorder: false,
+};
+
+export function replicasPlanOf(seed: number): ReplicasPlan {
+  const chance = new Chance(seed ^ 0x7e11);
+  const replicas = chance.whole(2, 4);
+  const leaseMs = chance.pick([12_000, 15_000]);
+  const mood = chance.pick(['calm', 'lossy', 'lossy', 'faults', 'faults', 'both'] as const);
+  const spanMs = chance.pick([50, 1_000, 5_000, 15_000]);
+  const network = {
+    ...quiet,
+    meanMs: chance.pick([0.3, 0.5, 2, 8]),
+    ...(isLossy(mood) ? lossOf(chance) : {}),
+  };
+  const faults = mood === 'calm' || mood === 'lossy' ? [] : faultsOf(chance, replicas, spanMs, leaseMs);
+  const buckets = Array.from({ length: chance.pick([1, 1, 2]) }, (_, index) => bucketOf(chance, index));
+  const cap = chance.pick([null, null, 1, 1, 2]);
+  const limited = chance.happens(0.35);
+  const workspaces = Array.from({ length: chance.whole(1, 3) }, (_, index) =>
+    workspaceOf(chance, index, limited, spanMs),
+  );
+  const lanes = workspaces.flatMap((workspace) => {
+    const weight = chance.pick([1, 1, 2]);
+    return buckets.map(({ key }) => ({
+      key: `${workspace.name}-${key}`,
+      workspace: workspace.name,
+      bucket: key,
+      weight,
+      maxInFlight: cap,
+    }));
+  });
+  return {
+    seed,
+    replicas,
+    whenDown: chance.pick(['local', 'deny']),
+    leaseMs,
+    network,
+    faults,
+    frozenWrites: mood !== 'calm' && chance.happens(0.1) ? 0.05 : 0,
+    buckets,
+    lanes,
+    workspaces,
+    calls: callsOf(chance, { lanes, spanMs, replicas, limited }),
+  };
+}
+
+const isLossy = (mood: string): boolean => mood === 'lossy' || mood === 'both';
+
+function lossOf(chance: Chance): Partial<NetworkPlan> {
+  const share = (): number => chance.pick([0, 0, 0.02, 0.1]);
+  return {
+    lostRequests: share(),
+    lostReplies: share(),
+    late: share(),
+    repeated: share(),
+    lostMessages: chance.pick([0, 0.1, 0.5, 1]),
+    disorder: chance.happens(0.3),
+  };
+}
+
+function faultsOf(chance: Chance, replicas: number, spanMs: number, leaseMs: number): Fault[] {
+  return Array.from({ length: chance.pick([1, 1, 2, 4]) }, (): Fault => {
+    const at = startMs + chance.between(0, spanMs + 3_000);
+    const slot = chance.whole(0, replicas - 1);
+    switch (chance.whole(0, 9)) {
+      case 0:
+      case 1:
+        return { at, kind: 'pause', slot, ms: chance.pick([200, 3_000, 8_000, leaseMs + 4_000]) };
+      case 2:
+      case 3:
+        return { at, kind: 'kill', slot, ms: chance.pick([50, 2_000, Infinity]) };
+      case 4:
+        return { at, kind: 'step', slot, ms: chance.pick([-3_600_000, -500, 500, 3_600_000]) };
+      case 5:
+        return { at, kind: 'cut', slot, ms: chance.pick([100, 1_500, 7_000]), mute: chance.happens(0.5) };
+      case 6:
+        return { at, kind: 'flush' };
+      case 7:
+        return {
+          at,
+          kind: 'down',
+          ms: chance.pick([30, 400, 3_000, 12_000]),
+          back: chance.pick(['whole', 'empty']),
+        };
+      case 8:
+        return {
+          at,
+          kind: 'failover',
+          ms: chance.pick([30, 800, 4_000]),
+          lostMs: chance.pick([0, 2, 30, 300]),
+          skewMs: chance.between(-50, 50),
+        };
+      default:
+        return { at, kind: 'hang', ms: chance.pick([100, 400, 1_500, 6_000]) };
+    }
+  });
+}
+
+function bucketOf(chance: Chance, index: number): BucketPlan {
+  const calm = chance.happens(0.7);
+  return {
+    key: `b${index}`,
+    calm,
+    requests: { limit: chance.pick([1, 2, 5, 40, 100]), windowMs: chance.pick([1_000, 4_000, 20_000]) },
+    tokens: null,
+    perDay: null,
+    cost: null,
+    statedShare: calm ? 1 : chance.pick([1, 2]),
+    learn: true,
+    probe: chance.pick([0, 0, 1]),
+    tells: chance.pick<BucketPlan['tells']>(['exact', 'rounded', 'nothing']),
+    outsideShare: calm ? 0 : chance.pick([0, 0.3]),
+    outsideGulp: 1,
+    startShare: calm ? 0 : chance.pick([0, 1]),
+    changes: [],
+    hints: chance.happens(0.9),
+  };
+}
+
+const workspaceOf = (chance: Chance, index: number, limited: boolean, spanMs: number): WorkspacePlan => ({
+  name: `w${index}`,
+  perMinute: limited ? chance.pick([null, 2, 5, 20]) : null,
+  perDay: limited && chance.happens(0.2) ? chance.whole(2, 20) : null,
+  maxQueued: chance.pick([3, 1_000, 1_000, 1_000]),
+  revokedAt: chance.happens(0.05) ? startMs + chance.between(0, spanMs + 5_000) : Infinity,
+});
+
+function callsOf(
+  chance: Chance,
+  scene: {
+    readonly lanes: readonly LanePlan[];
+    readonly spanMs: number;
+    readonly replicas: number;
+    readonly limited: boolean;
+  },
+): ReplicasPlan['calls'] {
+  const [first, ...others] = scene.lanes;
+  if (first === undefined) return [];
+  const urgent = chance.happens(0.25);
+  const troubled = chance.happens(0.4);
+  const patience = scene.limited ? [2_000, 20_000, 70_000] : [300, 5_000, 20_000, 40_000];
+  const [shortest = 0, ...longer] = patience;
+  return Array.from({ length: chance.whole(4, 36) }, (_, index) => {
+    const at = startMs + (chance.happens(0.5) ? chance.pick([0, 3]) : chance.between(0, scene.spanMs));
+    return {
+      id: `c${index}`,
+      at,
+      slot: chance.whole(0, scene.replicas - 1),
+      lane: chance.pick([first, ...others]),
+      callClass: 'default',
+      costs: { requests: 1 },
+      chargedShare: 1,
+      urgency: urgent ? chance.whole(2, 4) : 3,
+      maxWaitMs: chance.pick([shortest, ...longer]),
+      leavesAt: chance.happens(0.12) ? at + chance.pick([1, 30, 500, 5_000]) : Infinity,
+      serviceMs: chance.pick([3, 40, 200, 1_500]),
+      bodyMs: chance.pick([0, 0, 300]),
+      fate: troubled && chance.happens(0.15) ? chance.pick(troubles) : 'answered',
+      safe: chance.happens(0.3),
+    };
+  });
+}
+
+const troubles: readonly [Fate, ...Fate[]] = ['lost', 'unsent', 'secondary', 'overload', 'permanent'];

@@ -1,0 +1,93 @@
+/**
+ * One replica's process on virtual time: its clocks and timers, its pauses (SIGSTOP) and its death.
+ *
+ * Owns: what a process can notice. Timers ring late, packets that came during a pause are read after it, and nothing
+ * happens in a process that was killed. Refuses to own: the order of events (`fake-clock.ts`).
+ */
+import type { CancelTimer, Clock } from '../../../src/clock.ts';
+import type { FakeClock } from '../../support/fake-clock.ts';
+
+export class Process implements Clock {
+  readonly name: string;
+  readonly #clock: FakeClock;
+  readonly #lateMs: () => number;
+  #pausedUntil = 0;
+  #alive = true;
+  #stepMs = 0;
+  #timers = 0;
+
+  constructor(name: string, clock: FakeClock, lateMs: () => number) {
+    this.name = name;
+    this.#clock = clock;
+    this.#lateMs = lateMs;
+  }
+
+  get alive(): boolean {
+    return this.#alive;
+  }
+
+  /** Virtual time until which it does not run; 0 = it never was stopped. */
+  get pausedUntil(): number {
+    return this.#pausedUntil;
+  }
+
+  /** Timers that are set. */
+  get timers(): number {
+    return this.#timers;
+  }
+
+  now(): number {
+    return this.#clock.now() + this.#stepMs;
+  }
+
+  monotonic(): number {
+    return this.#clock.monotonic();
+  }
+
+  after(delayMs: number, run: () => void): CancelTimer {
+    let isSet = true;
+    const end = (): boolean => {
+      if (!isSet) return false;
+      isSet = false;
+      this.#timers -= 1;
+      return true;
+    };
+    this.#timers += 1;
+    const at = this.#clock.monotonic() + Math.max(1, Math.ceil(delayMs)) + this.#lateMs();
+    this.#turn(at, () => {
+      if (end()) run();
+    });
+    return () => void end();
+  }
+
+  /** Something reaches the process: at its time, or when its event loop turns again. */
+  arrives(at: number, run: () => void): void {
+    this.#turn(at, run);
+  }
+
+  /** Something happens outside, whatever the process does. */
+  outside(at: number, run: () => void): CancelTimer {
+    return this.#clock.outside(at, run);
+  }
+
+  pause(ms: number): void {
+    this.#pausedUntil = Math.max(this.#pausedUntil, this.#clock.monotonic() + ms);
+  }
+
+  /** The wall clock steps; the monotonic one never does. */
+  step(ms: number): void {
+    this.#stepMs += ms;
+  }
+
+  kill(): void {
+    this.#alive = false;
+  }
+
+  #turn(at: number, run: () => void): void {
+    this.#clock.outside(at, () => {
+      if (!this.#alive) return;
+      if (this.#clock.monotonic() < this.#pausedUntil) return this.#turn(this.#pausedUntil, run);
+      run();
+    });
+  }
+}

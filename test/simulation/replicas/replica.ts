@@ -1,0 +1,147 @@
+/**
+ * One replica of a history: a simulated process in which the product's own stores and desk run, its connection, and
+ * what happened to it. Owns: building and killing. Refuses to own: judgement.
+ */
+import { createDesk, type Desk } from '../../../src/admission/admit.ts';
+import type { Settings } from '../../../src/config/settings.ts';
+import { createStores, type Stores } from '../../../src/limiter/stores.ts';
+import type { Telemetry } from '../../../src/telemetry/events.ts';
+import { noTelemetry } from '../../../src/telemetry/noop.ts';
+import type { FakeClock } from '../../support/fake-clock.ts';
+import type { Chance } from '../chance.ts';
+import type { ReplicaBooks } from './books.ts';
+import { Connection } from './connection.ts';
+import { Process } from './process.ts';
+import type { Server } from './server.ts';
+
+export class Replica {
+  readonly name: string;
+  readonly process: Process;
+  readonly connection: Connection;
+  readonly stores: Stores;
+  readonly desk: Desk;
+  /** As it names itself to Redis. */
+  readonly id: string;
+  /** Serves calls: its stores are ready. */
+  isReady = false;
+  /** `redis`, or how it does without. */
+  mode = 'none';
+  readonly startedAt: number;
+  /** It writes the calls of a lane in their order. */
+  readonly lastArrival = new Map<string, number>();
+  readonly #pauses: { readonly at: number; readonly until: number }[] = [];
+  readonly #clock: FakeClock;
+  #modeSince = 0;
+
+  constructor(name: string, world: World) {
+    const { clock, chance, books, server } = world;
+    this.name = name;
+    this.id = `r${name}`;
+    this.#clock = clock;
+    this.startedAt = clock.monotonic();
+    this.process = new Process(name, clock, () => (chance.happens(0.3) ? chance.between(0, 1.5) : 0));
+    const network = books.plan.network;
+    this.connection = new Connection({ process: this.process, clock, chance, network, server });
+    const bug = (failure: unknown): void =>
+      books.broken(clock.monotonic(), '10', `${name}: ${describe(failure)}`);
+    const telemetry: Telemetry = {
+      ...noTelemetry,
+      limiterMode: (mode) => {
+        this.mode = mode;
+        this.#modeSince = clock.monotonic();
+        books.reach(`mode ${mode}`);
+        books.note(clock.monotonic(), `${name} mode ${mode}`);
+      },
+      leaseLost: (reason) => books.suspected(reason),
+      log: { ...noTelemetry.log, bug: (text, cause) => bug(`${text}: ${describe(cause)}`) },
+    };
+    const settings = { redis: { ...redisSettings, whenDown: books.plan.whenDown } };
+    this.stores = createStores(
+      {
+        // Nothing else of the settings concerns the stores.
+        settings: settings as unknown as Settings,
+        clock: this.process,
+        random: { next: () => chance.next(), hex: () => name },
+        telemetry,
+        listener: {
+          onGrant: (grant) => this.desk.listener.onGrant(grant),
+          onClosed: (bucket, closedMs) => this.desk.listener.onClosed(bucket, closedMs),
+        },
+      },
+      () => this.connection.asProduct(),
+    );
+    this.desk = createDesk({
+      clock: this.process,
+      limiter: () => this.stores.limiter,
+      ceilings: this.stores.ceilings,
+      onFailure: bug,
+    });
+    this.stores.ready().then(() => {
+      this.isReady = true;
+    }, bug);
+  }
+
+  get modeSince(): number {
+    return this.#modeSince;
+  }
+
+  pause(ms: number): void {
+    const at = this.#clock.monotonic();
+    this.process.pause(ms);
+    this.#pauses.push({ at, until: at + ms });
+  }
+
+  /** When its event loop first turned after something happened outside. */
+  turnedAt(at: number): number {
+    return Math.max(
+      at,
+      ...this.#pauses.filter((one) => one.at <= at && at <= one.until).map(({ until }) => until),
+    );
+  }
+
+  /** The end of its latest pause before `now`. */
+  get resumedAt(): number {
+    return Math.max(-Infinity, ...this.#pauses.map(({ until }) => until));
+  }
+
+  /** Since when it has been running, connected and understood; `Infinity` = it is not. */
+  undisturbedSince(now: number): number {
+    if (!this.process.alive || now < this.process.pausedUntil || !this.connection.isWhole) return Infinity;
+    if (this.mode !== 'redis') return Infinity;
+    return Math.max(this.startedAt, this.resumedAt, this.connection.lastTroubleAt, this.#modeSince);
+  }
+
+  get wasPaused(): boolean {
+    return this.#pauses.length > 0;
+  }
+
+  kill(): void {
+    this.isReady = false;
+    this.process.kill();
+    this.connection.break();
+  }
+}
+
+export interface World {
+  readonly clock: FakeClock;
+  readonly chance: Chance;
+  readonly books: ReplicaBooks;
+  readonly server: Server;
+}
+
+const redisSettings = {
+  mode: 'single' as const,
+  nodes: [{ host: '127.0.0.1', port: 6379 }],
+  sentinelName: null,
+  username: null,
+  password: null,
+  database: 0,
+  tls: null,
+  commandTimeoutMs: 250,
+  keyPrefix: '',
+};
+
+const describe = (failure: unknown): string =>
+  failure instanceof Error
+    ? (failure.stack ?? failure.message).split('\n').slice(0, 4).join(' ')
+    : String(failure);

@@ -1,0 +1,78 @@
+/**
+ * Thousands of histories of several replicas on one Redis, with faults (`simulate.ts` says what is real).
+ * `SEED=123` runs one history again and prints it; `SEEDS=10000` runs more of them.
+ */
+import { env } from 'node:process';
+import { describe, expect, test } from '@jest/globals';
+import { simulateReplicas, type ReplicasHistory } from './simulate.ts';
+
+const only = env['SEED'] === undefined ? null : Number(env['SEED']);
+const count = only === null ? Number(env['SEEDS'] ?? 2_000) : 1;
+const first = only ?? 1;
+
+/** Situations that the histories must have been in, or the checks above them mean nothing. */
+const interesting = [
+  'bucket closed',
+  'ceiling used up',
+  'entered again',
+  'fault cut',
+  'fault down',
+  'fault failover',
+  'fault flush',
+  'fault hang',
+  'fault kill',
+  'fault pause',
+  'fault step',
+  'lease lost before sending',
+  'limiter_unavailable',
+  'mode deny',
+  'mode local',
+  'overlap',
+  'place given back',
+  'place taken again',
+  'sent again after a failure',
+  'sent without Redis',
+  'stopped before a write',
+  'suspicion epoch',
+  'suspicion expired',
+  'suspicion stalled',
+  'suspicion unavailable',
+  'unauthenticated',
+  'wait_expired',
+  'wait_too_long',
+];
+
+describe('several replicas on one Redis', () => {
+  test(
+    `keep every invariant over ${count} histories with faults and reach every interesting state`,
+    async () => {
+      const reached = new Set<string>();
+      const wrong: string[] = [];
+      for (let seed = first; seed < first + count && wrong.length < 3; seed += 1) {
+        const history = await simulateReplicas(seed);
+        for (const state of history.reached.keys()) reached.add(state);
+        if (history.violations.length > 0) wrong.push(told(seed, history));
+      }
+      expect(wrong).toEqual([]);
+      if (only === null) expect(interesting.filter((state) => !reached.has(state))).toEqual([]);
+    },
+    Math.max(90_000, count * 60),
+  );
+
+  test('the same seed gives the same history', async () => {
+    for (const seed of [17, 471]) {
+      const [one, other] = [await simulateReplicas(seed), await simulateReplicas(seed)];
+      expect(one.log.length).toBeGreaterThan(20);
+      expect(other.log).toEqual(one.log);
+    }
+  });
+});
+
+function told(seed: number, { violations, log }: ReplicasHistory): string {
+  const story = only === null ? [] : log;
+  return [
+    `SEED=${seed} npm test test/simulation/replicas/replicas.test.ts`,
+    ...violations.slice(0, 5),
+    ...story,
+  ].join('\n');
+}

@@ -1,0 +1,319 @@
+/**
+ * The Redis of a history: carries out the product's commands as the Lua does (`script-model.ts`, bound to it by the
+ * parity property; ceilings and presence are mirrored here), keeps a log of them, and can lose everything, or what came
+ * last, or stand still.
+ *
+ * Owns: data and its loss. Refuses to own: the way to it and back (`connection.ts`), judgement (`books.ts`).
+ */
+import { ceilingWindowMs } from '../../../src/limiter/ceiling.policy.ts';
+import { commandName, scriptNames, type ScriptName } from '../../../src/limiter/scripts.ts';
+import { ScriptModel, type Asked, type Sent } from '../../limiter/script-model.ts';
+import * as written from './script-text.ts';
+
+/** Told of what the data goes through while it is the truth (not while a new primary is being rebuilt). */
+export interface ServerWatch {
+  ran(script: ScriptName, model: ScriptModel, asked: Asked, argv: readonly string[], reply: object): void;
+  placeTaken(ceiling: string, id: string): void;
+  placeReturned(ceiling: string, id: string): void;
+  lost(what: string): void;
+  reach(state: string): void;
+}
+
+interface Entry {
+  readonly at: number;
+  readonly clock: number;
+  readonly command: string;
+  readonly words: readonly string[];
+}
+
+type Publish = (channel: string, text: string) => void;
+
+const presenceLifeMs = 5_000;
+const ownCommand = (name: string): string => `sluice${name}V1`;
+
+export class Server {
+  readonly #watch: ServerWatch;
+  readonly #publish: Publish;
+  /** Virtual time. */
+  readonly monotonic: () => number;
+  readonly #models = new Map<string, ScriptModel>();
+  readonly #sends = new Map<string, Map<string, number>>();
+  readonly #days = new Map<string, { calls: number; until: number }>();
+  #epoch: { runId: string; since: string; kind: string } | null = null;
+  readonly #replicas = new Map<string, number>();
+  #log: Entry[] = [];
+  #silent = false;
+  #skewMs = 0;
+  #lives = 1;
+  /** Commands on buckets so far. */
+  bucketCommands = 0;
+  /** Nothing is carried out before (`hang`). */
+  hangsUntil = 0;
+  isDown = false;
+
+  constructor(watch: ServerWatch, publish: Publish, monotonic: () => number) {
+    this.#watch = watch;
+    this.#publish = publish;
+    this.monotonic = monotonic;
+  }
+
+  /** The server's own clock. */
+  now(): number {
+    return 1_800_000_000_000 + this.#skewMs + this.monotonic();
+  }
+
+  get models(): Iterable<ScriptModel> {
+    return this.#models.values();
+  }
+
+  model(bucket: string): ScriptModel {
+    let model = this.#models.get(bucket);
+    if (model === undefined) {
+      model = new ScriptModel(bucket, (message) => this.#send(message));
+      this.#models.set(bucket, model);
+    }
+    return model;
+  }
+
+  info(): string {
+    return `redis_version:7.2.4\r\nrun_id:run${this.#lives}\r\nmaster_replid:repl${this.#lives}\r\n`;
+  }
+
+  /** Carries out one command. */
+  execute(command: string, words: readonly string[]): unknown {
+    const entry = { at: this.monotonic(), clock: this.now(), command, words };
+    this.#log.push(entry);
+    return this.#run(entry);
+  }
+
+  /** FLUSHALL. */
+  flush(): void {
+    this.#forget();
+    this.#log = [];
+    this.#watch.lost('FLUSHALL');
+  }
+
+  /** Another life of the process: everything gone. */
+  restartEmpty(): void {
+    this.flush();
+    this.#lives += 1;
+  }
+
+  /** Another server serves: it lacks the last `lostMs`, and its clock differs. */
+  failOver(lostMs: number, skewMs: number): void {
+    const kept = this.#log.filter(({ at }) => at <= this.monotonic() - lostMs);
+    this.#forget();
+    this.#silent = true;
+    for (const entry of kept) {
+      try {
+        this.#run(entry);
+      } catch {
+        // Refused then as now.
+      }
+    }
+    this.#silent = false;
+    this.#log = kept;
+    this.#lives += 1;
+    this.#skewMs += skewMs;
+    this.#watch.lost(`failover without the last ${lostMs.toFixed(0)} ms`);
+  }
+
+  /** Sends that count now under a ceiling. */
+  sendsOf(ceiling: string): ReadonlyMap<string, number> {
+    return this.#sends.get(`sluice:sends:{${ceiling}}`) ?? new Map();
+  }
+
+  #forget(): void {
+    for (const model of this.#models.values()) model.lose();
+    this.#models.clear();
+    this.#sends.clear();
+    this.#days.clear();
+    this.#replicas.clear();
+    this.#epoch = null;
+  }
+
+  #send(message: Sent): void {
+    if (!this.#silent) this.#publish(`sluice:r:${message.replica}`, written.messageText(message));
+  }
+
+  #run({ clock, command, words }: Entry): unknown {
+    const script = scriptNames.find((name) => commandName(name) === command);
+    if (script !== undefined) return this.#script(script, words, clock);
+    const [key = '', ...argv] = words;
+    switch (command) {
+      case ownCommand('Consume'):
+        return this.#consume(key, argv, clock);
+      case ownCommand('Giveback'):
+        return this.#giveBack(key, argv);
+      case ownCommand('Places'):
+        return this.#places(key, argv, clock);
+      case ownCommand('Restore'):
+        return this.#restore(key, argv, clock);
+      case ownCommand('Presence'):
+        return this.#presence(argv.slice(1), clock);
+      case 'info':
+        return this.info();
+      case 'get':
+        return String(this.#day(key, clock)?.calls ?? '') || null;
+      case 'pttl': {
+        const day = this.#day(key, clock);
+        return day === undefined ? -2 : day.until - clock;
+      }
+      case 'decr': {
+        const day = this.#day(key, clock);
+        if (day !== undefined) day.calls -= 1;
+        if (!this.#silent) this.#watch.placeReturned(/\{(.*)\}/.exec(key)?.[1] ?? key, 'of the day');
+        return day?.calls ?? -1;
+      }
+      default:
+        throw new Error(`the simulated Redis has no ${command}`);
+    }
+  }
+
+  #script(script: ScriptName, words: readonly string[], clock: number): unknown {
+    const [, , , , bucket = '', replica = '', ...argv] = words;
+    const asked: Asked = { replica, clock };
+    const model = this.model(bucket);
+    const run = <R extends object>(reply: R, text: (reply: R) => unknown): unknown => {
+      if (!this.#silent) {
+        this.bucketCommands += 1;
+        this.#watch.ran(script, model, asked, argv, reply);
+      }
+      return text(reply);
+    };
+    const [first = '', second] = argv;
+    switch (script) {
+      case 'admit':
+        return run(model.admit(written.admissionOf(bucket, argv), asked), written.admitText);
+      case 'settle': {
+        const settlement = written.settlementOf(argv.slice(1, 6));
+        const lesson = written.lessonOf(argv.slice(6));
+        return run(model.settle(first, settlement, lesson, asked), (reply) =>
+          written.leaseText(reply, 'settled'),
+        );
+      }
+      case 'learn': {
+        const lesson = written.lessonOf(argv.slice(1));
+        if (lesson === null) throw new Error('learn without a lesson');
+        return run(model.learn(first, lesson, asked), (reply) => written.leaseText(reply, 'learned'));
+      }
+      case 'charged': {
+        const [places, nextPlaceMs] = [written.numberOf(second), written.numberOf(argv[2])];
+        return run(model.charged(first, places, nextPlaceMs, asked), (reply) =>
+          written.leaseText(reply, 'noted'),
+        );
+      }
+      case 'cancel':
+        return run(model.cancel(first, asked), written.cancelText);
+      case 'forecast':
+        return run(model.forecast(first, asked), written.forecastText);
+      case 'tick':
+        return run(model.tick(written.wordsOf(first), asked), written.tickText);
+    }
+  }
+
+  // ---- ceilings: consume.lua, giveback.lua, places.lua, restore.lua ------------------------------------------------
+
+  #sendsAt(key: string): Map<string, number> {
+    let sends = this.#sends.get(key);
+    if (sends === undefined) this.#sends.set(key, (sends = new Map()));
+    return sends;
+  }
+
+  #day(key: string, clock: number): { calls: number; until: number } | undefined {
+    const day = this.#days.get(key);
+    if (day !== undefined && day.until <= clock) this.#days.delete(key);
+    return this.#days.get(key);
+  }
+
+  #consume(
+    key: string,
+    [dayKey = '', id = '', minute, day, windowText, dayS]: string[],
+    clock: number,
+  ): unknown {
+    const [perMinute, perDay] = [minute === '' ? null : Number(minute), day === '' ? null : Number(day)];
+    const windowMs = Number(windowText);
+    const sends = this.#sendsAt(key);
+    const now = perMinute === null ? clock : Math.max(clock, ...sends.values());
+    const times = (): number[] => [...sends.values()].toSorted((a, b) => a - b);
+    const nextMs = (): string => String(Math.max(0, (times()[0] ?? now - windowMs) + windowMs - now));
+    if (perMinute !== null) {
+      for (const [each, at] of sends) if (at <= now - windowMs) sends.delete(each);
+      if (sends.has(id)) {
+        sends.set(id, now);
+        if (!this.#silent) this.#watch.reach('place taken again');
+        return ['taken', sends.size, nextMs()];
+      }
+      if (sends.size >= perMinute) {
+        const freed = times()[sends.size - perMinute] ?? now;
+        return ['minute', sends.size, String(Math.max(0, freed + windowMs - now))];
+      }
+    }
+    const used = this.#day(dayKey, clock);
+    if (perDay !== null && (used?.calls ?? 0) >= perDay) {
+      return ['day', sends.size, String(Math.max(1, (used?.until ?? clock) - clock))];
+    }
+    if (perMinute !== null) sends.set(id, now);
+    if (perDay !== null) {
+      this.#days.set(dayKey, {
+        calls: (used?.calls ?? 0) + 1,
+        until: used?.until ?? clock + Number(dayS) * 1_000,
+      });
+    }
+    if (!this.#silent) this.#watch.placeTaken(nameOf(key), id);
+    return ['taken', perMinute === null ? 0 : sends.size, perMinute === null ? '0' : nextMs()];
+  }
+
+  #giveBack(key: string, [dayKey = '', id = '', alsoDay]: string[]): unknown {
+    if (!this.#sendsAt(key).delete(id)) return 0;
+    const day = this.#days.get(dayKey);
+    if (alsoDay === '1' && day !== undefined && day.calls > 0) day.calls -= 1;
+    if (!this.#silent) this.#watch.placeReturned(nameOf(key), id);
+    return 1;
+  }
+
+  #places(key: string, [minute, windowText, , ...positions]: string[], now: number): unknown {
+    const [perMinute, windowMs] = [Number(minute), Number(windowText)];
+    const times = [...this.#sendsAt(key).values()].toSorted((a, b) => a - b);
+    const expired = times.filter((at) => at <= now - windowMs).length;
+    const live = times.length - expired;
+    const oldest = times[expired];
+    const waits = positions.map((position) => {
+      const beyond = Number(position) - (perMinute - live);
+      if (beyond <= 0) return '0';
+      const [rounds, inRound] = [Math.floor((beyond - 1) / perMinute), (beyond - 1) % perMinute];
+      const freed = times[expired + inRound + Math.max(0, live - perMinute)] ?? now;
+      return String(Math.max(0, freed + windowMs - now) + rounds * windowMs);
+    });
+    return [live, String(oldest === undefined ? 0 : Math.max(0, oldest + windowMs - now)), ...waits];
+  }
+
+  #restore(key: string, [, ...pairs]: string[], now: number): unknown {
+    const sends = this.#sendsAt(key);
+    let missing = 0;
+    for (let at = 0; at + 1 < pairs.length; at += 2) {
+      const id = pairs[at + 1] ?? '';
+      if (sends.has(id)) continue;
+      sends.set(id, now - Number(pairs[at]));
+      missing += 1;
+    }
+    return missing;
+  }
+
+  /** presence.lua */
+  #presence([replica = '', runId = '', knows = '']: string[], now: number): unknown {
+    const told = this.#epoch;
+    let { since, kind } = told ?? { since: String(now), kind: knows === '' ? 'first' : 'change' };
+    if (told !== null && told.runId !== runId) [since, kind] = [String(now), 'change'];
+    else if (told !== null && kind === 'first' && knows !== '' && knows !== since) kind = 'change';
+    this.#epoch = { runId, since, kind };
+    for (const [each, at] of this.#replicas) if (at <= now - presenceLifeMs) this.#replicas.delete(each);
+    this.#replicas.set(replica, now);
+    return [since, kind, String(now), this.#replicas.size];
+  }
+}
+
+const nameOf = (sendsKey: string): string => sendsKey.slice('sluice:sends:{'.length, -1);
+
+/** A send is remembered no longer than this. */
+export const rememberedMs = ceilingWindowMs + 1_000;

@@ -1,0 +1,239 @@
+/**
+ * One history of several replicas: the product's own stores and desks in simulated processes, a Redis that acts as the
+ * scripts do, a network and faults, on virtual time. Equal seeds give equal histories.
+ */
+import { FakeClock } from '../../support/fake-clock.ts';
+import { must } from '../books.ts';
+import { Chance } from '../chance.ts';
+import { drive } from '../driver.ts';
+import { Upstream } from '../upstream.ts';
+import { balance } from './balance.ts';
+import { ReplicaBooks, type Call } from './books.ts';
+import { replicasPlanOf, type Fault, type ReplicasPlan } from './plan.ts';
+import { Replica, type World } from './replica.ts';
+import { Server } from './server.ts';
+import { lookEveryMs, Watch } from './watch.ts';
+
+export interface ReplicasHistory {
+  readonly violations: readonly string[];
+  readonly reached: ReadonlyMap<string, number>;
+  readonly log: readonly string[];
+}
+
+/** Nobody waits longer than this, faults and answers included. Virtual milliseconds. */
+const longestMs = 300_000;
+const recheckMs = 5_000;
+
+export const simulateReplicas = (seed: number): Promise<ReplicasHistory> => runReplicas(replicasPlanOf(seed));
+
+export async function runReplicas(plan: ReplicasPlan): Promise<ReplicasHistory> {
+  return new Run(plan).toEnd();
+}
+
+class Run {
+  readonly #plan: ReplicasPlan;
+  readonly #chance: Chance;
+  readonly #clock: FakeClock;
+  readonly #books: ReplicaBooks;
+  readonly #server: Server;
+  readonly #upstreams: ReadonlyMap<string, Upstream>;
+  readonly #slots: Replica[] = [];
+  readonly #all: Replica[] = [];
+  #downs = 0;
+
+  constructor(plan: ReplicasPlan) {
+    this.#plan = plan;
+    this.#chance = new Chance(plan.seed ^ 0x51ce);
+    const clock = new FakeClock();
+    this.#clock = clock;
+    const monotonic = (): number => clock.monotonic();
+    this.#books = new ReplicaBooks(plan, monotonic);
+    this.#books.onBusy = (ms, done) => void clock.outside(clock.monotonic() + ms, done);
+    this.#server = new Server(this.#books, (channel, text) => this.#publish(channel, text), monotonic);
+    this.#upstreams = new Map(plan.buckets.map((bucket) => [bucket.key, new Upstream(bucket)]));
+  }
+
+  async toEnd(): Promise<ReplicasHistory> {
+    const { faults, calls, workspaces, replicas } = this.#plan;
+    for (let slot = 0; slot < replicas; slot += 1) this.#start(slot);
+    for (const fault of faults) this.#clock.outside(fault.at, () => this.#happen(fault));
+    for (const call of calls) this.#clock.outside(call.at, () => this.#arrive(call.id, call.slot));
+    for (const { revokedAt } of workspaces) {
+      if (revokedAt < Infinity) this.#clock.outside(revokedAt, () => this.#recheckKeys());
+    }
+    this.#recheckAgain();
+    const watch = new Watch(this.#books, this.#server);
+    await this.#until(() => this.#isOver(), longestMs, watch);
+    if (!this.#isOver()) this.#books.broken(this.#clock.monotonic(), '10', 'the history does not end');
+    await this.#until(() => this.#isQuiet(), this.#plan.leaseMs + 8_000, watch);
+    // What is still on its way arrives.
+    await this.#until(() => false, 1_600, watch);
+    const commands = this.#server.bucketCommands;
+    await this.#until(() => false, 2_100, watch);
+    // One replica after the other may look once more for what it was told of.
+    if (this.#isQuiet() && this.#server.bucketCommands > commands + this.#plan.replicas) {
+      this.#books.broken(this.#clock.monotonic(), '11', 'idle replicas go on touching buckets');
+    }
+    balance({
+      books: this.#books,
+      clock: this.#clock,
+      server: this.#server,
+      replicas: this.#all,
+      upstreams: [...this.#upstreams.values()],
+    });
+    for (const { process } of this.#all) process.kill();
+    const { violations, reached, log } = this.#books;
+    return { violations, reached, log };
+  }
+
+  async #until(done: () => boolean, withinMs: number, watch: Watch): Promise<void> {
+    const until = this.#clock.monotonic() + withinMs;
+    while (!done() && this.#clock.monotonic() < until) {
+      const next = this.#clock.monotonic() + lookEveryMs;
+      this.#clock.outside(next, () => watch.look(next));
+      await this.#clock.run(next);
+    }
+  }
+
+  #isOver(): boolean {
+    const ended = [...this.#books.calls.values()].every(({ state }) => state === 'ended');
+    return ended && this.#clock.monotonic() > Math.max(0, ...this.#plan.faults.map(endOf));
+  }
+
+  /** Nothing waits and nothing is held any more in any living replica. */
+  #isQuiet(): boolean {
+    return this.#all.every(({ process, stores, mode }) => {
+      if (!process.alive) return true;
+      if (mode !== 'redis' || this.#clock.monotonic() < process.pausedUntil) return false;
+      return stores.limiter.snapshot().every(({ waiting, inFlight }) => waiting + inFlight === 0);
+    });
+  }
+
+  #start(slot: number): void {
+    const world: World = {
+      clock: this.#clock,
+      chance: this.#chance,
+      books: this.#books,
+      server: this.#server,
+    };
+    const replica = new Replica(`s${slot}g${this.#all.length}`, world);
+    if (this.#downs > 0) replica.connection.break();
+    this.#slots[slot] = replica;
+    this.#all.push(replica);
+  }
+
+  #publish(channel: string, text: string): void {
+    for (const { connection } of this.#all) connection.hear(channel, text);
+  }
+
+  /** The balancer sends a call to a replica that takes calls, the planned one if it does. */
+  #arrive(id: string, slot: number): void {
+    const planned = this.#slots[slot];
+    const ready = this.#slots.filter(({ isReady }) => isReady);
+    const replica = planned?.isReady === true ? planned : ready[slot % Math.max(1, ready.length)];
+    const call = this.#books.call(id);
+    if (replica === undefined) {
+      call.enteredAt = this.#clock.monotonic();
+      return this.#books.ended(id, 'nobody there', this.#clock.monotonic());
+    }
+    call.replica = replica;
+    const bucket = must(
+      this.#plan.buckets.find(({ key }) => key === call.plan.lane.bucket),
+      call.plan.lane.bucket,
+    );
+    const upstream = must(this.#upstreams.get(bucket.key), bucket.key);
+    const freeze = (): number => {
+      if (!this.#chance.happens(this.#plan.frozenWrites)) return 0;
+      this.#books.reach('stopped before a write');
+      const ms = this.#plan.leaseMs + this.#chance.between(1_000, 6_000);
+      replica.pause(ms);
+      return ms;
+    };
+    replica.process.arrives(this.#clock.monotonic(), () => {
+      const scene = {
+        clock: replica.process,
+        chance: this.#chance,
+        books: this.#books,
+        desk: replica.desk,
+        upstream,
+        bucket,
+        lastArrival: replica.lastArrival,
+        freeze,
+      };
+      void drive(scene, call);
+    });
+  }
+
+  #happen(fault: Fault): void {
+    const now = this.#clock.monotonic();
+    this.#books.note(now, `FAULT ${JSON.stringify(fault)}`);
+    this.#books.reach(`fault ${fault.kind}`);
+    const later = (ms: number, run: () => void): void => void this.#clock.outside(now + ms, run);
+    switch (fault.kind) {
+      case 'pause':
+        return this.#slots[fault.slot]?.pause(fault.ms);
+      case 'kill': {
+        const replica = this.#slots[fault.slot];
+        if (replica === undefined || !replica.process.alive) return;
+        replica.kill();
+        for (const call of this.#callsOf(replica)) this.#books.killed(call, now);
+        if (fault.ms < Infinity) later(fault.ms, () => this.#start(fault.slot));
+        return;
+      }
+      case 'step':
+        return this.#slots[fault.slot]?.process.step(fault.ms);
+      case 'cut': {
+        const connection = this.#slots[fault.slot]?.connection;
+        if (connection === undefined) return;
+        if (!fault.mute) connection.break();
+        else {
+          connection.mute();
+          later(2_000, () => fault.ms > 2_000 && connection.break());
+        }
+        return later(fault.ms, () => this.#downs === 0 && connection.mend());
+      }
+      case 'flush':
+        return this.#server.flush();
+      case 'down':
+        return this.#goDown(fault.ms, () => fault.back === 'empty' && this.#server.restartEmpty());
+      case 'failover':
+        return this.#goDown(fault.ms, () => this.#server.failOver(fault.lostMs, fault.skewMs));
+      case 'hang':
+        this.#server.hangsUntil = Math.max(this.#server.hangsUntil, now + fault.ms);
+        for (const { connection } of this.#all) connection.trouble();
+        if (fault.ms > 2_000) later(2_000, () => this.#goDown(fault.ms - 2_000, () => {}));
+    }
+  }
+
+  #goDown(ms: number, back: () => void): void {
+    this.#downs += 1;
+    this.#server.isDown = true;
+    for (const { connection } of this.#all) connection.break();
+    this.#clock.outside(this.#clock.monotonic() + ms, () => {
+      this.#downs -= 1;
+      back();
+      if (this.#downs > 0) return;
+      this.#server.isDown = false;
+      for (const { connection } of this.#all) connection.mend();
+    });
+  }
+
+  #callsOf(replica: Replica): Call[] {
+    return [...this.#books.calls.values()].filter((call) => call.replica === replica);
+  }
+
+  #recheckKeys(): void {
+    for (const { process, desk } of this.#all)
+      process.arrives(this.#clock.monotonic(), () => desk.recheckKeys());
+  }
+
+  #recheckAgain(): void {
+    this.#clock.outside(this.#clock.monotonic() + recheckMs, () => {
+      this.#recheckKeys();
+      if (!this.#isOver()) this.#recheckAgain();
+    });
+  }
+}
+
+const endOf = (fault: Fault): number =>
+  fault.at + ('ms' in fault && fault.kind !== 'step' && fault.ms < Infinity ? fault.ms : 0) + 500;

@@ -1,0 +1,109 @@
+/**
+ * What only time shows, looked at every 50 ms: a bucket with room grants within milliseconds, or within a tick where
+ * something was lost (6); a waiting call is known to Redis within a tick (7); nobody waits beyond its deadline (10).
+ */
+import type { ScriptModel } from '../../limiter/script-model.ts';
+import type { Call, ReplicaBooks } from './books.ts';
+import type { Replica } from './replica.ts';
+import type { Server } from './server.ts';
+
+export const lookEveryMs = 50;
+/** A tick, a wake-up of a replica that follows, and their ways. Milliseconds. */
+const tickMs = 1_500;
+/** The same where commands get lost: several are repeated until one succeeds. */
+const lossyMs = 6_000;
+/** A call that waits longer than it may. Asking Redis what to tell it takes up to this long. */
+const overdueMs = 1_500;
+
+export class Watch {
+  readonly #books: ReplicaBooks;
+  readonly #server: Server;
+  readonly #idleSince = new Map<string, number>();
+  readonly #unknownSince = new Map<string, number>();
+
+  constructor(books: ReplicaBooks, server: Server) {
+    this.#books = books;
+    this.#server = server;
+  }
+
+  look(now: number): void {
+    for (const model of this.#server.models) this.#looksIdle(model, now);
+    for (const call of this.#books.calls.values()) {
+      if (call.state === 'waiting' && call.replica !== null) this.#waits(call, call.replica, now);
+    }
+  }
+
+  /** The time at which a pump would grant has passed, and nobody asked for it. */
+  #looksIdle(model: ScriptModel, now: number): void {
+    const { bucket, effects } = model;
+    const dueIn = bucket === null || bucket.waiting === 0 || effects.nextAt === null ? null : effects.nextAt;
+    const helpers = this.#helpers(model);
+    if (dueIn === null || this.#server.now() < dueIn || helpers.length === 0) {
+      this.#idleSince.delete(model.key);
+      return;
+    }
+    const from = Math.max(this.#idleSince.get(model.key) ?? now);
+    this.#idleSince.set(model.key, from);
+    const clean = helpers.some((replica) => replica.undisturbedSince(now) <= from - 1_000);
+    const withinMs = this.#books.isFaultless
+      ? 60 + 12 * this.#books.plan.network.meanMs
+      : clean
+        ? tickMs
+        : lossyMs;
+    if (now - from <= withinMs) return;
+    this.#books.broken(now, '6', `${model.key} may grant since ${from.toFixed(0)}, and nobody asks`);
+    this.#idleSince.set(model.key, now + 60_000);
+  }
+
+  /** Replicas that run and have a call waiting in the bucket. */
+  #helpers(model: ScriptModel): Replica[] {
+    const helpers = new Set<Replica>();
+    for (const { replica, state, plan } of this.#books.calls.values()) {
+      if (state !== 'waiting' || replica === null || plan.lane.bucket !== model.key) continue;
+      if (model.bucket?.tickets.get(plan.id)?.lease !== null) continue;
+      const { process, connection, mode } = replica;
+      const runs = process.alive && process.pausedUntil < this.#now() - 50;
+      if (runs && connection.isWhole && mode === 'redis') helpers.add(replica);
+    }
+    return [...helpers];
+  }
+
+  #now(): number {
+    return this.#server.monotonic();
+  }
+
+  #waits(call: Call, replica: Replica, now: number): void {
+    const { id, maxWaitMs } = call.plan;
+    if (!replica.process.alive) return;
+    const since = Math.max(call.enteredAt + maxWaitMs, replica.resumedAt);
+    if (now > replica.process.pausedUntil && now - since > overdueMs) {
+      this.#books.broken(now, '10', `${id} waits ${(now - since).toFixed(0)} ms longer than it may`);
+      call.enteredAt = now;
+    }
+    const model = this.#server.model(call.plan.lane.bucket);
+    const ticket = model.bucket?.tickets.get(id);
+    const runs = replica.connection.isWhole && now >= replica.process.pausedUntil && replica.mode === 'redis';
+    const isKnown = ticket !== undefined && ticket.lease === null;
+    const state = `${id} ${ticket === undefined ? 'unknown' : ticket.lease}`;
+    if (isKnown || !runs || now - replica.modeSince < 1_000) {
+      for (const each of this.#unknownSince.keys())
+        if (each.startsWith(`${id} `)) this.#unknownSince.delete(each);
+      return;
+    }
+    const from = this.#unknownSince.get(state) ?? now;
+    this.#unknownSince.set(state, from);
+    const clean = replica.undisturbedSince(now) <= from - 1_000;
+    const { leaseMs } = this.#books.plan;
+    // A capped lane waits one lease after a loss or an absence with its grant in hand.
+    const noticedAt = [replica.modeSince, replica.resumedAt, replica.connection.lastTroubleAt];
+    // A bucket that nobody used for a while is seen to be new when it is used again.
+    if (this.#books.losses.length > 0) noticedAt.push(this.#books.lastLossAt, call.admittedAt);
+    const isHeld = ticket !== undefined && call.plan.lane.maxInFlight !== null;
+    const heldUntil = isHeld ? Math.max(...noticedAt) + 1_500 + leaseMs : 0;
+    if (now < heldUntil || now - from <= 1_500 + (clean ? tickMs : lossyMs)) return;
+    const what =
+      ticket === undefined ? 'is not known to Redis' : `holds a grant (${ticket.lease}) it does not use`;
+    this.#books.broken(now, ticket === undefined ? '7' : '6', `${id} ${what} since ${from.toFixed(0)}`);
+    this.#unknownSince.set(state, now + 60_000);
+  }
+}
