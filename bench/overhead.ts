@@ -1,18 +1,21 @@
 /**
  * What Sluice costs per call, next to the same libraries used plainly. Three processes: an upstream that answers 1 KB of
  * JSON, the proxy under test, this load generator (64 connections, closed loop). Prints CPU of the proxy per call and
- * calls per second; runs are interleaved, the median of three counts. Absolute figures belong to the machine, the ratio
- * is what carries over.
+ * calls per second. Rounds are short and interleaved (A B, B A, …), because the machine is seldom quiet: the ratio is the
+ * median of the rounds' own ratios. CPU is what the scheduler gave to all threads of the proxy, collectors included.
+ * Absolute figures belong to the machine, the ratio is what carries over.
  */
 import { spawn, type ChildProcess } from 'node:child_process';
-import { mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import http from 'node:http';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { createKey } from '../src/cli/keys.ts';
 
-const callsPerRun = Number(process.env['CALLS'] ?? 20_000);
+const rounds = Number(process.env['ROUNDS'] ?? 11);
+const callsPerRun = Number(process.env['CALLS'] ?? 4_000);
+const warmUpCalls = 10_000;
 const connections = Number(process.env['CONNECTIONS'] ?? 64);
 const folder = mkdtempSync(join(tmpdir(), 'sluice-bench-'));
 
@@ -57,10 +60,13 @@ async function start(args: readonly string[]): Promise<Started> {
   throw new Error(`${args.join(' ')} ended before it listened`);
 }
 
-/** CPU milliseconds a process has used, from /proc (clock ticks of 10 ms). */
+/** CPU milliseconds that all threads of a process have used. */
 function cpuMs(pid: number): number {
-  const fields = readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ')[1]?.split(' ') ?? [];
-  return (Number(fields[11]) + Number(fields[12])) * 10;
+  let ns = 0;
+  for (const thread of readdirSync(`/proc/${pid}/task`)) {
+    ns += Number(readFileSync(`/proc/${pid}/task/${thread}/schedstat`, 'utf8').split(' ')[0]);
+  }
+  return ns / 1e6;
 }
 
 async function load(
@@ -98,7 +104,9 @@ async function load(
 }
 
 writeFileSync(join(folder, 'upstream.mjs'), upstreamSource);
-writeFileSync('bench/.plain.tmp.mjs', plainSource);
+// Inside the project, so that it finds the libraries.
+const plainFile = 'bench/.plain.tmp.mjs';
+writeFileSync(plainFile, plainSource);
 const upstream = await start([join(folder, 'upstream.mjs')]);
 const { key, hash } = createKey();
 const config = join(folder, 'sluice.yaml');
@@ -113,36 +121,43 @@ workspaces:
 `,
 );
 const sluice = await start(['src/main.ts', 'serve', '--config', config]);
-const plain = await start(['bench/.plain.tmp.mjs']);
+const plain = await start([plainFile]);
+rmSync(plainFile);
 const path = `/proxy?target=${encodeURIComponent(`http://127.0.0.1:${upstream.port}/v1/things?a=b`)}`;
 const proxies = [
   { name: 'express + http-proxy-middleware, plain', ...plain },
   { name: 'sluice (auth, ceiling, bucket, metrics)', ...sluice },
 ];
-const results = new Map<string, { cpu: number[]; rate: number[] }>();
+const headers = { authorization: `Bearer ${key}` };
+const seen = proxies.map(() => ({ cpu: [] as number[], rate: [] as number[] }));
 try {
-  for (const { port } of proxies) await load(port, path, { authorization: `Bearer ${key}` }, callsPerRun / 2);
-  for (let run = 0; run < 3; run += 1) {
-    for (const { name, port, child } of proxies) {
+  for (const { port } of proxies) await load(port, path, headers, warmUpCalls);
+  for (let round = 0; round < rounds; round += 1) {
+    const order = proxies.map((_, at) => at);
+    for (const at of round % 2 === 0 ? order : order.reverse()) {
+      const { port, child } = proxies[at] ?? plain;
       const before = cpuMs(child.pid ?? 0);
-      const ms = await load(port, path, { authorization: `Bearer ${key}` }, callsPerRun);
-      const seen = results.get(name) ?? { cpu: [], rate: [] };
-      seen.cpu.push(((cpuMs(child.pid ?? 0) - before) * 1000) / callsPerRun);
-      seen.rate.push((callsPerRun * 1000) / ms);
-      results.set(name, seen);
+      const ms = await load(port, path, headers, callsPerRun);
+      seen[at]?.cpu.push(((cpuMs(child.pid ?? 0) - before) * 1000) / callsPerRun);
+      seen[at]?.rate.push((callsPerRun * 1000) / ms);
     }
   }
 } finally {
   for (const { child } of [upstream, sluice, plain]) child.kill('SIGKILL');
 }
-const median = (values: number[]): number => values.toSorted((a, b) => a - b)[1] ?? NaN;
+const median = (values: readonly number[]): number => {
+  const sorted = values.toSorted((a, b) => a - b);
+  return ((sorted[(sorted.length - 1) >> 1] ?? NaN) + (sorted[sorted.length >> 1] ?? NaN)) / 2;
+};
 console.log(
-  `${callsPerRun} calls per run, ${connections} connections, median of 3 interleaved runs, Node ${process.versions.node}`,
+  `${rounds} interleaved rounds of ${callsPerRun} calls, ${connections} connections, medians, Node ${process.versions.node}`,
 );
-for (const [name, { cpu, rate }] of results) {
+proxies.forEach(({ name }, at) => {
+  const { cpu = [], rate = [] } = seen[at] ?? {};
   console.log(
     `  ${name.padEnd(44)} ${median(cpu).toFixed(0).padStart(5)} µs CPU per call  ${median(rate).toFixed(0).padStart(6)} calls/s`,
   );
-}
-const [a, b] = [...results.values()].map(({ cpu }) => median(cpu));
-if (a !== undefined && b !== undefined) console.log(`  ratio ${(b / a).toFixed(2)}`);
+});
+const [before, after] = seen;
+const ratios = (after?.cpu ?? []).map((cpu, round) => cpu / (before?.cpu[round] ?? NaN));
+console.log(`  ratio ${median(ratios).toFixed(2)}`);
