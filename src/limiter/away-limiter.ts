@@ -8,7 +8,7 @@
  * each switch, because calls of the other store may still be under way. Beyond that `local` cannot keep replicas from
  * overlapping: each such grant is counted (`unavailable`).
  */
-import type { Costs } from '../call.ts';
+import type { MeterName } from '../call.ts';
 import type { Clock } from '../clock.ts';
 import type { Telemetry } from '../telemetry/events.ts';
 import type {
@@ -20,6 +20,7 @@ import type {
   Lesson,
   Limiter,
   LimiterListener,
+  MeterSnapshot,
   Settlement,
 } from './limiter.ts';
 import { createMemoryLimiter } from './memory-limiter.ts';
@@ -34,9 +35,11 @@ const shortMs = 10_000;
 /** What a bucket was at here when Redis went, and a call of it. */
 interface Seed {
   readonly admission: Admission;
-  readonly costs: Costs;
+  readonly levels: ReadonlyMap<MeterName, number>;
   readonly at: number;
 }
+
+type Levels = ReadonlyMap<MeterName, MeterSnapshot>;
 
 interface LocalTicket {
   admission: Admission;
@@ -119,52 +122,62 @@ export function createAwayLimiter(dependencies: {
     return { meters, learn: false, probe: 0 };
   };
 
+  const levelsHere = (bucket: BucketKey): Levels =>
+    new Map(
+      local
+        .snapshot()
+        .find((one) => one.bucket === bucket)
+        ?.meters.map((meter) => [meter.meter, meter]),
+    );
+
   /** What the bucket was at when Redis went: its level counts against every share, its closing for everybody. */
   const seed = async (admission: Admission): Promise<void> => {
     const { bucket } = admission;
     if (seeds.has(bucket)) return;
     const known = remote.book(bucket);
     const setting = shared(admission);
-    const costs = Object.fromEntries(
-      (known?.meters ?? []).map(({ meter, level }) => {
-        const limit = setting.meters.find((one) => one.meter === meter)?.limit ?? 0;
-        return [meter, Math.min(limit, Math.ceil(level / replicas()))];
-      }),
-    );
-    seeds.set(bucket, { admission, costs, at: clock.monotonic() });
-    if (known === null) return;
-    const ticket = `seed.${admission.ticket}`;
-    const reply = await local.admit({
-      ...admission,
-      ...ofSeeds,
-      ticket,
-      costs,
-      setting,
-      // Who comes from now on stands behind everybody who came before.
-      order: remote.placeAt(0, awaySince),
-    });
-    if (reply.kind === 'queued') return local.cancel(bucket, ticket);
-    if (reply.kind === 'refused') return;
-    const closeMs = known.closedMs;
-    if (closeMs > 0) {
-      // The throttle gives its own cost back: only the closing is told, the level drains meanwhile.
-      await local.settle(reply.grant, { kind: 'throttled', closeMs, requeue: false, sleepMs: 0 }, null);
-    } else {
-      await local.settle(reply.grant, { kind: 'succeeded', spent: null }, null);
+    const told = new Map(known?.meters.map(({ meter, level }) => [meter, level]));
+    const here = levelsHere(bucket);
+    const levels = new Map<MeterName, number>();
+    const costs: Record<string, number> = {};
+    for (const { meter, limit } of setting.meters) {
+      const left = here.get(meter)?.level ?? 0;
+      // A bucket that Redis had and has told nothing of yet may be full.
+      const everywhere = told.get(meter) ?? (known === null ? 0 : Infinity);
+      const level = Math.max(left, Math.min(limit, Math.ceil(everywhere / replicas())));
+      levels.set(meter, level);
+      costs[meter] = level - left;
     }
+    seeds.set(bucket, { admission, levels, at: clock.monotonic() });
+    // Who comes from now on stands behind everybody who came before.
+    const order = remote.placeAt(0, awaySince);
+    const ticket = `seed.${admission.ticket}`;
+    const common = { ...admission, ...ofSeeds, setting, order };
+    const level = await local.admit({ ...common, ticket, costs });
+    if (level.kind === 'queued') await local.cancel(bucket, ticket);
+    if (level.kind === 'granted') await local.settle(level.grant, { kind: 'succeeded', spent: null }, null);
+    if (known === null || known.closedMs <= 0) return;
+    const closing = await local.admit({
+      ...common,
+      ticket: `${ticket}.closes`,
+      callClass: 'free',
+      costs: {},
+    });
+    if (closing.kind !== 'granted') return;
+    const closes = { kind: 'throttled', closeMs: known.closedMs, requeue: false, sleepMs: 0 } as const;
+    await local.settle(closing.grant, closes, null);
   };
 
   /** What went out here meanwhile counts in Redis: what the level here is above what was left of the seed. */
-  const tellSpent = async ({ admission, costs, at }: Seed): Promise<void> => {
+  const tellSpent = async ({ admission, levels, at }: Seed): Promise<void> => {
     const agoMs = clock.monotonic() - at;
-    const { meters = [] } = local.snapshot().find(({ bucket }) => bucket === admission.bucket) ?? {};
-    const spent = meters.map(({ meter, level, limit, windowMs }) => {
-      const leftOfSeed = Math.max(0, (costs[meter] ?? 0) - (agoMs * limit) / windowMs);
-      return [meter, Math.max(0, level - leftOfSeed)] as const;
-    });
-    if (spent.every(([, units]) => units === 0)) return;
-    const ticket = `seed.${admission.ticket}`;
-    await remote.spend({ ...admission, ...ofSeeds, ticket, costs: Object.fromEntries(spent), order: null });
+    const costs: Record<string, number> = {};
+    for (const [meter, { level, limit, windowMs }] of levelsHere(admission.bucket)) {
+      const leftOfSeed = Math.max(0, (levels.get(meter) ?? 0) - (agoMs * limit) / windowMs);
+      if (level > leftOfSeed) costs[meter] = level - leftOfSeed;
+    }
+    if (Object.keys(costs).length === 0) return;
+    await remote.spend({ ...admission, ...ofSeeds, ticket: `seed.${admission.ticket}`, costs, order: null });
   };
 
   const enterLocally = async (
@@ -236,6 +249,7 @@ export function createAwayLimiter(dependencies: {
       else background(takeBack(held));
       remote.reenter(admission);
     }
+    remote.forgetMoved();
   };
 
   const takeBack = ({ grant, cancel }: NonNullable<LocalTicket['held']>): Promise<void> => {

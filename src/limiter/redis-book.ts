@@ -53,6 +53,8 @@ export interface BucketBook {
   lostAt: number | null;
   /** Until then grants are returned: others have not entered their tickets again yet. Monotonic milliseconds. */
   settlingUntil: number;
+  /** Tickets that Redis may still have since it went away, and that do not wait for it any more. */
+  readonly moved: Set<string>;
   /** Lanes whose returned grants made them narrow, and which were told since that there is room. */
   readonly widened: Set<string>;
   /** Monotonic milliseconds at which another pump may grant; `null` = never by itself. */
@@ -76,6 +78,7 @@ export const createBook = (key: BucketKey, now: number): BucketBook => ({
   born: null,
   lostAt: null,
   settlingUntil: 0,
+  moved: new Set(),
   widened: new Set(),
   nextAt: null,
   cancelWake: null,

@@ -9,7 +9,7 @@ import { commandName, loadScripts, type ScriptCall } from './scripts.ts';
 /** Raised whenever one of these scripts changes what it reads, writes or answers. */
 const version = 1;
 
-const own = { consume: 2, giveback: 2, places: 1, restore: 1, presence: 2 } as const;
+const own = { consume: 2, giveback: 2, places: 1, restore: 1, presence: 3 } as const;
 export type OwnScript = keyof typeof own;
 
 const ownName = (script: OwnScript): string =>

@@ -56,6 +56,18 @@ export function connectRedis(
   client.on('error', onError);
   if (client instanceof Cluster) client.on('node error', onError);
   const closers: (() => void)[] = [];
+  // The driver gives up for good when, for one, a Sentinel tells of a failover while it is connecting.
+  let cancelConnect = (): void => {};
+  const connectAgain = (): void => {
+    cancelConnect = clock.after(retryStrategy(4), () => {
+      client.connect().catch(onError);
+    });
+  };
+  client.on('end', connectAgain);
+  closers.push(() => {
+    client.off('end', connectAgain);
+    cancelConnect();
+  });
 
   /** Where a subscriber connects: in a Cluster any node hears what is published on any other. */
   const subscriberOptions = (): Options => {

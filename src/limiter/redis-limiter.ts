@@ -73,6 +73,8 @@ export interface RedisLimiter extends Limiter {
   reenter(admission: Admission): void;
   /** Hands over every waiting ticket, each with its place; the book forgets them. */
   takeWaiting(): Admission[];
+  /** Tickets that Redis may still have although nobody waits here for them leave it: handed over, refused, cancelled. */
+  forgetMoved(): void;
   /**
    * Redis is back: tells what could not be told, enters waiting tickets again. `overlap`: calls may be in flight that
    * Redis does not know of; capped lanes wait one lease length. Nobody is sent for a moment: others come back later, with
@@ -321,6 +323,7 @@ export function createRedisLimiter(dependencies: {
     } catch (failure) {
       if (book.tickets.get(admission.ticket) === ticket && ticket.state === 'entering') {
         book.tickets.delete(admission.ticket);
+        if (failure instanceof RedisAway) book.moved.add(admission.ticket);
       }
       throw failure;
     }
@@ -398,7 +401,10 @@ export function createRedisLimiter(dependencies: {
     ticket.cancelled = true;
     if (ticket.state === 'entering') return;
     book.tickets.delete(id);
-    if (ticket.state === 'waiting') return link.isUp ? tellCancelled(book, id) : undefined;
+    if (ticket.state === 'waiting') {
+      if (link.isUp) tellCancelled(book, id);
+      else book.moved.add(id);
+    }
     for (const lease of book.leases.values()) {
       // Kept from a call that has left now.
       if (lease.ticket === id && lease.cancelHold !== null)
@@ -627,7 +633,7 @@ export function createRedisLimiter(dependencies: {
     book(bucket) {
       const book = books.get(bucket);
       // What drained while Redis was there was used again, for all we know.
-      return book === undefined ? null : snapshotOf(book, book.usedAt);
+      return book === undefined || book.born === null ? null : snapshotOf(book, book.usedAt);
     },
 
     reenter(admission) {
@@ -648,10 +654,20 @@ export function createRedisLimiter(dependencies: {
       for (const book of books.values()) {
         for (const ticket of waitingOf(book)) {
           book.tickets.delete(ticket.admission.ticket);
+          book.moved.add(ticket.admission.ticket);
           taken.push(placed(ticket));
         }
       }
       return taken;
+    },
+
+    forgetMoved() {
+      for (const book of books.values()) {
+        for (const ticket of book.moved) if (!book.tickets.has(ticket)) tellCancelled(book, ticket);
+        // Of those that were granted meanwhile the tick tells, and they are given back.
+        if (book.moved.size > 0) background(tick(book));
+        book.moved.clear();
+      }
     },
 
     async spend(admission) {
@@ -669,8 +685,9 @@ export function createRedisLimiter(dependencies: {
     resume(overlap) {
       const now = clock.monotonic();
       if (overlap) overlapSince = now;
+      const settledAt = (replica.backAt() ?? now) + settlingMs;
       for (const book of books.values()) {
-        book.settlingUntil = Math.max(book.settlingUntil, now + settlingMs);
+        book.settlingUntil = Math.max(book.settlingUntil, settledAt);
         book.widened.clear();
       }
       for (const [token, told] of pending) {

@@ -121,7 +121,9 @@ export function createRedisLink(dependencies: {
         if (done !== null) return done.value;
         const now = clock.monotonic();
         // One key's shard may fail while others answer: this command's own time counts as well.
-        if (now - Math.min(failingSince ?? since, since) >= patienceMs) leave();
+        const failingMs = now - Math.min(failingSince ?? since, since);
+        // A first attempt may have failed because this process was kept from running: the answer was there.
+        if (failingMs >= (count === 1 ? 2 * patienceMs : patienceMs)) leave();
         else if (once) break;
         else await pause(pauseMs);
       }

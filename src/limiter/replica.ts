@@ -14,7 +14,11 @@ import { serverFacts } from './redis-server.policy.ts';
 const beatMs = 1_000;
 /** How long after a loss newcomers still hear of it: longer than any lease. Milliseconds. */
 const rememberedMs = 60_000;
-export const presenceKeys = ['sluice:{presence}:1:epoch', 'sluice:{presence}:1:replicas'] as const;
+export const presenceKeys = [
+  'sluice:{presence}:1:epoch',
+  'sluice:{presence}:1:replicas',
+  'sluice:{presence}:1:back',
+] as const;
 
 export interface Replica {
   /** Opaque, new with every start of the process. */
@@ -23,8 +27,10 @@ export interface Replica {
   count(): number;
   /** Monotonic milliseconds at which Redis last lost data, as far as known; `null` = never in this time. */
   lostAt(): number | null;
-  /** Makes itself heard now and learns of losses. */
-  beat(client: RedisClient): Promise<void>;
+  /** Monotonic milliseconds at which the first replica was back on Redis after its latest absence; `null` = not lately. */
+  backAt(): number | null;
+  /** Makes itself heard now and learns of losses. `comesBack`: this replica was without Redis. */
+  beat(client: RedisClient, comesBack?: boolean): Promise<void>;
   /** Which server serves now; rejects when it cannot be used. */
   look(): Promise<void>;
   onLoss(told: () => void): void;
@@ -53,6 +59,7 @@ export function createReplica(dependencies: {
   let runId: string | null = null;
   let epoch: string | null = null;
   let lostAt: number | null = null;
+  let backAt: number | null = null;
   let primaries = '';
   let cancel = (): void => {};
   let closed = false;
@@ -63,10 +70,13 @@ export function createReplica(dependencies: {
     for (const told of watchers) told();
   };
 
-  const beat = async (client: RedisClient): Promise<void> => {
+  const beat = async (client: RedisClient, comesBack = false): Promise<void> => {
     if (runId === null) await look();
-    const argv = [id, runId ?? 'unknown', epoch ?? ''];
-    const [since, kind, now, count] = replyList(await runOwn(client, 'presence', presenceKeys, argv));
+    const argv = [id, runId ?? 'unknown', epoch ?? '', '', comesBack ? '1' : ''];
+    const sentAt = clock.monotonic();
+    const reply = replyList(await runOwn(client, 'presence', presenceKeys, argv));
+    const [since, kind, now, count, backAgoMs] = reply;
+    backAt = backAgoMs === '' || backAgoMs === undefined ? null : sentAt - replyNumber(backAgoMs);
     replicas = Math.max(1, replyNumber(count));
     const known = epoch;
     epoch = String(since);
@@ -98,6 +108,7 @@ export function createReplica(dependencies: {
     id,
     count: () => replicas,
     lostAt: () => (lostAt === null || clock.monotonic() - lostAt > rememberedMs ? null : lostAt),
+    backAt: () => backAt,
     beat,
     look,
     onLoss: (told) => void watchers.push(told),
@@ -106,7 +117,7 @@ export function createReplica(dependencies: {
         if (closed) return;
         cancel = clock.after(beatMs, () => {
           // A failure is counted where it happened; the next beat tries again.
-          run(beat).then(next, next);
+          run((client) => beat(client)).then(next, next);
         });
       };
       next();

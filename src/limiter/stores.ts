@@ -16,7 +16,7 @@ import { createRedisCeilings } from './redis-ceilings.ts';
 import { defineCommands } from './redis-commands.ts';
 import { connectRedis, type RedisConnection } from './redis-connection.ts';
 import { createRedisLimiter, type RedisLimiter } from './redis-limiter.ts';
-import { createRedisLink, RedisAway } from './redis-link.ts';
+import { createRedisLink, RedisAway, type RedisLink } from './redis-link.ts';
 import { createReplica, RedisUnusable } from './replica.ts';
 
 export interface Stores {
@@ -84,9 +84,9 @@ function overRedis(
       if (failure instanceof RedisUnusable) telemetry.log.error(failure.message);
       throw failure;
     }
-    await replica.beat(client);
+    await replica.beat(client, !link.isUp);
   };
-  const link = createRedisLink({ connection, clock, telemetry, check });
+  const link: RedisLink = createRedisLink({ connection, clock, telemetry, check });
   const { whenDown } = settings;
   const ceilings = createRedisCeilings({ client, link, clock, replica, whenDown });
   const built: { remote: RedisLimiter | null } = { remote: null };

@@ -152,3 +152,19 @@ describe.each(['single', 'cluster'] as const)('a command to Redis (%s) whose rep
     expect(Math.max(...counts.map(Number))).toBe(1);
   });
 });
+
+test('a connection that the driver has given up is made again', async () => {
+  const redis = await startRedis();
+  closers.push(() => redis.stop());
+  const connection = connectRedis(
+    settingsOf('single', redis.port),
+    { clock: systemClock, random: systemRandom },
+    () => {},
+  );
+  closers.push(() => connection.close());
+  await ready(connection);
+  connection.client.disconnect();
+  await once(connection.client, 'end');
+  await ready(connection);
+  expect(await connection.client.ping()).toBe('PONG');
+});

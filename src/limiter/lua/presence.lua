@@ -5,9 +5,14 @@ The epoch is one life of the data: it ends when the keys are gone or when anothe
 because that server may lack the last acknowledged writes. Who knew an earlier epoch makes the new one a `change`; a
 `first` one is nobody's loss.
 
-KEYS  1 epoch  2 replicas
+After an absence of Redis the replicas come back one after the other: the moment at which the first one came is told to
+those who come within the next 5 s.
+
+KEYS  1 epoch  2 replicas  3 back
 ARGV  1 replica  2 run id of the server  3 start of the epoch the replica knows ('' = none)  4 now ('' = TIME)
-Reply { start of the epoch, first | change, now, replicas heard of in the last 5 s }
+      5 the replica was without Redis until now (1, '')
+Reply { start of the epoch, first | change, now, replicas heard of in the last 5 s, ms since the first one came back
+        ('' = not lately) }
 ]]
 local lifeMs, memoryMs = 5000, 86400000
 local function text(value) return string.format('%.17g', value) end
@@ -29,7 +34,9 @@ else
   since, kind = text(now), ARGV[3] == '' and 'first' or 'change'
 end
 redis.call('SET', KEYS[1], ARGV[2] .. ' ' .. since .. ' ' .. kind, 'PX', memoryMs)
+if ARGV[5] == '1' then redis.call('SET', KEYS[3], text(now), 'NX', 'PX', lifeMs) end
+local back = redis.call('GET', KEYS[3])
 redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', text(now - lifeMs))
 redis.call('ZADD', KEYS[2], text(now), ARGV[1])
 redis.call('PEXPIRE', KEYS[2], 2 * lifeMs)
-return { since, kind, text(now), redis.call('ZCARD', KEYS[2]) }
+return { since, kind, text(now), redis.call('ZCARD', KEYS[2]), back and text(now - tonumber(back)) or '' }
