@@ -7,8 +7,9 @@
  * Beats, ticks by the second and activity go on whether calls come or not: an idle stretch measures them, and their
  * share is taken out and printed apart. Time per script and memory are in `limiter-scripts.ts`.
  */
-import { drive, succeeded } from '../scripts/cluster/load.ts';
+import { drive } from '../scripts/cluster/load.ts';
 import { endAll, startFleet, startServer, startSimulator, type Fleet } from '../scripts/cluster/processes.ts';
+import { succeeded } from '../scripts/cluster/row.ts';
 import { chatBody, chatPath, pause, send } from '../test/support/redis-fleet.ts';
 
 const commands = [

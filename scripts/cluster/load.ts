@@ -65,19 +65,6 @@ export async function drive(load: Load): Promise<readonly Answer[]> {
 const fetchNothing = (url: string, agent: ReturnType<typeof clientAgent>): Promise<Answer> =>
   send({ url, path: '/nothing', key: '', nonce: '', agent });
 
-/** Answers by status and code, as `200 ×3, 429 wait_too_long ×1`. */
-export function told(answers: readonly Answer[]): string {
-  const counts = new Map<string, number>();
-  for (const { status, code } of answers) {
-    const name = `${status}${code === '' ? '' : ` ${code}`}`;
-    counts.set(name, (counts.get(name) ?? 0) + 1);
-  }
-  return [...counts].map(([name, times]) => `${name} ×${times}`).join(', ');
-}
-
-export const succeeded = (answers: readonly Answer[]): number =>
-  answers.filter(({ status }) => status >= 200 && status < 300).length;
-
 /** Nonces that were executed upstream more than once. */
 export function twice(entries: readonly LogEntry[]): number {
   const counts = new Map<string, number>();

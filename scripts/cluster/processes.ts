@@ -31,7 +31,8 @@ export interface Gateway {
 export interface Simulator {
   readonly url: string;
   log(): Promise<readonly LogEntry[]>;
-  reset(): Promise<void>;
+  /** The log begins anew; buckets stay as they are. */
+  forget(): Promise<void>;
   stop(): void;
 }
 
@@ -40,10 +41,13 @@ export interface Fleet {
   readonly keys: FleetConfig['keys'];
   /** Sum of a counter (`name` or `name{labels}`) over the replicas that answer. */
   metric(name: string): Promise<number>;
+  /** The values of a metric, one per series and replica that answers. */
+  metrics(name: string): Promise<readonly number[]>;
   stop(): Promise<void>;
 }
 
-function child(command: string, args: readonly string[]): ChildProcess {
+/** A child of this process, killed at the end at the latest. */
+export function child(command: string, args: readonly string[]): ChildProcess {
   const started = spawn(command, args, { cwd: root, stdio: ['ignore', 'pipe', 'pipe'] });
   children.add(started);
   started.once('exit', () => children.delete(started));
@@ -90,11 +94,15 @@ export async function startSimulator(
     const { url: at } = parsed(line);
     return typeof at === 'string' ? at : null;
   });
+  let since = 0;
+  // The simulator's own control route: its log, as it is.
+  const log = async () => (await (await fetch(`${url}/__sim/log?since=${since}`)).json()) as LogEntry[];
   return {
     url,
-    // The simulator's own control route: its log, as it is.
-    log: async () => (await (await fetch(`${url}/__sim/log`)).json()) as LogEntry[],
-    reset: async () => void (await fetch(`${url}/__sim/reset`, { method: 'POST' })),
+    log,
+    async forget() {
+      since = Math.max(since, ...(await log()).map(({ seq }) => seq));
+    },
     stop: () => void process_.kill('SIGKILL'),
   };
 }
@@ -106,22 +114,23 @@ export async function startFleet(replicas: number, options: FleetOptions): Promi
   const path = join(folder, 'sluice.yaml');
   await writeFile(path, config.yaml());
   const gateways = await Promise.all(Array.from({ length: replicas }, () => startGateway(path)));
+  const metrics = async (name: string): Promise<number[]> => {
+    const texts = await Promise.all(
+      gateways
+        .filter((gateway) => gateway.isAlive())
+        .map(async ({ adminUrl }) => (await fetch(`${adminUrl}/metrics`)).text()),
+    );
+    return texts
+      .flatMap((text) => text.split('\n'))
+      .map((line) => line.split(' '))
+      .filter(([series = '']) => series === name || series.startsWith(`${name}{`))
+      .map(([, value]) => Number(value));
+  };
   return {
     gateways,
     keys: config.keys,
-    async metric(name) {
-      const texts = await Promise.all(
-        gateways
-          .filter((gateway) => gateway.isAlive())
-          .map(async ({ adminUrl }) => (await fetch(`${adminUrl}/metrics`)).text()),
-      );
-      let sum = 0;
-      for (const line of texts.flatMap((text) => text.split('\n'))) {
-        const [series = '', value = ''] = line.split(' ');
-        if (series === name || series.startsWith(`${name}{`)) sum += Number(value);
-      }
-      return sum;
-    },
+    metrics,
+    metric: async (name) => (await metrics(name)).reduce((sum, value) => sum + value, 0),
     async stop() {
       for (const gateway of gateways) gateway.signal('SIGCONT');
       for (const gateway of gateways) gateway.signal('SIGKILL');

@@ -1,0 +1,69 @@
+/** What happens to a commerce lane when the replica that holds its lease is killed or stopped. */
+import { ordersPath, pause } from '../../test/support/redis-fleet.ts';
+import { drive } from './load.ts';
+import { startServer, stopServer, until, type Fleet } from './processes.ts';
+import { left } from './remains.ts';
+import { allSucceeded, seconds, told, type Row, type Scenario } from './row.ts';
+import { shopWorld, wait } from './worlds.ts';
+
+/** A lease, and what a replica needs to notice that it is over. Milliseconds. */
+const leaseAndTickMs = 17_000;
+
+interface Outcome {
+  /** Longest time between two arrivals upstream. */
+  readonly gapMs: number;
+  /** Most calls in flight upstream. */
+  readonly most: number;
+  /** Leases the replicas counted as lost. */
+  readonly lost: number;
+}
+
+const holder = (
+  name: string,
+  strike: (fleet: Fleet) => Promise<void>,
+  holds: (outcome: Outcome) => boolean,
+): Scenario => ({
+  name,
+  async run(): Promise<Row> {
+    const redis = await startServer();
+    const world = await shopWorld(`url: "${redis.url}"`, 1_500);
+    const { gateways, keys } = world.fleet;
+    const load = { path: ordersPath, key: keys['acme'] ?? '', headers: wait(60) };
+    const first = drive({ ...load, to: gateways.slice(0, 1), calls: 1, everyMs: 0 });
+    if (!(await until(async () => (await left(redis.port)).leases > 0, 3_000))) throw new Error('no lease');
+    const struck = strike(world.fleet);
+    const answers = await drive({ ...load, to: gateways.slice(1), calls: 6, everyMs: 50 });
+    await struck;
+    await first;
+    const entries = await world.simulator.log();
+    const times = entries.map(({ arrivedT }) => arrivedT).sort((a, b) => a - b);
+    const gapMs = Math.max(...times.slice(1).map((at, index) => at - (times[index] ?? at)));
+    const most = Math.max(...entries.map(({ inFlight }) => inFlight.scope));
+    await pause(1_500);
+    const outcome = { gapMs, most, lost: await world.fleet.metric('sluice_leases_lost_total') };
+    await world.end();
+    await stopServer(redis);
+    return {
+      passed: allSucceeded(answers) && gapMs <= leaseAndTickMs && holds(outcome),
+      figures: `others: ${told(answers)}; longest gap ${seconds(gapMs)}; in flight at most ${most}; leases counted as lost ${outcome.lost}`,
+    };
+  },
+});
+
+const killed = holder(
+  'kill -9 of the replica that holds the lease',
+  async ({ gateways }) => gateways[0]?.signal('SIGKILL'),
+  ({ most }) => most === 1,
+);
+
+const stopped = holder(
+  'SIGSTOP for 20 s of the replica that holds the lease (15 s)',
+  async ({ gateways }) => {
+    gateways[0]?.signal('SIGSTOP');
+    await pause(20_000);
+    gateways[0]?.signal('SIGCONT');
+  },
+  ({ lost }) => lost > 0,
+);
+
+export const holders = { killed, stopped };

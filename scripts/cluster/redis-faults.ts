@@ -1,0 +1,139 @@
+/** Redis loses its data, restarts, is away, hangs; clients leave: under load, with one server. */
+import { pause } from '../../test/support/redis-fleet.ts';
+import { drive } from './load.ts';
+import { cli, startServer, stopServer } from './processes.ts';
+import { left, nothingLeft, remainsInWords } from './remains.ts';
+import { allSucceeded, seconds, told, type Row, type Scenario } from './row.ts';
+import { aftermath, backOnRedis, chat, chatWorld, fill, see, took, type Seen } from './worlds.ts';
+
+/** With `deny` a newcomer is told within this time. Milliseconds. */
+const denialMs = 1_000;
+const awayMs = 20_000;
+
+interface Fault {
+  readonly name: string;
+  readonly whenDown?: 'local' | 'deny';
+  /** One every 25 ms, into a full bucket of 600/min; the fault comes after 3 s. */
+  readonly calls: number;
+  readonly strike: (port: number) => Promise<void>;
+  readonly holds: (seen: Seen) => boolean;
+}
+
+const fault = ({ name, whenDown = 'local', calls, strike, holds }: Fault): Scenario => ({
+  name,
+  async run(): Promise<Row> {
+    const { port, url } = await startServer();
+    const world = await chatWorld(`url: "${url}", whenDown: ${whenDown}`, 600);
+    await fill(world);
+    const seen = await see(world, {
+      ...chat(world, 90),
+      calls,
+      everyMs: 25,
+      meanwhile: async () => {
+        await pause(3_000);
+        await strike(port);
+      },
+    });
+    const back = await backOnRedis(world);
+    const words = await aftermath(world);
+    await pause(1_500);
+    const remains = await left(port);
+    await world.end();
+    const slowest = slowestDenial(seen);
+    return {
+      passed: seen.twice === 0 && seen.throttled === 0 && back === 3 && nothingLeft(remains) && holds(seen),
+      figures: `${took(seen)}; ${seen.words}; ${words}; on Redis again ${back}${slowest > 0 ? `; slowest denial ${seconds(slowest)}` : ''}; ${remainsInWords(remains)}`,
+    };
+  },
+});
+
+const denials = (seen: Seen) => seen.answers.filter(({ code }) => code === 'limiter_unavailable');
+const slowestDenial = (seen: Seen): number => Math.max(0, ...denials(seen).map(({ tookMs }) => tookMs));
+
+const inOrder = (seen: Seen): boolean => allSucceeded(seen.answers) && seen.crossed === 0;
+/** Each replica goes on alone: nothing is lost, the share holds; an order over replicas is not promised. */
+const alone = (seen: Seen): boolean => allSucceeded(seen.answers);
+const denied = (seen: Seen): boolean =>
+  denials(seen).length > 0 &&
+  seen.answers.every(({ status, code }) => status === 200 || code === 'limiter_unavailable') &&
+  slowestDenial(seen) <= denialMs + seen.stalledMs + seen.clientStalledMs + seen.replicaStalledMs &&
+  seen.crossed === 0;
+
+/** Redis on the same port again, as empty as after a crash without persistence. */
+async function restart(port: number, afterMs: number): Promise<void> {
+  await cli(port, 'shutdown', 'nosave').catch(() => '');
+  await pause(afterMs);
+  await startServer({ port });
+}
+
+async function hang(port: number, forMs: number): Promise<void> {
+  const pid = Number(/process_id:(\d+)/.exec(await cli(port, 'info', 'server'))?.[1]);
+  process.kill(pid, 'SIGSTOP');
+  await pause(forMs);
+  process.kill(pid, 'SIGCONT');
+}
+
+const flushed = fault({
+  name: 'FLUSHALL under load',
+  calls: 300,
+  strike: async (port) => void (await cli(port, 'flushall')),
+  holds: inOrder,
+});
+const restarted = fault({
+  name: 'Redis restarted empty under load',
+  calls: 300,
+  strike: (port) => restart(port, 100),
+  holds: inOrder,
+});
+const awayLocal = fault({
+  name: 'Redis stopped for 20 s, local',
+  calls: 800,
+  strike: (port) => restart(port, awayMs),
+  holds: alone,
+});
+const awayDeny = fault({
+  name: 'Redis stopped for 20 s, deny',
+  whenDown: 'deny',
+  calls: 1_000,
+  strike: (port) => restart(port, awayMs),
+  holds: denied,
+});
+const hungLocal = fault({
+  name: 'Redis hung for 20 s, local',
+  calls: 800,
+  strike: (port) => hang(port, awayMs),
+  holds: alone,
+});
+const hungDeny = fault({
+  name: 'Redis hung for 20 s, deny',
+  whenDown: 'deny',
+  calls: 1_000,
+  strike: (port) => hang(port, awayMs),
+  holds: denied,
+});
+
+const leaving: Scenario = {
+  name: 'clients leave in the middle of everything',
+  async run(): Promise<Row> {
+    const redis = await startServer();
+    const world = await chatWorld(`url: "${redis.url}"`, 600);
+    const answers = await drive({
+      ...chat(world, 60),
+      calls: 900,
+      everyMs: 4,
+      leaveAfterMs: (n) => (n % 3 === 0 ? null : (n * 37) % 2_500),
+    });
+    await pause(1_500);
+    const remains = await left(redis.port);
+    const late = await world.fleet.metric('sluice_dispatched_after_client_gone_total');
+    const stayed = answers.filter((_, n) => n % 3 === 0);
+    await world.end();
+    await stopServer(redis);
+    return {
+      passed: nothingLeft(remains) && late === 0 && allSucceeded(stayed),
+      figures: `who stayed: ${told(stayed)}; sent for clients that had left ${late}; ${remainsInWords(remains)}`,
+    };
+  },
+};
+
+export const redisFaults = { flushed, restarted, awayLocal, awayDeny, hungLocal, hungDeny, leaving };

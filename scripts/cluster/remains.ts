@@ -1,0 +1,46 @@
+/** What a load left behind in Redis. */
+import { Redis } from 'ioredis';
+import type { ConnectionOptions } from 'node:tls';
+
+export interface Remains {
+  readonly keys: number;
+  /** Keys that would stay for ever. */
+  readonly eternal: number;
+  readonly tickets: number;
+  readonly leases: number;
+  /** Whatever else is about single calls. */
+  readonly others: number;
+}
+
+/** How an operator gets in, where not everybody does. */
+export interface Access {
+  readonly password?: string;
+  readonly tls?: ConnectionOptions;
+}
+
+/** Reads every key of one server. */
+export async function left(port: number, options: Access = {}): Promise<Remains> {
+  const redis = new Redis(port, '127.0.0.1', options);
+  const remains = { keys: 0, eternal: 0, tickets: 0, leases: 0, others: 0 };
+  try {
+    for (const key of await redis.keys('*')) {
+      remains.keys += 1;
+      if ((await redis.pttl(key)) === -1) remains.eternal += 1;
+      if (!key.endsWith(':records')) continue;
+      for (const field of await redis.hkeys(key)) {
+        if (field.startsWith('t:')) remains.tickets += 1;
+        else if (field.startsWith('e:')) remains.leases += 1;
+        else if (field.startsWith('w:') || field === 'p') remains.others += 1;
+      }
+    }
+  } finally {
+    redis.disconnect();
+  }
+  return remains;
+}
+
+export const nothingLeft = ({ eternal, tickets, leases, others }: Remains): boolean =>
+  eternal + tickets + leases + others === 0;
+
+export const remainsInWords = ({ keys, eternal, tickets, leases, others }: Remains): string =>
+  `left behind: ${tickets} tickets, ${leases} leases, ${others} other records; ${keys} keys, ${eternal} of them without expiry`;

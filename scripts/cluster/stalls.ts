@@ -1,0 +1,47 @@
+/**
+ * How busy the machine is, told by a process that does nothing but ask for the time, and by this process: figures that
+ * depend on time are judged only where they run when they want to. Owns that process.
+ */
+import { monitorEventLoopDelay } from 'node:perf_hooks';
+import { createInterface } from 'node:readline';
+import { systemClock } from '../../src/clock.ts';
+import { child } from './processes.ts';
+
+const every = 100;
+const source = `
+  const { monitorEventLoopDelay } = require('node:perf_hooks');
+  const delay = monitorEventLoopDelay({ resolution: 5 });
+  delay.enable();
+  setInterval(() => { console.log(Math.max(0, delay.max / 1e6 - 5)); delay.reset(); }, ${every});`;
+
+class Stalls {
+  readonly #seen: { readonly at: number; readonly ms: number }[] = [];
+
+  readonly #own = monitorEventLoopDelay({ resolution: 5 });
+
+  start(): void {
+    this.#own.enable();
+    const { stdout } = child(process.execPath, ['-e', source]);
+    if (stdout === null) throw new Error('the idle process has no output');
+    createInterface({ input: stdout }).on('line', (line) => {
+      this.#seen.push({ at: systemClock.monotonic(), ms: Number(line) });
+    });
+  }
+
+  mark(): number {
+    this.#own.reset();
+    return systemClock.monotonic();
+  }
+
+  /** Milliseconds for which this process, the client, was kept from running since the latest mark. */
+  ownSinceMark(): number {
+    return Math.max(0, this.#own.max / 1e6 - 5);
+  }
+
+  /** Milliseconds for which the idle process was kept from running, at the longest. */
+  longestSince(mark: number): number {
+    return Math.max(0, ...this.#seen.filter(({ at }) => at >= mark).map(({ ms }) => ms));
+  }
+}
+
+export const stalls = new Stalls();

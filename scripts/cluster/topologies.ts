@@ -1,0 +1,136 @@
+/** Redis behind Sentinels, as a Cluster, and behind TLS with a user that may do no more than needed. */
+import { readFileSync } from 'node:fs';
+import { fileURLToPath } from 'node:url';
+import { Redis } from 'ioredis';
+import { pause } from '../../test/support/redis-fleet.ts';
+import { cli, freePort, startSentinel, startServer, stopServer, until } from './processes.ts';
+import { left, nothingLeft, remainsInWords } from './remains.ts';
+import { allSucceeded, type Row, type Scenario } from './row.ts';
+import { aftermath, backOnRedis, chat, chatWorld, fill, see, took, type World } from './worlds.ts';
+
+/** A chat load of 30 s into a full bucket while a server is killed. */
+async function underFailover(world: World, strike: () => Promise<void>): Promise<Row> {
+  await fill(world);
+  const meanwhile = async (): Promise<void> => {
+    await pause(3_000);
+    await strike();
+  };
+  const seen = await see(world, { ...chat(world, 90), calls: 300, everyMs: 25, meanwhile });
+  const back = await backOnRedis(world);
+  const after = await aftermath(world);
+  await world.end();
+  return {
+    passed: allSucceeded(seen.answers) && seen.twice === 0 && seen.throttled === 0 && back === 3,
+    figures: `${took(seen)}; ${seen.words}; ${after}; on Redis again ${back}`,
+  };
+}
+
+const sentinel: Scenario = {
+  name: 'Sentinel: primary killed under load',
+  async run(): Promise<Row> {
+    const primary = await startServer();
+    const second = await startServer({ args: ['--replicaof', '127.0.0.1', String(primary.port)] });
+    const watchers = await Promise.all([1, 2, 3].map(() => startSentinel(primary.port, 2)));
+    await until(async () => {
+      const told = await cli(watchers[0] ?? 0, 'sentinel', 'master', 'main');
+      return /num-slaves\n1\n/.test(told) && /num-other-sentinels\n2\n/.test(told);
+    }, 15_000);
+    const nodes = watchers.map((port) => `127.0.0.1:${port}`).join(',');
+    const world = await chatWorld(`url: "redis+sentinel://${nodes}/main"`, 600);
+    const row = await underFailover(world, () => stopServer(primary));
+    await stopServer(second);
+    return row;
+  },
+};
+
+const words = (text: string): string[] => text.split(' ');
+const clusterArgs = words(
+  '--cluster-enabled yes --cluster-node-timeout 1000 --cluster-replica-validity-factor 0',
+);
+
+const cluster: Scenario = {
+  name: 'Cluster of 3 primaries: owner of the bucket killed under load',
+  async run(): Promise<Row> {
+    const servers: Awaited<ReturnType<typeof startClusterNode>>[] = [];
+    for (let n = 0; n < 6; n += 1) servers.push(await startClusterNode());
+    const addresses = servers.map(({ port }) => `127.0.0.1:${port}`);
+    const first = servers[0]?.port ?? 0;
+    await cli(first, '--cluster', 'create', ...addresses, '--cluster-replicas', '1', '--cluster-yes');
+    await until(async () => {
+      const infos = await Promise.all(servers.map(({ port }) => cli(port, 'cluster', 'info')));
+      return infos.every((info) => info.includes('cluster_state:ok'));
+    }, 20_000);
+    const world = await chatWorld(`url: "redis+cluster://${addresses.slice(0, 3).join(',')}"`, 600);
+    const killOwner = async (): Promise<void> => {
+      for (const server of servers.slice(0, 3)) {
+        // The bucket under load is the one with a line.
+        const keys = (await cli(server.port, 'keys', 'sluice:{*}:1:records')).split('\n');
+        for (const key of keys.filter((name) => name !== '')) {
+          if (/^t:/m.test(await cli(server.port, 'hkeys', key))) return stopServer(server);
+        }
+      }
+      throw new Error('no node has the bucket');
+    };
+    const row = await underFailover(world, killOwner);
+    await Promise.all(servers.map(stopServer));
+    return row;
+  },
+};
+
+/** Below 55,000, so that the bus port (10,000 higher) is a port. */
+async function startClusterNode() {
+  for (;;) {
+    const port = await freePort();
+    if (port < 55_000) return startServer({ port, args: clusterArgs });
+  }
+}
+
+const certificate = fileURLToPath(new URL('../../test/fixtures/tls/upstream.test.crt', import.meta.url));
+const certificateKey = fileURLToPath(new URL('../../test/fixtures/tls/upstream.test.key', import.meta.url));
+/** The user of `docs/operations/redis.md`. */
+const user = '--user sluice on >key-of-sluice ~sluice:* &sluice:* +@all -@admin -@dangerous +info';
+const admin = '--user default on >key-of-admin ~* &* +@all';
+
+const secured: Scenario = {
+  name: 'TLS and an ACL user; every connection cut under load',
+  async run(): Promise<Row> {
+    const port = await freePort();
+    const server = await startServer({
+      port,
+      args: [
+        ...words(`--port 0 --tls-port ${port} --tls-auth-clients no ${user} ${admin}`),
+        '--tls-cert-file',
+        certificate,
+        '--tls-key-file',
+        certificateKey,
+        '--tls-ca-cert-file',
+        certificate,
+      ],
+    });
+    const as = { tls: { ca: readFileSync(certificate) }, password: 'key-of-admin' };
+    const redis = `url: "rediss://sluice:key-of-sluice@127.0.0.1:${port}", tls: { caFile: "${certificate}" }`;
+    const world = await chatWorld(redis, 600);
+    await fill(world);
+    const meanwhile = async (): Promise<void> => {
+      await pause(1_000);
+      const operator = new Redis({ ...as, port });
+      await operator.call('CLIENT', 'KILL', 'USER', 'sluice');
+      operator.disconnect();
+    };
+    const seen = await see(world, { ...chat(world, 60), calls: 100, everyMs: 25, meanwhile });
+    const after = await aftermath(world);
+    await pause(1_500);
+    const remains = await left(port, as);
+    await world.end();
+    await stopServer(server);
+    return {
+      passed:
+        allSucceeded(seen.answers) &&
+        seen.throttled + seen.twice + seen.crossed === 0 &&
+        nothingLeft(remains),
+      figures: `${took(seen)}; ${seen.words}; ${after}; ${remainsInWords(remains)}`,
+    };
+  },
+};
+
+export const topologies = { sentinel, cluster, secured };

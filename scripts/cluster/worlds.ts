@@ -1,0 +1,172 @@
+/**
+ * The worlds that scenarios happen in (three replicas, one simulator), and what is seen of a load in one of them.
+ *
+ * Owns: warming, the readings. Refuses to own: what must hold (each scenario says so).
+ */
+import type { LogEntry } from '../../src/simulators/log.ts';
+import {
+  chatBody,
+  chatPath,
+  count,
+  makespan,
+  overtaken,
+  type Answer,
+} from '../../test/support/redis-fleet.ts';
+import { drive, twice, type Load } from './load.ts';
+import { startFleet, startSimulator, until, type Fleet, type Simulator } from './processes.ts';
+import { seconds, told } from './row.ts';
+import { stalls } from './stalls.ts';
+
+/** Calls sent this far apart have an order; closer ones may cross on the wire. Milliseconds. */
+const apartMs = 50;
+const wide = 'requestsPerMinute: 100000, requestsPerDay: 10000000, tokensPerMinute: 100000000';
+const fast = { baseMs: 20, perTokenMs: 0, jitter: 0 };
+const warming = 'gpt-4o-mini';
+
+export interface World {
+  readonly fleet: Fleet;
+  /** The upstream that is loaded and judged. */
+  readonly simulator: Simulator;
+  readonly end: () => Promise<void>;
+}
+
+/** `redis`: YAML of that section. `rpm`: the chat bucket. `limits`: the workspace's own. */
+export async function chatWorld(redis: string, rpm: number, limits = wide): Promise<World> {
+  const simulator = await startModel(rpm);
+  const options = { redis, modelUrl: simulator.url, modelLimits: limits, workspaces: ['acme', 'warm'] };
+  const fleet = await startFleet(3, options);
+  await warm(fleet);
+  await simulator.forget();
+  return { fleet, simulator, end: () => endAll(fleet, simulator) };
+}
+
+/** A store of 40 calls at 2/s whose answers take `latencyMs`; one call in flight per workspace. */
+export async function shopWorld(redis: string, latencyMs: number): Promise<World> {
+  const model = await startModel(100_000);
+  const simulator = await startSimulator('commerce', {
+    latency: { minMs: latencyMs, maxMs: latencyMs },
+    stores: { '127.0.0.1': { plan: 'standard', apps: { 'app-sim': ['shpat_sim'] } } },
+  });
+  const fleet = await startFleet(3, {
+    redis,
+    modelUrl: model.url,
+    modelLimits: wide,
+    shopUrl: simulator.url,
+    shopLimits: 'requestsPerMinute: 1000',
+    workspaces: ['acme', 'warm'],
+  });
+  await warm(fleet);
+  return { fleet, simulator, end: () => endAll(fleet, simulator, model) };
+}
+
+const startModel = (rpm: number): Promise<Simulator> =>
+  startSimulator('language-model', {
+    models: { 'gpt-4o': { rpm, tpm: 100_000_000 }, [warming]: { rpm: 100_000, tpm: 100_000_000 } },
+    latency: fast,
+  });
+
+/** Processes that have just started compile for a second: they get calls of another model, in another bucket. */
+async function warm(fleet: Fleet): Promise<void> {
+  const body = { ...chatBody, model: warming };
+  const key = fleet.keys['warm'] ?? '';
+  await drive({ to: fleet.gateways, calls: 150, everyMs: 10, path: chatPath, key, body });
+}
+
+async function endAll(fleet: Fleet, ...simulators: readonly Simulator[]): Promise<void> {
+  await fleet.stop();
+  for (const simulator of simulators) simulator.stop();
+}
+
+/** A chat load of the workspace, round robin, each call waiting up to `waitSeconds`. */
+export const chat = ({ fleet }: World, waitSeconds: number): Omit<Load, 'calls' | 'everyMs'> => ({
+  to: fleet.gateways,
+  path: chatPath,
+  key: fleet.keys['acme'] ?? '',
+  body: chatBody,
+  headers: wait(waitSeconds),
+});
+
+export const wait = (waitSeconds: number) => ({ prefer: `wait=${waitSeconds}` });
+
+/** Takes the whole chat bucket of 600 at once: what comes now waits. */
+export async function fill(world: World): Promise<void> {
+  await drive({ ...chat(world, 90), calls: 600, everyMs: 4 });
+  await world.simulator.forget();
+}
+
+export interface Seen {
+  readonly answers: readonly Answer[];
+  /** The upstream's log of this load. */
+  readonly entries: readonly LogEntry[];
+  /** Refusals of the upstream, which clients do not see. */
+  readonly throttled: number;
+  /** Calls that left behind others that had arrived clearly later, of those `ordered` keeps. */
+  readonly crossed: number;
+  /** Nonces executed more than once. */
+  readonly twice: number;
+  readonly tookMs: number;
+  /** Longest time for which a process with nothing to do was kept from running, the client, and any replica. */
+  readonly stalledMs: number;
+  readonly clientStalledMs: number;
+  readonly replicaStalledMs: number;
+  readonly words: string;
+}
+
+/** Drives and reads. `ordered`: which entries, in order of arrival upstream, the judgement of order is about. */
+export async function see(
+  { fleet, simulator }: World,
+  load: Load,
+  ordered: (entries: readonly LogEntry[]) => readonly LogEntry[] = (entries) => entries,
+): Promise<Seen> {
+  await lag(fleet);
+  const since = stalls.mark();
+  const answers = await drive(load);
+  const stalledMs = stalls.longestSince(since);
+  const clientStalledMs = stalls.ownSinceMark();
+  const replicaStalledMs = await lag(fleet);
+  const entries = await simulator.log();
+  const inOrder = [...entries].sort((a, b) => a.arrivedT - b.arrivedT);
+  // A call arrives when its replica reads it, after its client could write it: calls that others could overtake on that
+  // way have no order.
+  const spacingMs = apartMs + clientStalledMs + replicaStalledMs;
+  const crossed = overtaken(answers, ordered(inOrder), spacingMs);
+  const throttled = count(entries, 'throttled');
+  const doubled = twice(entries);
+  const tookMs = makespan(entries);
+  return {
+    answers,
+    entries,
+    throttled,
+    crossed,
+    twice: doubled,
+    tookMs,
+    stalledMs,
+    clientStalledMs,
+    replicaStalledMs,
+    words: `${told(answers)}; upstream 429s ${throttled}; twice ${doubled}; overtaken ${crossed} (by more than ${spacingMs.toFixed(0)} ms); longest stall ${stalledMs.toFixed(0)} ms, of the client ${clientStalledMs.toFixed(0)} ms, of a replica ${replicaStalledMs.toFixed(0)} ms`,
+  };
+}
+
+/** Longest delay of any replica's event loop since the last reading, milliseconds. */
+async function lag(fleet: Fleet): Promise<number> {
+  return 1000 * Math.max(0, ...(await fleet.metrics('nodejs_eventloop_lag_max_seconds')));
+}
+
+/** Replicas that logged this. */
+export const logged = ({ fleet }: World, message: string): number =>
+  fleet.gateways.filter(({ lines }) => lines.some((line) => line.includes(message))).length;
+
+/** Replicas that are on Redis within ten seconds. */
+export async function backOnRedis({ fleet }: World): Promise<number> {
+  const onRedis = (): Promise<number> => fleet.metric('sluice_limiter_mode{mode="redis"}');
+  await until(async () => (await onRedis()) === fleet.gateways.length, 10_000);
+  return onRedis();
+}
+
+/** What a fault of Redis did to the replicas. */
+export async function aftermath(world: World): Promise<string> {
+  const errors = await world.fleet.metric('sluice_redis_errors_total');
+  return `replicas that went away from Redis ${logged(world, 'Redis is away')}; failed commands ${errors}`;
+}
+
+export const took = ({ tookMs }: Seen): string => `makespan ${seconds(tookMs)}`;
