@@ -3,6 +3,7 @@
  * nobody, else by real telemetry (metrics, log lines of failures, traces of those whose caller wants one); it is answered
  * with the CPU used so far, microseconds. First it says its port.
  */
+import '../../src/engine.ts';
 import { systemClock, systemRandom } from '../../src/clock.ts';
 import { parseSettings } from '../../src/config/load.ts';
 import { createGateway } from '../../src/gateway.ts';
