@@ -27,7 +27,7 @@ module.exports = {
     {
       name: 'stages-apart',
       severity: 'error',
-      comment: 'only gateway.ts knows two stages',
+      comment: 'only gateway.ts and journey/ know two stages',
       from: { path: `^${stage}`, pathNot: '\\.policy\\.ts$' },
       to: { path: `^${stage}`, pathNot: ['^src/$1/', '\\.policy\\.ts$'] },
     },

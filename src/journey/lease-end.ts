@@ -1,0 +1,82 @@
+/**
+ * How a lease ends: each way in which an attempt can end has one function here, and each settles its lease once.
+ *
+ * Owns: what the limiter is told of an attempt's end. Refuses to own: whether to resend (`dispatch/resend.policy.ts`), what
+ * the client gets (`answer.ts`).
+ */
+import { Buffer } from 'node:buffer';
+import type { Readable } from 'node:stream';
+import type { Lease } from '../admission/ticket.ts';
+import type { Feedback } from '../call.ts';
+import type { AttemptResult } from '../dispatch/attempt.ts';
+import { readAhead } from '../dispatch/inspect.ts';
+import type { ResendDecision } from '../dispatch/resend.policy.ts';
+import type { TransportError } from '../dispatch/transport-error.ts';
+import type { Lesson, Settlement } from '../limiter/limiter.ts';
+import type { Answered } from './answer.ts';
+
+/** How long a throttle inside a stream that names no time closes its bucket, milliseconds. */
+const lateThrottleMs = 1_000;
+
+export type Passed = Extract<ResendDecision, { kind: 'pass' }>;
+export type Resent = Extract<ResendDecision, { kind: 'resend' }>;
+
+/** Self-fence: this process noticed its grant too late, somebody else may hold the lane by now. Nothing was sent. */
+export function comeAgain(lease: Lease): void {
+  lease.settle({ kind: 'throttled', closeMs: 0, requeue: true, sleepMs: 0 }, null);
+}
+
+/** Back into the lane, at the same place. */
+export function goBack(lease: Lease, result: AttemptResult, { closes, notBeforeMs }: Resent): void {
+  const closeMs = closes === 'bucket' ? notBeforeMs : 0;
+  const sleepMs = closes === 'bucket' ? 0 : notBeforeMs;
+  const lesson = result.kind === 'answered' ? result.lesson() : null;
+  lease.settle({ kind: 'throttled', closeMs, requeue: true, sleepMs }, lesson);
+}
+
+/** The final attempt broke: the lease ends as far as its fate is known. `safe`: nothing of it can be under way. */
+export function endBroken(lease: Lease, { neverSent }: TransportError, safe: boolean): void {
+  if (neverSent) lease.settle({ kind: 'dropped' }, null);
+  else if (safe) lease.settle({ kind: 'succeeded', spent: null }, null);
+  else lease.settle({ kind: 'unknown' }, null);
+}
+
+/**
+ * The answer is final. An uncapped lane's lease ends with the answer's head; a capped lane's with the last byte the
+ * upstream sends, however slowly the client reads; that of an event stream, which may yet turn into a throttle, with
+ * the answer. Returns the body to be passed on; `done` is to be called at the answer's end.
+ */
+export function endAnswered(
+  lease: Lease,
+  answered: Answered,
+  { closes, closeMs }: Passed,
+  capped: boolean,
+): { readonly body: Buffer | Readable; readonly done: () => void } {
+  const { body } = answered;
+  const done = (): void => lease.settle({ kind: 'succeeded', spent: spentOf(answered) }, null);
+  if (closeMs > 0 && closes === 'bucket') {
+    lease.settle({ kind: 'throttled', closeMs, requeue: false, sleepMs: 0 }, answered.lesson());
+  } else if (capped && !Buffer.isBuffer(body)) {
+    lease.learn(answered.lesson());
+    return { body: readAhead(body, done), done };
+  } else if (answered.onLateThrottle !== null) {
+    lease.learn(answered.lesson());
+    answered.onLateThrottle((told) => lease.settle(...lateThrottle(told, answered)));
+  } else {
+    lease.settle({ kind: 'succeeded', spent: spentOf(answered) }, answered.lesson());
+  }
+  return { body, done };
+}
+
+/** Final charge of a call where the upstream told it: GraphQL refunds what was not used. */
+function spentOf(answered: Answered): { readonly cost: number } | null {
+  const { actualCost } = answered.late() ?? answered.feedback;
+  return actualCost === undefined || actualCost === null ? null : { cost: actualCost };
+}
+
+/** A stream that turned into a throttle closes the bucket for everybody; its own client has seen the event. */
+function lateThrottle(told: Feedback, answered: Answered): [Settlement, Lesson] {
+  const closeMs = told.throttle?.waitMs ?? lateThrottleMs;
+  const lesson = { ...answered.lesson(), feedback: told };
+  return [{ kind: 'throttled', closeMs, requeue: false, sleepMs: 0 }, lesson];
+}
