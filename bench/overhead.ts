@@ -153,7 +153,7 @@ console.log(
   `${rounds} interleaved rounds of ${callsPerRun} calls, ${connections} connections, medians, Node ${process.versions.node}`,
 );
 proxies.forEach(({ name }, at) => {
-  const { cpu = [], rate = [] } = seen[at] ?? {};
+  const { cpu, rate } = seen[at] ?? { cpu: [], rate: [] };
   console.log(
     `  ${name.padEnd(44)} ${median(cpu).toFixed(0).padStart(5)} µs CPU per call  ${median(rate).toFixed(0).padStart(6)} calls/s`,
   );
