@@ -40,6 +40,8 @@ export class Server {
   readonly #sends = new Map<string, Map<string, number>>();
   readonly #days = new Map<string, { calls: number; until: number }>();
   #epoch: { runId: string; since: string; kind: string } | null = null;
+  /** When the first replica was back after an absence, for a while. */
+  #backAt: number | null = null;
   readonly #replicas = new Map<string, number>();
   #log: Entry[] = [];
   #silent = false;
@@ -130,6 +132,7 @@ export class Server {
     this.#days.clear();
     this.#replicas.clear();
     this.#epoch = null;
+    this.#backAt = null;
   }
 
   #send(message: Sent): void {
@@ -150,7 +153,7 @@ export class Server {
       case ownCommand('Restore'):
         return this.#restore(key, argv, clock);
       case ownCommand('Presence'):
-        return this.#presence(argv.slice(1), clock);
+        return this.#presence(argv.slice(2), clock);
       case 'info':
         return this.info();
       case 'get':
@@ -301,15 +304,18 @@ export class Server {
   }
 
   /** presence.lua */
-  #presence([replica = '', runId = '', knows = '']: string[], now: number): unknown {
+  #presence([replica = '', runId = '', knows = '', , comesBack]: string[], now: number): unknown {
     const told = this.#epoch;
     let { since, kind } = told ?? { since: String(now), kind: knows === '' ? 'first' : 'change' };
     if (told !== null && told.runId !== runId) [since, kind] = [String(now), 'change'];
     else if (told !== null && kind === 'first' && knows !== '' && knows !== since) kind = 'change';
     this.#epoch = { runId, since, kind };
+    if (this.#backAt !== null && this.#backAt + presenceLifeMs <= now) this.#backAt = null;
+    if (comesBack === '1') this.#backAt ??= now;
     for (const [each, at] of this.#replicas) if (at <= now - presenceLifeMs) this.#replicas.delete(each);
     this.#replicas.set(replica, now);
-    return [since, kind, String(now), this.#replicas.size];
+    const backAgoMs = this.#backAt === null ? '' : String(now - this.#backAt);
+    return [since, kind, String(now), this.#replicas.size, backAgoMs];
   }
 }
 

@@ -20,6 +20,7 @@ export class Watch {
   readonly #server: Server;
   readonly #idleSince = new Map<string, number>();
   readonly #unknownSince = new Map<string, number>();
+  readonly #leftSince = new Map<string, number>();
 
   constructor(books: ReplicaBooks, server: Server) {
     this.#books = books;
@@ -27,7 +28,10 @@ export class Watch {
   }
 
   look(now: number): void {
-    for (const model of this.#server.models) this.#looksIdle(model, now);
+    for (const model of this.#server.models) {
+      this.#looksIdle(model, now);
+      if (this.#books.isFaultless) this.#keepsNothing(model, now);
+    }
     for (const call of this.#books.calls.values()) {
       if (call.state === 'waiting' && call.replica !== null) this.#waits(call, call.replica, now);
     }
@@ -53,6 +57,33 @@ export class Watch {
     if (now - from <= withinMs) return;
     this.#books.broken(now, '6', `${model.key} may grant since ${from.toFixed(0)}, and nobody asks`);
     this.#idleSince.set(model.key, now + 60_000);
+  }
+
+  /**
+   * A lease or a ticket whose call is over goes within a tick, unless its fate is unknown (9). Where commands arrive late,
+   * what they leave behind goes when its turn comes, or with its lease.
+   */
+  #keepsNothing({ key, bucket }: ScriptModel, now: number): void {
+    const left = new Set<string>();
+    for (const { id, lease: token } of bucket?.tickets.values() ?? []) {
+      const call = this.#books.calls.get(id);
+      if (call === undefined || call.state !== 'ended' || call.replica === null) continue;
+      const lease = bucket?.leases.get(token ?? '');
+      if (lease?.abandoned === true) continue;
+      left.add(`${key} ${id}`);
+      const from = this.#leftSince.get(`${key} ${id}`) ?? now;
+      this.#leftSince.set(`${key} ${id}`, from);
+      if (now - from <= 1_000) continue;
+      this.#books.broken(
+        now,
+        '9',
+        `${id} is over since ${from.toFixed(0)}, and Redis keeps ${token ?? 'it'}`,
+      );
+      this.#leftSince.set(`${key} ${id}`, now + 60_000);
+    }
+    for (const each of this.#leftSince.keys()) {
+      if (each.startsWith(`${key} `) && !left.has(each)) this.#leftSince.delete(each);
+    }
   }
 
   /** Replicas that run and have a call waiting in the bucket. */
@@ -100,7 +131,10 @@ export class Watch {
     if (this.#books.losses.length > 0) noticedAt.push(this.#books.lastLossAt, call.admittedAt);
     const isHeld = ticket !== undefined && call.plan.lane.maxInFlight !== null;
     const heldUntil = isHeld ? Math.max(...noticedAt) + 1_500 + leaseMs : 0;
-    if (now < heldUntil || now - from <= 1_500 + (clean ? tickMs : lossyMs)) return;
+    const withinMs = this.#books.isFaultless
+      ? 300 + 20 * this.#books.plan.network.meanMs
+      : 1_500 + (clean ? tickMs : lossyMs);
+    if (now < heldUntil || now - from <= withinMs) return;
     const what =
       ticket === undefined ? 'is not known to Redis' : `holds a grant (${ticket.lease}) it does not use`;
     this.#books.broken(now, ticket === undefined ? '7' : '6', `${id} ${what} since ${from.toFixed(0)}`);
