@@ -105,11 +105,19 @@ export function wiredLimiter(wire: Wire, limiter: () => Limiter, books: Books, c
 }
 
 export function wiredCeilings(wire: Wire, ceilings: Ceilings, books: Books, clock: FakeClock): Ceilings {
+  const noteGivenBack = (ceiling: CeilingRef, place: Place): void => {
+    const book = books.ceiling(ceiling.key);
+    book.givenBack += 1;
+    if (place.day) book.daily -= 1;
+    const at = place.minute === null ? -1 : book.taken.lastIndexOf(place.minute);
+    if (at >= 0) book.taken.splice(at, 1);
+  };
   return {
-    take: (ceiling: CeilingRef) =>
+    take: (ceiling: CeilingRef, again?: Place) =>
       wire.ask(async () => {
         const book = books.ceiling(ceiling.key);
-        const reply = await ceilings.take(ceiling);
+        if (again !== undefined) noteGivenBack(ceiling, again);
+        const reply = await ceilings.take(ceiling, again);
         if (reply.kind === 'taken') {
           book.takes += 1;
           if (reply.place.day) book.daily += 1;
@@ -122,11 +130,7 @@ export function wiredCeilings(wire: Wire, ceilings: Ceilings, books: Books, cloc
       }),
     giveBack: (ceiling: CeilingRef, place: Place) =>
       wire.ask(() => {
-        const book = books.ceiling(ceiling.key);
-        book.givenBack += 1;
-        if (place.day) book.daily -= 1;
-        const at = place.minute === null ? -1 : book.taken.lastIndexOf(place.minute);
-        if (at >= 0) book.taken.splice(at, 1);
+        noteGivenBack(ceiling, place);
         books.reach('place given back');
         return ceilings.giveBack(ceiling, place);
       }),
