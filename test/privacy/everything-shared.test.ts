@@ -162,7 +162,7 @@ beforeAll(async () => {
   monitor.disconnect();
   client.disconnect();
   await sink.close();
-}, 60_000);
+}, 180_000);
 
 afterAll(async () => {
   for (const name of Object.keys(process.env)) if (!(name in before)) delete process.env[name];
