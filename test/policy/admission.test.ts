@@ -1,7 +1,7 @@
 /** The desk with the embedded stores on virtual time: single promises, one by one. The simulation mixes them all. */
 import { describe, expect, test } from '@jest/globals';
 import { createDesk, type Desk } from '../../src/admission/admit.ts';
-import type { Entry, Lease } from '../../src/admission/ticket.ts';
+import type { Entry, Lease, Ticket } from '../../src/admission/ticket.ts';
 import { Refusal } from '../../src/errors.ts';
 import type { Ceilings } from '../../src/limiter/ceilings.ts';
 import type { Limiter } from '../../src/limiter/limiter.ts';
@@ -20,13 +20,16 @@ interface World {
   readonly leases: Map<string, Lease>;
   readonly gone: Map<string, AbortController>;
   enter(id: string, wish?: Wish & { readonly perMinute?: number; readonly valid?: () => boolean }): void;
+  /** Enters a call whose ticket the test itself holds. */
+  ticketOf(id: string, wish: Wish): Promise<Ticket>;
   /** Lets this many milliseconds pass. */
   pass(ms: number): Promise<void>;
 }
 
-function world(): World {
+/** @param slowMs how long each asking for a place takes, by its number from 0 on. */
+function world(slowMs: readonly number[] = []): World {
   const clock = new FakeClock();
-  const ceilings = createMemoryCeilings(clock);
+  const ceilings = slowly(createMemoryCeilings(clock), clock, slowMs);
   const story: string[] = [];
   const leases = new Map<string, Lease>();
   const gone = new Map<string, AbortController>();
@@ -37,6 +40,22 @@ function world(): World {
     onFailure: (failure) => story.push(`bug ${String(failure)}`),
   });
   const limiter = createMemoryLimiter(clock, desk.listener);
+  const entryOf = (
+    id: string,
+    wish: Wish & { readonly perMinute?: number; readonly valid?: () => boolean },
+  ): Entry => {
+    const leaves = new AbortController();
+    gone.set(id, leaves);
+    const { maxWaitMs = 100_000, perMinute } = wish;
+    return {
+      admission: admission(id, wish),
+      ceiling: { key: 'w', perMinute: perMinute ?? null, perDay: null },
+      upstream: 'u',
+      maxWaitMs,
+      clientGone: leaves.signal,
+      stillValid: wish.valid ?? (() => true),
+    };
+  };
   const follow = async (id: string, entry: Entry): Promise<void> => {
     try {
       const ticket = await desk.enter(entry);
@@ -55,23 +74,24 @@ function world(): World {
     story,
     leases,
     gone,
-    enter(id, wish = {}) {
-      const leaves = new AbortController();
-      gone.set(id, leaves);
-      const { maxWaitMs = 100_000, perMinute } = wish;
-      void follow(id, {
-        admission: admission(id, wish),
-        ceiling: { key: 'w', perMinute: perMinute ?? null, perDay: null },
-        upstream: 'u',
-        maxWaitMs,
-        clientGone: leaves.signal,
-        stillValid: wish.valid ?? (() => true),
-      });
-    },
+    enter: (id, wish = {}) => void follow(id, entryOf(id, wish)),
+    ticketOf: (id, wish) => desk.enter(entryOf(id, wish)),
     async pass(ms) {
       const until = clock.monotonic() + ms;
       clock.outside(until, () => {});
       await clock.run(until);
+    },
+  };
+}
+
+function slowly(ceilings: Ceilings, clock: FakeClock, slowMs: readonly number[]): Ceilings {
+  let asked = 0;
+  return {
+    ...ceilings,
+    async take(ceiling, again) {
+      const ms = slowMs[asked++] ?? 0;
+      if (ms > 0) await new Promise<void>((resolve) => void clock.after(ms, resolve));
+      return ceilings.take(ceiling, again);
     },
   };
 }
@@ -156,6 +176,39 @@ describe('the desk', () => {
     expect(limiter.snapshot()[0]?.meters[0]?.level).toBeLessThan(0.001);
     expect(await ceilings.state({ key: 'w', perMinute: 5, perDay: null })).toMatchObject({ remaining: 5 });
     expect(clock.timers).toBe(0);
+  });
+
+  test('counts a place from when its call leaves, not from when it was asked for', async () => {
+    const { enter, pass, story } = world([300]);
+    for (const id of ['a', 'b']) enter(id, { ...plenty, perMinute: 2 });
+    await pass(301);
+    expect(story).toEqual(['a', 'b']);
+    enter('c', { ...plenty, perMinute: 2 });
+    await pass(60_050);
+    expect(story).toEqual(['a', 'b']);
+    await pass(110);
+    expect(story).toEqual(['a', 'b', 'c']);
+  });
+
+  test('takes a ticket out of the line that came back when its client had left', async () => {
+    const { clock, desk, gone, limiter, ticketOf } = world();
+    const ticket = await ticketOf('a', plenty);
+    const lease = await ticket.granted();
+    gone.get('a')?.abort();
+    lease.settle({ kind: 'throttled', closeMs: 0, requeue: true, sleepMs: 5_000 }, null);
+    await expect(ticket.granted()).rejects.toThrow(Refusal);
+    await clock.run(1);
+    expect(limiter.snapshot()).toMatchObject([{ waiting: 0, inFlight: 0 }]);
+    expect(desk.waitingUnder('w')).toBe(0);
+  });
+
+  test('keeps no place in the line for a client that left while the ceiling refused it', async () => {
+    const { enter, pass, gone, limiter } = world([0, 300]);
+    for (const id of ['a', 'b']) enter(id, { ...plenty, perMinute: 1 });
+    await pass(100);
+    gone.get('b')?.abort();
+    await pass(300);
+    expect(limiter.snapshot()).toMatchObject([{ waiting: 0, inFlight: 1 }]);
   });
 
   test('refuses waiting calls whose key was taken away', async () => {

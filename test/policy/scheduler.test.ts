@@ -219,4 +219,23 @@ describe('a bucket', () => {
       0, 0, 0, 0,
     ]);
   });
+
+  test('lets no answer lower a meter from which its call took nothing', () => {
+    const bucket = createBucket();
+    const wish = { limit: 100, windowMs: 1_000_000 };
+    const [spent] = admit(bucket, admission('a', { ...wish, costs: { requests: 50 } }), replica, 1_000)
+      .effects.grants;
+    settle(bucket, spent?.lease ?? '', { kind: 'succeeded', spent: null }, null, 1_100);
+    const other = admission('b', { ...wish, callClass: 'graphql', costs: { cost: 1 } });
+    const [free] = admit(bucket, other, replica, 9_000).effects.grants;
+    const nothing = {
+      meter: 'requests',
+      limit: 100,
+      windowMs: 1_000_000,
+      level: { lowest: 0, highest: 0 },
+    } as const;
+    const lesson = { feedback: { meters: [nothing], throttle: null }, sentAt: 9_000, headAt: 9_050 };
+    settle(bucket, free?.lease ?? '', { kind: 'succeeded', spent: null }, lesson, 9_050);
+    expect(bucket.meters.get('requests')?.level).toBeGreaterThan(48);
+  });
 });
