@@ -31,6 +31,19 @@ test('the head leaves before the first byte of the body', async () => {
   expect(ends).toEqual(['complete']);
 });
 
+test.each([0, 1, 256, 8_191, 8_192, 8_193, 70_000])(
+  'a whole answer of %d bytes of every value arrives unchanged',
+  async (length) => {
+    const body = Buffer.from(Array.from({ length }, (_, at) => 255 - (at % 256)));
+    const { client } = await startDataServer(() => Promise.resolve(outcomeOf({ body })));
+    const raw = await client();
+    // Twice on one connection: the first one's framing must be right for the second to be found.
+    await raw.send(get + get);
+    const answers = await raw.answers(2);
+    expect(answers.map((answer) => answer.body.equals(body))).toEqual([true, true]);
+  },
+);
+
 test('a small answer that is all there leaves in one piece', async () => {
   const { client } = await startDataServer();
   const raw = await client();
