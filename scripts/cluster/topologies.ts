@@ -113,7 +113,7 @@ const secured: Scenario = {
     await fill(world);
     const meanwhile = async (): Promise<void> => {
       await pause(1_000);
-      const operator = new Redis({ ...as, port });
+      const operator = new Redis(port, '127.0.0.1', as);
       await operator.call('CLIENT', 'KILL', 'USER', 'sluice');
       operator.disconnect();
     };

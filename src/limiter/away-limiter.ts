@@ -29,6 +29,9 @@ import { RedisAway, type RedisLink } from './redis-link.ts';
 import { shareOf } from './share-log.ts';
 
 const retryAwayMs = 1_000;
+/** What was spent alone is told again while Redis has no room for it, as long as nobody is sent after an absence. */
+const spendAgainMs = 150;
+const spendTries = 8;
 /** Absences shorter than this leave the leases in Redis alive. */
 const shortMs = 10_000;
 
@@ -62,9 +65,12 @@ export function createAwayLimiter(dependencies: {
 }): Limiter {
   const { link, clock, telemetry, listener, whenDown, replicas } = dependencies;
   const tickets = new Map<string, LocalTicket>();
-  const localLeases = new Set<Grant>();
+  /** Grants of this store, each with the absence (its limiter) that it belongs to. */
+  const localLeases = new Map<Grant, Limiter>();
   let seeds = new Map<BucketKey, Seed>();
   let awaySince = -Infinity;
+  /** Everything is on Redis: the last absence was ended, not only interrupted. */
+  let isWhole = true;
   let closed = false;
 
   const remote = dependencies.remote((admission) => {
@@ -73,9 +79,9 @@ export function createAwayLimiter(dependencies: {
     return true;
   });
 
-  const onLocalGrant = (grant: Grant): void => {
+  const onLocalGrant = (grant: Grant, store: Limiter): void => {
     const ticket = tickets.get(grant.ticket);
-    localLeases.add(grant);
+    localLeases.set(grant, store);
     if (ticket === undefined) return background(settleLocally(grant, { kind: 'dropped' }, null));
     ticket.waiting = false;
     const { maxInFlight, leaseMs } = ticket.admission;
@@ -91,16 +97,21 @@ export function createAwayLimiter(dependencies: {
       // Held for a whole lease, which the store has renewed meanwhile: its holder's time begins now.
       const fresh = { ...grant, expiresAt: clock.monotonic() + leaseMs };
       localLeases.delete(grant);
-      localLeases.add(fresh);
+      localLeases.set(fresh, store);
       hand(fresh);
     });
     ticket.held = { grant, cancel };
   };
 
-  const local = createMemoryLimiter(clock, {
-    onGrant: onLocalGrant,
-    onClosed: (bucket, closedMs) => listener.onClosed(bucket, closedMs),
-  });
+  /** Each absence begins anew, from what Redis last knew. */
+  const beginAlone = (): Limiter => {
+    const store: Limiter = createMemoryLimiter(clock, {
+      onGrant: (grant) => onLocalGrant(grant, store),
+      onClosed: (bucket, closedMs) => listener.onClosed(bucket, closedMs),
+    });
+    return store;
+  };
+  let local = beginAlone();
 
   const background = (work: Promise<unknown>): void => {
     work.catch((failure: unknown) => {
@@ -137,16 +148,14 @@ export function createAwayLimiter(dependencies: {
     const known = remote.book(bucket);
     const setting = shared(admission);
     const told = new Map(known?.meters.map(({ meter, level }) => [meter, level]));
-    const here = levelsHere(bucket);
     const levels = new Map<MeterName, number>();
     const costs: Record<string, number> = {};
     for (const { meter, limit } of setting.meters) {
-      const left = here.get(meter)?.level ?? 0;
       // A bucket that Redis had and has told nothing of yet may be full.
       const everywhere = told.get(meter) ?? (known === null ? 0 : Infinity);
-      const level = Math.max(left, Math.min(limit, Math.ceil(everywhere / replicas())));
+      const level = Math.min(limit, Math.ceil(everywhere / replicas()));
       levels.set(meter, level);
-      costs[meter] = level - left;
+      costs[meter] = level;
     }
     seeds.set(bucket, { admission, levels, at: clock.monotonic() });
     // Who comes from now on stands behind everybody who came before.
@@ -177,7 +186,13 @@ export function createAwayLimiter(dependencies: {
       if (level > leftOfSeed) costs[meter] = level - leftOfSeed;
     }
     if (Object.keys(costs).length === 0) return;
-    await remote.spend({ ...admission, ...ofSeeds, ticket: `seed.${admission.ticket}`, costs, order: null });
+    const call = { ...admission, ...ofSeeds, ticket: `seed.${admission.ticket}`, costs, order: null };
+    // Calls that left meanwhile may still hold room for a moment.
+    for (let tries = 1; !(await remote.spend(call)) && tries < spendTries; tries += 1) {
+      await new Promise<void>((resolve) => {
+        clock.after(spendAgainMs, resolve);
+      });
+    }
   };
 
   const enterLocally = async (
@@ -193,11 +208,11 @@ export function createAwayLimiter(dependencies: {
     if (reply.kind === 'refused') tickets.delete(admission.ticket);
     if (reply.kind !== 'granted') return reply;
     if (tickets.get(admission.ticket) !== ticket) {
-      localLeases.add(reply.grant);
+      localLeases.set(reply.grant, local);
       await settleLocally(reply.grant, { kind: 'dropped' }, null);
       return { kind: 'queued', forecastMs: 0, ahead: 0 };
     }
-    onLocalGrant(reply.grant);
+    onLocalGrant(reply.grant, local);
     return { kind: 'queued', forecastMs: 0, ahead: 0 };
   };
 
@@ -206,6 +221,7 @@ export function createAwayLimiter(dependencies: {
     settlement: Settlement,
     lesson: Lesson | null,
   ): Promise<void> => {
+    const store = localLeases.get(grant) ?? local;
     localLeases.delete(grant);
     const ticket = tickets.get(grant.ticket);
     const goesBack =
@@ -214,22 +230,28 @@ export function createAwayLimiter(dependencies: {
     const heard = lesson === null ? null : { ...lesson, feedback: { ...lesson.feedback, meters: [] } };
     if (!goesBack || ticket === undefined) {
       tickets.delete(grant.ticket);
-      return local.settle(grant, ticket === undefined ? alone(settlement) : settlement, heard);
+      return store.settle(grant, ticket === undefined ? alone(settlement) : settlement, heard);
     }
     ticket.admission = withCosts(ticket.admission, settlement);
-    if (!link.isUp) {
+    if (!link.isUp && store === local) {
       ticket.waiting = true;
-      return local.settle(grant, settlement, heard);
+      return store.settle(grant, settlement, heard);
     }
     tickets.delete(grant.ticket);
-    await local.settle(grant, alone(settlement), heard);
-    remote.reenter(ticket.admission);
+    await store.settle(grant, alone(settlement), heard);
+    if (link.isUp) remote.reenter(ticket.admission);
+    else await enterLocally(ticket.admission);
   };
 
   const moveAway = (): void => {
     awaySince = clock.monotonic();
-    seeds = new Map();
     telemetry.limiterMode(whenDown);
+    if (isWhole) {
+      seeds = new Map();
+      background(local.close());
+      local = beginAlone();
+    }
+    isWhole = false;
     if (whenDown === 'deny') return;
     for (const admission of remote.takeWaiting()) background(enterLocally(admission));
   };
@@ -237,6 +259,7 @@ export function createAwayLimiter(dependencies: {
   const moveBack = async (): Promise<void> => {
     await dependencies.beforeResume();
     if (!link.isUp || closed) return;
+    isWhole = true;
     telemetry.limiterMode('redis');
     for (const kept of seeds.values()) background(tellSpent(kept));
     remote.resume(whenDown === 'local' || clock.monotonic() - awaySince > shortMs);
@@ -297,7 +320,7 @@ export function createAwayLimiter(dependencies: {
     learn: async (grant, lesson) => (isLocal(grant) ? undefined : remote.learn(grant, lesson)),
 
     charged: (grant, places, nextPlaceMs) =>
-      (isLocal(grant) ? local : remote).charged(grant, places, nextPlaceMs),
+      (localLeases.get(grant) ?? remote).charged(grant, places, nextPlaceMs),
 
     cancel: leave,
 

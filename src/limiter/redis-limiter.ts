@@ -88,10 +88,10 @@ export interface RedisLimiter extends Limiter {
   /** Messages may have been missed: asks for them. */
   catchUp(): void;
   /**
-   * Counts what was sent without Redis' knowledge, as one call that is not sent: its costs, if there is room for them.
-   * Without room the bucket is as full as it can be.
+   * Counts what was sent without Redis' knowledge, as one call that is not sent: its costs. False: there is no room for
+   * them, nothing was counted.
    */
-  spend(admission: Admission): Promise<void>;
+  spend(admission: Admission): Promise<boolean>;
   /** Place of a call that arrived at this monotonic time, among those of all replicas. */
   placeAt(urgency: number, at: number): number;
   /** Meters as they were when Redis was last heard, drained since, for a share of them; rather too full. */
@@ -676,10 +676,11 @@ export function createRedisLimiter(dependencies: {
         readAdmit(raw, admission),
       );
       absorb(book, reply, sentAt);
-      if (reply.code !== 'granted') return;
+      if (reply.code !== 'granted') return false;
       const { lease } = reply.grant;
       const ended_ = await ask(book, settleCall(asking(book), lease, { kind: 'unknown' }, null), readLease);
       absorb(book, ended_.reply, ended_.sentAt);
+      return true;
     },
 
     resume(overlap) {
