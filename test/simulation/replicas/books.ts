@@ -77,6 +77,8 @@ export class ReplicaBooks implements DriverBooks, ServerWatch {
   readonly suspicions: string[] = [];
   overlaps = 0;
   readonly takes = new Map<string, number>();
+  /** When a replica last sent anything into a bucket. */
+  readonly sentAt = new Map<string, number>();
   /** Calls that the upstream is busy with, by capped lane, and which of their sends it is. */
   readonly #running = new Map<string, Set<Running>>();
   readonly #overlapped = new Set<Running>();
@@ -274,6 +276,7 @@ export class ReplicaBooks implements DriverBooks, ServerWatch {
     if (call.state === 'sent') this.broken(now, '8', `${id} is sent twice at once`);
     call.state = 'sent';
     call.sends += 1;
+    this.sentAt.set(`${replica?.id ?? ''} ${plan.lane.bucket}`, now);
     const turnedAt = (at: number): number => replica?.turnedAt(at) ?? at;
     if (now >= plan.leavesAt && now > turnedAt(plan.leavesAt)) this.broken(now, '9', `${id}: client gone`);
     if (now >= workspace.revokedAt && now > turnedAt(workspace.revokedAt)) {
@@ -288,6 +291,9 @@ export class ReplicaBooks implements DriverBooks, ServerWatch {
     if (lease.call !== call) this.broken(now, '8', `${id} sent with the lease of ${lease.call.plan.id}`);
     if (lease.sent) this.broken(now, '8', `${token} used twice`);
     lease.sent = true;
+    if (lease.life === this.losses.length && !this.isHeld(plan.lane.bucket, token)) {
+      this.broken(now, '3', `${id} sent with a lease that had run out`);
+    }
     for (const { at, until, by, life } of this.closings.get(plan.lane.bucket) ?? []) {
       const knew = life === lease.life || by === replica?.id;
       // Another primary's clock may be ahead by as much.
@@ -330,6 +336,9 @@ export class ReplicaBooks implements DriverBooks, ServerWatch {
     this.reach(`suspicion ${reason}`);
     this.note(this.#monotonic(), `suspicion ${reason}`);
   }
+
+  /** Set by whoever has the server: Redis has the lease now. */
+  isHeld: (bucket: string, token: string) => boolean = () => true;
 
   /** Set by whoever has the clock: runs when the upstream is done with a call. */
   onBusy: (ms: number, done: () => void) => void = () => {};

@@ -145,7 +145,7 @@ function faultsOf(chance: Chance, replicas: number, spanMs: number, leaseMs: num
         return {
           at,
           kind: 'down',
-          ms: chance.pick([30, 400, 3_000, 12_000]),
+          ms: chance.pick([30, 400, 3_000, 25_000]),
           back: chance.pick(['whole', 'empty']),
         };
       case 8:

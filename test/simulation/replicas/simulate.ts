@@ -50,6 +50,7 @@ class Run {
     this.#books = new ReplicaBooks(plan, monotonic);
     this.#books.onBusy = (ms, done) => void clock.outside(clock.monotonic() + ms, done);
     this.#server = new Server(this.#books, (channel, text) => this.#publish(channel, text), monotonic);
+    this.#books.isHeld = (bucket, token) => this.#server.model(bucket).bucket?.leases.has(token) === true;
     this.#upstreams = new Map(plan.buckets.map((bucket) => [bucket.key, new Upstream(bucket)]));
   }
 

@@ -103,6 +103,22 @@ export class Watch {
     return this.#server.monotonic();
   }
 
+  /** Without Redis, what nothing but the bucket holds back goes on at this replica's share. */
+  #goesOnAlone({ plan, workspace, enteredAt }: Call, replica: Replica, now: number): void {
+    const { bucket, maxInFlight } = plan.lane;
+    if (maxInFlight !== null || workspace.perMinute !== null || workspace.perDay !== null) return;
+    const windowMs = this.#books.plan.buckets.find(({ key }) => key === bucket)?.requests.windowMs ?? 0;
+    const closedUntil = Math.max(0, ...(this.#books.closings.get(bucket) ?? []).map(({ until }) => until));
+    const sentAt = this.#books.sentAt.get(`${replica.id} ${bucket}`) ?? 0;
+    const since = Math.max(replica.modeSince, enteredAt, replica.resumedAt, closedUntil, sentAt);
+    if (now < replica.process.pausedUntil || now - since <= 2 * windowMs + 3_000) return;
+    this.#books.broken(
+      now,
+      '6',
+      `${plan.id} waits at ${replica.name}, which goes on alone since ${since.toFixed(0)}`,
+    );
+  }
+
   #waits(call: Call, replica: Replica, now: number): void {
     const { id, maxWaitMs } = call.plan;
     if (!replica.process.alive) return;
@@ -111,6 +127,7 @@ export class Watch {
       this.#books.broken(now, '10', `${id} waits ${(now - since).toFixed(0)} ms longer than it may`);
       call.enteredAt = now;
     }
+    if (replica.mode === 'local') this.#goesOnAlone(call, replica, now);
     const model = this.#server.model(call.plan.lane.bucket);
     const ticket = model.bucket?.tickets.get(id);
     const runs = replica.connection.isWhole && now >= replica.process.pausedUntil && replica.mode === 'redis';

@@ -1,0 +1,148 @@
+/** As `../mutations.ts`: one-line changes of what makes several replicas one. */
+import { row, type Mutation } from '../mutations.ts';
+
+const remote = 'src/limiter/redis-limiter.ts';
+const away = 'src/limiter/away-limiter.ts';
+const places = 'src/limiter/redis-ceilings.ts';
+const share = 'src/limiter/share-log.ts';
+const link = 'src/limiter/redis-link.ts';
+const presence = 'src/limiter/replica.ts';
+const lease = 'src/admission/lease.ts';
+const charging = 'src/admission/charging.ts';
+const scheduler = 'src/limiter/scheduler.policy.ts';
+const pump = 'src/limiter/pump.policy.ts';
+
+export const replicaMutations: readonly Mutation[] = [
+  row('1', 'lost sends are not put back', places, 'of sends.all()) {', 'of [...sends.all()].slice(9)) {'),
+  row(
+    '1',
+    'alone, a replica takes the whole ceiling',
+    share,
+    'Math.max(1, Math.floor(limit / Math.max(1, replicas)))',
+    'Math.max(limit, replicas)',
+  ),
+  row('1', 'old places are used', charging, 'now - askedAt <= freshMs', 'now - askedAt <= 60_000'),
+  row(
+    '2',
+    'a closing goes with the data',
+    remote,
+    'book.settlingUntil = Math.max(book.settlingUntil, book.closedUntil);',
+    '',
+  ),
+  row('3', 'no self-fence', lease, 'clock.monotonic() < grant.expiresAt', 'true'),
+  row(
+    '3',
+    'any token of a call ends its lease',
+    scheduler,
+    'const lease = bucket.leases.get(token);\n  if (lease === undefined || lease.abandoned) return',
+    'const lease = [...bucket.leases.values()].find((one) => token.startsWith(`${one.ticket.id}.`));\n  if (lease === undefined || lease.abandoned) return',
+  ),
+  row('3', 'no wait in a new epoch', remote, 'const heldUntil = capped ?', 'const heldUntil = lease.lost ?'),
+  row('3', 'no wait after an absence', away, 'awaySince + leaseMs - clock', 'awaySince - clock'),
+  {
+    ...row('3', 'a stall is not counted', remote, '      noticeStalls(leases);\n', ''),
+    survives: 'the settlement that Redis does not know any more counts it as well (expired)',
+  },
+  row(
+    '3',
+    'grants without Redis are not counted',
+    away,
+    "if (replicas() > 1) telemetry.leaseLost('unavailable');",
+    '',
+  ),
+  row('3', 'leases are not renewed', remote, 'held.map(({ lease }) => lease),', '[],'),
+  row('4', 'who is back first goes first', remote, 'if (now < book.settlingUntil) {', 'if (now < -1) {'),
+  row(
+    '4',
+    'tickets are entered again at the end',
+    remote,
+    'const admission = { ...ticket.admission, order: ticket.order };',
+    'const admission = { ...ticket.admission, order: null };',
+  ),
+  row('6', 'nobody promises to look', remote, '(book.leads ? 0 : followMs)', 'followMs'),
+  row(
+    '6',
+    'messages are not heard',
+    remote,
+    'for (const told of message.grants) deliver',
+    'for (const told of []) deliver',
+  ),
+  row(
+    '6',
+    'lost grants are not told again',
+    remote,
+    'for (const told of reply.grants) deliver',
+    'for (const told of []) deliver',
+  ),
+  {
+    ...row(
+      '6',
+      'a broken promise is kept for ever',
+      remote,
+      'const followMs = 400;',
+      'const followMs = 400_000;',
+    ),
+    survives: 'the tick, once a second, pumps too: a dead promiser costs a second instead of 0.4 s',
+  },
+  row('7', 'lost tickets stay lost', remote, 'if (told < stillWaiting.length) {', 'if (told < 0) {'),
+  row('7', 'calls stay behind when Redis is back', away, '      remote.reenter(admission);\n', ''),
+  row(
+    '7',
+    'calls stay behind when Redis is away',
+    away,
+    'for (const admission of remote.takeWaiting())',
+    'for (const admission of [])',
+  ),
+  row(
+    '7',
+    'settlements are told once',
+    remote,
+    'pending.set(lease.lease, told);',
+    'pending.has(lease.lease);',
+  ),
+  row('7', 'a new epoch is not noticed', presence, 'if (isNews) lost(agoMs);', ''),
+  row(
+    '7',
+    'the dead hold their places',
+    pump,
+    'bucket.replicas.scoreOf(replica) + replicaLifeMs >= now',
+    'bucket !== null',
+  ),
+  row(
+    '7',
+    'leases of the dead stay',
+    pump,
+    'first.score <= now && budget.left > 0',
+    'first.score <= -1 && budget.left > 0',
+  ),
+  row('8', 'a grant is handed out twice', remote, '    if (book.leases.has(told.lease)) return;\n', ''),
+  row(
+    '8',
+    'an ended grant is handed out again',
+    remote,
+    '    if (ended.has(told.lease)) return tellAgain(book, told.lease);\n',
+    '',
+  ),
+  row(
+    '9',
+    'grants nobody waits for are kept',
+    remote,
+    '    background(tellSettled(book, told, undefined));\n  };',
+    '  };',
+  ),
+  row('9', 'a call that leaves early is entered', remote, '    ticket.cancelled = true;\n', ''),
+  row(
+    '10',
+    'commands are repeated for a minute',
+    link,
+    'const patienceMs = 500;',
+    'const patienceMs = 60_000;',
+  ),
+  row(
+    '10',
+    'refusals are let in',
+    scheduler,
+    'if (refusal !== null) return { ...refusal, effects: before };',
+    '',
+  ),
+];

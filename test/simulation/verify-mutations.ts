@@ -1,0 +1,200 @@
+/**
+ * `npm run verify:mutations [-- <words of a mutation's name>]`: applies every one-line change of `mutations.ts` and
+ * `replicas/mutations.ts` to a copy of the product and looks who finds it: the histories of one process, those of
+ * several replicas, or the unit tests of the policies. Writes `docs/invariants.md` when all were asked, and fails when a
+ * change is found by nobody and has no reason to survive.
+ */
+import { execFile } from 'node:child_process';
+import { cp, mkdir, mkdtemp, readFile, rm, symlink, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join, resolve } from 'node:path';
+import { argv, execPath, stdout } from 'node:process';
+import { promisify } from 'node:util';
+import { mutations, type Mutation } from './mutations.ts';
+import { replicaMutations } from './replicas/mutations.ts';
+
+const execute = promisify(execFile);
+const root = resolve(import.meta.dirname, '../..');
+const copied = ['src', 'test', 'jest.config.mjs'];
+/** Copies that are looked into at the same time. */
+const workers = 2;
+const longestMs = 60_000;
+
+interface Found {
+  readonly mutation: Mutation;
+  /** Who found it; `null` = nobody. */
+  readonly by: string | null;
+}
+
+type Finder = (copy: string) => Promise<string | null>;
+
+const histories =
+  (name: string, script: string, first: number, count: number): Finder =>
+  async (copy) => {
+    try {
+      const args = [join(copy, script), String(first), String(count)];
+      const { stdout: told } = await execute(execPath, args, { timeout: longestMs });
+      const [, what = ''] = /^seed \d+: (.*) \(\d+ in all\)$/m.exec(told) ?? [];
+      return what === '' ? null : `${name}: ${plain(what)}`;
+    } catch (failure) {
+      const killed = failure instanceof Error && Reflect.get(failure, 'killed') === true;
+      return `${name}: ${killed ? 'a history does not end' : 'the run breaks'}`;
+    }
+  };
+
+const one = (first: number, count: number): Finder =>
+  histories('one process', 'test/simulation/run.ts', first, count);
+const several = (first: number, count: number): Finder =>
+  histories('several replicas', 'test/simulation/replicas/run.ts', first, count);
+
+const unitTests = 'test/policy/(admission|ceiling|forecast|meter|scheduler|sorted)';
+
+/** The unit tests of the policies and the desk. */
+const unit: Finder = async (copy) => {
+  const report = join(copy, 'report.json');
+  const jest = join(root, 'node_modules/jest/bin/jest.js');
+  const args = ['--experimental-vm-modules', jest, unitTests, '-w=1', '--json', `--outputFile=${report}`];
+  await rm(report, { force: true });
+  try {
+    await execute(execPath, args, { cwd: copy, timeout: 2 * longestMs });
+    return null;
+  } catch (failure) {
+    if (failure instanceof Error && Reflect.get(failure, 'killed') === true)
+      return 'unit tests: they do not end';
+    const { testResults }: Report = JSON.parse(await readFile(report, 'utf8')) as Report;
+    for (const { name, assertionResults } of testResults) {
+      const failed = assertionResults.find(({ status }) => status === 'failed');
+      const file = name.slice(name.indexOf('test/policy/') + 'test/policy/'.length);
+      if (failed !== undefined) return `${file}: ${failed.title}`;
+    }
+    return 'unit tests: they break';
+  }
+};
+
+interface Report {
+  readonly testResults: readonly {
+    readonly name: string;
+    readonly assertionResults: readonly { readonly status: string; readonly title: string }[];
+  }[];
+}
+
+const plan = [
+  ...mutations.map((mutation) => ({
+    mutation,
+    finders: [one(1, 700), unit, several(1, 400), one(701, 2_300)],
+  })),
+  ...replicaMutations.map((mutation) => ({
+    mutation,
+    finders: [several(1, 1_200), unit, several(1_201, 2_000)],
+  })),
+];
+
+const head = `# Which line keeps which invariant
+
+Written by \`npm run verify:mutations\`. Each row is a one-line change of the product (\`test/simulation/mutations.ts\`,
+\`test/simulation/replicas/mutations.ts\`) and the first check that notices it: histories of one process, histories of
+several replicas with faults, or a unit test in \`test/policy/\`. The numbers are those of the invariants in
+[ARCHITECTURE.md](../ARCHITECTURE.md#invariants). The Lua has its own planted faults (\`test/limiter/parity-faults.test.ts\`).
+
+| | what is changed | line | found by |
+|---|---|---|---|
+`;
+
+const wanted = argv.slice(2).join(' ');
+const chosen = plan.filter(({ mutation }) => mutation.what.includes(wanted));
+const queue = [...chosen];
+const found: Found[] = [];
+
+const unchanged = { keeps: '0', what: 'nothing', file: 'src/call.ts', find: '/**', put: '/**' };
+if (wanted === '') queue.unshift({ mutation: unchanged, finders: [one(1, 200), unit, several(1, 200)] });
+await Promise.all(Array.from({ length: workers }, work));
+const wrong = found.findIndex(({ mutation }) => mutation === unchanged);
+const [asItStands] = wrong < 0 ? [] : found.splice(wrong, 1);
+if (asItStands !== undefined && asItStands.by !== null) {
+  throw new Error(`the product as it stands is found wrong: ${asItStands.by}`);
+}
+const survivors = found.filter(({ by, mutation }) => by === null && mutation.survives === undefined);
+const known = found.filter(({ by, mutation }) => by === null && mutation.survives !== undefined);
+if (wanted === '') await writeFile(join(root, 'docs/invariants.md'), await page());
+stdout.write(
+  `mutations: ${found.filter(({ by }) => by !== null).length} found, ${known.length} survive for a reason, ${survivors.length} found by nobody\n`,
+);
+process.exitCode = survivors.length === 0 ? 0 : 1;
+
+async function work(): Promise<void> {
+  const copy = await mkdtemp(join(tmpdir(), 'sluice-mutations-'));
+  try {
+    await writeFile(join(copy, 'package.json'), '{ "type": "module" }');
+    await symlink(join(root, 'node_modules'), join(copy, 'node_modules'));
+    for (const path of copied) {
+      await mkdir(join(copy, path, '..'), { recursive: true });
+      await cp(join(root, path), join(copy, path), { recursive: true });
+    }
+    for (let next = queue.shift(); next !== undefined; next = queue.shift()) {
+      const by = await withMutation(copy, next.mutation, next.finders);
+      found.push({ mutation: next.mutation, by });
+      const { keeps, what, survives } = next.mutation;
+      stdout.write(
+        `${keeps.padStart(2)} | ${what} | ${by ?? (survives === undefined ? 'NOBODY' : `nobody: ${survives}`)}\n`,
+      );
+    }
+  } finally {
+    await rm(copy, { recursive: true, force: true });
+  }
+}
+
+async function withMutation(
+  copy: string,
+  { file, find, put, what }: Mutation,
+  finders: readonly Finder[],
+): Promise<string | null> {
+  const path = join(copy, file);
+  const source = await readFile(join(root, file), 'utf8');
+  if (!source.includes(find)) throw new Error(`"${what}": ${file} has no such line any more`);
+  await writeFile(
+    path,
+    source.replace(find, () => put),
+  );
+  try {
+    for (const finder of finders) {
+      const by = await finder(copy);
+      if (by !== null) return by;
+    }
+    return null;
+  } finally {
+    await writeFile(path, source);
+  }
+}
+
+/** Names and times of a history say nothing outside it. */
+function plain(what: string): string {
+  const text = what
+    .replace(/^(\d+) at [\d.]+: /, '')
+    .replaceAll(/\b[cbws]\d+(?:g\d+|-b\d+)?(?:\.\d+)?/g, (name) => {
+      const kinds = { c: 'a call', b: 'a bucket', w: 'a workspace', s: 'a replica' } as const;
+      return name.includes('-') ? 'a lane' : (kinds[name.charAt(0) as keyof typeof kinds] ?? name);
+    });
+  return text.replaceAll(/\d+\.\d+/g, 'n').slice(0, 90);
+}
+
+async function page(): Promise<string> {
+  const order = new Map(chosen.map(({ mutation }, at) => [mutation, at]));
+  const rows = found.toSorted(
+    (a, b) =>
+      Number(a.mutation.keeps) - Number(b.mutation.keeps) ||
+      (order.get(a.mutation) ?? 0) - (order.get(b.mutation) ?? 0),
+  );
+  const lines = await Promise.all(
+    rows.map(async ({ mutation: { keeps, what, file, find, survives }, by }) => {
+      const source = await readFile(join(root, file), 'utf8');
+      const at = source.slice(0, source.indexOf(find)).split('\n').length;
+      const who = by ?? `nobody: ${survives ?? '**it is not kept**'}`;
+      return `| ${keeps} | ${cell(what)} | \`${file.replace('src/', '')}:${at}\` | ${cell(who)} |`;
+    }),
+  );
+  return `${head}${lines.join('\n')}\n`;
+}
+
+function cell(text: string): string {
+  return text.replaceAll('|', '\\|').replaceAll('\n', ' ');
+}
