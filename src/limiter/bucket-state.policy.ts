@@ -65,7 +65,7 @@ export interface Lane {
   places: number | null;
   /** Grants since `places` was told that have not taken their place yet. */
   unconfirmed: number;
-  /** Mean time a grant of this lane stays in flight, milliseconds; 0 = not known. */
+  /** Mean time a grant of this lane stays in flight, milliseconds, rather too short; 0 = not known. */
   serviceMs: number;
   /** When it was last granted something; -1 = never. */
   grantedAt: number;

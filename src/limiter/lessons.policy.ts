@@ -94,6 +94,10 @@ export function giveBack(bucket: Bucket, lane: Lane, lease: Lease, now: number):
   lane.start -= 1 / lane.weight;
 }
 
+/**
+ * Long times are believed slowly, also the first: calls are refused by the forecast that rests on it, and one slow answer
+ * of a service that has just started would refuse a whole line that has time enough.
+ */
 export function noteService(lane: Lane, ms: number): void {
-  lane.serviceMs = lane.serviceMs === 0 ? ms : lane.serviceMs + (ms - lane.serviceMs) * 0.2;
+  lane.serviceMs += (ms - lane.serviceMs) * (ms < lane.serviceMs ? 0.5 : 0.2);
 }

@@ -105,7 +105,27 @@ describe('the time told to a refused call', () => {
     for (const id of ['b', 'c', 'd']) admit(bucket, admission(id, wish), replica, 1_000);
     expect(forecast(bucket, 'd', 1_000)?.waitMs).toBe(0);
     settle(bucket, grant?.lease ?? '', { kind: 'succeeded', spent: null }, null, 1_200);
-    expect(forecast(bucket, 'd', 1_200)).toEqual({ waitMs: 300, ahead: 1 });
+    // 200 ms once are taken for 40 ms each: half a round is under way, one more goes first.
+    expect(forecast(bucket, 'd', 1_200)).toEqual({ waitMs: 60, ahead: 1 });
+  });
+
+  test('believes long times slowly and short ones fast', () => {
+    const wish = { limit: 1_000, maxInFlight: 1 };
+    const bucket = createBucket();
+    let [grant] = admit(bucket, admission('t0', wish), replica, 1_000).effects.grants;
+    for (let at = 1; at <= 40; at += 1) admit(bucket, admission(`t${at}`, wish), replica, 1_000);
+    let now = 1_000;
+    const serve = (ms: number): number => {
+      now += ms;
+      const settled = settle(bucket, grant?.lease ?? '', { kind: 'succeeded', spent: null }, null, now);
+      [grant] = settled.grants;
+      const { waitMs = 0, ahead = 0 } = forecast(bucket, 't40', now) ?? {};
+      return waitMs / (ahead + 0.5);
+    };
+    expect(serve(1_000)).toBeCloseTo(200, 6);
+    expect(serve(100)).toBeCloseTo(150, 6);
+    for (let at = 0; at < 20; at += 1) serve(100);
+    expect(serve(100)).toBeCloseTo(100, 1);
   });
 
   test('counts a first call that takes long as if it lasted as long again', () => {
@@ -122,8 +142,8 @@ describe('the time told to a refused call', () => {
     const { bucket, lease } = servedOnce({ limit: 1_000, maxInFlight: 1 }, 200);
     admit(bucket, admission('c', { limit: 1_000, maxInFlight: 1 }), replica, 1_200);
     expect(lease).toBe('b');
-    expect(forecast(bucket, 'c', 1_250)?.waitMs).toBe(100);
-    expect(forecast(bucket, 'c', 6_200)?.waitMs).toBe(4_800);
+    expect(forecast(bucket, 'c', 1_250)?.waitMs).toBe(20);
+    expect(forecast(bucket, 'c', 6_200)?.waitMs).toBe(4_960);
   });
 
   test('waits for the lease of a call whose fate is unknown, and says so at once', () => {

@@ -77,9 +77,5 @@ local function giveBack(lane, lease, now)
 end
 
 local function noteService(lane, ms)
-  if lane.serviceMs == 0 then
-    lane.serviceMs = ms
-  else
-    lane.serviceMs = lane.serviceMs + (ms - lane.serviceMs) * 0.2
-  end
+  lane.serviceMs = lane.serviceMs + (ms - lane.serviceMs) * (ms < lane.serviceMs and 0.5 or 0.2)
 end
