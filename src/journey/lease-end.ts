@@ -7,7 +7,7 @@
 import { Buffer } from 'node:buffer';
 import type { Readable } from 'node:stream';
 import type { Lease } from '../admission/ticket.ts';
-import type { Feedback } from '../call.ts';
+import type { Costs, Feedback } from '../call.ts';
 import type { AttemptResult } from '../dispatch/attempt.ts';
 import { readAhead } from '../dispatch/inspect.ts';
 import type { ResendDecision } from '../dispatch/resend.policy.ts';
@@ -68,10 +68,18 @@ export function endAnswered(
   return { body, done };
 }
 
-/** Final charge of a call where the upstream told it: GraphQL refunds what was not used. */
-function spentOf(answered: Answered): { readonly cost: number } | null {
+/** A call that was refused: it counts as a call, and produced nothing. */
+const nothingMade: Costs = { tokens: 0, tokens_day: 0, images: 0 };
+
+/**
+ * Final charge of a call where it is known: GraphQL refunds what was not used. A call that the upstream refused (4xx)
+ * made no tokens; often such an answer tells no level, and what the call reserved would stay taken.
+ */
+function spentOf(answered: Answered): Costs | null {
   const { actualCost } = answered.late() ?? answered.feedback;
-  return actualCost === undefined || actualCost === null ? null : { cost: actualCost };
+  if (actualCost !== undefined && actualCost !== null) return { cost: actualCost };
+  const { status } = answered.head;
+  return status >= 400 && status < 500 ? nothingMade : null;
 }
 
 /** A stream that turned into a throttle closes the bucket for everybody; its own client has seen the event. */

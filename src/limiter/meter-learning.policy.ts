@@ -114,7 +114,8 @@ function levelBounds(
   const rate = drainRate(meter);
   const jitter = jitterUnits(meter);
   const later = meter.granted - mark.granted;
-  const onItsWay = Math.max(0, meter.granted - mark.answered - mark.cost);
+  // The upstream counts no more than its limit, whatever was asked for while nobody knew the limit.
+  const onItsWay = Math.min(meter.limit, Math.max(0, meter.granted - mark.answered - mark.cost));
   const sinceHead = Math.max(0, now - seen.headAt);
   const late = Math.max(0, level.highest - rate * sinceHead) + onItsWay + jitter;
   if (meter.name === 'cost') return { lower: level.lowest - rate * sinceHead, upper: late };

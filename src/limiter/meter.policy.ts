@@ -148,9 +148,13 @@ function othersSince(meter: Meter, now: number): number {
   return Math.min(expected, meter.limit * largestReserveShare);
 }
 
-/** Takes the cost of a granted call and returns the mark that its lease keeps. */
-export function take(meter: Meter, cost: number, now: number): MeterMark {
+/**
+ * Takes the cost of a granted call and returns the mark that its lease keeps. No more than the limit, which is all that
+ * an upstream counts: what a client writes into its call (`max_tokens`) would otherwise shut the meter for years.
+ */
+export function take(meter: Meter, asked: number, now: number): MeterMark {
   drain(meter, now);
+  const cost = meter.limit > 0 ? Math.min(asked, meter.limit) : asked;
   const { answered, returned } = meter;
   if (cost > 0 && meter.limit > 0) {
     const lateMs = latenessMs(meter) - meter.level / drainRate(meter);

@@ -43,6 +43,29 @@ describe('a meter', () => {
     expect(roomInMs(createMeter('tokens', 0), 1e9, 0)).toBe(0);
   });
 
+  test('takes no more than its limit, whatever a call says that it costs', () => {
+    const meter = stated(30_000, 60_000);
+    const mark = take(meter, 1e12, 0);
+    expect(mark.cost).toBe(30_000);
+    expect(roomInMs(meter, 10, 0)).toBeLessThan(62_000);
+  });
+
+  test('whose limit was not known when a call asked for everything is not shut for longer than a window', () => {
+    const meter = createMeter('requests', 0);
+    take(meter, 1e12, 0);
+    const mark = take(meter, 10, 0);
+    markAnswered(meter, mark);
+    learnMeter(
+      meter,
+      { meter: 'requests', limit: 30_000, windowMs: 60_000, level: { lowest: 9, highest: 10 } },
+      mark,
+      { sentAt: 0, headAt: 20, quiet: true, calm: true },
+      true,
+      20,
+    );
+    expect(roomInMs(meter, 10, 20)).toBeLessThan(62_000);
+  });
+
   test('does not drain while the clock steps back', () => {
     const meter = stated(10, 1_000);
     take(meter, 5, 100);

@@ -50,7 +50,7 @@ local function levelBounds(meter, report, mark, seen, now)
   local rate = drainRate(meter)
   local jitter = jitterUnits(meter)
   local later = meter.granted - granted
-  local onItsWay = math.max(0, meter.granted - answered - cost)
+  local onItsWay = math.min(meter.limit, math.max(0, meter.granted - answered - cost))
   local sinceHead = math.max(0, now - seen.headAt)
   local late = math.max(0, report.highest - rate * sinceHead) + onItsWay + jitter
   if meter.name == 'cost' then return report.lowest - rate * sinceHead, late end

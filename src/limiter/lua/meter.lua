@@ -58,8 +58,10 @@ local function roomInMs(meter, cost, now)
 end
 
 -- The mark is { cost, granted right after, answered, returned, when it drains on } of the grant.
-local function take(meter, cost, now)
+local function take(meter, asked, now)
   drain(meter, now)
+  local cost = asked
+  if meter.limit > 0 then cost = math.min(asked, meter.limit) end
   local answered, returned = meter.answered, meter.returned
   if cost > 0 and meter.limit > 0 then
     local lateMs = latenessMs(meter) - meter.level / drainRate(meter)
