@@ -2,11 +2,13 @@
 import { busiestWindow, count, ordersPath } from '../../test/support/redis-fleet.ts';
 import { startServer, stopServer } from './processes.ts';
 import { allSucceeded, ratio, type Row, type Scenario } from './row.ts';
-import { chat, chatWorld, see, shopWorld, wait, type Seen } from './worlds.ts';
+import { aftermath, chat, chatWorld, see, shopWorld, wait, type Seen } from './worlds.ts';
 
 const atBest = 1.02;
 /** A machine that stops an idle process for so long cannot show a makespan within two percent. Milliseconds. */
 const quietMs = 50;
+/** So much longer than a minute is the window that the limiter keeps (ADR 2). Milliseconds. */
+const marginMs = 150;
 
 /** Too late is a failure on a machine that let everybody run; elsewhere it is only told. */
 function inTime(
@@ -27,10 +29,11 @@ const chatBurst: Scenario = {
     // While the bucket has room every call is sent as it comes, by three processes: nothing waits, nothing is ordered.
     const seen = await see(world, { ...chat(world, 60), calls: 800, everyMs: 2.5 }, (all) => all.slice(640));
     const time = inTime(seen, 20_000);
+    const after = await aftermath(world);
     await world.end();
     await stopServer(redis);
     const held = allSucceeded(seen.answers) && seen.throttled === 0 && seen.twice === 0 && seen.crossed === 0;
-    return { passed: held && time.ok, figures: `${time.words}; ${seen.words}` };
+    return { passed: held && time.ok, figures: `${time.words}; ${seen.words}; ${after}` };
   },
 };
 
@@ -59,6 +62,9 @@ const ceiling: Scenario = {
     const world = await chatWorld(`url: "${redis.url}"`, 100_000, limits);
     const seen = await see(world, { ...chat(world, 20), calls: 600, everyMs: 250 });
     const busiest = busiestWindow(seen.entries, 60_000);
+    // What is sent is in the window; it may arrive up to `marginMs` later than others do, or by as much as somebody stalled.
+    const lateMs = Math.max(0, Math.max(seen.stalledMs, seen.replicaStalledMs) - marginMs);
+    const judged = busiestWindow(seen.entries, 60_000 - lateMs);
     const admitted = count(seen.entries, 'admitted');
     await world.end();
     await stopServer(redis);
@@ -66,8 +72,8 @@ const ceiling: Scenario = {
     const used = admitted >= 355;
     const answered = seen.answers.every(({ status }) => status === 200 || status === 429);
     return {
-      passed: busiest <= 120 && used && answered && seen.throttled === 0 && seen.crossed === 0,
-      figures: `busiest 60 s window ${busiest}; sent ${admitted}; ${seen.words}`,
+      passed: judged <= 120 && used && answered && seen.throttled === 0 && seen.crossed === 0,
+      figures: `busiest 60 s window ${busiest} (${judged} in ${(60 - lateMs / 1000).toFixed(2)} s, for what stalled); sent ${admitted}; ${seen.words}`,
     };
   },
 };

@@ -49,14 +49,18 @@ export function createRedisLink(dependencies: {
   readonly connection: RedisConnection;
   readonly clock: Clock;
   readonly telemetry: Telemetry;
+  /** An attempt that takes longer was kept waiting by this process, not by Redis. Milliseconds. */
+  readonly commandTimeoutMs: number;
   /** Asked before Redis counts as back: sees that it can be used and does the writing that shows it. */
   readonly check: () => Promise<void>;
 }): RedisLink {
-  const { connection, clock, telemetry } = dependencies;
+  const { connection, clock, telemetry, commandTimeoutMs } = dependencies;
   const watchers: { readonly onAway: () => void; readonly onBack: () => void }[] = [];
   let isUp = true;
   let closed = false;
   let failingSince: number | null = null;
+  /** Of the time since then, what this process itself was kept from running. */
+  let stalledMs = 0;
   let cancelProbe = (): void => {};
 
   const pause = (ms: number): Promise<void> =>
@@ -73,11 +77,13 @@ export function createRedisLink(dependencies: {
       const value = await send(connection.client);
       telemetry.redisCommand(command, clock.monotonic() - sentAt);
       failingSince = null;
+      stalledMs = 0;
       return { value };
     } catch (failure) {
       telemetry.redisError(kindOf(failure));
       if (isReply(failure) && !transient.test(failure.message)) throw failure;
       failingSince ??= sentAt;
+      stalledMs = Math.max(stalledMs, clock.monotonic() - sentAt - commandTimeoutMs);
       return null;
     }
   };
@@ -98,6 +104,7 @@ export function createRedisLink(dependencies: {
           if (closed) return;
           isUp = true;
           failingSince = null;
+          stalledMs = 0;
           telemetry.log.info('Redis is back');
           for (const watcher of watchers) watcher.onBack();
         },
@@ -121,7 +128,7 @@ export function createRedisLink(dependencies: {
         if (done !== null) return done.value;
         const now = clock.monotonic();
         // One key's shard may fail while others answer: this command's own time counts as well.
-        const failingMs = now - Math.min(failingSince ?? since, since);
+        const failingMs = now - Math.min(failingSince ?? since, since) - stalledMs;
         // A first attempt may have failed because this process was kept from running: the answer was there.
         if (failingMs >= (count === 1 ? 2 * patienceMs : patienceMs)) leave();
         else if (once) break;

@@ -86,7 +86,13 @@ function overRedis(
     }
     await replica.beat(client, !link.isUp);
   };
-  const link: RedisLink = createRedisLink({ connection, clock, telemetry, check });
+  const link: RedisLink = createRedisLink({
+    connection,
+    clock,
+    telemetry,
+    commandTimeoutMs: settings.commandTimeoutMs,
+    check,
+  });
   const { whenDown } = settings;
   const ceilings = createRedisCeilings({ client, link, clock, replica, whenDown });
   const built: { remote: RedisLimiter | null } = { remote: null };
