@@ -55,7 +55,8 @@ export function prepare({ call, caller, route, body, learned, labelKey }: Prepar
     body: body.bytes,
   });
   const name = (purpose: string, ...parts: string[]): string => nameOf(labelKey, purpose, parts);
-  const credential = route.credential?.value ?? broughtCredential(call, caller);
+  const brought = broughtCredential(call, caller);
+  const credential = route.credential?.value ?? brought;
   const parts = bucketParts(upstream, { credential, host: route.host, model: description.model });
   const bucket = name('bucket', parts.upstream, parts.credential, parts.host, parts.model);
   const lane = name('lane', bucket, workspace.id);
@@ -88,8 +89,9 @@ export function prepare({ call, caller, route, body, learned, labelKey }: Prepar
     ),
     stillValid: caller.stillValid,
   };
+  // Of the same person only: an answer made with one credential is nobody else's.
   const joinKey = joinKeyOf(call, route, body, fields, (kind, ...rest) =>
-    digest(labelKey, kind, workspace.id, ...rest),
+    digest(labelKey, kind, workspace.id, credential, brought, fields.get('cookie') ?? '', ...rest),
   );
   return { call, caller, route, body, description, entry, documentCost, joinKey };
 }
@@ -171,6 +173,7 @@ function joinKeyOf(
 
 const wantedNames = new Set([
   'content-type',
+  'cookie',
   'prefer',
   'priority',
   'idempotency-key',
