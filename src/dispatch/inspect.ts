@@ -21,6 +21,8 @@ import type { Clock } from '../clock.ts';
 const maxDecodedBytes = 256 * 1024;
 /** What is kept of the end of a large body, bytes. */
 const tailBytes = 8 * 1024;
+/** Compressed bytes that wait for our decoder at most. */
+const decoderBacklogBytes = 1024 * 1024;
 
 /** The start of a body. `whole`: nothing follows. `body` delivers everything, including what was read. */
 export interface Peeked {
@@ -115,7 +117,8 @@ export function decoded(bytes: Buffer, encoding: string): string | null {
 
 /**
  * Passes a body on and hands its last decoded bytes to `onTail` when it ended well. Backpressure and errors pass
- * through; a broken compression only means that there is no tail.
+ * through; a broken compression only means that there is no tail, and so does one that grows faster than we decode: the
+ * client does not wait for our eyes, and we keep no more than a backlog for them.
  */
 export function withTail(body: Readable, encoding: string, onTail: (text: string) => void): Readable {
   let tail = Buffer.alloc(0);
@@ -128,7 +131,10 @@ export function withTail(body: Readable, encoding: string, onTail: (text: string
   const passing = new Transform({
     transform(chunk: Buffer, _encoding, done) {
       if (decoder === null) keep(chunk);
-      else if (!decoder.destroyed) decoder.write(chunk);
+      else if (!decoder.destroyed) {
+        decoder.write(chunk);
+        if (decoder.writableLength > decoderBacklogBytes) decoder.destroy();
+      }
       done(null, chunk);
     },
     flush(done) {
@@ -137,9 +143,9 @@ export function withTail(body: Readable, encoding: string, onTail: (text: string
       done();
     },
   });
-  pipeline(body, passing, () => {
-    // The reader of `passing` sees the error there; the decoder must not outlive it.
-    if (passing.errored !== null) decoder?.destroy();
+  pipeline(body, passing, (error) => {
+    // The reader of `passing` sees the error there; the decoder must not outlive it, nor a reader who left.
+    if (error !== undefined) decoder?.destroy();
   });
   return passing;
 }
