@@ -12,12 +12,14 @@ import { isRecord, stringAt, type JsonRecord } from './feedback/json.policy.ts';
 export const longestDocument = 65_536;
 const mostTokens = 20_000;
 const longestVariableList = 2048;
+/** Of more variables than this no cost is learned: sorting a quarter of a million stops every other call for a second. */
+const mostVariables = 256;
 
 export interface GraphqlRequest {
   readonly isQuery: boolean;
   /** Every field of the mutation carries `@idempotent`. */
   readonly hasOwnIdempotency: boolean;
-  /** Document, operation and top-level numeric variables: what the requested cost depends on. `null` = no document. */
+  /** Document, operation and top-level numeric variables: what the requested cost depends on. `null` = not to be learned. */
   readonly costKey: string | null;
 }
 
@@ -61,8 +63,10 @@ function isIdempotentField(selection: SelectionNode): boolean {
   return selection.directives?.some((directive) => directive.name.value === 'idempotent') ?? false;
 }
 
-function costKeyOf(document: string, operationName: string | null, variables: unknown): string {
-  const numbers = Object.entries(isRecord(variables) ? variables : {})
+function costKeyOf(document: string, operationName: string | null, variables: unknown): string | null {
+  const entries = Object.entries(isRecord(variables) ? variables : {});
+  if (entries.length > mostVariables) return null;
+  const numbers = entries
     .filter(([, value]) => typeof value === 'number')
     .sort(([a], [b]) => (a < b ? -1 : 1));
   return `${document}\n${operationName ?? ''}\n${JSON.stringify(numbers).slice(0, longestVariableList)}`;
