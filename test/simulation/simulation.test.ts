@@ -50,7 +50,7 @@ describe('the admission of calls', () => {
       expect(wrong).toEqual([]);
       if (only === null) expect(interesting.filter((state) => !reached.has(state))).toEqual([]);
     },
-    Math.max(60_000, count * 40),
+    Math.max(400_000, count * 150),
   );
 
   test('the same seed gives the same history', async () => {

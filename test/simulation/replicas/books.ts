@@ -86,8 +86,11 @@ export class ReplicaBooks implements DriverBooks, ServerWatch {
   readonly #fairness: Fairness;
   readonly #monotonic: () => number;
 
-  constructor(plan: ReplicasPlan, monotonic: () => number) {
+  readonly #keepsLog: boolean;
+
+  constructor(plan: ReplicasPlan, monotonic: () => number, keepsLog: boolean) {
     this.plan = plan;
+    this.#keepsLog = keepsLog;
     this.#monotonic = monotonic;
     this.#fairness = new Fairness(plan);
     for (const call of plan.calls) {
@@ -112,6 +115,7 @@ export class ReplicaBooks implements DriverBooks, ServerWatch {
   }
 
   note(now: number, text: string): void {
+    if (!this.#keepsLog) return;
     this.log.push(`${now.toFixed(2)} ${text}`);
   }
 
@@ -152,12 +156,7 @@ export class ReplicaBooks implements DriverBooks, ServerWatch {
     if (script === 'settle' && Reflect.get(reply, 'leaseKnown') === true)
       this.#settled(model, asked, argv, now);
     if (model.bucket === null) return;
-    const { nextAt } = model.effects;
-    const leads = Reflect.get(reply, 'leads') === true;
-    const next =
-      nextAt === null ? '' : `, next in ${(nextAt - model.seen).toFixed(1)}${leads ? ' by it' : ''}`;
-    const kind = script === 'settle' ? (argv[1] ?? '') : '';
-    this.note(now, `redis ${model.key} ${script} ${asked.replica} ${argv[0] ?? ''} ${kind}${next}`);
+    if (this.#keepsLog) this.#noteCommand(script, model, asked, argv, Reflect.get(reply, 'leads') === true);
     this.#fairness.look(model, now);
     for (const [at, { ticket, lease }] of model.effects.grants.entries()) {
       if (!isCall(ticket)) continue;
@@ -165,6 +164,21 @@ export class ReplicaBooks implements DriverBooks, ServerWatch {
       const unfair = this.#fairness.granted(model, at, now);
       if (unfair !== null) this.broken(now, '5', unfair);
     }
+  }
+
+  #noteCommand(
+    script: ScriptName,
+    model: ScriptModel,
+    asked: Asked,
+    argv: readonly string[],
+    leads: boolean,
+  ): void {
+    const { nextAt } = model.effects;
+    const next =
+      nextAt === null ? '' : `, next in ${(nextAt - model.seen).toFixed(1)}${leads ? ' by it' : ''}`;
+    const kind = script === 'settle' ? (argv[1] ?? '') : '';
+    const text = `redis ${model.key} ${script} ${asked.replica} ${argv[0] ?? ''} ${kind}${next}`;
+    this.note(this.#monotonic(), text);
   }
 
   #admitted(model: ScriptModel, argv: readonly string[], reply: object, now: number): void {

@@ -8,7 +8,7 @@ import { simulateReplicas } from './simulate.ts';
 const first = Number(argv[2] ?? 1);
 const count = Number(argv[3] ?? 1);
 for (let seed = first; seed < first + count; seed += 1) {
-  const { log, violations } = await simulateReplicas(seed);
+  const { log, violations } = await simulateReplicas(seed, argv[4] === 'log');
   if (argv[4] === 'log') stdout.write(`${log.join('\n')}\n`);
   if (violations.length === 0) continue;
   stdout.write(`seed ${seed}: ${violations[0]} (${violations.length} in all)\n`);

@@ -24,11 +24,9 @@ export interface ReplicasHistory {
 const longestMs = 300_000;
 const recheckMs = 5_000;
 
-export const simulateReplicas = (seed: number): Promise<ReplicasHistory> => runReplicas(replicasPlanOf(seed));
-
-export async function runReplicas(plan: ReplicasPlan): Promise<ReplicasHistory> {
-  return new Run(plan).toEnd();
-}
+/** @param keepsLog also tell the story (`log`); without it a history takes less time. */
+export const simulateReplicas = (seed: number, keepsLog = false): Promise<ReplicasHistory> =>
+  new Run(replicasPlanOf(seed), keepsLog).toEnd();
 
 class Run {
   readonly #plan: ReplicasPlan;
@@ -41,13 +39,13 @@ class Run {
   readonly #all: Replica[] = [];
   #downs = 0;
 
-  constructor(plan: ReplicasPlan) {
+  constructor(plan: ReplicasPlan, keepsLog: boolean) {
     this.#plan = plan;
     this.#chance = new Chance(plan.seed ^ 0x51ce);
     const clock = new FakeClock();
     this.#clock = clock;
     const monotonic = (): number => clock.monotonic();
-    this.#books = new ReplicaBooks(plan, monotonic);
+    this.#books = new ReplicaBooks(plan, monotonic, keepsLog);
     this.#books.onBusy = (ms, done) => void clock.outside(clock.monotonic() + ms, done);
     this.#server = new Server(this.#books, (channel, text) => this.#publish(channel, text), monotonic);
     this.#books.isHeld = (bucket, token) => this.#server.model(bucket).bucket?.leases.has(token) === true;
