@@ -124,6 +124,7 @@ export function createObservation(
     },
     reconfigure(next) {
       settings = next;
+      telemetry.reconfigure(next);
     },
     async close() {
       closed = true;

@@ -36,6 +36,8 @@ export interface CallLogger {
   /** Draws whether a call that ended so gets a line; asked once per call, before its line is put together. */
   wants(outcome: CallOutcome): boolean;
   call(line: CallLine): void;
+  /** Takes over level and sampling at once, for lines of calls that run already too. */
+  configure(settings: LogSettings): void;
 }
 
 /** A field with one of these names never shows its value. */
@@ -92,8 +94,7 @@ export function createLogger(
     },
     ports.destination,
   );
-  const successes = settings.sampleSuccesses;
-  const enabled = { info: logger.isLevelEnabled('info'), warn: logger.isLevelEnabled('warn') };
+  let successes = settings.sampleSuccesses;
   const write =
     (level: 'debug' | 'info' | 'warn' | 'error') =>
     (message: string, fields: Readonly<Record<string, LogValue>> = {}) =>
@@ -108,7 +109,7 @@ export function createLogger(
       bug: (message, cause, fields = {}) => logger.error({ ...fields, ...describeError(cause) }, message),
     },
     wants(outcome) {
-      if (!enabled[levelOf[outcome]]) return false;
+      if (!logger.isLevelEnabled(levelOf[outcome])) return false;
       return outcome !== 'ok' || successes >= 1 || (successes > 0 && ports.random.next() < successes);
     },
     call(line) {
@@ -123,6 +124,10 @@ export function createLogger(
         },
         'call ended',
       );
+    },
+    configure(next) {
+      logger.level = next.level;
+      successes = next.sampleSuccesses;
     },
   };
 }

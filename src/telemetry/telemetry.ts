@@ -31,11 +31,13 @@ export interface RunningTelemetry extends Telemetry {
   lanes(): Iterable<FollowedLane>;
   /** A scrape, in the plain form unless told otherwise. */
   metrics(format?: MetricsFormat): Promise<MetricsPage>;
+  /** Takes over new log settings. */
+  reconfigure(settings: Pick<TelemetrySettings, 'log'>): void;
   /** Exports buffered spans. Called once, last. */
   close(): Promise<void>;
 }
 
-/** Parts of the settings that telemetry reads; the label key and log settings hold for the life of the process. */
+/** Parts of the settings that telemetry reads; the label key holds for the life of the process. */
 export type TelemetrySettings = Pick<Settings, 'privacy' | 'log' | 'upstreams'>;
 
 export function createTelemetry(settings: TelemetrySettings, ports: TelemetryPorts): RunningTelemetry {
@@ -121,6 +123,7 @@ export function createTelemetry(settings: TelemetrySettings, ports: TelemetryPor
     lanes: () => live.lanes(),
     log: logger.log,
     metrics: (format = 'prometheus') => metrics.page(format),
+    reconfigure: ({ log }) => logger.configure(log),
     close: async () => {
       await tracing?.close();
     },

@@ -1,5 +1,6 @@
 import { describe, expect, test } from '@jest/globals';
 import { describeError } from '../../src/telemetry/logger.ts';
+import type { LogSettings } from '../../src/config/settings.ts';
 import type { CallEnd } from '../../src/telemetry/events.ts';
 import { callAt, callerNamed, driven, fixedRandom, lm } from './drive.ts';
 
@@ -70,6 +71,25 @@ describe('the line of a call', () => {
     const lucky = driven({ sampleSuccesses: 0.1, random: fixedRandom(0.05) });
     end(lucky, ok);
     expect(lucky.lines()).toHaveLength(1);
+  });
+
+  test('follows level and sampling of new settings at once', () => {
+    const given = driven();
+    const log = (level: LogSettings['level'], sampleSuccesses: number): void =>
+      given.telemetry.reconfigure({ log: { level, sampleSuccesses } });
+    const told = (): unknown[] => given.lines().map(({ message, outcome }) => outcome ?? message);
+    log('warn', 1);
+    given.telemetry.log.info('below');
+    end(given, ok);
+    end(given, { outcome: 'throttled', status: 429, code: null });
+    expect(told()).toEqual(['throttled']);
+    log('debug', 0);
+    given.telemetry.log.debug('detail');
+    end(given, ok);
+    expect(told()).toEqual(['throttled', 'detail']);
+    log('info', 1);
+    end(given, ok);
+    expect(told()).toEqual(['throttled', 'detail', 'ok']);
   });
 });
 
