@@ -11,6 +11,7 @@ import { startService, type Service } from '../service.ts';
 import type { Log } from '../telemetry/events.ts';
 import { endSignals } from './end-signal.ts';
 import type { CliIo } from './io.ts';
+import { logRefusedReload } from './refused-reload.ts';
 
 /** Resolves with the exit code when the process may end. */
 export async function runServe({ config }: { readonly config: string }, io: CliIo): Promise<number> {
@@ -46,7 +47,10 @@ export async function runServe({ config }: { readonly config: string }, io: CliI
       log.info('configuration reloaded');
       warnOfUncallable(settings, io, log);
     },
-    onError: (error) => io.err(`The configuration in use stays: ${error.message}`),
+    onError: (error) => {
+      io.err(`The configuration in use stays: ${error.message}`);
+      logRefusedReload(error, log);
+    },
   });
   process.on('SIGHUP', () => watch.reloadNow());
   const wish = endSignals();

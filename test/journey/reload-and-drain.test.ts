@@ -20,6 +20,12 @@ const get = (at: string, signal: AbortSignal | null = null): Promise<Response> =
     signal,
   });
 const policyNow = async (): Promise<string | null> => (await get('policy')).headers.get('ratelimit-policy');
+const reload = async (yaml: string): Promise<void> => {
+  const reloaded = served.saying('configuration reloaded');
+  served.write(yaml);
+  served.signal('SIGHUP');
+  await reloaded;
+};
 const until = async (holds: () => boolean): Promise<void> => {
   while (!holds()) await new Promise((resolve) => setTimeout(resolve, 5));
 };
@@ -43,11 +49,32 @@ test('a changed file is taken over, a wrong one is told and leaves the old in us
   expect(await told).toContain('commerce');
   expect(served.lines.join('\n')).toContain('The configuration in use stays');
   expect(await policyNow()).toBe('"workspace";q=100;w=60');
-  const reloaded = served.saying('configuration reloaded');
-  served.write(yamlWith(77));
-  served.signal('SIGHUP');
-  await reloaded;
+  await reload(yamlWith(77));
   expect(await policyNow()).toBe('"workspace";q=77;w=60');
+});
+
+test('a changed share of logged successes is taken over', async () => {
+  await reload(`${yamlWith(100)}log: { sampleSuccesses: 0 }\n`);
+  await (await get('unseen')).text();
+  await reload(yamlWith(100));
+  expect(served.lines.filter((line) => line.includes('call ended'))).toEqual([]);
+  const ended = served.saying('call ended');
+  await (await get('seen')).text();
+  expect(await ended).toContain('"outcome":"ok"');
+});
+
+test('a refused file is one line of the log at level error, without the name of a workspace', async () => {
+  const refused = served.saying('configuration refused, the old one stays');
+  served.write(`${yamlWith(100)}    weight: -1\n`.replace('kind: commerce', 'kind: commerse'));
+  served.signal('SIGHUP');
+  const line = await refused;
+  expect(JSON.parse(line)).toMatchObject({
+    level: 'error',
+    problems: 2,
+    sections: 'upstreams, workspaces',
+    lines: expect.stringMatching(/^\d+, \d+$/),
+  });
+  expect(line).not.toContain('acme');
 });
 
 test('at its end it answers what is in flight and what can still leave, refuses the rest retryably, and takes no more', async () => {
