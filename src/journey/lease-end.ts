@@ -21,6 +21,13 @@ const lateThrottleMs = 1_000;
 export type Passed = Extract<ResendDecision, { kind: 'pass' }>;
 export type Resent = Extract<ResendDecision, { kind: 'resend' }>;
 
+/**
+ * How long an upstream may need to notice that a connection was closed, milliseconds. A capped lane rests so long: its
+ * next call comes over another connection, and would meet the one that was given up.
+ */
+const closingMs = 20;
+const closing: Settlement = { kind: 'throttled', closeMs: 0, requeue: false, sleepMs: closingMs };
+
 /** Self-fence: this process noticed its grant too late, somebody else may hold the lane by now. Nothing was sent. */
 export function comeAgain(lease: Lease): void {
   lease.settle({ kind: 'throttled', closeMs: 0, requeue: true, sleepMs: 0 }, null);
@@ -34,10 +41,10 @@ export function goBack(lease: Lease, result: AttemptResult, { closes, notBeforeM
   lease.settle({ kind: 'throttled', closeMs, requeue: true, sleepMs }, lesson);
 }
 
-/** The final attempt broke: the lease ends as far as its fate is known. `safe`: nothing of it can be under way. */
-export function endBroken(lease: Lease, { neverSent }: TransportError, safe: boolean): void {
+/** The final attempt broke: the lease ends as far as its fate is known. `safe`: what is left of it changes nothing. */
+export function endBroken(lease: Lease, { neverSent }: TransportError, safe: boolean, capped: boolean): void {
   if (neverSent) lease.settle({ kind: 'dropped' }, null);
-  else if (safe) lease.settle({ kind: 'succeeded', spent: null }, null);
+  else if (safe) lease.settle(capped ? closing : { kind: 'succeeded', spent: null }, null);
   else lease.settle({ kind: 'unknown' }, null);
 }
 
@@ -58,7 +65,8 @@ export function endAnswered(
     lease.settle({ kind: 'throttled', closeMs, requeue: false, sleepMs: 0 }, answered.lesson());
   } else if (capped && !Buffer.isBuffer(body)) {
     lease.learn(answered.lesson());
-    return { body: readAhead(body, done), done };
+    const over = (): void => (body.readableEnded ? done() : lease.settle(closing, null));
+    return { body: readAhead(body, over), done: over };
   } else if (answered.onLateThrottle !== null) {
     lease.learn(answered.lesson());
     answered.onLateThrottle((told) => lease.settle(...lateThrottle(told, answered)));

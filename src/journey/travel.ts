@@ -149,13 +149,13 @@ function fateOf({ neverSent, stale }: TransportError): 'never_sent' | 'stale' | 
 
 /** The final attempt broke: the lease ends, the client is told. */
 function giveUp(
-  { description }: Prepared,
+  { description, entry }: Prepared,
   lease: Lease,
   error: TransportError,
   decision: Passed,
   followed: CallTelemetry,
 ): Refusal {
-  endBroken(lease, error, description.safe);
+  endBroken(lease, error, description.safe, entry.admission.maxInFlight !== null);
   const refusal = failureRefusal(error, decision.shouldRetry !== false);
   followed.attemptFailed(error.kind === 'aborted' ? 'client_gone' : refusal.code);
   return refusal;

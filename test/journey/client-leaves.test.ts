@@ -103,15 +103,7 @@ describe('a client that leaves', () => {
     );
     await settled(0, 0);
     expect((await orders(99)).status).toBe(200);
-    // A read that was given up is over here at once; the shop notices its closed connection a moment later, and the next
-    // call may be there by then. Calls that were not given up never overlap.
-    const whole = shop.log.filter(({ aborted }) => !aborted);
-    const overlaps = whole.filter(
-      ({ seq, arrivedT }) =>
-        whole.find((other) => other.seq < seq && (other.endedT ?? Infinity) > arrivedT) !== undefined,
-    );
-    expect(overlaps).toEqual([]);
-    // On a busy machine every call between the first and the last may have been given up.
-    expect(whole.length).toBeGreaterThanOrEqual(2);
+    // The shop notices a closed connection a moment later; the next call leaves it this moment.
+    expect(Math.max(...shop.log.map(({ inFlight }) => inFlight.scope))).toBe(1);
   });
 });
