@@ -1,7 +1,7 @@
 /**
  * Counts failed authentications per source, before anything shared is asked. Owns the refusal a failed attempt gets:
- * plain at first, with a time to try again once a source fails too often. Invariants: a correct key is never affected,
- * whatever its source did before; memory is bounded; no address is kept.
+ * plain at first, with a hint once a source fails too often. Invariants: a correct key is never affected, whatever its
+ * source did before, so there is no time to wait for and none is told; memory is bounded; no address is kept.
  */
 import { createHash, randomBytes } from 'node:crypto';
 import { RateLimiterMemory, RateLimiterRes } from 'rate-limiter-flexible';
@@ -35,8 +35,9 @@ export class FailedAttempts {
       return new Refusal('unauthenticated');
     } catch (reply) {
       if (!(reply instanceof RateLimiterRes)) throw reply;
-      const detail = 'Too many calls without a valid API key came from here.';
-      return new Refusal('unauthenticated', { detail, retryInMs: Math.max(1, reply.msBeforeNext) });
+      const detail =
+        'Too many calls without a valid API key came from here; waiting does not help, a valid key does.';
+      return new Refusal('unauthenticated', { detail });
     }
   }
 

@@ -1,20 +1,29 @@
 import { describe, expect, test } from '@jest/globals';
 import { FailedAttempts } from '../../src/auth/failed-attempts.ts';
+import { refusalAnswer } from '../../src/ingress/problem.ts';
 
 describe('failed authentications', () => {
-  test('get a plain 401 at first, then one with the time to try again', async () => {
+  test('get a plain 401 at first, then one that says there were too many', async () => {
     const attempts = new FailedAttempts({ allowed: 3, windowSeconds: 60 });
     const details = [];
     for (let n = 0; n < 5; n += 1) {
       const refusal = await attempts.refusal('192.0.2.1');
       expect(refusal.code).toBe('unauthenticated');
-      details.push(refusal.details.retryInMs);
+      details.push(refusal.details.detail);
     }
     expect(details.slice(0, 3)).toEqual([undefined, undefined, undefined]);
-    for (const retryInMs of details.slice(3)) {
-      expect(retryInMs).toBeGreaterThan(0);
-      expect(retryInMs).toBeLessThanOrEqual(60_000);
-    }
+    for (const detail of details.slice(3)) expect(detail).toContain('Too many');
+  });
+
+  test('are told no time to come back: a valid key passes at once, another one never', async () => {
+    const attempts = new FailedAttempts({ allowed: 1 });
+    await attempts.refusal('192.0.2.1');
+    const { code, details } = await attempts.refusal('192.0.2.1');
+    expect(details.retryInMs).toBeUndefined();
+    const { status, fields } = refusalAnswer({ code, details, requestId: 'f'.repeat(32) });
+    expect(status).toBe(401);
+    expect(fields).toContain('WWW-Authenticate');
+    expect(fields.filter((field) => /^retry-after/i.test(field))).toEqual([]);
   });
 
   test('of one source do not count for another', async () => {
@@ -24,7 +33,7 @@ describe('failed authentications', () => {
     const others = await Promise.all(
       Array.from({ length: 20 }, (_, n) => attempts.refusal(`2001:db8::${n}`)),
     );
-    expect(others.filter(({ details }) => details.retryInMs === undefined).length).toBeGreaterThan(15);
-    expect((await attempts.refusal('192.0.2.1')).details.retryInMs).toBeDefined();
+    expect(others.filter(({ details }) => details.detail === undefined).length).toBeGreaterThan(15);
+    expect((await attempts.refusal('192.0.2.1')).details.detail).toBeDefined();
   });
 });
