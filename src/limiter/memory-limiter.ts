@@ -23,6 +23,8 @@ import * as scheduler from './scheduler.policy.ts';
 
 /** What was learned about an idle bucket is kept this long. Milliseconds. */
 const bucketMemoryMs = 3_600_000;
+/** That a bucket was answered without being taught anything is kept this long: the next burst need not probe. */
+const blankMemoryMs = 60_000;
 const tickMs = 1_000;
 const replica = 'embedded';
 
@@ -105,7 +107,8 @@ export function createMemoryLimiter(clock: Clock, listener: LimiterListener): Li
         if (!scheduler.isIdle(kept.bucket, now)) {
           busy = true;
           run(kept.key, (bucket, then) => scheduler.tick(bucket, replica, [...bucket.leases.keys()], then));
-        } else if (now - kept.usedAt > bucketMemoryMs) {
+        } else if (now - kept.usedAt > bucketMemoryMs || isBlank(kept, now)) {
+          kept.cancelWake?.();
           buckets.delete(kept.key);
         }
       }
@@ -173,6 +176,19 @@ export function createMemoryLimiter(clock: Clock, listener: LimiterListener): Li
       for (const kept of buckets.values()) kept.cancelWake?.();
     },
   };
+}
+
+/**
+ * True when an idle bucket is like a new one: no answer taught it anything and everything has drained. Clients name
+ * buckets (each model is one), and a name that somebody made up must not be remembered for an hour.
+ */
+function isBlank({ bucket, usedAt }: Kept, now: number): boolean {
+  if (bucket.opened && now - usedAt <= blankMemoryMs) return false;
+  for (const meter of bucket.meters.values()) {
+    drain(meter, now);
+    if (meter.learnedAt >= 0 || meter.level > 0) return false;
+  }
+  return bucket.closedAt < 0;
 }
 
 const grantOf = (bucket: BucketKey, granted: scheduler.Granted): Grant => ({
