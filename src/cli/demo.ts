@@ -24,16 +24,24 @@ interface DemoCommand {
   readonly adminPort: number | null;
 }
 
-/** Resolves with the exit code: 1 when a call through Sluice failed. */
+/** Resolves with the exit code: 1 when a call through Sluice failed, or a port that was asked for is taken. */
 export async function runDemo(command: DemoCommand, io: CliIo): Promise<number> {
   const model = createLanguageModelSimulator({ models: { 'gpt-4o': modelQuota } });
   const shop = createCommerceSimulator();
   const { url: modelUrl } = await model.listen(0);
   const { url: shopUrl } = await shop.listen(0);
   const { key, hash } = createKey();
-  const service = await startOn(command, (ports) =>
-    demoConfiguration({ ...ports, modelUrl, shopUrl, hash, burst: !command.serve }),
-  );
+  let service: Service;
+  try {
+    service = await startOn(command, (ports) =>
+      demoConfiguration({ ...ports, modelUrl, shopUrl, hash, burst: !command.serve }),
+    );
+  } catch (error) {
+    await model.close();
+    await shop.close();
+    io.err(`The demonstration could not start: ${error instanceof Error ? error.message : String(error)}`);
+    return 1;
+  }
   const base = `http://127.0.0.1:${service.dataAddress.port}`;
   const admin = `http://127.0.0.1:${service.adminAddress.port}`;
   let code = 0;

@@ -1,5 +1,7 @@
 import { afterEach, describe, expect, test } from '@jest/globals';
 import { execFile, spawnSync } from 'node:child_process';
+import { once } from 'node:events';
+import { createServer, type AddressInfo } from 'node:net';
 import { promisify } from 'node:util';
 import { endAll, found, start } from './started.ts';
 
@@ -43,6 +45,21 @@ describe('sluice demo --serve', () => {
 });
 
 describe('sluice demo', () => {
+  test.each(['--port', '--admin-port'])('says in one line that the %s asked for is taken', async (option) => {
+    const taken = createServer().listen(0, '127.0.0.1');
+    try {
+      await once(taken, 'listening');
+      const port = String((taken.address() as AddressInfo).port);
+      const { ended, printed } = start(process.execPath, ['src/main.ts', 'demo', '--serve', option, port]);
+      expect(await ended).toBe(1);
+      expect(printed()).toBe(
+        `The demonstration could not start: listen EADDRINUSE: address already in use 127.0.0.1:${port}\n`,
+      );
+    } finally {
+      taken.close();
+    }
+  });
+
   test('shows that a burst fails straight and succeeds through Sluice, with no 429 at the upstreams', async () => {
     const { ended, printed } = demo('--calls', '360');
     const code = await ended;
