@@ -70,7 +70,9 @@ export async function runServe({ config }: { readonly config: string }, io: CliI
 function warnOfUncallable(settings: Settings, io: CliIo, log: Log): void {
   const without = uncallable(settings, io.clock.now());
   const of = settings.workspaces.size;
-  if (without > 0 || of === 0) {
+  if (of === 0) {
+    log.warn('nobody can call: the configuration has no workspaces');
+  } else if (without > 0) {
     log.warn('nobody can call with workspaces that have no valid key; `sluice check` names them', {
       without,
       of,

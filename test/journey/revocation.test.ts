@@ -46,9 +46,17 @@ describe('a key that was removed', () => {
 
 describe('the only key of a workspace', () => {
   test.each([
-    ['an empty list of keys', (yaml: string) => yaml.replace(/keys: \[.*\]/, 'keys: []')],
-    ['no workspace at all', (yaml: string) => yaml.replace(/^workspaces:[^]*$/m, 'workspaces: {}')],
-  ])('is revoked by a file with %s: within ten seconds nobody calls with it', async (_, without) => {
+    [
+      'an empty list of keys',
+      'nobody can call with workspaces that have no valid key',
+      (yaml: string) => yaml.replace(/keys: \[.*\]/, 'keys: []'),
+    ],
+    [
+      'no workspace at all',
+      'nobody can call: the configuration has no workspaces',
+      (yaml: string) => yaml.replace(/^workspaces:[^]*$/m, 'workspaces: {}'),
+    ],
+  ])('is revoked by a file with %s: within ten seconds nobody calls with it', async (_, warning, without) => {
     const shop = createCommerceSimulator({ latency: { minMs: 0, maxMs: 0 } });
     const { url } = await shop.listen();
     const { key, hash } = createKey();
@@ -68,7 +76,7 @@ describe('the only key of a workspace', () => {
       while (shop.log.length < 2) await new Promise((resolve) => setTimeout(resolve, 5));
       const waiting = [call('waiting'), call('waiting')];
       await waitingInTheLine(served.adminUrl, 2);
-      const warned = served.saying('nobody can call');
+      const warned = served.saying(warning);
       const removedAt = performance.now();
       served.write(without(yaml));
       expect(tally(await Promise.all(waiting))).toEqual({ 401: 2 });
