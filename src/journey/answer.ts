@@ -33,8 +33,8 @@ export function rateLimitOf(state: CeilingState | null): RateLimitState | null {
     limit: state.limit,
     windowSeconds: 60,
     remaining: state.remaining,
-    // The log's window is a little longer than what is promised.
-    resetSeconds: Math.min(60, Math.ceil(state.nextPlaceMs / 1000)),
+    // Up to 61: the log's window is a little longer than what is promised, and the place is free after the log's.
+    resetSeconds: Math.ceil(state.nextPlaceMs / 1000),
   };
 }
 

@@ -2,6 +2,7 @@ import { describe, expect, test } from '@jest/globals';
 import { parseDictionary, parseList, serializeDictionary, serializeList } from 'structured-headers';
 import { admissionField, rateLimitField, rateLimitPolicyField } from '../../src/ingress/ratelimit-fields.ts';
 import { outcomeFraming } from '../../src/ingress/framing.policy.ts';
+import { rateLimitOf } from '../../src/journey/answer.ts';
 
 describe('structured fields', () => {
   test('are spelt as documented', () => {
@@ -26,6 +27,15 @@ describe('structured fields', () => {
       ).toBe(3);
     },
   );
+
+  test.each([
+    [60_000, 60],
+    [60_001, 61],
+    [60_150, 61],
+  ])('never tell of a place before it is free: in %d ms is t=%d', (nextPlaceMs, seconds) => {
+    const state = rateLimitOf({ limit: 500, remaining: 0, nextPlaceMs });
+    expect(state && rateLimitField(state)).toBe(`"workspace";r=0;t=${seconds}`);
+  });
 });
 
 describe('structured fields of whole numbers', () => {
