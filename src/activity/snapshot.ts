@@ -13,7 +13,7 @@ import type { LaneId, Recorder } from './recorder.ts';
 export interface CeilingState {
   readonly limit: number;
   readonly remaining: number;
-  /** Milliseconds until more places are free; 0 when there are some. */
+  /** Milliseconds until more places are free; 0 when there are some. Shown as whole ones, rounded up. */
   readonly resetMs: number;
 }
 
@@ -170,10 +170,10 @@ export function createActivity(recorder: Recorder, source: ActivitySource, clock
     const recent = recentOf(cell);
     const lane: LaneActivity = {
       upstream: id.upstream,
-      ceilings: { perMinute, perDay },
+      ceilings: { perMinute: inWholeMs(perMinute), perDay: inWholeMs(perDay) },
       waiting,
       inFlight,
-      nextSlotMs,
+      nextSlotMs: nextSlotMs === null ? null : Math.ceil(nextSlotMs),
       recent,
       headroom:
         limits.requestsPerMinute === null && limits.bucket === null
@@ -237,6 +237,10 @@ export function createActivity(recorder: Recorder, source: ActivitySource, clock
     },
   };
 }
+
+/** Rounded up: whoever comes back then finds the place free. */
+const inWholeMs = (state: CeilingState | null): CeilingState | null =>
+  state === null ? null : { ...state, resetMs: Math.ceil(state.resetMs) };
 
 /** A cell as people read it: waits rounded to milliseconds, refusals only where there were any. */
 export function recentOf(cell: Cell): RecentPressure {

@@ -43,11 +43,11 @@ const source = (labelOf: (id: string) => string): ActivitySource => ({
   ],
   now: () =>
     Promise.resolve({
-      perMinute: { limit: 500, remaining: 412, resetMs: 0 },
+      perMinute: { limit: 500, remaining: 412, resetMs: 1_204.000001 },
       perDay: null,
       waiting: 2,
       inFlight: 1,
-      nextSlotMs: 120,
+      nextSlotMs: 119.04,
     }),
   labelOf,
   replicas: () => Promise.resolve(1),
@@ -265,7 +265,7 @@ describe('/activity', () => {
       ).ofWorkspace('acme', minute)
     ).upstreams;
     expect(lane).toMatchObject({
-      ceilings: { perMinute: { remaining: 412 } },
+      ceilings: { perMinute: { remaining: 412, resetMs: 1_205 } },
       waiting: 2,
       nextSlotMs: 120,
       recent: { calls: 1, absorbed: 1, shed: { wait_too_long: 1 } },
