@@ -318,7 +318,7 @@ export const replicas = dashboard('Sluice / Replicas and Redis', 'sluice-replica
   )
   .withPanel(
     lines(
-      { title: 'Memory', means: 'Resident. Held calls cost about 17 KiB each beside their bodies.', unit: 'bytes' },
+      { title: 'Memory', means: 'Resident. Held calls cost memory beside their bodies: docs/operations/sizing.md.', unit: 'bytes' },
       [{ expr: 'process_resident_memory_bytes and on (instance) sluice_queue_bytes', legend: '{{instance}}' }],
     ),
   )

@@ -41,7 +41,7 @@ export interface DataServerOptions {
   readonly onEarlyRefusal?: (code: RefusalCode) => void;
   /** Places one connection may hold at a time. Default 100. */
   readonly maxCallsPerConnection?: number;
-  /** Calls open in the whole process. Default 50,000 (about 17 KiB each). */
+  /** Calls open in the whole process. Default 50,000. */
   readonly maxOpenCalls?: number;
   /** How long a refused upload is read and thrown away before the connection ends, milliseconds. Default 1,000. */
   readonly lingerMs?: number;

@@ -69,6 +69,12 @@ describe('dashboards and rules', () => {
     }
   });
 
+  test('no panel repeats a measured size: it is kept on the page of sizes alone', () => {
+    const guide = readFileSync(new URL('docs/observability/panels.md', root), 'utf8');
+    const texts = [['panels.md', guide], ...files()];
+    expect(texts.filter(([, text]) => /\d [KM]iB each/.test(text ?? '')).map(([name]) => name)).toEqual([]);
+  });
+
   test('every alert has a runbook and a unit test, and no runbook is without an alert', () => {
     const alerts = allRules.filter(({ alert }) => alert !== undefined);
     const tested = readFileSync(new URL('grafana/rules/sluice.test.yaml', root), 'utf8');
