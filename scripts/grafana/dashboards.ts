@@ -125,7 +125,7 @@ export const overview = dashboard('Sluice / Overview', 'sluice-overview', 'Can w
   )
   .withPanel(
     lines(
-      { title: 'Refusals by reason', means: 'queue_full and wait_* : too much traffic for the limit. day_quota_exhausted: until tomorrow. limiter_unavailable: Redis.', unit: 'reqps' },
+      { title: 'Refusals by reason', means: 'queue_full and wait_* : too much traffic for the limit. day_quota_exhausted: until the quota returns. limiter_unavailable: Redis.', unit: 'reqps' },
       [{ expr: rate('sluice_shed_total', 'reason'), legend: '{{reason}}' }],
       { stacked: true },
     ),
