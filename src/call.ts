@@ -25,9 +25,10 @@ export interface Call {
   readonly clientGone: AbortSignal;
   /**
    * The whole request body, read on first use (only then is `100 Continue` sent); later uses give the same promise.
+   * The bytes count for `owner`, the id of the calling workspace: one may hold half of what the process may.
    * Rejects with a `Refusal` (`body_too_large`, `overloaded`), or with `clientGone.reason` when the client left.
    */
-  readonly readBody: () => Promise<CallBody>;
+  readonly readBody: (owner: string) => Promise<CallBody>;
   /** Leaves word of what is known so far, so that a refusal thrown later can tell it too. Later words replace earlier ones. */
   readonly tell: (known: KnownSoFar) => void;
 }

@@ -105,7 +105,7 @@ export function createGateway({ settings: first, clock, random, telemetry, resol
       followed.identified(caller);
       const route = routes.find(call, caller);
       followed.routed(route.upstream);
-      const body = await call.readBody();
+      const body = await call.readBody(caller.workspace.id);
       const prepared = prepare({ call, caller, route, body, learned, labelKey: settings.privacy.labelKey });
       pressure.remember(prepared);
       followed.admitting(prepared.entry.admission.lane);

@@ -1,7 +1,7 @@
 /**
  * Reads request bodies into memory, within bounds.
  *
- * Owns: the bound per call, the bound of the process, and giving the bytes back.
+ * Owns: the bounds per call, per workspace and of the process, and giving the bytes back.
  * Refuses to own: answering, and the client's connection.
  * Invariant: bytes held are counted before they are kept and given back exactly once; nothing is read beyond a bound.
  */
@@ -9,14 +9,21 @@ import type { IncomingMessage } from 'node:http';
 import type { CallBody } from '../call.ts';
 import { Refusal } from '../errors.ts';
 
-/** Bytes of request bodies that the whole process holds. */
+/** Bytes of request bodies that the whole process holds, and how many of them each owner (workspace) does. */
 export class HeldBytes {
   readonly limit: number;
+  /** Bytes that one owner may hold at most: half of the limit, so that nobody can shut the others out. */
+  readonly share: number;
+  readonly #byOwner = new Map<string, number>();
   #held = 0;
 
-  /** @param limit bytes; above it calls are refused with `overloaded`. */
-  constructor(limit: number) {
+  /**
+   * @param limit bytes; above it calls are refused with `overloaded`.
+   * @param largestBody bytes; one body of this size always fits an owner's share.
+   */
+  constructor(limit: number, largestBody: number) {
     this.limit = limit;
+    this.share = Math.max(Math.floor(limit / 2), largestBody);
   }
 
   /** Bytes held now. */
@@ -24,20 +31,29 @@ export class HeldBytes {
     return this.#held;
   }
 
-  /** True when `bytes` more would fit now. */
-  fits(bytes: number): boolean {
-    return this.#held + bytes <= this.limit;
+  /** True when `bytes` more of this owner would fit now. */
+  fits(bytes: number, owner: string): boolean {
+    return this.#held + bytes <= this.limit && this.#of(owner) + bytes <= this.share;
   }
 
   /** Counts `bytes` as held; false (and nothing counted) when they do not fit. */
-  take(bytes: number): boolean {
-    if (!this.fits(bytes)) return false;
+  take(bytes: number, owner: string): boolean {
+    if (!this.fits(bytes, owner)) return false;
     this.#held += bytes;
+    this.#byOwner.set(owner, this.#of(owner) + bytes);
     return true;
   }
 
-  give(bytes: number): void {
+  give(bytes: number, owner: string): void {
     this.#held -= bytes;
+    const left = this.#of(owner) - bytes;
+    // Owners that hold nothing are forgotten: the map is as small as what is held.
+    if (left > 0) this.#byOwner.set(owner, left);
+    else this.#byOwner.delete(owner);
+  }
+
+  #of(owner: string): number {
+    return this.#byOwner.get(owner) ?? 0;
   }
 }
 
@@ -62,6 +78,7 @@ export class BodyReader {
   readonly #clientGone: AbortSignal;
   readonly #sendContinue: () => void;
   #reading: Promise<CallBody> | null = null;
+  #owner = '';
   #taken = 0;
   #released = false;
 
@@ -79,8 +96,10 @@ export class BodyReader {
   }
 
   /** See `Call.readBody`. */
-  read(): Promise<CallBody> {
-    this.#reading ??= this.#start();
+  read(owner: string): Promise<CallBody> {
+    if (this.#reading !== null) return this.#reading;
+    this.#owner = owner;
+    this.#reading = this.#start();
     return this.#reading;
   }
 
@@ -88,7 +107,7 @@ export class BodyReader {
   release(): void {
     if (this.#released) return;
     this.#released = true;
-    this.#bounds.heldBytes.give(this.#taken);
+    this.#bounds.heldBytes.give(this.#taken, this.#owner);
     this.#taken = 0;
   }
 
@@ -96,7 +115,7 @@ export class BodyReader {
     this.#clientGone.throwIfAborted();
     const announced = Number(this.#request.headers['content-length'] ?? 0);
     if (announced > this.#bounds.maxBodyBytes) throw new Refusal('body_too_large');
-    if (!this.#bounds.heldBytes.fits(announced)) throw overloaded();
+    if (!this.#bounds.heldBytes.fits(announced, this.#owner)) throw overloaded();
     if (!announcesBody(this.#request)) return { bytes: Buffer.alloc(0), replayable: true };
     this.#sendContinue();
     const bytes = await this.#collect();
@@ -106,7 +125,7 @@ export class BodyReader {
   /** Counts a chunk before it is kept; the answer is why it cannot be. */
   #keep(bytes: number): Refusal | null {
     if (this.#taken + bytes > this.#bounds.maxBodyBytes) return new Refusal('body_too_large');
-    if (this.#released || !this.#bounds.heldBytes.take(bytes)) return overloaded();
+    if (this.#released || !this.#bounds.heldBytes.take(bytes, this.#owner)) return overloaded();
     this.#taken += bytes;
     return null;
   }

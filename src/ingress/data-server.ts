@@ -93,7 +93,7 @@ const judge = (open: OpenCall, credentialFields: ReadonlySet<string>): EarlyRefu
 
 export const createDataServer = (options: DataServerOptions): DataServer => {
   const { settings, clock } = options;
-  const heldBytes = new HeldBytes(settings.maxHeldBytes);
+  const heldBytes = new HeldBytes(settings.maxHeldBytes, settings.maxBodyBytes);
   const connections = new Connections({
     maxCallsPerConnection: options.maxCallsPerConnection ?? 100,
     maxOpenCalls: options.maxOpenCalls ?? 50_000,

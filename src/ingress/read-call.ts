@@ -49,7 +49,7 @@ export const readCall = (open: OpenCall, form: Call['form'], deps: ReadCallDeps)
     rawFields: request.rawHeaders,
     source: request.socket.remoteAddress ?? '',
     clientGone: gone.signal,
-    readBody: () => body.read(),
+    readBody: (owner) => body.read(owner),
     tell: (more) => {
       known = { ...known, ...more };
     },

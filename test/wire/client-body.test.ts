@@ -13,8 +13,13 @@ import {
   startDataServer,
 } from '../ingress/data-server-fixture.ts';
 
+/** Whom the bytes count for: the workspace that a test names, otherwise one per call. */
+const ownerOf = (call: Call): string => {
+  const at = call.rawFields.indexOf('X-Owner');
+  return at < 0 ? call.id : (call.rawFields[at + 1] ?? '');
+};
 const echo = async (call: Call) => {
-  const { bytes, replayable } = await call.readBody();
+  const { bytes, replayable } = await call.readBody(ownerOf(call));
   return outcomeOf({ body: bytes, fields: ['X-Replayable', String(replayable)] });
 };
 const upload = (...fields: string[]): string =>
@@ -56,8 +61,10 @@ describe('reading', () => {
 
   test('asked for twice it is the same body', async () => {
     const { client } = await startDataServer(async (call) => {
-      const [first, second] = await Promise.all([call.readBody(), call.readBody()]);
-      return outcomeOf({ body: Buffer.from(String(first === second && first === (await call.readBody()))) });
+      const [first, second] = await Promise.all([call.readBody('w'), call.readBody('w')]);
+      return outcomeOf({
+        body: Buffer.from(String(first === second && first === (await call.readBody('w')))),
+      });
     });
     const raw = await client();
     await raw.send(withLength(3) + 'abc');
@@ -159,6 +166,39 @@ describe('the bound of the process', () => {
     await first.answers(1);
     await second.answers(1);
     await settled(() => data.stats().heldBytes === 0);
+  });
+
+  test('one workspace holds half of it, and the others go on', async () => {
+    const hold = later<void>();
+    const { client, data } = await startDataServer(async (call) => {
+      const outcome = await echo(call);
+      await hold.promise;
+      return outcome;
+    });
+    const as = (owner: string, bytes: number): string =>
+      upload(`X-Owner: ${owner}`, `Content-Length: ${bytes}`) + 'x'.repeat(bytes);
+    const [first, announced, unannounced, other] = await Promise.all([
+      client(),
+      client(),
+      client(),
+      client(),
+    ]);
+    await first.send(as('greedy', 10_000));
+    await settled(() => data.stats().heldBytes === 10_000);
+    await announced.send(as('greedy', 2_501));
+    await unannounced.send(upload('X-Owner: greedy', 'Transfer-Encoding: chunked') + chunk(2_501));
+    for (const raw of [announced, unannounced]) {
+      const [answer] = await raw.answers(1);
+      expect([answer?.status, answer?.field('sluice-error')]).toEqual([503, 'overloaded']);
+    }
+    await other.send(as('modest', 10_000));
+    await settled(() => data.stats().heldBytes === 20_000);
+    hold.resolve();
+    expect((await first.answers(1))[0]?.status).toBe(200);
+    expect((await other.answers(1))[0]?.status).toBe(200);
+    // What was given back may be held again.
+    await first.send(as('greedy', 10_000));
+    expect((await first.answers(2))[1]?.status).toBe(200);
   });
 
   test('bytes of an aborted upload are given back', async () => {

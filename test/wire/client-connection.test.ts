@@ -78,7 +78,7 @@ describe('pipelined requests', () => {
 
   test('a second request hidden in a body is a body', async () => {
     const { client, calls } = await startDataServer(async (call) =>
-      outcomeOf({ body: (await call.readBody()).bytes }),
+      outcomeOf({ body: (await call.readBody('w')).bytes }),
     );
     const raw = await client();
     const hidden = get('hidden');
@@ -180,7 +180,7 @@ describe('garbage behind a request', () => {
   test('in the body of the second request spares the first', async () => {
     const { handle, release } = held();
     const { client, calls } = await startDataServer(async (call) => {
-      await call.readBody();
+      await call.readBody('w');
       return handle(call);
     });
     const raw = await client();

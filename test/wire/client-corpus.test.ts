@@ -67,7 +67,7 @@ beforeAll(async () => {
     random: systemRandom,
     handle: async (call) => {
       handled += 1;
-      return outcomeOf({ body: (await call.readBody()).bytes });
+      return outcomeOf({ body: (await call.readBody('w')).bytes });
     },
     activity: () => Promise.resolve({}),
     credentialFields: () => new Set(['authorization']),

@@ -193,7 +193,7 @@ describe('what Node refuses stays refused, with a problem document', () => {
   test.each(brokenChunks)('%s, while the body is read', async (_name, body) => {
     const left: unknown[] = [];
     const { client, bugs } = await startDataServer(async (call) => {
-      await call.readBody().catch((error: unknown) => {
+      await call.readBody('w').catch((error: unknown) => {
         left.push(error === call.clientGone.reason);
         throw error;
       });
@@ -225,7 +225,7 @@ describe('what is allowed passes', () => {
     ['chunks', upload(...offer, 'Transfer-Encoding: chunked'), ['3\r\nabc\r\n', '3\r\ndef\r\n0\r\n\r\n']],
   ])('an offer of h2c is served as the plain request it also is, with %s', async (_name, bytes, parts) => {
     const { client, calls } = await startDataServer(async (call) =>
-      outcomeOf({ body: (await call.readBody()).bytes }),
+      outcomeOf({ body: (await call.readBody('w')).bytes }),
     );
     const raw = await client();
     await raw.send(bytes);
@@ -270,7 +270,7 @@ describe('what is allowed passes', () => {
 
   test('a GET with a body keeps it', async () => {
     const { client } = await startDataServer(async (call) =>
-      outcomeOf({ body: (await call.readBody()).bytes }),
+      outcomeOf({ body: (await call.readBody('w')).bytes }),
     );
     const raw = await client();
     await raw.send(head('Content-Length: 3') + 'abc');
