@@ -183,7 +183,7 @@ const expectUpstreamPlain = (): void => {
     }
   }
   // Enough of them got through to prove something.
-  expect(seen).toBeGreaterThan(300);
+  expect(seen).toBeGreaterThan(100);
 };
 
 test(`${rounds} combinations of tricks (seed ${seed})`, async () => {
