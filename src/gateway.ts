@@ -91,7 +91,7 @@ export function createGateway({ settings: first, clock, random, telemetry, resol
 
   const identify = async (call: Call): Promise<AuthenticatedCaller> => {
     try {
-      return authenticate(call.rawFields, keyring, injected);
+      return authenticate(call.rawFields, keyring, injected, call.rawUrl);
     } catch (refusal) {
       if (!(refusal instanceof Refusal) || refusal.code !== 'unauthenticated') throw refusal;
       throw await failedAttempts.refusal(call.source);

@@ -4,7 +4,7 @@
  *
  * Invariants: two layers can never disagree about the caller (a repeated identity field is refused, and so are two
  * different keys); a refusal does not tell which part of the credential was wrong; every field that shows the key is in
- * `keyFields`.
+ * `keyFields`; a request target that shows the key is refused, because the target travels as the client wrote it.
  */
 import type { Caller } from '../call.ts';
 import { Refusal } from '../errors.ts';
@@ -42,13 +42,15 @@ export function injectedFields({
 /**
  * Finds the caller. `rawFields` alternates names and values as received, `injected` is {@link injectedFields}.
  * The key is taken from `Sluice-Key`, else from an injected field whose value starts with `slc_`, else from
- * `Authorization: Bearer`.
- * @throws Refusal `unauthenticated` without a valid key, `request_invalid` for repeated fields or two different keys
+ * `Authorization: Bearer`. `rawUrl` is the request target as received.
+ * @throws Refusal `unauthenticated` without a valid key, `request_invalid` for repeated fields, two different keys, or a
+ *   key in the target
  */
 export function authenticate(
   rawFields: readonly string[],
   keyring: Keyring,
   injected: ReadonlySet<string>,
+  rawUrl = '/',
 ): AuthenticatedCaller {
   const identity = identityFields(rawFields, injected);
   const candidates = candidatesOf(identity);
@@ -60,6 +62,14 @@ export function authenticate(
   const isUsable = chosen.key.length <= longestKeyBytes && keyForm.test(chosen.key);
   const match = isUsable ? keyring.find(chosen.key) : null;
   if (match === null) throw new Refusal('unauthenticated');
+  if (targetShows(chosen.key, rawUrl)) {
+    throw new Refusal('request_invalid', {
+      detail:
+        'The target contains an API key, which must not travel upstream: send it in a header field only.',
+      param: 'target',
+      shouldRetry: false,
+    });
+  }
   return {
     workspace: match.workspace,
     keyField: chosen.field,
@@ -119,4 +129,22 @@ function fieldsThatShow(key: string, rawFields: readonly string[], keyField: str
       fields.add((rawFields[at] ?? '').toLowerCase());
   }
   return [...fields];
+}
+
+/** A target is encoded once for the upstream and once more as our parameter; one layer to spare. */
+const layersOfEncoding = 3;
+
+/** True when the key, or anything of a key's shape, can be read in the target, as written or percent-decoded. */
+function targetShows(key: string, rawUrl: string): boolean {
+  let text = rawUrl;
+  for (let layers = 0; ; layers++) {
+    // A key of another form may be short: only whole segments and values are compared then.
+    const shows = key.startsWith(prefix) ? text.includes(key) : text.split(/[/?&=]/).includes(key);
+    if (shows || (text.includes(prefix) && keyShape.test(text))) return true;
+    if (layers === layersOfEncoding || !text.includes('%')) return false;
+    // Octet by octet, as broken encodings elsewhere in the target must not hide the key; keys are ASCII.
+    text = text.replace(/%([0-9a-f]{2})/gi, (_, hex: string) =>
+      String.fromCharCode(Number.parseInt(hex, 16)),
+    );
+  }
 }

@@ -239,3 +239,41 @@ describe('a caller stays valid', () => {
     expect(ring.find('new')?.workspace.id).toBe('acme');
   });
 });
+
+describe('a request target', () => {
+  const encoded = (text: string): string => Buffer.from(text).toString('hex').replaceAll(/../g, '%$&');
+  const at = (rawUrl: string, key = acmeKey): string => {
+    try {
+      return authenticate(['Authorization', `Bearer ${key}`], keyring, injected, rawUrl).workspace.id;
+    } catch (error) {
+      if (error instanceof Refusal) return error.code;
+      throw error;
+    }
+  };
+
+  test.each([
+    ['in the path', `/via/claude/v1/${acmeKey}/x`],
+    ['in the query', `/via/claude/v1?key=${acmeKey}`],
+    ['percent-encoded', `/via/claude/v1?key=${encoded(acmeKey)}`],
+    ['percent-encoded in part', `/via/claude/v1?key=${acmeKey.replace('_', '%5F')}`],
+    ['in a target', `/proxy?target=${encodeURIComponent(`https://a.test/?key=${acmeKey}`)}`],
+    ['encoded in a target', `/proxy?target=${encodeURIComponent(`https://a.test/?key=${encoded(acmeKey)}`)}`],
+    ['beside a broken encoding', `/via/claude/%zz%?key=%73${acmeKey.slice(1)}`],
+    ['of somebody else', `/via/claude/v1?key=${otherKey}`],
+  ])('with a key %s is refused', (_, rawUrl) => {
+    expect(at(rawUrl)).toBe('request_invalid');
+  });
+
+  test.each([
+    '/via/claude/v1/slc_a1_/x',
+    `/via/claude/v1?key=${acmeKey.toLowerCase()}`.replace('slc_', 'SLC_'),
+    `/via/claude/v1?key=${acmeKey.slice(0, -1)}`,
+    '/via/claude/%zz%',
+  ])('without one passes: %s', (rawUrl) => {
+    expect(at(rawUrl)).toBe('acme');
+  });
+
+  test('tells nothing to a caller without a valid key', () => {
+    expect(at(`/via/claude/v1?key=${acmeKey}`, `slc_a1_${secret('B')}`)).toBe('unauthenticated');
+  });
+});

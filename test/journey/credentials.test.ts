@@ -115,6 +115,17 @@ describe('the API key', () => {
     expect(JSON.stringify(seen)).not.toContain(key);
   });
 
+  test('is refused in a target, and nothing is sent', async () => {
+    const { gateway, call } = world;
+    const key = gateway.keys['acme'] ?? '';
+    for (const path of [`/via/open/${key}`, `/proxy?target=${encodeURIComponent(`${openUrl}/a?k=${key}`)}`]) {
+      const reply = await call(path);
+      expect([reply.status, reply.headers.get('sluice-error')]).toEqual([400, 'request_invalid']);
+      expect(reply.text).not.toContain(key);
+    }
+    expect(seen).toEqual([]);
+  });
+
   test('of nobody is refused before anything is sent', async () => {
     const { gateway, model } = world;
     for (const key of ['', 'sk-sim', `${gateway.keys['acme'] ?? ''}x`]) {
