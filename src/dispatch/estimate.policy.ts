@@ -42,8 +42,13 @@ export interface CallDescription {
   readonly imagePost: boolean;
 }
 
-/** Longer bodies (bytes) are not parsed: about 20 ms of work would hold up every other call. */
-const longestParsedBody = 4_194_304;
+/**
+ * Longer bodies (bytes) are not parsed but judged by their size: a megabyte of brackets takes the parser up to 0.1 s, in
+ * which every other call stands still, and it may be sent again and again before any limit is asked.
+ */
+const longestParsedBody = 1_048_576;
+/** Where the model of a longer body is looked for, bytes from either end. */
+const endsRead = 16_384;
 const longestModel = 256;
 /** Points reserved for a document whose cost nobody has seen yet: a mutation's published price, a modest query's. */
 const unseenMutationPoints = 10;
@@ -122,7 +127,7 @@ function describeLarge(plain: CallDescription, body: Buffer, operation: Operatio
     if (end < 0) break;
     at = end;
   }
-  const ends = `${body.toString('latin1', 0, 2048)}\n${body.toString('latin1', body.length - 2048)}`;
+  const ends = `${body.toString('latin1', 0, endsRead)}\n${body.toString('latin1', body.length - endsRead)}`;
   const model = /"model"\s*:\s*"([^"\\]{1,256})"/.exec(ends)?.[1] ?? null;
   return { ...plain, model: plain.model ?? model, costs: chargeOfSize(textBytes, pictures, operation) };
 }

@@ -184,7 +184,7 @@ describe('bodies that cannot be read', () => {
   });
 
   test('a very large body is judged by its text, not by its pictures', () => {
-    const url = `data:image/png;base64,${'A'.repeat(5_000_000)}`;
+    const url = `data:image/png;base64,${'A'.repeat(1_100_000)}`;
     const described = chat(
       say([
         { type: 'text', text: 'x'.repeat(4000) },
@@ -195,6 +195,31 @@ describe('bodies that cannot be read', () => {
     expect(described.costs.images).toBe(1);
     expect(tokens(described)).toBeGreaterThan(1000 + 765);
     expect(tokens(described)).toBeLessThan(1000 + 765 + 100);
+  });
+
+  test('a body over a megabyte is not parsed: its tokens come from its size', () => {
+    const longest = 1_048_576;
+    // Broken JSON tells the two apart: parsed it costs a request, unparsed what its bytes may be.
+    expect(post('/v1/chat/completions', '['.repeat(longest)).costs).toEqual({ requests: 1 });
+    expect(tokens(post('/v1/chat/completions', '['.repeat(longest + 4)))).toBe(longest / 4 + 1 + 3);
+    const document = (length: number) => {
+      const start = '{"query":"{ shop { name } }","pad":"';
+      return `${start}${'x'.repeat(length - start.length - 2)}"}`;
+    };
+    const graphql = (length: number) =>
+      call('commerce', 'POST', '/admin/api/2026-10/graphql.json', document(length));
+    expect(graphql(longest).safe).toBe(true);
+    expect(graphql(longest + 1).safe).toBe(false);
+  });
+
+  test('the model of an unparsed body is found at either end', () => {
+    const text = JSON.stringify([{ role: 'user', content: 'x'.repeat(1_100_000) }]);
+    const tools = JSON.stringify([{ name: 'y'.repeat(10_000) }]);
+    for (const body of [
+      `{"model":"m1","messages":${text}}`,
+      `{"messages":${text},"model":"m1","tools":${tools}}`,
+    ])
+      expect(post('/v1/chat/completions', body).model).toBe('m1');
   });
 
   test('deep nesting is cut off instead of overflowing', () => {
