@@ -170,6 +170,8 @@ export interface Outcome {
   readonly fields: readonly string[];
   /** Read by whoever writes the answer, and destroyed by it when the client leaves. `null` = no body. */
   readonly body: Readable | Buffer | null;
+  /** The client is gone when it takes nothing of a waiting body for so long, milliseconds; absent = no limit. */
+  readonly maxUnreadMs?: number;
   readonly record: AdmissionRecord;
   readonly rateLimit: RateLimitState | null;
   /** Adds `x-should-retry`; `null` = say nothing. */

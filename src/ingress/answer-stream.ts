@@ -9,6 +9,8 @@
 import type { ServerResponse } from 'node:http';
 import type { Readable } from 'node:stream';
 import type { AnswerEnd } from '../call.ts';
+import type { Clock } from '../clock.ts';
+import { watchReader } from './stalled-reader.ts';
 
 export interface Pumping {
   readonly body: Readable;
@@ -16,6 +18,9 @@ export interface Pumping {
   /** Length promised in the head, bytes; `null` = none. */
   readonly declaredBytes: number | null;
   readonly clientGone: AbortSignal;
+  readonly clock: Clock;
+  /** A client that takes nothing of what waits for it for so long is gone, milliseconds; `null` = it may take its time. */
+  readonly maxUnreadMs: number | null;
 }
 
 /** Lets go of a body nobody will read. */
@@ -25,10 +30,12 @@ export const discard = (body: Readable): void => {
 };
 
 /** Writes the whole body, but does not end the response. */
-export const pump = ({ body, response, declaredBytes, clientGone }: Pumping): Promise<AnswerEnd> =>
+export const pump = (pumping: Pumping): Promise<AnswerEnd> =>
   new Promise((resolve) => {
+    const { body, response, declaredBytes, clientGone, clock, maxUnreadMs } = pumping;
     let written = 0;
     const settle = (end: AnswerEnd): void => {
+      reader?.moved();
       body.off('data', onData).off('end', onEnd).off('close', onCut);
       response.off('drain', onDrain);
       clientGone.removeEventListener('abort', onGone);
@@ -38,15 +45,25 @@ export const pump = ({ body, response, declaredBytes, clientGone }: Pumping): Pr
     const onData = (chunk: Buffer): void => {
       written += chunk.length;
       if (declaredBytes !== null && written > declaredBytes) settle('upstream_cut');
-      else if (!response.write(chunk)) body.pause();
+      else if (!response.write(chunk)) {
+        body.pause();
+        reader?.waiting();
+      }
     };
     const onDrain = (): void => {
+      reader?.moved();
       body.resume();
     };
     const onEnd = (): void =>
       settle(declaredBytes === null || written === declaredBytes ? 'complete' : 'upstream_cut');
     const onCut = (): void => settle('upstream_cut');
     const onGone = (): void => settle('client_gone');
+    // It would keep a connection of the upstream's pool, which everybody shares, for as long as it likes.
+    const onStalled = (): void => {
+      settle('client_gone');
+      response.req.socket.resetAndDestroy();
+    };
+    const reader = maxUnreadMs === null ? null : watchReader(response, clock, maxUnreadMs, onStalled);
     // Stays: an error after the end must not become an uncaught one. A cut is told by `close` without `end`.
     body.on('error', () => {});
     if (clientGone.aborted) onGone();

@@ -110,11 +110,13 @@ const stream = async (
   context: AnswerContext,
   body: Readable,
   declaredBytes: number | null,
+  maxUnreadMs: number | null,
 ): Promise<AnswerEnd> => {
+  const { clock } = context;
   const { response, gone } = context.call;
   // With bytes at hand the head travels with them; otherwise it does not wait for them.
   if (body.readableLength === 0) response.flushHeaders();
-  const end = await pump({ body, response, declaredBytes, clientGone: gone.signal });
+  const end = await pump({ body, response, declaredBytes, clientGone: gone.signal, clock, maxUnreadMs });
   if (end === 'complete') return finish(context, null);
   if (end === 'upstream_cut') breakOff(response, declaredBytes !== null || response.chunkedEncoding);
   return end;
@@ -165,7 +167,7 @@ export const writeOutcome = async (context: AnswerContext, outcome: Outcome): Pr
     return end;
   }
   if (body === null || Buffer.isBuffer(body)) return finish(context, body);
-  return stream(context, body, framing.declaredBytes);
+  return stream(context, body, framing.declaredBytes, outcome.maxUnreadMs ?? null);
 };
 
 /** Writes a problem of our own. `mustEnd`: what follows on this connection cannot be trusted. */

@@ -68,6 +68,7 @@ export function answerOutcome(input: AnswerInput): Outcome {
       via: call.form === 'via' ? { origin: route.origin, baseFor } : null,
     }),
     body: answered.body,
+    maxUnreadMs: route.upstream.timeouts.idleMs,
     record,
     rateLimit,
     shouldRetry,

@@ -86,6 +86,48 @@ test('a slow client slows the upstream down, and gets every byte', async () => {
   expect(ends).toEqual(['complete']);
 });
 
+describe('a client that reads nothing', () => {
+  const endless = () =>
+    new Readable({
+      read() {
+        this.push(Buffer.alloc(64 * 1_024));
+      },
+    });
+  const reading = async (maxUnreadMs: number, body: Readable) => {
+    const ends: AnswerEnd[] = [];
+    const { client } = await startDataServer(() =>
+      Promise.resolve(outcomeOf({ body, maxUnreadMs, onEnd: (how) => ends.push(how) })),
+    );
+    const raw = await client();
+    raw.socket.pause();
+    await raw.send(get);
+    return { raw, ends };
+  };
+
+  test('while bytes wait for it is gone after the limit: the body ends, the connection is reset', async () => {
+    const body = endless();
+    const { raw, ends } = await reading(50, body);
+    await settled(() => ends.length > 0);
+    expect(ends).toEqual(['client_gone']);
+    expect(body.destroyed).toBe(true);
+    raw.socket.resume();
+    expect((await raw.closed).reset).toBe(true);
+  });
+
+  test('may take its time as long as nothing waits', async () => {
+    const body = new PassThrough();
+    const { raw, ends } = await reading(20, body);
+    body.write('first');
+    await new Promise((resolve) => setTimeout(resolve, 80));
+    expect(ends).toEqual([]);
+    body.end('last');
+    raw.socket.resume();
+    expect((await raw.answers(1))[0]?.body.toString()).toBe('firstlast');
+    await settled(() => ends.length > 0);
+    expect(ends).toEqual(['complete']);
+  });
+});
+
 describe('an upstream body that breaks', () => {
   const parts = 'abcdefgh';
   const cuts = Array.from({ length: parts.length }, (_, at) => at);

@@ -218,6 +218,39 @@ test('a slow reader keeps neither its serialized lane nor more than a bounded pa
   await expectClean(endless);
 });
 
+test('clients that read nothing give the upstream’s connections back to the others', async () => {
+  const stack = await opened(
+    async (connection) => {
+      for (let count = 1; ; count += 1) {
+        await connection.requests(count);
+        if (connection.socket.destroyed) return;
+        if (!connection.received().includes('/large')) connection.send(ok);
+        else {
+          connection.send('HTTP/1.1 200 OK\r\nContent-Length: 50000000\r\n\r\n');
+          connection.socket.write(Buffer.alloc(50_000_000));
+        }
+      }
+    },
+    {
+      more: '    maxSockets: 2\n',
+      timeouts: '{ connectSeconds: 5, headSeconds: 30, idleSeconds: 0.5, totalSeconds: 60 }',
+    },
+  );
+  const readers = Array.from({ length: 2 }, () => {
+    const reader = connect({ port: stack.port, host: '127.0.0.1' });
+    reader.on('error', () => {});
+    reader.write(stack.head('GET', stack.proxy('/large')));
+    reader.pause();
+    return reader;
+  });
+  await eventually(() => requestLines(receivedBy(stack)).length === 2);
+  // Behind them in the pool: sent only when one of them is over.
+  const { answers } = await stack.exchange(stack.head('GET', stack.proxy('/small')));
+  expect(answers[0]?.body.toString()).toBe('ok');
+  await expectClean(stack);
+  for (const reader of readers) reader.destroy();
+});
+
 test('slow uploads hold bytes but no place in line and no lease', async () => {
   const stack = await opened(answering(ok), { kind: 'commerce' });
   const uploads = await Promise.all(

@@ -1,0 +1,62 @@
+/** Slow is not stalled: what a client that takes little, takes nothing, or has nothing to take is taken for. */
+import { expect, test } from '@jest/globals';
+import type { Clock } from '../../src/clock.ts';
+import { watchReader } from '../../src/ingress/stalled-reader.ts';
+
+const limitMs = 1_000;
+
+const watched = () => {
+  const timers = new Set<() => void>();
+  const clock: Clock = {
+    now: () => 0,
+    monotonic: () => 0,
+    after(delayMs, run) {
+      expect(delayMs).toBe(limitMs);
+      const timer = () => run();
+      timers.add(timer);
+      return () => void timers.delete(timer);
+    },
+  };
+  const response = { writableLength: 0 };
+  let stalled = 0;
+  const reader = watchReader(response, clock, limitMs, () => (stalled += 1));
+  const pass = (): void => {
+    const due = [...timers];
+    timers.clear();
+    for (const timer of due) timer();
+  };
+  return { reader, response, pass, stalled: () => stalled, timers: () => timers.size };
+};
+
+test('a client that takes nothing for the limit is stalled, and told of once', () => {
+  const { reader, response, pass, stalled, timers } = watched();
+  response.writableLength = 100;
+  reader.waiting();
+  reader.waiting();
+  expect(timers()).toBe(1);
+  pass();
+  expect([stalled(), timers()]).toEqual([1, 0]);
+});
+
+test('a client that takes a little within each limit is not, until it stops', () => {
+  const { reader, response, pass, stalled } = watched();
+  response.writableLength = 100;
+  reader.waiting();
+  for (let left = 99; left > 90; left -= 1) {
+    response.writableLength = left;
+    pass();
+    expect(stalled()).toBe(0);
+  }
+  pass();
+  expect(stalled()).toBe(1);
+});
+
+test('a client that took everything is not watched any more, and watched anew when bytes wait again', () => {
+  const { reader, pass, stalled, timers } = watched();
+  reader.waiting();
+  reader.moved();
+  expect(timers()).toBe(0);
+  reader.waiting();
+  pass();
+  expect(stalled()).toBe(1);
+});
