@@ -52,12 +52,20 @@ export function chargeOf(body: JsonRecord, operation: Operation): Costs {
   return costs(tally, operation, operation === 'image' ? 0 : outputBudget(body, operation) * repeats, images);
 }
 
+/** What is known of a body that is too large to parse. */
+export interface BodySize {
+  readonly textBytes: number;
+  readonly pictures: number;
+  /** Members that limit the output (`max_tokens`), as far as they were found. */
+  readonly limits: JsonRecord;
+}
+
 /** Costs of a call whose body is too large to parse: text by its bytes, pictures by their number. */
-export function chargeOfSize(textBytes: number, pictures: number, operation: Operation): Costs {
+export function chargeOfSize({ textBytes, pictures, limits }: BodySize, operation: Operation): Costs {
   return costs(
     { chars: textBytes, images: pictures, tokens: 0 },
     operation,
-    0,
+    operation === 'image' ? 0 : outputBudget(limits, operation),
     operation === 'image' ? 1 : pictures,
   );
 }

@@ -47,7 +47,7 @@ export interface CallDescription {
  * which every other call stands still, and it may be sent again and again before any limit is asked.
  */
 const longestParsedBody = 1_048_576;
-/** Where the model of a longer body is looked for, bytes from either end. */
+/** Where the model and the output limits of a longer body are looked for, bytes from either end. */
 const endsRead = 16_384;
 const longestModel = 256;
 /** Points reserved for a document whose cost nobody has seen yet: a mutation's published price, a modest query's. */
@@ -116,7 +116,7 @@ function describeForm(
   };
 }
 
-/** Too large to parse: text is what is not base64, the model is looked for at both ends. */
+/** Too large to parse: text is what is not base64, the model and the limits of the output are looked for at both ends. */
 function describeLarge(plain: CallDescription, body: Buffer, operation: Operation): CallDescription {
   let textBytes = body.length;
   let pictures = 0;
@@ -129,7 +129,16 @@ function describeLarge(plain: CallDescription, body: Buffer, operation: Operatio
   }
   const ends = `${body.toString('latin1', 0, endsRead)}\n${body.toString('latin1', body.length - endsRead)}`;
   const model = /"model"\s*:\s*"([^"\\]{1,256})"/.exec(ends)?.[1] ?? null;
-  return { ...plain, model: plain.model ?? model, costs: chargeOfSize(textBytes, pictures, operation) };
+  const limits = Object.fromEntries(
+    [...ends.matchAll(/"(max_(?:completion_|output_)?tokens)"\s*:\s*(\d{1,9})\b/g)].map(
+      ([, name = '', count]) => [name, Number(count)],
+    ),
+  );
+  return {
+    ...plain,
+    model: plain.model ?? model,
+    costs: chargeOfSize({ textBytes, pictures, limits }, operation),
+  };
 }
 
 function describeCommerce(plain: CallDescription, request: CallRequest): CallDescription {

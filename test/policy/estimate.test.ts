@@ -212,6 +212,16 @@ describe('bodies that cannot be read', () => {
     expect(graphql(longest + 1).safe).toBe(false);
   });
 
+  test.each(['max_tokens', 'max_completion_tokens', 'max_output_tokens'])(
+    '%s of an unparsed body is reserved like that of a parsed one',
+    (name) => {
+      const body = `{"${name}" : 5000,"messages":[{"content":"${'x'.repeat(1_200_000)}"}]}`;
+      const limited = tokens(post('/v1/chat/completions', body)) ?? 0;
+      const other = body.replace(name, 'x'.repeat(name.length));
+      expect(limited - (tokens(post('/v1/chat/completions', other)) ?? 0)).toBe(5000);
+    },
+  );
+
   test('the model of an unparsed body is found at either end', () => {
     const text = JSON.stringify([{ role: 'user', content: 'x'.repeat(1_100_000) }]);
     const tools = JSON.stringify([{ name: 'y'.repeat(10_000) }]);
