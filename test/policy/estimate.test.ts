@@ -222,6 +222,10 @@ describe('bodies that cannot be read', () => {
     },
   );
 
+  test('no more than ten thousand pictures are told from text in an unparsed body', () => {
+    expect(post('/v1/chat/completions', '";base64,'.repeat(130_000)).costs.images).toBe(10_000);
+  });
+
   test('the model of an unparsed body is found at either end', () => {
     const text = JSON.stringify([{ role: 'user', content: 'x'.repeat(1_100_000) }]);
     const tools = JSON.stringify([{ name: 'y'.repeat(10_000) }]);
