@@ -9,6 +9,7 @@ import { readFileSync } from 'node:fs';
 import { Cluster, Redis, type ClusterOptions, type RedisOptions } from 'ioredis';
 import type { Clock, Random } from '../clock.ts';
 import type { RedisNode, RedisSettings } from '../config/settings.ts';
+import { guardReplies } from './redis-replies.ts';
 
 export type RedisClient = Redis | Cluster;
 /** Replies keep the shapes of RESP2, whatever the protocol. */
@@ -21,6 +22,8 @@ const silentMs = 2_000;
 const pingMs = 500;
 const longestRetryMs = 500;
 const slotsRefreshMs = 1_000;
+
+guardReplies();
 
 export interface RedisConnection {
   readonly client: RedisClient;

@@ -1,0 +1,136 @@
+/**
+ * Bounds of what Redis may say, checked on the bytes before they are decoded: RESP3 as its specification has it, but
+ * without streamed types and attributes, which Redis does not send.
+ *
+ * Owns: following lines, bodies and counts through chunks that may end anywhere. Refuses to own: values. Keeps: what a
+ * decoder has to hold is in proportion to the bytes that came, and no reply is longer than `mostBytes`.
+ */
+
+/** Elements that counts may claim before they come. 8 MB of references; the longest replies have some thousands. */
+const mostOwed = 1_000_000;
+/** Of one reply (with everything nested in it). */
+const mostBytes = 64 * 1024 * 1024;
+/** Of a count: more digits are no count of anything. */
+const mostDigits = 12;
+
+const cr = 13;
+const lf = 10;
+const minus = 45;
+const zero = 48;
+const nine = 57;
+
+const codes = (types: string): ReadonlySet<number> =>
+  new Set(Array.from(types, (type) => type.charCodeAt(0)));
+const simple = codes('+-:,#_(');
+const bodies = codes('$=!');
+const lists = codes('*~>');
+const map = '%'.charCodeAt(0);
+const verbatim = '='.charCodeAt(0);
+/** The nulls of RESP2. */
+const nullable = codes('$*');
+/** How many characters stand on the lines of booleans and nulls: the decoder counts instead of looking. */
+const fixed = new Map([
+  ['#'.charCodeAt(0), 1],
+  ['_'.charCodeAt(0), 0],
+]);
+
+export interface ReplyBounds {
+  /** Takes the next bytes of a connection. Throws `RangeError` when they are out of bounds or no RESP. */
+  read(bytes: Uint8Array): void;
+}
+
+export function createReplyBounds(): ReplyBounds {
+  /** Bytes of a body, with its line end, that are still to come. */
+  let body = 0;
+  /** Type of the line that is being read; 0 between two of them. */
+  let type = 0;
+  let length = 0;
+  let digits = 0;
+  let isNegative = false;
+  /** The last byte of the line was the first half of its end. */
+  let isEnding = false;
+  /** Elements still to come until the reply is whole. */
+  let owed = 0;
+  let size = 0;
+
+  const end = (): void => {
+    owed = Math.max(0, owed - 1);
+    if (simple.has(type)) {
+      const wanted = fixed.get(type);
+      if (wanted !== undefined && digits !== wanted) throw malformed();
+    } else {
+      if (isNegative ? !nullable.has(type) || digits !== 1 || length !== 1 : digits === 0) throw malformed();
+      if (type === verbatim && length < 4) throw malformed();
+      if (!isNegative && bodies.has(type)) body = length + 2;
+      else if (!isNegative) owed += type === map ? 2 * length : length;
+    }
+    if (owed > mostOwed || body > mostBytes) throw new RangeError('a reply of Redis is out of bounds');
+    type = 0;
+  };
+
+  const begin = (byte: number): void => {
+    if (!simple.has(byte) && !bodies.has(byte) && !lists.has(byte) && byte !== map) throw malformed();
+    if (owed === 0) size = 0;
+    type = byte;
+    length = 0;
+    digits = 0;
+    isNegative = false;
+    isEnding = false;
+  };
+
+  const line = (byte: number): void => {
+    if (isEnding) {
+      if (byte !== lf) throw malformed();
+      return end();
+    }
+    if (byte === cr) isEnding = true;
+    else if (simple.has(type)) digits += 1;
+    else if (byte === minus && digits === 0 && !isNegative) isNegative = true;
+    else if (byte >= zero && byte <= nine && digits < mostDigits) {
+      length = length * 10 + (byte - zero);
+      digits += 1;
+    } else throw malformed();
+  };
+
+  return {
+    read(bytes) {
+      for (let at = 0; at < bytes.length; at += 1) {
+        const byte = bytes[at] ?? 0;
+        if (body > 0) {
+          const step = Math.min(body, bytes.length - at);
+          body -= step;
+          size += step;
+          at += step - 1;
+        } else {
+          if (type === 0) begin(byte);
+          else line(byte);
+          size += 1;
+        }
+        if (size > mostBytes) throw new RangeError('a reply of Redis is out of bounds');
+      }
+    },
+  };
+}
+
+const isWithin = (value: unknown, most: number): boolean =>
+  typeof value === 'number' && Number.isInteger(value) && value >= 0 && value <= most;
+
+/** Whether a reply has the shape of `CLUSTER SLOTS`: ranges of slots, each with its nodes (a host may be unknown). */
+export const isSlots = (reply: unknown): boolean =>
+  Array.isArray(reply) &&
+  reply.every(
+    (range: unknown) =>
+      Array.isArray(range) &&
+      range.slice(0, 2).length === 2 &&
+      range.slice(0, 2).every((slot) => isWithin(slot, 16_383)) &&
+      range
+        .slice(2)
+        .every(
+          (node: unknown) =>
+            Array.isArray(node) &&
+            (node[0] === null || typeof node[0] === 'string') &&
+            isWithin(node[1], 65_535),
+        ),
+  );
+
+const malformed = (): RangeError => new RangeError('a reply of Redis is malformed');
