@@ -4,7 +4,8 @@
  *
  * Owns: repetition (what runs twice must be idempotent by id), the switch to away within `patienceMs` of the first
  * failure, the way back, counting. Refuses to own: what happens meanwhile (`away-limiter.ts`, `redis-ceilings.ts`).
- * Keeps: an error never counts as a permission; a reply that says a script is wrong is a bug, not an absence.
+ * Keeps: an error never counts as a permission. An error reply that nothing here knows (a key of another type, a script
+ * that fails) is logged as a bug and answered like an absence at once: sending again is no help.
  */
 import type { Clock } from '../clock.ts';
 import type { RedisCommand, RedisErrorKind, Telemetry } from '../telemetry/events.ts';
@@ -22,8 +23,10 @@ export class RedisAway extends Error {
 const patienceMs = 500;
 const pauseMs = 40;
 const probeMs = 150;
+/** After a reply that says "wrong", which a probe does not see: doubled while such replies go on. */
+const wrongMs = { least: 1_000, most: 30_000 };
 
-/** Replies that say "not now", unlike those that say "wrong". */
+/** Replies that say "not now": the same command may succeed in a moment, unlike after those that say "wrong". */
 const transient =
   /^(READONLY|LOADING|BUSY|NOREPLICAS|CLUSTERDOWN|MASTERDOWN|TRYAGAIN|OOM|MOVED|ASK|NOAUTH|WRONGPASS|NOPERM|MISCONF|UNBLOCKED|ERR Too many Cluster)/;
 
@@ -51,6 +54,11 @@ export function createRedisLink(dependencies: {
   readonly telemetry: Telemetry;
   /** An attempt that takes longer was kept waiting by this process, not by Redis. Milliseconds. */
   readonly commandTimeoutMs: number;
+  /**
+   * Whether a reply that says "wrong" makes Redis count as away for everybody. Who refuses calls meanwhile does so for
+   * the one command only; who counts them elsewhere has to count all of them there for a while.
+   */
+  readonly leavesWhenWrong: boolean;
   /** Asked before Redis counts as back: sees that it can be used and does the writing that shows it. */
   readonly check: () => Promise<void>;
 }): RedisLink {
@@ -62,6 +70,8 @@ export function createRedisLink(dependencies: {
   /** Of the time since then, what this process itself was kept from running. */
   let stalledMs = 0;
   let cancelProbe = (): void => {};
+  let stayMs = wrongMs.least;
+  let backAt = -Infinity;
 
   const pause = (ms: number): Promise<void> =>
     new Promise((resolve) => {
@@ -81,28 +91,39 @@ export function createRedisLink(dependencies: {
       return { value };
     } catch (failure) {
       telemetry.redisError(kindOf(failure));
-      if (isReply(failure) && !transient.test(failure.message)) throw failure;
+      if (isReply(failure) && !transient.test(failure.message)) {
+        telemetry.log.bug('Redis refused a command', failure, { command });
+        if (dependencies.leavesWhenWrong) leaveAsWrong();
+        throw new RedisAway();
+      }
       failingSince ??= sentAt;
       stalledMs = Math.max(stalledMs, clock.monotonic() - sentAt - commandTimeoutMs);
       return null;
     }
   };
 
-  const leave = (): void => {
+  const leaveAsWrong = (): void => {
+    if (!isUp) return;
+    stayMs = clock.monotonic() - backAt > wrongMs.most ? wrongMs.least : Math.min(wrongMs.most, stayMs * 2);
+    leave(stayMs);
+  };
+
+  const leave = (stay = probeMs): void => {
     if (!isUp || closed) return;
     isUp = false;
     telemetry.log.warn('Redis is away');
     for (const watcher of watchers) watcher.onAway();
-    probeLater();
+    probeLater(stay);
   };
 
-  const probeLater = (): void => {
-    cancelProbe = clock.after(probeMs, () => {
+  const probeLater = (ms = probeMs): void => {
+    cancelProbe = clock.after(ms, () => {
       if (!connection.isReady()) return probeLater();
       dependencies.check().then(
         () => {
           if (closed) return;
           isUp = true;
+          backAt = clock.monotonic();
           failingSince = null;
           stalledMs = 0;
           telemetry.log.info('Redis is back');

@@ -76,6 +76,7 @@ function overRedis(
 ): Stores {
   const connection = connect(settings, { clock, random }, () => telemetry.redisError('connection'));
   const { client } = connection;
+  const { whenDown } = settings;
   const replica = createReplica({ connection, clock, random, telemetry });
   const check = async (): Promise<void> => {
     try {
@@ -91,9 +92,9 @@ function overRedis(
     clock,
     telemetry,
     commandTimeoutMs: settings.commandTimeoutMs,
+    leavesWhenWrong: whenDown === 'local',
     check,
   });
-  const { whenDown } = settings;
   const ceilings = createRedisCeilings({ client, link, clock, replica, whenDown });
   const built: { remote: RedisLimiter | null } = { remote: null };
   const limiter = createAwayLimiter({

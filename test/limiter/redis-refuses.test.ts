@@ -1,0 +1,97 @@
+/** Error replies that no command of ours expects: the mode for an absent Redis answers, never an internal error. */
+import { afterAll, beforeAll, expect, test } from '@jest/globals';
+import { Redis } from 'ioredis';
+import { systemClock, systemRandom } from '../../src/clock.ts';
+import { connectRedis } from '../../src/limiter/redis-connection.ts';
+import { createRedisLink, RedisAway } from '../../src/limiter/redis-link.ts';
+import { noTelemetry } from '../../src/telemetry/noop.ts';
+import { startRedis, type RedisServer } from '../support/redis.ts';
+import { admission, redisSettings, startReplica } from '../support/redis-replica.ts';
+
+let server: RedisServer;
+let straight: Redis;
+beforeAll(async () => {
+  server = await startRedis();
+  straight = new Redis(server.port, '127.0.0.1');
+});
+afterAll(async () => {
+  straight.disconnect();
+  await server.stop();
+});
+
+/** Every key of the bucket holds a text instead of what the scripts keep there. */
+async function spoil(bucket: string): Promise<void> {
+  const keys = await straight.keys(`*${bucket}*`);
+  expect(keys.length).toBeGreaterThan(0);
+  for (const key of keys) await straight.set(key, 'not ours');
+}
+
+const setting = {
+  meters: [{ meter: 'requests' as const, limit: 1_000, windowMs: 60_000 }],
+  learn: true,
+  probe: 0,
+};
+
+test('with whenDown: local, a call whose bucket holds the wrong type goes on by its share', async () => {
+  const replica = await startReplica(`url: "${server.url}", whenDown: local`);
+  const more = { bucket: 'spoilt-local', setting };
+  expect((await replica.limiter.admit(admission('before', more))).kind).toBe('granted');
+  await spoil('spoilt-local');
+  await replica.limiter.admit(admission('after', more));
+  expect(await replica.granted('after')).toMatchObject({ ticket: 'after' });
+  expect(replica.told).toEqual(expect.arrayContaining(['error reply', 'mode local']));
+  await replica.close();
+});
+
+test('with whenDown: deny, it alone is refused: other buckets stay on Redis', async () => {
+  const replica = await startReplica(`url: "${server.url}", whenDown: deny`);
+  const more = { bucket: 'spoilt-deny', setting };
+  expect((await replica.limiter.admit(admission('before', more))).kind).toBe('granted');
+  await spoil('spoilt-deny');
+  expect(await replica.limiter.admit(admission('after', more))).toMatchObject({
+    kind: 'refused',
+    reason: 'limiter_unavailable',
+  });
+  const other = admission('other', { ...more, bucket: 'whole' });
+  expect((await replica.limiter.admit(other)).kind).toBe('granted');
+  expect(replica.told).toEqual(['mode redis', 'error reply']);
+  await replica.close();
+});
+
+test('it is sent once, counts as an absence at once and is logged as a bug', async () => {
+  const { redis } = redisSettings(`url: "${server.url}"`);
+  if (redis === null) throw new Error('no Redis is configured');
+  const connection = connectRedis(redis, { clock: systemClock, random: systemRandom }, () => {});
+  await new Promise((resolve) => connection.client.once('ready', resolve));
+  const bugs: string[] = [];
+  const link = createRedisLink({
+    connection,
+    clock: systemClock,
+    telemetry: {
+      ...noTelemetry,
+      log: { ...noTelemetry.log, bug: (_text, cause) => void bugs.push(String(cause)) },
+    },
+    commandTimeoutMs: redis.commandTimeoutMs,
+    leavesWhenWrong: true,
+    check: async () => {},
+  });
+  await straight.set('text', 'not a list');
+  let sent = 0;
+  const refused = link.run('other', (client) => {
+    sent += 1;
+    return client.lpush('text', 'more');
+  });
+  await expect(refused).rejects.toThrow(RedisAway);
+  expect({ sent, isUp: link.isUp, bugs: bugs.map((bug) => bug.slice(0, 21)) }).toEqual({
+    sent: 1,
+    isUp: false,
+    bugs: ['ReplyError: WRONGTYPE'],
+  });
+  // Redis is there and is asked again: one wrong key is not an absence for good.
+  await new Promise<void>((resolve) => {
+    link.watch({ onAway: () => {}, onBack: resolve });
+  });
+  expect(await link.run('other', (client) => client.get('text'))).toBe('not a list');
+  link.close();
+  connection.close();
+});
