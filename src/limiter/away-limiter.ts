@@ -32,6 +32,8 @@ const retryAwayMs = 1_000;
 /** What was spent alone is told again while Redis has no room for it, as long as nobody is sent after an absence. */
 const spendAgainMs = 150;
 const spendTries = 8;
+/** What was spent alone is told in parts no smaller than this share of it. */
+const smallestPart = 1 / 64;
 /** Absences shorter than this leave the leases in Redis alive. */
 const shortMs = 10_000;
 
@@ -43,6 +45,9 @@ interface Seed {
 }
 
 type Levels = ReadonlyMap<MeterName, MeterSnapshot>;
+
+const times = (costs: Readonly<Record<string, number>>, share: number): Record<string, number> =>
+  Object.fromEntries(Object.entries(costs).map(([meter, units]) => [meter, units * share]));
 
 interface LocalTicket {
   admission: Admission;
@@ -186,12 +191,22 @@ export function createAwayLimiter(dependencies: {
       if (level > leftOfSeed) costs[meter] = level - leftOfSeed;
     }
     if (Object.keys(costs).length === 0) return;
-    const call = { ...admission, ...ofSeeds, ticket: `seed.${admission.ticket}`, costs, order: null };
-    // Calls that left meanwhile may still hold room for a moment.
-    for (let tries = 1; !(await remote.spend(call)) && tries < spendTries; tries += 1) {
-      await new Promise<void>((resolve) => {
-        clock.after(spendAgainMs, resolve);
-      });
+    const call = { ...admission, ...ofSeeds, order: null };
+    // All shares together may be a little more than there is room for now, and calls that left meanwhile may hold some of
+    // it for a moment: what fits is told at once, by halves, the rest when there is room.
+    let untold = 1;
+    let part = 1;
+    for (let tries = 0; untold > smallestPart && tries < spendTries;) {
+      part = Math.min(part, untold);
+      const ticket = `seed.${admission.ticket}.${untold}.${tries}`;
+      if (await remote.spend({ ...call, ticket, costs: times(costs, part) })) untold -= part;
+      else if (part > smallestPart) part /= 2;
+      else {
+        tries += 1;
+        await new Promise<void>((resolve) => {
+          clock.after(spendAgainMs, resolve);
+        });
+      }
     }
   };
 
