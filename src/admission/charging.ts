@@ -6,7 +6,7 @@
  * Keeps: a grant that comes before its caller waits takes its turn all the same, so that nobody behind it goes first; at
  * the edge of the ceiling, and when a call turns out dearer, nobody overtakes (4); a grant nobody can use goes back whole.
  */
-import type { CeilingState, TakeReply } from '../limiter/ceilings.ts';
+import type { CeilingRef, CeilingState, Place, TakeReply } from '../limiter/ceilings.ts';
 import type { Grant } from '../limiter/limiter.ts';
 import type { DeskParts } from './desk-parts.ts';
 import type { Gate, Gates } from './gates.ts';
@@ -26,20 +26,30 @@ interface Granted {
   readonly before: Promise<boolean>;
 }
 
-/** A place under the ceiling that was asked for, and when. */
-interface Asked {
-  readonly at: number;
-  readonly reply: Promise<TakeReply>;
+/** A place under the ceiling, as it was asked for. */
+interface Placed {
+  readonly reply: TakeReply;
+  /**
+   * The call has to leave by then, on the monotonic clock: at most `freshMs` after its reply, and after the time that
+   * the place is counted from, which is not before it was asked for.
+   */
+  readonly goodUntil: number;
+  /** From asking to the reply, milliseconds. */
+  readonly tookMs: number;
 }
 
 /** A place older than this is taken again before its call leaves: less than the windows have to spare. Milliseconds. */
 const freshMs = 100;
+/** A store that takes longer than this to answer is of no use. Milliseconds. */
+const mostLateMs = 2_000;
 
 export class Charging {
   readonly #parts: DeskParts;
   readonly #gates: Gates;
   readonly #waiting: Waiting;
   readonly #hopeless: Hopeless;
+  /** How long the ceiling's store takes to answer, while that is more than `freshMs`; else 0. */
+  #slowMs = 0;
 
   constructor(parts: DeskParts, gates: Gates, waiting: Waiting, hopeless: Hopeless) {
     this.#parts = parts;
@@ -65,41 +75,51 @@ export class Charging {
     });
   }
 
-  /** Asks the ceiling for a place; `null` = it is known to have none. */
-  #placeFor({ holder, gate }: Granted): Asked | null {
-    const at = this.#parts.clock.monotonic();
-    return at < gate.asleepUntil ? null : { at, reply: this.#parts.ceilings.take(holder.entry.ceiling) };
+  /** Asks the ceiling for a place that is good when it comes; `null` = it is known to have none. */
+  #placeFor({ holder, gate }: Granted): Promise<Placed> | null {
+    if (this.#parts.clock.monotonic() < gate.asleepUntil) return null;
+    const first = this.#take(holder.entry.ceiling, this.#slowMs);
+    return first.then((early) => this.#inTime(holder, early));
+  }
+
+  /** Takes a place (again) for a call that leaves up to `lateMs` after the store counts it. */
+  async #take(ceiling: CeilingRef, lateMs: number, again?: Place): Promise<Placed> {
+    const { clock, ceilings } = this.#parts;
+    const askedAt = clock.monotonic();
+    const reply = await ceilings.take(ceiling, again, lateMs);
+    const tookMs = clock.monotonic() - askedAt;
+    this.#slowMs = tookMs <= freshMs ? 0 : Math.min(this.#slowMs, tookMs);
+    return { reply, goodUntil: askedAt + Math.min(lateMs, tookMs) + freshMs, tookMs };
   }
 
   /**
    * The ceiling counts from the moment a place was taken, and promises what arrives: a call that could not leave at once
-   * takes its place again.
+   * takes its place again. Where that alone takes too long, the place is counted from when its reply is expected.
    */
-  async #inTime({ entry, deadline }: Holder, early: TakeReply, at: number): Promise<TakeReply> {
-    const { clock, ceilings } = this.#parts;
-    let reply = early;
-    let askedAt = at;
-    while (reply.kind === 'taken' && entry.ceiling.perMinute !== null) {
+  async #inTime({ entry, deadline }: Holder, early: Placed): Promise<Placed> {
+    const { clock } = this.#parts;
+    let placed = early;
+    while (placed.reply.kind === 'taken' && entry.ceiling.perMinute !== null) {
       const now = clock.monotonic();
-      if (now - askedAt <= freshMs || now > deadline) break;
-      askedAt = now;
-      reply = await ceilings.take(entry.ceiling, reply.place);
+      if (now <= placed.goodUntil || now > deadline) break;
+      if (placed !== early && placed.tookMs > freshMs) this.#slowMs = Math.min(placed.tookMs, mostLateMs);
+      placed = await this.#take(entry.ceiling, this.#slowMs, placed.reply.place);
     }
-    return reply;
+    return placed;
   }
 
   /** True when the lane may go on behind this grant. */
-  async #charge(granted: Granted, asked: Asked | null): Promise<boolean> {
+  async #charge(granted: Granted, asked: Promise<Placed> | null): Promise<boolean> {
     const { clock, ceilings } = this.#parts;
     const { holder, grant, gate, before } = granted;
-    const early = asked === null ? null : await asked.reply;
+    const early = await asked;
     const inOrder = await before;
-    if (asked === null || early === null || (!inOrder && clock.monotonic() < gate.asleepUntil)) {
-      await this.#handBack(granted, early);
+    if (early === null || (!inOrder && clock.monotonic() < gate.asleepUntil)) {
+      await this.#handBack(granted, early?.reply ?? null);
       return false;
     }
-    if (early.kind === 'taken') await callerTurned(holder);
-    const reply = await this.#inTime(holder, early, asked.at);
+    if (early.reply.kind === 'taken') await callerTurned(holder);
+    const { reply } = await this.#inTime(holder, early);
     if (reply.kind === 'refused') {
       gate.asleepUntil = clock.monotonic() + reply.waitMs;
       gate.byDay = reply.day;

@@ -28,11 +28,14 @@ export function expire(log: number[], now: number): void {
   if (expired > 0) log.splice(0, expired);
 }
 
-/** Takes a place, or refuses without a trace and says when one frees. */
-export function takePlace(log: number[], limit: number, now: number): PlaceResult {
+/**
+ * Takes a place, or refuses without a trace and says when one frees. A call that may leave up to `lateMs` after now has
+ * its place counted from then: whoever takes the freed place leaves a whole window after it, however late it left.
+ */
+export function takePlace(log: number[], limit: number, now: number, lateMs = 0): PlaceResult {
   expire(log, now);
   if (log.length >= limit) return { kind: 'refused', waitMs: placeInMs(log, limit, 1, now) };
-  const place = Math.max(now, log.at(-1) ?? now);
+  const place = Math.max(now + lateMs, log.at(-1) ?? now);
   log.push(place);
   return {
     kind: 'taken',

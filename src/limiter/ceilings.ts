@@ -38,9 +38,10 @@ export type TakeReply =
 export interface Ceilings {
   /**
    * Takes a place, or refuses without a trace. `again` names a place of this ceiling that was taken too long before its
-   * call may leave: the same place, counted from now on.
+   * call may leave: the same place, counted from now on. `lateMs` (0 unless told) after the store counts it, the call
+   * may still leave: the place is counted from then.
    */
-  take(ceiling: CeilingRef, again?: Place): Promise<TakeReply>;
+  take(ceiling: CeilingRef, again?: Place, lateMs?: number): Promise<TakeReply>;
   giveBack(ceiling: CeilingRef, place: Place): Promise<void>;
   /** Milliseconds until the k-th call from now finds a place, for each k of `positions` (1 = the next). */
   forecast(ceiling: CeilingRef, positions: readonly number[]): Promise<readonly number[]>;

@@ -40,13 +40,13 @@ export function createMemoryCeilings(clock: Clock): Ceilings {
   };
 
   return {
-    async take(ceiling, again): Promise<TakeReply> {
+    async take(ceiling, again, lateMs = 0): Promise<TakeReply> {
       if (again !== undefined) await giveBack(ceiling, again);
       let minute: number | null = null;
       let state: CeilingState | null = null;
       try {
         if (ceiling.perMinute !== null) {
-          const taken = await minutes.consume(ceiling.key, 1, { points: ceiling.perMinute });
+          const taken = await minutes.consume(ceiling.key, 1, { points: ceiling.perMinute, lateMs });
           minute = taken.place;
           state = {
             limit: ceiling.perMinute,

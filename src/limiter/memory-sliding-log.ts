@@ -26,6 +26,8 @@ export class PlaceTaken extends RateLimiterRes {
 interface LogOptions {
   /** Places per window. */
   readonly points?: number;
+  /** How much later than now the call may leave (`consume`). Milliseconds. */
+  readonly lateMs?: number;
   /** Place to give back (`reward`). */
   readonly place?: number;
 }
@@ -53,7 +55,7 @@ export class MemorySlidingLog extends RateLimiterCompatibleAbstract {
     this.#sweep(now);
     const limit = options.points ?? this.#points;
     const log = this.#logs.get(String(key)) ?? [];
-    const result = takePlace(log, limit, now);
+    const result = takePlace(log, limit, now, options.lateMs);
     if (result.kind === 'refused') {
       throw new RateLimiterRes(0, result.waitMs, limit + 1, false);
     }

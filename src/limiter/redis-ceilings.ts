@@ -149,7 +149,7 @@ export function createRedisCeilings(dependencies: {
   };
 
   return {
-    async take(ceiling, again): Promise<TakeReply> {
+    async take(ceiling, again, lateMs = 0): Promise<TakeReply> {
       const { key, perMinute, perDay } = ceiling;
       const none: Place = { minute: null, day: false };
       if (perMinute === null && perDay === null) return { kind: 'taken', place: none, state: null };
@@ -160,7 +160,7 @@ export function createRedisCeilings(dependencies: {
           const waitMs = await dayShareMs(ceiling);
           if (waitMs > 0) return refused(ceiling, waitMs, true);
         }
-        const options = { id, points: perMinute ?? Infinity };
+        const options = { id, points: perMinute ?? Infinity, lateMs };
         return await taken(ceiling, id, await logFor(ceiling).consume(key, 1, options));
       } catch (failure) {
         if (failure instanceof DayRefusal) return refused(ceiling, failure.msBeforeNext, true);

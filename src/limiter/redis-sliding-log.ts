@@ -23,6 +23,8 @@ export const dayKey = (key: string): string => `sluice:day:{${key}}`;
 export interface RedisLogOptions {
   /** Names the place; the same id never takes two. */
   readonly id?: string;
+  /** How much later than Redis counts it the call may leave. Milliseconds. The insurance counts when it answers. */
+  readonly lateMs?: number;
   /** For the insurance: the limit whose share counts. */
   readonly points?: number;
 }
@@ -66,7 +68,7 @@ export class RedisSlidingLog extends RateLimiterRedis {
     points: number,
     _msDuration: number,
     force: boolean,
-    { id }: RedisLogOptions = {},
+    { id, lateMs = 0 }: RedisLogOptions = {},
   ): Promise<unknown> {
     if (force) throw new Error('a sliding log has no set or block');
     if (id === undefined || Math.abs(points) !== 1)
@@ -77,7 +79,7 @@ export class RedisSlidingLog extends RateLimiterRedis {
       return this.#link.run('reward', (client) => runOwn(client, 'giveback', keys, [id, day]));
     }
     const limits = [String(this.#perMinute ?? ''), String(this.#perDay ?? '')];
-    const argv = [id, ...limits, String(ceilingWindowMs), String(daySeconds)];
+    const argv = [id, ...limits, String(ceilingWindowMs), String(daySeconds), '', String(lateMs)];
     return this.#link.run('consume', (client) => runOwn(client, 'consume', keys, argv));
   }
 

@@ -26,10 +26,13 @@ interface World {
   pass(ms: number): Promise<void>;
 }
 
-/** @param slowMs how long each asking for a place takes, by its number from 0 on. */
-function world(slowMs: readonly number[] = []): World {
+/**
+ * @param slowMs how long each asking for a place takes, by its number from 0 on.
+ * @param backMs how long the reply to each takes, after the place was counted.
+ */
+function world(slowMs: readonly number[] = [], backMs: (asked: number) => number = () => 0): World {
   const clock = new FakeClock();
-  const ceilings = slowly(createMemoryCeilings(clock), clock, slowMs);
+  const ceilings = slowly(createMemoryCeilings(clock), clock, slowMs, backMs);
   const story: string[] = [];
   const leases = new Map<string, Lease>();
   const gone = new Map<string, AbortController>();
@@ -84,14 +87,24 @@ function world(slowMs: readonly number[] = []): World {
   };
 }
 
-function slowly(ceilings: Ceilings, clock: FakeClock, slowMs: readonly number[]): Ceilings {
+function slowly(
+  ceilings: Ceilings,
+  clock: FakeClock,
+  slowMs: readonly number[],
+  backMs: (asked: number) => number,
+): Ceilings {
   let asked = 0;
+  const pass = async (ms: number): Promise<void> => {
+    if (ms > 0) await new Promise<void>((resolve) => void clock.after(ms, resolve));
+  };
   return {
     ...ceilings,
-    async take(ceiling, again) {
-      const ms = slowMs[asked++] ?? 0;
-      if (ms > 0) await new Promise<void>((resolve) => void clock.after(ms, resolve));
-      return ceilings.take(ceiling, again);
+    async take(ceiling, again, lateMs) {
+      const number = asked++;
+      await pass(slowMs[number] ?? 0);
+      const reply = await ceilings.take(ceiling, again, lateMs);
+      await pass(backMs(number));
+      return reply;
     },
   };
 }
@@ -188,6 +201,31 @@ describe('the desk', () => {
     expect(story).toEqual(['a', 'b']);
     await pass(110);
     expect(story).toEqual(['a', 'b', 'c']);
+  });
+
+  test('serves calls though no place can be had as fast as a fresh one must be', async () => {
+    const { enter, pass, story } = world([], () => 400);
+    for (const id of ['a', 'b', 'c']) enter(id, { ...plenty, perMinute: 10, maxWaitMs: 4_000 });
+    await pass(1_250);
+    expect(story).toEqual(['a', 'b', 'c']);
+    enter('d', { ...plenty, perMinute: 10, maxWaitMs: 4_000 });
+    await pass(450);
+    expect(story).toEqual(['a', 'b', 'c', 'd']);
+  });
+
+  test('lets no more than the ceiling leave in any 60 s, however far away the store is', async () => {
+    // From near to far and back, so that a late call may meet a prompt one.
+    const { enter, pass, leases } = world([], (asked) => [0, 120, 450, 1_300, 300, 90, 0][asked % 7] ?? 0);
+    for (let at = 0; at < 24; at += 1) {
+      enter(`c${at}`, { ...plenty, perMinute: 3, maxWaitMs: 900_000 });
+      await pass(at % 4 === 0 ? 700 : 5);
+    }
+    await pass(600_000);
+    const left = [...leases.values()].map(({ grantedAt }) => grantedAt).toSorted((a, b) => a - b);
+    expect(left).toHaveLength(24);
+    for (const [at, time] of left.entries()) {
+      expect(time - (left[at - 3] ?? -Infinity)).toBeGreaterThanOrEqual(60_000);
+    }
   });
 
   test('takes a ticket out of the line that came back when its client had left', async () => {

@@ -38,6 +38,27 @@ describe('the sliding log', () => {
     );
   });
 
+  test('keeps a window between a call that left late and whoever takes its place', () => {
+    const late = fc.record({
+      gap: fc.constantFrom(0, 1, 300, 20_000, 59_900),
+      lateMs: fc.integer({ min: 0, max: 2_000 }),
+    });
+    fc.assert(
+      fc.property(fc.integer({ min: 1, max: 4 }), fc.array(late, { maxLength: 60 }), (limit, steps) => {
+        const log: number[] = [];
+        const sent: { readonly earliest: number; readonly latest: number }[] = [];
+        let now = 0;
+        for (const { gap, lateMs } of steps) {
+          now += gap;
+          if (takePlace(log, limit, now, lateMs).kind === 'refused') continue;
+          sent.push({ earliest: now, latest: now + lateMs });
+          const between = sent.filter(({ latest }) => latest + ceilingWindowMs > now);
+          expect(between.length).toBeLessThanOrEqual(limit);
+        }
+      }),
+    );
+  });
+
   test('forecasts the place of the k-th call exactly when nobody else comes', () => {
     fc.assert(
       fc.property(

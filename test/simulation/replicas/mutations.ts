@@ -21,7 +21,7 @@ export const replicaMutations: readonly Mutation[] = [
     'Math.max(1, Math.floor(limit / Math.max(1, replicas)))',
     'Math.max(limit, replicas)',
   ),
-  row('1', 'old places are used', charging, 'now - askedAt <= freshMs', 'now - askedAt <= 60_000'),
+  row('1', 'old places are used', charging, 'now <= placed.goodUntil', 'now <= placed.goodUntil + 60_000'),
   row(
     '2',
     'a closing goes with the data',

@@ -231,19 +231,20 @@ export class Server {
 
   #consume(
     key: string,
-    [dayKey = '', id = '', minute, day, windowText, dayS]: string[],
+    [dayKey = '', id = '', minute, day, windowText, dayS, , late]: string[],
     clock: number,
   ): unknown {
     const [perMinute, perDay] = [minute === '' ? null : Number(minute), day === '' ? null : Number(day)];
     const windowMs = Number(windowText);
     const sends = this.#sendsAt(key);
-    const now = perMinute === null ? clock : Math.max(clock, ...sends.values());
+    const now = clock;
+    const placed = Math.max(now + Number(late ?? 0), ...sends.values());
     const times = (): number[] => [...sends.values()].toSorted((a, b) => a - b);
     const nextMs = (): string => String(Math.max(0, (times()[0] ?? now - windowMs) + windowMs - now));
     if (perMinute !== null) {
       for (const [each, at] of sends) if (at <= now - windowMs) sends.delete(each);
       if (sends.has(id)) {
-        sends.set(id, now);
+        sends.set(id, placed);
         if (!this.#silent) this.#watch.reach('place taken again');
         return ['taken', sends.size, nextMs()];
       }
@@ -256,7 +257,7 @@ export class Server {
     if (perDay !== null && (used?.calls ?? 0) >= perDay) {
       return ['day', sends.size, String(Math.max(1, (used?.until ?? clock) - clock))];
     }
-    if (perMinute !== null) sends.set(id, now);
+    if (perMinute !== null) sends.set(id, placed);
     if (perDay !== null) {
       this.#days.set(dayKey, {
         calls: (used?.calls ?? 0) + 1,

@@ -1,0 +1,129 @@
+/** A Redis that answers every command, only late: far away, or behind a slow network. */
+import { createServer, connect, type AddressInfo } from 'node:net';
+import { afterAll, beforeAll, describe, expect, test } from '@jest/globals';
+import { Redis } from 'ioredis';
+import { createDesk, type Desk } from '../../src/admission/admit.ts';
+import { systemClock, systemRandom } from '../../src/clock.ts';
+import { ceilingWindowMs, takePlace } from '../../src/limiter/ceiling.policy.ts';
+import { defineCommands, replyList, runOwn } from '../../src/limiter/redis-commands.ts';
+import { createStores, type Stores } from '../../src/limiter/stores.ts';
+import { noTelemetry } from '../../src/telemetry/noop.ts';
+import { admission, redisSettings } from '../support/redis-replica.ts';
+import { startRedis, type RedisServer } from '../support/redis.ts';
+
+/** Hands everything on `oneWayMs` later. Resolves with its port and its end. */
+async function startFar(
+  target: number,
+  oneWayMs: number,
+): Promise<{ readonly port: number; readonly stop: () => Promise<void> }> {
+  const ends = new Set<() => void>();
+  const server = createServer((near) => {
+    const far = connect(target, '127.0.0.1');
+    const timers = new Set<NodeJS.Timeout>();
+    const end = (): void => {
+      ends.delete(end);
+      for (const timer of timers) clearTimeout(timer);
+      near.destroy();
+      far.destroy();
+    };
+    ends.add(end);
+    for (const [from, to] of [
+      [near, far],
+      [far, near],
+    ] as const) {
+      from.on('data', (data) => {
+        const timer = setTimeout(() => {
+          timers.delete(timer);
+          to.write(data);
+        }, oneWayMs);
+        timers.add(timer);
+      });
+      from.on('close', end);
+      from.on('error', end);
+    }
+  });
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
+  return {
+    port: (server.address() as AddressInfo).port,
+    async stop() {
+      for (const end of ends) end();
+      await new Promise((resolve) => server.close(resolve));
+    },
+  };
+}
+
+let redis: RedisServer;
+/** What a test began, ended also when it fails. */
+const ends: (() => unknown)[] = [];
+beforeAll(async () => {
+  redis = await startRedis();
+});
+afterAll(async () => {
+  for (const end of ends.toReversed()) await end();
+  await redis.stop();
+});
+
+describe('a Redis 110 ms away', () => {
+  test('serves calls under a ceiling, in order and in one mode', async () => {
+    const far = await startFar(redis.port, 110);
+    ends.push(far.stop);
+    const modes: string[] = [];
+    const stores: Stores = createStores({
+      settings: redisSettings(`url: "redis://127.0.0.1:${far.port}", commandTimeoutMs: 5000`),
+      clock: systemClock,
+      random: systemRandom,
+      telemetry: { ...noTelemetry, limiterMode: (mode) => void modes.push(mode) },
+      listener: {
+        onGrant: (grant) => desk.listener.onGrant(grant),
+        onClosed: (bucket, ms) => desk.listener.onClosed(bucket, ms),
+      },
+    });
+    const desk: Desk = createDesk({
+      clock: systemClock,
+      limiter: () => stores.limiter,
+      ceilings: stores.ceilings,
+      onFailure: (failure) => modes.push(String(failure)),
+    });
+    ends.push(() => stores.close());
+    await stores.ready();
+    const served = await Promise.all(
+      ['a', 'b', 'c'].map(async (id) => {
+        const ticket = await desk.enter({
+          admission: admission(id),
+          ceiling: { key: 'far', perMinute: 100, perDay: 1_000 },
+          upstream: 'api',
+          maxWaitMs: 8_000,
+          clientGone: new AbortController().signal,
+          stillValid: () => true,
+        });
+        const lease = await ticket.granted();
+        lease.settle({ kind: 'succeeded', spent: null }, null);
+        ticket.leave();
+        return lease.ceiling?.limit;
+      }),
+    );
+    expect(served).toEqual([100, 100, 100]);
+    expect(modes).toEqual(['redis']);
+  }, 30_000);
+});
+
+test('the script counts late calls as the policy does', async () => {
+  const client = new Redis(redis.port);
+  ends.push(() => client.disconnect());
+  defineCommands(client);
+  const log: number[] = [];
+  let now = 1_000_000;
+  const steps = [0, 1, 400, 20_000, 39_900, 300, 300, 60_150, 5, 1_000, 59_000, 150, 2_000, 60_000];
+  for (const [at, gap] of steps.entries()) {
+    now += gap;
+    const lateMs = [0, 500, 130, 2_000, 0][at % 5] ?? 0;
+    const words = [`p${at}`, '3', '', String(ceilingWindowMs), '86400', String(now), String(lateMs)];
+    const [kind, , ms] = replyList(await runOwn(client, 'consume', ['sends:{p}', 'day:{p}'], words));
+    const reply = takePlace(log, 3, now, lateMs);
+    expect([at, kind, Number(ms)]).toEqual(
+      reply.kind === 'taken' ? [at, 'taken', reply.nextPlaceMs] : [at, 'minute', reply.waitMs],
+    );
+    const scores = await client.zrange('sends:{p}', '0', '-1', 'WITHSCORES');
+    expect(scores.filter((_, index) => index % 2 === 1).map(Number)).toEqual(log);
+  }
+});
