@@ -31,7 +31,7 @@ import { shareOf } from './share-log.ts';
 const retryAwayMs = 1_000;
 /** What was spent alone is told again while Redis has no room for it, as long as nobody is sent after an absence. */
 const spendAgainMs = 150;
-const spendTries = 8;
+const spendForMs = 1_200;
 /** What was spent alone is told in parts no smaller than this share of it. */
 const smallestPart = 1 / 64;
 /** Absences shorter than this leave the leases in Redis alive. */
@@ -194,15 +194,15 @@ export function createAwayLimiter(dependencies: {
     const call = { ...admission, ...ofSeeds, order: null };
     // All shares together may be a little more than there is room for now, and calls that left meanwhile may hold some of
     // it for a moment: what fits is told at once, by halves, the rest when there is room.
+    const until = clock.monotonic() + spendForMs;
     let untold = 1;
     let part = 1;
-    for (let tries = 0; untold > smallestPart && tries < spendTries;) {
+    for (let tries = 0; untold > smallestPart && clock.monotonic() < until; tries += 1) {
       part = Math.min(part, untold);
-      const ticket = `seed.${admission.ticket}.${untold}.${tries}`;
+      const ticket = `seed.${admission.ticket}.${tries}`;
       if (await remote.spend({ ...call, ticket, costs: times(costs, part) })) untold -= part;
       else if (part > smallestPart) part /= 2;
       else {
-        tries += 1;
         await new Promise<void>((resolve) => {
           clock.after(spendAgainMs, resolve);
         });
