@@ -53,7 +53,7 @@ module.exports = {
     },
     only('one-home-express', 'express/', '^src/ingress/'),
     only('one-home-hpm', 'http-proxy-middleware/', '^src/dispatch/transport\\.ts'),
-    only('one-home-ioredis', 'ioredis/', '^src/limiter/redis-(connection|link)\\.ts'),
+    only('one-home-ioredis', 'ioredis/', '^src/limiter/redis-(connection|link|replies)\\.ts'),
     only('one-home-rlf', 'rate-limiter-flexible/', '^src/(limiter/|auth/)'),
     only('one-home-telemetry', '(prom-client|@opentelemetry|pino)/', '^src/telemetry/'),
     only('one-home-config', '(zod|yaml)/', '^src/config/'),
