@@ -16,7 +16,7 @@ export class TimeChart {
     this.names = [];
     this.plot = null;
     this.data = null;
-    this.resizing = new ResizeObserver(() => this.fit());
+    this.resizing = new ResizeObserver(() => this.fillWidth());
     this.resizing.observe(this.holder);
   }
 
@@ -40,7 +40,7 @@ export class TimeChart {
     return `${this.title}, last 15 minutes. ${told.join('; ') || 'No data yet'}.`;
   }
 
-  fit() {
+  fillWidth() {
     this.plot?.setSize(this.size());
   }
 
