@@ -2,10 +2,10 @@
 import { upstreamNamePattern } from './names.ts';
 import { isLoopback, isPrivateLiteral, readOrigin } from './origins.ts';
 import type { Finding, Path } from './problem.ts';
-import { paceKeys } from './schema.ts';
 import type { OriginPattern } from './settings.ts';
 import { list, section } from './tree.ts';
 import type { Section } from './tree.ts';
+import { paceKeys } from './upstream-schema.ts';
 
 /** Rules of one upstream. */
 export function checkUpstream(name: string, upstream: Section, server: Section): Finding[] {

@@ -1,0 +1,86 @@
+/**
+ * `upstreams.<name>`: where calls go, with which credential, and the quota as the operator knows it. What the keys must
+ * be together is judged in `upstream-checks.ts`.
+ */
+import { z } from 'zod';
+import { credential, shortForm } from './credential-schema.ts';
+import { count, limit, origin, rate, seconds, section } from './values.ts';
+import { waitShape } from './wait-schema.ts';
+
+/** Keys that may stand in `limits` or directly on the upstream, not in both. */
+const paceShape = {
+  maxInFlight: limit('Calls in flight per workspace and bucket. Default: commerce 1, others none.'),
+  ...waitShape,
+  learn: z
+    .boolean()
+    .optional()
+    .describe('false pins the stated limits: what the upstream reports never raises them. Default true.'),
+  probe: count()
+    .optional()
+    .describe('Calls sent to a bucket of unknown level before its first answer. Default 1.'),
+};
+
+/** Names of the keys that have two places. */
+export const paceKeys: readonly string[] = Object.keys(paceShape);
+
+const limits = section({
+  requestsPerMinute: limit(
+    'Calls per 60 s: fills the bucket’s request meter and is the default ceiling of each workspace. Default: language-model 500, commerce 40, generic none.',
+  ),
+  requestsPerDay: limit('Calls per 24 h, same roles. Default: language-model 10000, others none.'),
+  tokensPerMinute: limit('Tokens per 60 s (language-model). Default: learned from the answers.'),
+  tokensPerDay: limit('Tokens per 24 h (language-model). Default: learned from the answers.'),
+  bucket: section({
+    capacity: count().optional().describe('Calls the leaky bucket holds. Default 40.'),
+    leakPerSecond: rate().optional().describe('Calls that leak per second. Default capacity / 20.'),
+  })
+    .optional()
+    .describe('Commerce REST bucket, until the call-limit field of an answer teaches better.'),
+  capacity: count().optional().describe('Same as bucket.capacity.'),
+  leakPerSecond: rate().optional().describe('Same as bucket.leakPerSecond.'),
+  cost: section({
+    capacity: count().describe('Cost points the bucket holds.'),
+    restorePerSecond: rate().describe('Cost points restored per second.'),
+  })
+    .optional()
+    .describe('Commerce GraphQL cost points. Default: learned from throttleStatus.'),
+  ...paceShape,
+}).describe('The upstream’s quota as the operator knows it.');
+
+/** One upstream. */
+export const upstream = section({
+  kind: z
+    .enum(['language-model', 'commerce', 'generic'])
+    .default('generic')
+    .describe('Which dialect of limits and throttles the upstream speaks.'),
+  origins: z.array(origin).min(1).describe('The only places calls of this upstream may go to.'),
+  credential: credential(
+    `Credential injected into every call. Without one the client brings its own. ${shortForm}`,
+  ).optional(),
+  limits: limits.optional(),
+  bucketBy: z
+    .array(z.enum(['credential', 'host', 'model']))
+    .min(1)
+    .optional()
+    .describe('What tells buckets apart. Default: [credential], for language-model [credential, model].'),
+  allowPrivateAddresses: z
+    .boolean()
+    .default(false)
+    .describe('Allows http:// origins and private addresses: for tests and in-cluster upstreams only.'),
+  propagateTrace: z.boolean().default(false).describe('Send the W3C traceparent upstream.'),
+  timeouts: section({
+    connectSeconds: seconds().default(10).describe('Name resolution, TCP and TLS together.'),
+    headSeconds: seconds()
+      .optional()
+      .describe('From sending to the answer’s head. Default 300, commerce 60.'),
+    idleSeconds: seconds().default(300).describe('Longest silence inside an answer.'),
+    totalSeconds: seconds().default(900).describe('One whole exchange.'),
+  }).prefault({}),
+  maxSockets: count().default(512).describe('Sockets open to one origin at most.'),
+  caFile: z
+    .string()
+    .min(1)
+    .optional()
+    .describe('PEM file with further certificate authorities; relative to this file.'),
+  ...paceShape,
+});
