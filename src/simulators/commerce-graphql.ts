@@ -7,6 +7,7 @@
  */
 import { faultTarget, latencyMs, longestWorkMs, record, send } from './commerce/context.ts';
 import type { CommerceContext, StoreCall } from './commerce/context.ts';
+import { struckBefore } from './commerce/faults.ts';
 import { readDocument, type Plan } from './commerce/graphql-document.ts';
 import type { Fault, FaultKind } from './faults.ts';
 import { objectOf, parseJson, textOf, type Json } from './json.ts';
@@ -25,7 +26,6 @@ const strikesAfter: ReadonlySet<FaultKind> = new Set<FaultKind>([
   'hang',
   'slow',
 ]);
-const strikesBefore: ReadonlySet<FaultKind> = new Set<FaultKind>(['answer', 'reset-before-execution']);
 const changes: ReadonlySet<FaultKind> = new Set<FaultKind>(['reduce', 'otherConsumer']);
 
 type Points = ReturnType<CommerceContext['buckets']['of']>;
@@ -183,18 +183,6 @@ function changeLimits(call: StoreCall, context: CommerceContext, now: number): v
   const { name } = context.buckets.of(call.store, call.app, 'graphql', now);
   if (fault.kind === 'reduce') context.buckets.reduce(name, fault.factor ?? 0.1, now + (fault.ms ?? 60_000));
   else context.buckets.otherConsumer(name, fault.perSecond ?? 0);
-}
-
-function struckBefore(call: StoreCall, context: CommerceContext, bucket: string): boolean {
-  const fault = context.faults.take(strikesBefore, faultTarget(call));
-  if (fault === undefined) return false;
-  record(call, context, bucket, { decision: 'fault' }).fault = fault.kind;
-  if (fault.kind === 'reset-before-execution') call.exchange.cut();
-  else {
-    const text = typeof fault.body === 'string' ? fault.body : JSON.stringify(fault.body ?? '');
-    send(call.exchange, fault.status ?? 200, fault.headers ?? {}, text);
-  }
-  return true;
 }
 
 /** True when the fault has answered; the work is done by then. */

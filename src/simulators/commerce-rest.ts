@@ -7,13 +7,13 @@
  */
 import { faultTarget, latencyMs, longestWorkMs, record, send } from './commerce/context.ts';
 import type { CommerceContext, StoreCall } from './commerce/context.ts';
+import { struckBefore } from './commerce/faults.ts';
 import { print } from './commerce/resources.ts';
 import { answerRest, createsOrder, restPlace, type RestAnswer, type RestPlace } from './commerce/rest.ts';
 import type { Fault, FaultKind } from './faults.ts';
 import { objectOf, parseJson } from './json.ts';
 import { nonceIn } from './recorder.ts';
 
-const strikesBefore: ReadonlySet<FaultKind> = new Set<FaultKind>(['answer', 'reset-before-execution']);
 const strikesAfter: ReadonlySet<FaultKind> = new Set<FaultKind>([
   '500',
   '502-html',
@@ -32,7 +32,7 @@ type CallBucket = ReturnType<CommerceContext['buckets']['of']>;
 export async function answerAdminRest(call: StoreCall, context: CommerceContext): Promise<void> {
   const now = context.clock.monotonic();
   const calls = context.buckets.of(call.store, call.app, 'rest', now);
-  if (struckBefore(call, context, calls)) return;
+  if (struckBefore(call, context, calls.name)) return;
   const place = restPlace(call.exchange.path);
   const usedBefore = { rest: calls.bucket.level(now) };
   const facts = { cost: { rest: 1 }, usedBefore, usedAfter: usedBefore, nonce: bodyNonce(call) };
@@ -138,18 +138,6 @@ function tooManyOrders(call: StoreCall, place: RestPlace, context: CommerceConte
   if (context.lastMinute.count(name, now) >= most) return true;
   context.lastMinute.add(name, now);
   return false;
-}
-
-function struckBefore(call: StoreCall, context: CommerceContext, { name }: CallBucket): boolean {
-  const fault = context.faults.take(strikesBefore, faultTarget(call));
-  if (fault === undefined) return false;
-  record(call, context, name, { decision: 'fault' }).fault = fault.kind;
-  if (fault.kind === 'reset-before-execution') call.exchange.cut();
-  else {
-    const text = typeof fault.body === 'string' ? fault.body : JSON.stringify(fault.body ?? '');
-    send(call.exchange, fault.status ?? 200, fault.headers ?? {}, text);
-  }
-  return true;
 }
 
 function bodyNonce({ exchange }: StoreCall): string {

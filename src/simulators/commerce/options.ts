@@ -3,7 +3,7 @@
  *
  * Owns: the options and their defaults. A bucket belongs to one app in one store.
  */
-import { systemClock, type Clock } from '../../clock.ts';
+import type { FixedOptions } from '../simulator.ts';
 
 export type Plan =
   | 'standard'
@@ -54,15 +54,7 @@ export interface CommerceSettings {
   };
 }
 
-export interface CommerceOptions extends Partial<CommerceSettings> {
-  readonly clock?: Clock;
-  /** Default 1. */
-  readonly seed?: number;
-  /** Entries the log keeps; default 200,000. */
-  readonly logLimit?: number;
-  /** Keep each request's fields in the log. */
-  readonly recordHeaders?: boolean;
-}
+export interface CommerceOptions extends Partial<CommerceSettings>, FixedOptions {}
 
 export const commerceDefaults: CommerceSettings = {
   stores: { 'acme.myshopify.com': { plan: 'standard', apps: { 'app-sim': ['shpat_sim'] } } },
@@ -95,16 +87,4 @@ export function planNumbers(plan: Plan = 'standard'): PlanNumbers {
   if (typeof plan === 'string') return plans[plan];
   const restore = plan.restore ?? plan.leak * 50;
   return { limit: plan.limit, leak: plan.leak, restore, max: plan.max ?? restore * 20 };
-}
-
-/** Splits the options into what is fixed for the simulator's life and what `configure` may change. */
-export function settle(options: CommerceOptions): {
-  settings: CommerceSettings;
-  fixed: { clock: Clock; seed: number; logLimit: number; recordHeaders: boolean };
-} {
-  const { clock = systemClock, seed = 1, logLimit = 200_000, recordHeaders = false, ...rest } = options;
-  return {
-    settings: { ...commerceDefaults, ...rest },
-    fixed: { clock, seed, logLimit, recordHeaders },
-  };
 }

@@ -3,8 +3,8 @@
  *
  * Owns: the options and their defaults. Limits are units per minute (`rpd`, `tpd`: per day).
  */
-import { systemClock, type Clock } from '../../clock.ts';
 import type { BucketMode } from '../bucket.ts';
+import type { FixedOptions } from '../simulator.ts';
 
 export const dimensions = ['rpm', 'rpd', 'tpm', 'tpd', 'itpm', 'otpm', 'ipm', 'inputImages'] as const;
 export type Dimension = (typeof dimensions)[number];
@@ -72,15 +72,7 @@ export interface LanguageModelSettings {
   readonly embeddingDimensions: number;
 }
 
-export interface LanguageModelOptions extends Partial<LanguageModelSettings> {
-  readonly clock?: Clock;
-  /** Default 1. */
-  readonly seed?: number;
-  /** Entries the log keeps; default 200,000. */
-  readonly logLimit?: number;
-  /** Keep each request's fields in the log. */
-  readonly recordHeaders?: boolean;
-}
+export interface LanguageModelOptions extends Partial<LanguageModelSettings>, FixedOptions {}
 
 export const languageModelDefaults: LanguageModelSettings = {
   dialect: 'openai',
@@ -111,15 +103,3 @@ export const languageModelDefaults: LanguageModelSettings = {
   sliceSeconds: 10,
   embeddingDimensions: 16,
 };
-
-/** Splits the options into what is fixed for the simulator's life and what `configure` may change. */
-export function settle(options: LanguageModelOptions): {
-  settings: LanguageModelSettings;
-  fixed: { clock: Clock; seed: number; logLimit: number; recordHeaders: boolean };
-} {
-  const { clock = systemClock, seed = 1, logLimit = 200_000, recordHeaders = false, ...rest } = options;
-  return {
-    settings: { ...languageModelDefaults, ...rest },
-    fixed: { clock, seed, logLimit, recordHeaders },
-  };
-}
