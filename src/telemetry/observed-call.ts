@@ -1,10 +1,8 @@
 /**
- * Follows one call: turns the facts of its journey into times, and fans them out. Owns the order-independent clean-up
- * (a call that ends anywhere leaves no gauge raised and no span open). Never throws: telemetry is not worth a call; each
- * step catches for itself, because this is on every call's path and a shared wrapper would make an object per step.
- *
- * Durations: overhead = (route decided − received) + (head answered − admission began) − held − upstream. Reading the
- * request body lies between the two and counts as nobody's.
+ * Follows one call: fans the facts of its journey out to metrics, log, spans and listeners. Owns the order-independent
+ * clean-up (a call that ends anywhere leaves no gauge raised and no span open); its times are in `call-times.ts`, its
+ * part of the gauges in `live-call.ts`. Never throws: telemetry is not worth a call; each step catches for itself,
+ * because this is on every call's path and a shared wrapper would make an object per step.
  */
 import type { Call, Caller, Throttle } from '../call.ts';
 import type { RefusalCode } from '../errors.ts';
@@ -16,7 +14,9 @@ import type { CallSpans } from './spans.ts';
 import type { CallLogger } from './logger.ts';
 import type { Metrics, UpstreamSeries } from './metrics.ts';
 import { noneLabel, type Labels } from './labels.ts';
-import type { FollowedLane, Live, LiveUpstream } from './live.ts';
+import { CallTimes } from './call-times.ts';
+import type { Live } from './live.ts';
+import { LiveCall } from './live-call.ts';
 
 /** Everything a followed call reports to, shared by all calls. */
 export interface CallReporters {
@@ -35,19 +35,11 @@ export class ObservedCall implements CallTelemetry {
   readonly #to: CallReporters;
   readonly #call: Call;
   readonly #spans: CallSpans | null;
+  readonly #times: CallTimes;
+  readonly #live: LiveCall;
   #workspaceId: string | null = null;
   #upstream: string = noneLabel;
-  #live: LiveUpstream | null = null;
-  #lane: FollowedLane | null = null;
-  #times: UpstreamSeries | null = null;
-  #routedAt: number;
-  #admittingAt: number | null = null;
-  #queuedAt: number | null = null;
-  #sentAt: number | null = null;
-  #firstHeadAt: number | null = null;
-  #inFlight = false;
-  #waitedMs = 0;
-  #upstreamMs = 0;
+  #histograms: UpstreamSeries | null = null;
   #attempts = 0;
   #absorbed = 0;
   #over = false;
@@ -56,7 +48,8 @@ export class ObservedCall implements CallTelemetry {
     this.#to = reporters;
     this.#call = call;
     this.#spans = spans;
-    this.#routedAt = call.receivedAt;
+    this.#times = new CallTimes(call.receivedAt);
+    this.#live = new LiveCall(call, reporters.live);
     this.traceId = spans?.traceId ?? null;
   }
 
@@ -72,10 +65,10 @@ export class ObservedCall implements CallTelemetry {
   routed(upstream: UpstreamSettings): void {
     try {
       this.#upstream = upstream.name;
-      this.#live = this.#to.live.of(upstream.name);
-      this.#times = this.#to.metrics.upstream(upstream.name);
-      if (this.#workspaceId !== null && !this.#over) this.#enterLane(this.#workspaceId);
-      this.#routedAt = this.#to.clock.monotonic();
+      this.#live.route(upstream.name);
+      this.#histograms = this.#to.metrics.upstream(upstream.name);
+      if (this.#workspaceId !== null && !this.#over) this.#live.enterLane(this.#workspaceId, upstream.name);
+      this.#times.routed(this.#now());
       this.#spans?.routed(upstream);
     } catch (cause) {
       this.#to.failed(cause);
@@ -85,8 +78,8 @@ export class ObservedCall implements CallTelemetry {
   admitting(lane?: LaneKey): void {
     try {
       if (lane !== undefined) this.#spans?.entered(lane);
-      const now = this.#to.clock.monotonic();
-      this.#admittingAt = now;
+      const now = this.#now();
+      this.#times.admission(now);
       const heard = this.#heardAs();
       if (heard !== null) for (const sink of this.#to.sinks) sink.arrived(heard, this.#upstream, now);
     } catch (cause) {
@@ -96,10 +89,9 @@ export class ObservedCall implements CallTelemetry {
 
   queued(lane: LaneKey): void {
     try {
-      if (this.#over || this.#queuedAt !== null) return;
-      this.#queuedAt = this.#to.clock.monotonic();
-      this.#live?.waiting.set(this.#call.id, this.#call.receivedAt);
-      if (this.#lane !== null) this.#lane.waiting += 1;
+      if (this.#over || this.#times.waiting) return;
+      this.#times.queued(this.#now());
+      this.#live.enterLine();
       this.#spans?.waiting(lane);
     } catch (cause) {
       this.#to.failed(cause);
@@ -121,10 +113,8 @@ export class ObservedCall implements CallTelemetry {
       this.#landed();
       if (this.#call.clientGone.aborted) this.#to.metrics.sentAfterClientGone();
       this.#attempts += 1;
-      this.#sentAt = this.#to.clock.monotonic();
-      this.#inFlight = true;
-      if (this.#live !== null) this.#live.inFlight += 1;
-      if (this.#lane !== null) this.#lane.inFlight += 1;
+      this.#times.sent(this.#now());
+      this.#live.takeOff();
       this.#spans?.sent(this.#attempts - 1);
     } catch (cause) {
       this.#to.failed(cause);
@@ -183,7 +173,7 @@ export class ObservedCall implements CallTelemetry {
       this.#headTime();
       this.#leaveLine();
       this.#landed();
-      this.#leaveLane();
+      this.#live.leaveLane();
       this.#report(end);
     } catch (cause) {
       this.#to.failed(cause);
@@ -191,18 +181,18 @@ export class ObservedCall implements CallTelemetry {
   }
 
   #report(end: CallEnd): void {
-    const { logger, clock } = this.#to;
-    const now = clock.monotonic();
-    const durationMs = now - this.#call.receivedAt;
-    const waitedMs = end.admission?.waitedMs ?? this.#waitedMs;
-    const overheadMs = this.#overhead(now);
+    const { logger } = this.#to;
+    const now = this.#now();
+    const durationMs = now - this.#times.receivedAt;
+    const waitedMs = end.admission?.waitedMs ?? this.#times.heldMs;
+    const overheadMs = this.#times.overhead(now);
     const series = this.#series();
     series.ended(end.outcome);
     if (end.outcome === 'shed' && end.code !== null) series.shed(end.code);
-    if (this.#admittingAt !== null) {
-      const times = this.#ofUpstream();
-      times.waited(end.outcome, waitedMs / 1000, this.traceId);
-      times.overhead(overheadMs / 1000, this.traceId);
+    if (this.#times.admitting) {
+      const histograms = this.#ofUpstream();
+      histograms.waited(end.outcome, waitedMs / 1000, this.traceId);
+      histograms.overhead(overheadMs / 1000, this.traceId);
     }
     const attempts = end.admission?.attempts ?? this.#attempts;
     const absorbed = end.admission?.absorbed ?? this.#absorbed;
@@ -220,7 +210,7 @@ export class ObservedCall implements CallTelemetry {
         waitedMs,
         attempts,
         absorbed,
-        upstreamMs: this.#upstreamMs,
+        upstreamMs: this.#times.upstreamMs,
         overheadMs,
         durationMs,
         traceId: this.traceId,
@@ -231,52 +221,26 @@ export class ObservedCall implements CallTelemetry {
     for (const sink of this.#to.sinks) sink.ended(heard, this.#upstream, fact);
   }
 
-  /** Our own share of the time until the final head (or the end, when there was none). */
-  #overhead(now: number): number {
-    const before = this.#routedAt - this.#call.receivedAt;
-    if (this.#admittingAt === null) return Math.max(0, before);
-    const until = this.#firstHeadAt ?? now;
-    return Math.max(0, before + until - this.#admittingAt - this.#waitedMs - this.#upstreamMs);
+  #now(): number {
+    return this.#to.clock.monotonic();
   }
 
   /** Closes the time of the attempt in flight, once. */
   #headTime(): void {
-    if (this.#sentAt === null) return;
-    const now = this.#to.clock.monotonic();
-    const ms = now - this.#sentAt;
-    this.#sentAt = null;
-    this.#upstreamMs += ms;
-    this.#firstHeadAt = now;
-    this.#ofUpstream().upstream(ms / 1000, this.traceId);
+    const ms = this.#times.head(this.#now());
+    if (ms !== null) this.#ofUpstream().upstream(ms / 1000, this.traceId);
   }
 
   #leaveLine(): void {
-    if (this.#queuedAt === null) return;
-    this.#waitedMs += this.#to.clock.monotonic() - this.#queuedAt;
-    this.#queuedAt = null;
-    this.#live?.waiting.delete(this.#call.id);
-    if (this.#lane !== null) this.#lane.waiting -= 1;
+    if (!this.#times.waiting) return;
+    this.#times.left(this.#now());
+    this.#live.leaveLine();
     this.#spans?.left();
   }
 
   /** The attempt in flight is over. */
   #landed(): void {
-    if (!this.#inFlight) return;
-    this.#inFlight = false;
-    if (this.#live !== null) this.#live.inFlight -= 1;
-    if (this.#lane !== null) this.#lane.inFlight -= 1;
-    this.#spans?.landed();
-  }
-
-  #enterLane(workspaceId: string): void {
-    this.#leaveLane();
-    this.#lane = this.#to.live.enter(workspaceId, this.#upstream);
-  }
-
-  #leaveLane(): void {
-    if (this.#lane === null) return;
-    this.#to.live.leave(this.#lane);
-    this.#lane = null;
+    if (this.#live.land()) this.#spans?.landed();
   }
 
   #label(): string {
@@ -285,7 +249,7 @@ export class ObservedCall implements CallTelemetry {
 
   /** Histograms of an upstream stay; they may be kept. */
   #ofUpstream(): UpstreamSeries {
-    return this.#times ?? this.#to.metrics.upstream(this.#upstream);
+    return this.#histograms ?? this.#to.metrics.upstream(this.#upstream);
   }
 
   /** Looked up per fact, not kept: a label may have been taken back while the call waited. */
@@ -295,6 +259,6 @@ export class ObservedCall implements CallTelemetry {
 
   /** Workspace under which listeners hear of this call, or `null` while it has none or no route. */
   #heardAs(): string | null {
-    return this.#live === null ? null : this.#workspaceId;
+    return this.#live.routed ? this.#workspaceId : null;
   }
 }
