@@ -36,7 +36,9 @@ export function loadAssets(): ReadonlyMap<string, Asset> {
     readFileSync(createRequire(import.meta.url).resolve(`uplot/dist/${name}`));
   return new Map<string, Asset>([
     ['/', { type: types.html, body: own('index.html') }],
+    ['/page/colours.css', { type: types.css, body: own('colours.css') }],
     ['/page/page.css', { type: types.css, body: own('page.css') }],
+    ['/page/parts.css', { type: types.css, body: own('parts.css') }],
     ['/page/page.js', { type: types.js, body: own('page.js') }],
     ['/page/charts.js', { type: types.js, body: own('charts.js') }],
     ['/page/parts.js', { type: types.js, body: own('parts.js') }],
