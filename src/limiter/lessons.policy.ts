@@ -86,12 +86,15 @@ export function correct(bucket: Bucket, lease: Lease, spent: Costs, now: number)
   }
 }
 
-export function giveBack(bucket: Bucket, lane: Lane, lease: Lease, now: number): void {
+/**
+ * The grant was not used: its units come back, its turn does not. Whoever began to wait meanwhile stands behind that turn,
+ * and would stand behind one more for each grant that comes back.
+ */
+export function giveBack(bucket: Bucket, lease: Lease, now: number): void {
   answer(bucket, lease, now);
   for (const [name, mark] of lease.marks) {
     giveUnitsBack(meterOf(bucket, name, now), mark, lease.grantedAt, now);
   }
-  lane.start -= 1 / lane.weight;
 }
 
 /**

@@ -225,7 +225,7 @@ export function settle(
       break;
     case 'dropped':
     case 'returned':
-      giveBack(bucket, lane, lease, now);
+      giveBack(bucket, lease, now);
       end(bucket, lane, lease);
       if (settlement.kind === 'returned' && settlement.costs !== undefined) {
         lease.ticket.costs = settlement.costs;

@@ -42,10 +42,10 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
     'countWaiting(lane, ticket, 0)',
   ],
   [
-    'a returned grant costs its turn',
-    'lessons',
-    'lane.start = lane.start - 1 / lane.weight',
-    'lane.start = lane.start',
+    'returned grants save up a share',
+    'settle',
+    'giveBack(lease, now)',
+    'giveBack(lease, now) lane.start = lane.start - 1 / lane.weight',
   ],
   [
     'a dropped call is not given back',

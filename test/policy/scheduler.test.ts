@@ -210,6 +210,23 @@ describe('a bucket', () => {
     expect(next.length).toBeLessThanOrEqual(1 + 3 + 1 + 1);
   });
 
+  test('lets a newcomer wait one round at most, whatever comes back from others', () => {
+    const bucket = createBucket();
+    const wish = { limit: 4, windowMs: 40_000 };
+    const enter = (id: string): string[] => {
+      const lane = id.slice(0, 1);
+      return admit(bucket, admission(id, { ...wish, lane }), replica, 1_000).effects.grants.map(
+        ({ lease }) => lease,
+      );
+    };
+    const early = ['a0', 'a1', 'a2', 'a3'].flatMap(enter);
+    for (const id of ['a4', 'a5', 'a6', 'b0', 'b1']) expect(enter(id)).toEqual([]);
+    const order = early.flatMap((lease) =>
+      ids(settle(bucket, lease, { kind: 'dropped' }, null, 1_000).grants),
+    );
+    expect(order).toEqual(['b0', 'a4', 'b1', 'a5']);
+  });
+
   test('forgets everybody when all is settled', () => {
     const { bucket, grants } = bucketWith(8);
     for (const { lease } of grants) settle(bucket, lease, { kind: 'succeeded', spent: null }, null, 2_000);

@@ -68,12 +68,11 @@ local function correct(lease, spent, now)
   end
 end
 
-local function giveBack(lane, lease, now)
+local function giveBack(lease, now)
   answer(lease, now)
   for _, mark in ipairs(lease.marks) do
     giveUnitsBack(meterOf(mark[1], now), mark[2], lease.grantedAt, now)
   end
-  lane.start = lane.start - 1 / lane.weight
 end
 
 local function noteService(lane, ms)

@@ -43,13 +43,13 @@ function settlements.throttled(lane, lease)
 end
 
 function settlements.dropped(lane, lease)
-  giveBack(lane, lease, now)
+  giveBack(lease, now)
   finish(lane, lease)
   requeueOrForget(lane, lease, false)
 end
 
 function settlements.returned(lane, lease)
-  giveBack(lane, lease, now)
+  giveBack(lease, now)
   finish(lane, lease)
   if costs then ticketOf(lease.ticket).costs = costs end
   requeueOrForget(lane, lease, true)
