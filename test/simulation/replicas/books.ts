@@ -61,8 +61,8 @@ interface Closing {
   readonly life: number;
 }
 
-/** After a loss all replicas enter their tickets again within this time, milliseconds. */
-const settlingMs = 1_300;
+/** After a loss all replicas enter their tickets and their sends again within this time, milliseconds. */
+export const settlingMs = 1_300;
 
 export class ReplicaBooks implements DriverBooks, ServerWatch {
   readonly plan: ReplicasPlan;
@@ -158,10 +158,11 @@ export class ReplicaBooks implements DriverBooks, ServerWatch {
     if (model.bucket === null) return;
     if (this.#keepsLog) this.#noteCommand(script, model, asked, argv, Reflect.get(reply, 'leads') === true);
     this.#fairness.look(model, now);
+    const newcomer = script === 'admit' ? (argv[0] ?? null) : null;
     for (const [at, { ticket, lease }] of model.effects.grants.entries()) {
       if (!isCall(ticket)) continue;
       this.#issued(model, ticket, lease, now);
-      const unfair = this.#fairness.granted(model, at, now);
+      const unfair = this.#fairness.granted(model, at, newcomer, now);
       if (unfair !== null) this.broken(now, '5', unfair);
     }
   }
@@ -208,8 +209,6 @@ export class ReplicaBooks implements DriverBooks, ServerWatch {
     if (lease.settlements > 0) this.reach('told again');
     lease.settlements += 1;
     lease.returned = settlement.kind === 'dropped' || settlement.kind === 'returned';
-    if (lease.returned || ('sleepMs' in settlement && settlement.sleepMs > 0))
-      this.#fairness.forget(model.key);
     if (lease.call.replica !== null && lease.call.replica.id !== asked.replica) {
       this.broken(now, '3', `${lease.token} was settled by another replica`);
     }

@@ -39,6 +39,8 @@ export class Connection {
   #messageAt = 0;
   /** Commands or messages that went astray, for whoever must be told later what was undisturbed. */
   lastTroubleAt = -Infinity;
+  /** When there was no way to the server; the last one may last. */
+  readonly gaps: { readonly at: number; until: number }[] = [];
 
   constructor(parts: {
     readonly process: Process;
@@ -97,6 +99,7 @@ export class Connection {
   break(): void {
     this.trouble();
     this.#status = 'close';
+    this.#noteGap();
     for (const subscription of this.#subscriptions) subscription.open = false;
     for (const fail of this.#pending) this.#process.arrives(this.#now(), () => fail(new Error(broken)));
     this.#pending.clear();
@@ -105,11 +108,13 @@ export class Connection {
   mend(): void {
     this.#mute = false;
     this.trouble();
+    this.#noteGap();
     if (this.#status === 'ready' || this.#closed) return;
     this.#process.arrives(this.#now() + this.#chance.between(5, 400), () => {
       if (this.#status === 'ready' || this.#closed) return;
       this.#status = 'ready';
       this.trouble();
+      this.#noteGap();
       for (const { run } of this.#listeners) run();
       for (const subscription of this.#subscriptions) this.#resubscribe(subscription);
     });
@@ -119,6 +124,14 @@ export class Connection {
   mute(): void {
     this.#mute = true;
     this.trouble();
+    this.#noteGap();
+  }
+
+  #noteGap(): void {
+    const gap = this.gaps.at(-1);
+    const isOpen = gap?.until === Infinity;
+    if (this.isWhole && isOpen) gap.until = this.#now();
+    else if (!this.isWhole && !isOpen) this.gaps.push({ at: this.#now(), until: Infinity });
   }
 
   #now(): number {

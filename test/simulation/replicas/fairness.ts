@@ -1,6 +1,7 @@
 /**
  * Start-time fair queueing, watched at the server: while two lanes wait that nothing but the bucket holds back, their
- * shares differ by at most one call of each (invariant 5). Begins anew whenever a grant came back or data was lost.
+ * shares differ by at most one call of each (invariant 5). A grant is a turn, also when it comes back. Begins anew
+ * whenever data was lost.
  */
 import type { ScriptModel } from '../../limiter/script-model.ts';
 import { must } from '../books.ts';
@@ -40,8 +41,11 @@ export class Fairness {
     }
   }
 
-  /** One grant of the latest transition. Returns what is unfair about it. */
-  granted(model: ScriptModel, at: number, now: number): string | null {
+  /**
+   * One grant of the latest transition. Returns what is unfair about it. `newcomer`: the ticket that the transition entered;
+   * what had room went before it, in a pump of its own.
+   */
+  granted(model: ScriptModel, at: number, newcomer: string | null, now: number): string | null {
     const [{ lane } = { lane: '' }, ...later] = model.effects.grants.slice(at);
     const since = this.#waitingSince.get(lane);
     if (since === undefined || !this.#comparable.has(lane)) return null;
@@ -53,7 +57,8 @@ export class Fairness {
       if (other === lane || otherLane === undefined || otherSince === undefined) continue;
       // Both were waiting before this transition, and the other one still is.
       const both = Math.max(since, otherSince);
-      const waits = otherLane.line.size > 0 || later.some((grant) => grant.lane === other);
+      const behind = later.filter((grant) => grant.lane === other).map(({ ticket }) => ticket);
+      const waits = [...otherLane.line.names(), ...behind].some((ticket) => ticket !== newcomer);
       if (both >= now || !waits) continue;
       const mine = this.#pair(lane, other, both);
       const theirs = this.#pair(other, lane, both);
@@ -64,10 +69,6 @@ export class Fairness {
       }
     }
     return found;
-  }
-
-  forget(_bucket: string): void {
-    this.forgetAll();
   }
 
   forgetAll(): void {

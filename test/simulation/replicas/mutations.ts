@@ -59,6 +59,13 @@ export const replicaMutations: readonly Mutation[] = [
     'const admission = { ...ticket.admission, order: ticket.order };',
     'const admission = { ...ticket.admission, order: null };',
   ),
+  row(
+    '5',
+    'returned grants save up a share',
+    scheduler,
+    'giveBack(bucket, lease, now);',
+    'giveBack(bucket, lease, now);\n      lane.start -= 1 / lane.weight;',
+  ),
   row('6', 'nobody promises to look', remote, '(book.leads ? 0 : followMs)', 'followMs'),
   row(
     '6',

@@ -99,6 +99,12 @@ export class Replica {
     );
   }
 
+  /** When it was back, if it was stopped or had no way to Redis at this time; the time itself, if it was there. */
+  backAfter(at: number): number {
+    const away = [...this.#pauses, ...this.connection.gaps].find((gap) => gap.at <= at && at < gap.until);
+    return away === undefined ? at : this.backAfter(away.until);
+  }
+
   /** The end of its latest pause before `now`. */
   get resumedAt(): number {
     return Math.max(-Infinity, ...this.#pauses.map(({ until }) => until));

@@ -10,6 +10,13 @@ const only = env['SEED'] === undefined ? null : Number(env['SEED']);
 const count = only === null ? Number(env['SEEDS'] ?? 2_000) : 1;
 const first = only ?? 1;
 
+/**
+ * Found among tens of thousands: unused grants gave their turn back late (8282, 16832, 18791), an admission granted others
+ * before it entered its own ticket (16838), only an absent replica knew of its sends (14860), tickets that came too late for
+ * anybody were handed back one by one (16053).
+ */
+const once = [8_282, 14_860, 16_053, 16_832, 16_838, 18_791];
+
 /** Situations that the histories must have been in, or the checks above them mean nothing. */
 const interesting = [
   'bucket closed',
@@ -58,6 +65,13 @@ describe('several replicas on one Redis', () => {
     },
     Math.max(400_000, count * 200),
   );
+
+  test('keep every invariant in the rarer histories that once broke one', async () => {
+    for (const seed of once) {
+      const history = await simulateReplicas(seed);
+      expect(history.violations.map((each) => `seed ${seed}: ${each}`)).toEqual([]);
+    }
+  });
 
   test('the same seed gives the same history', async () => {
     for (const seed of [17, 471]) {
