@@ -717,7 +717,7 @@ export function createRedisLimiter(dependencies: {
       // The first grant may come before the reply to the first admission: no loss, where none is known.
       if (book.born === null && book.lostAt === null && replica.lostAt() === null) book.born = message.born;
       // A message of a life that this replica has not seen yet: the tick finds out what that means.
-      if (message.born !== book.born && book.born !== null) return background(tick(book));
+      if (message.born !== book.born) return background(tick(book));
       if (!book.leads && book.nextAt !== null) book.nextAt = Math.max(book.nextAt, clock.monotonic());
       for (const told of message.grants) deliver(book, told, clockPair.now, clockPair.sentAt);
       wakeAgain(book);
