@@ -82,6 +82,8 @@ export interface Bucket {
   readonly leases: Map<string, Lease>;
   /** Leases by expiry. */
   readonly expiries: SortedNames;
+  /** Leases granted a quiet gap behind the one before that no answer has spoken of yet, by the time of the grant. */
+  readonly unanswered: SortedNames;
   /** Ready lanes by start tag, one set per class of their head. */
   readonly ready: Map<string, SortedNames>;
   /** Sleeping lanes by waking time. */
@@ -118,6 +120,7 @@ export function createBucket(): Bucket {
     tickets: new Map(),
     leases: new Map(),
     expiries: new SortedNames(),
+    unanswered: new SortedNames(),
     ready: new Map(),
     asleep: new SortedNames(),
     idle: new SortedNames(),

@@ -40,6 +40,7 @@ export function applyLesson(bucket: Bucket, lease: Lease, lesson: TimedLesson, n
       answered: 0,
       returned: 0,
       drainsAt: 0,
+      behind: [],
     };
     learnMeter(meter, report, mark, seen, bucket.learn, now);
   }
@@ -49,6 +50,7 @@ export function applyLesson(bucket: Bucket, lease: Lease, lesson: TimedLesson, n
 export function answer(bucket: Bucket, lease: Lease, now: number): void {
   if (lease.answered) return;
   lease.answered = true;
+  if (lease.quiet) bucket.unanswered.delete(lease.token);
   for (const [name, mark] of lease.marks) markAnswered(meterOf(bucket, name, now), mark);
 }
 

@@ -11,6 +11,7 @@
  */
 import type { MeterReport } from '../call.ts';
 import {
+  calmLatenessMs,
   drain,
   drainRate,
   jitterUnits,
@@ -21,8 +22,6 @@ import {
   type MeterMark,
 } from './meter.policy.ts';
 
-/** A call among calls that leave at the pace of the meter reaches the upstream within this time, milliseconds. */
-export const calmLatenessMs = 250;
 /** So many calls more than what has drained since do not make a burst. */
 const callsOfCalm = 2;
 /** A slower answer raises what is taken for the fastest by this factor, and at least by so many milliseconds. */
@@ -101,8 +100,8 @@ function learnLimit(meter: Meter, report: MeterReport, seen: Observation, learn:
  * Bounds of the level now. `lower`: the call arrived as soon as it was sent, and of the calls granted later none was
  * counted yet. `upper`: it arrived as late as its answer allows, and every call that was on its way is still to be
  * counted. Between quiet gaps the sending order is the arriving order: the later grants come on top of `lower`, and when
- * nothing has crowded for a while `upper` is as narrow: the call was not later than calls are in calm, or than what the
- * fastest answer leaves of its own time. While calls crowd nobody knows how late the first of them was. GraphQL cost is reported at the end of the execution, after the refund, not at admission.
+ * nothing has crowded for a while `upper` is narrow as well (`calmUpper`). While calls crowd nobody knows how late the
+ * first of them was. GraphQL cost is reported at the end of the execution, after the refund, not at admission.
  */
 function levelBounds(
   meter: Meter,
@@ -125,10 +124,30 @@ function levelBounds(
   if (!isInOrder) return { lower, upper: late };
   const counted = lower + Math.max(0, later - (meter.returned - mark.returned));
   if (!seen.calm) return { lower: counted, upper: late };
+  return { lower: counted, upper: Math.min(late, calmUpper(meter, level.highest, mark, seen, now) + later) };
+}
+
+/**
+ * The most that the level can be by now without the calls granted later. The call was not later than calls are in calm,
+ * or than what the fastest answer leaves of its own time. Calls granted shortly before it may still have had to come,
+ * because their replica was kept from sending them: the later this one was, the fewer of those.
+ */
+function calmUpper(meter: Meter, highest: number, mark: MeterMark, seen: Observation, now: number): number {
+  const rate = drainRate(meter);
+  const sinceSent = Math.max(0, now - seen.sentAt);
+  const sinceHead = Math.max(0, now - seen.headAt);
   const answering = Math.max(meter.fastestMs * answeringShare, meter.fastestMs - calmJitterMs);
   const sinceArrival = Math.max(sinceHead, Math.min(sinceSent - calmLatenessMs, sinceHead + answering));
-  const inOrder = Math.max(0, level.highest - rate * sinceArrival) + later;
-  return { lower: counted, upper: Math.min(late, inOrder) };
+  let upper = Math.max(0, highest - rate * sinceArrival);
+  let toCome = 0;
+  for (let at = mark.behind.length - 1; at >= 0; at -= 1) {
+    const { grantedAt, units } = mark.behind[at] ?? { grantedAt: 0, units: 0 };
+    const arrivedAt = Math.max(sinceArrival, now - grantedAt - calmLatenessMs);
+    if (arrivedAt > sinceSent) break;
+    toCome += units;
+    upper = Math.max(upper, Math.max(0, highest - rate * arrivedAt) + toCome);
+  }
+  return upper;
 }
 
 function noteSurprise(meter: Meter, surprise: number, cost: number, now: number): void {

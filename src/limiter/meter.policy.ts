@@ -25,6 +25,8 @@ export const mostLatenessMs = 1_000;
 const windowsOfLateness = 60;
 /** A call sent this long after the one before it cannot have been overtaken on the way, milliseconds. */
 export const quietGapMs = 20;
+/** A call among calls that leave at the pace of the meter reaches the upstream within this time of its grant, milliseconds. */
+export const calmLatenessMs = 250;
 /** Time constant of the estimate of what others take from the meter, milliseconds. */
 export const othersMemoryMs = 10_000;
 /** Most of the limit that may be kept free for others. */
@@ -69,6 +71,14 @@ export interface MeterMark {
   readonly returned: number;
   /** When the meter was to drain on right after this grant, as it seemed then. */
   readonly drainsAt: number;
+  /** Units of the calls granted within `calmLatenessMs` before that had no answer then, oldest first; of calm calls only. */
+  readonly behind: readonly Behind[];
+}
+
+/** A call that may have to arrive yet when one granted later does. */
+export interface Behind {
+  readonly grantedAt: number;
+  readonly units: number;
 }
 
 export function createMeter(name: MeterName, now: number): Meter {
@@ -152,7 +162,7 @@ function othersSince(meter: Meter, now: number): number {
  * Takes the cost of a granted call and returns the mark that its lease keeps. No more than the limit, which is all that
  * an upstream counts: what a client writes into its call (`max_tokens`) would otherwise shut the meter for years.
  */
-export function take(meter: Meter, asked: number, now: number): MeterMark {
+export function take(meter: Meter, asked: number, now: number, behind: readonly Behind[] = []): MeterMark {
   drain(meter, now);
   const cost = meter.limit > 0 ? Math.min(asked, meter.limit) : asked;
   const { answered, returned } = meter;
@@ -162,7 +172,7 @@ export function take(meter: Meter, asked: number, now: number): MeterMark {
   }
   meter.level += cost;
   meter.granted += cost;
-  return { cost, granted: meter.granted, answered, returned, drainsAt: meter.at };
+  return { cost, granted: meter.granted, answered, returned, drainsAt: meter.at, behind };
 }
 
 /** The upstream has spoken about this call, or it was never sent: it is no longer on its way. */

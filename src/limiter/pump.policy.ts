@@ -14,7 +14,15 @@ import {
 } from './bucket-state.policy.ts';
 import { confirm, dequeue, refreshReadiness, wakeLanes, type Budget } from './lanes.policy.ts';
 import { answer } from './lessons.policy.ts';
-import { mostLatenessMs, quietGapMs, roomInMs, take, type MeterMark } from './meter.policy.ts';
+import {
+  calmLatenessMs,
+  mostLatenessMs,
+  quietGapMs,
+  roomInMs,
+  take,
+  type Behind,
+  type MeterMark,
+} from './meter.policy.ts';
 
 /** Without any answer the number of probes doubles this often, so that a slow first answer holds nobody for long. */
 export const probeDoublingMs = 250;
@@ -122,16 +130,18 @@ function room(bucket: Bucket, ticket: Ticket, now: number): number {
 function grant(bucket: Bucket, lane: Lane, ticket: Ticket, now: number): Granted {
   dequeue(bucket, lane, ticket);
   const marks = new Map<MeterName, MeterMark>();
-  for (const [name, units] of costEntries(ticket.costs))
-    marks.set(name, take(meterOf(bucket, name, now), units, now));
   const quiet = now - bucket.lastGrantAt >= quietGapMs;
   if (!quiet) bucket.crowdedAt = now;
+  const calm = quiet && now - bucket.crowdedAt >= mostLatenessMs;
+  const before = calm ? bucket.unanswered.between(now - calmLatenessMs, now) : [];
+  for (const [name, units] of costEntries(ticket.costs))
+    marks.set(name, take(meterOf(bucket, name, now), units, now, behind(bucket, before, name)));
   const lease: Lease = {
     token: `${ticket.id}.${++bucket.sequence}`,
     ticket,
     grantedAt: now,
     quiet,
-    calm: quiet && now - bucket.crowdedAt >= mostLatenessMs,
+    calm,
     marks,
     expiresAt: now + ticket.leaseMs,
     answered: false,
@@ -141,6 +151,7 @@ function grant(bucket: Bucket, lane: Lane, ticket: Ticket, now: number): Granted
   ticket.lease = lease.token;
   bucket.leases.set(lease.token, lease);
   bucket.expiries.set(lease.token, lease.expiresAt);
+  if (quiet) bucket.unanswered.set(lease.token, now);
   bucket.lastGrantAt = now;
   if (!bucket.opened && bucket.probingSince < 0) bucket.probingSince = now;
   bucket.virtual = Math.max(bucket.virtual, lane.start);
@@ -157,6 +168,13 @@ function grant(bucket: Bucket, lane: Lane, ticket: Ticket, now: number): Granted
     expiresAt: lease.expiresAt,
   };
 }
+
+const behind = (bucket: Bucket, tokens: readonly string[], meter: MeterName): Behind[] =>
+  tokens.flatMap((token) => {
+    const lease = bucket.leases.get(token);
+    const units = lease?.marks.get(meter)?.cost ?? 0;
+    return lease === undefined || units === 0 ? [] : [{ grantedAt: lease.grantedAt, units }];
+  });
 
 /** Before the first answer only a few calls may be on their way; `now` or earlier = one more may go. */
 function probeTime(bucket: Bucket, now: number): number {

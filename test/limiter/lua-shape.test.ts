@@ -7,8 +7,13 @@ import { readFileSync } from 'node:fs';
 import { orderUnit, sequencePerMs } from '../../src/limiter/bucket-state.policy.ts';
 import type { Admission } from '../../src/limiter/limiter.ts';
 import { replicaChannel } from '../../src/limiter/keys.ts';
-import { calmLatenessMs } from '../../src/limiter/meter-learning.policy.ts';
-import { leastJitterMs, mostJitterMs, mostLatenessMs, quietGapMs } from '../../src/limiter/meter.policy.ts';
+import {
+  calmLatenessMs,
+  leastJitterMs,
+  mostJitterMs,
+  mostLatenessMs,
+  quietGapMs,
+} from '../../src/limiter/meter.policy.ts';
 import { mostPerPump, probeDoublingMs, replicaLifeMs } from '../../src/limiter/pump.policy.ts';
 import {
   admitCall,

@@ -67,6 +67,18 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
   ],
   ['a pinned limit rises', 'meter-learning', '(learn or meter.stated == 0)', '(true)'],
   [
+    'no call that was granted before is late',
+    'pump',
+    "calm and between('g', now - calmLatenessMs, now) or {}",
+    '{}',
+  ],
+  [
+    'calls that may come late do not count',
+    'meter-learning',
+    'toCome = toCome + behind[at][2]',
+    'toCome = toCome',
+  ],
+  [
     'an answer forgets the calls behind it',
     'meter-learning',
     'local later = meter.granted - granted',

@@ -82,6 +82,7 @@ export function historyOf(seed: number): Step[] {
     probe: draw.one(0, 0, 1, 2),
     stated: draw.chance(0.75),
     crowd: draw.chance(0.12),
+    calm: seed % 8 === 5,
   };
   const length = draw.whole(8, 36);
   return Array.from({ length }, (_, index) => step(draw, nature, index));
@@ -95,6 +96,8 @@ interface Nature {
   readonly probe: number;
   readonly stated: boolean;
   readonly crowd: boolean;
+  /** Calls come one by one, each a quiet gap behind the one before. */
+  readonly calm: boolean;
 }
 
 class Draw {
@@ -119,7 +122,7 @@ class Draw {
 
 function step(draw: Draw, nature: Nature, index: number): Step {
   const common = {
-    afterMs: draw.chance(0.05) ? slow(draw) : quick(draw),
+    afterMs: draw.chance(0.05) ? slow(draw) : nature.calm ? calm(draw) : quick(draw),
     replica: `r${draw.whole(1, nature.replicas)}`,
     twice: draw.chance(0.08),
   };
@@ -161,6 +164,8 @@ const kinds = [
 const quick = (draw: Draw): number =>
   draw.one(0, 0, 0, 1, draw.fraction(0, 30), 20, 250, 300, 500, 700.5, draw.fraction(100, 1_500));
 
+const calm = (draw: Draw): number => draw.one(20, 20, 35, 60, draw.fraction(20, 150));
+
 const slow = (draw: Draw): number => draw.one(-40, 2_000, 6_000, 15_000, 40_000, draw.fraction(0, 90_000));
 
 function admission(draw: Draw, nature: Nature, index: number): Omit<AdmitStep, 'kind'> {
@@ -175,7 +180,7 @@ function admission(draw: Draw, nature: Nature, index: number): Omit<AdmitStep, '
   const crowd = nature.crowd && draw.chance(0.3);
   return {
     ticket: 100 * (draw.chance(0.75) ? index : draw.whole(0, Math.min(index, 3))),
-    count: crowd ? draw.whole(20, 90) : draw.one(1, 1, 1, 2, 4),
+    count: crowd ? draw.whole(20, 90) : nature.calm ? 1 : draw.one(1, 1, 1, 2, 4),
     spread: draw.chance(crowd ? 0.5 : 0.2),
     lane: draw.whole(1, nature.lanes),
     weight: draw.one(1, 1, 1, 2, 0.5, 3),

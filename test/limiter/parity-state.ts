@@ -68,6 +68,7 @@ export function stateOfPolicy(bucket: Bucket, beside: Beside): Normal {
       lane.line.names(),
     ),
     expiries: scored(bucket.expiries),
+    unanswered: scored(bucket.unanswered),
     ready: byName(new Map([...bucket.ready].filter(([, set]) => set.size > 0)), scored),
     asleep: scored(bucket.asleep),
     idle: scored(bucket.idle),
@@ -116,6 +117,7 @@ const normalLease = (lease: Lease, unnamed: ReadonlyMap<string, string>): Normal
     mark.answered,
     mark.returned,
     mark.drainsAt,
+    mark.behind.map(({ grantedAt, units }) => [grantedAt, units]),
   ]),
   expiresAt: lease.expiresAt,
   answered: lease.answered,
@@ -221,6 +223,7 @@ export function stateOfRedis(dump: Dump): Normal {
     leases: byName(kinds['e'] ?? new Map(), (lease) => lease),
     lines: byName(sections.lines, (line) => line),
     expiries: sections.expiries,
+    unanswered: sections.unanswered,
     ready: byName(sections.ready, (lanes) => lanes),
     asleep: sections.asleep,
     idle: sections.idle,
@@ -250,6 +253,7 @@ interface Sections {
   readonly lines: Map<string, Normal[]>;
   readonly ready: Map<string, Normal[]>;
   readonly expiries: Normal[];
+  readonly unanswered: Normal[];
   readonly asleep: Normal[];
   readonly idle: Normal[];
   readonly unnamed: Normal[];
@@ -260,6 +264,7 @@ function sectionsOf(members: readonly string[]): Sections {
     lines: new Map(),
     ready: new Map(),
     expiries: [],
+    unanswered: [],
     asleep: [],
     idle: [],
     unnamed: [],
@@ -272,6 +277,7 @@ function sectionsOf(members: readonly string[]): Sections {
     if (section === 'l') push(found.lines, first, third);
     else if (section === 'r') push(found.ready, first, `${third} ${numberOf(second)}`);
     else if (section === 'e') found.expiries.push(`${second} ${numberOf(first)}`);
+    else if (section === 'g') found.unanswered.push(`${second} ${numberOf(first)}`);
     else if (section === 's') found.asleep.push(`${second} ${numberOf(first)}`);
     else if (section === 'i') found.idle.push(`${second} ${numberOf(first)}`);
     else found.unnamed.push(`${first}:${second}`);

@@ -24,6 +24,8 @@ interface Burst {
   /** While it stalls the other side reads and answers nothing. */
   readonly stalls: readonly Range[];
   /** Used units at the start that nobody told us of. */
+  /** This share of calls leaves so much later than it was granted. */
+  readonly kept: { readonly share: number; readonly ms: Range };
   readonly usedBefore: number;
 }
 
@@ -36,6 +38,7 @@ const chat: Burst = {
   wayMs: [0, 2],
   serviceMs: [15, 25],
   stalls: [],
+  kept: { share: 0, ms: [0, 0] },
   usedBefore: 0,
 };
 const commerce: Burst = {
@@ -89,6 +92,11 @@ async function run(burst: Burst, seed: number): Promise<Outcome> {
     succeeded += 1;
     void limiter.settle(grant, { kind: 'succeeded', spent: null }, lesson);
   };
+  const take = (grant: Grant): void => {
+    const { share, ms } = burst.kept;
+    if (random.next() >= share) send(grant);
+    else clock.outside(clock.monotonic() + between(ms), () => send(grant));
+  };
   const send = (grant: Grant): void => {
     const sentAt = clock.monotonic();
     clock.outside(awake(sentAt + between(burst.wayMs)), () => {
@@ -104,10 +112,10 @@ async function run(burst: Burst, seed: number): Promise<Outcome> {
       clock.outside(awake(now + serviceMs), () => answer(grant, sentAt, used, waitMs));
     });
   };
-  const limiter: Limiter = createMemoryLimiter(clock, { onGrant: send, onClosed() {} });
+  const limiter: Limiter = createMemoryLimiter(clock, { onGrant: take, onClosed() {} });
   for (let at = 0; at < burst.calls; at += 1) {
     clock.outside((at * burst.overMs) / burst.calls, () => {
-      void enter(limiter, burst, `t${at}`).then((grant) => grant !== null && send(grant));
+      void enter(limiter, burst, `t${at}`).then((grant) => grant !== null && take(grant));
     });
   }
   await clock.run(600_000);
@@ -172,6 +180,11 @@ describe('a burst', () => {
           [8_000, 8_300],
         ],
       },
+    ],
+    ['whose calls are kept by one of several replicas', { ...chat, kept: { share: 0.2, ms: [60, 200] } }],
+    [
+      'whose calls are kept by one of several replicas and take a while',
+      { ...chat, kept: { share: 0.2, ms: [60, 200] }, serviceMs: [300, 2_500] },
     ],
     ['of commerce calls', commerce],
     [

@@ -14,10 +14,13 @@ local function applySettings(setting, now)
   end
 end
 
+local function unansweredMember(lease) return 'g:' .. sortable(lease.grantedAt) .. ':' .. lease.token end
+
 -- The lease's call is no longer on its way to the upstream's counters.
 local function answer(lease, now)
   if lease.answered then return end
   lease.answered = true
+  if lease.quiet then drop(unansweredMember(lease)) end
   for _, mark in ipairs(lease.marks) do
     local meter = meterOf(mark[1], now)
     meter.answered = meter.answered + mark[2][1]
@@ -38,7 +41,7 @@ local function applyLesson(lease, lesson, now)
     calm = lease.calm }
   for _, report in ipairs(lesson.meters) do
     local meter = meterOf(report.meter, now)
-    local mark = markOf(lease, report.meter) or { 0, meter.granted, 0, 0, 0 }
+    local mark = markOf(lease, report.meter) or { 0, meter.granted, 0, 0, 0, {} }
     learnMeter(meter, report, mark, seen, bucket.learn, now)
   end
 end

@@ -1,5 +1,4 @@
 -- Mirror of meter-learning.policy.ts: what answers teach a meter.
-local calmLatenessMs = 250
 local callsOfCalm = 2
 local fastestRise = 1.01
 local leastRiseMs = 0.05
@@ -45,8 +44,25 @@ local function learnLimit(meter, report, seen, learn)
   meter.reserve = math.min(meter.reserve, meter.limit * largestReserveShare)
 end
 
+-- Calls granted shortly before are a list of { granted at, units }.
+local function calmUpper(meter, highest, behind, seen, now)
+  local rate = drainRate(meter)
+  local sinceSent, sinceHead = math.max(0, now - seen.sentAt), math.max(0, now - seen.headAt)
+  local answering = math.max(meter.fastestMs * answeringShare, meter.fastestMs - calmJitterMs)
+  local sinceArrival = math.max(sinceHead, math.min(sinceSent - calmLatenessMs, sinceHead + answering))
+  local upper = math.max(0, highest - rate * sinceArrival)
+  local toCome = 0
+  for at = #behind, 1, -1 do
+    local arrivedAt = math.max(sinceArrival, now - behind[at][1] - calmLatenessMs)
+    if arrivedAt > sinceSent then break end
+    toCome = toCome + behind[at][2]
+    upper = math.max(upper, math.max(0, highest - rate * arrivedAt) + toCome)
+  end
+  return upper
+end
+
 local function levelBounds(meter, report, mark, seen, now)
-  local cost, granted, answered, returned = mark[1], mark[2], mark[3], mark[4]
+  local cost, granted, answered, returned, behind = mark[1], mark[2], mark[3], mark[4], mark[6]
   local rate = drainRate(meter)
   local jitter = jitterUnits(meter)
   local later = meter.granted - granted
@@ -60,10 +76,7 @@ local function levelBounds(meter, report, mark, seen, now)
   if not isInOrder then return lower, late end
   local counted = lower + math.max(0, later - (meter.returned - returned))
   if not seen.calm then return counted, late end
-  local answering = math.max(meter.fastestMs * answeringShare, meter.fastestMs - calmJitterMs)
-  local sinceArrival = math.max(sinceHead, math.min(sinceSent - calmLatenessMs, sinceHead + answering))
-  local inOrder = math.max(0, report.highest - rate * sinceArrival) + later
-  return counted, math.min(late, inOrder)
+  return counted, math.min(late, calmUpper(meter, report.highest, behind, seen, now) + later)
 end
 
 local function move(meter, lower, upper, now)

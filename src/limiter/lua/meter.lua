@@ -5,6 +5,7 @@ local mostJitterMs = 100
 local mostLatenessMs = 1000
 local windowsOfLateness = 60
 local quietGapMs = 20
+local calmLatenessMs = 250
 local othersMemoryMs = 10000
 local largestReserveShare = 0.1
 
@@ -57,8 +58,8 @@ local function roomInMs(meter, cost, now)
   return restMs(meter, now) + math.min(over / math.max(rate - meter.others, rate / 4), whenEmpty)
 end
 
--- The mark is { cost, granted right after, answered, returned, when it drains on } of the grant.
-local function take(meter, asked, now)
+-- The mark is { cost, granted right after, answered, returned, when it drains on, calls behind } of the grant.
+local function take(meter, asked, now, behind)
   drain(meter, now)
   local cost = asked
   if meter.limit > 0 then cost = math.min(asked, meter.limit) end
@@ -69,7 +70,7 @@ local function take(meter, asked, now)
   end
   meter.level = meter.level + cost
   meter.granted = meter.granted + cost
-  return { cost, meter.granted, answered, returned, meter.at }
+  return { cost, meter.granted, answered, returned, meter.at, behind }
 end
 
 local function refund(meter, units, now)

@@ -131,22 +131,37 @@ local function room(ticket, now)
   return longest
 end
 
+local function behind(tokens, meterName)
+  local list = {}
+  for _, token in ipairs(tokens) do
+    local lease = leaseOf(token)
+    local mark = markOf(lease, meterName)
+    if mark and mark[1] > 0 then list[#list + 1] = { lease.grantedAt, mark[1] } end
+  end
+  return list
+end
+
 local function grant(lane, ticket, now)
   dequeue(lane, ticket)
-  local marks = {}
-  for i, cost in ipairs(ticket.costs) do marks[i] = { cost[1], take(meterOf(cost[1], now), cost[2], now) } end
   bucket.sequence = bucket.sequence + 1
   local quiet = not bucket.lastGrantAt or now - bucket.lastGrantAt >= quietGapMs
   if not quiet then bucket.crowdedAt = now end
+  local calm = quiet and (not bucket.crowdedAt or now - bucket.crowdedAt >= mostLatenessMs)
+  local before = calm and between('g', now - calmLatenessMs, now) or {}
+  local marks = {}
+  for i, cost in ipairs(ticket.costs) do
+    marks[i] = { cost[1], take(meterOf(cost[1], now), cost[2], now, behind(before, cost[1])) }
+  end
   local lease = { token = ticket.id .. '.' .. string.format('%.0f', bucket.sequence), ticket = ticket.id,
     lane = lane.key, replica = ticket.replica, grantedAt = now,
-    quiet = quiet, calm = quiet and (not bucket.crowdedAt or now - bucket.crowdedAt >= mostLatenessMs), marks = marks,
+    quiet = quiet, calm = calm, marks = marks,
     expiresAt = now + ticket.leaseMs, answered = false, unconfirmed = lane.places and true or false,
     abandoned = false, told = false }
   ticket.lease = lease.token
   keep('e', lease.token, lease)
   put(expiryMember(lease))
   put('u:' .. lease.replica .. ':' .. lease.token)
+  if quiet then put(unansweredMember(lease)) end
   bucket.leases = bucket.leases + 1
   bucket.lastGrantAt = now
   if not bucket.opened and bucket.probingSince < 0 then bucket.probingSince = now end

@@ -3,6 +3,7 @@
 --   l:<lane>:<order>:<ticket>  waiting tickets      r:<class>:<start>:<lane>  ready lanes
 --   e:<time>:<token>           leases by expiry     s:<time>:<lane>           sleeping lanes
 --   i:<start>:<lane>           idle lanes           u:<replica>:<token>       grants their replica has not yet named
+--   g:<time>:<token>           quiet leases by grant that no answer has spoken of
 
 -- 16 hex digits that sort as the numbers do (IEEE 754 bits, negative ones turned over).
 local function sortable(value)
@@ -39,6 +40,14 @@ local function firstByTime(section)
   local member = firstOf(section)
   if not member then return nil end
   return string.sub(member, 20), unsortable(string.sub(member, 3, 18))
+end
+
+-- Names of a section of times, from a time on and before another, in order.
+local function between(section, from, till)
+  local names = {}
+  local range = { '[' .. section .. ':' .. sortable(from) .. ':', '(' .. section .. ':' .. sortable(till) .. ':' }
+  for i, member in ipairs(redis.call('ZRANGEBYLEX', orderKey, range[1], range[2])) do names[i] = string.sub(member, 20) end
+  return names
 end
 
 local function lineMember(lane, order, ticketId)
