@@ -12,28 +12,16 @@ import type { BucketSnapshot, LaneKey } from '../limiter/limiter.ts';
 import type { UpstreamSettings } from '../config/settings.ts';
 import type { CallOutcome } from './outcome.policy.ts';
 
-export type LimiterMode = 'redis' | 'local' | 'memory' | 'deny';
-export const limiterModes: readonly LimiterMode[] = ['redis', 'local', 'memory', 'deny'];
+export const limiterModes = ['redis', 'local', 'memory', 'deny'] as const;
+export type LimiterMode = (typeof limiterModes)[number];
 
 /** `expired` not renewed in time · `stalled` this process noticed too late (self-fence) · `taken` another owner's token was found · `epoch` Redis lost its data · `unavailable` Redis could not be asked. */
-export type LeaseLostReason = 'expired' | 'stalled' | 'taken' | 'epoch' | 'unavailable';
-export const leaseLostReasons: readonly LeaseLostReason[] = [
-  'expired',
-  'stalled',
-  'taken',
-  'epoch',
-  'unavailable',
-];
+export const leaseLostReasons = ['expired', 'stalled', 'taken', 'epoch', 'unavailable'] as const;
+export type LeaseLostReason = (typeof leaseLostReasons)[number];
 
 /** `timeout` no reply in time · `connection` refused, reset or not ready · `reply` Redis answered with an error · `subscribe` the grant channel broke · `other` anything else. */
-export type RedisErrorKind = 'timeout' | 'connection' | 'reply' | 'subscribe' | 'other';
-export const redisErrorKinds: readonly RedisErrorKind[] = [
-  'timeout',
-  'connection',
-  'reply',
-  'subscribe',
-  'other',
-];
+export const redisErrorKinds = ['timeout', 'connection', 'reply', 'subscribe', 'other'] as const;
+export type RedisErrorKind = (typeof redisErrorKinds)[number];
 
 /** Commands with their own series in `sluice_redis_command_seconds`; anything else counts as `other`. */
 export type RedisCommand =

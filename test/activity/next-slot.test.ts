@@ -1,17 +1,8 @@
 import { describe, expect, test } from '@jest/globals';
 import { createLastBuckets } from '../../src/activity/last-buckets.ts';
 import { nextSlotMs } from '../../src/activity/next-slot.policy.ts';
-import type { BucketSnapshot } from '../../src/limiter/limiter.ts';
-import { settableClock } from '../telemetry/drive.ts';
+import { bucketSnapshot as bucket, settableClock } from '../telemetry/drive.ts';
 
-const bucket = (given: Partial<BucketSnapshot> = {}): BucketSnapshot => ({
-  bucket: 'b',
-  closedMs: 0,
-  waiting: 0,
-  inFlight: 0,
-  meters: [],
-  ...given,
-});
 const requests = (level: number) => ({ meter: 'requests' as const, limit: 60, level, windowMs: 60_000 });
 
 describe('the next slot', () => {

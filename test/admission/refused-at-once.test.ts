@@ -57,9 +57,9 @@ function world() {
     }
   };
   return {
+    desk,
     leases,
     ends,
-    clock,
     /** Enters a call and lets everything happen that needs no time. */
     async enter(id: string, wish: Wish = {}): Promise<void> {
       void follow(id, wish);
@@ -126,14 +126,7 @@ describe('a call that cannot leave within its wait is refused while no time pass
   });
 
   test('by a ceiling that a resend finds full', async () => {
-    const { ends, clock } = world();
-    const desk: Desk = createDesk({
-      clock,
-      limiter: () => limiter,
-      ceilings: createMemoryCeilings(clock),
-      onFailure: (failure) => ends.set('bug', String(failure)),
-    });
-    const limiter: Limiter = createMemoryLimiter(clock, desk.listener);
+    const { desk } = world();
     const ticket = await desk.enter(entry('a', { perMinute: 1 }));
     const lease = await ticket.granted();
     lease.settle({ kind: 'throttled', closeMs: 0, requeue: true, sleepMs: 0 }, null);

@@ -1,9 +1,7 @@
 /** The cost of a GraphQL document over Redis: told by its first answer, charged to calls that wait in Redis. */
 import { afterAll, afterEach, beforeAll, expect, test } from '@jest/globals';
-import { systemClock, systemRandom } from '../../src/clock.ts';
-import { parseSettings } from '../../src/config/load.ts';
-import { startService } from '../../src/service.ts';
 import { createCommerceSimulator } from '../../src/simulators/commerce.ts';
+import { serviceOf } from '../support/gateway.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
 import { fleetConfig } from '../support/redis-fleet.ts';
 
@@ -32,13 +30,7 @@ test.each(['maxInFlight: none', ''])(
     const { url } = await shop.listen();
     open.push(() => shop.close());
     const config = fleetConfig({ redis: `url: "redis://127.0.0.1:${redis.port}"`, shopUrl: url, shopLimits });
-    const service = await startService({
-      settings: parseSettings(config.yaml(), { path: 'test.yaml', env: {} }),
-      clock: systemClock,
-      random: systemRandom,
-      destination: { write: () => {} },
-      env: {},
-    });
+    const service = await serviceOf(config.yaml());
     open.push(() => service.close());
     const query = '# sim: requested=500 actual=500 ms=100\n{ shop { name } }';
     const ask = async (): Promise<string> => {

@@ -1,11 +1,10 @@
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from '@jest/globals';
 import type { Agent } from 'node:http';
 import { Redis } from 'ioredis';
-import { systemClock, systemRandom } from '../../src/clock.ts';
-import { parseSettings } from '../../src/config/load.ts';
-import { startService, type Service } from '../../src/service.ts';
+import type { Service } from '../../src/service.ts';
 import { createCommerceSimulator } from '../../src/simulators/commerce.ts';
 import { createLanguageModelSimulator } from '../../src/simulators/language-model.ts';
+import { serviceOf } from '../support/gateway.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
 import {
   chatBody,
@@ -36,15 +35,7 @@ interface Pair {
 async function pair(options: FleetOptions): Promise<Pair> {
   const config = fleetConfig(options);
   const logs: string[] = [];
-  const start = () =>
-    startService({
-      settings: parseSettings(config.yaml(), { path: 'test.yaml', env: {} }),
-      clock: systemClock,
-      random: systemRandom,
-      destination: { write: (line: string) => void logs.push(line) },
-      env: {},
-    });
-  const services = [await start(), await start()];
+  const services = [await serviceOf(config.yaml(), logs), await serviceOf(config.yaml(), logs)];
   return {
     services,
     config,
@@ -84,11 +75,16 @@ afterAll(async () => {
   await redis.stop();
 });
 
+interface Load {
+  readonly calls: number;
+  readonly everyMs: number;
+  readonly path: string;
+  readonly body?: unknown;
+  readonly waitSeconds: number;
+}
+
 /** Sends one call every `everyMs`, alternating between the replicas; nonces `n-<number>`. */
-async function drive(
-  { urlOf, config }: Pair,
-  load: { calls: number; everyMs: number; path: string; body?: unknown; waitSeconds: number },
-): Promise<readonly Answer[]> {
+async function drive({ urlOf, config }: Pair, load: Load): Promise<readonly Answer[]> {
   const work: Promise<Answer>[] = [];
   for (let n = 0; n < load.calls; n += 1) {
     work.push(
@@ -106,6 +102,10 @@ async function drive(
   }
   return Promise.all(work);
 }
+
+/** As {@link drive}, with chats. */
+const chats = (two: Pair, load: Omit<Load, 'path'>): Promise<readonly Answer[]> =>
+  drive(two, { path: chatPath, body: chatBody, ...load });
 
 const statuses = (answers: readonly Answer[]): number[] => [...new Set(answers.map(({ status }) => status))];
 
@@ -133,13 +133,7 @@ describe('two replicas on one Redis', () => {
       modelUrl: url,
       modelLimits: open,
     });
-    const answers = await drive(opened, {
-      calls: 80,
-      everyMs: 12,
-      path: chatPath,
-      body: chatBody,
-      waitSeconds: 20,
-    });
+    const answers = await chats(opened, { calls: 80, everyMs: 12, waitSeconds: 20 });
     const entries = model.log;
     await model.close();
     expect(statuses(answers)).toEqual([200]);
@@ -178,13 +172,7 @@ describe('two replicas on one Redis', () => {
       modelUrl: url,
       modelLimits: limits,
     });
-    const answers = await drive(opened, {
-      calls: 40,
-      everyMs: 10,
-      path: chatPath,
-      body: chatBody,
-      waitSeconds: 5,
-    });
+    const answers = await chats(opened, { calls: 40, everyMs: 10, waitSeconds: 5 });
     const entries = model.log;
     await model.close();
     expect(count(entries, 'admitted')).toBe(20);
@@ -204,13 +192,8 @@ describe('two replicas on one Redis', () => {
     const monitor = await probe.duplicate().monitor();
     const seen: string[] = [];
     monitor.on('monitor', (_time: string, words: string[]) => seen.push(words.join(' ')));
-    await drive(opened, {
-      calls: 6,
-      everyMs: 1,
-      path: chatPath,
-      body: { ...chatBody, user: 'canary-body' },
-      waitSeconds: 5,
-    });
+    const body = { ...chatBody, user: 'canary-body' };
+    await chats(opened, { calls: 6, everyMs: 1, body, waitSeconds: 5 });
     monitor.disconnect();
     await model.close();
     const key = opened.config.keys['acme'] ?? '';
@@ -232,7 +215,7 @@ describe('without Redis', () => {
       modelLimits: open,
     });
     opened = two;
-    await drive(two, { calls: 4, everyMs: 1, path: chatPath, body: chatBody, waitSeconds: 5 });
+    await chats(two, { calls: 4, everyMs: 1, waitSeconds: 5 });
     process.kill(own.pid, 'SIGSTOP');
     await during(two);
     process.kill(own.pid, 'SIGCONT');
@@ -244,7 +227,7 @@ describe('without Redis', () => {
     ) {
       await pause(50);
     }
-    const after = await drive(two, { calls: 4, everyMs: 1, path: chatPath, body: chatBody, waitSeconds: 10 });
+    const after = await chats(two, { calls: 4, everyMs: 1, waitSeconds: 10 });
     expect(statuses(after)).toEqual([200]);
     expect(await two.metrics()).toMatch(/sluice_limiter_mode\{mode="redis"\} 1/);
     await two.close();
@@ -256,13 +239,7 @@ describe('without Redis', () => {
 
   test('calls go on with this replica’s share, and back when it answers again', async () => {
     await fault('local', async (two) => {
-      const answers = await drive(two, {
-        calls: 20,
-        everyMs: 5,
-        path: chatPath,
-        body: chatBody,
-        waitSeconds: 10,
-      });
+      const answers = await chats(two, { calls: 20, everyMs: 5, waitSeconds: 10 });
       expect(statuses(answers)).toEqual([200]);
       expect(await two.metrics()).toMatch(/sluice_limiter_mode\{mode="local"\} 1/);
     });
@@ -270,13 +247,7 @@ describe('without Redis', () => {
 
   test('calls are denied within a second when the operator wants that', async () => {
     await fault('deny', async (two) => {
-      const answers = await drive(two, {
-        calls: 20,
-        everyMs: 5,
-        path: chatPath,
-        body: chatBody,
-        waitSeconds: 10,
-      });
+      const answers = await chats(two, { calls: 20, everyMs: 5, waitSeconds: 10 });
       expect([...new Set(answers.map(({ status, code }) => `${status} ${code}`))]).toEqual([
         '503 limiter_unavailable',
       ]);

@@ -6,6 +6,7 @@ import { systemClock, systemRandom } from '../../src/clock.ts';
 import type { RedisSettings } from '../../src/config/settings.ts';
 import { connectRedis, type RedisConnection } from '../../src/limiter/redis-connection.ts';
 import { startRedis } from '../support/redis.ts';
+import { redisSettings } from '../support/redis-settings.ts';
 
 const closers: (() => unknown)[] = [];
 afterEach(async () => {
@@ -55,18 +56,8 @@ async function breakingWire() {
   };
 }
 
-const settingsOf = (mode: RedisSettings['mode'], port: number): RedisSettings => ({
-  whenDown: 'local',
-  mode,
-  nodes: [{ host: '127.0.0.1', port }],
-  sentinelName: null,
-  username: null,
-  password: null,
-  database: 0,
-  tls: null,
-  commandTimeoutMs: 250,
-  keyPrefix: '',
-});
+const settingsOf = (mode: RedisSettings['mode'], port: number): RedisSettings =>
+  redisSettings({ mode, nodes: [{ host: '127.0.0.1', port }] });
 
 async function ready(connection: RedisConnection): Promise<void> {
   while (!connection.isReady()) await new Promise((resolve) => setTimeout(resolve, 5));

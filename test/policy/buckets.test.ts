@@ -1,49 +1,19 @@
 import { describe, expect, test } from '@jest/globals';
 import { bucketParts, bucketSetting, ceilingLimits } from '../../src/admission/buckets.policy.ts';
 import type { UpstreamLimits, UpstreamSettings, WorkspaceSettings } from '../../src/config/settings.ts';
-
-const limits: UpstreamLimits = {
-  requestsPerMinute: null,
-  requestsPerDay: null,
-  tokensPerMinute: null,
-  tokensPerDay: null,
-  bucket: { capacity: 40, leakPerSecond: 2 },
-  cost: null,
-  maxInFlight: null,
-  maxQueued: 1_000,
-  maxWaitSeconds: 45,
-  maxWaitCeilingSeconds: 600,
-  learn: true,
-  probe: 1,
-};
+import { unstatedLimits, upstreamSettings, workspaceSettings } from '../support/upstream-settings.ts';
 
 const upstream = (
   kind: UpstreamSettings['kind'],
   own: Partial<UpstreamLimits> = {},
   bucketBy: UpstreamSettings['bucketBy'] = ['credential'],
-): UpstreamSettings => ({
-  name: 'u',
-  kind,
-  origins: [],
-  credential: null,
-  limits: { ...limits, ...own },
-  bucketBy,
-  allowPrivateAddresses: false,
-  propagateTrace: false,
-  timeouts: { connectMs: 1, headMs: 1, idleMs: 1, totalMs: 1 },
-  maxSockets: 1,
-  caFile: null,
-});
+): UpstreamSettings => upstreamSettings('u', [], { kind, limits: { ...unstatedLimits, ...own }, bucketBy });
 
-const workspace = (perMinute: [string, number][], perDay: [string, number][] = []): WorkspaceSettings => ({
-  id: 'w',
-  keys: [],
-  upstreams: new Set(['u']),
-  requestsPerMinute: new Map(perMinute),
-  requestsPerDay: new Map(perDay),
-  weight: 1,
-  credentials: new Map(),
-});
+const workspace = (perMinute: [string, number][], perDay: [string, number][] = []): WorkspaceSettings =>
+  workspaceSettings('w', ['u'], {
+    requestsPerMinute: new Map(perMinute),
+    requestsPerDay: new Map(perDay),
+  });
 
 describe('the bucket of a call', () => {
   const call = { credential: 'c', host: 'a.example', model: 'm' };

@@ -4,11 +4,8 @@
  */
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals';
 import { createKey } from '../../src/cli/keys.ts';
-import { systemClock, systemRandom } from '../../src/clock.ts';
-import { parseSettings } from '../../src/config/load.ts';
-import { startService } from '../../src/service.ts';
 import type { Service } from '../../src/service.ts';
-import { gatewayYaml } from '../support/gateway.ts';
+import { gatewayYaml, homeward, serviceOf } from '../support/gateway.ts';
 import { connectRaw } from '../support/raw-client.ts';
 import type { RawAnswer } from '../support/raw-client.ts';
 import { rawUpstream } from '../support/raw-upstream.ts';
@@ -130,14 +127,7 @@ beforeAll(async () => {
     },
     { [canaries.workspace]: hash, quiet: other.hash },
   );
-  service = await startService({
-    settings: parseSettings(yaml, { path: 'test.yaml', env: {} }),
-    clock: systemClock,
-    random: systemRandom,
-    destination: { write: (line: string) => void logs.push(line) },
-    env: {},
-    resolve: () => Promise.resolve([{ address: '127.0.0.1', family: 4 }]),
-  });
+  service = await serviceOf(yaml, logs, { resolve: homeward });
   await everyPath(upstream);
 }, 30_000);
 

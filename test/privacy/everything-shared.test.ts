@@ -9,10 +9,8 @@ import { afterAll, beforeAll, expect, test } from '@jest/globals';
 import { trace } from '@opentelemetry/api';
 import { Redis } from 'ioredis';
 import { createKey } from '../../src/cli/keys.ts';
-import { systemClock, systemRandom } from '../../src/clock.ts';
-import { parseSettings } from '../../src/config/load.ts';
-import { startService, type Service } from '../../src/service.ts';
-import { gatewayYaml } from '../support/gateway.ts';
+import type { Service } from '../../src/service.ts';
+import { gatewayYaml, homeward, serviceOf } from '../support/gateway.ts';
 import { rawUpstream, type RawConnection, type RawUpstream } from '../support/raw-upstream.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
 import { otlpSink } from '../telemetry/otlp-sink.ts';
@@ -43,16 +41,8 @@ const script = async (connection: RawConnection): Promise<void> => {
   }
 };
 
-async function replica(yaml: string): Promise<Service> {
-  return startService({
-    settings: parseSettings(yaml, { path: 'test.yaml', env: {} }),
-    clock: systemClock,
-    random: systemRandom,
-    destination: { write: (line: string) => void logs.push(line) },
-    env: process.env,
-    resolve: () => Promise.resolve([{ address: '127.0.0.1', family: 4 }]),
-  });
-}
+const replica = (yaml: string): Promise<Service> =>
+  serviceOf(yaml, logs, { env: process.env, resolve: homeward });
 
 async function call(n: number): Promise<void> {
   const base = `http://127.0.0.1:${services[n % 2]?.dataAddress.port}`;

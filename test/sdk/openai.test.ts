@@ -1,6 +1,7 @@
 import { afterEach, beforeEach, describe, expect, test } from '@jest/globals';
 import OpenAI, { toFile } from 'openai';
 import { highCeilings, insideRetryAfter, startWorld, tally, type World } from '../journey/world.ts';
+import { streamedChat } from './streamed-chat.ts';
 import { throughProxy } from './through-proxy.ts';
 
 let world: World;
@@ -31,19 +32,7 @@ describe.each(['/via/', '/proxy'] as const)('the OpenAI client through %s', (for
     const client = forms[form]();
     const whole = await client.chat.completions.create({ model: 'gpt-4o', messages, max_tokens: 4 });
     expect(whole.choices[0]?.message.content).toBe('water finds its way');
-    const stream = await client.chat.completions.create({
-      model: 'gpt-4o',
-      messages,
-      stream: true,
-      stream_options: { include_usage: true },
-    });
-    let text = '';
-    let total = 0;
-    for await (const chunk of stream) {
-      text += chunk.choices[0]?.delta.content ?? '';
-      total = chunk.usage?.total_tokens ?? total;
-    }
-    expect([text.split(' ').length, total]).toEqual([16, 5 + 3 + 16]);
+    expect(await streamedChat(client)).toEqual({ words: 16, tokens: 5 + 3 + 16 });
     expect(world.model.log.map(({ key: sent }) => sent)).toEqual(['sk-sim', 'sk-sim']);
   });
 

@@ -3,11 +3,10 @@ import { execFile } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { promisify } from 'node:util';
 import { createKey } from '../../src/cli/keys.ts';
-import { systemClock, systemRandom } from '../../src/clock.ts';
-import { parseSettings } from '../../src/config/load.ts';
-import { startService, type Service } from '../../src/service.ts';
+import type { Service } from '../../src/service.ts';
 import { createCommerceSimulator } from '../../src/simulators/commerce.ts';
 import { createLanguageModelSimulator } from '../../src/simulators/language-model.ts';
+import { homeward, serviceOf } from '../support/gateway.ts';
 
 const model = createLanguageModelSimulator();
 const shop = createCommerceSimulator();
@@ -29,14 +28,7 @@ upstreams:
     allowPrivateAddresses: true
     credential: shpat_sim
 workspaces: { acme: { keys: ['${hash}'] } }`;
-  service = await startService({
-    settings: parseSettings(yaml, { path: 'readme', env: {} }),
-    clock: systemClock,
-    random: systemRandom,
-    destination: { write: () => {} },
-    env: {},
-    resolve: () => Promise.resolve([{ address: '127.0.0.1', family: 4 }]),
-  });
+  service = await serviceOf(yaml, [], { resolve: homeward });
 });
 afterAll(async () => {
   await service.close();

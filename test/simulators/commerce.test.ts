@@ -4,7 +4,7 @@ import {
   type CommerceOptions,
   type CommerceSimulator,
 } from '../../src/simulators/commerce.ts';
-import { fakeClock, type FakeClock } from './fake-clock.ts';
+import { manualClock, type ManualClock } from '../support/manual-clock.ts';
 import { sample } from './samples.ts';
 
 const running: CommerceSimulator[] = [];
@@ -12,11 +12,11 @@ type Send = (path: string, body?: unknown, headers?: Record<string, string>) => 
 
 async function start(options: CommerceOptions = {}): Promise<{
   simulator: CommerceSimulator;
-  clock: FakeClock;
+  clock: ManualClock;
   send: Send;
   graphql: (query: string, more?: object) => Promise<Answer>;
 }> {
-  const clock = fakeClock();
+  const clock = manualClock();
   const simulator = createCommerceSimulator({ clock, latency: { minMs: 0, maxMs: 0 }, ...options });
   running.push(simulator);
   const { url } = await simulator.listen();

@@ -4,7 +4,7 @@ import {
   type LanguageModelOptions,
   type LanguageModelSimulator,
 } from '../../src/simulators/language-model.ts';
-import { fakeClock, type FakeClock } from './fake-clock.ts';
+import { manualClock, type ManualClock } from '../support/manual-clock.ts';
 import { recordedFields, sample } from './samples.ts';
 
 const instant = { baseMs: 0, perTokenMs: 0, jitter: 0 };
@@ -12,10 +12,10 @@ const running: LanguageModelSimulator[] = [];
 
 async function start(options: LanguageModelOptions): Promise<{
   simulator: LanguageModelSimulator;
-  clock: FakeClock;
+  clock: ManualClock;
   call: (body: object, path?: string, headers?: Record<string, string>) => Promise<Response>;
 }> {
-  const clock = fakeClock();
+  const clock = manualClock();
   const simulator = createLanguageModelSimulator({ clock, latency: instant, ...options });
   running.push(simulator);
   const { url } = await simulator.listen();

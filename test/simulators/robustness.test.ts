@@ -5,7 +5,7 @@ import { fileURLToPath } from 'node:url';
 import { afterEach, expect, test } from '@jest/globals';
 import { createCommerceSimulator } from '../../src/simulators/commerce.ts';
 import { createLanguageModelSimulator } from '../../src/simulators/language-model.ts';
-import { fakeClock } from './fake-clock.ts';
+import { manualClock } from '../support/manual-clock.ts';
 
 const closing: (() => Promise<void>)[] = [];
 
@@ -32,7 +32,7 @@ const head = (path: string, fields: string): string =>
   `POST ${path} HTTP/1.1\r\nHost: localhost\r\n${fields}\r\n\r\n`;
 
 test('no bytes of a client end a simulator', async () => {
-  const clock = fakeClock();
+  const clock = manualClock();
   const still = { latency: { baseMs: 0, perTokenMs: 0, jitter: 0 } };
   const model = createLanguageModelSimulator({ clock, ...still });
   const shop = createCommerceSimulator({ clock, latency: { minMs: 0, maxMs: 0 } });
@@ -66,7 +66,7 @@ test('no bytes of a client end a simulator', async () => {
 });
 
 test('a client that leaves a stream stops it and is logged, and closing ends held calls', async () => {
-  const clock = fakeClock();
+  const clock = manualClock();
   const model = createLanguageModelSimulator({ clock, latency: { baseMs: 0, perTokenMs: 10, jitter: 0 } });
   closing.push(() => model.close());
   const { url } = await model.listen();
@@ -97,7 +97,7 @@ test('a client that leaves a stream stops it and is logged, and closing ends hel
 });
 
 test('control shows state and log, changes settings, takes units and refuses unknown faults', async () => {
-  const shop = createCommerceSimulator({ clock: fakeClock() });
+  const shop = createCommerceSimulator({ clock: manualClock() });
   closing.push(() => shop.close());
   const { url } = await shop.listen();
   const post = async (name: string, body: unknown): Promise<Response> =>

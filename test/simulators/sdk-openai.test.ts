@@ -1,6 +1,7 @@
 import { afterAll, beforeAll, beforeEach, expect, test } from '@jest/globals';
 import OpenAI, { toFile } from 'openai';
 import { createLanguageModelSimulator } from '../../src/simulators/language-model.ts';
+import { streamedChat } from '../sdk/streamed-chat.ts';
 
 const simulator = createLanguageModelSimulator({ latency: { baseMs: 0, perTokenMs: 0, jitter: 0 } });
 let client: OpenAI;
@@ -23,20 +24,7 @@ test('chat, whole and streamed with usage', async () => {
     finish_reason: 'length',
     message: { content: 'water finds its way' },
   });
-  const stream = await client.chat.completions.create({
-    model: 'gpt-4o',
-    messages,
-    stream: true,
-    stream_options: { include_usage: true },
-  });
-  let text = '';
-  let total = 0;
-  for await (const chunk of stream) {
-    text += chunk.choices[0]?.delta.content ?? '';
-    total = chunk.usage?.total_tokens ?? total;
-  }
-  expect(text.split(' ')).toHaveLength(16);
-  expect(total).toBe(5 + 3 + 16);
+  expect(await streamedChat(client)).toEqual({ words: 16, tokens: 5 + 3 + 16 });
 });
 
 test('responses, whole and as the events the client accumulates', async () => {

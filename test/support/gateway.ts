@@ -4,7 +4,7 @@
 import { parseSettings } from '../../src/config/load.ts';
 import { createKey } from '../../src/cli/keys.ts';
 import { systemClock, systemRandom, type Clock } from '../../src/clock.ts';
-import { startService, type Service } from '../../src/service.ts';
+import { startService, type Service, type ServiceParts } from '../../src/service.ts';
 
 export interface TestGateway {
   /** `http://127.0.0.1:<port>` of the data port. */
@@ -46,6 +46,28 @@ export function gatewayYaml(options: GatewayOptions, hashes: Readonly<Record<str
   ].join('\n');
 }
 
+const parse = (yaml: string) => parseSettings(yaml, { path: 'test.yaml', env: {} });
+
+/** The service of this configuration text in this process; its log lines go to `logs`. */
+export function serviceOf(
+  yaml: string,
+  logs: string[] = [],
+  changes: Partial<ServiceParts> = {},
+): Promise<Service> {
+  return startService({
+    settings: parse(yaml),
+    clock: systemClock,
+    random: systemRandom,
+    destination: { write: (line: string) => void logs.push(line) },
+    env: {},
+    ...changes,
+  });
+}
+
+/** Every name of an upstream leads to this machine. */
+export const homeward: NonNullable<ServiceParts['resolve']> = () =>
+  Promise.resolve([{ address: '127.0.0.1', family: 4 }]);
+
 export async function startGateway(options: GatewayOptions): Promise<TestGateway> {
   const names = Object.keys(options.workspaces ?? { acme: '' });
   const made = new Map(names.map((name) => [name, createKey()]));
@@ -53,14 +75,7 @@ export async function startGateway(options: GatewayOptions): Promise<TestGateway
   const keys = Object.fromEntries([...made].map(([name, { key }]) => [name, key]));
   const yaml = gatewayYaml(options, hashes);
   const logs: string[] = [];
-  const parse = (text: string) => parseSettings(text, { path: 'test.yaml', env: {} });
-  const service = await startService({
-    settings: parse(yaml),
-    clock: options.clock ?? systemClock,
-    random: systemRandom,
-    destination: { write: (line: string) => void logs.push(line) },
-    env: {},
-  });
+  const service = await serviceOf(yaml, logs, { clock: options.clock ?? systemClock });
   return {
     url: `http://127.0.0.1:${service.dataAddress.port}`,
     adminUrl: `http://127.0.0.1:${service.adminAddress.port}`,

@@ -1,5 +1,6 @@
 /** One transport, one upstream and what a test needs to send between them; closed with `close`. */
 import type { Readable } from 'node:stream';
+import { afterEach } from '@jest/globals';
 import { systemClock } from '../../src/clock.ts';
 import type { Clock } from '../../src/clock.ts';
 import { createAgents } from '../../src/dispatch/agents.ts';
@@ -48,6 +49,19 @@ export async function sendingWorld(script: Script, clock: Clock = systemClock): 
       agents.close();
       await upstream.close();
     },
+  };
+}
+
+/** Opens worlds; after each test those that it opened are closed. */
+export function sendingWorlds(): (script: Script, clock?: Clock) => Promise<SendingWorld> {
+  const worlds: SendingWorld[] = [];
+  afterEach(async () => {
+    for (const opened of worlds.splice(0)) await opened.close();
+  });
+  return async (script, clock) => {
+    const opened = await sendingWorld(script, clock);
+    worlds.push(opened);
+    return opened;
   };
 }
 

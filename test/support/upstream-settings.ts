@@ -1,5 +1,10 @@
 /** Complete upstream and workspace settings for tests that care about a few of them only. */
-import type { OriginPattern, UpstreamSettings, WorkspaceSettings } from '../../src/config/settings.ts';
+import type {
+  OriginPattern,
+  UpstreamLimits,
+  UpstreamSettings,
+  WorkspaceSettings,
+} from '../../src/config/settings.ts';
 
 /** `https://*.example.com:8443` → pattern. No checks: tests write what configuration would have accepted. */
 export function originPattern(text: string): OriginPattern {
@@ -9,6 +14,22 @@ export function originPattern(text: string): OriginPattern {
   const standard = scheme === 'https' ? 443 : 80;
   return { scheme, host, wildcard: star !== '', port: port === undefined ? standard : Number(port) };
 }
+
+/** What stands when the operator states no limit. */
+export const unstatedLimits: UpstreamLimits = {
+  requestsPerMinute: null,
+  requestsPerDay: null,
+  tokensPerMinute: null,
+  tokensPerDay: null,
+  bucket: { capacity: 40, leakPerSecond: 2 },
+  cost: null,
+  maxInFlight: null,
+  maxQueued: 1000,
+  maxWaitSeconds: 45,
+  maxWaitCeilingSeconds: 600,
+  learn: true,
+  probe: 1,
+};
 
 export function upstreamSettings(
   name: string,
@@ -20,20 +41,7 @@ export function upstreamSettings(
     kind: 'generic',
     origins: origins.map(originPattern),
     credential: null,
-    limits: {
-      requestsPerMinute: null,
-      requestsPerDay: null,
-      tokensPerMinute: null,
-      tokensPerDay: null,
-      bucket: { capacity: 40, leakPerSecond: 2 },
-      cost: null,
-      maxInFlight: null,
-      maxQueued: 1000,
-      maxWaitSeconds: 45,
-      maxWaitCeilingSeconds: 600,
-      learn: true,
-      probe: 1,
-    },
+    limits: unstatedLimits,
     bucketBy: ['credential'],
     allowPrivateAddresses: false,
     propagateTrace: false,

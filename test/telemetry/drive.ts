@@ -2,9 +2,11 @@
 import type { DestinationStream } from 'pino';
 import type { Call, Caller } from '../../src/call.ts';
 import type { Clock, Random } from '../../src/clock.ts';
-import type { UpstreamKind, UpstreamSettings, WorkspaceSettings } from '../../src/config/settings.ts';
+import type { UpstreamKind, UpstreamSettings } from '../../src/config/settings.ts';
+import type { BucketSnapshot } from '../../src/limiter/limiter.ts';
 import type { MetricsFormat } from '../../src/telemetry/exposition.ts';
 import { createTelemetry, type TelemetryPorts } from '../../src/telemetry/telemetry.ts';
+import { unstatedLimits, upstreamSettings, workspaceSettings } from '../support/upstream-settings.ts';
 
 export interface SettableClock extends Clock {
   advance(ms: number): void;
@@ -38,44 +40,15 @@ export function upstreamNamed(
   kind: UpstreamKind = 'language-model',
   host = 'api.example',
 ): UpstreamSettings {
-  return {
-    name,
+  return upstreamSettings(name, [`https://${kind === 'commerce' ? '*.' : ''}${host}`], {
     kind,
-    origins: [{ scheme: 'https', host, wildcard: kind === 'commerce', port: 443 }],
     credential: { field: 'authorization', value: 'Bearer canary-credential' },
-    limits: {
-      requestsPerMinute: 500,
-      requestsPerDay: 10_000,
-      tokensPerMinute: null,
-      tokensPerDay: null,
-      bucket: { capacity: 40, leakPerSecond: 2 },
-      cost: null,
-      maxInFlight: null,
-      maxQueued: 1000,
-      maxWaitSeconds: 45,
-      maxWaitCeilingSeconds: 600,
-      learn: true,
-      probe: 1,
-    },
-    bucketBy: ['credential'],
-    allowPrivateAddresses: false,
-    propagateTrace: false,
-    timeouts: { connectMs: 1000, headMs: 1000, idleMs: 1000, totalMs: 1000 },
-    maxSockets: 10,
-    caFile: null,
-  };
+    limits: { ...unstatedLimits, requestsPerMinute: 500, requestsPerDay: 10_000 },
+  });
 }
 
 export function callerNamed(id: string): Caller {
-  const workspace: WorkspaceSettings = {
-    id,
-    keys: [],
-    upstreams: new Set(['lm', 'shop']),
-    requestsPerMinute: new Map(),
-    requestsPerDay: new Map(),
-    weight: 1,
-    credentials: new Map(),
-  };
+  const workspace = workspaceSettings(id, ['lm', 'shop']);
   return { workspace, keyField: 'authorization', stillValid: () => true };
 }
 
@@ -94,6 +67,16 @@ export function callAt(clock: Clock, given: Partial<Call> = {}): Call {
     ...given,
   };
 }
+
+/** A bucket that nobody waits for; `given` is what a test is about. */
+export const bucketSnapshot = (given: Partial<BucketSnapshot> = {}): BucketSnapshot => ({
+  bucket: 'b',
+  closedMs: 0,
+  waiting: 0,
+  inFlight: 0,
+  meters: [],
+  ...given,
+});
 
 export const lm = upstreamNamed('lm');
 export const shop = upstreamNamed('shop', 'commerce', 'canary-shops.example');

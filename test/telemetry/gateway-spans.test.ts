@@ -4,10 +4,8 @@ import type { AddressInfo } from 'node:net';
 import { afterAll, beforeAll, expect, test } from '@jest/globals';
 import { trace } from '@opentelemetry/api';
 import { createKey } from '../../src/cli/keys.ts';
-import { systemClock, systemRandom } from '../../src/clock.ts';
-import { parseSettings } from '../../src/config/load.ts';
-import { startService, type Service } from '../../src/service.ts';
-import { gatewayYaml } from '../support/gateway.ts';
+import type { Service } from '../../src/service.ts';
+import { gatewayYaml, serviceOf } from '../support/gateway.ts';
 import { otlpSink, type SinkSpan } from './otlp-sink.ts';
 
 const { key, hash } = createKey();
@@ -47,13 +45,7 @@ beforeAll(async () => {
     },
     { 'canary-acme': hash },
   );
-  service = await startService({
-    settings: parseSettings(yaml, { path: 'test.yaml', env: {} }),
-    clock: systemClock,
-    random: systemRandom,
-    destination: { write: () => {} },
-    env: process.env,
-  });
+  service = await serviceOf(yaml, [], { env: process.env });
   const send = (fields: Record<string, string>): Promise<Response> =>
     fetch(`http://127.0.0.1:${service.dataAddress.port}/via/model/v1/canary-path?q=canary-query`, {
       method: 'POST',

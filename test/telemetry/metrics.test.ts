@@ -1,7 +1,6 @@
 import { describe, expect, test } from '@jest/globals';
-import type { BucketSnapshot } from '../../src/limiter/limiter.ts';
 import type { CallSpans } from '../../src/telemetry/spans.ts';
-import { callAt, callerNamed, driven, lm, shop } from './drive.ts';
+import { bucketSnapshot as snapshot, callAt, callerNamed, driven, lm, shop } from './drive.ts';
 
 function oneCall(given: ReturnType<typeof driven>, workspace: string): void {
   const call = given.telemetry.begin(callAt(given.clock));
@@ -13,15 +12,6 @@ function oneCall(given: ReturnType<typeof driven>, workspace: string): void {
   call.answered(200, null);
   call.ended({ outcome: 'ok', status: 200, code: null });
 }
-
-const snapshot = (given: Partial<BucketSnapshot>): BucketSnapshot => ({
-  bucket: 'b',
-  closedMs: 0,
-  waiting: 0,
-  inFlight: 0,
-  meters: [],
-  ...given,
-});
 
 /** Names, types and labels that dashboards, alerts and black-box tests depend on. */
 const published = [

@@ -5,11 +5,8 @@
 import { afterAll, afterEach, beforeAll, describe, expect, test } from '@jest/globals';
 import type { LookupAddress } from 'node:dns';
 import { createKey } from '../../src/cli/keys.ts';
-import { systemClock, systemRandom } from '../../src/clock.ts';
-import { parseSettings } from '../../src/config/load.ts';
-import { startService } from '../../src/service.ts';
 import type { Service } from '../../src/service.ts';
-import { gatewayYaml } from '../support/gateway.ts';
+import { gatewayYaml, serviceOf } from '../support/gateway.ts';
 import { connectRaw } from '../support/raw-client.ts';
 import { answering } from '../support/raw-upstream.ts';
 import { faults, leftBehind, receivedBy, requestLines, startStack } from './stack-fixture.ts';
@@ -33,12 +30,7 @@ beforeAll(async () => {
     },
     { acme: hash },
   );
-  service = await startService({
-    settings: parseSettings(yaml, { path: 'test.yaml', env: {} }),
-    clock: systemClock,
-    random: systemRandom,
-    destination: { write: (line: string) => void logs.push(line) },
-    env: {},
+  service = await serviceOf(yaml, logs, {
     resolve: (hostname) => {
       resolved.push(hostname);
       return Promise.resolve(addresses);

@@ -1,20 +1,11 @@
-import { afterEach, describe, expect, test } from '@jest/globals';
+import { describe, expect, test } from '@jest/globals';
 import type { UpstreamAnswer } from '../../src/call.ts';
 import { bodyError } from '../../src/dispatch/transport-error.ts';
 import { answering } from '../support/raw-upstream.ts';
 import type { Script } from '../support/raw-upstream.ts';
-import { failure, sendingWorld, text } from '../support/sending.ts';
-import type { SendingWorld } from '../support/sending.ts';
+import { failure, sendingWorlds, text } from '../support/sending.ts';
 
-const worlds: SendingWorld[] = [];
-const world = async (script: Script): Promise<SendingWorld> => {
-  const opened = await sendingWorld(script);
-  worlds.push(opened);
-  return opened;
-};
-afterEach(async () => {
-  for (const opened of worlds.splice(0)) await opened.close();
-});
+const world = sendingWorlds();
 
 /** Sends these bytes once and closes. */
 const once =

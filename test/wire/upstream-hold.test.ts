@@ -1,19 +1,9 @@
-import { afterEach, describe, expect, test } from '@jest/globals';
+import { describe, expect, test } from '@jest/globals';
 import { answering } from '../support/raw-upstream.ts';
-import type { Script } from '../support/raw-upstream.ts';
-import { failure, sendingWorld, text } from '../support/sending.ts';
-import type { SendingWorld } from '../support/sending.ts';
+import { failure, sendingWorlds, text, type SendingWorld } from '../support/sending.ts';
 
 const ok = 'HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok';
-const worlds: SendingWorld[] = [];
-const world = async (script: Script): Promise<SendingWorld> => {
-  const opened = await sendingWorld(script);
-  worlds.push(opened);
-  return opened;
-};
-afterEach(async () => {
-  for (const opened of worlds.splice(0)) await opened.close();
-});
+const world = sendingWorlds();
 
 /** A hold and its release. */
 function gate(): { readonly hold: Promise<void>; readonly release: () => void } {

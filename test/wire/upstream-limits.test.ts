@@ -1,62 +1,25 @@
 import { afterEach, describe, expect, test } from '@jest/globals';
-import type { Clock } from '../../src/clock.ts';
 import { peek } from '../../src/dispatch/inspect.ts';
 import { bodyError } from '../../src/dispatch/transport-error.ts';
+import { manualClock, type ManualClock } from '../support/manual-clock.ts';
 import { answering } from '../support/raw-upstream.ts';
 import type { Script } from '../support/raw-upstream.ts';
-import { failure, sendingWorld, text } from '../support/sending.ts';
+import { failure, sendingWorlds, text } from '../support/sending.ts';
 import type { SendingWorld } from '../support/sending.ts';
 
 const ok = 'HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok';
 const head = 'HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n';
 const limits = { connectMs: 1000, headMs: 2000, idleMs: 4000, totalMs: 60_000 };
 
-/** Time that moves when a test says so; sockets stay real. */
-class ManualClock implements Clock {
-  #now = 0;
-  readonly #timers = new Map<symbol, { readonly at: number; readonly run: () => void }>();
-
-  get pending(): number {
-    return this.#timers.size;
-  }
-  now(): number {
-    return this.#now;
-  }
-  monotonic(): number {
-    return this.#now;
-  }
-  after(delayMs: number, run: () => void): () => void {
-    const id = Symbol();
-    this.#timers.set(id, { at: this.#now + Math.max(0, delayMs), run });
-    return () => void this.#timers.delete(id);
-  }
-  advance(ms: number): void {
-    const end = this.#now + ms;
-    for (;;) {
-      const [next] = [...this.#timers]
-        .filter(([, { at }]) => at <= end)
-        .toSorted(([, a], [, b]) => a.at - b.at);
-      if (next === undefined) break;
-      this.#timers.delete(next[0]);
-      this.#now = next[1].at;
-      next[1].run();
-    }
-    this.#now = end;
-  }
-}
-
-const worlds: SendingWorld[] = [];
+const open = sendingWorlds();
 const clocks: ManualClock[] = [];
 const world = async (script: Script): Promise<{ opened: SendingWorld; clock: ManualClock }> => {
-  const clock = new ManualClock();
-  const opened = await sendingWorld(script, clock);
-  worlds.push(opened);
+  const clock = manualClock();
   clocks.push(clock);
-  return { opened, clock };
+  return { opened: await open(script, clock), clock };
 };
-afterEach(async () => {
-  for (const opened of worlds.splice(0)) await opened.close();
-  for (const clock of clocks.splice(0)) expect(clock.pending).toBe(0);
+afterEach(() => {
+  for (const clock of clocks.splice(0)) expect(clock.waiting).toBe(0);
 });
 
 /** Waits for a condition of the sockets; gives up before the test does, so that a failure does not go on polling. */
@@ -250,7 +213,7 @@ describe('abort', () => {
     const { body } = await opened.send();
     body.destroy();
     await opened.upstream.allClosed();
-    expect(clock.pending).toBe(0);
+    expect(clock.waiting).toBe(0);
   });
 
   test('of everything, by closing the transport', async () => {
@@ -332,7 +295,7 @@ describe('a kept connection that the upstream closes under the next request', ()
       text((await opened.send({ timeouts: limits, onSent: () => sent++ })).body);
     expect(await Promise.all([send(), send(), send()])).toEqual(['ok', 'ok', 'ok']);
     expect(sent).toBe(3);
-    expect(clock.pending).toBe(0);
+    expect(clock.waiting).toBe(0);
     expect(opened.upstream.connections).toHaveLength(1);
   });
 });
@@ -393,7 +356,7 @@ describe('in the long run', () => {
     process.off('warning', onWarning);
     expect(new Set(counts).size).toBe(1);
     expect(warnings).toEqual([]);
-    expect(clock.pending).toBe(0);
+    expect(clock.waiting).toBe(0);
     expect(opened.upstream.connections).toHaveLength(1);
     expect(opened.upstream.connections[0]?.received().match(/\r\n\r\nbody/g)).toHaveLength(80);
   });

@@ -1,20 +1,13 @@
-import { afterEach, describe, expect, test } from '@jest/globals';
+import { describe, expect, test } from '@jest/globals';
 import fc from 'fast-check';
 import { outgoingFields } from '../../src/dispatch/fields.policy.ts';
 import { answering } from '../support/raw-upstream.ts';
-import { failure, sendingWorld, text } from '../support/sending.ts';
+import { failure, sendingWorlds, text } from '../support/sending.ts';
 import type { SendingWorld } from '../support/sending.ts';
 
 const ok = 'HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok';
-const worlds: SendingWorld[] = [];
-const world = async (): Promise<SendingWorld> => {
-  const opened = await sendingWorld(answering(ok));
-  worlds.push(opened);
-  return opened;
-};
-afterEach(async () => {
-  for (const opened of worlds.splice(0)) await opened.close();
-});
+const worldOf = sendingWorlds();
+const world = (): Promise<SendingWorld> => worldOf(answering(ok));
 
 /** All bytes that the upstream received, on all connections. */
 const wire = ({ upstream }: SendingWorld): string =>
@@ -74,11 +67,10 @@ describe('a request on the wire', () => {
   );
 
   test('with a body of 4 MiB arrives whole', async () => {
-    const opened = await sendingWorld(async (connection) => {
+    const opened = await worldOf(async (connection) => {
       await connection.until((received) => received.endsWith('END'));
       connection.send(ok);
     });
-    worlds.push(opened);
     const body = Buffer.concat([Buffer.alloc(4 * 1024 * 1024, 7), Buffer.from('END')]);
     const fields = { host: 'x', 'content-length': String(body.length) };
     const answer = await opened.send({ method: 'POST', fields, body });

@@ -1,21 +1,13 @@
 /** Answers that are there with their head are handed on as bytes; all others stay streams. */
 import { gzipSync } from 'node:zlib';
-import { afterEach, describe, expect, test } from '@jest/globals';
+import { describe, expect, test } from '@jest/globals';
 import { systemClock } from '../../src/clock.ts';
 import { attempt, type AttemptResult } from '../../src/dispatch/attempt.ts';
 import type { TransportAttempt } from '../../src/dispatch/transport.ts';
 import type { RawConnection, Script } from '../support/raw-upstream.ts';
-import { sendingWorld, text, type SendingWorld } from '../support/sending.ts';
+import { sendingWorlds, text, type SendingWorld } from '../support/sending.ts';
 
-const worlds: SendingWorld[] = [];
-const world = async (script: Script): Promise<SendingWorld> => {
-  const opened = await sendingWorld(script);
-  worlds.push(opened);
-  return opened;
-};
-afterEach(async () => {
-  for (const opened of worlds.splice(0)) await opened.close();
-});
+const world = sendingWorlds();
 
 const sendTo = (opened: SendingWorld, changes: Partial<TransportAttempt> = {}): Promise<AttemptResult> =>
   attempt(

@@ -8,6 +8,7 @@ import { createStores, type Stores } from '../../../src/limiter/stores.ts';
 import type { Telemetry } from '../../../src/telemetry/events.ts';
 import { noTelemetry } from '../../../src/telemetry/noop.ts';
 import type { FakeClock } from '../../support/fake-clock.ts';
+import { redisSettings } from '../../support/redis-settings.ts';
 import type { Chance } from '../chance.ts';
 import type { ReplicaBooks } from './books.ts';
 import { Connection } from './connection.ts';
@@ -55,7 +56,7 @@ export class Replica {
       leaseLost: (reason) => books.suspected(reason),
       log: { ...noTelemetry.log, bug: (text, cause) => bug(`${text}: ${describe(cause)}`) },
     };
-    const settings = { redis: { ...redisSettings, whenDown: books.plan.whenDown } };
+    const settings = { redis: redisSettings({ whenDown: books.plan.whenDown }) };
     this.stores = createStores(
       {
         // Nothing else of the settings concerns the stores.
@@ -134,18 +135,6 @@ export interface World {
   readonly books: ReplicaBooks;
   readonly server: Server;
 }
-
-const redisSettings = {
-  mode: 'single' as const,
-  nodes: [{ host: '127.0.0.1', port: 6379 }],
-  sentinelName: null,
-  username: null,
-  password: null,
-  database: 0,
-  tls: null,
-  commandTimeoutMs: 250,
-  keyPrefix: '',
-};
 
 const describe = (failure: unknown): string =>
   failure instanceof Error

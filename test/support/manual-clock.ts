@@ -1,13 +1,17 @@
-/** Time that moves only when a test says so. Timers fire in order of their time. */
+/**
+ * Time that moves only when a test says so, for code on real sockets. Timers fire in order of their time. Refuses to own
+ * events and stalls (`fake-clock.ts`).
+ */
 import type { Clock } from '../../src/clock.ts';
 
-export interface FakeClock extends Clock {
+export interface ManualClock extends Clock {
   /** Moves time and fires what is due; what fires sees its own instant. */
   advance(ms: number): void;
+  /** Timers set and neither cancelled nor fired. */
   readonly waiting: number;
 }
 
-export function fakeClock(startMs = 0, epochMs = Date.UTC(2026, 0, 1)): FakeClock {
+export function manualClock(startMs = 0, epochMs = Date.UTC(2026, 0, 1)): ManualClock {
   let time = startMs;
   let timers: { at: number; run: () => void }[] = [];
   return {
