@@ -11,9 +11,10 @@ import type { Clock } from '../clock.ts';
 import { Refusal } from '../errors.ts';
 import { ceilingWindowMs } from './ceiling.policy.ts';
 import type { CeilingRef, Ceilings, CeilingState, Place, TakeReply } from './ceilings.ts';
+import { amountOf, listOf, numberOf } from './malformed-reply.ts';
 import { PlaceTaken } from './memory-sliding-log.ts';
 import { OwnSends } from './own-sends.ts';
-import { replyList, replyNumber, runOwn } from './redis-commands.ts';
+import { runOwn } from './redis-commands.ts';
 import type { RedisClient } from './redis-connection.ts';
 import { RedisAway, type RedisLink } from './redis-link.ts';
 import { DayRefusal, dayKey, daySeconds, RedisSlidingLog, sendsKey } from './redis-sliding-log.ts';
@@ -107,10 +108,9 @@ export function createRedisCeilings(dependencies: {
     if (perMinute === null) return null;
     const positions = Array.from({ length: upTo }, (_, index) => String(index + 1));
     const argv = [String(perMinute), String(ceilingWindowMs), '', ...positions];
-    const reply = replyList(
-      await link.run('other', (redis) => runOwn(redis, 'places', [sendsKey(key)], argv)),
+    const [live = 0, ...waits] = await link.run('other', async (redis) =>
+      listOf(await runOwn(redis, 'places', [sendsKey(key)], argv)).map(amountOf),
     );
-    const [live = 0, ...waits] = reply.map(replyNumber);
     const read = { at: clock.monotonic(), limit: perMinute, live, waits };
     if (reads.size > 10_000) reads.clear();
     reads.set(key, read);
@@ -208,14 +208,17 @@ export function createRedisCeilings(dependencies: {
       const { key, perDay } = ceiling;
       if (perDay === null) return null;
       const [used, ttl] = await link
-        .run('other', (redis) => Promise.all([redis.get(dayKey(key)), redis.pttl(dayKey(key))]))
-        .catch((failure: unknown): [string | null, number] => {
-          if (failure instanceof RedisAway) return [null, 0];
+        .run('other', async (redis) => {
+          const [told, life] = await Promise.all([redis.get(dayKey(key)), redis.pttl(dayKey(key))]);
+          return [amountOf(told ?? 0), numberOf(life)] as const;
+        })
+        .catch((failure: unknown) => {
+          if (failure instanceof RedisAway) return [0, 0] as const;
           throw failure;
         });
       return {
         limit: perDay,
-        remaining: Math.max(0, perDay - Number(used ?? 0)),
+        remaining: Math.max(0, perDay - used),
         nextPlaceMs: Math.max(0, ttl),
       };
     },

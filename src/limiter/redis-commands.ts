@@ -43,17 +43,3 @@ async function invoke(client: RedisClient, name: string, words: readonly string[
   if (typeof command !== 'function') throw new TypeError('a command of the limiter is not defined');
   return Reflect.apply(command, client, words);
 }
-
-/** A number that a script sent as text (or as Redis' own integer). */
-export function replyNumber(value: unknown): number {
-  const read =
-    typeof value === 'number' ? value : typeof value === 'string' && value !== '' ? Number(value) : NaN;
-  if (Number.isNaN(read)) throw new TypeError('malformed answer of a limiter script');
-  return read;
-}
-
-/** The words of a reply. */
-export function replyList(value: unknown): readonly unknown[] {
-  if (!Array.isArray(value)) throw new TypeError('malformed answer of a limiter script');
-  return value;
-}

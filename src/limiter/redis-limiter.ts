@@ -160,15 +160,14 @@ export function createRedisLimiter(dependencies: {
     let sentAt = 0;
     let attempts = 0;
     const command: RedisCommand = call.script;
-    const raw = await link.run(
+    const reply = await link.run(
       command,
-      (client) => {
+      async (client) => {
         sentAt = clock.monotonic();
-        return runScript(client, attempts > 1 ? repeated() : call);
+        return read(await runScript(client, attempts > 1 ? repeated() : call));
       },
       { onAttempts: (count) => (attempts = count) },
     );
-    const reply = read(raw);
     clockPair = { now: reply.now, sentAt };
     book.usedAt = sentAt;
     return { reply, sentAt, attempts };
@@ -323,7 +322,9 @@ export function createRedisLimiter(dependencies: {
     } catch (failure) {
       if (book.tickets.get(admission.ticket) === ticket && ticket.state === 'entering') {
         book.tickets.delete(admission.ticket);
-        if (failure instanceof RedisAway) book.moved.add(admission.ticket);
+        // Redis may have entered it all the same. Is it there, only this reply was wrong.
+        if (failure instanceof RedisAway && link.isUp) tellCancelled(book, admission.ticket);
+        else if (failure instanceof RedisAway) book.moved.add(admission.ticket);
       }
       throw failure;
     }

@@ -5,11 +5,14 @@
  * Owns: repetition (what runs twice must be idempotent by id), the switch to away within `patienceMs` of the first
  * failure, the way back, counting. Refuses to own: what happens meanwhile (`away-limiter.ts`, `redis-ceilings.ts`).
  * Keeps: an error never counts as a permission. An error reply that nothing here knows (a key of another type, a script
- * that fails) is logged as a bug and answered like an absence at once: sending again is no help.
+ * that fails) and a reply without sense are logged as a bug and answered like an absence at once: sending again is no
+ * help.
  */
 import type { Clock } from '../clock.ts';
 import type { RedisCommand, RedisErrorKind, Telemetry } from '../telemetry/events.ts';
+import { MalformedReply } from './malformed-reply.ts';
 import type { RedisClient, RedisConnection } from './redis-connection.ts';
+import { createWrongReplies } from './wrong-replies.ts';
 
 /** Redis did not carry out the command in time; it may have run, or may still. */
 export class RedisAway extends Error {
@@ -34,7 +37,7 @@ export interface RedisLink {
   readonly isUp: boolean;
   /**
    * Sends until one attempt succeeds. Rejects with `RedisAway`, at once while Redis is away. `send` is called for each
-   * attempt; `onAttempts` tells how many there were.
+   * attempt and reads the reply, too: a `MalformedReply` is none. `onAttempts` tells how many attempts there were.
    */
   run<T>(
     command: RedisCommand,
@@ -64,6 +67,7 @@ export function createRedisLink(dependencies: {
 }): RedisLink {
   const { connection, clock, telemetry, commandTimeoutMs } = dependencies;
   const watchers: { readonly onAway: () => void; readonly onBack: () => void }[] = [];
+  const wrongReplies = createWrongReplies(clock, telemetry.log);
   let isUp = true;
   let closed = false;
   let failingSince: number | null = null;
@@ -91,8 +95,8 @@ export function createRedisLink(dependencies: {
       return { value };
     } catch (failure) {
       telemetry.redisError(kindOf(failure));
-      if (isReply(failure) && !transient.test(failure.message)) {
-        telemetry.log.bug('Redis refused a command', failure, { command });
+      if (isWrong(failure)) {
+        wrongReplies.tell(command, failure);
         if (dependencies.leavesWhenWrong) leaveAsWrong();
         throw new RedisAway();
       }
@@ -131,7 +135,9 @@ export function createRedisLink(dependencies: {
         },
         (failure: unknown) => {
           telemetry.redisError(kindOf(failure));
-          if (!closed) probeLater();
+          if (closed) return;
+          if (isWrong(failure)) wrongReplies.tell('other', failure);
+          probeLater();
         },
       );
     });
@@ -164,12 +170,13 @@ export function createRedisLink(dependencies: {
     close() {
       closed = true;
       cancelProbe();
+      wrongReplies.close();
     },
   };
 }
 
 function kindOf(failure: unknown): RedisErrorKind {
-  if (isReply(failure)) return 'reply';
+  if (isReply(failure) || failure instanceof MalformedReply) return 'reply';
   const message = failure instanceof Error ? failure.message : '';
   if (/timed? ?out/i.test(message)) return 'timeout';
   if (/writeable|closed|ECONN|EPIPE|ENOTFOUND|Socket|retries|Cluster|AbortError|aborted/i.test(message)) {
@@ -181,3 +188,7 @@ function kindOf(failure: unknown): RedisErrorKind {
 /** Redis itself answered with an error. */
 const isReply = (failure: unknown): failure is Error =>
   failure instanceof Error && failure.name === 'ReplyError';
+
+/** An answer that will be the same when asked again. */
+const isWrong = (failure: unknown): boolean =>
+  failure instanceof MalformedReply || (isReply(failure) && !transient.test(failure.message));

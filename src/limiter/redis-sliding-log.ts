@@ -9,7 +9,8 @@
  */
 import { type RateLimiterCompatibleAbstract, RateLimiterRedis, RateLimiterRes } from 'rate-limiter-flexible';
 import { ceilingWindowMs } from './ceiling.policy.ts';
-import { replyList, replyNumber, runOwn } from './redis-commands.ts';
+import { amountOf, listOf, malformed } from './malformed-reply.ts';
+import { runOwn } from './redis-commands.ts';
 import type { RedisClient } from './redis-connection.ts';
 import type { RedisLink } from './redis-link.ts';
 
@@ -69,40 +70,51 @@ export class RedisSlidingLog extends RateLimiterRedis {
     _msDuration: number,
     force: boolean,
     { id, lateMs = 0 }: RedisLogOptions = {},
-  ): Promise<unknown> {
+  ): Promise<RateLimiterRes> {
     if (force) throw new Error('a sliding log has no set or block');
     if (id === undefined || Math.abs(points) !== 1)
       throw new Error('a sliding log takes one named place at a time');
     const keys = [rlKey, dayKey(rlKey.slice('sluice:sends:{'.length, -1))];
     if (points < 0) {
       const day = this.#perDay === null ? '0' : '1';
-      return this.#link.run('reward', (client) => runOwn(client, 'giveback', keys, [id, day]));
+      await this.#link.run('reward', async (client) =>
+        amountOf(await runOwn(client, 'giveback', keys, [id, day])),
+      );
+      return new RateLimiterRes(0, 0, 0, false);
     }
     const limits = [String(this.#perMinute ?? ''), String(this.#perDay ?? '')];
     const argv = [id, ...limits, String(ceilingWindowMs), String(daySeconds), '', String(lateMs)];
-    return this.#link.run('consume', (client) => runOwn(client, 'consume', keys, argv));
+    return this.#link.run('consume', async (client) =>
+      this.#read(await runOwn(client, 'consume', keys, argv)),
+    );
   }
 
-  async _get(rlKey: string): Promise<unknown> {
+  async _get(rlKey: string): Promise<RateLimiterRes | null> {
     const argv = [String(this.#perMinute ?? 0), String(ceilingWindowMs), ''];
-    const reply = replyList(
-      await this.#link.run('other', (client) => runOwn(client, 'places', [rlKey], argv)),
-    );
-    return reply[0] === 0 ? null : ['taken', reply[0], reply[1]];
+    return this.#link.run('other', async (client) => {
+      const [live, oldestMs] = listOf(await runOwn(client, 'places', [rlKey], argv));
+      return amountOf(live) === 0 ? null : this.#read(['taken', live, oldestMs]);
+    });
   }
 
   async _delete(rlKey: string): Promise<boolean> {
     return (await this.#link.run('other', (client) => client.del(rlKey))) > 0;
   }
 
-  _getRateLimiterRes(_rlKey: string, _changed: number, reply: unknown): RateLimiterRes {
-    if (typeof reply === 'number') return new RateLimiterRes(0, 0, 0, false);
-    const [kind, count, ms] = replyList(reply);
-    const consumed = replyNumber(count);
-    const msBeforeNext = replyNumber(ms);
+  /** What `_upsert` and `_get` resolve with is what the library wants already. */
+  _getRateLimiterRes(_rlKey: string, _changed: number, read: RateLimiterRes): RateLimiterRes {
+    return read;
+  }
+
+  /** Read where the command runs, so that a reply without sense counts as no reply. */
+  #read(reply: unknown): RateLimiterRes {
+    const [kind, count, ms] = listOf(reply);
+    const consumed = amountOf(count);
+    const msBeforeNext = amountOf(ms);
     // The library refuses what has consumed more than its points.
     if (kind === 'day') return new DayRefusal(0, msBeforeNext, Infinity, false);
     if (kind === 'minute') return new RateLimiterRes(0, msBeforeNext, Infinity, false);
+    if (kind !== 'taken') return malformed();
     return new RateLimiterRes(Math.max(0, this.points - consumed), msBeforeNext, consumed, consumed === 1);
   }
 }

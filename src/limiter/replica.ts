@@ -7,7 +7,8 @@
  */
 import type { Clock, Random } from '../clock.ts';
 import type { Telemetry } from '../telemetry/events.ts';
-import { replyList, replyNumber, runOwn } from './redis-commands.ts';
+import { amountOf, listOf, numberOf, textOf } from './malformed-reply.ts';
+import { runOwn } from './redis-commands.ts';
 import type { RedisClient, RedisConnection } from './redis-connection.ts';
 import { serverFacts } from './redis-server.policy.ts';
 
@@ -74,13 +75,20 @@ export function createReplica(dependencies: {
     if (runId === null) await look();
     const argv = [id, runId ?? 'unknown', epoch ?? '', '', comesBack ? '1' : ''];
     const sentAt = clock.monotonic();
-    const reply = replyList(await runOwn(client, 'presence', presenceKeys, argv));
-    const [since, kind, now, count, backAgoMs] = reply;
-    backAt = backAgoMs === '' || backAgoMs === undefined ? null : sentAt - replyNumber(backAgoMs);
-    replicas = Math.max(1, replyNumber(count));
+    const reply = listOf(await runOwn(client, 'presence', presenceKeys, argv));
+    // Everything is read before anything is believed.
+    const [since, kind, now, count] = [
+      textOf(reply[0]),
+      textOf(reply[1]),
+      numberOf(reply[2]),
+      amountOf(reply[3]),
+    ];
+    const backAgoMs = reply[4] === '' || reply[4] === undefined ? null : amountOf(reply[4]);
+    const agoMs = now - numberOf(since);
+    backAt = backAgoMs === null ? null : sentAt - backAgoMs;
+    replicas = Math.max(1, count);
     const known = epoch;
-    epoch = String(since);
-    const agoMs = replyNumber(now) - replyNumber(since);
+    epoch = since;
     const isNews = known === null ? kind === 'change' && agoMs < rememberedMs : known !== epoch;
     if (isNews) lost(agoMs);
     noticePrimaries();

@@ -1,6 +1,6 @@
 /**
  * What comes out of the scripts of the bucket scheduler: replies and published messages, from text to types. Anything
- * that is not shaped as the script's header says is a `TypeError`: it never means "granted".
+ * that is not as the script's header says is a `MalformedReply`: it never means "granted".
  *
  * Times (`now`, `expiresAt`, `born`) are on the store's clock; a replica turns them into its own with
  * `sentAt + (expiresAt - now)`, where `sentAt` is when it SENT the command whose reply carried that `now`: earlier than
@@ -8,6 +8,7 @@
  */
 import type { MeterName } from '../call.ts';
 import type { BucketKey, LaneKey, MeterSnapshot } from './limiter.ts';
+import { amountOf, listOf, malformed, numberOf, textOf, waitOf, wordOf } from './malformed-reply.ts';
 
 /** A grant as the store tells it. */
 export interface ToldGrant {
@@ -94,15 +95,21 @@ export function readAdmit(
   switch (code) {
     case 'granted': {
       const { ticket, lane } = admission;
-      const grant = { ticket, lane, lease: string(own[1]), expiresAt: number(own[2]) };
-      return { ...common, code, order: number(own[0]), grant };
+      const grant = { ticket, lane, lease: wordOf(own[1]), expiresAt: numberOf(own[2]) };
+      return { ...common, code, order: amountOf(own[0]), grant };
     }
     case 'queued':
-      return { ...common, code, forecastMs: number(own[0]), ahead: number(own[1]), order: number(own[2]) };
+      return {
+        ...common,
+        code,
+        forecastMs: waitOf(own[0]),
+        ahead: amountOf(own[1]),
+        order: amountOf(own[2]),
+      };
     case 'queue_full':
     case 'wait_too_long':
     case 'day_quota_exhausted':
-      return { ...common, code, retryInMs: number(own[0]) };
+      return { ...common, code, retryInMs: waitOf(own[0]) };
     default:
       return malformed();
   }
@@ -121,7 +128,7 @@ export function readCancel(reply: unknown): CancelReply {
 export function readForecast(reply: unknown): ForecastReply {
   const { code, own, common } = split(reply);
   const waits = either(code, ['waiting'], ['not_waiting']);
-  return { ...common, standing: waits ? { waitMs: number(own[0]), ahead: number(own[1]) } : null };
+  return { ...common, standing: waits ? { waitMs: waitOf(own[0]), ahead: amountOf(own[1]) } : null };
 }
 
 export function readTick(reply: unknown): TickReply {
@@ -129,7 +136,7 @@ export function readTick(reply: unknown): TickReply {
   if (!either(code, ['ticked'], ['unknown_bucket'])) {
     return { ...common, waitingHere: 0, unnamed: 0, waiting: 0, inFlight: 0, meters: [] };
   }
-  const [waitingHere, unnamed, waiting, inFlight] = own.slice(0, 4).map(number);
+  const [waitingHere, unnamed, waiting, inFlight] = own.slice(0, 4).map(amountOf);
   return {
     ...common,
     waitingHere: waitingHere ?? malformed(),
@@ -145,8 +152,8 @@ export function readMessage(message: string): ReplicaMessage {
   const [head = '', ...lines] = message.split('\n');
   const [kind, bucket, value] = head.split(' ');
   if (kind === 'g')
-    return { kind: 'grants', bucket: string(bucket), born: number(value), grants: lines.map(grant) };
-  if (kind === 'c') return { kind: 'closed', bucket: string(bucket), closedMs: number(value) };
+    return { kind: 'grants', bucket: wordOf(bucket), born: numberOf(value), grants: lines.map(grant) };
+  if (kind === 'c') return { kind: 'closed', bucket: wordOf(bucket), closedMs: amountOf(value) };
   return malformed();
 }
 
@@ -157,29 +164,39 @@ interface Split {
 }
 
 function split(reply: unknown): Split {
-  const [code, own, now, nextInMs, closedMs, born, grants, leads] = list(reply);
+  const [code, own, now, nextInMs, closedMs, born, grants, leads] = listOf(reply);
   return {
-    code: string(code),
-    own: list(own),
+    code: textOf(code),
+    own: listOf(own),
     common: {
-      now: number(now),
-      nextInMs: nextInMs === '' ? null : number(nextInMs),
-      closedMs: number(closedMs),
-      born: born === '' ? null : number(born),
-      grants: list(grants).map(grant),
-      leads: string(leads) === '1',
+      now: amountOf(now),
+      nextInMs: nextInMs === '' ? null : numberOf(nextInMs),
+      closedMs: amountOf(closedMs),
+      born: born === '' ? null : numberOf(born),
+      grants: listOf(grants).map(grant),
+      leads: textOf(leads) === '1',
     },
   };
 }
 
 function grant(text: unknown): ToldGrant {
-  const [ticket, lane, lease, expiresAt] = string(text).split(' ');
-  return { ticket: string(ticket), lane: string(lane), lease: string(lease), expiresAt: number(expiresAt) };
+  const [ticket, lane, lease, expiresAt] = textOf(text).split(' ');
+  return {
+    ticket: wordOf(ticket),
+    lane: wordOf(lane),
+    lease: wordOf(lease),
+    expiresAt: numberOf(expiresAt),
+  };
 }
 
 function meter(text: unknown): MeterSnapshot {
-  const [name, limit, level, windowMs] = string(text).split(' ');
-  return { meter: meterName(name), limit: number(limit), level: number(level), windowMs: number(windowMs) };
+  const [name, limit, level, windowMs] = textOf(text).split(' ');
+  return {
+    meter: meterName(name),
+    limit: amountOf(limit),
+    level: amountOf(level),
+    windowMs: amountOf(windowMs),
+  };
 }
 
 const meterNames: readonly MeterName[] = [
@@ -196,23 +213,4 @@ const meterName = (value: unknown): MeterName => meterNames.find((name) => name 
 function either(code: string, yes: readonly string[], no: readonly string[]): boolean {
   if (yes.includes(code)) return true;
   return no.includes(code) ? false : malformed();
-}
-
-function list(value: unknown): readonly unknown[] {
-  return Array.isArray(value) ? value : malformed();
-}
-
-function string(value: unknown): string {
-  return typeof value === 'string' ? value : malformed();
-}
-
-function number(value: unknown): number {
-  const text = string(value);
-  if (text === 'inf') return Infinity;
-  const read = Number(text);
-  return text === '' || Number.isNaN(read) ? malformed() : read;
-}
-
-function malformed(): never {
-  throw new TypeError('malformed answer of a limiter script');
 }

@@ -5,7 +5,8 @@ import { Redis } from 'ioredis';
 import { createDesk, type Desk } from '../../src/admission/admit.ts';
 import { systemClock, systemRandom } from '../../src/clock.ts';
 import { ceilingWindowMs, takePlace } from '../../src/limiter/ceiling.policy.ts';
-import { defineCommands, replyList, runOwn } from '../../src/limiter/redis-commands.ts';
+import { listOf } from '../../src/limiter/malformed-reply.ts';
+import { defineCommands, runOwn } from '../../src/limiter/redis-commands.ts';
 import { createStores, type Stores } from '../../src/limiter/stores.ts';
 import { noTelemetry } from '../../src/telemetry/noop.ts';
 import { admission, redisSettings } from '../support/redis-replica.ts';
@@ -118,7 +119,7 @@ test('the script counts late calls as the policy does', async () => {
     now += gap;
     const lateMs = [0, 500, 130, 2_000, 0][at % 5] ?? 0;
     const words = [`p${at}`, '3', '', String(ceilingWindowMs), '86400', String(now), String(lateMs)];
-    const [kind, , ms] = replyList(await runOwn(client, 'consume', ['sends:{p}', 'day:{p}'], words));
+    const [kind, , ms] = listOf(await runOwn(client, 'consume', ['sends:{p}', 'day:{p}'], words));
     const reply = takePlace(log, 3, now, lateMs);
     expect([at, kind, Number(ms)]).toEqual(
       reply.kind === 'taken' ? [at, 'taken', reply.nextPlaceMs] : [at, 'minute', reply.waitMs],

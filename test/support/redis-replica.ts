@@ -6,7 +6,7 @@ import { systemClock, systemRandom } from '../../src/clock.ts';
 import { parseSettings } from '../../src/config/load.ts';
 import type { Settings } from '../../src/config/settings.ts';
 import type { Admission, Grant } from '../../src/limiter/limiter.ts';
-import { createStores, type Stores } from '../../src/limiter/stores.ts';
+import { createStores, type Connect, type StoreParts, type Stores } from '../../src/limiter/stores.ts';
 import type { Telemetry } from '../../src/telemetry/events.ts';
 import { noTelemetry } from '../../src/telemetry/noop.ts';
 
@@ -18,6 +18,8 @@ export interface TestReplica extends Stores {
   granted(ticket: string): Promise<Grant>;
   /** What was told: `mode redis`, `lost epoch`, `error timeout`. */
   readonly told: string[];
+  /** Lines of the log that call something a bug: message, fields and cause. */
+  readonly bugs: string[];
 }
 
 export function redisSettings(redis: string | null): Settings {
@@ -32,9 +34,10 @@ export function redisSettings(redis: string | null): Settings {
   );
 }
 
-export async function startReplica(redis: string | null): Promise<TestReplica> {
+export async function startReplica(redis: string | null, connect?: Connect): Promise<TestReplica> {
   const grants: Grant[] = [];
   const told: string[] = [];
+  const bugs: string[] = [];
   const at = new Map<string, number>();
   const waiting = new Map<string, (grant: Grant) => void>();
   const telemetry: Telemetry = {
@@ -42,8 +45,13 @@ export async function startReplica(redis: string | null): Promise<TestReplica> {
     limiterMode: (mode) => void told.push(`mode ${mode}`),
     leaseLost: (reason) => void told.push(`lost ${reason}`),
     redisError: (kind) => void told.push(`error ${kind}`),
+    log: {
+      ...noTelemetry.log,
+      bug: (message, cause, fields = {}) =>
+        void bugs.push(`${message} ${JSON.stringify(fields)} ${String(cause)}`),
+    },
   };
-  const stores = createStores({
+  const parts: StoreParts = {
     settings: redisSettings(redis),
     clock: systemClock,
     random: systemRandom,
@@ -56,7 +64,8 @@ export async function startReplica(redis: string | null): Promise<TestReplica> {
       },
       onClosed: () => {},
     },
-  });
+  };
+  const stores = createStores(parts, ...(connect === undefined ? [] : [connect]));
   await stores.ready().catch(async (failure: unknown) => {
     await stores.close();
     throw failure;
@@ -66,6 +75,7 @@ export async function startReplica(redis: string | null): Promise<TestReplica> {
     grants,
     at,
     told,
+    bugs,
     granted: (ticket) =>
       new Promise((resolve) => {
         const known = grants.find((grant) => grant.ticket === ticket);

@@ -1,0 +1,174 @@
+/**
+ * Replies of the right type and without sense, as a proxy between gateway and Redis, a foreign script or a bug of our own
+ * would give them. A real redis-server runs scripts of the test's in place of the service's.
+ */
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from '@jest/globals';
+import { Redis } from 'ioredis';
+import { defineCommands } from '../../src/limiter/redis-commands.ts';
+import { connectRedis } from '../../src/limiter/redis-connection.ts';
+import { loadScripts } from '../../src/limiter/scripts.ts';
+import type { Connect } from '../../src/limiter/stores.ts';
+import { startRedis, type RedisServer } from '../support/redis.ts';
+import { admission, startReplica, type TestReplica } from '../support/redis-replica.ts';
+
+let server: RedisServer;
+beforeAll(async () => {
+  server = await startRedis();
+});
+afterAll(() => server.stop());
+
+const closers: (() => Promise<unknown>)[] = [];
+afterEach(async () => {
+  for (const close of closers.splice(0)) await close();
+});
+
+/** A replica whose `command` (`AdmitV1`) is another script, from the moment that `spoil` is called. */
+async function replicaWith(command: string, whenDown: 'local' | 'deny') {
+  const clients: Parameters<typeof defineCommands>[0][] = [];
+  const connect: Connect = (...wanted) => {
+    const connection = connectRedis(...wanted);
+    defineCommands(connection.client);
+    clients.push(connection.client);
+    return connection;
+  };
+  const replica = await startReplica(`url: "${server.url}", whenDown: ${whenDown}`, connect);
+  closers.push(() => replica.close());
+  const spoil = (lua: string): void => {
+    for (const client of clients)
+      client.defineCommand(`sluice${command}`, { lua, numberOfKeys: keysOf(command) });
+  };
+  return { replica, spoil };
+}
+
+const keysOf = (command: string): number =>
+  ({ ConsumeV1: 2, GivebackV1: 2, PlacesV1: 1, RestoreV1: 1, PresenceV1: 3 })[command] ?? 4;
+
+const tail = `'1000', '', '0', '1000', {}, '1'`;
+const nonsense: readonly (readonly [string, string])[] = [
+  ['nothing', `return false`],
+  ['a number', `return 7`],
+  ['an empty list', `return {}`],
+  ['a list with missing fields', `return { 'granted', { '1', 't.1', '20000' } }`],
+  ['an unknown code', `return { 'welcome', {}, ${tail} }`],
+  ['a grant without its words', `return { 'granted', {}, ${tail} }`],
+  ['a grant whose lease is no word', `return { 'granted', { '1', 't 1', '20000' }, ${tail} }`],
+  ['a grant whose end is no number', `return { 'granted', { '1', 't.1', 'nan' }, ${tail} }`],
+  ['a grant whose end never comes', `return { 'granted', { '1', 't.1', 'inf' }, ${tail} }`],
+  ['a place that is no number', `return { 'queued', { '0', '0', 'inf' }, ${tail} }`],
+  ['a time that is no number', `return { 'queued', { '0', '0', '1' }, 'nan', '', '0', '1000', {}, '1' }`],
+  ['grants that are none', `return { 'queued', { '0', '0', '1' }, '1000', '', '0', '1000', { 'x' }, '1' }`],
+];
+
+let buckets = 0;
+let bucket = '';
+beforeEach(() => {
+  bucket = `bucket-${(buckets += 1)}`;
+});
+const setting = {
+  meters: [{ meter: 'requests' as const, limit: 1_000, windowMs: 60_000 }],
+  learn: true,
+  probe: 0,
+};
+const admit = (replica: TestReplica, ticket: string) =>
+  replica.limiter.admit(admission(ticket, { bucket, setting }));
+
+describe.each(nonsense)('admit answers %s', (_what, lua) => {
+  test('with whenDown: local, the call goes on by this replica’s share, and the bug is logged once', async () => {
+    const { replica, spoil } = await replicaWith('AdmitV1', 'local');
+    spoil(lua);
+    await admit(replica, 'early');
+    expect(await replica.granted('early')).toMatchObject({ ticket: 'early' });
+    await admit(replica, 'late');
+    expect(await replica.granted('late')).toMatchObject({ ticket: 'late' });
+    expect(replica.told).toEqual(['mode redis', 'error reply', 'mode local']);
+    expect(replica.bugs).toEqual([expect.stringMatching(/wrongly .*"admit".*malformed/)]);
+  });
+
+  test('with whenDown: deny, calls are refused as the contract says, and it is logged once', async () => {
+    const { replica, spoil } = await replicaWith('AdmitV1', 'deny');
+    spoil(lua);
+    for (const ticket of ['one', 'two', 'three']) {
+      expect(await admit(replica, ticket)).toMatchObject({ kind: 'refused', reason: 'limiter_unavailable' });
+    }
+    expect(replica.told).not.toContain('mode deny');
+    expect(replica.bugs).toEqual([expect.stringMatching(/wrongly .*"admit".*malformed/)]);
+  });
+});
+
+/** Everything a replica asks of Redis, once; what it was told. */
+async function oneOfEach(replica: TestReplica): Promise<readonly unknown[]> {
+  const { limiter, ceilings } = replica;
+  const ceiling = { key: bucket, perMinute: 5, perDay: 100 };
+  const lesson = { feedback: { meters: [], throttle: null }, sentAgoMs: 1, headAgoMs: 0 };
+  const told: unknown[] = [];
+  const reply = await admit(replica, 'first');
+  told.push(reply.kind);
+  const waits = limiter.admit(admission('second', { bucket, setting, lane: 'capped', maxInFlight: 0 }));
+  told.push((await waits).kind);
+  told.push(await limiter.forecast(bucket, 'second'));
+  await limiter.cancel(bucket, 'second');
+  const grant = reply.kind === 'granted' ? reply.grant : null;
+  if (grant !== null) {
+    await limiter.charged(grant, 3, 0);
+    await limiter.learn(grant, lesson);
+    await limiter.settle(grant, { kind: 'succeeded', spent: null }, lesson);
+  }
+  try {
+    const taken = await ceilings.take(ceiling);
+    told.push(taken.kind);
+    if (taken.kind === 'taken') await ceilings.giveBack(ceiling, taken.place);
+  } catch (failure) {
+    told.push(String(failure));
+  }
+  const [waitMs] = await ceilings.forecast(ceiling, [1]);
+  const { remaining } = (await ceilings.state(ceiling)) ?? {};
+  const day = await ceilings.dayState(ceiling);
+  expect([waitMs, remaining, day?.remaining, day?.nextPlaceMs].every(Number.isFinite)).toBe(true);
+  return told;
+}
+
+const commands = ['Admit', 'Settle', 'Learn', 'Charged', 'Cancel', 'Tick', 'Forecast'];
+const ofCeilings = ['Consume', 'Giveback', 'Places', 'Restore', 'Presence'];
+const everyNonsense = [
+  ...nonsense.map(([, lua]) => lua),
+  `return { 'taken' }`,
+  `return { 'perhaps', 1, '0' }`,
+  `return { 'taken', 'nan', '0' }`,
+  `return { '1', 'first', 'nan', '1', '' }`,
+];
+
+describe.each([...commands, ...ofCeilings])('whatever %s answers', (name) => {
+  test.each(['local', 'deny'] as const)(
+    'with whenDown: %s, no caller sees an internal error',
+    async (mode) => {
+      const { replica, spoil } = await replicaWith(`${name}V1`, mode);
+      for (const [at, lua] of everyNonsense.entries()) {
+        bucket = `${name}-${mode}-${at}`;
+        spoil(lua);
+        const told = await oneOfEach(replica);
+        const refused = mode === 'deny' && name === 'Admit' ? 'refused' : 'queued';
+        const admitted = told[0] === 'granted' ? 'granted' : refused;
+        expect([told[0], told[1]]).toEqual([admitted, refused]);
+        const isDenied = mode === 'deny' && name === 'Consume';
+        expect(told.at(-1)).toBe(isDenied ? 'Refusal: limiter_unavailable' : 'taken');
+      }
+      expect(replica.bugs.filter((bug) => !/wrongly .*malformed/.test(bug))).toEqual([]);
+      expect(replica.bugs.length).toBeLessThanOrEqual(1);
+    },
+  );
+});
+
+test('with whenDown: deny, a refused call that Redis has entered all the same is taken out', async () => {
+  const { replica, spoil } = await replicaWith('AdmitV1', 'deny');
+  const straight = new Redis(server.port, '127.0.0.1');
+  closers.push(async () => straight.disconnect());
+  const more = { bucket, setting, maxInFlight: 1 };
+  await replica.limiter.admit(admission('first', more));
+  const { lua } = loadScripts().find(({ name }) => name === 'admit') ?? { lua: '' };
+  spoil(`local function admit() ${lua} end admit() return 7`);
+  const tickets = async (): Promise<string[]> =>
+    (await straight.hkeys(`sluice:{${bucket}}:1:records`)).filter((field) => field.startsWith('t:'));
+  expect(await replica.limiter.admit(admission('second', more))).toMatchObject({ kind: 'refused' });
+  while ((await tickets()).length > 1) await new Promise((resolve) => setTimeout(resolve, 5));
+  expect(await tickets()).toEqual(['t:first']);
+});
