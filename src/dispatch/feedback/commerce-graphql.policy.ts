@@ -8,6 +8,7 @@
 import type { Feedback, MeterReport, Throttle } from '../../call.ts';
 import { retryAfterMs } from '../retry-after.policy.ts';
 import { commerceStatus } from './commerce-rest.policy.ts';
+import { believable } from './believable.policy.ts';
 import type { AnswerFacts } from './facts.policy.ts';
 import {
   countAt,
@@ -41,7 +42,7 @@ function asCost(cost: JsonRecord | null): QueryCost | null {
 
 /** What the end of a body teaches that was cut or is too long to parse. A body that long is no refusal. */
 export function costFromTail(text: string): Feedback {
-  return { ...costTaught(tailCost(text)), throttle: null };
+  return believable({ ...costTaught(tailCost(text)), throttle: null });
 }
 
 function tailCost(text: string): QueryCost | null {

@@ -4,7 +4,7 @@
  * Owns: which dialect reads which answer. Refuses to own: every dialect. Invariant: total; any facts give a `Feedback`.
  */
 import type { Feedback, UpstreamKind } from '../../call.ts';
-import { longestRetryAfterMs } from '../retry-after.policy.ts';
+import { believable } from './believable.policy.ts';
 import { learnFromCommerceGraphql } from './commerce-graphql.policy.ts';
 import { learnFromCommerceRest } from './commerce-rest.policy.ts';
 import type { AnswerFacts } from './facts.policy.ts';
@@ -15,11 +15,7 @@ export type { AnswerFacts };
 
 /** Learns from one answer of an upstream of this kind. Never throws; an answer that tells nothing teaches nothing. */
 export function learnFrom(kind: UpstreamKind, facts: AnswerFacts): Feedback {
-  const told = read(kind, facts);
-  const { throttle } = told;
-  // A bucket is shared: one absurd number, wherever it stood, must not close it for years.
-  if (throttle === null || throttle.waitMs === null || throttle.waitMs <= longestRetryAfterMs) return told;
-  return { ...told, throttle: { ...throttle, waitMs: longestRetryAfterMs } };
+  return believable(read(kind, facts));
 }
 
 function read(kind: UpstreamKind, facts: AnswerFacts): Feedback {

@@ -6,6 +6,7 @@
  * searches and is never parsed.
  */
 import type { Feedback } from '../../call.ts';
+import { believable } from './believable.policy.ts';
 import { nothingLearned } from './facts.policy.ts';
 import { parseJson } from './json.policy.ts';
 import { asThrottle, refusedIn, requested, usage, withMessage } from './language-model.policy.ts';
@@ -22,10 +23,10 @@ export function learnFromStreamEvent(text: string): Feedback {
   if (verdict === null) return nothingLearned;
   const waitMs = verdict === 'rate' ? (error.retryDelayMs ?? message.waitMs) : null;
   const meters = withMessage([], message);
-  return {
+  return believable({
     meters,
     throttle: asThrottle(verdict, waitMs, message.meter),
     ...requested(message),
     ...(Object.keys(message.scope).length === 0 ? {} : { scope: message.scope }),
-  };
+  });
 }

@@ -1,5 +1,7 @@
 import { expect, test } from '@jest/globals';
+import { costFromTail } from '../../../src/dispatch/feedback/commerce-graphql.policy.ts';
 import { learnFrom } from '../../../src/dispatch/feedback/learn-from.policy.ts';
+import { learnFromStreamEvent } from '../../../src/dispatch/feedback/stream-event.policy.ts';
 
 const dayMs = 86_400_000;
 const refusal = { status: 429, callClass: 'default', method: 'POST', path: '/', nowMs: 1_800_000_000_000 };
@@ -16,4 +18,75 @@ test.each([
 ] as const)('a wait of years told by a %s upstream is a day: %j', (kind, fields, body) => {
   const told = learnFrom(kind, { ...refusal, fields: new Map(Object.entries(fields)), body });
   expect(told.throttle?.waitMs).toBe(dayMs);
+});
+
+test('so is one that is told inside a stream', () => {
+  const event = JSON.stringify({ error: { code: 'rate_limit_exceeded', message } });
+  expect(learnFromStreamEvent(event).throttle?.waitMs).toBe(dayMs);
+});
+
+const success = { ...refusal, status: 200 };
+const taught = (
+  kind: 'generic' | 'language-model' | 'commerce',
+  callClass: string,
+  fields: Readonly<Record<string, string>>,
+  body: string | null = null,
+) => learnFrom(kind, { ...success, callClass, fields: new Map(Object.entries(fields)), body });
+const graphql = (cost: unknown) => JSON.stringify({ data: { shop: {} }, extensions: { cost } });
+const status = (maximumAvailable: number, currentlyAvailable: number, restoreRate: number) =>
+  graphql({ throttleStatus: { maximumAvailable, currentlyAvailable, restoreRate } });
+
+test.each(['9999999/1', '9999999/40', '41/40'])('a bucket is never more than full: %s', (told) => {
+  const [report] = taught('commerce', 'rest', { 'x-shopify-shop-api-call-limit': told }).meters;
+  expect(report?.level?.highest).toBe(report?.limit);
+  expect(report?.level?.lowest).toBeLessThanOrEqual(report?.limit ?? 0);
+});
+
+test('nor does a reset years away make it fuller', () => {
+  const fields = {
+    'x-ratelimit-limit-requests': '60',
+    'x-ratelimit-reset-requests': '999999999s',
+    'x-ratelimit-renewalperiod-requests': '60',
+  };
+  expect(taught('language-model', 'default', fields).meters).toEqual([
+    { meter: 'requests', limit: 60, windowMs: 60_000, level: { lowest: 60, highest: 60 } },
+  ]);
+});
+
+test.each([
+  ['generic', 'default', { 'ratelimit-policy': '"a";q=1;w=999999999999999', ratelimit: '"a";r=0;t=1' }, null],
+  [
+    'language-model',
+    'default',
+    {
+      'x-ratelimit-limit-requests': '1',
+      'x-ratelimit-remaining-requests': '0',
+      'x-ratelimit-renewalperiod-requests': `1${'0'.repeat(30)}`,
+    },
+    null,
+  ],
+  ['commerce', 'graphql', {}, status(1000, 0, 1e-9)],
+  ['commerce', 'graphql', {}, status(1000, 0, Number.MIN_VALUE)],
+] as const)('what a %s upstream says drains within a day: %s %j %s', (kind, callClass, fields, body) => {
+  expect(taught(kind, callClass, fields, body).meters).toMatchObject([{ windowMs: dayMs }]);
+});
+
+test.each([
+  ['commerce', 'graphql', {}, status(Number.MIN_VALUE, 0, Number.MAX_VALUE)],
+  ['commerce', 'graphql', {}, status(Number.MAX_VALUE, 0, 1e-10)],
+  ['language-model', 'default', { 'x-ratelimit-limit-tokens': '0.0000001' }, null],
+  ['language-model', 'default', { 'x-ratelimit-limit-tokens': '9'.repeat(60) }, null],
+] as const)(
+  'what cannot be a quota teaches a %s bucket nothing: %s %j %s',
+  (kind, callClass, fields, body) => {
+    expect(taught(kind, callClass, fields, body).meters).toEqual([]);
+  },
+);
+
+test('no document costs more than a full bucket, whatever it is said to ask for or to have taken', () => {
+  const throttleStatus = { maximumAvailable: 1000, currentlyAvailable: 990, restoreRate: 50 };
+  const told = graphql({ requestedQueryCost: 1e308, actualQueryCost: 1e300, throttleStatus });
+  const full = { requestedCost: 1000, actualCost: 1000 };
+  expect(taught('commerce', 'graphql', {}, told)).toMatchObject(full);
+  expect(costFromTail(told)).toMatchObject(full);
 });

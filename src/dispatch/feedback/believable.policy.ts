@@ -1,0 +1,49 @@
+/**
+ * How much of an answer is believed.
+ *
+ * A bucket is shared, and while it is held shut no further answer comes that could set it right: one absurd number,
+ * wherever it stood, must not close it for years. So nothing that a single answer says holds calls back for more than a
+ * day, and whatever it says about a level is undone by the next answer within the window that it named itself.
+ *
+ * Owns: the bounds of reports and waits. Refuses to own: reading them (the dialects), and limits that are merely wrong;
+ * those are learned and unlearned. Invariant: what leaves here is finite; a report that cannot be a quota is dropped.
+ */
+import type { Feedback, MeterReport } from '../../call.ts';
+import { longestRetryAfterMs } from '../retry-after.policy.ts';
+
+/** Quotas are counted in whole units, and sums of more than this many are not exact any more. */
+const leastLimit = 1;
+const mostLimit = 1e15;
+/** The longest window any known limiter has; one that is longer drains within a day all the same. Milliseconds. */
+const longestWindowMs = 86_400_000;
+const shortestWindowMs = 1;
+
+/** The same feedback within bounds. */
+export function believable(told: Feedback): Feedback {
+  const meters = told.meters.map(bounded).filter((report) => report !== null);
+  const points = meters.find(({ meter }) => meter === 'cost')?.limit ?? mostLimit;
+  const { throttle, requestedCost, actualCost } = told;
+  const tooLong = throttle !== null && throttle.waitMs !== null && throttle.waitMs > longestRetryAfterMs;
+  return {
+    ...told,
+    meters,
+    throttle: tooLong ? { ...throttle, waitMs: longestRetryAfterMs } : throttle,
+    // No document takes more than a full bucket.
+    ...(requestedCost === undefined ? {} : { requestedCost: Math.min(requestedCost, points) }),
+    ...(actualCost === undefined ? {} : { actualCost: Math.min(actualCost, points) }),
+  };
+}
+
+/** Full is the most that a bucket can be: what is beyond the limit was refused, not counted. */
+function bounded({ meter, limit, windowMs, level }: MeterReport): MeterReport | null {
+  if (!(limit >= leastLimit && limit <= mostLimit)) return null;
+  return {
+    meter,
+    limit,
+    windowMs: windowMs === null ? null : Math.min(Math.max(windowMs, shortestWindowMs), longestWindowMs),
+    level:
+      level === null
+        ? null
+        : { lowest: Math.min(level.lowest, limit), highest: Math.min(level.highest, limit) },
+  };
+}
