@@ -2,14 +2,15 @@
  * Connections to Redis: alone, behind Sentinels, or a Cluster. Every wait has a limit, nothing is queued while there is
  * no connection, and nothing is sent a second time by the driver: who asked decides that (`redis-link.ts`).
  *
- * Owns: the options of ioredis, the error listeners without which a broken socket ends the process, the subscriber's
- * pings. Refuses to own: what is asked, and whether Redis counts as away.
+ * Owns: the options of ioredis, the error listeners without which a broken socket ends the process, a subscriber's next
+ * connection. Refuses to own: what is asked, whether Redis counts as away, whether a subscriber hears (`subscription.ts`).
  */
 import { readFileSync } from 'node:fs';
 import { Cluster, Redis, type ClusterOptions, type RedisOptions } from 'ioredis';
 import type { Clock, Random } from '../clock.ts';
 import type { RedisNode, RedisSettings } from '../config/settings.ts';
 import { guardReplies } from './redis-replies.ts';
+import { listen, type Hearing } from './subscription.ts';
 
 export type RedisClient = Redis | Cluster;
 /** Replies keep the shapes of RESP2, whatever the protocol. */
@@ -18,8 +19,6 @@ type Options = RedisOptions & { replyMapping?: 'legacy' };
 const connectMs = 2_000;
 /** A socket that owes an answer and gives no byte for this long is left: a hung primary is noticed by nothing else. */
 const silentMs = 2_000;
-/** An idle subscriber owes no answer: it is pinged, so that `silentMs` counts for it too. */
-const pingMs = 500;
 const longestRetryMs = 500;
 const slotsRefreshMs = 1_000;
 
@@ -28,17 +27,12 @@ guardReplies();
 export interface RedisConnection {
   readonly client: RedisClient;
   isReady(): boolean;
-  /** Hears `channel` until closed, over every reconnection. `onReady`: (again) subscribed, messages may be missing. */
-  subscribe(
-    channel: string,
-    hear: {
-      readonly onMessage: (text: string) => void;
-      readonly onReady: () => void;
-      readonly onError: (failure: unknown) => void;
-    },
-  ): void;
+  /** Hears `channel` until closed, over every reconnection; a subscription that is deaf is made anew. */
+  subscribe(channel: string, hear: Hearing & { readonly onError: (failure: unknown) => void }): void;
   /** The server's `INFO` as text; of one of the primaries in a Cluster. */
   info(): Promise<string>;
+  /** Resolves when every primary of a Cluster answers; rejects with the failure of one that does not. At once otherwise. */
+  reachAll(): Promise<void>;
   /** Names the primaries of a Cluster as known now; empty otherwise. */
   primaries(): string;
   close(): void;
@@ -103,33 +97,17 @@ export function connectRedis(
         });
         open = socket;
         socket.on('error', onFailure);
-        socket.on('message', (_channel: string, text: string) => onMessage(text));
         socket.on('end', () => {
           cancel();
-          if (open === socket) cancel = clock.after(retryStrategy(4), begin);
+          if (open === socket && !closed) cancel = clock.after(retryStrategy(4), begin);
         });
         socket
           .connect()
-          .then(() => socket.subscribe(channel))
-          .then(() => {
-            onReady();
-            ping(socket);
-          })
+          .then(() => listen(socket, client, channel, { onMessage, onReady }, clock))
           .catch((failure: unknown) => {
             onFailure(failure);
             socket.disconnect();
           });
-      };
-      const ping = (socket: Redis): void => {
-        cancel = clock.after(pingMs, () => {
-          socket.ping().then(
-            () => ping(socket),
-            (failure: unknown) => {
-              onFailure(failure);
-              socket.disconnect();
-            },
-          );
-        });
       };
       begin();
       closers.push(() => {
@@ -143,6 +121,9 @@ export function connectRedis(
       const [node] = client.nodes('master');
       if (node === undefined) throw new Error('no primary of the Cluster is known');
       return node.info();
+    },
+    reachAll: async () => {
+      if (client instanceof Cluster) await Promise.all(client.nodes('master').map((node) => node.ping()));
     },
     primaries: () =>
       client instanceof Cluster

@@ -1,0 +1,101 @@
+/** A subscription in name only: the connection lives, its pings are answered, and no message ever comes. */
+import { afterEach, expect, test } from '@jest/globals';
+import { once } from 'node:events';
+import { connect, createServer, type AddressInfo, type Socket } from 'node:net';
+import { Redis } from 'ioredis';
+import { systemClock, systemRandom } from '../../src/clock.ts';
+import { connectRedis } from '../../src/limiter/redis-connection.ts';
+import { startRedis } from '../support/redis.ts';
+
+const closers: (() => unknown)[] = [];
+afterEach(async () => {
+  for (const close of closers.splice(0).toReversed()) await close();
+});
+
+type Deafness = 'confirmed wrongly' | 'never confirmed' | 'confirmed and no more';
+
+/** A way to Redis on which the first `times` subscriptions are deaf, and everything else is as it should be. */
+async function deafWire(target: number, deafness: Deafness, times: number) {
+  const sockets = new Set<Socket>();
+  let subscriptions = 0;
+  const server = createServer((client) => {
+    const redis = connect(target, '127.0.0.1');
+    let isDeaf = false;
+    for (const socket of [client, redis]) {
+      sockets.add(socket.on('error', () => {}));
+      socket.on('close', () => {
+        sockets.delete(socket);
+        client.destroy();
+        redis.destroy();
+      });
+    }
+    client.on('data', (bytes) => {
+      if (!bytes.toString().toLowerCase().includes('\r\nsubscribe\r\n')) return void redis.write(bytes);
+      subscriptions += 1;
+      isDeaf = subscriptions <= times;
+      if (!isDeaf || deafness === 'confirmed and no more') return void redis.write(bytes);
+      if (deafness === 'confirmed wrongly') client.write('*3\r\n:1\r\n:2\r\n:3\r\n');
+    });
+    redis.on('data', (bytes) => {
+      if (!isDeaf || !bytes.toString().includes('\r\nmessage\r\n')) client.write(bytes);
+      else if (bytes.toString().endsWith('+PONG\r\n')) client.write('+PONG\r\n');
+    });
+  });
+  await once(server.listen(0, '127.0.0.1'), 'listening');
+  closers.push(() => {
+    server.close();
+    for (const socket of sockets) socket.destroy();
+  });
+  return { port: (server.address() as AddressInfo).port, subscriptions: () => subscriptions };
+}
+
+test.each(['confirmed wrongly', 'never confirmed', 'confirmed and no more'] as const)(
+  'a subscription that is %s is made again, until messages come',
+  async (deafness) => {
+    const redis = await startRedis();
+    closers.push(() => redis.stop());
+    const wire = await deafWire(redis.port, deafness, 2);
+    const connection = connectRedis(
+      {
+        whenDown: 'local',
+        mode: 'single',
+        nodes: [{ host: '127.0.0.1', port: wire.port }],
+        sentinelName: null,
+        username: null,
+        password: null,
+        database: 0,
+        tls: null,
+        commandTimeoutMs: 250,
+        keyPrefix: 'prefixed:',
+      },
+      { clock: systemClock, random: systemRandom },
+      () => {},
+    );
+    closers.push(() => connection.close());
+    const heard: string[] = [];
+    let failures = 0;
+    let readyAt = 0;
+    const ready = new Promise<void>((resolve) => {
+      connection.subscribe('grants', {
+        onMessage: (text) => void heard.push(text),
+        onReady: () => {
+          readyAt ||= wire.subscriptions();
+          resolve();
+        },
+        onError: () => void (failures += 1),
+      });
+    });
+    await ready;
+    // It counts as ready when it was heard that messages come, not before.
+    expect(readyAt).toBe(3);
+    expect(failures).toBeGreaterThanOrEqual(2);
+    const straight = new Redis(redis.port, '127.0.0.1');
+    closers.push(() => straight.disconnect());
+    expect(await straight.publish('grants', 'hello')).toBe(1);
+    while (heard.length === 0) await new Promise((resolve) => setTimeout(resolve, 5));
+    // What the connection says to itself is nobody else's.
+    expect(heard).toEqual(['hello']);
+    expect(wire.subscriptions()).toBe(3);
+  },
+  20_000,
+);
