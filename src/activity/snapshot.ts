@@ -1,13 +1,15 @@
 /**
  * What `/activity` answers: the state of a workspace now and its pressure lately. Owns the shape of the JSON (described
- * by `docs/observability/activity.schema.json`); refuses to own limits and live state, which the gateway gives.
+ * by `docs/observability/activity.schema.json`); refuses to own limits and live state, which the gateway gives, and
+ * headroom (`replays.ts`).
  */
 import type { Clock } from '../clock.ts';
 import { outcomes } from '../telemetry/outcome.policy.ts';
 import { addInto, emptyCell, read, shedReasons, waitQuantile, type Cell } from './cell.ts';
-import { headroom, type Headroom } from './headroom.policy.ts';
+import type { Headroom } from './headroom.policy.ts';
 import type { LaneLimits } from './limits.policy.ts';
 import type { LaneId, Recorder } from './recorder.ts';
+import { createReplays, limitsOf, type LimitsSource } from './replays.ts';
 
 /** What is left under one ceiling. */
 export interface CeilingState {
@@ -28,9 +30,7 @@ export interface LaneNow {
 }
 
 /** What the gateway tells activity. Asked only when somebody looks. */
-export interface ActivitySource {
-  /** Limits of a workspace on each upstream it may call; empty for an unknown workspace. */
-  limits(workspaceId: string): readonly LaneLimits[];
+export interface ActivitySource extends LimitsSource {
   now(workspaceId: string, upstream: string): Promise<LaneNow>;
   labelOf(workspaceId: string): string;
   replicas(): Promise<number>;
@@ -89,77 +89,10 @@ export interface Activity {
   ofAll(windowMs: number): Promise<AllActivity>;
 }
 
-/** How long a replayed headroom is shown before it is computed again, milliseconds. */
-const headroomAgeMs = 15_000;
-
-interface GroupTotal {
-  readonly at: number;
-  /** Wall clock of the last second. */
-  readonly until: number;
-  readonly seconds: Promise<readonly number[]>;
-}
-
 export function createActivity(recorder: Recorder, source: ActivitySource, clock: Clock): Activity {
-  const headrooms = new Map<string, { at: number; result: Promise<Headroom> }>();
-  const groups = new Map<string, GroupTotal>();
-  /** Calls in flight come first. */
-  const breathe = (): Promise<void> => new Promise((resume) => void clock.after(0, resume));
+  const { headroomOf, breathe } = createReplays(recorder, source, clock);
   const minutesOf = (windowMs: number): number => Math.min(60, Math.max(1, Math.ceil(windowMs / 60_000)));
   const stamp = () => new Date(clock.now()).toISOString();
-
-  /** Remembered for a while: replaying an hour takes a millisecond or two. */
-  function headroomOf(id: LaneId, limits: LaneLimits, lanes: readonly LaneId[]): Promise<Headroom> {
-    const now = clock.monotonic();
-    for (const [key, { at }] of headrooms) if (now - at > headroomAgeMs) headrooms.delete(key);
-    const name = `${id.upstream} ${id.workspaceId}`;
-    let known = headrooms.get(name);
-    if (known === undefined) headrooms.set(name, (known = { at: now, result: replayed(id, limits, lanes) }));
-    return known.result;
-  }
-
-  /**
-   * Arrivals of everybody in a bucket, added up once for all who share it: what the others sent is the total less one's
-   * own up to the same instant. Adding the others up for each would cost the square of their number.
-   */
-  function groupTotal(upstream: string, group: string, lanes: readonly LaneId[]): GroupTotal {
-    const now = clock.monotonic();
-    for (const [key, { at }] of groups) if (now - at > headroomAgeMs) groups.delete(key);
-    const name = `${upstream} ${group}`;
-    let known = groups.get(name);
-    if (known === undefined) {
-      const until = clock.now();
-      const own = lanes.filter(
-        (lane) => lane.upstream === upstream && limitsOf(lane)?.bucket?.group === group,
-      );
-      groups.set(name, (known = { at: now, until, seconds: added(own, until) }));
-    }
-    return known;
-  }
-
-  const limitsOf = ({ workspaceId, upstream }: LaneId): LaneLimits | undefined =>
-    source.limits(workspaceId).find((each) => each.upstream === upstream);
-
-  async function added(lanes: readonly LaneId[], until: number): Promise<readonly number[]> {
-    const total: number[] = [];
-    for (const [i, { workspaceId, upstream }] of lanes.entries()) {
-      if (i % 16 === 15) await breathe();
-      const seconds = await recorder.arrivals(workspaceId, upstream, until);
-      for (let second = 0; second < seconds.length; second++) {
-        total[second] = (total[second] ?? 0) + (seconds[second] ?? 0);
-      }
-    }
-    return total;
-  }
-
-  async function replayed(id: LaneId, limits: LaneLimits, lanes: readonly LaneId[]): Promise<Headroom> {
-    const group = limits.bucket?.group;
-    const total = group === undefined ? null : groupTotal(id.upstream, group, lanes);
-    const everybody = total === null ? [] : await total.seconds;
-    const own = await recorder.arrivals(id.workspaceId, id.upstream, total?.until);
-    // Own calls that came since the total was taken are in its running second only.
-    const others = own.map((n, second) => Math.max(0, (everybody[second] ?? 0) - n));
-    return headroom(own, others, limits, limits.maxWaitMs);
-  }
 
   async function laneOf(id: LaneId, limits: LaneLimits, minutes: number, lanes: readonly LaneId[]) {
     const [now, cell] = await Promise.all([
@@ -209,7 +142,7 @@ export function createActivity(recorder: Recorder, source: ActivitySource, clock
         // Replays take a millisecond each.
         if (i % 4 === 3) await breathe();
         const label = source.labelOf(id.workspaceId);
-        const limits = limitsOf(id);
+        const limits = limitsOf(source, id);
         if (limits !== undefined && label.startsWith('w_')) {
           const own = shown.get(label) ?? [];
           own.push(await laneOf(id, limits, minutes, lanes));

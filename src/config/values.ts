@@ -10,7 +10,7 @@ import { readOrigin } from './origins.ts';
 
 const hashOfNothing = 'sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855';
 
-/** Adds a problem of our own wording to a zod check; `problems.ts` reads `fix` back. */
+/** Adds a problem of our own wording to a zod check; `explain.ts` reads `fix` back. */
 const refuse = (reason: string, fix: string) => ({
   code: 'custom' as const,
   message: reason,

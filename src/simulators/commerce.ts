@@ -16,7 +16,7 @@ import { FaultQueue } from './faults.ts';
 import { textOf, type Json } from './json.ts';
 import { Recorder, type ArrivalNote } from './recorder.ts';
 import { seededRandom } from './seeded-random.ts';
-import type { Exchange } from './server.ts';
+import type { Exchange } from './exchange.ts';
 import { createSimulator, settle, type Simulator } from './simulator.ts';
 
 export type { CommerceOptions, CommerceSettings } from './commerce/options.ts';

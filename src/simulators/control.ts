@@ -9,7 +9,8 @@
 import { listOf, objectOf, parseJson, type Json } from './json.ts';
 import type { Fault } from './faults.ts';
 import type { LogEntry } from './log.ts';
-import type { Exchange, Handler } from './server.ts';
+import type { Exchange } from './exchange.ts';
+import type { Handler } from './server.ts';
 
 export interface Controlled {
   state(): unknown;

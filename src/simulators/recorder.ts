@@ -7,7 +7,7 @@
 import type { Clock } from '../clock.ts';
 import { listOf, objectOf, textOf, type Json } from './json.ts';
 import { bodyHash, DecisionLog, InFlight, RetryAfterWatch, type LogEntry } from './log.ts';
-import type { Arrival, Exchange } from './server.ts';
+import type { Arrival, Exchange } from './exchange.ts';
 
 /** What a simulator knows about a call when it decides. */
 export type Facts = Pick<

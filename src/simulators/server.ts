@@ -1,58 +1,19 @@
 /**
  * The HTTP side of a simulator: loopback only, one exchange per call, nothing a client sends ends the process.
  *
- * Owns: sockets, reading bodies, timers of waiting answers, the `Date` field. Does not own: limits or bodies.
+ * Owns: sockets, reading bodies. Does not own: answers (`exchange.ts`), limits.
  * Invariant: after `close()` no socket and no timer is left.
  */
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
-import type { CancelTimer, Clock } from '../clock.ts';
-
-export type ReplyHeaders = Record<string, string | readonly string[]>;
+import type { Clock } from '../clock.ts';
+import { exchangeOf, type Arrival, type Exchange } from './exchange.ts';
 
 export interface Listening {
   /** `http://127.0.0.1:<port>` */
   readonly url: string;
   readonly port: number;
 }
-
-/** One call on its way through a simulator. */
-export interface Exchange {
-  readonly seq: number;
-  /** Header section complete, monotonic ms. */
-  readonly arrivedT: number;
-  readonly request: IncomingMessage;
-  readonly method: string;
-  /** Path as sent, without the query. */
-  readonly path: string;
-  readonly query: URLSearchParams;
-  readonly body: Buffer;
-  /** The client has gone. */
-  gone(): boolean;
-  /** Waits; false when the client left (or the simulator closed) in the meantime. */
-  sleep(ms: number): Promise<boolean>;
-  reply(status: number, headers: ReplyHeaders, body: string | Buffer): void;
-  /** Starts a streamed answer. */
-  begin(status: number, headers: ReplyHeaders): void;
-  /** Writes a part and waits while the client does not read; false when it has gone. */
-  write(part: string): Promise<boolean>;
-  end(): void;
-  /** Cuts the connection, without an answer or in the middle of one. */
-  cut(): void;
-  /** It was the simulator that cut it. */
-  wasCut(): boolean;
-  /** Resolves when the exchange is over, however it ended. */
-  readonly over: Promise<void>;
-  /** Status sent, 0 when none. */
-  status(): number;
-  /** The whole answer was handed to the connection. */
-  complete(): boolean;
-  /** Added to the clock for this answer's `Date`, ms. */
-  skewMs: number;
-}
-
-/** What a handler may learn before the body is there. */
-export type Arrival = Pick<Exchange, 'seq' | 'arrivedT' | 'request' | 'method' | 'path' | 'query' | 'over'>;
 
 export interface Handler {
   /** The header section has arrived; what it returns is handed to `handle`. */
@@ -155,94 +116,6 @@ async function readBody(request: IncomingMessage): Promise<Buffer | undefined> {
     });
     request.once('end', () => resolve(Buffer.concat(parts)));
     request.once('close', () => resolve(undefined));
-  });
-}
-
-function exchangeOf(
-  clock: Clock,
-  timers: Set<() => void>,
-  call: Arrival & { readonly body: Buffer },
-  response: ServerResponse,
-): Exchange {
-  let cut = false;
-  const gone = (): boolean => response.destroyed || response.closed;
-  const head = (headers: ReplyHeaders): Record<string, string | string[]> => {
-    const fields: Record<string, string | string[]> = {
-      date: new Date(clock.now() + exchange.skewMs).toUTCString(),
-    };
-    for (const [name, value] of Object.entries(headers)) {
-      fields[name] = typeof value === 'string' ? value : [...value];
-    }
-    return fields;
-  };
-  const exchange: Exchange = {
-    ...call,
-    skewMs: 0,
-    gone,
-    complete: () => response.writableFinished,
-    status: () => (response.headersSent ? response.statusCode : 0),
-    sleep: async (ms) => await sleep(clock, timers, ms, response),
-    reply(status, headers, content) {
-      if (gone()) return;
-      const fields = head(headers);
-      const bodiless = status === 204 || status === 304;
-      if (!bodiless) fields['content-length'] = String(Buffer.byteLength(content));
-      response.writeHead(status, fields).end(bodiless || call.method === 'HEAD' ? undefined : content);
-    },
-    begin(status, headers) {
-      if (gone()) return;
-      response.writeHead(status, head(headers));
-      response.flushHeaders();
-    },
-    write: async (part) => await write(response, part),
-    end: () => {
-      if (!gone()) response.end();
-    },
-    cut() {
-      cut = true;
-      if (response.socket !== null) response.socket.resetAndDestroy();
-    },
-    wasCut: () => cut,
-  };
-  return exchange;
-}
-
-async function sleep(
-  clock: Clock,
-  timers: Set<() => void>,
-  ms: number,
-  response: ServerResponse,
-): Promise<boolean> {
-  if (response.destroyed) return false;
-  if (ms <= 0) return true;
-  return await new Promise((resolve) => {
-    let cancel: CancelTimer = () => {};
-    const finish = (connected: boolean): void => {
-      cancel();
-      timers.delete(stop);
-      response.off('close', stop);
-      resolve(connected);
-    };
-    const stop = (): void => finish(false);
-    cancel = clock.after(ms, () => finish(true));
-    timers.add(stop);
-    response.once('close', stop);
-  });
-}
-
-async function write(response: ServerResponse, part: string): Promise<boolean> {
-  if (response.destroyed || response.closed) return false;
-  if (response.write(part)) return true;
-  return await new Promise((resolve) => {
-    const finish = (connected: boolean): void => {
-      response.off('drain', drained);
-      response.off('close', closed);
-      resolve(connected);
-    };
-    const drained = (): void => finish(true);
-    const closed = (): void => finish(false);
-    response.once('drain', drained);
-    response.once('close', closed);
   });
 }
 

@@ -7,11 +7,12 @@
 import type { IncomingHttpHeaders } from 'node:http';
 import { systemClock, type Clock } from '../clock.ts';
 import { createControl, controlPrefix } from './control.ts';
+import type { Exchange } from './exchange.ts';
 import type { Fault, FaultQueue } from './faults.ts';
 import { numberOf, type Json } from './json.ts';
 import type { LogEntry } from './log.ts';
 import type { ArrivalNote, Recorder } from './recorder.ts';
-import { createHost, type Exchange, type Handler, type Listening } from './server.ts';
+import { createHost, type Handler, type Listening } from './server.ts';
 
 export interface Simulator<Settings, Drain> {
   /** Loopback; port 0 takes a free one. @throws the listen error. */

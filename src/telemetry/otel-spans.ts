@@ -1,6 +1,7 @@
 /**
  * What a call's spans say: SERVER for the call, INTERNAL for each wait, CLIENT for each attempt, in stable HTTP
- * semantic-convention names. Owns attributes and links; loaded only when traces are exported.
+ * semantic-convention names. Owns attributes and links; refuses to own whom a link leads to
+ * (`movers.ts`) and the field of a trace (`traceparent.ts`). Loaded only when traces are exported.
  *
  * Never in a span: the target's URL, path or query, a host under a wildcard origin, field values, bodies, workspace
  * ids, baggage. Nothing is read from a call but its method, form and `traceparent`.
@@ -27,12 +28,13 @@ import {
   ATTR_SERVER_ADDRESS,
   ATTR_SERVER_PORT,
 } from '@opentelemetry/semantic-conventions';
-import { LRUCache } from 'lru-cache';
 import type { AdmissionRecord, Call, Throttle } from '../call.ts';
 import type { UpstreamSettings } from '../config/settings.ts';
 import type { CallEnd } from './events.ts';
+import { Movers, type Mover } from './movers.ts';
 import { isSampled, type Sampling } from './sampling.policy.ts';
 import type { CallSpans, Tracing } from './spans.ts';
+import { parentOf, w3c } from './traceparent.ts';
 
 const knownMethods = new Set(['GET', 'HEAD', 'POST', 'PUT', 'PATCH', 'DELETE', 'OPTIONS', 'QUERY']);
 const routes: Record<Call['form'], string> = {
@@ -56,41 +58,6 @@ export interface OtelOptions {
   readonly draw: () => number;
   /** Ends the SDK behind the tracer. */
   readonly close: () => Promise<void>;
-}
-
-/** The attempt of a lane that moved last, and when: counted in steps, which need no clock. */
-interface Mover {
-  readonly context: SpanContext;
-  step: number;
-}
-
-/**
- * What calls of a lane wait for: the traced attempt that was sent, answered or ended last while they waited. One that did
- * not move meanwhile is nobody's reason (where few calls are traced it may be an hour old).
- */
-class Movers {
-  readonly #lanes = new LRUCache<string, Mover>({ max: 2_000 });
-  #step = 0;
-
-  now(): number {
-    return this.#step;
-  }
-
-  sent(lane: string, context: SpanContext): Mover {
-    const mover = { context, step: ++this.#step };
-    this.#lanes.set(lane, mover);
-    return mover;
-  }
-
-  moved(mover: Mover): void {
-    mover.step = ++this.#step;
-  }
-
-  /** The mover of a lane, if it moved after `step`. */
-  since(lane: string, step: number): SpanContext | null {
-    const mover = this.#lanes.get(lane);
-    return mover !== undefined && mover.step > step ? mover.context : null;
-  }
 }
 
 /** Spans made with the registered tracer provider. */
@@ -125,27 +92,6 @@ export function otelTracing({ sampling, draw, close }: OtelOptions): Tracing {
     },
   };
 }
-
-/** The caller's span, from one well-formed W3C `traceparent`; `null` starts a new trace. */
-export function parentOf(rawFields: readonly string[]): SpanContext | null {
-  let found: string | null = null;
-  for (let i = 0; i + 1 < rawFields.length; i += 2) {
-    const name = rawFields[i];
-    if (name?.length !== 11 || name.toLowerCase() !== 'traceparent') continue;
-    if (found !== null) return null;
-    found = rawFields[i + 1] ?? '';
-  }
-  if (found === null) return null;
-  const match =
-    /^(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(-.*)?$/.exec(found);
-  const [, version, traceId, spanId, flags, rest] = match ?? [];
-  if (traceId === undefined || spanId === undefined || flags === undefined) return null;
-  if (version === '00' && rest !== undefined) return null;
-  return { traceId, spanId, traceFlags: Number.parseInt(flags, 16) & TraceFlags.SAMPLED, isRemote: true };
-}
-
-const w3c = ({ traceId, spanId, traceFlags }: SpanContext): string =>
-  `00-${traceId}-${spanId}-${traceFlags.toString(16).padStart(2, '0')}`;
 
 /** A call of a trace that is not recorded here: it only hands its caller's context on, as not sampled. */
 function unsampled(parent: SpanContext): CallSpans {

@@ -1,7 +1,8 @@
 import { spawnSync } from 'node:child_process';
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals';
 import { trace, TraceFlags } from '@opentelemetry/api';
-import { otelTracing, parentOf } from '../../src/telemetry/otel-spans.ts';
+import { otelTracing } from '../../src/telemetry/otel-spans.ts';
+import { parentOf } from '../../src/telemetry/traceparent.ts';
 import { isSampled, samplingOf } from '../../src/telemetry/sampling.policy.ts';
 import { resourceAttributes, startTracing, tracingConfigured } from '../../src/telemetry/traces.ts';
 import { silentLog } from '../../src/telemetry/noop.ts';

@@ -7,7 +7,7 @@ import type { Clock, Random } from '../../clock.ts';
 import type { FaultQueue, FaultTarget } from '../faults.ts';
 import type { LogEntry } from '../log.ts';
 import { noFacts, type ArrivalNote, type Facts, type Recorder } from '../recorder.ts';
-import type { Exchange, ReplyHeaders } from '../server.ts';
+import type { Exchange, ReplyHeaders } from '../exchange.ts';
 import type { IdempotencyKeys } from './idempotency.ts';
 import type { CommerceSettings } from './options.ts';
 import type { Resources } from './resources.ts';

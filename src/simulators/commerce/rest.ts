@@ -5,7 +5,7 @@
  * Invariant: `Link` and `Location` hold absolute URLs, as the real API sends them.
  */
 import { objectOf, parseJson, type Json } from '../json.ts';
-import type { Exchange } from '../server.ts';
+import type { Exchange } from '../exchange.ts';
 import {
   collections,
   singular,

@@ -5,7 +5,7 @@
  */
 import { textOf } from '../json.ts';
 import { noFacts, type ArrivalNote } from '../recorder.ts';
-import type { Exchange } from '../server.ts';
+import type { Exchange } from '../exchange.ts';
 import { namesItself } from './accounts.ts';
 import { send, type LanguageModelContext } from './context.ts';
 import { costOf } from './cost.ts';

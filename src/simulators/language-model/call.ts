@@ -3,7 +3,7 @@
  */
 import type { ArrivalNote } from '../recorder.ts';
 import type { LogEntry } from '../log.ts';
-import type { Exchange } from '../server.ts';
+import type { Exchange } from '../exchange.ts';
 import type { Json } from '../json.ts';
 import type { Account } from './accounts.ts';
 import type { Cost, Endpoint } from './cost.ts';

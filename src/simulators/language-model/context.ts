@@ -10,7 +10,7 @@ import type { FaultQueue, FaultTarget } from '../faults.ts';
 import { numberOf } from '../json.ts';
 import type { LogEntry } from '../log.ts';
 import { nonceIn, noFacts, type Facts, type Recorder } from '../recorder.ts';
-import type { Exchange } from '../server.ts';
+import type { Exchange } from '../exchange.ts';
 import { accountsOf, type Account } from './accounts.ts';
 import type { Call } from './call.ts';
 import { unitsOf } from './cost.ts';

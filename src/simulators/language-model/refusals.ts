@@ -3,7 +3,7 @@
  *
  * Owns: status, fields and body of each refusal, per dialect. Does not own: whether to refuse.
  */
-import type { ReplyHeaders } from '../server.ts';
+import type { ReplyHeaders } from '../exchange.ts';
 import { retryFields } from './fields.ts';
 import type { Meter } from './meters.ts';
 import type { LanguageModelSettings, QuotaState } from './options.ts';

@@ -4,7 +4,7 @@
  * Owns: the paths of all dialects and multipart forms. Invariant: malformed input is a value (undefined), never a throw.
  */
 import { objectOf, parseJson, type Json } from '../json.ts';
-import type { Exchange } from '../server.ts';
+import type { Exchange } from '../exchange.ts';
 import type { Endpoint } from './cost.ts';
 
 export type Place =
