@@ -9,6 +9,7 @@ import { passageMs } from '../../src/admission/shed.policy.ts';
 import type { Settlement } from '../../src/limiter/limiter.ts';
 import type { DriverBooks } from './driver.ts';
 import type { BucketPlan, CallPlan, LanePlan, Plan, WorkspacePlan } from './plan.ts';
+import { Story } from './story.ts';
 
 export interface CallBook {
   readonly plan: CallPlan;
@@ -73,19 +74,17 @@ export interface CeilingBook {
   daily: number;
 }
 
-export class Books implements DriverBooks {
+export class Books extends Story implements DriverBooks {
   readonly plan: Plan;
-  readonly violations: string[] = [];
-  readonly reached = new Map<string, number>();
   readonly calls = new Map<string, CallBook>();
   readonly leases = new Map<string, LeaseBook>();
   readonly lanes = new Map<string, LaneBook>();
   readonly buckets = new Map<string, BucketBook>();
   readonly ceilings = new Map<string, CeilingBook>();
-  readonly log: string[] = [];
   #sequence = 0;
 
   constructor(plan: Plan) {
+    super();
     this.plan = plan;
     for (const workspace of plan.workspaces) {
       const book = { plan: workspace, taken: [], takes: 0, givenBack: 0, daily: 0 };
@@ -129,19 +128,6 @@ export class Books implements DriverBooks {
       } as const;
       this.calls.set(call.id, { ...fresh, plan: call, workspace, ends: [], overtakenBy: [] });
     }
-  }
-
-  note(now: number, text: string): void {
-    this.log.push(`${now.toFixed(2)} ${text}`);
-  }
-
-  reach(state: string): void {
-    this.reached.set(state, (this.reached.get(state) ?? 0) + 1);
-  }
-
-  broken(now: number, invariant: string, text: string): void {
-    this.violations.push(`${invariant} at ${now.toFixed(2)}: ${text}`);
-    this.note(now, `BROKEN ${invariant} ${text}`);
   }
 
   counted(token: string): void {

@@ -14,6 +14,7 @@ import type { Asked, ScriptModel } from '../../limiter/script-model.ts';
 import { must } from '../books.ts';
 import type { DrivenCall, DriverBooks } from '../driver.ts';
 import type { BucketPlan, CallPlan, WorkspacePlan } from '../plan.ts';
+import { Story } from '../story.ts';
 import { Fairness } from './fairness.ts';
 import type { ReplicasPlan } from './plan.ts';
 import type { Replica } from './replica.ts';
@@ -64,11 +65,8 @@ interface Closing {
 /** After a loss all replicas enter their tickets and their sends again within this time, milliseconds. */
 export const settlingMs = 1_300;
 
-export class ReplicaBooks implements DriverBooks, ServerWatch {
+export class ReplicaBooks extends Story implements DriverBooks, ServerWatch {
   readonly plan: ReplicasPlan;
-  readonly violations: string[] = [];
-  readonly reached = new Map<string, number>();
-  readonly log: string[] = [];
   readonly calls = new Map<string, Call>();
   readonly leases = new Map<string, Lease>();
   readonly closings = new Map<string, Closing[]>();
@@ -86,11 +84,9 @@ export class ReplicaBooks implements DriverBooks, ServerWatch {
   readonly #fairness: Fairness;
   readonly #monotonic: () => number;
 
-  readonly #keepsLog: boolean;
-
   constructor(plan: ReplicasPlan, monotonic: () => number, keepsLog: boolean) {
+    super(keepsLog);
     this.plan = plan;
-    this.#keepsLog = keepsLog;
     this.#monotonic = monotonic;
     this.#fairness = new Fairness(plan);
     for (const call of plan.calls) {
@@ -112,20 +108,6 @@ export class ReplicaBooks implements DriverBooks, ServerWatch {
         skippedBy: new Set(),
       });
     }
-  }
-
-  note(now: number, text: string): void {
-    if (!this.#keepsLog) return;
-    this.log.push(`${now.toFixed(2)} ${text}`);
-  }
-
-  reach(state: string): void {
-    this.reached.set(state, (this.reached.get(state) ?? 0) + 1);
-  }
-
-  broken(now: number, invariant: string, text: string): void {
-    this.violations.push(`${invariant} at ${now.toFixed(2)}: ${text}`);
-    this.note(now, `BROKEN ${invariant} ${text}`);
   }
 
   call(id: string): Call {
@@ -156,7 +138,7 @@ export class ReplicaBooks implements DriverBooks, ServerWatch {
     if (script === 'settle' && Reflect.get(reply, 'leaseKnown') === true)
       this.#settled(model, asked, argv, now);
     if (model.bucket === null) return;
-    if (this.#keepsLog) this.#noteCommand(script, model, asked, argv, Reflect.get(reply, 'leads') === true);
+    if (this.keepsLog) this.#noteCommand(script, model, asked, argv, Reflect.get(reply, 'leads') === true);
     this.#fairness.look(model, now);
     const newcomer = script === 'admit' ? (argv[0] ?? null) : null;
     for (const [at, { ticket, lease }] of model.effects.grants.entries()) {
