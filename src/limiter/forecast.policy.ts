@@ -50,6 +50,7 @@ function othersAhead(bucket: Bucket, lane: Lane | undefined, place: Place): numb
   return Math.min(bucket.waiting - waitingHere, byShare);
 }
 
+/** On an average, of which no call takes more than the limit: it may have entered before the limit was known. */
 function costAhead(
   bucket: Bucket,
   lane: Lane | undefined,
@@ -57,12 +58,14 @@ function costAhead(
   others: number,
   name: MeterName,
 ): number {
+  const limit = bucket.meters.get(name)?.limit ?? 0;
   const waitingHere = lane?.line.size ?? 0;
   const costHere = lane?.waitingCosts.get(name) ?? 0;
   const waitingElsewhere = bucket.waiting - waitingHere;
   const costElsewhere = (bucket.waitingCosts.get(name) ?? 0) - costHere;
   const here = waitingHere > 0 ? (costHere * ahead) / waitingHere : 0;
-  return here + (waitingElsewhere > 0 ? (costElsewhere * others) / waitingElsewhere : 0);
+  const elsewhere = waitingElsewhere > 0 ? (costElsewhere * others) / waitingElsewhere : 0;
+  return Math.min(here, ahead * limit) + Math.min(elsewhere, others * limit);
 }
 
 /** Room for the call itself, plus the draining time of everything that goes first. */

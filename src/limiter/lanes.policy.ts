@@ -2,6 +2,7 @@
  * Lanes of a bucket: entering and leaving the line, falling asleep and waking, and the one decision whether a lane is
  * in the running. Part of the specification in `scheduler.policy.ts`.
  */
+import type { Costs, MeterName } from '../call.ts';
 import { costEntries, type Bucket, type Lane, type Lease, type Ticket } from './bucket-state.policy.ts';
 import type { Admission } from './limiter.ts';
 import { SortedNames } from './sorted.policy.ts';
@@ -38,6 +39,19 @@ export function laneFor(bucket: Bucket, admission: Admission): Lane {
   }
   lane.maxInFlight = admission.maxInFlight;
   return lane;
+}
+
+/**
+ * What a call can take: of each meter no more than its limit, as far as one is known. It asks for what its client wrote
+ * into it (`max_tokens`), and what everybody else of the bucket is told rests on the sum of what waits.
+ */
+export function takeable(bucket: Bucket, asked: Costs): Costs {
+  const costs: Partial<Record<MeterName, number>> = {};
+  for (const [name, units] of costEntries(asked)) {
+    const limit = bucket.meters.get(name)?.limit ?? 0;
+    costs[name] = limit > 0 ? Math.min(units, limit) : units;
+  }
+  return costs;
 }
 
 export function enqueue(bucket: Bucket, lane: Lane, ticket: Ticket): void {

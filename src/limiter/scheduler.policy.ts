@@ -28,6 +28,7 @@ import {
   laneFor,
   refreshReadiness,
   sleep,
+  takeable,
 } from './lanes.policy.ts';
 import {
   applyLesson,
@@ -79,7 +80,8 @@ export function admit(
   const before = pump(bucket, now);
   const known = bucket.tickets.get(admission.ticket);
   if (known !== undefined) return { ...standing(bucket, known, now), effects: before };
-  const refusal = refusalOf(bucket, admission, now);
+  const costs = takeable(bucket, admission.costs);
+  const refusal = refusalOf(bucket, { ...admission, costs }, now);
   if (refusal !== null) return { ...refusal, effects: before };
 
   bucket.replicas.set(replica, now);
@@ -90,7 +92,7 @@ export function admit(
     replica,
     order: placeOf(bucket, admission, now),
     callClass: admission.callClass,
-    costs: admission.costs,
+    costs,
     leaseMs: admission.leaseMs,
     lease: null,
   };
@@ -228,7 +230,7 @@ export function settle(
       giveBack(bucket, lease, now);
       end(bucket, lane, lease);
       if (settlement.kind === 'returned' && settlement.costs !== undefined) {
-        lease.ticket.costs = settlement.costs;
+        lease.ticket.costs = takeable(bucket, settlement.costs);
       }
       requeueOrForget(bucket, lane, lease.ticket, settlement.kind === 'returned');
       if (settlement.kind === 'returned') {

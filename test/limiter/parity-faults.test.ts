@@ -129,11 +129,12 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
   [
     'a returned ticket costs what it cost',
     'settle',
-    'if costs then ticketOf(lease.ticket).costs = costs end',
+    'if costs then ticketOf(lease.ticket).costs = takeable(costs) end',
     '',
   ],
   ['a place of unknown fate looks free', 'settle', 'table.insert(lane.abandoned, lease.expiresAt)', ''],
   ['a freed place looks taken', 'pump', 'if at == expiresAt then', 'if at ~= expiresAt then'],
+  ['more is asked for than there is', 'lanes', 'math.min(cost[2], meter.limit) or cost[2]', 'cost[2] or 0'],
   ['no call is ever late', 'forecast-at', 'now - lane.grantedAt - lane.serviceMs', '0'],
   ['time steps back', 'bucket-state', 'math.max(now, bucket.seen)', 'now'],
 ];

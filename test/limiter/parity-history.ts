@@ -168,11 +168,14 @@ const calm = (draw: Draw): number => draw.one(20, 20, 35, 60, draw.fraction(20, 
 
 const slow = (draw: Draw): number => draw.one(-40, 2_000, 6_000, 15_000, 40_000, draw.fraction(0, 90_000));
 
+/** Now and then more than any limit. */
+const asked = (tokens: number): number => (tokens > 54 ? tokens * 40 : tokens);
+
 function admission(draw: Draw, nature: Nature, index: number): Omit<AdmitStep, 'kind'> {
   const { callClass, costs } = draw.one(
     { callClass: 'plain', costs: { requests: 1 } },
     { callClass: 'plain', costs: { requests: 1 } },
-    { callClass: 'worded', costs: { requests: 1, tokens: draw.whole(1, 60) } },
+    { callClass: 'worded', costs: { requests: 1, tokens: asked(draw.whole(1, 60)) } },
     { callClass: 'points', costs: { cost: draw.fraction(0.5, 30) } },
     { callClass: 'daily', costs: { requests_day: 1, requests: 1 } },
     { callClass: 'free', costs: {} },

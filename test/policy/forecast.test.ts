@@ -1,6 +1,7 @@
 import { describe, expect, test } from '@jest/globals';
 import fc from 'fast-check';
 import { createBucket, type Bucket } from '../../src/limiter/bucket-state.policy.ts';
+import type { Admission } from '../../src/limiter/limiter.ts';
 import { admit, charged, forecast, settle } from '../../src/limiter/scheduler.policy.ts';
 import { admission, replica, runOn, type Wish } from './scheduling.ts';
 
@@ -185,5 +186,48 @@ describe('the time told to a refused call', () => {
     const reply = admit(bucket, daily('b', 60_000), replica, 1_000);
     expect(reply).toMatchObject({ kind: 'refused', reason: 'day_quota_exhausted' });
     expect(reply.kind === 'refused' && reply.retryInMs).toBeGreaterThan(86_000_000);
+  });
+
+  const tokens = (id: string, lane: string, units: number, stated: number | null = 30_000): Admission => ({
+    ...admission(id, { lane, costs: { tokens: units }, maxWaitMs: 45_000 }),
+    setting: {
+      meters: stated === null ? [] : [{ meter: 'tokens', limit: stated, windowMs: 60_000 }],
+      learn: true,
+      probe: stated === null ? 1 : 0,
+    },
+  });
+
+  test.each([40_000, 1e12])(
+    'counts a call that asks for %s of 30,000 tokens as one that takes all',
+    (huge) => {
+      const bucket = createBucket();
+      admit(bucket, tokens('a', 'l', 10_000), replica, 1_000);
+      const big = admit(bucket, tokens('b', 'big', huge), replica, 1_000);
+      expect(big).toMatchObject({ kind: 'queued' });
+      const small = admit(bucket, tokens('c', 'l', 14), replica, 1_000);
+      // A third of a window for the big call's room, and its turn comes first.
+      expect(small).toMatchObject({ kind: 'queued' });
+      expect(small.kind === 'queued' && small.forecastMs).toBeLessThan(25_000);
+      expect([...bucket.waitingCosts]).toEqual([['tokens', 30_014]]);
+    },
+  );
+
+  test('does so too when the limit was not known yet as it entered', () => {
+    const bucket = createBucket();
+    const [first] = admit(bucket, tokens('a', 'l', 10, null), replica, 1_000).effects.grants;
+    admit(bucket, tokens('b', 'big', 1e12, null), replica, 1_000);
+    admit(bucket, tokens('c', 'big', 1e12, null), replica, 1_000);
+    const report = {
+      meter: 'tokens',
+      limit: 30_000,
+      windowMs: 60_000,
+      level: { lowest: 15_000, highest: 15_000 },
+    } as const;
+    const lesson = { feedback: { meters: [report], throttle: null }, sentAt: 1_000, headAt: 1_050 };
+    settle(bucket, first?.lease ?? '', { kind: 'succeeded', spent: null }, lesson, 1_050);
+    const small = admit(bucket, tokens('d', 'l', 14, null), replica, 1_060);
+    // Half a window until one of them has room.
+    expect(small).toMatchObject({ kind: 'queued' });
+    expect(small.kind === 'queued' && small.forecastMs).toBeLessThan(31_000);
   });
 });

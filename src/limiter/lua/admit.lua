@@ -70,6 +70,7 @@ now = notBefore(now)
 if ticketOf(ticketId) then redis.call('ZADD', replicasKey, text(now), caller) end
 applySettings({ meters = meters, learn = learn, probe = probe }, now)
 pump(now)
+costs = takeable(costs)
 local known = ticketOf(ticketId)
 local code, own
 if known then code, own = standing(known) else code, own = refusal() end

@@ -9,12 +9,15 @@ local function othersAhead(lane, place)
 end
 
 local function costAhead(lane, ahead, others, name)
+  local meter = bucket.meters[name]
+  local limit = meter and meter.limit or 0
   local waitingHere = lane and lane.waiting or 0
   local costHere = lane and lane.waitingCosts[name] or 0
   local waitingElsewhere = bucket.waiting - waitingHere
   local costElsewhere = (bucket.waitingCosts[name] or 0) - costHere
   local here = waitingHere > 0 and (costHere * ahead) / waitingHere or 0
-  return here + (waitingElsewhere > 0 and (costElsewhere * others) / waitingElsewhere or 0)
+  local elsewhere = waitingElsewhere > 0 and (costElsewhere * others) / waitingElsewhere or 0
+  return math.min(here, ahead * limit) + math.min(elsewhere, others * limit)
 end
 
 local function drainFor(name, units, needed, now)

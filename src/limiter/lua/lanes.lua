@@ -79,6 +79,16 @@ local function countWaiting(lane, ticket, sign)
   end
 end
 
+-- What a call can take: of each meter no more than its limit, as far as one is known.
+local function takeable(asked)
+  local costs = {}
+  for i, cost in ipairs(asked) do
+    local meter = bucket.meters[cost[1]]
+    costs[i] = { cost[1], meter and meter.limit > 0 and math.min(cost[2], meter.limit) or cost[2] }
+  end
+  return costs
+end
+
 local function enqueue(lane, ticket)
   if lane.waiting == 0 then bucket.waitingWeight = bucket.waitingWeight + lane.weight end
   put(lineMember(lane.key, ticket.order, ticket.id))

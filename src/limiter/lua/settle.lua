@@ -51,7 +51,7 @@ end
 function settlements.returned(lane, lease)
   giveBack(lease, now)
   finish(lane, lease)
-  if costs then ticketOf(lease.ticket).costs = costs end
+  if costs then ticketOf(lease.ticket).costs = takeable(costs) end
   requeueOrForget(lane, lease, true)
   lane.places = 1
   sleep(lane, now + sleepMs)
