@@ -13,22 +13,22 @@
  */
 import { spawn, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { createAdminRestApiClient } from '@shopify/admin-api-client';
 import OpenAI from 'openai';
-import { createKey } from '../src/cli/keys.ts';
 import type { LogEntry } from '../src/simulators/log.ts';
+import { writeConfig } from './gateway.ts';
 import type { Orders } from './order-probe.ts';
 
 interface Burst {
   readonly name: string;
   readonly simulator: 'language-model' | 'commerce';
   readonly simulatorConfig: object;
-  /** YAML of the upstream. */
-  readonly upstream: string;
+  /** Lines of YAML of the upstream. */
+  readonly upstream: readonly string[];
   readonly calls: number;
   /** All calls are started within this time, evenly. Milliseconds. */
   readonly overMs: number;
@@ -43,7 +43,7 @@ const chat: Burst = {
   name: 'chat',
   simulator: 'language-model',
   simulatorConfig: { models: { 'gpt-4o': { rpm: 600, tpm: 10_000_000 } } },
-  upstream: 'kind: language-model\n    credential: { header: authorization, value: "Bearer sk-sim" }',
+  upstream: ['kind: language-model', 'credential: { header: authorization, value: "Bearer sk-sim" }'],
   calls: 800,
   overMs: 2_000,
   optimumMs: 20_000,
@@ -62,7 +62,7 @@ const commerce: Burst = {
   name: 'commerce',
   simulator: 'commerce',
   simulatorConfig: {},
-  upstream: 'kind: commerce\n    credential: { header: x-shopify-access-token, value: shpat_sim }',
+  upstream: ['kind: commerce', 'credential: { header: x-shopify-access-token, value: shpat_sim }'],
   calls: 60,
   overMs: 0,
   optimumMs: 10_000,
@@ -125,23 +125,9 @@ async function run(burst: Burst): Promise<Figures> {
       ({ url }) => url,
     );
     children.push(simulator);
-    const { key, hash } = createKey();
-    const config = join(folder, 'sluice.yaml');
-    writeFileSync(
-      config,
-      `server: { host: 127.0.0.1, port: 0, adminHost: 127.0.0.1, adminPort: 0 }
-log: { level: info, sampleSuccesses: 0 }
-upstreams:
-  api:
-    origins: ["${upstream}"]
-    allowPrivateAddresses: true
-    ${burst.upstream}
-workspaces:
-  acme:
-    keys: [{ hash: "${hash}" }]
-    requestsPerMinute: { api: 6000 }
-`,
-    );
+    const { config, key } = writeConfig(folder, upstream, burst.upstream, [
+      'requestsPerMinute: { api: 6000 }',
+    ]);
     const [gateway, port] = await started(
       ['--import', './bench/order-probe.ts', 'src/main.ts', 'serve', '--config', config],
       ({ message, port: listening }) => (message === 'serving' ? listening : undefined),

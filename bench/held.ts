@@ -6,13 +6,13 @@
  * CPU comes from the scheduler's own count (`/proc/<pid>/task/<tid>/schedstat`), threads of the collector included.
  */
 import { spawn } from 'node:child_process';
-import { mkdtempSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, writeFileSync } from 'node:fs';
 import http from 'node:http';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { setTimeout as pause } from 'node:timers/promises';
-import { createKey } from '../src/cli/keys.ts';
+import { cpuMs, writeConfig } from './gateway.ts';
 
 const steps = [2_000, 10_000];
 const bodyBytes = 1_024;
@@ -40,7 +40,6 @@ process.on('SIGUSR2', () => {
 });`;
 
 const folder = mkdtempSync(join(tmpdir(), 'sluice-held-'));
-const { key, hash } = createKey();
 
 /** Answers the first call, and tells everybody else to come again much later. */
 let asked = 0;
@@ -53,21 +52,10 @@ const upstream = http.createServer((request, response) => {
 await new Promise<void>((resolve) => upstream.listen(0, '127.0.0.1', resolve));
 const upstreamPort = portOf(upstream.address());
 
-const config = join(folder, 'sluice.yaml');
-writeFileSync(
-  config,
-  `server: { host: 127.0.0.1, adminHost: 127.0.0.1, port: 0, adminPort: 0 }
-log: { level: info, sampleSuccesses: 0 }
-upstreams:
-  api:
-    kind: generic
-    origins: ["http://127.0.0.1:${upstreamPort}"]
-    allowPrivateAddresses: true
-    limits: { requestsPerMinute: 1000000, requestsPerDay: none, maxQueued: 100000 }
-workspaces:
-  bench: { keys: ["${hash}"] }
-`,
-);
+const { config, key } = writeConfig(folder, `http://127.0.0.1:${upstreamPort}`, [
+  'kind: generic',
+  'limits: { requestsPerMinute: 1000000, requestsPerDay: none, maxQueued: 100000 }',
+]);
 writeFileSync(join(folder, 'probe.mjs'), probe);
 const gateway = spawn(
   process.execPath,
@@ -91,14 +79,6 @@ function portOf(address: ReturnType<typeof upstream.address>): number {
 }
 
 const pid = gateway.pid ?? 0;
-
-function cpuMs(): number {
-  const threads = readdirSync(`/proc/${pid}/task`);
-  const ns = threads.map((thread) =>
-    Number(readFileSync(`/proc/${pid}/task/${thread}/schedstat`, 'utf8').split(' ')[0]),
-  );
-  return ns.reduce((sum, one) => sum + one, 0) / 1e6;
-}
 
 async function memory(): Promise<Memory> {
   gateway.kill('SIGUSR2');
@@ -158,14 +138,14 @@ try {
   const none = await memory();
   const from = held.length;
   console.log(`Node ${process.versions.node}; with ${from} calls held: RSS ${kib(none.rssAfter)} KiB`);
-  let cpuBefore = cpuMs();
+  let cpuBefore = cpuMs(pid);
   let heldBefore = from;
   for (const step of steps) {
     await holdUntil(step);
-    const acceptMs = cpuMs() - cpuBefore;
-    const idleFrom = cpuMs();
+    const acceptMs = cpuMs(pid) - cpuBefore;
+    const idleFrom = cpuMs(pid);
     await pause(idleMs);
-    const idlePercent = ((cpuMs() - idleFrom) / idleMs) * 100;
+    const idlePercent = ((cpuMs(pid) - idleFrom) / idleMs) * 100;
     const now = await memory();
     const each = (read: (memory: Memory) => number): string =>
       kib((read(now) - read(none)) / (held.length - from));
@@ -175,7 +155,7 @@ try {
         `buffers ${each(({ external }) => external)}; ${((acceptMs * 1000) / (held.length - heldBefore)).toFixed(0)} µs ` +
         `CPU to take one in; ${idlePercent.toFixed(1)} % of a core while held`,
     );
-    cpuBefore = cpuMs();
+    cpuBefore = cpuMs(pid);
     heldBefore = held.length;
   }
 } finally {

@@ -6,12 +6,12 @@
  * Absolute figures belong to the machine, the ratio is what carries over.
  */
 import { spawn, type ChildProcess } from 'node:child_process';
-import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import http from 'node:http';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
-import { createKey } from '../src/cli/keys.ts';
+import { cpuMs, writeConfig } from './gateway.ts';
 
 const rounds = Number(process.env['ROUNDS'] ?? 11);
 const callsPerRun = Number(process.env['CALLS'] ?? 4_000);
@@ -60,15 +60,6 @@ async function start(args: readonly string[]): Promise<Started> {
   throw new Error(`${args.join(' ')} ended before it listened`);
 }
 
-/** CPU milliseconds that all threads of a process have used. */
-function cpuMs(pid: number): number {
-  let ns = 0;
-  for (const thread of readdirSync(`/proc/${pid}/task`)) {
-    ns += Number(readFileSync(`/proc/${pid}/task/${thread}/schedstat`, 'utf8').split(' ')[0]);
-  }
-  return ns / 1e6;
-}
-
 async function load(
   port: number,
   path: string,
@@ -108,18 +99,10 @@ writeFileSync(join(folder, 'upstream.mjs'), upstreamSource);
 const plainFile = 'bench/.plain.tmp.mjs';
 writeFileSync(plainFile, plainSource);
 const upstream = await start([join(folder, 'upstream.mjs')]);
-const { key, hash } = createKey();
-const config = join(folder, 'sluice.yaml');
-writeFileSync(
-  config,
-  `server: { host: 127.0.0.1, adminHost: 127.0.0.1, port: 0, adminPort: 0 }
-log: { level: info, sampleSuccesses: 0 }
-upstreams:
-  api: { kind: ${process.env['KIND'] ?? 'generic'}, origins: ["http://127.0.0.1:${upstream.port}"], allowPrivateAddresses: true, limits: { requestsPerMinute: 100000000, requestsPerDay: none } }
-workspaces:
-  bench: { keys: ["${hash}"] }
-`,
-);
+const { config, key } = writeConfig(folder, `http://127.0.0.1:${upstream.port}`, [
+  `kind: ${process.env['KIND'] ?? 'generic'}`,
+  'limits: { requestsPerMinute: 100000000, requestsPerDay: none }',
+]);
 const sluice = await start(['src/main.ts', 'serve', '--config', config]);
 const plain = await start([plainFile]);
 rmSync(plainFile);
