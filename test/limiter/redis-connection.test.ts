@@ -1,12 +1,12 @@
 import { afterEach, describe, expect, test } from '@jest/globals';
 import { once } from 'node:events';
-import { connect, createServer, type AddressInfo, type Socket } from 'node:net';
 import { Redis } from 'ioredis';
 import { systemClock, systemRandom } from '../../src/clock.ts';
 import type { RedisSettings } from '../../src/config/settings.ts';
 import { connectRedis, type RedisConnection } from '../../src/limiter/redis-connection.ts';
+import { plainRedis } from '../support/plain-redis.ts';
 import { startRedis } from '../support/redis.ts';
-import { redisSettings } from '../support/redis-settings.ts';
+import { redisWire } from '../support/redis-wire.ts';
 
 const closers: (() => unknown)[] = [];
 afterEach(async () => {
@@ -15,40 +15,29 @@ afterEach(async () => {
 
 /** A wire to Redis that breaks when the reply to a command is on its way: written and run, but never answered. */
 async function breakingWire() {
-  const sockets = new Set<Socket>();
   let target = 0;
   let fatal: string | null = null;
   let broken = 0;
-  const server = createServer((client) => {
-    const redis = connect(target, '127.0.0.1');
-    let isDoomed = false;
-    for (const socket of [client, redis]) {
-      sockets.add(socket.on('error', () => {}));
-      socket.on('close', () => {
-        sockets.delete(socket);
-        client.destroy();
-        redis.destroy();
+  const wire = await redisWire(
+    () => target,
+    (client, redis) => {
+      let isDoomed = false;
+      client.on('data', (bytes) => {
+        redis.write(bytes);
+        if (fatal === null || !bytes.toString().toLowerCase().includes(fatal)) return;
+        fatal = null;
+        isDoomed = true;
       });
-    }
-    client.on('data', (bytes) => {
-      redis.write(bytes);
-      if (fatal === null || !bytes.toString().toLowerCase().includes(fatal)) return;
-      fatal = null;
-      isDoomed = true;
-    });
-    redis.on('data', (bytes) => {
-      if (!isDoomed) return void client.write(bytes);
-      broken += 1;
-      client.destroy();
-    });
-  });
-  await once(server.listen(0, '127.0.0.1'), 'listening');
-  closers.push(() => {
-    server.close();
-    for (const socket of sockets) socket.destroy();
-  });
+      redis.on('data', (bytes) => {
+        if (!isDoomed) return void client.write(bytes);
+        broken += 1;
+        client.destroy();
+      });
+    },
+  );
+  closers.push(() => wire.close());
   return {
-    port: (server.address() as AddressInfo).port,
+    port: wire.port,
     to: (port: number) => void (target = port),
     /** Breaks once, at the next reply to this command. */
     breakAt: (command: string) => void (fatal = command),
@@ -57,7 +46,7 @@ async function breakingWire() {
 }
 
 const settingsOf = (mode: RedisSettings['mode'], port: number): RedisSettings =>
-  redisSettings({ mode, nodes: [{ host: '127.0.0.1', port }] });
+  plainRedis({ mode, nodes: [{ host: '127.0.0.1', port }] });
 
 async function ready(connection: RedisConnection): Promise<void> {
   while (!connection.isReady()) await new Promise((resolve) => setTimeout(resolve, 5));

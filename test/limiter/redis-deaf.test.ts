@@ -1,11 +1,11 @@
 /** A subscription in name only: the connection lives, its pings are answered, and no message ever comes. */
 import { afterEach, expect, test } from '@jest/globals';
-import { once } from 'node:events';
-import { connect, createServer, type AddressInfo, type Socket } from 'node:net';
 import { Redis } from 'ioredis';
 import { systemClock, systemRandom } from '../../src/clock.ts';
 import { connectRedis } from '../../src/limiter/redis-connection.ts';
+import { plainRedis } from '../support/plain-redis.ts';
 import { startRedis } from '../support/redis.ts';
+import { redisWire } from '../support/redis-wire.ts';
 
 const closers: (() => unknown)[] = [];
 afterEach(async () => {
@@ -16,37 +16,26 @@ type Deafness = 'confirmed wrongly' | 'never confirmed' | 'confirmed and no more
 
 /** A way to Redis on which the first `times` subscriptions are deaf, and everything else is as it should be. */
 async function deafWire(target: number, deafness: Deafness, times: number) {
-  const sockets = new Set<Socket>();
   let subscriptions = 0;
-  const server = createServer((client) => {
-    const redis = connect(target, '127.0.0.1');
-    let isDeaf = false;
-    for (const socket of [client, redis]) {
-      sockets.add(socket.on('error', () => {}));
-      socket.on('close', () => {
-        sockets.delete(socket);
-        client.destroy();
-        redis.destroy();
+  const wire = await redisWire(
+    () => target,
+    (client, redis) => {
+      let isDeaf = false;
+      client.on('data', (bytes) => {
+        if (!bytes.toString().toLowerCase().includes('\r\nsubscribe\r\n')) return void redis.write(bytes);
+        subscriptions += 1;
+        isDeaf = subscriptions <= times;
+        if (!isDeaf || deafness === 'confirmed and no more') return void redis.write(bytes);
+        if (deafness === 'confirmed wrongly') client.write('*3\r\n:1\r\n:2\r\n:3\r\n');
       });
-    }
-    client.on('data', (bytes) => {
-      if (!bytes.toString().toLowerCase().includes('\r\nsubscribe\r\n')) return void redis.write(bytes);
-      subscriptions += 1;
-      isDeaf = subscriptions <= times;
-      if (!isDeaf || deafness === 'confirmed and no more') return void redis.write(bytes);
-      if (deafness === 'confirmed wrongly') client.write('*3\r\n:1\r\n:2\r\n:3\r\n');
-    });
-    redis.on('data', (bytes) => {
-      if (!isDeaf || !bytes.toString().includes('\r\nmessage\r\n')) client.write(bytes);
-      else if (bytes.toString().endsWith('+PONG\r\n')) client.write('+PONG\r\n');
-    });
-  });
-  await once(server.listen(0, '127.0.0.1'), 'listening');
-  closers.push(() => {
-    server.close();
-    for (const socket of sockets) socket.destroy();
-  });
-  return { port: (server.address() as AddressInfo).port, subscriptions: () => subscriptions };
+      redis.on('data', (bytes) => {
+        if (!isDeaf || !bytes.toString().includes('\r\nmessage\r\n')) client.write(bytes);
+        else if (bytes.toString().endsWith('+PONG\r\n')) client.write('+PONG\r\n');
+      });
+    },
+  );
+  closers.push(() => wire.close());
+  return { port: wire.port, subscriptions: () => subscriptions };
 }
 
 test.each(['confirmed wrongly', 'never confirmed', 'confirmed and no more'] as const)(
@@ -56,18 +45,7 @@ test.each(['confirmed wrongly', 'never confirmed', 'confirmed and no more'] as c
     closers.push(() => redis.stop());
     const wire = await deafWire(redis.port, deafness, 2);
     const connection = connectRedis(
-      {
-        whenDown: 'local',
-        mode: 'single',
-        nodes: [{ host: '127.0.0.1', port: wire.port }],
-        sentinelName: null,
-        username: null,
-        password: null,
-        database: 0,
-        tls: null,
-        commandTimeoutMs: 250,
-        keyPrefix: 'prefixed:',
-      },
+      plainRedis({ nodes: [{ host: '127.0.0.1', port: wire.port }], keyPrefix: 'prefixed:' }),
       { clock: systemClock, random: systemRandom },
       () => {},
     );

@@ -8,7 +8,7 @@ import { createStores, type Stores } from '../../../src/limiter/stores.ts';
 import type { Telemetry } from '../../../src/telemetry/events.ts';
 import { noTelemetry } from '../../../src/telemetry/noop.ts';
 import type { FakeClock } from '../../support/fake-clock.ts';
-import { redisSettings } from '../../support/redis-settings.ts';
+import { plainRedis } from '../../support/plain-redis.ts';
 import type { Chance } from '../chance.ts';
 import type { ReplicaBooks } from './books.ts';
 import { Connection } from './connection.ts';
@@ -56,7 +56,7 @@ export class Replica {
       leaseLost: (reason) => books.suspected(reason),
       log: { ...noTelemetry.log, bug: (text, cause) => bug(`${text}: ${describe(cause)}`) },
     };
-    const settings = { redis: redisSettings({ whenDown: books.plan.whenDown }) };
+    const settings = { redis: plainRedis({ whenDown: books.plan.whenDown }) };
     this.stores = createStores(
       {
         // Nothing else of the settings concerns the stores.

@@ -1,7 +1,7 @@
 /** Settings of a plain Redis on this machine, as a configuration that names nothing but its address has them. */
 import type { RedisSettings } from '../../src/config/settings.ts';
 
-export const redisSettings = (changes: Partial<RedisSettings> = {}): RedisSettings => ({
+export const plainRedis = (changes: Partial<RedisSettings> = {}): RedisSettings => ({
   whenDown: 'local',
   mode: 'single',
   nodes: [{ host: '127.0.0.1', port: 6379 }],
