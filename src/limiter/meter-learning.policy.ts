@@ -14,6 +14,7 @@ import {
   calmLatenessMs,
   drain,
   drainRate,
+  fillAtMost,
   jitterUnits,
   largestReserveShare,
   othersMemoryMs,
@@ -89,6 +90,7 @@ function learnFastest(meter: Meter, { sentAt, headAt }: Observation): void {
 function learnLimit(meter: Meter, report: MeterReport, seen: Observation, learn: boolean): void {
   if (seen.sentAt < meter.limitFrom || !(report.limit > 0)) return;
   meter.limitFrom = seen.sentAt;
+  if (meter.limit === 0) fillAtMost(meter, report.limit);
   meter.limit = learn || meter.stated === 0 ? report.limit : Math.min(report.limit, meter.stated);
   if (report.windowMs !== null && report.windowMs > 0) {
     meter.windowMs = report.windowMs;

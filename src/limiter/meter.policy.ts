@@ -126,12 +126,18 @@ export function drain(meter: Meter, now: number): void {
   meter.at = now;
 }
 
+/** A first limit: the upstream counted no more than that, whatever calls asked for while nobody knew it. */
+export function fillAtMost(meter: Meter, limit: number): void {
+  meter.level = Math.min(meter.level, limit);
+}
+
 /** Applies what the operator states, until an answer has taught better; a stated limit that shrinks applies at once. */
 export function applySetting(meter: Meter, setting: MeterSetting, learn: boolean, now: number): void {
   if (meter.stated === setting.limit) return;
   drain(meter, now);
   meter.stated = setting.limit;
   if (meter.learnedAt < 0) {
+    if (meter.limit === 0) fillAtMost(meter, setting.limit);
     meter.limit = setting.limit;
     meter.windowMs = setting.windowMs;
   } else if (!learn && meter.limit > setting.limit) {

@@ -183,6 +183,26 @@ describe('a meter', () => {
 });
 
 /** An upstream that does what it states and whom nobody else uses. */
+describe('a meter that had no limit yet', () => {
+  const asked = (): { meter: Meter; mark: MeterMark } => {
+    const meter = createMeter('tokens', 0);
+    return { meter, mark: take(meter, 1e12, 0) };
+  };
+
+  test('is full at most when an answer tells the limit and no level', () => {
+    const { meter, mark } = asked();
+    const told = { meter: 'tokens', limit: 30_000, windowMs: null, level: null } as const;
+    learnMeter(meter, told, mark, { sentAt: 0, headAt: 40, quiet: true, calm: true }, true, 40);
+    expect(roomInMs(meter, 10, 40)).toBeLessThanOrEqual(1_100);
+  });
+
+  test('is full at most when the operator states one', () => {
+    const { meter } = asked();
+    applySetting(meter, { meter: 'tokens', limit: 30_000, windowMs: 60_000 }, true, 40);
+    expect(roomInMs(meter, 10, 40)).toBeLessThanOrEqual(1_100);
+  });
+});
+
 describe('the model of a meter', () => {
   test('is never below the truth of an upstream of its own, in any order of answers', () => {
     const call = fc.record({

@@ -39,6 +39,7 @@ end
 local function learnLimit(meter, report, seen, learn)
   if seen.sentAt < meter.limitFrom or not (report.limit > 0) then return end
   meter.limitFrom = seen.sentAt
+  if meter.limit == 0 then fillAtMost(meter, report.limit) end
   meter.limit = (learn or meter.stated == 0) and report.limit or math.min(report.limit, meter.stated)
   if report.windowMs and report.windowMs > 0 then meter.windowMs = report.windowMs end
   meter.reserve = math.min(meter.reserve, meter.limit * largestReserveShare)

@@ -29,11 +29,14 @@ local function drain(meter, now)
   meter.at = now
 end
 
+local function fillAtMost(meter, limit) meter.level = math.min(meter.level, limit) end
+
 local function applySetting(meter, limit, windowMs, learn, now)
   if meter.stated == limit then return end
   drain(meter, now)
   meter.stated = limit
   if meter.learnedAt < 0 then
+    if meter.limit == 0 then fillAtMost(meter, limit) end
     meter.limit = limit
     meter.windowMs = windowMs
   elseif not learn and meter.limit > limit then
