@@ -5,6 +5,7 @@
 import type { TakeReply } from '../limiter/ceilings.ts';
 import type { Grant, Lesson, Settlement } from '../limiter/limiter.ts';
 import type { DeskParts } from './desk-parts.ts';
+import type { Gate } from './gates.ts';
 import type { Holder } from './holder.ts';
 import type { Hopeless } from './hopeless.ts';
 import { findingEnds } from './true-cost.ts';
@@ -13,8 +14,11 @@ import type { Entry, Lease } from './ticket.ts';
 export function leaseOf(
   { clock, limiter, ceilings, background }: DeskParts,
   hopeless: Hopeless,
-  holder: Holder,
-  grant: Grant,
+  {
+    holder,
+    grant,
+    gate,
+  }: { readonly holder: Holder; readonly grant: Grant; readonly gate: Pick<Gate, 'atEdge'> },
   taken: Extract<TakeReply, { kind: 'taken' }>,
 ): Lease {
   let settled = false;
@@ -33,8 +37,11 @@ export function leaseOf(
       if (settled) return;
       settled = true;
       holder.done = settlement.kind === 'succeeded';
-      if (finding) findingEnds(holder, settlement.kind !== 'dropped');
-      if (settlement.kind === 'dropped') background(ceilings.giveBack(holder.entry.ceiling, taken.place));
+      const isSent = settlement.kind !== 'dropped' && settlement.kind !== 'returned';
+      if (finding) findingEnds(holder, isSent);
+      if (!isSent) background(ceilings.giveBack(holder.entry.ceiling, taken.place));
+      // The limiter lets one at a time through such a lane, until it is told of the next place.
+      if (settlement.kind === 'returned') gate.atEdge = true;
       background(limiter().settle(grant, settlement, lesson));
       const stillMs = standstillMs(settlement, holder.entry);
       if (stillMs > 0) hopeless.onStandstill(grant.bucket, grant.lane, stillMs);
@@ -44,6 +51,6 @@ export function leaseOf(
 
 /** How long the lane of a call that ended like this sends nothing, milliseconds. */
 function standstillMs(settlement: Settlement, { admission }: Entry): number {
-  if (settlement.kind === 'throttled') return settlement.sleepMs;
+  if (settlement.kind === 'throttled' || settlement.kind === 'returned') return settlement.sleepMs;
   return settlement.kind === 'unknown' && admission.maxInFlight === 1 ? admission.leaseMs : 0;
 }

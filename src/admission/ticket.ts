@@ -48,7 +48,7 @@ export interface Lease {
   readonly holds: () => boolean;
   /** Tells what an answer taught while its body is still under way. */
   readonly learn: (lesson: Lesson) => void;
-  /** Ends the lease; only the first call counts. `dropped` also gives the ceiling's place back. */
+  /** Ends the lease; only the first call counts. `dropped` and `returned` also give the ceiling's place back. */
   readonly settle: (settlement: Settlement, lesson: Lesson | null) => void;
 }
 

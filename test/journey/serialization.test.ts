@@ -52,11 +52,15 @@ test('stores that share one credential share its bucket unless the configuration
         '    kind: commerce\n    origins: ["http://*',
         `    kind: commerce\n${more}    origins: ["http://*`,
       );
+  const seen = new Set<string>();
   const counted = async (): Promise<number> => {
-    const before = gateway.service.gateway.buckets().length;
-    for (const store of ['one', 'two'])
+    const before = seen.size;
+    for (const store of ['one', 'two']) {
       await call(`/via/joined/${store}.localhost:${port}/admin/api/2026-10/shop.json`);
-    return gateway.service.gateway.buckets().length - before;
+      // Where such a host has no address nothing is sent, and its bucket is soon forgotten.
+      for (const { snapshot } of gateway.service.gateway.buckets()) seen.add(snapshot.bucket);
+    }
+    return seen.size - before;
   };
   gateway.reconfigure(both(''));
   expect(await counted()).toBe(1);

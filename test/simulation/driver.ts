@@ -129,7 +129,7 @@ async function journey(scene: Scene, call: DrivenCall, ticket: Ticket, gone: Abo
     if (!lease.holds()) {
       books.reach('lease lost before sending');
       books.suspected('stalled');
-      lease.settle({ kind: 'throttled', closeMs: 0, requeue: true, sleepMs: 0 }, null);
+      lease.settle({ kind: 'returned', sleepMs: 0 }, null);
       continue;
     }
     attempts += 1;
@@ -157,6 +157,10 @@ async function journey(scene: Scene, call: DrivenCall, ticket: Ticket, gone: Abo
     }
     history = decision.history;
     books.reach(attempt.outcome.kind === 'answered' ? 'absorbed' : 'sent again after a failure');
+    if (attempt.outcome.kind === 'never_sent') {
+      lease.settle({ kind: 'returned', sleepMs: decision.notBeforeMs }, null);
+      continue;
+    }
     const closes = decision.closes === 'bucket';
     lease.settle(
       {

@@ -1,0 +1,114 @@
+/** A call that had its lease and was not sent: it keeps its place in the line, and gives back whatever it had taken. */
+import { afterEach, expect, test } from '@jest/globals';
+import { createDesk, type Desk } from '../../src/admission/admit.ts';
+import type { Ticket } from '../../src/admission/ticket.ts';
+import type { AttemptResult } from '../../src/dispatch/attempt.ts';
+import { TransportError } from '../../src/dispatch/transport-error.ts';
+import { comeAgain, goBack } from '../../src/journey/lease-end.ts';
+import type { Limiter } from '../../src/limiter/limiter.ts';
+import { createMemoryCeilings } from '../../src/limiter/memory-ceilings.ts';
+import { createMemoryLimiter } from '../../src/limiter/memory-limiter.ts';
+import { FakeClock } from '../support/fake-clock.ts';
+
+const ceiling = { key: 'w', perMinute: 40, perDay: 100 };
+const setting = {
+  meters: [{ meter: 'requests' as const, limit: 60, windowMs: 60_000_000 }],
+  learn: true,
+  probe: 0,
+};
+
+let limiter: Limiter | null = null;
+afterEach(() => limiter?.close());
+
+function setUp() {
+  const clock = new FakeClock();
+  const failures: unknown[] = [];
+  const ceilings = createMemoryCeilings(clock);
+  const desk: Desk = createDesk({
+    clock,
+    limiter: () => store,
+    ceilings,
+    onFailure: (failure) => failures.push(failure),
+  });
+  const store = createMemoryLimiter(clock, desk.listener);
+  limiter = store;
+  const enter = (ticket: string): Promise<Ticket> =>
+    desk.enter({
+      admission: {
+        ticket,
+        bucket: 'b',
+        lane: 'w',
+        weight: 1,
+        urgency: 3,
+        maxInFlight: null,
+        leaseMs: 15_000,
+        callClass: 'default',
+        costs: { requests: 1 },
+        setting,
+        maxQueued: 10,
+      },
+      ceiling,
+      upstream: 'u',
+      maxWaitMs: 45_000,
+      clientGone: new AbortController().signal,
+      stillValid: () => true,
+    });
+  /** What has been taken: places of the minute and of the day, units of the bucket. */
+  const taken = async () => [
+    40 - ((await ceilings.state(ceiling))?.remaining ?? 0),
+    100 - ((await ceilings.dayState(ceiling))?.remaining ?? 0),
+    Math.round(store.snapshot()[0]?.meters[0]?.level ?? 0),
+  ];
+  return { clock, enter, taken, failures };
+}
+
+const neverSent: AttemptResult = {
+  kind: 'failed',
+  error: new TransportError({
+    kind: 'unreachable',
+    phase: 'connect',
+    neverSent: true,
+    reusedSocket: false,
+    stale: false,
+    code: 'ECONNREFUSED',
+  }),
+};
+const resent = {
+  kind: 'resend',
+  notBeforeMs: 100,
+  closes: 'none',
+  cause: 'never_sent',
+  history: {},
+} as const;
+
+test.each([
+  ['whose lease was noticed too late', comeAgain],
+  ['whose upstream was not reached', (lease) => goBack(lease, neverSent, resent)],
+] as [string, typeof comeAgain][])('a call %s takes one place, not two', async (_what, end) => {
+  const { clock, enter, taken, failures } = setUp();
+  const ticket = await enter('t');
+  for (let tries = 0; tries < 3; tries += 1) {
+    const granted = ticket.granted();
+    await clock.run(1_000 * (tries + 1));
+    const lease = await granted;
+    expect(await taken()).toEqual([1, 1, 1]);
+    if (tries < 2) end(lease);
+    else lease.settle({ kind: 'succeeded', spent: null }, null);
+  }
+  ticket.leave();
+  await clock.run(4_000);
+  expect(await taken()).toEqual([1, 1, 1]);
+  expect(failures).toEqual([]);
+});
+
+test('its lane is as wide as before when the call is on its way again', async () => {
+  const { clock, enter } = setUp();
+  const first = await enter('first');
+  const granted = first.granted();
+  await clock.run(1);
+  comeAgain(await granted);
+  const others = await Promise.all(['a', 'b', 'c'].map((name) => enter(name)));
+  const all = [first, ...others].map((ticket) => ticket.granted());
+  await clock.run(500);
+  expect(await Promise.all(all)).toHaveLength(4);
+});
