@@ -123,21 +123,32 @@ export function connectRedis(
       return node.info();
     },
     reachAll: async () => {
-      if (client instanceof Cluster) await Promise.all(client.nodes('master').map((node) => node.ping()));
+      if (client instanceof Cluster) await reachPrimaries(client);
     },
-    primaries: () =>
-      client instanceof Cluster
-        ? client
-            .nodes('master')
-            .map(({ options: { host, port } }) => `${host ?? ''}:${port ?? 0}`)
-            .sort()
-            .join(' ')
-        : '',
+    primaries: () => (client instanceof Cluster ? primariesOf(client).join(' ') : ''),
     close() {
       for (const end of closers) end();
       client.disconnect();
     },
   };
+}
+
+/** `host:port` of the primary of each slot as last told, also of one that is gone. Sorted. */
+const primariesOf = ({ slots }: Cluster): string[] =>
+  [...new Set(slots.flatMap(([primary]) => primary ?? []))].sort();
+
+/** The driver forgets a node when its connection ends, not which slots it had. */
+async function reachPrimaries(client: Cluster): Promise<void> {
+  const nodes = new Map(
+    client.nodes('master').map((node) => [`${node.options.host ?? ''}:${node.options.port ?? 0}`, node]),
+  );
+  await Promise.all(
+    primariesOf(client).map(async (primary) => {
+      const node = nodes.get(primary);
+      if (node === undefined) throw new Error(`Connection is closed: ${primary} has slots of the Cluster`);
+      await node.ping();
+    }),
+  );
 }
 
 function optionsOf(settings: RedisSettings, retryStrategy: (times: number) => number): Options {

@@ -85,6 +85,8 @@ function overRedis(
       if (failure instanceof RedisUnusable) telemetry.log.error(failure.message);
       throw failure;
     }
+    // One part of a Cluster answers while another is away: to return now would be to leave again at once.
+    await connection.reachAll();
     await replica.beat(client, !link.isUp);
   };
   const link: RedisLink = createRedisLink({

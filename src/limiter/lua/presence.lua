@@ -6,7 +6,8 @@ because that server may lack the last acknowledged writes. Who knew an earlier e
 `first` one is nobody's loss.
 
 After an absence of Redis the replicas come back one after the other: the moment at which the first one came is told to
-those who come within the next 5 s.
+those who come while nobody is sent (1.3 s, `settlingMs` of the replicas). Who comes later begins anew: it may be another
+absence.
 
 KEYS  1 epoch  2 replicas  3 back
 ARGV  1 replica  2 run id of the server  3 start of the epoch the replica knows ('' = none)  4 now ('' = TIME)
@@ -14,7 +15,7 @@ ARGV  1 replica  2 run id of the server  3 start of the epoch the replica knows 
 Reply { start of the epoch, first | change, now, replicas heard of in the last 5 s, ms since the first one came back
         ('' = not lately) }
 ]]
-local lifeMs, memoryMs = 5000, 86400000
+local lifeMs, memoryMs, settlingMs = 5000, 86400000, 1300
 local function text(value) return string.format('%.17g', value) end
 local now = tonumber(ARGV[4])
 if not now then
@@ -34,9 +35,12 @@ else
   since, kind = text(now), ARGV[3] == '' and 'first' or 'change'
 end
 redis.call('SET', KEYS[1], ARGV[2] .. ' ' .. since .. ' ' .. kind, 'PX', memoryMs)
-if ARGV[5] == '1' then redis.call('SET', KEYS[3], text(now), 'NX', 'PX', lifeMs) end
-local back = redis.call('GET', KEYS[3])
+local back = tonumber(redis.call('GET', KEYS[3]) or nil)
+if ARGV[5] == '1' and (not back or back + settlingMs <= now) then
+  back = now
+  redis.call('SET', KEYS[3], text(back), 'PX', lifeMs)
+end
 redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', text(now - lifeMs))
 redis.call('ZADD', KEYS[2], text(now), ARGV[1])
 redis.call('PEXPIRE', KEYS[2], 2 * lifeMs)
-return { since, kind, text(now), redis.call('ZCARD', KEYS[2]), back and text(now - tonumber(back)) or '' }
+return { since, kind, text(now), redis.call('ZCARD', KEYS[2]), back and text(now - back) or '' }

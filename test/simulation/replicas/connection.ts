@@ -66,6 +66,7 @@ export class Connection {
       client: this.#client() as unknown as RedisClient,
       isReady: () => this.#status === 'ready',
       info: async () => String(await this.#ask('info', [])),
+      reachAll: async () => {},
       primaries: () => '',
       subscribe: (channel, { onMessage, onReady }) => {
         const subscription = { channel, onMessage, onReady, open: false };

@@ -29,6 +29,7 @@ interface Entry {
 type Publish = (channel: string, text: string) => void;
 
 const presenceLifeMs = 5_000;
+const settlingMs = 1_300;
 const ownCommand = (name: string): string => `sluice${name}V1`;
 
 export class Server {
@@ -317,7 +318,7 @@ export class Server {
     else if (told !== null && kind === 'first' && knows !== '' && knows !== since) kind = 'change';
     this.#epoch = { runId, since, kind };
     if (this.#backAt !== null && this.#backAt + presenceLifeMs <= now) this.#backAt = null;
-    if (comesBack === '1') this.#backAt ??= now;
+    if (comesBack === '1' && (this.#backAt === null || this.#backAt + settlingMs <= now)) this.#backAt = now;
     for (const [each, at] of this.#replicas) if (at <= now - presenceLifeMs) this.#replicas.delete(each);
     this.#replicas.set(replica, now);
     const backAgoMs = this.#backAt === null ? '' : String(now - this.#backAt);

@@ -1,0 +1,111 @@
+/** What a replica sent while it was without Redis is told to Redis: all of it, also when Redis goes away again. */
+import { beforeEach, describe, expect, test } from '@jest/globals';
+import type { Costs } from '../../src/call.ts';
+import { createMemoryLimiter } from '../../src/limiter/memory-limiter.ts';
+import type { Admission, BucketSnapshot, Limiter } from '../../src/limiter/limiter.ts';
+import { RedisAway } from '../../src/limiter/redis-link.ts';
+import { createSpentAlone, type SpentAlone } from '../../src/limiter/spent-alone.ts';
+import { FakeClock } from '../support/fake-clock.ts';
+
+const call = (ticket: string): Admission => ({
+  ticket,
+  bucket: 'b',
+  setting: { meters: [{ meter: 'requests', limit: 600, windowMs: 60_000 }], learn: false, probe: 0 },
+  lane: 'l',
+  weight: 1,
+  maxInFlight: null,
+  maxQueued: 100,
+  urgency: 3,
+  callClass: 'c',
+  costs: { requests: 1 },
+  maxWaitMs: Infinity,
+  leaseMs: 30_000,
+  order: null,
+});
+
+describe('with a third of 600 a minute, of which Redis knew 300 to be used', () => {
+  let clock: FakeClock;
+  let told: Costs[];
+  let isAway: boolean;
+  let hasRoom: boolean;
+  let spent: SpentAlone;
+
+  beforeEach(() => {
+    clock = new FakeClock();
+    told = [];
+    isAway = false;
+    hasRoom = true;
+    const used: BucketSnapshot = {
+      bucket: 'b',
+      closedMs: 0,
+      waiting: 0,
+      inFlight: 0,
+      meters: [{ meter: 'requests', limit: 600, windowMs: 60_000, level: 300 }],
+    };
+    const remote = {
+      book: () => used,
+      placeAt: () => 1,
+      async spend({ costs }: Admission) {
+        if (isAway) throw new RedisAway();
+        if (hasRoom) told.push(costs);
+        return hasRoom;
+      },
+    };
+    spent = createSpentAlone({ remote, clock, replicas: () => 3 });
+  });
+
+  const alone = async (calls: number): Promise<Limiter> => {
+    const store = createMemoryLimiter(clock, { onGrant() {}, onClosed() {} });
+    for (let n = 0; n < calls; n += 1) {
+      await spent.seed(store, call(`t${n}`), 0);
+      const admission = call(`t${n}`);
+      const reply = await store.admit({ ...admission, setting: spent.shared(admission) });
+      expect(reply.kind).toBe('granted');
+    }
+    return store;
+  };
+  const units = (): number => told.reduce((sum, { requests = 0 }) => sum + requests, 0);
+
+  test('what was sent is told, and what Redis knew is not', async () => {
+    await Promise.all(spent.tell(await alone(7)));
+    expect(units()).toBeCloseTo(7, 6);
+  });
+
+  test('it is told later when Redis goes away again before it was told', async () => {
+    const first = await alone(7);
+    isAway = true;
+    await expect(Promise.all(spent.tell(first))).rejects.toThrow(RedisAway);
+    const second = await alone(5);
+    // What Redis does not know fills this replica's share, too.
+    expect(second.snapshot()[0]?.meters[0]?.level).toBeCloseTo(100 + 7 + 5, 6);
+    isAway = false;
+    await Promise.all(spent.tell(second));
+    expect(units()).toBeCloseTo(12, 6);
+  });
+
+  test('it is told later when nobody called in the absence that follows', async () => {
+    const first = await alone(7);
+    isAway = true;
+    await expect(Promise.all(spent.tell(first))).rejects.toThrow(RedisAway);
+    isAway = false;
+    await Promise.all(spent.tell(createMemoryLimiter(clock, { onGrant() {}, onClosed() {} })));
+    expect(units()).toBeCloseTo(7, 6);
+    await Promise.all(spent.tell(createMemoryLimiter(clock, { onGrant() {}, onClosed() {} })));
+    expect(units()).toBeCloseTo(7, 6);
+  });
+
+  test('what finds no room is told when there is some, and given up when calls are sent again', async () => {
+    hasRoom = false;
+    const work = Promise.all(spent.tell(await alone(8)));
+    clock.outside(500, () => (hasRoom = true));
+    await clock.run(2_000);
+    await work;
+    expect(units()).toBeCloseTo(8, 0);
+
+    hasRoom = false;
+    const never = Promise.all(spent.tell(await alone(8)));
+    await clock.run(4_000);
+    await never;
+    expect(units()).toBeCloseTo(8, 0);
+  });
+});
