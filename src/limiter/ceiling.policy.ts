@@ -63,6 +63,13 @@ export function placeInMs(log: readonly number[], limit: number, k: number, now:
   return Math.max(0, freed + ceilingWindowMs - now) + rounds * ceilingWindowMs;
 }
 
+/** Sends counted after `since`. `log` is ascending. */
+export function sentSince(log: readonly number[], since: number): number {
+  let from = log.length;
+  while (from > 0 && (log[from - 1] ?? 0) > since) from -= 1;
+  return log.length - from;
+}
+
 /** How many sends at the head of the log have left the window. */
 function expiredCount(log: readonly number[], now: number): number {
   let low = 0;

@@ -35,6 +35,20 @@ export type TakeReply =
       readonly state: CeilingState | null;
     };
 
+/** What is known of the positions of a forecast, and what is to be decided by it. */
+export interface ForecastQuestion {
+  /**
+   * The positions are of so long ago: calls that were sent since may have stood before them, and are not counted twice.
+   * Milliseconds; absent: they are of now.
+   */
+  readonly agoMs?: number;
+  /**
+   * What matters is whether a place comes within this time, and that is told as exactly as the store can. Otherwise the
+   * times may be as much too short as a quarter of a second of other sends makes them. Milliseconds.
+   */
+  readonly withinMs?: number;
+}
+
 export interface Ceilings {
   /**
    * Takes a place, or refuses without a trace. `again` names a place of this ceiling that was taken too long before its
@@ -44,7 +58,11 @@ export interface Ceilings {
   take(ceiling: CeilingRef, again?: Place, lateMs?: number): Promise<TakeReply>;
   giveBack(ceiling: CeilingRef, place: Place): Promise<void>;
   /** Milliseconds until the k-th call from now finds a place, for each k of `positions` (1 = the next). */
-  forecast(ceiling: CeilingRef, positions: readonly number[]): Promise<readonly number[]>;
+  forecast(
+    ceiling: CeilingRef,
+    positions: readonly number[],
+    question?: ForecastQuestion,
+  ): Promise<readonly number[]>;
   /** The minute ceiling, read without taking; `null` without one. */
   state(ceiling: CeilingRef): Promise<CeilingState | null>;
   /** The day ceiling; `nextPlaceMs` is the time to the end of its window. */

@@ -72,10 +72,10 @@ export function createMemoryCeilings(clock: Clock): Ceilings {
 
     giveBack,
 
-    async forecast(ceiling, positions): Promise<readonly number[]> {
+    async forecast(ceiling, positions, { agoMs } = {}): Promise<readonly number[]> {
       const { perMinute } = ceiling;
       if (perMinute === null) return positions.map(() => 0);
-      return positions.map((k) => minutes.placeInMs(ceiling.key, perMinute, k));
+      return positions.map((k) => minutes.placeInMs(ceiling.key, perMinute, k, agoMs));
     },
 
     state: read,

@@ -7,7 +7,7 @@
  */
 import { RateLimiterCompatibleAbstract, RateLimiterRes } from 'rate-limiter-flexible';
 import type { Clock } from '../clock.ts';
-import { ceilingWindowMs, expire, givePlaceBack, placeInMs, takePlace } from './ceiling.policy.ts';
+import { ceilingWindowMs, expire, givePlaceBack, placeInMs, sentSince, takePlace } from './ceiling.policy.ts';
 
 /** Thrown for the parts of the library's API that have no meaning for a sliding log. */
 const unsupported = (method: string): Error => new Error(`a sliding log has no ${method}`);
@@ -79,9 +79,11 @@ export class MemorySlidingLog extends RateLimiterCompatibleAbstract {
     return log === undefined ? null : this.#read(log, options.points ?? this.#points);
   }
 
-  /** Milliseconds until the k-th call from now finds a place. */
-  placeInMs(key: string, limit: number, k: number): number {
-    return placeInMs(this.#logs.get(key) ?? [], limit, k, this.#clock.monotonic());
+  /** Milliseconds until the call finds a place that was the k-th `agoMs` ago. */
+  placeInMs(key: string, limit: number, k: number, agoMs = 0): number {
+    const log = this.#logs.get(key) ?? [];
+    const now = this.#clock.monotonic();
+    return placeInMs(log, limit, Math.max(1, k - sentSince(log, now - agoMs)), now);
   }
 
   override async delete(key: string | number): Promise<boolean> {

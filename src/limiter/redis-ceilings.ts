@@ -16,22 +16,22 @@ import { PlaceTaken } from './memory-sliding-log.ts';
 import { OwnSends } from './own-sends.ts';
 import { runOwn } from './redis-commands.ts';
 import type { RedisClient } from './redis-connection.ts';
+import {
+  leastWaitMs,
+  mostWaitMs,
+  positionsToRead,
+  sentBefore,
+  type PlacesRead,
+} from './places-read.policy.ts';
 import { RedisAway, type RedisLink } from './redis-link.ts';
 import { DayRefusal, dayKey, daySeconds, RedisSlidingLog, sendsKey } from './redis-sliding-log.ts';
 import { shareOf, ShareLog } from './share-log.ts';
 
-/** A forecast read is good for this long, and for this many positions beyond the one asked for. */
+/** A read of the places is good for this long, and is not repeated sooner than `repeatMs` after. Milliseconds. */
 const forecastMs = 250;
-const forecastAhead = 64;
+const repeatMs = 20;
 const restorePerCall = 500;
 const retryAwayMs = 1_000;
-
-interface Read {
-  readonly at: number;
-  readonly limit: number;
-  readonly live: number;
-  readonly waits: readonly number[];
-}
 
 export interface RedisCeilings extends Ceilings {
   /** Puts this replica's own sends of the last window back, where Redis does not have them. */
@@ -55,7 +55,7 @@ export function createRedisCeilings(dependencies: {
     Place,
     { readonly id: string; readonly local: number; readonly remote: boolean }
   >();
-  const reads = new Map<string, Read>();
+  const reads = new Map<string, PlacesRead>();
   let places = 0;
 
   const logFor = ({ perMinute, perDay }: CeilingRef): RedisSlidingLog => {
@@ -103,27 +103,30 @@ export function createRedisCeilings(dependencies: {
     return seen !== null && seen.consumedPoints >= shareOf(perDay, replica.count()) ? seen.msBeforeNext : 0;
   };
 
-  const readPlaces = async (ceiling: CeilingRef, upTo: number): Promise<Read | null> => {
-    const { key, perMinute } = ceiling;
-    if (perMinute === null) return null;
-    const positions = Array.from({ length: upTo }, (_, index) => String(index + 1));
-    const argv = [String(perMinute), String(ceilingWindowMs), '', ...positions];
-    const [live = 0, ...waits] = await link.run('other', async (redis) =>
+  const readPlaces = async (
+    { key }: CeilingRef,
+    perMinute: number,
+    positions: readonly number[],
+  ): Promise<PlacesRead & { readonly oldestMs: number }> => {
+    const argv = [String(perMinute), String(ceilingWindowMs), '', ...positions.map(String)];
+    const [live = 0, oldestMs = 0, ...waits] = await link.run('other', async (redis) =>
       listOf(await runOwn(redis, 'places', [sendsKey(key)], argv)).map(amountOf),
     );
-    const read = { at: clock.monotonic(), limit: perMinute, live, waits };
-    if (reads.size > 10_000) reads.clear();
-    reads.set(key, read);
-    return read;
+    const read = {
+      at: clock.monotonic(),
+      limit: perMinute,
+      live,
+      waits: new Map(positions.map((k, index) => [k, waits[index] ?? 0])),
+    };
+    return { ...read, oldestMs };
   };
 
   const state = async (ceiling: CeilingRef): Promise<CeilingState | null> => {
     const { key, perMinute } = ceiling;
     if (perMinute === null) return null;
     try {
-      const read = await readPlaces(ceiling, 1);
-      const live = read?.live ?? 0;
-      return { limit: perMinute, remaining: Math.max(0, perMinute - live), nextPlaceMs: read?.waits[0] ?? 0 };
+      const { live, oldestMs } = await readPlaces(ceiling, perMinute, []);
+      return { limit: perMinute, remaining: Math.max(0, perMinute - live), nextPlaceMs: oldestMs };
     } catch (failure) {
       if (!(failure instanceof RedisAway)) throw failure;
       const limit = share.share(perMinute);
@@ -132,20 +135,24 @@ export function createRedisCeilings(dependencies: {
     }
   };
 
-  /** Waits by position as read lately, or read now. */
-  const waitsOf = async (
+  /** The places as read lately, where that tells enough, or read now. */
+  const placesFor = async (
     ceiling: CeilingRef,
-    most: number,
-  ): Promise<{ readonly read: Read; readonly agoMs: number }> => {
+    perMinute: number,
+    positions: readonly number[],
+    withinMs: number | undefined,
+  ): Promise<PlacesRead> => {
     const known = reads.get(ceiling.key);
     const now = clock.monotonic();
-    if (known !== undefined && now - known.at < forecastMs && known.limit === ceiling.perMinute) {
-      // The first wait of a read is the time to the oldest place; positions follow.
-      if (most <= known.limit - known.live || most < known.waits.length)
-        return { read: known, agoMs: now - known.at };
+    const ageMs = known === undefined ? Infinity : now - known.at;
+    if (known?.limit === perMinute && ageMs < forecastMs) {
+      const tells = positions.every((k) => isTold(known, k, now, ageMs < repeatMs ? undefined : withinMs));
+      if (tells) return known;
     }
-    const read = await readPlaces(ceiling, most + forecastAhead);
-    return { read: read ?? { at: now, limit: 0, live: 0, waits: [] }, agoMs: 0 };
+    const read = await readPlaces(ceiling, perMinute, positionsToRead(perMinute, positions));
+    if (reads.size > 10_000) reads.clear();
+    reads.set(ceiling.key, read);
+    return read;
   };
 
   return {
@@ -187,18 +194,19 @@ export function createRedisCeilings(dependencies: {
       }
     },
 
-    async forecast(ceiling, positions): Promise<readonly number[]> {
+    async forecast(ceiling, positions, { agoMs, withinMs } = {}): Promise<readonly number[]> {
       const { key, perMinute } = ceiling;
       if (perMinute === null || positions.length === 0) return positions.map(() => 0);
+      const asOf = agoMs === undefined ? Infinity : clock.monotonic() - agoMs;
       try {
-        const { read, agoMs } = await waitsOf(ceiling, Math.max(...positions));
-        return positions.map((k) =>
-          k <= read.limit - read.live ? 0 : Math.max(0, (read.waits[k] ?? 0) - agoMs),
-        );
+        const read = await placesFor(ceiling, perMinute, positions, withinMs);
+        const now = clock.monotonic();
+        const sent = read.at > asOf ? sentBefore(read, read.at - asOf) : 0;
+        return positions.map((k) => leastWaitMs(read, Math.max(1, k - sent), now) ?? 0);
       } catch (failure) {
         if (!(failure instanceof RedisAway)) throw failure;
         if (whenDown === 'deny') return positions.map(() => 0);
-        return positions.map((k) => share.placeInMs(key, share.share(perMinute), k));
+        return positions.map((k) => share.placeInMs(key, share.share(perMinute), k, agoMs));
       }
     },
 
@@ -235,4 +243,12 @@ export function createRedisCeilings(dependencies: {
 
     async close() {},
   };
+}
+
+/** The read tells when the k-th call finds a place or, with `withinMs`, whether that is within this time. */
+function isTold(read: PlacesRead, k: number, now: number, withinMs: number | undefined): boolean {
+  const leastMs = leastWaitMs(read, k, now);
+  if (leastMs === null || withinMs === undefined || leastMs > withinMs) return leastMs !== null;
+  const mostMs = mostWaitMs(read, k, now);
+  return mostMs !== null && mostMs <= withinMs;
 }

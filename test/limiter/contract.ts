@@ -246,6 +246,16 @@ export function storeContract(name: string, store: StoreUnderTest): void {
         expect(fourth).toBeGreaterThan(2 * ceilingWindowMs - 10_000);
       });
 
+      test('does not count those twice who were sent since the positions were told', async () => {
+        const one = ceiling(1, null);
+        await replica.ceilings.take(one);
+        const [now = 0] = await replica.ceilings.forecast(one, [2]);
+        expect(now).toBeGreaterThan(2 * ceilingWindowMs - 10_000);
+        const [then = 0] = await replica.ceilings.forecast(one, [2], { agoMs: 10_000 });
+        expect(then).toBeLessThanOrEqual(ceilingWindowMs);
+        expect(then).toBeGreaterThan(ceilingWindowMs - 10_000);
+      });
+
       test('counts a day ceiling alone', async () => {
         const day = ceiling(null, 1);
         const taken = await replica.ceilings.take(day);

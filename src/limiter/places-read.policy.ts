@@ -1,0 +1,58 @@
+/**
+ * What one read of a ceiling's places still tells while it ages, and how much of it has to be read. Sends that nobody
+ * here saw may have followed it: each took a place that was free by then, so what a position waits lies between two
+ * bounds. Pure.
+ */
+import { ceilingWindowMs } from './ceiling.policy.ts';
+
+export interface PlacesRead {
+  /** Monotonic milliseconds at which the reply came. */
+  readonly at: number;
+  /** Places per window. */
+  readonly limit: number;
+  /** Sends in the window. */
+  readonly live: number;
+  /** Milliseconds from `at` until the k-th call found a place, for the k that were asked for. */
+  readonly waits: ReadonlyMap<number, number>;
+}
+
+/** No more calls than this are sent under one ceiling while a read of it is used. */
+export const mostSince = 64;
+/** The next calls ask for the neighbours of a position. */
+const before = 16;
+/** Newest sends: those of a round trip are among them. */
+const newest = 16;
+
+/** The positions to read for somebody who asks for `positions` (1 = the next call), ascending, each once. */
+export function positionsToRead(limit: number, positions: readonly number[]): number[] {
+  const wanted = new Set(positions);
+  const add = (from: number, to: number): void => {
+    for (let k = Math.max(1, from); k <= to; k += 1) wanted.add(k);
+  };
+  add(1, mostSince);
+  const last = Math.max(...positions);
+  add(last - before, last + mostSince);
+  add(limit - newest + 1, limit);
+  return [...wanted].toSorted((a, b) => a - b);
+}
+
+/** Milliseconds from `now` until the k-th call finds a place if nobody was sent since the read; `null` = it does not tell. */
+export function leastWaitMs(read: PlacesRead, k: number, now: number): number | null {
+  if (k <= read.limit - read.live) return 0;
+  const waitMs = read.waits.get(k);
+  return waitMs === undefined ? null : Math.max(0, waitMs - (now - read.at));
+}
+
+/** The same if every place was taken since that was free. */
+export function mostWaitMs(read: PlacesRead, k: number, now: number): number | null {
+  let since = 0;
+  while (since < mostSince && leastWaitMs(read, since + 1, now) === 0) since += 1;
+  return leastWaitMs(read, k + since, now);
+}
+
+/** Sends counted in the last `ms` before the read, as far as it tells; rather too many than too few. */
+export function sentBefore({ limit, live, waits }: PlacesRead, ms: number): number {
+  let sent = 0;
+  while (sent < live && (waits.get(limit - sent) ?? 0) > ceilingWindowMs - ms) sent += 1;
+  return sent;
+}
