@@ -135,7 +135,7 @@ export class Charging {
       return true;
     }
     this.#tellEdge(gate, grant, reply.state);
-    this.#waiting.stop(holder)?.resolve(leaseOf(this.#parts, this.#hopeless, { holder, grant, gate }, reply));
+    this.#waiting.stop(holder)?.resolve(leaseOf(this.#parts, this.#hopeless, holder, grant, reply));
     return true;
   }
 

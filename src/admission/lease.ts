@@ -5,7 +5,6 @@
 import type { TakeReply } from '../limiter/ceilings.ts';
 import type { Grant, Lesson, Settlement } from '../limiter/limiter.ts';
 import type { DeskParts } from './desk-parts.ts';
-import type { Gate } from './gates.ts';
 import type { Holder } from './holder.ts';
 import type { Hopeless } from './hopeless.ts';
 import { findingEnds } from './true-cost.ts';
@@ -14,11 +13,8 @@ import type { Entry, Lease } from './ticket.ts';
 export function leaseOf(
   { clock, limiter, ceilings, background }: DeskParts,
   hopeless: Hopeless,
-  {
-    holder,
-    grant,
-    gate,
-  }: { readonly holder: Holder; readonly grant: Grant; readonly gate: Pick<Gate, 'atEdge'> },
+  holder: Holder,
+  grant: Grant,
   taken: Extract<TakeReply, { kind: 'taken' }>,
 ): Lease {
   let settled = false;
@@ -40,14 +36,16 @@ export function leaseOf(
       const isSent = settlement.kind !== 'dropped' && settlement.kind !== 'returned';
       if (finding) findingEnds(holder, isSent);
       if (!isSent) background(ceilings.giveBack(holder.entry.ceiling, taken.place));
-      // The limiter lets one at a time through such a lane, until it is told of the next place.
-      if (settlement.kind === 'returned') gate.atEdge = true;
-      background(limiter().settle(grant, settlement, lesson));
+      background(limiter().settle(grant, unhindered(settlement), lesson));
       const stillMs = standstillMs(settlement, holder.entry);
       if (stillMs > 0) hopeless.onStandstill(grant.bucket, grant.lane, stillMs);
     },
   };
 }
+
+/** What comes back from here had its place: others of the lane, of whatever replica, are not to go one by one. */
+const unhindered = (settlement: Settlement): Settlement =>
+  settlement.kind === 'returned' ? { ...settlement, asBefore: true } : settlement;
 
 /** How long the lane of a call that ended like this sends nothing, milliseconds. */
 function standstillMs(settlement: Settlement, { admission }: Entry): number {

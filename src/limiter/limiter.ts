@@ -99,6 +99,8 @@ export type Settlement =
   | {
       readonly kind: 'returned';
       readonly sleepMs: number;
+      /** It is not for want of a place: the lane goes on as before. Absent: one call at a time, until told of places. */
+      readonly asBefore?: true;
       /** What the ticket costs from now on; absent = what it cost. The same meters, or fewer. */
       readonly costs?: Costs;
     }

@@ -234,7 +234,7 @@ export function settle(
       }
       requeueOrForget(bucket, lane, lease.ticket, settlement.kind === 'returned');
       if (settlement.kind === 'returned') {
-        lane.places = 1;
+        if (settlement.asBefore !== true) lane.places = 1;
         sleep(bucket, lane, now + settlement.sleepMs);
       }
       break;

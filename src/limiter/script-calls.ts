@@ -64,10 +64,15 @@ export const settleCall = (
     settlement.kind,
     settlementCosts(settlement),
     number(settlement.kind === 'throttled' ? settlement.closeMs : 0),
-    settlement.kind === 'throttled' && settlement.requeue ? '1' : '0',
+    isMarked(settlement) ? '1' : '0',
     number(settlement.kind === 'throttled' || settlement.kind === 'returned' ? settlement.sleepMs : 0),
     ...lessonTexts(lesson),
   ]);
+
+const isMarked = (settlement: Settlement): boolean =>
+  settlement.kind === 'throttled'
+    ? settlement.requeue
+    : settlement.kind === 'returned' && settlement.asBefore === true;
 
 /** Learns from an answer whose call goes on. */
 export const learnCall = (asking: Asking, lease: string, lesson: Lesson): ScriptCall =>

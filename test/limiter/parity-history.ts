@@ -223,6 +223,7 @@ function ending(draw: Draw): { settlement: Settlement; lesson: Learned | null } 
     { kind: 'throttled', closeMs, requeue: draw.chance(0.7), sleepMs: 0 },
     { kind: 'dropped' },
     { kind: 'returned', sleepMs: draw.one(0, draw.fraction(1, 800), 40_000), ...newCosts(closeMs) },
+    { kind: 'returned', sleepMs: draw.one(0, draw.fraction(1, 800)), asBefore: true },
     { kind: 'unknown' },
   );
   const throttle: Throttle | null = settlement.kind === 'throttled' ? throttleOf(draw) : null;

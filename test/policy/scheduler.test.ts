@@ -255,4 +255,19 @@ describe('a bucket', () => {
     settle(bucket, free?.lease ?? '', { kind: 'succeeded', spent: null }, lesson, 9_050);
     expect(bucket.meters.get('requests')?.level).toBeGreaterThan(48);
   });
+
+  test('lets one call at a time through a lane that wants for places, and all of them through any other', () => {
+    for (const [asBefore, most] of [
+      [{}, 1],
+      [{ asBefore: true as const }, 4],
+    ] as const) {
+      const { bucket, grants } = bucketWith(1);
+      const [first] = grants;
+      const back = { kind: 'returned', sleepMs: 0, ...asBefore } as const;
+      const granted = [...settle(bucket, first?.lease ?? '', back, null, 1_010).grants];
+      for (const name of ['a', 'b', 'c'])
+        granted.push(...admit(bucket, admission(name), replica, 1_020).effects.grants);
+      expect(granted).toHaveLength(most);
+    }
+  });
 });

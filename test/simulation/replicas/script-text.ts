@@ -69,7 +69,12 @@ export function settlementOf(argv: readonly string[]): Settlement {
     case 'throttled':
       return { kind, closeMs: number(closeMs), requeue: requeue === '1', sleepMs: number(sleepMs) };
     case 'returned':
-      return { kind, sleepMs: number(sleepMs), ...(spent === '-' ? {} : { costs: costsOf(spent) }) };
+      return {
+        kind,
+        sleepMs: number(sleepMs),
+        ...(requeue === '1' ? { asBefore: true } : {}),
+        ...(spent === '-' ? {} : { costs: costsOf(spent) }),
+      };
     case 'dropped':
     case 'unknown':
       return { kind };
