@@ -139,8 +139,8 @@ export class ReplicaBooks extends Story implements DriverBooks, ServerWatch {
       this.#settled(model, asked, argv, now);
     if (model.bucket === null) return;
     if (this.keepsLog) this.#noteCommand(script, model, asked, argv, Reflect.get(reply, 'leads') === true);
-    this.#fairness.look(model, now);
     const newcomer = script === 'admit' ? (argv[0] ?? null) : null;
+    this.#fairness.look(model, newcomer, now);
     for (const [at, { ticket, lease }] of model.effects.grants.entries()) {
       if (!isCall(ticket)) continue;
       this.#issued(model, ticket, lease, now);

@@ -12,6 +12,8 @@ export class Fairness {
   readonly #comparable: ReadonlySet<string>;
   /** Since when each lane has been waiting without a break. */
   readonly #waitingSince = new Map<string, number>();
+  /** Lanes whose last ticket was granted: they stop waiting with that. */
+  readonly #emptied = new Set<string>();
   readonly #served = new Map<string, { since: number; units: number }>();
   #mark = 0;
 
@@ -26,8 +28,8 @@ export class Fairness {
     );
   }
 
-  /** Which lanes wait, after a transition and before its grants are counted. */
-  look(model: ScriptModel, now: number): void {
+  /** Which lanes wait, after a transition and before its grants are counted. `newcomer`: the ticket that it entered. */
+  look(model: ScriptModel, newcomer: string | null, now: number): void {
     if (this.#comparable.size < 2) return;
     const granted = new Set(model.effects.grants.map(({ lane }) => lane));
     for (const { key, bucket } of this.#plan.lanes) {
@@ -36,6 +38,9 @@ export class Fairness {
       // A lane that was narrowed by its ceiling, or after a loss, is held back by more than the bucket.
       const free = lane !== undefined && lane.asleepUntil === 0 && lane.places === null;
       const waits = free && (lane.line.size > 0 || granted.has(key));
+      if (this.#emptied.delete(key)) this.#waitingSince.delete(key);
+      const others = lane?.line.names().filter((ticket) => ticket !== newcomer) ?? [];
+      if (granted.has(key) && others.length === 0) this.#emptied.add(key);
       if (!waits) this.#waitingSince.delete(key);
       else if (!this.#waitingSince.has(key)) this.#waitingSince.set(key, now + ++this.#mark * 1e-9);
     }
@@ -73,6 +78,7 @@ export class Fairness {
 
   forgetAll(): void {
     this.#waitingSince.clear();
+    this.#emptied.clear();
     this.#served.clear();
   }
 

@@ -69,11 +69,6 @@ export class Server {
     return this.#models.values();
   }
 
-  /** Tickets in Redis, waited for or not. */
-  get ticketsLeft(): number {
-    return [...this.#models.values()].reduce((sum, { bucket }) => sum + (bucket?.tickets.size ?? 0), 0);
-  }
-
   model(bucket: string): ScriptModel {
     let model = this.#models.get(bucket);
     if (model === undefined) {
