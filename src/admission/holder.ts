@@ -35,6 +35,8 @@ export interface Holder {
   done: boolean;
   /** It was sent before, and is in the line again. */
   hadLease: boolean;
+  /** Why it was refused before it came to wait; it is told when it does. */
+  refused: Failure | null;
   readonly onClientGone: () => void;
 }
 
@@ -53,6 +55,7 @@ export const createHolder = (entry: Entry, now: number, onGone: (holder: Holder)
     left: false,
     done: false,
     hadLease: false,
+    refused: null,
     onClientGone: () => onGone(holder),
   };
   return holder;

@@ -53,7 +53,7 @@ export class Waiting {
       holder.waiter = { resolve, reject, since: now };
       this.#count(holder, 1);
       holder.cancelDeadline = this.#parts.clock.after(holder.deadline - now, () => this.#expire(holder));
-      const stop = reasonToStop(holder, now);
+      const stop = holder.refused ?? reasonToStop(holder, now);
       // A call that left while it was on its way upstream may have come back into the line with its answer.
       if (holder.left) this.#takeOut(holder);
       if (stop !== null) this.refuse(holder, stop);
@@ -77,7 +77,9 @@ export class Waiting {
 
   /** Ends the call's waiting with a refusal and takes it out of the line. */
   refuse(holder: Holder, failure: Failure): void {
-    this.stop(holder)?.reject(failure);
+    const waiter = this.stop(holder);
+    if (waiter === null) holder.refused ??= failure;
+    else waiter.reject(failure);
     this.leave(holder);
   }
 
