@@ -22,8 +22,9 @@ import type {
   Settlement,
 } from './limiter.ts';
 import { createMemoryLimiter } from './memory-limiter.ts';
-import { withCosts, type RedisLimiter } from './redis-limiter.ts';
+import type { RedisLimiter } from './redis-limiter.ts';
 import { RedisAway, type RedisLink } from './redis-link.ts';
+import { withCosts } from './settlements.policy.ts';
 import { createSpentAlone } from './spent-alone.ts';
 
 const retryAwayMs = 1_000;

@@ -2,6 +2,10 @@
 import { row, type Mutation } from '../mutations.ts';
 
 const remote = 'src/limiter/redis-limiter.ts';
+const grants = 'src/limiter/redis-grants.ts';
+const tickets = 'src/limiter/redis-tickets.ts';
+const settling = 'src/limiter/redis-settling.ts';
+const ticks = 'src/limiter/redis-ticks.ts';
 const away = 'src/limiter/away-limiter.ts';
 const places = 'src/limiter/redis-ceilings.ts';
 const share = 'src/limiter/share-log.ts';
@@ -25,7 +29,7 @@ export const replicaMutations: readonly Mutation[] = [
   row(
     '2',
     'a closing goes with the data',
-    remote,
+    grants,
     'book.settlingUntil = Math.max(book.settlingUntil, book.closedUntil);',
     '',
   ),
@@ -37,10 +41,10 @@ export const replicaMutations: readonly Mutation[] = [
     'const lease = bucket.leases.get(token);\n  if (lease === undefined || lease.abandoned) return',
     'const lease = [...bucket.leases.values()].find((one) => token.startsWith(`${one.ticket.id}.`));\n  if (lease === undefined || lease.abandoned) return',
   ),
-  row('3', 'no wait in a new epoch', remote, 'const heldUntil = capped ?', 'const heldUntil = lease.lost ?'),
+  row('3', 'no wait in a new epoch', grants, 'const heldUntil = capped ?', 'const heldUntil = lease.lost ?'),
   row('3', 'no wait after an absence', away, 'awaySince + leaseMs - clock', 'awaySince - clock'),
   {
-    ...row('3', 'a stall is not counted', remote, '      noticeStalls(leases);\n', ''),
+    ...row('3', 'a stall is not counted', ticks, '      noticeStalls(leases);\n', ''),
     survives: 'the settlement that Redis does not know any more counts it as well (expired)',
   },
   row(
@@ -50,12 +54,12 @@ export const replicaMutations: readonly Mutation[] = [
     "if (replicas() > 1) telemetry.leaseLost('unavailable');",
     '',
   ),
-  row('3', 'leases are not renewed', remote, 'held.map(({ lease }) => lease),', '[],'),
-  row('4', 'who is back first goes first', remote, 'if (now < book.settlingUntil) {', 'if (now < -1) {'),
+  row('3', 'leases are not renewed', ticks, 'held.map(({ lease }) => lease),', '[],'),
+  row('4', 'who is back first goes first', grants, 'if (now < book.settlingUntil) {', 'if (now < -1) {'),
   row(
     '4',
     'tickets are entered again at the end',
-    remote,
+    tickets,
     'const admission = { ...ticket.admission, order: ticket.order };',
     'const admission = { ...ticket.admission, order: null };',
   ),
@@ -66,18 +70,18 @@ export const replicaMutations: readonly Mutation[] = [
     'giveBack(bucket, lease, now);',
     'giveBack(bucket, lease, now);\n      lane.start -= 1 / lane.weight;',
   ),
-  row('6', 'nobody promises to look', remote, '(book.leads ? 0 : followMs)', 'followMs'),
+  row('6', 'nobody promises to look', ticks, '(book.leads ? 0 : followMs)', 'followMs'),
   row(
     '6',
     'messages are not heard',
     remote,
-    'for (const told of message.grants) deliver',
-    'for (const told of []) deliver',
+    'for (const told of message.grants) grants.deliver',
+    'for (const told of []) grants.deliver',
   ),
   row(
     '6',
     'lost grants are not told again',
-    remote,
+    grants,
     'for (const told of reply.grants) deliver',
     'for (const told of []) deliver',
   ),
@@ -85,13 +89,13 @@ export const replicaMutations: readonly Mutation[] = [
     ...row(
       '6',
       'a broken promise is kept for ever',
-      remote,
+      ticks,
       'const followMs = 400;',
       'const followMs = 400_000;',
     ),
     survives: 'the tick, once a second, pumps too: a dead promiser costs a second instead of 0.4 s',
   },
-  row('7', 'lost tickets stay lost', remote, 'if (told < stillWaiting.length) {', 'if (told < 0) {'),
+  row('7', 'lost tickets stay lost', ticks, 'if (told < stillWaiting.length) {', 'if (told < 0) {'),
   row('7', 'calls stay behind when Redis is back', away, '      remote.reenter(admission);\n', ''),
   row(
     '7',
@@ -103,7 +107,7 @@ export const replicaMutations: readonly Mutation[] = [
   row(
     '7',
     'settlements are told once',
-    remote,
+    settling,
     'pending.set(lease.lease, told);',
     'pending.has(lease.lease);',
   ),
@@ -122,22 +126,22 @@ export const replicaMutations: readonly Mutation[] = [
     'first.score <= now && budget.left > 0',
     'first.score <= -1 && budget.left > 0',
   ),
-  row('8', 'a grant is handed out twice', remote, '    if (book.leases.has(told.lease)) return;\n', ''),
+  row('8', 'a grant is handed out twice', grants, '    if (book.leases.has(told.lease)) return;\n', ''),
   row(
     '8',
     'an ended grant is handed out again',
-    remote,
-    '    if (ended.has(told.lease)) return tellAgain(book, told.lease);\n',
+    grants,
+    '    if (settling.hasEnded(told.lease)) return settling.tellAgain(book, told.lease);\n',
     '',
   ),
   row(
     '9',
     'grants nobody waits for are kept',
-    remote,
+    settling,
     '    background(tellSettled(book, told, undefined));\n  };',
     '  };',
   ),
-  row('9', 'a call that leaves early is entered', remote, '    ticket.cancelled = true;\n', ''),
+  row('9', 'a call that leaves early is entered', tickets, '    ticket.cancelled = true;\n', ''),
   row(
     '10',
     'commands are repeated for a minute',

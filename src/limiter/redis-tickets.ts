@@ -1,0 +1,203 @@
+/**
+ * The tickets of this replica's calls: entered, entered again at their place when Redis does not know them, taken out.
+ *
+ * Owns: the way of a ticket into Redis and out of it. Refuses to own: grants (`redis-grants.ts`), whose turn it is (the
+ * scripts).
+ * Keeps: a ticket that waits here is known to Redis, or is entered again; a repeated admission keeps its first place.
+ */
+import type { Clock } from '../clock.ts';
+import type { Admission, AdmissionReply, BucketKey } from './limiter.ts';
+import type { Asked, Scripts } from './redis-asking.ts';
+import { waitingOf, type BucketBook, type KeptLease, type KeptTicket } from './redis-book.ts';
+import { settlingMs, type Grants } from './redis-grants.ts';
+import { RedisAway, type RedisLink } from './redis-link.ts';
+import type { Settling } from './redis-settling.ts';
+import type { Replica } from './replica.ts';
+import { admitCall, cancelCall, readAdmit, readCancel } from './scripts.ts';
+
+export interface Tickets {
+  admit(admission: Admission): Promise<AdmissionReply>;
+  cancel(bucket: BucketKey, id: string): Promise<void>;
+  tellCancelled(book: BucketBook, ticket: string): void;
+  /** A ticket that waits here and that Redis does not know. */
+  enterAgain(book: BucketBook, ticket: KeptTicket): void;
+  /** Enters a ticket that has its place already; never refused. */
+  reenter(admission: Admission): void;
+  /** Hands over every waiting ticket, each with its place; the books forget them. */
+  takeWaiting(): Admission[];
+}
+
+export function createTickets(parts: {
+  readonly scripts: Scripts;
+  readonly link: RedisLink;
+  readonly clock: Clock;
+  readonly replica: Pick<Replica, 'beat'>;
+  readonly books: ReadonlyMap<BucketKey, BucketBook>;
+  readonly bookOf: (key: BucketKey) => BucketBook;
+  readonly grants: Pick<Grants, 'absorb' | 'deliver'>;
+  readonly settle: Settling['settle'];
+}): Tickets {
+  const { scripts, link, clock, replica, books, bookOf, settle } = parts;
+  const { asking, ask, background, placeAt } = scripts;
+  const { absorb, deliver } = parts.grants;
+
+  const admit = async (admission: Admission): Promise<AdmissionReply> => {
+    const arrivedAt = clock.monotonic();
+    const book = bookOf(admission.bucket);
+    const ticket: KeptTicket = {
+      admission,
+      order: admission.order,
+      state: 'entering',
+      cancelled: false,
+      knownAt: Infinity,
+    };
+    book.tickets.set(admission.ticket, ticket);
+    let asked: Asked<ReturnType<typeof readAdmit>>;
+    try {
+      const first = admitCall(asking(book), admission);
+      // Redis is late for this call, and may be in time for later ones on other connections: its place is its arrival.
+      const placed = () => admission.order ?? placeAt(admission.urgency, arrivedAt);
+      const repeated = () => admitCall(asking(book), { ...admission, order: placed() });
+      asked = await ask(book, first, (raw) => readAdmit(raw, admission), repeated);
+    } catch (failure) {
+      if (book.tickets.get(admission.ticket) === ticket && ticket.state === 'entering') {
+        book.tickets.delete(admission.ticket);
+        // Redis may have entered it all the same. Is it there, only this reply was wrong.
+        if (failure instanceof RedisAway && link.isUp) tellCancelled(book, admission.ticket);
+        else if (failure instanceof RedisAway) book.moved.add(admission.ticket);
+      }
+      throw failure;
+    }
+    const { reply, sentAt } = asked;
+    // A bucket in which nothing of this replica was has most likely expired, as any that nobody uses: it is a new one.
+    if (reply.born !== book.born && !isInRedis(book, sentAt)) book.born = null;
+    if (book.born === null && reply.born !== null && reply.now - reply.born < settlingMs)
+      await askForLosses();
+    if (reply.code !== 'granted' && reply.code !== 'queued') {
+      book.tickets.delete(admission.ticket);
+      absorb(book, reply, sentAt);
+      return { kind: 'refused', reason: reply.code, retryInMs: reply.retryInMs };
+    }
+    ticket.order = reply.order;
+    if (ticket.state === 'entering') {
+      ticket.state = 'waiting';
+      ticket.knownAt = sentAt;
+    }
+    absorb(book, reply, sentAt);
+    if (reply.code === 'granted') {
+      let handed: KeptLease | null = null;
+      deliver(book, reply.grant, reply.now, sentAt, (lease) => (handed = lease));
+      if (ticket.cancelled) book.tickets.delete(admission.ticket);
+      if (handed !== null) return { kind: 'granted', grant: handed };
+      return { kind: 'queued', forecastMs: 0, ahead: 0 };
+    }
+    // Who comes with a place is never refused by the script.
+    const isUnjudged = asked.attempts > 1 && admission.order === null && ticket.state === 'waiting';
+    const reason = isUnjudged ? reasonAgainst(admission, reply) : null;
+    if (ticket.cancelled || reason !== null) {
+      book.tickets.delete(admission.ticket);
+      tellCancelled(book, admission.ticket);
+      if (reason !== null) return { kind: 'refused', reason, retryInMs: reply.forecastMs };
+    }
+    return { kind: 'queued', forecastMs: reply.forecastMs, ahead: reply.ahead };
+  };
+
+  /** A ticket or a lease of this replica was in the bucket before a command that was sent at `at`. */
+  const isInRedis = (book: BucketBook, at: number): boolean =>
+    book.leases.size > 0 ||
+    [...book.tickets.values()].some(({ state, knownAt }) => state === 'waiting' && knownAt < at);
+
+  /** The bucket is new to this replica and young: was it there before? Asked only then. */
+  const askForLosses = async (): Promise<void> => {
+    try {
+      await link.run('other', (client) => replica.beat(client));
+    } catch (failure) {
+      if (!(failure instanceof RedisAway)) throw failure;
+    }
+  };
+
+  /** A ticket that waits here and that Redis does not know. */
+  const enterAgain = (book: BucketBook, ticket: KeptTicket): void => {
+    if (!link.isUp) return;
+    ticket.knownAt = Infinity;
+    // Without a place: behind everything that Redis placed until now.
+    ticket.order ??= placeAt(ticket.admission.urgency, clock.monotonic());
+    const admission = { ...ticket.admission, order: ticket.order };
+    background(
+      ask(book, admitCall(asking(book), admission), (raw) => readAdmit(raw, admission)).then(
+        ({ reply, sentAt }) => {
+          if (ticket.state === 'waiting') ticket.knownAt = sentAt;
+          absorb(book, reply, sentAt);
+          if (reply.code === 'granted') deliver(book, reply.grant, reply.now, sentAt);
+          else if (ticket.cancelled) tellCancelled(book, admission.ticket);
+        },
+      ),
+    );
+  };
+
+  const tellCancelled = (book: BucketBook, ticket: string): void =>
+    background(
+      ask(book, cancelCall(asking(book), ticket), readCancel).then(({ reply, sentAt }) =>
+        absorb(book, reply, sentAt),
+      ),
+    );
+
+  const cancel = async (bucket: BucketKey, id: string): Promise<void> => {
+    const book = books.get(bucket);
+    const ticket = book?.tickets.get(id);
+    if (book === undefined || ticket === undefined) return;
+    ticket.cancelled = true;
+    if (ticket.state === 'entering') return;
+    book.tickets.delete(id);
+    if (ticket.state === 'waiting') {
+      if (link.isUp) tellCancelled(book, id);
+      else book.moved.add(id);
+    }
+    for (const lease of book.leases.values()) {
+      // Kept from a call that has left now.
+      if (lease.ticket === id && lease.cancelHold !== null)
+        background(settle(lease, { kind: 'dropped' }, null));
+    }
+  };
+
+  return {
+    admit,
+    cancel,
+    tellCancelled,
+    enterAgain,
+
+    reenter(admission) {
+      const book = bookOf(admission.bucket);
+      const ticket: KeptTicket = {
+        admission,
+        order: admission.order,
+        state: 'waiting',
+        cancelled: false,
+        knownAt: Infinity,
+      };
+      book.tickets.set(admission.ticket, ticket);
+      enterAgain(book, ticket);
+    },
+
+    takeWaiting() {
+      const taken: Admission[] = [];
+      for (const book of books.values()) {
+        for (const { admission, order } of waitingOf(book)) {
+          book.tickets.delete(admission.ticket);
+          book.moved.add(admission.ticket);
+          taken.push({ ...admission, order });
+        }
+      }
+      return taken;
+    },
+  };
+}
+
+/** Why the script would have refused a ticket without a place that stands like this; `null` = it would not. */
+function reasonAgainst(
+  { maxQueued, maxWaitMs }: Admission,
+  { ahead, forecastMs }: { readonly ahead: number; readonly forecastMs: number },
+): 'queue_full' | 'wait_too_long' | null {
+  if (ahead >= maxQueued && (ahead > 0 || forecastMs > 0)) return 'queue_full';
+  return forecastMs > maxWaitMs ? 'wait_too_long' : null;
+}

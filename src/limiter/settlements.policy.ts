@@ -1,0 +1,22 @@
+/** What a settlement becomes when it is told later, or for a ticket that is not there any more. Pure. */
+import type { Admission, Settlement } from './limiter.ts';
+
+/** The ticket waits again. */
+export const goesBack = (settlement: Settlement): boolean =>
+  settlement.kind === 'returned' || (settlement.kind === 'throttled' && settlement.requeue);
+
+/** The same told late: whatever had to be waited for has been. */
+export const atOnce = (settlement: Settlement): Settlement =>
+  settlement.kind === 'throttled' ? { ...settlement, closeMs: 0, sleepMs: 0 } : settlement;
+
+/** The same for a call that is not there any more. */
+export function withoutTicket(settlement: Settlement): Settlement {
+  if (settlement.kind === 'returned') return { kind: 'dropped' };
+  return settlement.kind === 'throttled' ? { ...settlement, requeue: false } : settlement;
+}
+
+/** What a ticket that is entered again has to cost. */
+export const withCosts = (admission: Admission, settlement: Settlement): Admission =>
+  settlement.kind === 'returned' && settlement.costs !== undefined
+    ? { ...admission, costs: settlement.costs }
+    : admission;
