@@ -7,7 +7,10 @@
  */
 import type { BucketKey } from './limiter.ts';
 
-/** Layout of the records behind the keys; raised when a record changes its fields. */
+/**
+ * Layout of the records behind the keys, and of messages about them: raised when either changes. `layout.test.ts` pins
+ * what it stands for.
+ */
 export const layoutVersion = 1;
 
 /** The keys of one bucket in the order in which every script takes them. */

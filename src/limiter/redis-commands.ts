@@ -1,12 +1,12 @@
 /**
- * The commands this service defines on a connection: the scheduler's scripts, and those of ceilings and presence. Names
- * carry a version, so that old and new replicas run side by side on one Redis.
+ * The commands this service defines on a connection: the scheduler's scripts, and those of ceilings and presence. Redis
+ * knows them by their digests: old and new replicas run their own side by side.
  */
 import { readFileSync } from 'node:fs';
 import type { RedisClient } from './redis-connection.ts';
 import { commandName, loadScripts, type ScriptCall } from './scripts.ts';
 
-/** Raised whenever one of these scripts changes what it reads, writes or answers. */
+/** As `scriptVersion`, for these scripts. Their keys carry none: what they mean stays the same (`layout.test.ts`). */
 const version = 1;
 
 const own = { consume: 2, giveback: 2, places: 1, restore: 1, presence: 3 } as const;

@@ -9,7 +9,10 @@
 import { readFileSync } from 'node:fs';
 import { scriptNames, type ScriptName } from './script-calls.ts';
 
-/** Raised whenever a script changes what it reads, writes or answers: old and new replicas run side by side. */
+/**
+ * Tells versions apart in this process and in what a person reads. Redis knows a script by its digest, so that old and
+ * new replicas run their own side by side; what both read is told apart by `layoutVersion` (`keys.ts`).
+ */
 export const scriptVersion = 1;
 
 /** A script as ioredis' `defineCommand` wants it. Every script takes the same keys (`keys.ts`). */

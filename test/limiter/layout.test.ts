@@ -1,0 +1,163 @@
+/**
+ * What two versions of the service that run side by side on one Redis would read of each other. During an update old
+ * and new replicas use the same server: a record that changes its fields under the same key is misread by the other.
+ */
+import { expect, test } from '@jest/globals';
+import { createHash } from 'node:crypto';
+import { readFileSync } from 'node:fs';
+import { Redis } from 'ioredis';
+import { bucketKeys, layoutVersion, replicaChannel } from '../../src/limiter/keys.ts';
+import type { Lesson } from '../../src/limiter/limiter.ts';
+import { presenceKeys } from '../../src/limiter/replica.ts';
+import { dayKey, sendsKey } from '../../src/limiter/redis-sliding-log.ts';
+import {
+  admitCall,
+  chargedCall,
+  learnCall,
+  loadScripts,
+  readAdmit,
+  settleCall,
+  tickCall,
+  type ScriptCall,
+} from '../../src/limiter/scripts.ts';
+import { startRedis } from '../support/redis.ts';
+import { admission } from '../support/redis-replica.ts';
+import { readPacked } from './parity-messagepack.ts';
+
+/** Digests of the layouts, by the version that names them. A released version's digest never changes again. */
+const pinned: Readonly<Record<number, string>> = { 1: '72fc62945e00740d' };
+/** Of keys that carry no version. */
+const pinnedUnversioned = 'eff268dd58b36225';
+
+const read = (name: string): string =>
+  readFileSync(new URL(`../../src/limiter/lua/${name}.lua`, import.meta.url), 'utf8');
+const digest = (text: string): string => createHash('sha256').update(text).digest('hex').slice(0, 16);
+
+/** Types and lengths instead of values; words of sorted members by their kind. */
+function shapeOf(value: unknown): unknown {
+  if (Array.isArray(value)) return value.map(shapeOf);
+  if (typeof value !== 'object' || value === null) return value === null ? 'nothing' : typeof value;
+  return Object.fromEntries(Object.entries(value).map(([name, inner]) => [name, shapeOf(inner)]));
+}
+
+const memberShape = (member: string): string =>
+  member
+    .split(':')
+    .map((part, at) => (at === 0 ? part : /^[\da-f]{16}$/.test(part) ? '#' : 'name'))
+    .join(':');
+
+const sorted = (values: Iterable<string>): string[] => [...new Set(values)].toSorted();
+
+/** A bucket with everything in it: waiting, in flight, asleep, of unknown fate, learned, closed. */
+async function fullBucket(redis: Redis): Promise<string> {
+  let now = 1_000_000;
+  const by = (replica: string) => ({ bucket: 'b', replica, now: (now += 50) });
+  const run = ({ script, keys, argv }: ScriptCall): Promise<unknown> => {
+    const { lua } = loadScripts().find(({ name }) => name === script) ?? { lua: '' };
+    return redis.eval(lua, keys.length, ...keys, ...argv);
+  };
+  const setting = {
+    meters: [{ meter: 'requests' as const, limit: 40, windowMs: 20_000 }],
+    learn: true,
+    probe: 0,
+  };
+  const lesson: Lesson = {
+    feedback: {
+      meters: [{ meter: 'requests', limit: 50, windowMs: 20_000, level: { lowest: 9, highest: 9 } }],
+      throttle: null,
+    },
+    sentAgoMs: 5,
+    headAgoMs: 1,
+  };
+  const enter = async (replica: string, ticket: string, lane: string, maxInFlight: number | null) => {
+    const entering = admission(ticket, { bucket: 'b', setting, lane, maxInFlight });
+    const reply = readAdmit(await run(admitCall(by(replica), entering)), entering);
+    return reply.code === 'granted' ? reply.grant.lease : '';
+  };
+  const capped = await enter('r1', 't1', 'capped', 1);
+  await enter('r2', 't2', 'capped', 1);
+  await run(settleCall(by('r1'), capped, { kind: 'unknown' }, null));
+  const asleep = await enter('r1', 't3', 'asleep', null);
+  await run(chargedCall(by('r1'), asleep, 0, 5_000));
+  await enter('r1', 't4', 'asleep', null);
+  const idle = await enter('r1', 't5', 'idle', null);
+  await run(settleCall(by('r1'), idle, { kind: 'succeeded', spent: null }, lesson));
+  const open = await enter('r1', 't6', 'open', null);
+  await run(learnCall(by('r1'), open, lesson));
+  await enter('r2', 't7', 'open', null);
+  await enter('r2', 't8', 'other', null);
+  const throttled = await enter('r1', 't9', 'open', null);
+  const closes = { kind: 'throttled', closeMs: 9_000, requeue: true, sleepMs: 0 } as const;
+  await run(settleCall(by('r1'), throttled, closes, lesson));
+  const [state, records, order, replicas] = bucketKeys('b');
+  const members = await redis.zrange(order, 0, '-1');
+  // Forgets idle lanes.
+  await run(tickCall(by('r2'), []));
+  members.push(...(await redis.zrange(order, 0, '-1')));
+  const fields = Object.entries(await redis.hgetallBuffer(records)).map(
+    ([field, packed]) =>
+      `${field.slice(0, 2)} ${JSON.stringify(field.startsWith('w:') ? 'count' : shapeOf(readPacked(packed)))}`,
+  );
+  return [
+    JSON.stringify(shapeOf(readPacked((await redis.getBuffer(state)) ?? Buffer.alloc(0)))),
+    ...sorted(fields),
+    ...sorted(members.map(memberShape)),
+    `${(await redis.zrange(replicas, 0, '-1')).join(' ')}: last heard of`,
+  ].join('\n');
+}
+
+/** The order of the fields in records, and the words of messages, as the sources state them. */
+function stated(): string {
+  const lists = [...read('bucket-state').matchAll(/^local (\w+Fields) = \{([^}]*)\}/gm)];
+  expect(lists.map(([, name]) => name)).toEqual([
+    'laneFields',
+    'ticketFields',
+    'leaseFields',
+    'meterFields',
+    'bucketFields',
+  ]);
+  const marks = read('meter').match(/^-- The mark is .*$/m)?.[0] ?? '';
+  const messages = read('reply').match(/^-- Message to a replica:[^]*?(?=^local)/m)?.[0] ?? '';
+  expect([marks, messages]).not.toContain('');
+  return [
+    ...lists.map(([, name, fields = '']) => `${name} ${fields.replace(/\s+/g, ' ')}`),
+    marks,
+    messages,
+  ].join('\n');
+}
+
+test('the layout of a bucket does not change under the version of its keys', async () => {
+  const server = await startRedis();
+  const redis = new Redis(server.port, '127.0.0.1', { replyMapping: 'legacy' });
+  const layout = `${stated()}\n${await fullBucket(redis)}`;
+  redis.disconnect();
+  await server.stop();
+  expect(bucketKeys('b').every((key) => key.startsWith(`sluice:{b}:${layoutVersion}:`))).toBe(true);
+  const known = pinned[layoutVersion];
+  if (known === digest(layout)) return;
+  throw new Error(
+    `The records or messages of a bucket are not those that layout ${layoutVersion} is pinned to (${digest(layout)} ` +
+      `instead of ${known ?? 'nothing'}). Raise layoutVersion in src/limiter/keys.ts and add the new digest to the ` +
+      `table of this test, so that replicas of the version before do not read what they do not understand. Only a ` +
+      `layout that no release ever had may have its digest replaced.\n\n${layout}`,
+  );
+});
+
+test('keys without a version go on meaning the same', () => {
+  const headers = ['consume', 'giveback', 'places', 'restore', 'presence'].map(
+    (name) => `${name} ${/^KEYS.*$/m.exec(read(name))?.[0] ?? ''}`,
+  );
+  const formats = [
+    ...headers,
+    ...[...read('presence').matchAll(/string\.match\(told, '(.*?)'\)/g)].map(([, pattern]) => pattern),
+    sendsKey('c'),
+    dayKey('c'),
+    ...presenceKeys,
+    replicaChannel('r'),
+  ].join('\n');
+  if (digest(formats) === pinnedUnversioned) return;
+  throw new Error(
+    `Keys that old and new replicas share have changed (${digest(formats)} instead of ${pinnedUnversioned}). Give what ` +
+      `has another meaning another key (a number in its name), and pin the new digest here.\n\n${formats}`,
+  );
+});
