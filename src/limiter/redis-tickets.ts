@@ -70,7 +70,9 @@ export function createTickets(parts: {
     }
     const { reply, sentAt } = asked;
     // A bucket in which nothing of this replica was has most likely expired, as any that nobody uses: it is a new one.
-    if (reply.born !== book.born && !isInRedis(book, sentAt)) book.born = null;
+    // While it is closed it does not expire.
+    const mayHaveExpired = book.closedUntil <= sentAt && !isInRedis(book, sentAt);
+    if (reply.born !== book.born && mayHaveExpired) book.born = null;
     if (book.born === null && reply.born !== null && reply.now - reply.born < settlingMs)
       await askForLosses();
     if (reply.code !== 'granted' && reply.code !== 'queued') {
