@@ -9,7 +9,7 @@
  */
 import type { Clock } from '../clock.ts';
 import { Refusal } from '../errors.ts';
-import type { CeilingRef, Ceilings } from '../limiter/ceilings.ts';
+import type { Ceilings } from '../limiter/ceilings.ts';
 import type { AdmissionReply, Limiter, LimiterListener } from '../limiter/limiter.ts';
 import { Charging } from './charging.ts';
 import type { DeskParts } from './desk-parts.ts';
@@ -18,6 +18,7 @@ import type { Holder } from './holder.ts';
 import { Hopeless } from './hopeless.ts';
 import { refusedBy, tooLong } from './refusals.ts';
 import type { Entry, Ticket } from './ticket.ts';
+import { Turns } from './turns.ts';
 import { Waiting } from './waiting.ts';
 
 export interface Desk {
@@ -44,25 +45,35 @@ export function createDesk({ clock, limiter, ceilings, onFailure }: DeskDependen
   const parts: DeskParts = { clock, limiter, ceilings, background: (work) => void work.catch(onFailure) };
   const gates = new Gates(clock);
   const waiting = new Waiting(parts, gates);
-  const hopeless = new Hopeless(parts, waiting);
-  const charging = new Charging(parts, gates, waiting, hopeless);
+  const turns = new Turns(clock, gates, waiting);
+  const hopeless = new Hopeless(parts, waiting, turns);
+  const charging = new Charging(parts, gates, { waiting, turns, hopeless });
 
   /** A newcomer is told at once when it cannot make it. The later of what bucket and ceiling expect is the truth. */
-  const refuseIfHopeless = async ({ entry }: Holder, reply: AdmissionReply): Promise<void> => {
-    if (reply.kind === 'refused') {
-      const ceilingMs = reply.reason === 'wait_too_long' ? await ceilingWaitMs(entry.ceiling) : 0;
-      throw refusedBy(reply.reason, Math.max(reply.retryInMs, ceilingMs));
-    }
-    const waitMs = await ceilingWaitMs(entry.ceiling);
-    if (waitMs > entry.maxWaitMs) throw tooLong(waitMs, false);
+  const refuseIfHopeless = async (holder: Holder, reply: AdmissionReply, askedAt: number): Promise<void> => {
+    const ceilingMs = await ceilingWaitMs(holder, reply, askedAt);
+    if (reply.kind === 'refused') throw refusedBy(reply.reason, Math.max(reply.retryInMs, ceilingMs));
+    if (ceilingMs > withinMs(holder)) throw tooLong(ceilingMs, false);
+    if (reply.kind === 'queued' && waiting.inLane(holder.entry) > reply.ahead) hopeless.onOvertaken(holder);
   };
 
-  /** Milliseconds until the ceiling has a place for one more behind those that wait here. */
-  const ceilingWaitMs = async (ceiling: CeilingRef): Promise<number> => {
-    if (ceiling.perMinute === null) return 0;
-    const [waitMs = 0] = await ceilings.forecast(ceiling, [waiting.under(ceiling.key) + 1]);
+  /** Milliseconds until the ceiling has a place for a newcomer that waits, or would have waited. */
+  const ceilingWaitMs = async (holder: Holder, reply: AdmissionReply, askedAt: number): Promise<number> => {
+    const { entry } = holder;
+    const { ceiling } = entry;
+    if (reply.kind === 'granted' || ceiling.perMinute === null) return 0;
+    if (reply.kind === 'refused' && reply.reason !== 'wait_too_long') return 0;
+    if (reply.kind === 'queued') turns.told(entry, reply.ahead);
+    const ahead = reply.kind === 'queued' ? reply.ahead : turns.inLane(entry);
+    const question = { agoMs: clock.monotonic() - askedAt, withinMs: withinMs(holder) };
+    const [waitMs = 0] = await ceilings.forecast(ceiling, [turns.positionOf(entry, ahead)], question);
+    hopeless.onRead(ceiling);
     return waitMs;
   };
+
+  /** A call that would not wait at all has a moment to pass, and yet is refused where it would have to wait. */
+  const withinMs = ({ entry, deadline }: Holder): number =>
+    Math.min(entry.maxWaitMs, deadline - clock.monotonic());
 
   const ticketOf = (holder: Holder): Ticket => ({
     granted: () => waiting.wait(holder),
@@ -86,9 +97,10 @@ export function createDesk({ clock, limiter, ceilings, onFailure }: DeskDependen
         const { admission, ceiling, maxWaitMs } = entry;
         const isFull = waiting.under(ceiling.key) >= admission.maxQueued;
         const maxQueued = isFull ? 0 : admission.maxQueued;
+        const askedAt = clock.monotonic();
         const reply = await limiter().admit({ ...admission, maxQueued, maxWaitMs, order: null });
         if (reply.kind === 'granted') charging.take(reply.grant);
-        else await refuseIfHopeless(holder, reply);
+        else await refuseIfHopeless(holder, reply, askedAt);
       } catch (failure) {
         waiting.leave(holder);
         throw failure;

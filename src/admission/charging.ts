@@ -15,6 +15,7 @@ import type { Hopeless } from './hopeless.ts';
 import { leaseOf } from './lease.ts';
 import { edgeOf } from './shed.policy.ts';
 import { costTold, findingEnds, isCostOpen, isDearer } from './true-cost.ts';
+import type { Turns } from './turns.ts';
 import type { Waiting } from './waiting.ts';
 
 /** A grant and its call, on the way through their lane's gate. */
@@ -47,15 +48,21 @@ export class Charging {
   readonly #parts: DeskParts;
   readonly #gates: Gates;
   readonly #waiting: Waiting;
+  readonly #turns: Turns;
   readonly #hopeless: Hopeless;
   /** How long the ceiling's store takes to answer, while that is more than `freshMs`; else 0. */
   #slowMs = 0;
 
-  constructor(parts: DeskParts, gates: Gates, waiting: Waiting, hopeless: Hopeless) {
+  constructor(
+    parts: DeskParts,
+    gates: Gates,
+    line: { readonly waiting: Waiting; readonly turns: Turns; readonly hopeless: Hopeless },
+  ) {
     this.#parts = parts;
     this.#gates = gates;
-    this.#waiting = waiting;
-    this.#hopeless = hopeless;
+    this.#waiting = line.waiting;
+    this.#turns = line.turns;
+    this.#hopeless = line.hopeless;
   }
 
   /** A grant arrived. */
@@ -77,7 +84,9 @@ export class Charging {
 
   /** Asks the ceiling for a place that is good when it comes; `null` = it is known to have none. */
   #placeFor({ holder, gate }: Granted): Promise<Placed> | null {
-    if (this.#parts.clock.monotonic() < gate.asleepUntil) return null;
+    const now = this.#parts.clock.monotonic();
+    if (now < gate.asleepUntil) return null;
+    gate.askedAt = now;
     const first = this.#take(holder.entry.ceiling, this.#slowMs);
     return first.then((early) => this.#inTime(holder, early));
   }
@@ -121,7 +130,7 @@ export class Charging {
     if (early.reply.kind === 'taken') await callerTurned(holder);
     const { reply } = await this.#inTime(holder, early);
     if (reply.kind === 'refused') {
-      gate.asleepUntil = clock.monotonic() + reply.waitMs;
+      gate.asleepUntil = clock.monotonic() + reply.waitMs + this.#turns.delayMs(holder.entry);
       gate.byDay = reply.day;
       await this.#handBack(granted, null);
       this.#hopeless.onFull(holder.entry.ceiling, reply);
@@ -134,7 +143,7 @@ export class Charging {
       if (stop !== null) this.#waiting.refuse(holder, stop);
       return true;
     }
-    this.#tellEdge(gate, grant, reply.state);
+    this.#tellEdge(granted, reply.state);
     this.#waiting.stop(holder)?.resolve(leaseOf(this.#parts, this.#hopeless, holder, grant, reply));
     return true;
   }
@@ -161,13 +170,20 @@ export class Charging {
   }
 
   /** At the edge of the ceiling the scheduler counts places; away from it again, it must stop counting. */
-  #tellEdge(gate: Gate, grant: Grant, state: CeilingState | null): void {
+  #tellEdge({ gate, grant, holder }: Granted, state: CeilingState | null): void {
+    const now = this.#parts.clock.monotonic();
+    gate.placeAt = now;
     const atEdge = state !== null && state.remaining <= edgeOf(state.limit);
     if (!atEdge && !gate.atEdge) return;
     gate.atEdge = atEdge;
     const places = atEdge ? state.remaining : Infinity;
-    if (atEdge && places <= 0) gate.fullUntil = this.#parts.clock.monotonic() + state.nextPlaceMs;
-    this.#parts.background(this.#parts.limiter().charged(grant, places, state?.nextPlaceMs ?? 0));
+    const nextPlaceMs = state?.nextPlaceMs ?? 0;
+    let sleepMs = nextPlaceMs;
+    if (atEdge && places <= 0) {
+      gate.fullUntil = now + nextPlaceMs;
+      sleepMs += this.#turns.delayMs(holder.entry);
+    }
+    this.#parts.background(this.#parts.limiter().charged(grant, places, sleepMs));
   }
 
   /** The ceiling has no place: the ticket goes back to its lane, which sleeps until there is one. */

@@ -22,6 +22,12 @@ export interface Gate {
   /** The scheduler has been told that the ceiling is nearly used, and not yet that it is not any more. */
   atEdge: boolean;
   usedAt: number;
+  /** When a grant of the lane last asked the ceiling for a place, and when one last got it; -Infinity = never. */
+  askedAt: number;
+  placeAt: number;
+  /** Calls that waited in the lane, over all replicas, when somebody was told so. */
+  depth: number;
+  depthAt: number;
   /** Grants whose costs are being looked into; nothing behind them is charged meanwhile. */
   undecided: number;
   /** Holders of the lane that were sent back and are not granted again. */
@@ -54,6 +60,10 @@ export class Gates {
         fullUntil: 0,
         atEdge: false,
         usedAt: 0,
+        askedAt: -Infinity,
+        placeAt: -Infinity,
+        depth: 0,
+        depthAt: -Infinity,
         undecided: 0,
         sentBack: 0,
       };
@@ -67,6 +77,11 @@ export class Gates {
   /** The lane's gate, if it has one. */
   find(place: OfLane): Gate | undefined {
     return this.#gates.get(keyOf(place));
+  }
+
+  /** The gate of the lane that `keyOf` names. */
+  named(lane: string): Gate | undefined {
+    return this.#gates.get(lane);
   }
 
   /** True when the call had been sent back; it is not any more. */
@@ -87,4 +102,5 @@ export class Gates {
   }
 }
 
-const keyOf = ({ bucket, lane }: OfLane): string => `${bucket}/${lane}`;
+/** Names a lane among all buckets. */
+export const keyOf = ({ bucket, lane }: OfLane): string => `${bucket}/${lane}`;

@@ -6,29 +6,78 @@
 import type { CeilingRef, TakeReply } from '../limiter/ceilings.ts';
 import type { BucketKey, LaneKey } from '../limiter/limiter.ts';
 import type { DeskParts } from './desk-parts.ts';
+import { keyOf } from './gates.ts';
 import type { Holder } from './holder.ts';
 import { draining, tooLong } from './refusals.ts';
+import type { Turns } from './turns.ts';
 import type { Waiting } from './waiting.ts';
+
+/** The times of so many next places are known without asking for them (`places-read.policy.ts`). */
+const knownPlaces = 64;
+/** Looks that newcomers bring about, at one ceiling. Milliseconds. */
+const lookEveryMs = 1_000;
+const veryMany = 10_000;
+
+/** A look at those who wait for places of one ceiling. */
+interface Look {
+  /** The day refused: nobody gets a place before that, milliseconds. 0 = it did not. */
+  readonly dayMs: number;
+  /** Places to ask for; who stands further back is taken to get the last of them. */
+  readonly upTo: number;
+  /** Calls that are in the line already though their callers do not wait yet. */
+  readonly entered: readonly Holder[];
+}
 
 export class Hopeless {
   readonly #parts: DeskParts;
   readonly #waiting: Waiting;
-  /** Ceilings found full in this turn; one look at the line serves all their refusals. */
-  readonly #full = new Set<string>();
+  readonly #turns: Turns;
+  /** Ceilings to be looked at in this turn; one look serves everything that brought it about. */
+  readonly #looks = new Map<string, Look>();
+  /** When newcomers last brought a look about, by ceiling. */
+  readonly #lookedAt = new Map<string, number>();
 
-  constructor(parts: DeskParts, waiting: Waiting) {
+  constructor(parts: DeskParts, waiting: Waiting, turns: Turns) {
     this.#parts = parts;
     this.#waiting = waiting;
+    this.#turns = turns;
   }
 
   /** A ceiling had no place. */
   onFull(ceiling: CeilingRef, { day, waitMs }: Extract<TakeReply, { kind: 'refused' }>): void {
-    if (this.#full.has(ceiling.key)) return;
-    this.#full.add(ceiling.key);
+    this.#lookSoon(ceiling, { dayMs: day ? waitMs : 0, upTo: Infinity, entered: [] });
+  }
+
+  /** A more urgent call went before others that wait for a place of its ceiling. */
+  onOvertaken(by: Holder): void {
+    this.#lookSoon(by.entry.ceiling, { dayMs: 0, upTo: Infinity, entered: [by] });
+  }
+
+  /** The places of a ceiling were read for a newcomer: the next ones concern those who wait already. */
+  onRead(ceiling: CeilingRef): void {
+    const now = this.#parts.clock.monotonic();
+    if (now - (this.#lookedAt.get(ceiling.key) ?? -Infinity) < lookEveryMs) return;
+    if (this.#lookedAt.size > veryMany) this.#lookedAt.clear();
+    this.#lookedAt.set(ceiling.key, now);
+    this.#lookSoon(ceiling, { dayMs: 0, upTo: knownPlaces, entered: [] });
+  }
+
+  #lookSoon(ceiling: CeilingRef, look: Look): void {
+    const planned = this.#looks.get(ceiling.key);
+    if (planned !== undefined) {
+      this.#looks.set(ceiling.key, {
+        dayMs: Math.max(planned.dayMs, look.dayMs),
+        upTo: Math.max(planned.upTo, look.upTo),
+        entered: [...planned.entered, ...look.entered],
+      });
+      return;
+    }
+    this.#looks.set(ceiling.key, look);
     this.#parts.background(
       Promise.resolve().then(async () => {
-        this.#full.delete(ceiling.key);
-        await this.#lookUnder(ceiling, day, waitMs);
+        const all = this.#looks.get(ceiling.key) ?? look;
+        this.#looks.delete(ceiling.key);
+        if (this.#waiting.under(ceiling.key) > 0) await this.#lookUnder(ceiling, all);
       }),
     );
   }
@@ -72,21 +121,25 @@ export class Hopeless {
     );
   }
 
-  /** Everybody of this workspace and upstream, in the order of their coming. */
-  async #lookUnder(ceiling: CeilingRef, day: boolean, waitMs: number): Promise<void> {
-    const line = [...this.#waiting.all()].filter(
-      (holder) => holder.waiter !== null && holder.entry.ceiling.key === ceiling.key,
-    );
-    const waits = await this.#parts.ceilings.forecast(
-      ceiling,
-      line.map((_, index) => index + 1),
-    );
+  /** Everybody of this workspace and upstream, each lane in its order. */
+  async #lookUnder(ceiling: CeilingRef, { dayMs, upTo, entered }: Look): Promise<void> {
+    const line = [...this.#waiting.all()]
+      .filter((holder) => holder.entry.ceiling.key === ceiling.key)
+      .filter((holder) => holder.waiter !== null || entered.includes(holder))
+      .toSorted((one, other) => one.entry.admission.urgency - other.entry.admission.urgency);
+    const positions = Array.from({ length: Math.min(upTo, line.length) }, (_, index) => index + 1);
+    const waits = await this.#parts.ceilings.forecast(ceiling, positions);
     const now = this.#parts.clock.monotonic();
-    let ahead = 0;
+    const ahead = new Map<string, number>();
     for (const holder of line) {
-      const holderWaitMs = Math.max(day ? waitMs : 0, waits[ahead] ?? waitMs);
-      if (now + holderWaitMs > holder.deadline) this.#waiting.refuse(holder, tooLong(holderWaitMs, day));
-      else ahead += 1;
+      if (holder.left || (holder.waiter === null && !entered.includes(holder))) continue;
+      const lane = keyOf(holder.entry.admission);
+      const before = ahead.get(lane) ?? 0;
+      const position = Math.min(this.#turns.positionOf(holder.entry, before), waits.length);
+      const waitMs = Math.max(dayMs, waits[position - 1] ?? 0);
+      const isLate = now + waitMs > holder.deadline;
+      if (isLate && holder.waiter !== null) this.#waiting.refuse(holder, tooLong(waitMs, dayMs > 0));
+      else ahead.set(lane, before + 1);
     }
   }
 }

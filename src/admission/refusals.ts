@@ -15,7 +15,16 @@ const leastRetryMs = 1_000;
 
 /** The call cannot leave within its wait; `day`: because the day is used up. */
 export const tooLong = (waitMs: number, day: boolean): Refusal =>
-  new Refusal(day ? 'day_quota_exhausted' : 'wait_too_long', { retryInMs: waitMs });
+  day
+    ? new Refusal('day_quota_exhausted', { retryInMs: waitMs })
+    : new Refusal('wait_too_long', { retryInMs: waitMs, detail: longer(waitMs) });
+
+/** Says how a call gets through that has the time: a full ceiling takes longer to free than calls wait unasked. */
+function longer(waitMs: number): string {
+  const seconds = Math.ceil(waitMs / 1_000);
+  const wait = Number.isFinite(seconds) ? `, which is ${seconds} s from now` : '';
+  return `The call may not wait until its turn${wait}. Prefer: wait=<seconds> lets it wait longer.`;
+}
 
 /** The call's wait is over; `waitMs` is what it would have had to wait yet, as far as known. */
 export const expired = (waitMs: number): Refusal =>
@@ -29,6 +38,7 @@ export function refusedBy(
   reason: 'queue_full' | 'wait_too_long' | 'day_quota_exhausted' | 'limiter_unavailable',
   retryInMs: number,
 ): Refusal {
+  if (reason === 'wait_too_long') return tooLong(retryInMs, false);
   const known = reason !== 'queue_full' && reason !== 'limiter_unavailable';
   return new Refusal(reason, { retryInMs: known ? retryInMs : Math.max(leastRetryMs, retryInMs) });
 }

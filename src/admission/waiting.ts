@@ -8,7 +8,7 @@
 import { Refusal } from '../errors.ts';
 import { ShortLived } from '../short-lived.ts';
 import type { DeskParts } from './desk-parts.ts';
-import type { Gates } from './gates.ts';
+import { keyOf, type Gates } from './gates.ts';
 import { createHolder, reasonToStop, type Holder } from './holder.ts';
 import { expired, tooLong, type Failure } from './refusals.ts';
 import type { Entry, Lease } from './ticket.ts';
@@ -18,6 +18,8 @@ export class Waiting {
   readonly #gates: Gates;
   readonly #holders = new ShortLived<string, Holder>();
   readonly #queued = new Map<string, number>();
+  /** By ceiling, calls that wait in each lane. */
+  readonly #lanes = new Map<string, Map<string, number>>();
 
   constructor(parts: DeskParts, gates: Gates) {
     this.#parts = parts;
@@ -44,6 +46,16 @@ export class Waiting {
   /** Calls that wait now under one ceiling. */
   under(ceilingKey: string): number {
     return this.#queued.get(ceilingKey) ?? 0;
+  }
+
+  /** Calls that wait now in the lane of this one, and under its ceiling. */
+  inLane({ ceiling, admission }: Entry): number {
+    return this.lanesUnder(ceiling.key).get(keyOf(admission)) ?? 0;
+  }
+
+  /** By lane (`keyOf`), the calls that wait now under one ceiling. */
+  lanesUnder(ceilingKey: string): ReadonlyMap<string, number> {
+    return this.#lanes.get(ceilingKey) ?? none;
   }
 
   /** The caller waits for its lease, at most until its deadline. */
@@ -124,10 +136,19 @@ export class Waiting {
     this.refuse(holder, tooLong(until - now, gate?.byDay === true && until === gate.asleepUntil));
   }
 
-  #count(holder: Holder, by: 1 | -1): void {
-    const { key } = holder.entry.ceiling;
-    const left = (this.#queued.get(key) ?? 0) + by;
-    if (left <= 0) this.#queued.delete(key);
-    else this.#queued.set(key, left);
+  #count({ entry: { ceiling, admission } }: Holder, by: 1 | -1): void {
+    count(this.#queued, ceiling.key, by);
+    let lanes = this.#lanes.get(ceiling.key);
+    if (lanes === undefined) this.#lanes.set(ceiling.key, (lanes = new Map()));
+    count(lanes, keyOf(admission), by);
+    if (lanes.size === 0) this.#lanes.delete(ceiling.key);
   }
+}
+
+const none: ReadonlyMap<string, number> = new Map();
+
+function count(counts: Map<string, number>, key: string, by: 1 | -1): void {
+  const left = (counts.get(key) ?? 0) + by;
+  if (left <= 0) counts.delete(key);
+  else counts.set(key, left);
 }

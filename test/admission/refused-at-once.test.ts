@@ -125,6 +125,35 @@ describe('a call that cannot leave within its wait is refused while no time pass
     expect(Object.fromEntries(ends)).toEqual({ a: 'sent', b: 'wait_too_long', c: 'wait_too_long' });
   });
 
+  test('by a ceiling whose place comes within its wait, but not within what a slow store left of it', async () => {
+    const clock = new FakeClock();
+    const desk: Desk = createDesk({
+      clock,
+      limiter: () => slow,
+      ceilings: createMemoryCeilings(clock),
+      onFailure: (failure) => {
+        throw failure;
+      },
+    });
+    const limiter: Limiter = createMemoryLimiter(clock, desk.listener);
+    const slow: Limiter = {
+      ...limiter,
+      async admit(asked) {
+        await new Promise<void>((resolve) => void clock.after(500, resolve));
+        return limiter.admit(asked);
+      },
+    };
+    const one = { perMinute: 1, maxInFlight: 1 };
+    const first = desk.enter(entry('a', one)).then((ticket) => ticket.granted());
+    clock.outside(1_000, () => {});
+    await clock.run(1_000);
+    await first;
+    // The next place frees 59,150 ms after the reply, when 58,800 ms of the wait are left.
+    const second = desk.enter(entry('b', { ...one, maxWaitMs: 59_300 })).catch((failure: unknown) => failure);
+    await clock.run(2_000);
+    expect(await Promise.race([second, Promise.resolve('waits')])).toMatchObject({ code: 'wait_too_long' });
+  });
+
   test('by a ceiling that a resend finds full', async () => {
     const { desk } = world();
     const ticket = await desk.enter(entry('a', { perMinute: 1 }));

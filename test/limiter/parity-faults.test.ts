@@ -132,6 +132,12 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
     'if costs then ticketOf(lease.ticket).costs = takeable(costs) end',
     '',
   ],
+  [
+    'whatever comes back narrows its lane',
+    'settle',
+    'if not asBefore then lane.places = 1 end',
+    'lane.places = 1',
+  ],
   ['a place of unknown fate looks free', 'settle', 'table.insert(lane.abandoned, lease.expiresAt)', ''],
   ['a freed place looks taken', 'pump', 'if at == expiresAt then', 'if at ~= expiresAt then'],
   ['more is asked for than there is', 'lanes', 'math.min(cost[2], meter.limit) or cost[2]', 'cost[2] or 0'],

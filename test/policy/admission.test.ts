@@ -143,6 +143,39 @@ describe('the desk', () => {
     expect(story).toEqual(['a', expect.stringMatching(/^c wait_too_long 1202\d\d/)]);
   });
 
+  test('tells a call at once that a more urgent one has overtaken, when its turn is too late now', async () => {
+    const { enter, pass, story } = world();
+    const wish = { ...plenty, perMinute: 2, maxWaitMs: 65_000 };
+    enter('a', wish);
+    await pass(10_000);
+    enter('b', wish);
+    await pass(10_000);
+    enter('late', { ...wish, maxWaitMs: 45_000 });
+    await pass(10);
+    expect(story).toEqual(['a', 'b']);
+    enter('urgent', { ...wish, urgency: 1 });
+    await pass(1);
+    expect(story).toEqual(['a', 'b', 'late wait_too_long 50140']);
+  });
+
+  test('gives lanes under one ceiling their places in turn, and tells whose turn is too late now', async () => {
+    const { enter, pass, story } = world();
+    const one = { ...plenty, perMinute: 2, bucket: 'one', lane: 'one', maxWaitMs: 65_000 };
+    const two = { ...one, bucket: 'two', lane: 'two' };
+    enter('a', one);
+    await pass(10_000);
+    enter('b', two);
+    await pass(10_000);
+    enter('b-later', { ...two, maxWaitMs: 45_000 });
+    await pass(2_000);
+    enter('a-too', one);
+    await pass(1);
+    // Two had the latest place: the next one is for the other lane, however late its call came.
+    expect(story).toEqual(['a', 'b', 'b-later wait_too_long 48150']);
+    await pass(60_000);
+    expect(story.at(-1)).toBe('a-too');
+  });
+
   test('tells everybody who cannot make it when a bucket closes for long', async () => {
     const { enter, pass, story, leases } = world();
     enter('a', { ...plenty, maxInFlight: 1 });

@@ -1,0 +1,196 @@
+/**
+ * More calls than the ceiling of their workspace lets through, on virtual time: what becomes of each, and when it is
+ * told. Over several replicas the product's own stores run against the Redis of the simulation.
+ */
+import { createDesk, type Desk } from '../../src/admission/admit.ts';
+import type { Entry } from '../../src/admission/ticket.ts';
+import { Refusal } from '../../src/errors.ts';
+import type { Ceilings } from '../../src/limiter/ceilings.ts';
+import { createMemoryCeilings } from '../../src/limiter/memory-ceilings.ts';
+import { createMemoryLimiter } from '../../src/limiter/memory-limiter.ts';
+import { Chance } from '../simulation/chance.ts';
+import { ReplicaBooks } from '../simulation/replicas/books.ts';
+import type { ReplicasPlan } from '../simulation/replicas/plan.ts';
+import { Replica } from '../simulation/replicas/replica.ts';
+import { Server } from '../simulation/replicas/server.ts';
+import { FakeClock } from '../support/fake-clock.ts';
+
+export interface Load {
+  /** 0 = the embedded stores. */
+  readonly replicas: number;
+  readonly perMinute: number;
+  readonly calls: number;
+  readonly everyMs: number;
+  readonly maxWaitMs: number;
+  /** Lane (each in a bucket of its own) and urgency of the n-th call. */
+  readonly lane?: (n: number) => string;
+  readonly urgency?: (n: number) => number;
+  /** Refuse nobody before its wait is over: what is sent then is the most that can be. */
+  readonly isBlind?: boolean;
+}
+
+export interface End {
+  readonly n: number;
+  /** `sent`, or the code of the refusal. */
+  readonly how: string;
+  readonly waitedMs: number;
+}
+
+export interface Overload {
+  readonly ends: readonly End[];
+  readonly sent: number;
+  /** Refusals of calls that had been held for more than a moment. */
+  readonly late: readonly End[];
+  /** Sends in the busiest minute. */
+  readonly busiest: number;
+  /** Commands that Redis got, by name. */
+  readonly commands: ReadonlyMap<string, number>;
+}
+
+/** Longer than the ways to Redis and back take. Milliseconds. */
+const momentMs = 100;
+const startMs = 3_000;
+
+export async function overload(load: Load): Promise<Overload> {
+  const clock = new FakeClock();
+  const commands = new Map<string, number>();
+  const desks = load.replicas === 0 ? [embedded(clock, load)] : await over(clock, load, commands);
+  const ends: End[] = [];
+  const sentAt: number[] = [];
+  for (let n = 0; n < load.calls; n += 1) {
+    const desk = desks[n % desks.length];
+    if (desk === undefined) throw new Error('no desk');
+    const at = startMs + n * load.everyMs;
+    clock.outside(at, () => {
+      void follow(desk, clock, entryOf(n, load)).then((how) => {
+        ends.push({ n, how, waitedMs: clock.monotonic() - at });
+        if (how === 'sent') sentAt.push(clock.monotonic());
+      });
+    });
+  }
+  await clock.run(startMs + load.calls * load.everyMs + load.maxWaitMs + 1_000);
+  const late = ends.filter(({ how, waitedMs }) => how !== 'sent' && waitedMs > momentMs);
+  return { ends, sent: sentAt.length, late, busiest: busiestMinute(sentAt), commands };
+}
+
+async function follow(desk: Desk, clock: FakeClock, entry: Entry): Promise<string> {
+  try {
+    const ticket = await desk.enter(entry);
+    const lease = await ticket.granted();
+    clock.outside(clock.monotonic() + 50, () => lease.settle({ kind: 'succeeded', spent: null }, null));
+    return 'sent';
+  } catch (failure) {
+    return failure instanceof Refusal ? failure.code : String(failure);
+  }
+}
+
+function entryOf(n: number, { perMinute, maxWaitMs, lane = () => 'l', urgency = () => 3 }: Load): Entry {
+  return {
+    admission: {
+      ticket: `c${n}`,
+      bucket: `b-${lane(n)}`,
+      setting: {
+        meters: [{ meter: 'requests', limit: 100_000, windowMs: 60_000 }],
+        learn: true,
+        probe: 0,
+      },
+      lane: lane(n),
+      weight: 1,
+      maxInFlight: null,
+      maxQueued: 1_000,
+      urgency: urgency(n),
+      callClass: 'default',
+      costs: { requests: 1 },
+      leaseMs: 15_000,
+    },
+    ceiling: { key: 'w', perMinute, perDay: null },
+    upstream: 'u',
+    maxWaitMs,
+    clientGone: new AbortController().signal,
+    stillValid: () => true,
+  };
+}
+
+/** Sees a place for everybody. */
+const forecast: Ceilings['forecast'] = async (_ceiling, positions) => positions.map(() => 0);
+
+function embedded(clock: FakeClock, { isBlind = false }: Load): Desk {
+  const ceilings = { ...createMemoryCeilings(clock), ...(isBlind ? { forecast } : {}) };
+  const desk: Desk = createDesk({
+    clock,
+    limiter: () => limiter,
+    ceilings,
+    onFailure: fail,
+  });
+  const limiter = createMemoryLimiter(clock, desk.listener);
+  return desk;
+}
+
+/** Replicas that have found their Redis. */
+async function over(clock: FakeClock, load: Load, commands: Map<string, number>): Promise<Desk[]> {
+  const plan: ReplicasPlan = {
+    seed: 1,
+    replicas: load.replicas,
+    whenDown: 'local',
+    leaseMs: 15_000,
+    network: {
+      meanMs: 0.4,
+      commandTimeoutMs: 250,
+      lostRequests: 0,
+      lostReplies: 0,
+      late: 0,
+      repeated: 0,
+      lostMessages: 0,
+      disorder: false,
+    },
+    faults: [],
+    frozenWrites: 0,
+    buckets: [],
+    lanes: [],
+    workspaces: [],
+    calls: [],
+  };
+  const nothing = (): void => {};
+  const watch = { ran: nothing, placeTaken: nothing, placeReturned: nothing, lost: nothing, reach: nothing };
+  const replicas: Replica[] = [];
+  const server = new CountingServer(
+    watch,
+    (channel, text) => {
+      for (const { connection } of replicas) connection.hear(channel, text);
+    },
+    () => clock.monotonic(),
+  );
+  const books = new ReplicaBooks(plan, () => clock.monotonic(), false);
+  const chance = new Chance(1);
+  for (let slot = 0; slot < load.replicas; slot += 1) {
+    replicas.push(new Replica(`s${slot}`, { clock, chance, books, server }));
+  }
+  await clock.run(startMs - 1);
+  server.commands = commands;
+  if (load.isBlind === true) for (const { stores } of replicas) Object.assign(stores.ceilings, { forecast });
+  return replicas.map(({ desk }) => desk);
+}
+
+class CountingServer extends Server {
+  commands = new Map<string, number>();
+
+  override execute(command: string, words: readonly string[]): unknown {
+    this.commands.set(command, (this.commands.get(command) ?? 0) + 1);
+    return super.execute(command, words);
+  }
+}
+
+const fail = (failure: unknown): never => {
+  throw failure;
+};
+
+function busiestMinute(times: readonly number[]): number {
+  const ordered = times.toSorted((one, other) => one - other);
+  let most = 0;
+  let from = 0;
+  for (const [at, time] of ordered.entries()) {
+    while ((ordered[from] ?? time) <= time - 60_000) from += 1;
+    most = Math.max(most, at - from + 1);
+  }
+  return most;
+}
