@@ -2,8 +2,8 @@
  * The embedded store: runs `scheduler.policy.ts` in this process, one bucket state per key, one timer per bucket.
  *
  * Owns: when the pump runs again (the policy says `nextAt`, the clock wakes), handing grants to the listener, and
- * forgetting buckets that have long been idle. Refuses to own: any decision. Every operation completes in the turn in
- * which it was asked; the promises are the port's.
+ * forgetting buckets that have been idle long enough (`memory.policy.ts`). Refuses to own: any decision. Every operation
+ * completes in the turn in which it was asked; the promises are the port's.
  */
 import type { Clock } from '../clock.ts';
 import { createBucket, type Bucket } from './bucket-state.policy.ts';
@@ -18,13 +18,10 @@ import type {
   LimiterListener,
   Settlement,
 } from './limiter.ts';
+import { memoryMs } from './memory.policy.ts';
 import { drain } from './meter.policy.ts';
 import * as scheduler from './scheduler.policy.ts';
 
-/** What was learned about an idle bucket is kept this long. Milliseconds. */
-const bucketMemoryMs = 3_600_000;
-/** That a bucket was answered without being taught anything is kept this long: the next burst need not probe. */
-const blankMemoryMs = 60_000;
 const tickMs = 1_000;
 const replica = 'embedded';
 
@@ -107,7 +104,7 @@ export function createMemoryLimiter(clock: Clock, listener: LimiterListener): Li
         if (!scheduler.isIdle(kept.bucket, now)) {
           busy = true;
           run(kept.key, (bucket, then) => scheduler.tick(bucket, replica, [...bucket.leases.keys()], then));
-        } else if (now - kept.usedAt > bucketMemoryMs || isBlank(kept, now)) {
+        } else if (now - kept.usedAt > memoryMs(kept.bucket, kept.usedAt)) {
           kept.cancelWake?.();
           buckets.delete(kept.key);
         }
@@ -176,19 +173,6 @@ export function createMemoryLimiter(clock: Clock, listener: LimiterListener): Li
       for (const kept of buckets.values()) kept.cancelWake?.();
     },
   };
-}
-
-/**
- * True when an idle bucket is like a new one: no answer taught it anything and everything has drained. Clients name
- * buckets (each model is one), and a name that somebody made up must not be remembered for an hour.
- */
-function isBlank({ bucket, usedAt }: Kept, now: number): boolean {
-  if (bucket.opened && now - usedAt <= blankMemoryMs) return false;
-  for (const meter of bucket.meters.values()) {
-    drain(meter, now);
-    if (meter.learnedAt >= 0 || meter.level > 0) return false;
-  }
-  return bucket.closedAt < 0;
 }
 
 const grantOf = (bucket: BucketKey, granted: scheduler.Granted): Grant => ({

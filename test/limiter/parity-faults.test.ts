@@ -125,6 +125,12 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
     'closeMs > 0 then tellClosed(now) end',
     'closeMs < 0 then tellClosed(now) end',
   ],
+  [
+    'what nobody was taught lives as long as what was learned',
+    'save',
+    'bucket.opened and blankMemoryMs or unansweredMemoryMs',
+    'bucketMemoryMs',
+  ],
   ['a key lives for ever', 'save', "redis.call('PEXPIRE', recordsKey, lifeMs)", ''],
   [
     'a returned ticket costs what it cost',

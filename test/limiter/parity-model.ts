@@ -3,6 +3,7 @@
  * store adds) and says what every script call must answer, publish and leave behind.
  */
 import type { Admission } from '../../src/limiter/limiter.ts';
+import { memoryMs } from '../../src/limiter/memory.policy.ts';
 import {
   admitCall,
   cancelCall,
@@ -28,6 +29,8 @@ export interface Planned {
   readonly reply: object | null;
   /** `undefined`: not looked at after this call. */
   readonly state: Normal | undefined;
+  /** Milliseconds that what is left behind has to live; 0 = there is nothing. */
+  readonly lifeMs: number;
 }
 
 export interface Plan {
@@ -38,6 +41,7 @@ export interface Plan {
 
 type Entering = Extract<Step, { kind: 'admit' }>;
 
+const longestClosedMs = 30 * 24 * 3_600_000;
 const far = 1_700_000_000_000.123;
 export function planOf(history: readonly Step[], bucket: string, start: number): Plan {
   return new Model(bucket, start).run(history);
@@ -118,7 +122,7 @@ class Model {
       }
       case 'loss':
         store.lose();
-        this.#planned.push({ step, call: null, admission: null, reply: null, state: null });
+        this.#planned.push({ step, call: null, admission: null, reply: null, state: null, lifeMs: 0 });
     }
   }
 
@@ -152,7 +156,9 @@ class Model {
     const { bucket, born, seen, unnamed } = store;
     const known = bucket === null ? null : stateOfPolicy(bucket, { born, seen, unnamed });
     const state = bucket !== null && !look ? undefined : known;
-    this.#planned.push({ step, call, admission, reply, state });
+    const closedMs = bucket === null ? 0 : Math.max(0, bucket.closedUntil - seen);
+    const lifeMs = bucket === null ? 0 : memoryMs(bucket, seen) + Math.min(longestClosedMs, closedMs);
+    this.#planned.push({ step, call, admission, reply, state, lifeMs });
   }
 }
 

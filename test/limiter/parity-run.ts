@@ -175,6 +175,9 @@ function readReply({ call, admission }: Planned, reply: unknown): unknown {
 
 function dumpDifference(planned: Planned, dump: Dump): string | null {
   if (dump.lives.some((life) => life <= 0)) return 'a key without an expiry';
+  // Read a moment later, on whatever machine.
+  const wrong = dump.lives.find((life) => life > planned.lifeMs + 2 || life < planned.lifeMs - 3_000);
+  if (wrong !== undefined) return `lives ${wrong} ms instead of ${planned.lifeMs}`;
   return difference('state', planned.state, stateOfRedis(dump));
 }
 

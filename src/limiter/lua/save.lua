@@ -1,7 +1,8 @@
--- The end of every transition: what changed is written back, and every key gets its expiry.
-
--- What was learned is kept this long after the last use; longer than any call waits. Milliseconds.
+-- The end of every transition: what changed is written back, and every key gets its expiry. `memoryMs` mirrors
+-- memory.policy.ts. Milliseconds.
 local bucketMemoryMs = 3600000
+local blankMemoryMs = 60000
+local unansweredMemoryMs = 5000
 local longestClosedMs = 30 * 24 * 3600000
 
 local function saveRecords()
@@ -21,6 +22,16 @@ local function saveRecords()
   end
 end
 
+local function memoryMs(now)
+  if bucket.waiting > 0 or bucket.leases > 0 or bucket.closedAt >= 0 then return bucketMemoryMs end
+  local longest = bucket.opened and blankMemoryMs or unansweredMemoryMs
+  for _, meter in pairs(bucket.meters) do
+    if meter.learnedAt >= 0 then return bucketMemoryMs end
+    if meter.limit > 0 then longest = math.max(longest, meter.at + meter.level / drainRate(meter) - now) end
+  end
+  return math.min(longest, bucketMemoryMs)
+end
+
 local function save(now)
   bucket.seen = now
   refreshIdleness()
@@ -31,7 +42,7 @@ local function save(now)
   end
   state[#state] = meters
   local closedMs = math.min(longestClosedMs, math.max(0, bucket.closedUntil - now))
-  local lifeMs = string.format('%.0f', bucketMemoryMs + math.ceil(closedMs))
+  local lifeMs = string.format('%.0f', math.ceil(memoryMs(now)) + math.ceil(closedMs))
   redis.call('SET', stateKey, cmsgpack.pack(state), 'PX', lifeMs)
   saveRecords()
   redis.call('PEXPIRE', recordsKey, lifeMs)

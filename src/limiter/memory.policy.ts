@@ -1,0 +1,27 @@
+/**
+ * How long a bucket that nobody uses is remembered. Clients name buckets (each model is one, each credential that they
+ * bring themselves): what somebody made up must not be kept as long as what was learned.
+ *
+ * Both stores ask here: the embedded one forgets by it, in Redis it is the expiry of the keys (`save.lua`). Pure.
+ */
+import type { Bucket } from './bucket-state.policy.ts';
+import { drainRate } from './meter.policy.ts';
+
+/** What was learned is kept this long after the last use; longer than any call waits. Milliseconds. */
+export const bucketMemoryMs = 3_600_000;
+/** That a bucket was answered without being taught anything is kept this long: the next burst need not probe. */
+export const blankMemoryMs = 60_000;
+/** One that nobody was answered by is as good as new at once; this long it may still be on somebody's mind. */
+export const unansweredMemoryMs = 5_000;
+
+/** Milliseconds after `now`, its last use, at which the bucket may be forgotten. What is closed is kept in addition. */
+export function memoryMs(bucket: Bucket, now: number): number {
+  if (bucket.waiting > 0 || bucket.leases.size > 0 || bucket.closedAt >= 0) return bucketMemoryMs;
+  let longest = bucket.opened ? blankMemoryMs : unansweredMemoryMs;
+  for (const meter of bucket.meters.values()) {
+    if (meter.learnedAt >= 0) return bucketMemoryMs;
+    // Empty, it is like a new one. A limit that nobody knows holds nobody back, whatever was counted.
+    if (meter.limit > 0) longest = Math.max(longest, meter.at + meter.level / drainRate(meter) - now);
+  }
+  return Math.min(longest, bucketMemoryMs);
+}

@@ -1,0 +1,192 @@
+/** Buckets that Redis forgets because nobody uses them, and what replicas make of it. */
+import { afterAll, afterEach, beforeAll, describe, expect, test } from '@jest/globals';
+import { Redis } from 'ioredis';
+import type { MeterName } from '../../src/call.ts';
+import type { Grant, Lesson } from '../../src/limiter/limiter.ts';
+import { createRedisLimiter } from '../../src/limiter/redis-limiter.ts';
+import { noTelemetry } from '../../src/telemetry/noop.ts';
+import { FakeClock } from '../support/fake-clock.ts';
+import { startRedis, type RedisServer } from '../support/redis.ts';
+import { admission, startReplica, type TestReplica } from '../support/redis-replica.ts';
+
+const setting = (probe: number, ...meters: readonly MeterName[]) => ({
+  meters: meters.map((meter) => ({ meter, limit: 6_000, windowMs: 60_000 })),
+  learn: true,
+  probe,
+});
+
+describe('in Redis', () => {
+  let server: RedisServer;
+  let straight: Redis;
+  beforeAll(async () => {
+    server = await startRedis();
+    straight = new Redis(server.port, '127.0.0.1');
+  });
+  afterAll(async () => {
+    straight.disconnect();
+    await server.stop();
+  });
+  const replicas: TestReplica[] = [];
+  afterEach(async () => {
+    for (const replica of replicas.splice(0)) await replica.close();
+  });
+  const start = async (): Promise<TestReplica> => {
+    const replica = await startReplica(`url: "${server.url}", commandTimeoutMs: 2000`);
+    replicas.push(replica);
+    return replica;
+  };
+  const granted = async (replica: TestReplica, ...asked: Parameters<typeof admission>): Promise<Grant> => {
+    const reply = await replica.limiter.admit(admission(...asked));
+    if (reply.kind !== 'granted') throw new Error(`not granted: ${reply.kind}`);
+    return reply.grant;
+  };
+  /** Milliseconds that each of the bucket's keys has to live. */
+  const lives = async (bucket: string): Promise<number[]> => {
+    const keys = await straight.keys(`sluice:{${bucket}}:*`);
+    return Promise.all(keys.map((key) => straight.pttl(key)));
+  };
+  const taught: Lesson = {
+    feedback: {
+      meters: [{ meter: 'requests', limit: 60, windowMs: 60_000, level: { lowest: 1, highest: 1 } }],
+      throttle: null,
+    },
+    sentAgoMs: 5,
+    headAgoMs: 1,
+  };
+
+  test.each([
+    ['nobody was sent to', 1, 5_000, 'dropped', null],
+    ['was answered without being taught anything', 1, 60_000, 'succeeded', null],
+    ['an answer taught something', 1, 3_600_000, 'succeeded', taught],
+  ] as const)('a bucket that %s', async (what, probe, lifeMs, kind, lesson) => {
+    const replica = await start();
+    const bucket = what.replaceAll(' ', '-');
+    const grant = await granted(replica, `t-${bucket}`, { bucket, setting: setting(probe, 'requests') });
+    expect(Math.min(...(await lives(bucket)))).toBeGreaterThan(3_000_000);
+    await replica.limiter.settle(grant, kind === 'dropped' ? { kind } : { kind, spent: null }, lesson);
+    const left = await lives(bucket);
+    expect(left.length).toBeGreaterThan(0);
+    expect(Math.max(...left)).toBeLessThanOrEqual(lifeMs);
+    expect(Math.min(...left)).toBeGreaterThan(lifeMs - 2_500);
+  });
+
+  test('a bucket is remembered until what was sent has drained', async () => {
+    const replica = await start();
+    const more = { bucket: 'full', setting: setting(0, 'requests_day'), costs: { requests_day: 18_000 } };
+    const stated = { ...more.setting, meters: [{ meter: 'requests_day', limit: 24_000, windowMs: 240_000 }] };
+    const grant = await granted(replica, 'full', { ...more, setting: stated as typeof more.setting });
+    await replica.limiter.settle(grant, { kind: 'succeeded', spent: null }, null);
+    expect(Math.min(...(await lives('full')))).toBeGreaterThan(170_000);
+    expect(Math.max(...(await lives('full')))).toBeLessThan(190_000);
+  });
+
+  test('one that has expired is new: nothing was lost, and a capped lane does not wait for a lease', async () => {
+    const [a, b] = [await start(), await start()];
+    const more = { bucket: 'expired', maxInFlight: 1, setting: setting(0, 'requests') };
+    for (const [ticket, replica] of [
+      ['a1', a],
+      ['b1', b],
+    ] as const) {
+      const grant = await granted(replica, ticket, more);
+      await replica.limiter.settle(grant, { kind: 'succeeded', spent: null }, null);
+    }
+    await straight.del(await straight.keys('sluice:{expired}:*'));
+    const again = await granted(a, 'a2', more);
+    await a.limiter.settle(again, { kind: 'succeeded', spent: null }, null);
+    await granted(b, 'b2', more);
+    expect([...a.told, ...b.told].filter((word) => word.startsWith('lost'))).toEqual([]);
+  });
+
+  test('one that is gone while calls of this replica are in it was lost', async () => {
+    const a = await start();
+    const more = { bucket: 'lost', maxInFlight: 1, setting: setting(0, 'requests') };
+    await granted(a, 'l1', more);
+    await straight.del(await straight.keys('sluice:{lost}:*'));
+    expect((await a.limiter.admit(admission('l2', { ...more, leaseMs: 3_000 }))).kind).toBe('queued');
+    expect(a.told).toContain('lost epoch');
+  });
+});
+
+describe('in a replica', () => {
+  const tail = ['1000', '', '0', '1', [], ''];
+  /** A limiter whose scripts answer as told, each command after `attempts` attempts. */
+  function limiterOn(scripts: Readonly<Record<string, () => unknown>>, attempts = 1) {
+    const clock = new FakeClock();
+    const called: string[] = [];
+    const client = Object.fromEntries(
+      Object.entries(scripts).map(([name, reply]) => [
+        name,
+        async (...words: readonly string[]) => {
+          called.push(`${name} ${words[6] ?? ''}`);
+          return reply();
+        },
+      ]),
+    );
+    const limiter = createRedisLimiter({
+      link: {
+        isUp: true,
+        async run(_command, send, { onAttempts } = {}) {
+          for (let count = 1; ; count += 1) {
+            onAttempts?.(count);
+            const reply = await send(client as unknown as Redis);
+            if (count >= attempts) return reply;
+          }
+        },
+        watch: () => {},
+        start: () => {},
+        close: () => {},
+      },
+      replica: {
+        id: 'r',
+        count: () => 1,
+        lostAt: () => null,
+        backAt: () => null,
+        beat: async () => {},
+        look: async () => {},
+        onLoss: () => {},
+        start: () => {},
+        close: () => {},
+      },
+      clock,
+      telemetry: noTelemetry,
+      listener: { onGrant: () => {}, onClosed: () => {} },
+      onStranded: () => false,
+    });
+    return { limiter, clock, called };
+  }
+
+  test('books of names that are not used any more do not pile up', async () => {
+    const { limiter, clock } = limiterOn({ sluiceAdmitV1: () => ['wait_too_long', ['60000'], ...tail] });
+    limiter.start();
+    for (let at = 0; at < 3_000; at += 1)
+      await limiter.admit(admission(`t${at}`, { bucket: `made-up-${at}` }));
+    expect(limiter.snapshot()).toHaveLength(3_000);
+    await clock.run(50_000);
+    await limiter.admit(admission('later', { bucket: 'later' }));
+    await clock.run(70_000);
+    expect(limiter.snapshot().map(({ bucket }) => bucket)).toContain('later');
+    expect(limiter.snapshot().length).toBeLessThanOrEqual(1_000);
+    await limiter.close();
+  });
+
+  // A repeated attempt brings its place with it, and no script refuses who has a place.
+  test.each([
+    ['a full line', ['100', '5', '1'], 'queue_full'],
+    ['a line too long', ['40000', '1', '1'], 'wait_too_long'],
+  ] as const)(
+    'a call that Redis heard at a repeated attempt does not get into %s',
+    async (_w, own, reason) => {
+      const { limiter, called } = limiterOn(
+        {
+          sluiceAdmitV1: () => ['queued', own, ...tail],
+          sluiceCancelV1: () => ['cancelled', [], ...tail],
+        },
+        2,
+      );
+      const reply = await limiter.admit(admission('t', { maxQueued: 5, maxWaitMs: 30_000 }));
+      expect(reply).toEqual({ kind: 'refused', reason, retryInMs: Number(own[0]) });
+      expect(called.filter((call) => call === 'sluiceCancelV1 t').length).toBeGreaterThan(0);
+      await limiter.close();
+    },
+  );
+});
