@@ -54,7 +54,8 @@ export function createSpentAlone({
   const untold = new Map<BucketKey, Untold>();
 
   const shared = ({ bucket, setting }: Admission): BucketSetting => {
-    const learned = new Map(remote.book(bucket)?.meters.map((meter) => [meter.meter, meter]));
+    const known = remote.book(bucket);
+    const learned = new Map(known?.meters.map((meter) => [meter.meter, meter]));
     for (const stated of setting.meters) {
       if (!learned.has(stated.meter)) learned.set(stated.meter, { ...stated, level: 0 });
     }
@@ -63,7 +64,7 @@ export function createSpentAlone({
       limit: shareOf(limit, replicas()),
       windowMs,
     }));
-    return { meters, learn: false, probe: 0 };
+    return { meters, learn: false, probe: known === null ? setting.probe : 0 };
   };
 
   /** What went out meanwhile: what the level here is above what was left of the seed. */
@@ -133,7 +134,8 @@ export function createSpentAlone({
       const common = { ...admission, ...ofSeeds, setting, order };
       const level = await store.admit({ ...common, ticket, costs });
       if (level.kind === 'queued') await store.cancel(bucket, ticket);
-      if (level.kind === 'granted') await store.settle(level.grant, { kind: 'succeeded', spent: null }, null);
+      // Nobody answered it: what is to be probed is still.
+      if (level.kind === 'granted') await store.settle(level.grant, { kind: 'unknown' }, null);
       // Redis knew that the bucket was closed.
       if (known === null || known.closedMs <= 0) return;
       const closing = await store.admit({

@@ -1,0 +1,55 @@
+/** Without Redis: a bucket of which this replica knows nothing is probed, as any bucket of unknown level. */
+import { afterEach, expect, test } from '@jest/globals';
+import type { BucketSnapshot, Grant, Limiter } from '../../src/limiter/limiter.ts';
+import { createMemoryLimiter } from '../../src/limiter/memory-limiter.ts';
+import { createSpentAlone } from '../../src/limiter/spent-alone.ts';
+import { FakeClock } from '../support/fake-clock.ts';
+import { admission } from '../support/redis-replica.ts';
+
+let store: Limiter | null = null;
+afterEach(() => store?.close());
+
+const setting = {
+  meters: [{ meter: 'requests' as const, limit: 1_000, windowMs: 60_000 }],
+  learn: true,
+  probe: 1,
+};
+const seen: BucketSnapshot = {
+  bucket: 'bucket',
+  closedMs: 0,
+  waiting: 0,
+  inFlight: 0,
+  meters: [{ meter: 'requests', limit: 1_000, level: 100, windowMs: 60_000 }],
+};
+
+/** How many of 40 calls that come at once are sent before any answer came, and after the first. */
+async function sent(book: BucketSnapshot | null) {
+  const clock = new FakeClock();
+  const grants: Grant[] = [];
+  const alone = createMemoryLimiter(clock, { onGrant: (grant) => grants.push(grant), onClosed: () => {} });
+  store = alone;
+  const spent = createSpentAlone({
+    remote: { book: () => book, placeAt: () => 1, spend: async () => true },
+    clock,
+    replicas: () => 1,
+  });
+  for (let at = 0; at < 40; at += 1) {
+    const entering = admission(`t${at}`, { setting });
+    await spent.seed(alone, entering, 0);
+    const reply = await alone.admit({ ...entering, setting: spent.shared(entering) });
+    if (reply.kind === 'granted') grants.push(reply.grant);
+  }
+  const before = grants.length;
+  const [first] = grants;
+  if (first !== undefined) await alone.settle(first, { kind: 'succeeded', spent: null }, null);
+  const level = alone.snapshot()[0]?.meters[0]?.level;
+  return { before, after: grants.length, level };
+}
+
+test('one that it does not know sends its probe first', async () => {
+  expect(await sent(null)).toEqual({ before: 1, after: 40, level: 40 });
+});
+
+test('one that it knows from before goes on from the level of then', async () => {
+  expect(await sent(seen)).toEqual({ before: 40, after: 40, level: 140 });
+});
