@@ -5,7 +5,6 @@
  * messages): what is published to the channel has to arrive. Owns: that proof, over one connection. Refuses to own:
  * making the next connection (`redis-connection.ts`).
  */
-import type { Redis } from 'ioredis';
 import type { Clock } from '../clock.ts';
 
 /** Between two rounds. The ping makes an idle subscriber owe an answer, so that a dead socket is noticed, too. */
@@ -21,6 +20,16 @@ export interface Hearing {
   readonly onReady: () => void;
 }
 
+/** What is needed of a connection of its own. */
+interface Subscriber {
+  readonly status: string;
+  on(event: 'message', listener: (channel: string, text: string) => void): unknown;
+  on(event: 'end', listener: () => void): unknown;
+  off(event: 'end', listener: () => void): unknown;
+  subscribe(channel: string): Promise<unknown>;
+  ping(): Promise<unknown>;
+}
+
 /** Another way to the same Redis. */
 interface Publisher {
   publish(channel: string, message: string): Promise<unknown>;
@@ -28,7 +37,7 @@ interface Publisher {
 
 /** Subscribes to `channel` on an open connection. Resolves when that has ended; rejects when it fails, or is deaf. */
 export async function listen(
-  socket: Redis,
+  socket: Subscriber,
   publisher: Publisher,
   channel: string,
   { onMessage, onReady }: Hearing,
@@ -62,7 +71,7 @@ export async function listen(
 }
 
 /** Resolves after a round, or as soon as the connection has ended. */
-const roundOf = (socket: Redis, clock: Clock): Promise<void> =>
+const roundOf = (socket: Subscriber, clock: Clock): Promise<void> =>
   new Promise((resolve) => {
     const end = (): void => {
       cancel();

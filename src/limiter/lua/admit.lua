@@ -2,7 +2,9 @@
 Enters a ticket into its lane, or refuses it at once. Mirror of `admit` in scheduler.policy.ts.
 
 Guarantees: idempotent by ticket (a ticket that is known is told where it stands, with its lease if it has one); a
-refusal enters nothing and leaves only what the pump and the settings do; a ticket with an order is never refused.
+refusal enters nothing and leaves only what the pump and the settings do; a ticket with an order is never refused. Such a
+ticket was admitted before, by this script or by its replica alone: there are at most `max queued` of a lane per replica,
+each with a socket. The order that a repeated attempt brings is no admission; its replica judges that reply itself.
 
 KEYS  1 state  2 records  3 order  4 replicas
 ARGV  1 bucket  2 replica  3 ticket  4 lane  5 weight  6 max in flight ('' = unlimited)  7 max queued  8 urgency
