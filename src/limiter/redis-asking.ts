@@ -8,10 +8,15 @@
 import type { Clock } from '../clock.ts';
 import type { Telemetry } from '../telemetry/events.ts';
 import { orderUnit, sequencePerMs } from './bucket-state.policy.ts';
-import type { BucketBook } from './redis-book.ts';
+import type { Admission } from './limiter.ts';
+import type { BucketBook, KeptTicket } from './redis-book.ts';
 import { runScript } from './redis-commands.ts';
 import { RedisAway, type RedisLink } from './redis-link.ts';
+import type { Replica } from './replica.ts';
 import type { Asking, BucketReply, ScriptCall } from './scripts.ts';
+
+/** After a loss every replica has noticed within a tick and entered its tickets again. Milliseconds. */
+export const settlingMs = 1_300;
 
 export interface Asked<T> {
   readonly reply: T;
@@ -30,8 +35,12 @@ export interface Scripts {
     read: (reply: unknown) => T,
     repeated?: () => ScriptCall,
   ): Promise<Asked<T>>;
+  /** Is the bucket new to this replica and young, was it there before? Done with every reply. */
+  askForLosses(book: BucketBook, reply: BucketReply): Promise<void>;
   /** Place of a call that arrived at this monotonic time, among those of all replicas. */
   placeAt(urgency: number, at: number): number;
+  /** With the place that Redis told, or that of its arrival. */
+  placed(ticket: KeptTicket): Admission;
   /** Redis' time in the latest reply, and when it was asked for (monotonic); zeros before the first one. */
   latest(): { readonly now: number; readonly sentAt: number };
   /** Goes on without being waited for; a failure that is not Redis' absence is logged as a bug. */
@@ -49,12 +58,29 @@ export function createScripts({
   readonly link: RedisLink;
   readonly clock: Clock;
   readonly telemetry: Telemetry;
-  readonly replica: { readonly id: string };
+  readonly replica: Pick<Replica, 'id' | 'beat'>;
 }): Scripts {
   const open = new Set<Promise<unknown>>();
   let latest = { now: 0, sentAt: 0 };
 
+  const askForLosses = async (book: BucketBook, { born, now }: BucketReply): Promise<void> => {
+    if (book.born !== null || born === null || now - born >= settlingMs) return;
+    try {
+      await link.run('other', (client) => replica.beat(client));
+    } catch (failure) {
+      if (!(failure instanceof RedisAway)) throw failure;
+    }
+  };
+
+  // Behind everything that Redis has placed before, before everything that arrives later.
+  const placeAt = (urgency: number, at: number): number => {
+    const { now, sentAt } = latest;
+    const time = now === 0 ? clock.now() + at - clock.monotonic() : now + at - sentAt;
+    return urgency * orderUnit + Math.floor(time * sequencePerMs);
+  };
+
   return {
+    askForLosses,
     asking: (book) => ({ bucket: book.key, replica: replica.id }),
 
     async ask(book, call, read, repeated = () => call) {
@@ -70,15 +96,16 @@ export function createScripts({
       );
       latest = { now: reply.now, sentAt };
       book.usedAt = sentAt;
+      await askForLosses(book, reply);
       return { reply, sentAt, attempts };
     },
 
-    // Behind everything that Redis has placed before, before everything that arrives later.
-    placeAt(urgency, at) {
-      const { now, sentAt } = latest;
-      const time = now === 0 ? clock.now() + at - clock.monotonic() : now + at - sentAt;
-      return urgency * orderUnit + Math.floor(time * sequencePerMs);
-    },
+    placeAt,
+
+    placed: ({ admission, order, arrivedAt }) => ({
+      ...admission,
+      order: order ?? placeAt(admission.urgency, arrivedAt),
+    }),
 
     latest: () => latest,
 

@@ -3,13 +3,19 @@
  * Redis may lose everything; this book is what it is rebuilt from. Data only.
  */
 import type { Admission, BucketKey, Grant, MeterSnapshot } from './limiter.ts';
+import { replicaLifeMs } from './pump.policy.ts';
 import type { ToldGrant } from './script-replies.ts';
+
+/** Redis takes a replica for dead that it has not seen for 5 s; a second for the ways there. */
+const silentMs = replicaLifeMs - 1_000;
 
 /** A call of this replica. `waiting` and `granted` are what Redis was last known to think. */
 export interface KeptTicket {
   admission: Admission;
   /** Its place in the lane; `null` until Redis told one. */
   order: number | null;
+  /** Monotonic milliseconds. */
+  readonly arrivedAt: number;
   state: 'entering' | 'waiting' | 'granted';
   /** Left while it was being entered. */
   cancelled: boolean;
@@ -49,6 +55,8 @@ export interface BucketBook {
   readonly leases: Map<string, KeptLease>;
   /** Birth of the bucket's data as last told; `null` = not known. */
   born: number | null;
+  /** Redis' time of the latest reply, comparable within one life. */
+  toldAt: number;
   /** Monotonic milliseconds of the last loss of the bucket's data; `null` = none seen. */
   lostAt: number | null;
   /** Until then grants are returned: others have not entered their tickets again yet. Monotonic milliseconds. */
@@ -68,6 +76,13 @@ export interface BucketBook {
   meters: readonly MeterSnapshot[];
   metersAt: number;
   usedAt: number;
+  /** Monotonic milliseconds of the latest command that showed Redis that this replica lives. */
+  seenAt: number;
+  /**
+   * The next tick enters waiting tickets again, whatever their count is in Redis: others may stand for them, such as came
+   * late, or leases whose settlement was lost with them.
+   */
+  isDoubtful: boolean;
   ticking: boolean;
 }
 
@@ -76,6 +91,7 @@ export const createBook = (key: BucketKey, now: number): BucketBook => ({
   tickets: new Map(),
   leases: new Map(),
   born: null,
+  toldAt: -Infinity,
   lostAt: null,
   settlingUntil: 0,
   moved: new Set(),
@@ -88,6 +104,8 @@ export const createBook = (key: BucketKey, now: number): BucketBook => ({
   meters: [],
   metersAt: 0,
   usedAt: now,
+  seenAt: now,
+  isDoubtful: false,
   ticking: false,
 });
 
@@ -96,6 +114,12 @@ export const waitingOf = (book: BucketBook): KeptTicket[] =>
   [...book.tickets.values()]
     .filter(({ state }) => state === 'waiting')
     .sort((a, b) => (a.order ?? Infinity) - (b.order ?? Infinity));
+
+/** Redis heard of this replica, after a silence perhaps in which it passed over tickets of the dead. */
+export const noteSeen = (book: BucketBook, sentAt: number): void => {
+  if (sentAt - book.seenAt > silentMs && countWaiting(book) > 0) book.isDoubtful = true;
+  book.seenAt = Math.max(book.seenAt, sentAt);
+};
 
 export const countWaiting = (book: BucketBook): number => {
   let count = 0;

@@ -9,15 +9,13 @@
 import type { Clock } from '../clock.ts';
 import type { LimiterListener } from './limiter.ts';
 import { KeptLease, waitingOf, type BucketBook, type KeptTicket } from './redis-book.ts';
-import type { Scripts } from './redis-asking.ts';
+import { settlingMs, type Scripts } from './redis-asking.ts';
 import type { Settling } from './redis-settling.ts';
 import type { Replica } from './replica.ts';
 import type { BucketReply, ToldGrant } from './scripts.ts';
 
 /** A lease is taken for lost this long before Redis takes it for lost: a tick and its reply. Milliseconds. */
 export const fenceMs = 2_000;
-/** After a loss every replica has noticed within a tick and entered its tickets again. Milliseconds. */
-export const settlingMs = 1_300;
 /** Stands for "plenty" where a lane's places are told. */
 const plenty = 1_000_000_000;
 
@@ -53,10 +51,15 @@ export function createGrants(parts: {
 
   const absorb = (book: BucketBook, reply: BucketReply, sentAt: number): void => {
     const now = clock.monotonic();
+    // A reply may be read behind a later one: the first of a young bucket waits until it is known whether Redis lost data.
+    const isOvertaken = reply.born === book.born && reply.now < book.toldAt;
     noticeBirth(book, reply, sentAt);
-    book.closedUntil = now + reply.closedMs;
-    book.nextAt = reply.nextInMs === null ? null : now + reply.nextInMs;
-    book.leads = reply.leads;
+    if (!isOvertaken) {
+      book.toldAt = reply.now;
+      book.closedUntil = now + reply.closedMs;
+      book.nextAt = reply.nextInMs === null ? null : now + reply.nextInMs;
+      book.leads = reply.leads;
+    }
     for (const told of reply.grants) deliver(book, told, reply.now, sentAt);
     wakeAgain(book);
   };

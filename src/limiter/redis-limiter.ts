@@ -9,9 +9,9 @@
 import type { Clock } from '../clock.ts';
 import type { Telemetry } from '../telemetry/events.ts';
 import type { Admission, BucketKey, BucketSnapshot, Limiter, LimiterListener } from './limiter.ts';
-import { createScripts } from './redis-asking.ts';
+import { createScripts, settlingMs } from './redis-asking.ts';
 import { countWaiting, createBook, waitingOf, type BucketBook, type KeptTicket } from './redis-book.ts';
-import { createGrants, settlingMs } from './redis-grants.ts';
+import { createGrants } from './redis-grants.ts';
 import { RedisAway, type RedisLink } from './redis-link.ts';
 import { createSettling, type Settling } from './redis-settling.ts';
 import { createTickets, type Tickets } from './redis-tickets.ts';
@@ -214,7 +214,10 @@ export function createRedisLimiter(dependencies: {
       ticks.tickAll();
     },
 
-    onLoss: ticks.tickAll,
+    onLoss() {
+      for (const book of books.values()) book.isDoubtful = true;
+      ticks.tickAll();
+    },
     catchUp: ticks.tickAll,
     placeAt: scripts.placeAt,
 
@@ -226,10 +229,8 @@ export function createRedisLimiter(dependencies: {
         listener.onClosed(message.bucket, message.closedMs);
         return;
       }
-      // The first grant may come before the reply to the first admission: no loss, where none is known.
-      if (book.born === null && book.lostAt === null && replica.lostAt() === null) book.born = message.born;
-      // A message of a life that this replica has not seen yet: the tick finds out what that means.
-      if (message.born !== book.born) return background(ticks.tick(book));
+      // A message of a life that this replica has not seen yet: the next reply finds out what that means.
+      if (message.born !== book.born) return background(ticks.look(book));
       if (!book.leads && book.nextAt !== null) book.nextAt = Math.max(book.nextAt, clock.monotonic());
       const { now, sentAt } = scripts.latest();
       for (const told of message.grants) grants.deliver(book, told, now, sentAt);

@@ -138,8 +138,7 @@ export function createSettling(parts: {
       if (!(failure instanceof RedisAway)) throw failure;
       if (pending.size < maxPending) pending.set(lease.lease, told);
       const waits = ticket?.state === 'waiting' && book.tickets.get(lease.ticket) === ticket;
-      if (waits && onStranded({ ...ticket.admission, order: ticket.order }))
-        book.tickets.delete(lease.ticket);
+      if (waits && onStranded(scripts.placed(ticket))) book.tickets.delete(lease.ticket);
     }
     if (settlement.kind === 'throttled' && settlement.closeMs > 0) {
       listener.onClosed(lease.bucket, settlement.closeMs);

@@ -8,11 +8,10 @@
 import type { Clock } from '../clock.ts';
 import type { Admission, AdmissionReply, BucketKey } from './limiter.ts';
 import type { Asked, Scripts } from './redis-asking.ts';
-import { waitingOf, type BucketBook, type KeptLease, type KeptTicket } from './redis-book.ts';
-import { settlingMs, type Grants } from './redis-grants.ts';
+import { noteSeen, waitingOf, type BucketBook, type KeptLease, type KeptTicket } from './redis-book.ts';
+import type { Grants } from './redis-grants.ts';
 import { RedisAway, type RedisLink } from './redis-link.ts';
 import type { Settling } from './redis-settling.ts';
-import type { Replica } from './replica.ts';
 import { admitCall, cancelCall, readAdmit, readCancel } from './scripts.ts';
 
 export interface Tickets {
@@ -31,14 +30,13 @@ export function createTickets(parts: {
   readonly scripts: Scripts;
   readonly link: RedisLink;
   readonly clock: Clock;
-  readonly replica: Pick<Replica, 'beat'>;
   readonly books: ReadonlyMap<BucketKey, BucketBook>;
   readonly bookOf: (key: BucketKey) => BucketBook;
   readonly grants: Pick<Grants, 'absorb' | 'deliver'>;
   readonly settle: Settling['settle'];
 }): Tickets {
-  const { scripts, link, clock, replica, books, bookOf, settle } = parts;
-  const { asking, ask, background, placeAt } = scripts;
+  const { scripts, link, clock, books, bookOf, settle } = parts;
+  const { asking, ask, background, placed } = scripts;
   const { absorb, deliver } = parts.grants;
 
   const admit = async (admission: Admission): Promise<AdmissionReply> => {
@@ -47,6 +45,7 @@ export function createTickets(parts: {
     const ticket: KeptTicket = {
       admission,
       order: admission.order,
+      arrivedAt,
       state: 'entering',
       cancelled: false,
       knownAt: Infinity,
@@ -56,8 +55,7 @@ export function createTickets(parts: {
     try {
       const first = admitCall(asking(book), admission);
       // Redis is late for this call, and may be in time for later ones on other connections: its place is its arrival.
-      const placed = () => admission.order ?? placeAt(admission.urgency, arrivedAt);
-      const repeated = () => admitCall(asking(book), { ...admission, order: placed() });
+      const repeated = () => admitCall(asking(book), placed(ticket));
       asked = await ask(book, first, (raw) => readAdmit(raw, admission), repeated);
     } catch (failure) {
       if (book.tickets.get(admission.ticket) === ticket && ticket.state === 'entering') {
@@ -66,15 +64,22 @@ export function createTickets(parts: {
         if (failure instanceof RedisAway && link.isUp) tellCancelled(book, admission.ticket);
         else if (failure instanceof RedisAway) book.moved.add(admission.ticket);
       }
-      throw failure;
+      // Nobody waits for it any more, or only the reply is missing: its grant came otherwise, and it may wait again since,
+      // here or where waiting calls went.
+      const isKept = book.tickets.get(admission.ticket) === ticket && ticket.state === 'granted';
+      const isPlaced = isKept || ticket.state === 'waiting' || ticket.cancelled;
+      if (!(failure instanceof RedisAway && isPlaced)) throw failure;
+      return { kind: 'queued', forecastMs: 0, ahead: 0 };
     }
     const { reply, sentAt } = asked;
     // A bucket in which nothing of this replica was has most likely expired, as any that nobody uses: it is a new one.
     // While it is closed it does not expire.
     const mayHaveExpired = book.closedUntil <= sentAt && !isInRedis(book, sentAt);
-    if (reply.born !== book.born && mayHaveExpired) book.born = null;
-    if (book.born === null && reply.born !== null && reply.now - reply.born < settlingMs)
-      await askForLosses();
+    if (reply.born !== book.born && book.born !== null && mayHaveExpired) {
+      book.born = null;
+      await scripts.askForLosses(book, reply);
+    }
+    noteSeen(book, sentAt);
     if (reply.code !== 'granted' && reply.code !== 'queued') {
       book.tickets.delete(admission.ticket);
       absorb(book, reply, sentAt);
@@ -109,26 +114,17 @@ export function createTickets(parts: {
     book.leases.size > 0 ||
     [...book.tickets.values()].some(({ state, knownAt }) => state === 'waiting' && knownAt < at);
 
-  /** The bucket is new to this replica and young: was it there before? Asked only then. */
-  const askForLosses = async (): Promise<void> => {
-    try {
-      await link.run('other', (client) => replica.beat(client));
-    } catch (failure) {
-      if (!(failure instanceof RedisAway)) throw failure;
-    }
-  };
-
   /** A ticket that waits here and that Redis does not know. */
   const enterAgain = (book: BucketBook, ticket: KeptTicket): void => {
     if (!link.isUp) return;
     ticket.knownAt = Infinity;
-    // Without a place: behind everything that Redis placed until now.
-    ticket.order ??= placeAt(ticket.admission.urgency, clock.monotonic());
-    const admission = { ...ticket.admission, order: ticket.order };
+    const admission = placed(ticket);
+    ticket.order = admission.order;
     background(
       ask(book, admitCall(asking(book), admission), (raw) => readAdmit(raw, admission)).then(
         ({ reply, sentAt }) => {
           if (ticket.state === 'waiting') ticket.knownAt = sentAt;
+          noteSeen(book, sentAt);
           absorb(book, reply, sentAt);
           if (reply.code === 'granted') deliver(book, reply.grant, reply.now, sentAt);
           else if (ticket.cancelled) tellCancelled(book, admission.ticket);
@@ -173,6 +169,7 @@ export function createTickets(parts: {
       const ticket: KeptTicket = {
         admission,
         order: admission.order,
+        arrivedAt: clock.monotonic(),
         state: 'waiting',
         cancelled: false,
         knownAt: Infinity,
@@ -184,10 +181,11 @@ export function createTickets(parts: {
     takeWaiting() {
       const taken: Admission[] = [];
       for (const book of books.values()) {
-        for (const { admission, order } of waitingOf(book)) {
+        for (const ticket of waitingOf(book)) {
+          const admission = placed(ticket);
           book.tickets.delete(admission.ticket);
           book.moved.add(admission.ticket);
-          taken.push({ ...admission, order });
+          taken.push(admission);
         }
       }
       return taken;

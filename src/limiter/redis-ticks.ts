@@ -8,7 +8,7 @@
 import type { Clock } from '../clock.ts';
 import type { BucketKey } from './limiter.ts';
 import type { Scripts } from './redis-asking.ts';
-import { countWaiting, type BucketBook, type KeptLease, type KeptTicket } from './redis-book.ts';
+import { countWaiting, noteSeen, type BucketBook, type KeptLease, type KeptTicket } from './redis-book.ts';
 import { fenceMs, type Grants } from './redis-grants.ts';
 import type { RedisLink } from './redis-link.ts';
 import type { Settling } from './redis-settling.ts';
@@ -25,6 +25,8 @@ const manyMemoryMs = 60_000;
 export interface Ticks {
   /** Asks for what was missed in this bucket. */
   tick(book: BucketBook): Promise<void>;
+  /** Asks for what was missed, whatever tick is under way. */
+  look(book: BucketBook): Promise<void>;
   /** The same for every bucket in use. */
   tickAll(): void;
   /** Sets the timer of the bucket's next pump by what the last reply told. */
@@ -85,10 +87,13 @@ export function createTicks(parts: {
       (ticket) => ticket.state === 'waiting' && ticket.knownAt < sentAt && !ticket.cancelled,
     );
     const told = reply.waitingHere + reply.unnamed;
+    noteSeen(book, sentAt);
+    const { isDoubtful } = book;
+    book.isDoubtful = false;
     book.meters = reply.meters;
     book.metersAt = clock.monotonic();
     absorb(book, reply, sentAt);
-    if (told < stillWaiting.length) {
+    if (told < stillWaiting.length || isDoubtful) {
       for (const ticket of stillWaiting) {
         if (ticket.state === 'waiting' && ticket.knownAt < Infinity) enterAgain(book, ticket);
       }
@@ -134,6 +139,7 @@ export function createTicks(parts: {
 
   return {
     tick,
+    look: (book) => tickSome(book, []),
     tickAll,
     wakeAgain,
     start: scheduleTick,

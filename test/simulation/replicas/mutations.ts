@@ -60,8 +60,8 @@ export const replicaMutations: readonly Mutation[] = [
     '4',
     'tickets are entered again at the end',
     tickets,
-    'const admission = { ...ticket.admission, order: ticket.order };',
-    'const admission = { ...ticket.admission, order: null };',
+    'const admission = placed(ticket);',
+    'const admission = { ...placed(ticket), order: null };',
   ),
   row(
     '5',
