@@ -91,9 +91,9 @@ export const startDataServer = async (
   return { data, port, calls, bugs, earlyRefusals, client };
 };
 
-/** Resolves once the condition holds; looks again in every turn of the event loop, for two seconds at most. */
+/** Resolves once the condition holds; looks again in every turn of the event loop, for twenty seconds at most. */
 export const settled = async (condition: () => boolean): Promise<void> => {
-  const end = systemClock.monotonic() + 2_000;
+  const end = systemClock.monotonic() + 20_000;
   while (!condition()) {
     if (systemClock.monotonic() > end) throw new Error('the expected state was never reached');
     await new Promise((resolve) => setImmediate(resolve));

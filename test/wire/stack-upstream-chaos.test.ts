@@ -351,7 +351,11 @@ describe('GraphQL answers that cannot be read', () => {
           connection.socket.write(body);
         }
       },
-      { kind: 'commerce', credential: '{ header: x-shopify-access-token, value: "token-of-the-shop" }' },
+      {
+        kind: 'commerce',
+        credential: '{ header: x-shopify-access-token, value: "token-of-the-shop" }',
+        timeouts: '{ headSeconds: 20, idleSeconds: 20 }',
+      },
     );
     const query = JSON.stringify({ query: '{ shop { name } }' });
     const path = '/admin/api/2026-10/graphql.json';
