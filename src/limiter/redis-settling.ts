@@ -10,9 +10,8 @@ import type { Telemetry } from '../telemetry/events.ts';
 import type { Admission, BucketKey, Lesson, LimiterListener, Settlement } from './limiter.ts';
 import type { Scripts } from './redis-asking.ts';
 import type { BucketBook, KeptLease, KeptTicket } from './redis-book.ts';
-import type { Grants } from './redis-grants.ts';
-import { RedisAway } from './redis-link.ts';
-import { chargedCall, readLease, settleCall } from './scripts.ts';
+import { RedisAway, type RedisLink } from './redis-link.ts';
+import { chargedCall, readLease, settleCall, type BucketReply } from './scripts.ts';
 import { atOnce, goesBack, withCosts, withoutTicket } from './settlements.policy.ts';
 
 /** A settlement is not told again within this time: it may still be on its way. Milliseconds. */
@@ -21,6 +20,8 @@ const tellAgainMs = 1_000;
 const endedMs = 30_000;
 /** Settlements kept for a Redis that is away. */
 const maxPending = 20_000;
+/** Of those that Redis answered wrongly, so many are told again at a time. */
+const mostAgain = 64;
 
 interface Pending {
   readonly lease: KeptLease;
@@ -46,27 +47,32 @@ export interface Settling {
   countLost(lease: KeptLease, reason: 'epoch' | 'stalled' | 'expired'): void;
   /** Tells what could not be told while Redis was away. */
   tellPending(): void;
+  /** Tells again what Redis, being there, has answered wrongly; tickets that go back with it are entered again. */
+  tellWrong(): void;
   /** Forgets leases that ended long ago. */
   forgetOld(): void;
 }
 
 export function createSettling(parts: {
   readonly scripts: Scripts;
+  readonly link: Pick<RedisLink, 'isUp'>;
   readonly clock: Clock;
   readonly telemetry: Telemetry;
   readonly listener: LimiterListener;
   readonly bookOf: (key: BucketKey) => BucketBook;
-  readonly absorb: Grants['absorb'];
+  readonly absorb: (book: BucketBook, reply: BucketReply, sentAt: number) => void;
   readonly enterAgain: (book: BucketBook, ticket: KeptTicket) => void;
   readonly tellCancelled: (book: BucketBook, ticket: string) => void;
   /** A ticket went back to its line while Redis is away. True = somebody else keeps it now. */
   readonly onStranded: (admission: Admission) => boolean;
 }): Settling {
-  const { scripts, clock, telemetry, listener, bookOf, absorb, enterAgain, tellCancelled, onStranded } =
+  const { scripts, link, clock, telemetry, listener, bookOf, absorb, enterAgain, tellCancelled, onStranded } =
     parts;
   const { asking, ask, background } = scripts;
   const ended = new Map<string, number>();
   const pending = new Map<string, Pending>();
+  /** Of `pending`, those for which no return of Redis is to be waited for. */
+  const wrong = new Set<string>();
   /** Of `ended`, those that end nothing under way: told once more if Redis goes on naming them as grants. */
   const repeatable = new Map<string, Pending>();
 
@@ -136,7 +142,10 @@ export function createSettling(parts: {
       if (goesBack(settlement) && ticket?.cancelled === true) tellCancelled(book, lease.ticket);
     } catch (failure) {
       if (!(failure instanceof RedisAway)) throw failure;
-      if (pending.size < maxPending) pending.set(lease.lease, told);
+      if (pending.size < maxPending) {
+        pending.set(lease.lease, told);
+        if (link.isUp) wrong.add(lease.lease);
+      }
       const waits = ticket?.state === 'waiting' && book.tickets.get(lease.ticket) === ticket;
       if (waits && onStranded(scripts.placed(ticket))) book.tickets.delete(lease.ticket);
     }
@@ -169,9 +178,27 @@ export function createSettling(parts: {
     countLost,
 
     tellPending() {
+      wrong.clear();
       for (const [token, told] of pending) {
         pending.delete(token);
         background(tellSettled(bookOf(told.lease.bucket), aged(told, clock.monotonic()), undefined));
+      }
+    },
+
+    tellWrong() {
+      if (!link.isUp) return;
+      for (const token of [...wrong].slice(0, mostAgain)) {
+        wrong.delete(token);
+        const told = pending.get(token);
+        if (told === undefined || !pending.delete(token)) continue;
+        const book = bookOf(told.lease.bucket);
+        background(
+          tellSettled(book, aged(told, clock.monotonic()), undefined).then(() => {
+            const ticket = book.tickets.get(told.lease.ticket);
+            const isOutside = ticket?.state === 'waiting' && ticket.knownAt === Infinity;
+            if (isOutside && !pending.has(token)) enterAgain(book, ticket);
+          }),
+        );
       }
     },
 

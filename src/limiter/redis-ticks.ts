@@ -41,7 +41,7 @@ export function createTicks(parts: {
   readonly clock: Clock;
   readonly books: Map<BucketKey, BucketBook>;
   readonly absorb: Grants['absorb'];
-  readonly settling: Pick<Settling, 'countLost' | 'forgetOld'>;
+  readonly settling: Pick<Settling, 'countLost' | 'tellWrong' | 'forgetOld'>;
   readonly enterAgain: (book: BucketBook, ticket: KeptTicket) => void;
 }): Ticks {
   const { scripts, link, clock, books, absorb, settling, enterAgain } = parts;
@@ -128,6 +128,7 @@ export function createTicks(parts: {
     cancelTick = clock.after(tickMs, () => {
       tickAll();
       const now = clock.monotonic();
+      settling.tellWrong();
       settling.forgetOld();
       const memoryMs = books.size > manyBooks ? manyMemoryMs : bookMemoryMs;
       for (const book of books.values()) {

@@ -172,3 +172,22 @@ test('with whenDown: deny, a refused call that Redis has entered all the same is
   while ((await tickets()).length > 1) await new Promise((resolve) => setTimeout(resolve, 5));
   expect(await tickets()).toEqual(['t:first']);
 });
+
+// Redis does not count as away then: there is no return at which it would be told again.
+test.each(['returned', 'throttled'] as const)(
+  'with whenDown: deny, a call whose way back into the line (%s) was answered wrongly is granted again',
+  async (kind) => {
+    const { replica, spoil } = await replicaWith('SettleV1', 'deny');
+    const reply = await replica.limiter.admit(admission('again', { bucket, setting, maxInFlight: 1 }));
+    if (reply.kind !== 'granted') throw new Error(`not granted: ${reply.kind}`);
+    spoil('return 7');
+    const back = kind === 'returned' ? { kind, sleepMs: 0 } : { kind, closeMs: 0, requeue: true, sleepMs: 0 };
+    await replica.limiter.settle(reply.grant, back, null);
+    const { lua } = loadScripts().find(({ name }) => name === 'settle') ?? { lua: '' };
+    spoil(lua);
+    const grant = await replica.granted('again');
+    expect(grant.lease).not.toBe(reply.grant.lease);
+    await replica.limiter.settle(grant, { kind: 'succeeded', spent: null }, null);
+    expect(replica.limiter.snapshot().find((one) => one.bucket === bucket)?.inFlight).toBe(0);
+  },
+);
