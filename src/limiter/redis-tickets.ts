@@ -14,6 +14,9 @@ import { RedisAway, type RedisLink } from './redis-link.ts';
 import type { Settling } from './redis-settling.ts';
 import { admitCall, cancelCall, readAdmit, readCancel } from './scripts.ts';
 
+/** After a wrong answer a ticket is not entered again sooner. Milliseconds. */
+const enterAgainMs = 1_000;
+
 export interface Tickets {
   admit(admission: Admission): Promise<AdmissionReply>;
   cancel(bucket: BucketKey, id: string): Promise<void>;
@@ -120,6 +123,10 @@ export function createTickets(parts: {
     ticket.knownAt = Infinity;
     const admission = placed(ticket);
     ticket.order = admission.order;
+    const isOutside = (): boolean =>
+      book.tickets.get(admission.ticket) === ticket &&
+      ticket.state === 'waiting' &&
+      ticket.knownAt === Infinity;
     background(
       ask(book, admitCall(asking(book), admission), (raw) => readAdmit(raw, admission)).then(
         ({ reply, sentAt }) => {
@@ -128,6 +135,12 @@ export function createTickets(parts: {
           absorb(book, reply, sentAt);
           if (reply.code === 'granted') deliver(book, reply.grant, reply.now, sentAt);
           else if (ticket.cancelled) tellCancelled(book, admission.ticket);
+        },
+        (failure: unknown) => {
+          // Redis is there and has answered wrongly: no return of it is to be waited for.
+          if (link.isUp && isOutside())
+            clock.after(enterAgainMs, () => isOutside() && enterAgain(book, ticket));
+          throw failure;
         },
       ),
     );

@@ -191,3 +191,19 @@ test.each(['returned', 'throttled'] as const)(
     expect(replica.limiter.snapshot().find((one) => one.bucket === bucket)?.inFlight).toBe(0);
   },
 );
+
+test('with whenDown: deny, a call whose entering again was answered wrongly is entered once more', async () => {
+  const { replica, spoil } = await replicaWith('AdmitV1', 'deny');
+  const straight = new Redis(server.port, '127.0.0.1');
+  closers.push(async () => straight.disconnect());
+  const slow = { ...setting, meters: [{ meter: 'requests' as const, limit: 1, windowMs: 1_500 }] };
+  const more = { bucket, setting: slow };
+  expect((await replica.limiter.admit(admission('goes', more))).kind).toBe('granted');
+  expect((await replica.limiter.admit(admission('waits', more))).kind).toBe('queued');
+  spoil('return 7');
+  await straight.flushall();
+  while (replica.bugs.length === 0) await new Promise((resolve) => setTimeout(resolve, 5));
+  const { lua } = loadScripts().find(({ name }) => name === 'admit') ?? { lua: '' };
+  spoil(lua);
+  expect(await replica.granted('waits')).toMatchObject({ ticket: 'waits' });
+});
