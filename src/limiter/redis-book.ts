@@ -9,6 +9,9 @@ import type { ToldGrant } from './script-replies.ts';
 /** Redis takes a replica for dead that it has not seen for 5 s; a second for the ways there. */
 const silentMs = replicaLifeMs - 1_000;
 
+/** A lease is taken for lost this long before Redis takes it for lost: a tick and its reply. Milliseconds. */
+export const fenceMs = 2_000;
+
 /** A call of this replica. `waiting` and `granted` are what Redis was last known to think. */
 export interface KeptTicket {
   admission: Admission;
@@ -21,6 +24,8 @@ export interface KeptTicket {
   cancelled: boolean;
   /** Monotonic milliseconds since which Redis is known to have it waiting. */
   knownAt: number;
+  /** A grant of it was dropped before it came here (again): Redis forgets a ticket with its dropped grant. */
+  isDoubtful: boolean;
 }
 
 /** A lease of this replica, from the grant to its settlement. */
@@ -73,6 +78,8 @@ export interface BucketBook {
   /** This replica has promised to pump at `nextAt`, whoever waits; else it waits a little longer than told. */
   leads: boolean;
   closedUntil: number;
+  /** Redis said so far that the bucket is closed until this time at least: less later on means that it lost that. */
+  closedAtLeast: number;
   meters: readonly MeterSnapshot[];
   metersAt: number;
   usedAt: number;
@@ -101,6 +108,7 @@ export const createBook = (key: BucketKey, now: number): BucketBook => ({
   wakeAt: null,
   leads: false,
   closedUntil: 0,
+  closedAtLeast: 0,
   meters: [],
   metersAt: 0,
   usedAt: now,

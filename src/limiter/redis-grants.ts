@@ -8,14 +8,12 @@
  */
 import type { Clock } from '../clock.ts';
 import type { LimiterListener } from './limiter.ts';
-import { KeptLease, waitingOf, type BucketBook, type KeptTicket } from './redis-book.ts';
+import { fenceMs, KeptLease, waitingOf, type BucketBook, type KeptTicket } from './redis-book.ts';
 import { settlingMs, type Scripts } from './redis-asking.ts';
 import type { Settling } from './redis-settling.ts';
 import type { Replica } from './replica.ts';
 import type { BucketReply, ToldGrant } from './scripts.ts';
 
-/** A lease is taken for lost this long before Redis takes it for lost: a tick and its reply. Milliseconds. */
-export const fenceMs = 2_000;
 /** Stands for "plenty" where a lane's places are told. */
 const plenty = 1_000_000_000;
 
@@ -55,6 +53,9 @@ export function createGrants(parts: {
     const isOvertaken = reply.born === book.born && reply.now < book.toldAt;
     noticeBirth(book, reply, sentAt);
     if (!isOvertaken) {
+      // Within one life it is a failover that lost the latest writes.
+      if (now + reply.closedMs < book.closedAtLeast) keepClosed(book);
+      book.closedAtLeast = reply.closedMs > 0 ? sentAt + reply.closedMs : 0;
       book.toldAt = reply.now;
       book.closedUntil = now + reply.closedMs;
       book.nextAt = reply.nextInMs === null ? null : now + reply.nextInMs;
@@ -77,11 +78,15 @@ export function createGrants(parts: {
     if (born !== null) book.settlingUntil = Math.max(book.settlingUntil, sentAt + born + settlingMs - now);
   };
 
+  /** Redis has forgotten that the bucket is closed, the upstream has not. */
+  const keepClosed = (book: BucketBook): void => {
+    book.settlingUntil = Math.max(book.settlingUntil, book.closedUntil);
+  };
+
   const lose = (book: BucketBook): void => {
     const now = clock.monotonic();
     book.lostAt = now;
-    // Redis has forgotten that the bucket is closed, the upstream has not.
-    book.settlingUntil = Math.max(book.settlingUntil, book.closedUntil);
+    keepClosed(book);
     book.widened.clear();
     for (const lease of book.leases.values()) {
       if (lease.cancelHold !== null) {

@@ -9,7 +9,7 @@ import type { Clock } from '../clock.ts';
 import type { Telemetry } from '../telemetry/events.ts';
 import type { Admission, BucketKey, Lesson, LimiterListener, Settlement } from './limiter.ts';
 import type { Scripts } from './redis-asking.ts';
-import type { BucketBook, KeptLease, KeptTicket } from './redis-book.ts';
+import { fenceMs, type BucketBook, type KeptLease, type KeptTicket } from './redis-book.ts';
 import { RedisAway, type RedisLink } from './redis-link.ts';
 import { chargedCall, readLease, settleCall, type BucketReply } from './scripts.ts';
 import { atOnce, goesBack, withCosts, withoutTicket } from './settlements.policy.ts';
@@ -92,6 +92,8 @@ export function createSettling(parts: {
 
   const tellAgain = (book: BucketBook, lease: string): void => {
     const told = repeatable.get(lease);
+    const ticket = told?.settlement.kind === 'dropped' ? book.tickets.get(told.lease.ticket) : undefined;
+    if (ticket?.state === 'waiting') ticket.isDoubtful = true;
     const now = clock.monotonic();
     if (told === undefined || now - told.at < tellAgainMs || pending.has(lease)) return;
     const again = { ...told, at: now };
@@ -109,6 +111,8 @@ export function createSettling(parts: {
   const settle = async (lease: KeptLease, asked: Settlement, lesson: Lesson | null): Promise<void> => {
     const book = bookOf(lease.bucket);
     if (!book.leases.has(lease.lease)) return;
+    // Whether Redis knew it still is not told where the reply to the first attempt is lost.
+    if (lease.expiresAt + fenceMs < clock.monotonic()) countLost(lease, 'stalled');
     end(book, lease);
     const ticket = book.tickets.get(lease.ticket);
     const requeue = goesBack(asked);

@@ -52,6 +52,7 @@ export function createTickets(parts: {
       state: 'entering',
       cancelled: false,
       knownAt: Infinity,
+      isDoubtful: false,
     };
     book.tickets.set(admission.ticket, ticket);
     let asked: Asked<ReturnType<typeof readAdmit>>;
@@ -121,6 +122,7 @@ export function createTickets(parts: {
   const enterAgain = (book: BucketBook, ticket: KeptTicket): void => {
     if (!link.isUp) return;
     ticket.knownAt = Infinity;
+    ticket.isDoubtful = false;
     const admission = placed(ticket);
     ticket.order = admission.order;
     const isOutside = (): boolean =>
@@ -186,6 +188,7 @@ export function createTickets(parts: {
         state: 'waiting',
         cancelled: false,
         knownAt: Infinity,
+        isDoubtful: false,
       };
       book.tickets.set(admission.ticket, ticket);
       enterAgain(book, ticket);

@@ -8,8 +8,15 @@
 import type { Clock } from '../clock.ts';
 import type { BucketKey } from './limiter.ts';
 import type { Scripts } from './redis-asking.ts';
-import { countWaiting, noteSeen, type BucketBook, type KeptLease, type KeptTicket } from './redis-book.ts';
-import { fenceMs, type Grants } from './redis-grants.ts';
+import {
+  countWaiting,
+  fenceMs,
+  noteSeen,
+  type BucketBook,
+  type KeptLease,
+  type KeptTicket,
+} from './redis-book.ts';
+import type { Grants } from './redis-grants.ts';
 import type { RedisLink } from './redis-link.ts';
 import type { Settling } from './redis-settling.ts';
 import { leasesPerTick, readTick, tickCall } from './scripts.ts';
@@ -93,10 +100,10 @@ export function createTicks(parts: {
     book.meters = reply.meters;
     book.metersAt = clock.monotonic();
     absorb(book, reply, sentAt);
-    if (told < stillWaiting.length || isDoubtful) {
-      for (const ticket of stillWaiting) {
-        if (ticket.state === 'waiting' && ticket.knownAt < Infinity) enterAgain(book, ticket);
-      }
+    const isOneLost = told < stillWaiting.length || isDoubtful;
+    for (const ticket of stillWaiting) {
+      const isLost = isOneLost || ticket.isDoubtful;
+      if (isLost && ticket.state === 'waiting' && ticket.knownAt < Infinity) enterAgain(book, ticket);
     }
   };
 

@@ -293,7 +293,7 @@ export class ReplicaBooks extends Story implements DriverBooks, ServerWatch {
       const knew = life === lease.life || by === replica?.id;
       // Another primary's clock may be ahead by as much.
       const skewMs = this.plan.faults.some(({ kind }) => kind === 'failover') ? 110 : 0;
-      if (knew && at < lease.issuedAt && lease.issuedAt < until - skewMs) {
+      if (knew && at < lease.issuedAt && lease.issuedAt < until - skewMs && now < until) {
         this.broken(now, '2', `${id} sent into a closed bucket`);
       }
     }

@@ -34,6 +34,7 @@ export class Watch {
     }
     for (const call of this.#books.calls.values()) {
       if (call.state === 'waiting' && call.replica !== null) this.#waits(call, call.replica, now);
+      else this.#forget(call.plan.id);
     }
   }
 
@@ -119,6 +120,12 @@ export class Watch {
     );
   }
 
+  #forget(id: string): void {
+    for (const each of this.#unknownSince.keys()) {
+      if (each.startsWith(`${id} `)) this.#unknownSince.delete(each);
+    }
+  }
+
   #waits(call: Call, replica: Replica, now: number): void {
     const { id, maxWaitMs } = call.plan;
     if (!replica.process.alive) return;
@@ -134,9 +141,7 @@ export class Watch {
     const isKnown = ticket !== undefined && ticket.lease === null;
     const state = `${id} ${ticket === undefined ? 'unknown' : ticket.lease}`;
     if (isKnown || !runs || now - replica.modeSince < 1_000) {
-      for (const each of this.#unknownSince.keys())
-        if (each.startsWith(`${id} `)) this.#unknownSince.delete(each);
-      return;
+      return this.#forget(id);
     }
     const from = this.#unknownSince.get(state) ?? now;
     this.#unknownSince.set(state, from);
