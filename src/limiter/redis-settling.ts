@@ -114,6 +114,10 @@ export function createSettling(parts: {
     // Whether Redis knew it still is not told where the reply to the first attempt is lost.
     if (lease.expiresAt + fenceMs < clock.monotonic()) countLost(lease, 'stalled');
     end(book, lease);
+    // Known here whether Redis ever hears of it or not.
+    const closedUntil = asked.kind === 'throttled' ? clock.monotonic() + asked.closeMs : 0;
+    book.closedUntil = Math.max(book.closedUntil, closedUntil);
+    book.closedAtLeast = Math.max(book.closedAtLeast, closedUntil);
     const ticket = book.tickets.get(lease.ticket);
     const requeue = goesBack(asked);
     const settlement = requeue && ticket === undefined ? withoutTicket(asked) : asked;

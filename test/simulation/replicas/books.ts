@@ -29,6 +29,8 @@ export interface Call extends DrivenCall {
   /** Place in its lane, as Redis last told. */
   order: number;
   admittedAt: number;
+  /** When Redis heard last that it is back in its line, and knew no lease of it. */
+  backAt: number;
   sends: number;
   readonly ends: string[];
   /** When its process could first notice that its client left. */
@@ -100,6 +102,7 @@ export class ReplicaBooks extends Story implements DriverBooks, ServerWatch {
         replica: null,
         order: Infinity,
         admittedAt: -1,
+        backAt: -Infinity,
         state: 'new',
         enteredAt: call.at,
         executed: 0,
@@ -137,6 +140,10 @@ export class ReplicaBooks extends Story implements DriverBooks, ServerWatch {
     if (script === 'admit' && isCall(argv[0])) this.#admitted(model, argv, reply, now);
     if (script === 'settle' && Reflect.get(reply, 'leaseKnown') === true)
       this.#settled(model, asked, argv, now);
+    if (script === 'settle' && Reflect.get(reply, 'leaseKnown') === false) {
+      const call = this.leases.get(argv[0] ?? '')?.call;
+      if (call !== undefined) call.backAt = now;
+    }
     if (model.bucket === null) return;
     if (this.keepsLog) this.#noteCommand(script, model, asked, argv, Reflect.get(reply, 'leads') === true);
     const newcomer = script === 'admit' ? (argv[0] ?? null) : null;
@@ -215,6 +222,7 @@ export class ReplicaBooks extends Story implements DriverBooks, ServerWatch {
         other.order < call.order &&
         other.state === 'waiting' &&
         other.admittedAt < now &&
+        other.backAt < now - settlingMs &&
         model.bucket?.tickets.has(other.plan.id) !== true &&
         other.replica !== null &&
         other.replica.undisturbedSince(now) <= Math.min(now - settlingMs, this.lastLossAt - 50),

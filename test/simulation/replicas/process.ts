@@ -9,6 +9,8 @@ import type { FakeClock } from '../../support/fake-clock.ts';
 
 export class Process implements Clock {
   readonly name: string;
+  /** Virtual time; `Infinity` = it lives. */
+  killedAt = Infinity;
   readonly #clock: FakeClock;
   readonly #lateMs: () => number;
   #pausedUntil = 0;
@@ -81,6 +83,7 @@ export class Process implements Clock {
 
   kill(): void {
     this.#alive = false;
+    this.killedAt = Math.min(this.killedAt, this.#clock.monotonic());
   }
 
   #turn(at: number, run: () => void): void {

@@ -5,7 +5,7 @@
 import { FakeClock } from '../../support/fake-clock.ts';
 import { must } from '../books.ts';
 import { Chance } from '../chance.ts';
-import { drive } from '../driver.ts';
+import { drive, type SceneClock } from '../driver.ts';
 import { Upstream } from '../upstream.ts';
 import { balance } from './balance.ts';
 import { ReplicaBooks, type Call } from './books.ts';
@@ -151,16 +151,27 @@ class Run {
       call.plan.lane.bucket,
     );
     const upstream = must(this.#upstreams.get(bucket.key), bucket.key);
+    const { process } = replica;
+    let writesAt = -Infinity;
+    // What a process was about to write when it was stopped and killed never leaves it.
+    const clock: SceneClock = {
+      now: () => process.now(),
+      monotonic: () => process.monotonic(),
+      after: (delayMs, run) => process.after(delayMs, run),
+      arrives: (at, run) => process.arrives(at, run),
+      outside: (at, run) => process.outside(at, () => process.killedAt < writesAt || run()),
+    };
     const freeze = (): number => {
       if (!this.#chance.happens(this.#plan.frozenWrites)) return 0;
       this.#books.reach('stopped before a write');
       const ms = this.#plan.leaseMs + this.#chance.between(1_000, 6_000);
       replica.pause(ms);
+      writesAt = this.#clock.monotonic() + ms;
       return ms;
     };
     replica.process.arrives(this.#clock.monotonic(), () => {
       const scene = {
-        clock: replica.process,
+        clock,
         chance: this.#chance,
         books: this.#books,
         desk: replica.desk,
