@@ -148,9 +148,9 @@ export const mutations: readonly Mutation[] = [
   ),
   row(
     '9',
-    'a dropped place is kept',
+    'a place of a call that was not sent is kept',
     lease,
-    "if (settlement.kind === 'dropped') background",
+    'if (!isSent) background',
     'if (false) background',
   ),
   row('9', 'a ticket stays behind its caller', waiting, 'if (!holder.done) this.#takeOut(holder);', ''),

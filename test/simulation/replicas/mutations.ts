@@ -95,7 +95,7 @@ export const replicaMutations: readonly Mutation[] = [
     ),
     survives: 'the tick, once a second, pumps too: a dead promiser costs a second instead of 0.4 s',
   },
-  row('7', 'lost tickets stay lost', ticks, 'if (told < stillWaiting.length) {', 'if (told < 0) {'),
+  row('7', 'lost tickets stay lost', ticks, 'told < stillWaiting.length || isDoubtful', 'isDoubtful'),
   row('7', 'calls stay behind when Redis is back', away, '      remote.reenter(admission);\n', ''),
   row(
     '7',
