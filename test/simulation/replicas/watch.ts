@@ -107,6 +107,11 @@ export class Watch {
   /** Without Redis, what nothing but the bucket holds back goes on at this replica's share. */
   #goesOnAlone({ plan, workspace, enteredAt }: Call, replica: Replica, now: number): void {
     const { bucket, maxInFlight } = plan.lane;
+    // The upstream has sent one call of the lane to sleep, and all behind it, for up to a minute.
+    const sleeps = [...this.#books.calls.values()].some(
+      (call) => call.plan.lane === plan.lane && call.plan.fate === 'secondary' && call.sends > 0,
+    );
+    if (sleeps) return;
     if (maxInFlight !== null || workspace.perMinute !== null || workspace.perDay !== null) return;
     const windowMs = this.#books.plan.buckets.find(({ key }) => key === bucket)?.requests.windowMs ?? 0;
     const closedUntil = Math.max(0, ...(this.#books.closings.get(bucket) ?? []).map(({ until }) => until));
