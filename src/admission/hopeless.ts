@@ -1,13 +1,15 @@
 /**
  * Refusing those who cannot make it any more, as soon as that is known: a full ceiling, a closed bucket, a lane that
  * stands still, a call that turned out dearer. Refuses to own: newcomers (the desk asks before they enter the line).
- * Keeps: who waits behind somebody refused is not counted behind it.
+ * Keeps: who waits behind somebody refused is not counted behind it; looking at very many takes little of the others' time
+ * (`paced.ts`), however many attempts end at once.
  */
 import type { CeilingRef, TakeReply } from '../limiter/ceilings.ts';
 import type { BucketKey, LaneKey } from '../limiter/limiter.ts';
 import type { DeskParts } from './desk-parts.ts';
 import { keyOf } from './gates.ts';
 import type { Holder } from './holder.ts';
+import { Paced } from './paced.ts';
 import { draining, tooLong } from './refusals.ts';
 import type { Turns } from './turns.ts';
 import type { Waiting } from './waiting.ts';
@@ -20,20 +22,31 @@ const veryMany = 10_000;
 
 /** A look at those who wait for places of one ceiling. */
 interface Look {
-  /** The day refused: nobody gets a place before that, milliseconds. 0 = it did not. */
-  readonly dayMs: number;
+  readonly ceiling: CeilingRef;
+  /** The day refused: nobody gets a place before that, monotonic milliseconds. -Infinity = it did not. */
+  dayUntil: number;
   /** Places to ask for; who stands further back is taken to get the last of them. */
-  readonly upTo: number;
+  upTo: number;
   /** Calls that are in the line already though their callers do not wait yet. */
-  readonly entered: readonly Holder[];
+  readonly entered: Set<Holder>;
+}
+
+/** A bucket that sends nothing until then, monotonic milliseconds; its lanes, which may stand longer. */
+interface Standstill {
+  until: number;
+  readonly lanes: Map<LaneKey, number>;
 }
 
 export class Hopeless {
   readonly #parts: DeskParts;
   readonly #waiting: Waiting;
   readonly #turns: Turns;
-  /** Ceilings to be looked at in this turn; one look serves everything that brought it about. */
+  /** Ceilings to be looked at next; one look serves everything that brought it about. */
   readonly #looks = new Map<string, Look>();
+  readonly #looking: Paced;
+  /** Standstills whose waiting calls have not been judged yet. */
+  #still = new Map<BucketKey, Standstill>();
+  readonly #refusing: Paced;
   /** When newcomers last brought a look about, by ceiling. */
   readonly #lookedAt = new Map<string, number>();
 
@@ -41,16 +54,19 @@ export class Hopeless {
     this.#parts = parts;
     this.#waiting = waiting;
     this.#turns = turns;
+    this.#looking = new Paced(parts.clock, () => this.#look());
+    this.#refusing = new Paced(parts.clock, () => this.#refuseLate());
   }
 
   /** A ceiling had no place. */
   onFull(ceiling: CeilingRef, { day, waitMs }: Extract<TakeReply, { kind: 'refused' }>): void {
-    this.#lookSoon(ceiling, { dayMs: day ? waitMs : 0, upTo: Infinity, entered: [] });
+    const look = this.#lookSoon(ceiling, Infinity);
+    if (day) look.dayUntil = Math.max(look.dayUntil, this.#parts.clock.monotonic() + waitMs);
   }
 
   /** A more urgent call went before others that wait for a place of its ceiling. */
   onOvertaken(by: Holder): void {
-    this.#lookSoon(by.entry.ceiling, { dayMs: 0, upTo: Infinity, entered: [by] });
+    this.#lookSoon(by.entry.ceiling, Infinity).entered.add(by);
   }
 
   /** The places of a ceiling were read for a newcomer: the next ones concern those who wait already. */
@@ -59,38 +75,57 @@ export class Hopeless {
     if (now - (this.#lookedAt.get(ceiling.key) ?? -Infinity) < lookEveryMs) return;
     if (this.#lookedAt.size > veryMany) this.#lookedAt.clear();
     this.#lookedAt.set(ceiling.key, now);
-    this.#lookSoon(ceiling, { dayMs: 0, upTo: knownPlaces, entered: [] });
+    this.#lookSoon(ceiling, knownPlaces);
   }
 
-  #lookSoon(ceiling: CeilingRef, look: Look): void {
-    const planned = this.#looks.get(ceiling.key);
-    if (planned !== undefined) {
-      this.#looks.set(ceiling.key, {
-        dayMs: Math.max(planned.dayMs, look.dayMs),
-        upTo: Math.max(planned.upTo, look.upTo),
-        entered: [...planned.entered, ...look.entered],
-      });
-      return;
+  /** The look that is due at this ceiling, to be added to: it is not before the end of this turn. */
+  #lookSoon(ceiling: CeilingRef, upTo: number): Look {
+    let look = this.#looks.get(ceiling.key);
+    if (look === undefined) {
+      look = { ceiling, dayUntil: -Infinity, upTo, entered: new Set() };
+      this.#looks.set(ceiling.key, look);
+      this.#parts.background(Promise.resolve().then(() => this.#looking.soon()));
     }
-    this.#looks.set(ceiling.key, look);
-    this.#parts.background(
-      Promise.resolve().then(async () => {
-        const all = this.#looks.get(ceiling.key) ?? look;
-        this.#looks.delete(ceiling.key);
-        if (this.#waiting.under(ceiling.key) > 0) await this.#lookUnder(ceiling, all);
-      }),
-    );
+    look.upTo = Math.max(look.upTo, upTo);
+    return look;
+  }
+
+  #look(): number {
+    const looks = [...this.#looks.values()];
+    this.#looks.clear();
+    let visits = 0;
+    for (const look of looks) {
+      if (this.#waiting.under(look.ceiling.key) === 0) continue;
+      visits += this.#waiting.size;
+      this.#parts.background(this.#lookUnder(look));
+    }
+    return visits;
   }
 
   /** A bucket, or one lane of it, sends nothing for this long. */
   onStandstill(bucket: BucketKey, lane: LaneKey | null, stillMs: number): void {
+    const until = this.#parts.clock.monotonic() + stillMs;
+    let still = this.#still.get(bucket);
+    if (still === undefined) this.#still.set(bucket, (still = { until: -Infinity, lanes: new Map() }));
+    if (lane === null) still.until = Math.max(still.until, until);
+    else still.lanes.set(lane, Math.max(still.lanes.get(lane) ?? -Infinity, until));
+    this.#refusing.soon();
+  }
+
+  #refuseLate(): number {
     const now = this.#parts.clock.monotonic();
+    const standing = this.#still;
+    this.#still = new Map();
+    let visits = 0;
     for (const holder of this.#waiting.all()) {
-      const { admission } = holder.entry;
-      if (holder.waiter === null || admission.bucket !== bucket) continue;
-      if (lane !== null && admission.lane !== lane) continue;
-      if (now + stillMs > holder.deadline) this.#waiting.refuse(holder, tooLong(stillMs, false));
+      visits += 1;
+      const { bucket, lane } = holder.entry.admission;
+      const still = holder.waiter === null ? undefined : standing.get(bucket);
+      if (still === undefined) continue;
+      const until = Math.max(still.until, still.lanes.get(lane) ?? -Infinity);
+      if (until > holder.deadline) this.#waiting.refuse(holder, tooLong(until - now, false));
     }
+    return visits;
   }
 
   /** The call turned out dearer than it was when it entered its lane. */
@@ -122,23 +157,23 @@ export class Hopeless {
   }
 
   /** Everybody of this workspace and upstream, each lane in its order. */
-  async #lookUnder(ceiling: CeilingRef, { dayMs, upTo, entered }: Look): Promise<void> {
+  async #lookUnder({ ceiling, dayUntil, upTo, entered }: Look): Promise<void> {
     const line = [...this.#waiting.all()]
       .filter((holder) => holder.entry.ceiling.key === ceiling.key)
-      .filter((holder) => holder.waiter !== null || entered.includes(holder))
+      .filter((holder) => holder.waiter !== null || entered.has(holder))
       .toSorted((one, other) => one.entry.admission.urgency - other.entry.admission.urgency);
     const positions = Array.from({ length: Math.min(upTo, line.length) }, (_, index) => index + 1);
     const waits = await this.#parts.ceilings.forecast(ceiling, positions);
     const now = this.#parts.clock.monotonic();
     const ahead = new Map<string, number>();
     for (const holder of line) {
-      if (holder.left || (holder.waiter === null && !entered.includes(holder))) continue;
+      if (holder.left || (holder.waiter === null && !entered.has(holder))) continue;
       const lane = keyOf(holder.entry.admission);
       const before = ahead.get(lane) ?? 0;
       const position = Math.min(this.#turns.positionOf(holder.entry, before), waits.length);
-      const waitMs = Math.max(dayMs, waits[position - 1] ?? 0);
+      const waitMs = Math.max(dayUntil - now, waits[position - 1] ?? 0);
       const isLate = now + waitMs > holder.deadline;
-      if (isLate && holder.waiter !== null) this.#waiting.refuse(holder, tooLong(waitMs, dayMs > 0));
+      if (isLate && holder.waiter !== null) this.#waiting.refuse(holder, tooLong(waitMs, dayUntil > now));
       else ahead.set(lane, before + 1);
     }
   }

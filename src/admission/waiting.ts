@@ -43,6 +43,11 @@ export class Waiting {
     return this.#holders.values();
   }
 
+  /** How many `all()` goes over. */
+  get size(): number {
+    return this.#holders.size;
+  }
+
   /** Calls that wait now under one ceiling. */
   under(ceilingKey: string): number {
     return this.#queued.get(ceilingKey) ?? 0;
