@@ -8,7 +8,7 @@
 import type { Clock } from '../clock.ts';
 import type { Telemetry } from '../telemetry/events.ts';
 import { orderUnit, sequencePerMs } from './bucket-state.policy.ts';
-import type { Admission } from './limiter.ts';
+import type { Admission, LaneKey } from './limiter.ts';
 import type { BucketBook, KeptTicket } from './redis-book.ts';
 import { runScript } from './redis-commands.ts';
 import { RedisAway, type RedisLink } from './redis-link.ts';
@@ -18,22 +18,34 @@ import type { Asking, BucketReply, ScriptCall } from './scripts.ts';
 /** After a loss every replica has noticed within a tick and entered its tickets again. Milliseconds. */
 export const settlingMs = 1_300;
 
+/** A call that waited longer than this before it was asked for stands at its arrival. Milliseconds. */
+const lateMs = 50;
+
 export interface Asked<T> {
   readonly reply: T;
   /** Monotonic milliseconds at which the attempt that was answered was sent. */
   readonly sentAt: number;
   readonly attempts: number;
+  /** The newcomer was late: it brought its place. */
+  readonly isLate: boolean;
+}
+
+/** A call that Redis has not heard of: it waits while much is on its way to Redis, lanes in turn. */
+export interface Newcomer {
+  readonly lane: LaneKey;
+  /** The call with a place of its own, for when it is asked later than it came. */
+  readonly late: () => ScriptCall;
 }
 
 export interface Scripts {
   /** Who asks, and for which bucket. */
   asking(book: BucketBook): Asking;
-  /** Runs the script until an attempt succeeds; `repeated` makes the call for attempts after the first. Rejects with `RedisAway`. */
+  /** Runs the script until an attempt succeeds. Rejects with `RedisAway`. */
   ask<T extends BucketReply>(
     book: BucketBook,
     call: ScriptCall,
     read: (reply: unknown) => T,
-    repeated?: () => ScriptCall,
+    newcomer?: Newcomer,
   ): Promise<Asked<T>>;
   /** Is the bucket new to this replica and young, was it there before? Done with every reply. */
   askForLosses(book: BucketBook, reply: BucketReply): Promise<void>;
@@ -83,21 +95,27 @@ export function createScripts({
     askForLosses,
     asking: (book) => ({ bucket: book.key, replica: replica.id }),
 
-    async ask(book, call, read, repeated = () => call) {
+    async ask(book, call, read, newcomer) {
+      const askedAt = clock.monotonic();
       let sentAt = 0;
       let attempts = 0;
+      let isLate = false;
       const reply = await link.run(
         call.script,
         async (client) => {
           sentAt = clock.monotonic();
-          return read(await runScript(client, attempts > 1 ? repeated() : call));
+          isLate = newcomer !== undefined && (attempts > 1 || sentAt - askedAt > lateMs);
+          return read(await runScript(client, isLate ? (newcomer?.late() ?? call) : call));
         },
-        { onAttempts: (count) => (attempts = count) },
+        {
+          onAttempts: (count) => (attempts = count),
+          ...(newcomer === undefined ? {} : { lane: newcomer.lane }),
+        },
       );
       latest = { now: reply.now, sentAt };
       book.usedAt = sentAt;
       await askForLosses(book, reply);
-      return { reply, sentAt, attempts };
+      return { reply, sentAt, attempts, isLate };
     },
 
     placeAt,

@@ -10,6 +10,7 @@
  */
 import type { Clock } from '../clock.ts';
 import type { RedisCommand, RedisErrorKind, Telemetry } from '../telemetry/events.ts';
+import { createCommandWindow } from './command-window.ts';
 import { MalformedReply } from './malformed-reply.ts';
 import type { RedisClient, RedisConnection } from './redis-connection.ts';
 import { createWrongReplies } from './wrong-replies.ts';
@@ -42,7 +43,12 @@ export interface RedisLink {
   run<T>(
     command: RedisCommand,
     send: (client: RedisClient) => Promise<T>,
-    options?: { readonly once?: boolean; readonly onAttempts?: (count: number) => void },
+    options?: {
+      readonly once?: boolean;
+      readonly onAttempts?: (count: number) => void;
+      /** Lane of a newcomer: newcomers wait behind everything else while much is on its way, lanes in turn. */
+      readonly lane?: string;
+    },
   ): Promise<T>;
   /** Told of both switches, in the turn in which they happen. */
   watch(watcher: { readonly onAway: () => void; readonly onBack: () => void }): void;
@@ -68,6 +74,7 @@ export function createRedisLink(dependencies: {
   const { connection, clock, telemetry, commandTimeoutMs } = dependencies;
   const watchers: { readonly onAway: () => void; readonly onBack: () => void }[] = [];
   const wrongReplies = createWrongReplies(clock, telemetry.log);
+  const window = createCommandWindow();
   let isUp = true;
   let closed = false;
   let failingSince: number | null = null;
@@ -87,6 +94,7 @@ export function createRedisLink(dependencies: {
     send: (client: RedisClient) => Promise<T>,
   ): Promise<{ readonly value: T } | null> => {
     const sentAt = clock.monotonic();
+    let isInTime = true;
     try {
       const value = await send(connection.client);
       telemetry.redisCommand(command, clock.monotonic() - sentAt);
@@ -102,7 +110,10 @@ export function createRedisLink(dependencies: {
       }
       failingSince ??= sentAt;
       stalledMs = Math.max(stalledMs, clock.monotonic() - sentAt - commandTimeoutMs);
+      isInTime = false;
       return null;
+    } finally {
+      window.leave(isInTime);
     }
   };
 
@@ -116,6 +127,7 @@ export function createRedisLink(dependencies: {
     if (!isUp || closed) return;
     isUp = false;
     telemetry.log.warn('Redis is away');
+    window.dismiss();
     for (const watcher of watchers) watcher.onAway();
     probeLater(stay);
   };
@@ -147,9 +159,11 @@ export function createRedisLink(dependencies: {
     get isUp() {
       return isUp;
     },
-    async run(command, send, { once = false, onAttempts } = {}) {
-      const since = clock.monotonic();
+    async run(command, send, { once = false, onAttempts, lane = null } = {}) {
+      let since: number | null = null;
       for (let count = 1; isUp && !closed; count += 1) {
+        if (!window.tryEnter() && !(await window.wait(lane))) break;
+        since ??= clock.monotonic();
         onAttempts?.(count);
         const done = await attempt(command, send);
         if (done !== null) return done.value;
@@ -169,6 +183,7 @@ export function createRedisLink(dependencies: {
     },
     close() {
       closed = true;
+      window.dismiss();
       cancelProbe();
       wrongReplies.close();
     },

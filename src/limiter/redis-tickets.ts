@@ -58,9 +58,10 @@ export function createTickets(parts: {
     let asked: Asked<ReturnType<typeof readAdmit>>;
     try {
       const first = admitCall(asking(book), admission);
-      // Redis is late for this call, and may be in time for later ones on other connections: its place is its arrival.
-      const repeated = () => admitCall(asking(book), placed(ticket));
-      asked = await ask(book, first, (raw) => readAdmit(raw, admission), repeated);
+      // Redis is late for this call, and may be in time for later ones of other replicas: its place is its arrival.
+      const late = () => admitCall(asking(book), placed(ticket));
+      const newcomer = { lane: admission.lane, late };
+      asked = await ask(book, first, (raw) => readAdmit(raw, admission), newcomer);
     } catch (failure) {
       if (book.tickets.get(admission.ticket) === ticket && ticket.state === 'entering') {
         book.tickets.delete(admission.ticket);
@@ -78,8 +79,8 @@ export function createTickets(parts: {
     const { reply, sentAt } = asked;
     // A bucket in which nothing of this replica was has most likely expired, as any that nobody uses: it is a new one.
     // While it is closed it does not expire.
-    const mayHaveExpired = book.closedUntil <= sentAt && !isInRedis(book, sentAt);
-    if (reply.born !== book.born && book.born !== null && mayHaveExpired) {
+    const isAnother = reply.born !== book.born && book.born !== null;
+    if (isAnother && book.closedUntil <= sentAt && !isInRedis(book, sentAt)) {
       book.born = null;
       await scripts.askForLosses(book, reply);
     }
@@ -103,7 +104,7 @@ export function createTickets(parts: {
       return { kind: 'queued', forecastMs: 0, ahead: 0 };
     }
     // Who comes with a place is never refused by the script.
-    const isUnjudged = asked.attempts > 1 && admission.order === null && ticket.state === 'waiting';
+    const isUnjudged = asked.isLate && admission.order === null && ticket.state === 'waiting';
     const reason = isUnjudged ? reasonAgainst(admission, reply) : null;
     if (ticket.cancelled || reason !== null) {
       book.tickets.delete(admission.ticket);

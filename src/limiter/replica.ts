@@ -13,6 +13,8 @@ import type { RedisClient, RedisConnection } from './redis-connection.ts';
 import { serverFacts } from './redis-server.policy.ts';
 
 const beatMs = 1_000;
+/** A replica is heard of for this long (`presence.lua`). Milliseconds. */
+const lifeMs = 5_000;
 /** How long after a loss newcomers still hear of it: longer than any lease. Milliseconds. */
 const rememberedMs = 60_000;
 export const presenceKeys = [
@@ -57,6 +59,8 @@ export function createReplica(dependencies: {
   const id = `r${random.hex(12)}`;
   const watchers: (() => void)[] = [];
   let replicas = 1;
+  /** When so many were last heard of, or this one came back and waits for the others. Monotonic milliseconds. */
+  let fullAt = -Infinity;
   let runId: string | null = null;
   let epoch: string | null = null;
   let lostAt: number | null = null;
@@ -69,6 +73,16 @@ export function createReplica(dependencies: {
     lostAt = clock.monotonic() - agoMs;
     telemetry.log.warn('Redis began a new epoch');
     for (const told of watchers) told();
+  };
+
+  /**
+   * Fewer are believed when nobody has been heard of for as long as a replica lives without a word. Redis may have lost the
+   * record; the first ones back would else be alone with the whole of every limit if it goes away again.
+   */
+  const heardOf = (count: number, comesBack: boolean): number => {
+    const now = clock.monotonic();
+    if (comesBack || count >= replicas) fullAt = now;
+    return count >= replicas || now - fullAt > lifeMs ? Math.max(1, count) : replicas;
   };
 
   const beat = async (client: RedisClient, comesBack = false): Promise<void> => {
@@ -86,7 +100,7 @@ export function createReplica(dependencies: {
     const backAgoMs = reply[4] === '' || reply[4] === undefined ? null : amountOf(reply[4]);
     const agoMs = now - numberOf(since);
     backAt = backAgoMs === null ? null : sentAt - backAgoMs;
-    replicas = Math.max(1, count);
+    replicas = heardOf(count, comesBack);
     const known = epoch;
     epoch = since;
     const isNews = known === null ? kind === 'change' && agoMs < rememberedMs : known !== epoch;

@@ -5,6 +5,7 @@ import type { Service } from '../../src/service.ts';
 import { createCommerceSimulator } from '../../src/simulators/commerce.ts';
 import { createLanguageModelSimulator } from '../../src/simulators/language-model.ts';
 import { serviceOf } from '../support/gateway.ts';
+import { monitorRedis } from '../support/redis-monitor.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
 import {
   chatBody,
@@ -189,17 +190,15 @@ describe('two replicas on one Redis', () => {
       modelUrl: url,
       modelLimits: open,
     });
-    const monitor = await probe.duplicate().monitor();
-    const seen: string[] = [];
-    monitor.on('monitor', (_time: string, words: string[]) => seen.push(words.join(' ')));
+    const monitor = await monitorRedis(redis.port);
     const body = { ...chatBody, user: 'canary-body' };
     await chats(opened, { calls: 6, everyMs: 1, body, waitSeconds: 5 });
-    monitor.disconnect();
+    monitor.stop();
     await model.close();
     const key = opened.config.keys['acme'] ?? '';
-    expect(seen.length).toBeGreaterThan(12);
+    expect(monitor.lines.length).toBeGreaterThan(12);
     for (const secret of ['acme', 'canary', 'sk-sim', 'openai', new URL(url).port, key]) {
-      expect(seen.filter((line) => line.includes(secret))).toEqual([]);
+      expect(monitor.lines.filter((line) => line.includes(secret))).toEqual([]);
     }
   }, 30_000);
 });

@@ -1,8 +1,14 @@
-/** The replicas' common memory: when the first of them was back after an absence of Redis. */
+/** The replicas' common memory: how many there are, and when the first of them was back after an absence of Redis. */
 import { afterAll, beforeAll, expect, test } from '@jest/globals';
 import { Redis } from 'ioredis';
+import { once } from 'node:events';
+import { systemClock, systemRandom } from '../../src/clock.ts';
 import { defineCommands, runOwn } from '../../src/limiter/redis-commands.ts';
-import { presenceKeys } from '../../src/limiter/replica.ts';
+import { connectRedis } from '../../src/limiter/redis-connection.ts';
+import { createReplica, presenceKeys } from '../../src/limiter/replica.ts';
+import { noTelemetry } from '../../src/telemetry/noop.ts';
+import { FakeClock } from '../support/fake-clock.ts';
+import { plainRedis } from '../support/plain-redis.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
 
 let server: RedisServer;
@@ -31,4 +37,43 @@ test('who comes back while nobody is sent waits with the first; who comes later 
   // Away once more, and back.
   expect(await back('r1', 11_900)).toBe(0);
   expect(await back('r2', 12_000)).toBe(100);
+});
+
+test('who is first back on an empty Redis does not count as the only replica', async () => {
+  const clock = new FakeClock();
+  const connection = connectRedis(
+    plainRedis({ nodes: [{ host: '127.0.0.1', port: server.port }] }),
+    { clock: systemClock, random: systemRandom },
+    () => {},
+  );
+  defineCommands(connection.client);
+  const parts = { connection, clock, random: systemRandom, telemetry: noTelemetry };
+  const [one, two] = [createReplica(parts), createReplica(parts)];
+  const later = (ms: number): Promise<boolean> => {
+    clock.outside(clock.monotonic() + ms, () => {});
+    return clock.run(clock.monotonic() + ms);
+  };
+  try {
+    await redis.flushall();
+    if (!connection.isReady()) await once(connection.client, 'ready');
+    await two.beat(connection.client);
+    await one.beat(connection.client);
+    expect(one.count()).toBe(2);
+    await later(20_000);
+    await redis.flushall();
+    await one.beat(connection.client, true);
+    expect(one.count()).toBe(2);
+    await later(4_000);
+    await one.beat(connection.client);
+    expect(one.count()).toBe(2);
+    // It stays the only one.
+    await later(1_001);
+    await one.beat(connection.client);
+    expect(one.count()).toBe(1);
+    await two.beat(connection.client);
+    await one.beat(connection.client);
+    expect(one.count()).toBe(2);
+  } finally {
+    connection.close();
+  }
 });

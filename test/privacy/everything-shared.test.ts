@@ -12,6 +12,7 @@ import { createKey } from '../../src/cli/keys.ts';
 import type { Service } from '../../src/service.ts';
 import { gatewayYaml, homeward, serviceOf } from '../support/gateway.ts';
 import { rawUpstream, type RawConnection, type RawUpstream } from '../support/raw-upstream.ts';
+import { monitorRedis } from '../support/redis-monitor.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
 import { otlpSink } from '../telemetry/otlp-sink.ts';
 
@@ -117,9 +118,7 @@ beforeAll(async () => {
     Object.fromEntries(names.map((name, n) => [name, made[n]?.hash ?? ''])),
   )}`;
   const client = new Redis(redisServer.port, '127.0.0.1');
-  const monitor = await client.monitor();
-  const said: string[] = [];
-  monitor.on('monitor', (_time: string, words: string[]) => said.push(words.join(' ')));
+  const monitor = await monitorRedis(redisServer.port);
   services.push(await replica(yaml), await replica(yaml));
   for (let from = 0; from < count; from += 25) {
     await Promise.all(Array.from({ length: 25 }, (_, i) => call(from + i)));
@@ -148,8 +147,8 @@ beforeAll(async () => {
   await services.shift()?.close();
   seen['log lines'] = logs.join('');
   seen['spans'] = sink.bodies.join('\n');
-  seen['commands to Redis'] = said.join('\n');
-  monitor.disconnect();
+  seen['commands to Redis'] = monitor.lines.join('\n');
+  monitor.stop();
   client.disconnect();
   await sink.close();
 }, 180_000);
