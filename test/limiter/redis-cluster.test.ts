@@ -3,6 +3,7 @@ import { afterAll, afterEach, expect, test } from '@jest/globals';
 import { Redis } from 'ioredis';
 import { systemClock, systemRandom } from '../../src/clock.ts';
 import { connectRedis } from '../../src/limiter/redis-connection.ts';
+import { plainRedis } from '../support/plain-redis.ts';
 import { startRedis } from '../support/redis.ts';
 
 const closers: (() => unknown)[] = [];
@@ -35,18 +36,7 @@ test('a Cluster is reached while each of its primaries answers; one that is gone
   await first.operator.call('CLUSTER', 'MEET', '127.0.0.1', second.port);
   const all = [first.port, second.port].map((port) => `127.0.0.1:${port}`).toSorted();
   const connection = connectRedis(
-    {
-      whenDown: 'local',
-      mode: 'cluster',
-      nodes: [{ host: '127.0.0.1', port: first.port }],
-      sentinelName: null,
-      username: null,
-      password: null,
-      database: 0,
-      tls: null,
-      commandTimeoutMs: 250,
-      keyPrefix: '',
-    },
+    plainRedis({ mode: 'cluster', nodes: [{ host: '127.0.0.1', port: first.port }] }),
     { clock: systemClock, random: systemRandom },
     () => {},
   );
