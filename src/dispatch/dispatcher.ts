@@ -11,6 +11,7 @@ import { attempt, type AttemptResult } from './attempt.ts';
 import type { CallDescription } from './estimate.policy.ts';
 import { outgoingFields } from './fields.policy.ts';
 import { SendOrder } from './send-order.ts';
+import { SocketPlaces } from './socket-places.ts';
 import { createTransport } from './transport.ts';
 
 /** Our name in `Via`; a call that already carries it came back to us. */
@@ -27,6 +28,9 @@ export interface Dispatch {
   readonly traceparent: string | null;
   /** The lane whose order of sending is kept. */
   readonly lane: string;
+  /** Names the workspace, whose calls share the sockets of an upstream with those of others by weight. */
+  readonly workspace: string;
+  readonly weight: number;
   /** Ends the exchange: nobody wants the answer any more. */
   readonly signal: AbortSignal;
 }
@@ -40,6 +44,7 @@ export interface Dispatcher {
 
 interface Pools {
   readonly agents: Agents;
+  readonly places: SocketPlaces;
   readonly of: UpstreamSettings;
 }
 
@@ -53,7 +58,8 @@ export function createDispatcher(settings: Settings, clock: Clock, resolve?: Res
     const known = pools.get(upstream.name);
     if (known !== undefined) return known;
     const ports = resolve === undefined ? { clock } : { clock, resolve };
-    const made = { agents: createAgents(upstream, ports), of: upstream };
+    const places = new SocketPlaces(upstream.maxSockets);
+    const made = { agents: createAgents(upstream, ports), places, of: upstream };
     pools.set(upstream.name, made);
     return made;
   };
@@ -71,9 +77,10 @@ export function createDispatcher(settings: Settings, clock: Clock, resolve?: Res
 
   return {
     configure,
-    send({ call, route, description, body, keyFields, traceparent, lane, signal }) {
+    send({ call, route, description, body, keyFields, traceparent, lane, workspace, weight, signal }) {
       const { upstream } = route;
       const hasBody = body.length > 0;
+      const { agents, places } = poolsOf(upstream);
       return attempt(
         transport,
         {
@@ -90,7 +97,8 @@ export function createDispatcher(settings: Settings, clock: Clock, resolve?: Res
             traceparent,
           }),
           body: hasBody ? body : null,
-          agent: poolsOf(upstream).agents.forOrigin(route.origin),
+          agent: agents.forOrigin(route.origin),
+          line: (start) => places.enter(route.origin, { workspace, weight }, start),
           timeouts: upstream.timeouts,
           signal,
         },

@@ -17,6 +17,7 @@ import type { UpstreamTimeouts } from '../config/settings.ts';
 import type { Pool } from './agents.ts';
 import { Exchange } from './exchange.ts';
 import type { OutgoingFields } from './fields.policy.ts';
+import type { Place } from './socket-places.ts';
 import { BufferedBody, RequestStandIn } from './stand-ins.ts';
 import type { ResponseStandIn } from './stand-ins.ts';
 import { TransportError } from './transport-error.ts';
@@ -40,6 +41,8 @@ export interface TransportAttempt {
   readonly signal: AbortSignal;
   /** Nothing is written before it resolves; the connection is made meanwhile. Default: at once. */
   readonly hold?: Promise<void> | null;
+  /** Where its turn for a socket is waited for; it counts towards the connect limit. Default: nowhere. */
+  readonly line?: ((start: () => void) => Place) | null;
   /** Called once, when the request's bytes go out. Must not throw. */
   readonly onSent?: () => void;
 }
@@ -84,26 +87,37 @@ const maxPreparedOrigins = 1000;
 export function createTransport({ clock }: { readonly clock: Clock }): Transport {
   const live = new ShortLived<number, Exchange>();
   let started = 0;
+  let closed = false;
   const origins = new LRUCache<string, PreparedOrigin>({ max: maxPreparedOrigins });
   const proxy = createProxyMiddleware(proxyOptions());
 
   const start = (attempt: TransportAttempt): Exchange => {
     const { method, timeouts, signal } = attempt;
     const number = (started += 1);
+    let place: Place | null = null;
     const exchange = new Exchange(clock, {
       method,
       timeouts,
       signal,
       hold: attempt.hold ?? null,
       onSent: attempt.onSent ?? null,
-      onOver: () => live.delete(number),
+      onOver: () => {
+        live.delete(number);
+        place?.end();
+      },
     });
     if (exchange.isOver) return exchange;
     live.set(number, exchange);
     const request = new Passage(attempt, prepared(origins, attempt.origin), exchange);
     const onError = (error: unknown): void => exchange.onError(error);
-    // The proxy's promise would end with the response it was given; what fails before that comes to its `next`.
-    proxy(asRequest(request), asResponse(exchange.response), onError).catch(onError);
+    const go = (): void => {
+      if (closed) return;
+      // The proxy's promise would end with the response it was given; what fails before that comes to its `next`.
+      proxy(asRequest(request), asResponse(exchange.response), onError).catch(onError);
+    };
+    place = attempt.line?.(go) ?? null;
+    if (place === null) go();
+    if (exchange.isOver) place?.end();
     return exchange;
   };
 
@@ -118,6 +132,7 @@ export function createTransport({ clock }: { readonly clock: Clock }): Transport
       }
     },
     close() {
+      closed = true;
       for (const exchange of live.values()) exchange.abort();
     },
   };

@@ -49,9 +49,21 @@ export function createTravel({ desk, ceilings, dispatcher, telemetry, routes }: 
     followed.sent();
     const { keyFields } = caller;
     const traceparent = followed.traceparent();
-    const { lane } = entry.admission;
+    const { lane, weight } = entry.admission;
+    const workspace = entry.ceiling.key;
     const result = await dispatcher
-      .send({ call, route, description, body: body.bytes, keyFields, traceparent, lane, signal })
+      .send({
+        call,
+        route,
+        description,
+        body: body.bytes,
+        keyFields,
+        traceparent,
+        lane,
+        workspace,
+        weight,
+        signal,
+      })
       .catch((bug: unknown) => {
         lease.settle({ kind: 'unknown' }, null);
         throw bug;

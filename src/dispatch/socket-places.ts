@@ -1,0 +1,196 @@
+/**
+ * Who of the waiting calls gets the next socket of an upstream. Node's pool serves them in the order of their coming, so
+ * ten thousand calls of one workspace would stand before everybody else.
+ *
+ * Owns: how many exchanges go on per origin, and whose is next. Refuses to own: sockets (`agents.ts`), how long a call may
+ * wait for one (its exchange's connect limit). Keeps: the workspace with the fewest places for its weight is next, of
+ * several the one that has gone longest without a new one; calls of one workspace keep their order; a workspace alone
+ * leaves a few places for others to begin with; nobody waits for a place that is free and that it may have.
+ */
+
+/** This share of all places is for workspaces that have none; where there are few places, none is kept. */
+const keptFree = 1 / 16;
+/** Origins under a wildcard are many; those without a call are forgotten then. */
+const veryMany = 1_000;
+
+/** Whose call it is. */
+export interface Share {
+  readonly workspace: string;
+  /** A workspace of weight 2 may have twice as many places as one of weight 1 before it comes after it. */
+  readonly weight: number;
+}
+
+/** One workspace at one origin. */
+interface Line {
+  weight: number;
+  taken: number;
+  /** Which of all places taken was its last. */
+  last: number;
+  /** Calls in the order of their coming; those that left stay until they would be next. */
+  queue: OnePlace[];
+  /** Where the first of them stands. */
+  head: number;
+  /** Those in `queue` that still wait. */
+  waiting: number;
+}
+
+/** A call's place, or its wait for one. */
+export interface Place {
+  /** The call is over, or waits no longer. Repeating it does nothing. */
+  end(): void;
+}
+
+/** The places of one pool, by origin: `maxSockets` at each. */
+export class SocketPlaces {
+  readonly #max: number;
+  readonly #origins = new Map<string, OriginPlaces>();
+
+  constructor(maxSockets: number) {
+    this.#max = maxSockets;
+  }
+
+  /** Calls `start` once, at once or when its turn has come; never after the place's end. */
+  enter(origin: string, share: Share, start: () => void): Place {
+    let places = this.#origins.get(origin);
+    if (places === undefined) {
+      if (this.#origins.size >= veryMany) this.#forgetUnused();
+      places = new OriginPlaces(this.#max);
+      this.#origins.set(origin, places);
+    }
+    return places.enter(share, start);
+  }
+
+  #forgetUnused(): void {
+    for (const [origin, places] of this.#origins) if (places.isUnused) this.#origins.delete(origin);
+  }
+}
+
+class OriginPlaces {
+  readonly #max: number;
+  readonly #kept: number;
+  readonly #lines = new Map<string, Line>();
+  #taken = 0;
+  #waiting = 0;
+  #turns = 0;
+
+  constructor(max: number) {
+    this.#max = max;
+    this.#kept = Math.floor(max * keptFree);
+  }
+
+  get isUnused(): boolean {
+    return this.#taken === 0 && this.#waiting === 0;
+  }
+
+  enter({ workspace, weight }: Share, start: () => void): Place {
+    let line = this.#lines.get(workspace);
+    if (line === undefined) {
+      if (this.#lines.size >= veryMany) this.#forgetUnused();
+      line = { weight, taken: 0, last: 0, queue: [], head: 0, waiting: 0 };
+      this.#lines.set(workspace, line);
+    }
+    line.weight = weight;
+    const place = new OnePlace(this, line, start);
+    // Whoever waits may not have a place now, or would have it: nobody is passed by.
+    if (line.waiting === 0 && this.#mayTake(line)) this.#take(line, place);
+    else {
+      line.queue.push(place);
+      line.waiting += 1;
+      this.#waiting += 1;
+    }
+    return place;
+  }
+
+  /** A call that had a place is over. */
+  giveBack(line: Line): void {
+    line.taken -= 1;
+    this.#taken -= 1;
+    while (this.#waiting > 0) {
+      const next = this.#next();
+      if (next === null) return;
+      const place = next.queue[next.head];
+      next.head += 1;
+      if (place === undefined) return;
+      if (place.isOver) continue;
+      this.#stopWaiting(next);
+      this.#take(next, place);
+    }
+  }
+
+  /** A call waits no longer. */
+  leave(line: Line): void {
+    this.#stopWaiting(line);
+  }
+
+  #take(line: Line, place: OnePlace): void {
+    line.taken += 1;
+    line.last = this.#turns += 1;
+    this.#taken += 1;
+    place.begin();
+  }
+
+  #stopWaiting(line: Line): void {
+    line.waiting -= 1;
+    this.#waiting -= 1;
+    // Those that left are not kept for longer than about as many wait.
+    if (line.queue.length <= 2 * line.waiting) return;
+    line.queue = line.queue.slice(line.head).filter((place) => !place.isOver);
+    line.head = 0;
+  }
+
+  /** The line that gets the next place, if there is one for it. */
+  #next(): Line | null {
+    let best: Line | null = null;
+    for (const line of this.#lines.values()) {
+      if (line.waiting === 0 || !this.#mayTake(line)) continue;
+      if (best === null || isBefore(line, best)) best = line;
+    }
+    return best;
+  }
+
+  #mayTake({ taken }: Line): boolean {
+    return this.#taken < (taken === 0 ? this.#max : this.#max - this.#kept);
+  }
+
+  #forgetUnused(): void {
+    for (const [workspace, { taken, waiting }] of this.#lines)
+      if (taken === 0 && waiting === 0) this.#lines.delete(workspace);
+  }
+}
+
+function isBefore(one: Line, other: Line): boolean {
+  const more = one.taken * other.weight - other.taken * one.weight;
+  return more < 0 || (more === 0 && one.last < other.last);
+}
+
+class OnePlace implements Place {
+  readonly #of: OriginPlaces;
+  readonly #line: Line;
+  #start: (() => void) | null;
+  #isOver = false;
+
+  constructor(of: OriginPlaces, line: Line, start: () => void) {
+    this.#of = of;
+    this.#line = line;
+    this.#start = start;
+  }
+
+  get isOver(): boolean {
+    return this.#isOver;
+  }
+
+  begin(): void {
+    const start = this.#start;
+    this.#start = null;
+    start?.();
+  }
+
+  end(): void {
+    if (this.#isOver) return;
+    this.#isOver = true;
+    const waited = this.#start !== null;
+    this.#start = null;
+    if (waited) this.#of.leave(this.#line);
+    else this.#of.giveBack(this.#line);
+  }
+}
