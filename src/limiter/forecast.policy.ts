@@ -5,14 +5,21 @@
  * a cap on calls in flight not before those in flight and ahead have been served. A place that a call of unknown fate
  * keeps taken is free again when its lease ends, and not before.
  *
- * Other lanes are counted by their share: while this lane sends `ahead + 1` calls, the others send at most
- * `(ahead + 1) * (their weight / this weight)`, and never more than they have waiting.
+ * Other lanes are counted by what they may take until it is this call's turn: that time times their weight, in calls as
+ * large as those they have waiting; at least one for each lane whose head is in front now, and never more than wait.
  */
 import type { Costs, MeterName } from '../call.ts';
 import { costEntries, meterOf, type Bucket, type Lane } from './bucket-state.policy.ts';
+import { turnOf } from './lanes.policy.ts';
+import type { LaneKey } from './limiter.ts';
 import { restMs, roomInMs } from './meter.policy.ts';
 
+/** A whole number of calls, but for the rounding of a division. */
+const rounding = 1e-9;
+
 export interface Place {
+  /** Of its lane. */
+  readonly key: LaneKey;
   readonly costs: Costs;
   readonly weight: number;
   readonly maxInFlight: number | null;
@@ -45,9 +52,38 @@ export function forecastAt(bucket: Bucket, lane: Lane | undefined, place: Place,
 /** Calls of other lanes expected to go before the place. */
 function othersAhead(bucket: Bucket, lane: Lane | undefined, place: Place): number {
   const waitingHere = lane?.line.size ?? 0;
+  const waitingElsewhere = bucket.waiting - waitingHere;
+  if (waitingElsewhere <= 0) return 0;
   const weightElsewhere = bucket.waitingWeight - (waitingHere > 0 ? (lane?.weight ?? 0) : 0);
-  const byShare = Math.floor(((place.ahead + 1) * Math.max(0, weightElsewhere)) / place.weight);
-  return Math.min(bucket.waiting - waitingHere, byShare);
+  const here =
+    place.ahead > 0 && waitingHere > 0 ? meanTurn(bucket, lane?.waitingCosts, null, waitingHere) : 0;
+  const from = Math.max(lane?.start ?? 0, bucket.virtual);
+  const start = from + (place.ahead * here) / place.weight;
+  const elsewhere = meanTurn(bucket, bucket.waitingCosts, lane?.waitingCosts ?? null, waitingElsewhere);
+  const byShare = Math.floor(
+    ((start - bucket.virtual) * Math.max(0, weightElsewhere)) / elsewhere + rounding,
+  );
+  const own = lane !== undefined && lane.readyAs !== null && lane.start < start ? 1 : 0;
+  return Math.min(waitingElsewhere, Math.max(byShare, lanesBefore(bucket, start, place.key) - own));
+}
+
+/** Lanes in the running whose turn is before that of a lane of this name that starts then. */
+function lanesBefore(bucket: Bucket, start: number, key: LaneKey): number {
+  let before = 0;
+  for (const lanes of bucket.ready.values()) before += lanes.before(start, key);
+  return before;
+}
+
+/** Of `calls` calls that cost `costs` in all, without those that are counted in `without`. */
+function meanTurn(
+  bucket: Bucket,
+  costs: ReadonlyMap<MeterName, number> | undefined,
+  without: ReadonlyMap<MeterName, number> | null,
+  calls: number,
+): number {
+  const mean: Partial<Record<MeterName, number>> = {};
+  for (const [name, units] of costs ?? []) mean[name] = (units - (without?.get(name) ?? 0)) / calls;
+  return turnOf(bucket, mean);
 }
 
 /** On an average, of which no call takes more than the limit: it may have entered before the limit was known. */

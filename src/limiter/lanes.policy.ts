@@ -54,6 +54,21 @@ export function takeable(bucket: Bucket, asked: Costs): Costs {
   return costs;
 }
 
+/**
+ * How much of its lane's turn a call takes: the time for which it keeps its dearest meter busy, in milliseconds (dominant
+ * share; Ghodsi et al. 2011). A day is no rate and does not count; where no limit is known every call takes 1. At most one
+ * window, whatever is asked: a lane whose limits change has never more than that to wait for.
+ */
+export function turnOf(bucket: Bucket, costs: Costs): number {
+  let longest = 0;
+  for (const [name, units] of costEntries(costs)) {
+    const meter = bucket.meters.get(name);
+    if (meter === undefined || meter.limit <= 0 || name.endsWith('_day')) continue;
+    longest = Math.max(longest, (Math.min(units, meter.limit) * meter.windowMs) / meter.limit);
+  }
+  return longest > 0 ? longest : 1;
+}
+
 export function enqueue(bucket: Bucket, lane: Lane, ticket: Ticket): void {
   if (lane.line.size === 0) bucket.waitingWeight += lane.weight;
   lane.line.set(ticket.id, ticket.order);

@@ -12,7 +12,7 @@ import {
   type Lease,
   type Ticket,
 } from './bucket-state.policy.ts';
-import { confirm, dequeue, refreshReadiness, wakeLanes, type Budget } from './lanes.policy.ts';
+import { confirm, dequeue, refreshReadiness, turnOf, wakeLanes, type Budget } from './lanes.policy.ts';
 import { answer } from './lessons.policy.ts';
 import {
   calmLatenessMs,
@@ -155,7 +155,7 @@ function grant(bucket: Bucket, lane: Lane, ticket: Ticket, now: number): Granted
   bucket.lastGrantAt = now;
   if (!bucket.opened && bucket.probingSince < 0) bucket.probingSince = now;
   bucket.virtual = Math.max(bucket.virtual, lane.start);
-  lane.start += 1 / lane.weight;
+  lane.start += turnOf(bucket, ticket.costs) / lane.weight;
   lane.inFlight += 1;
   lane.grantedAt = now;
   if (lease.unconfirmed) lane.unconfirmed += 1;

@@ -5,7 +5,8 @@
  * Every transition takes the bucket, an event and the time, changes the bucket, and ends in the same pump:
  * sweep what expired, wake lanes, then grant heads of lanes in fair order while the bucket is open and every meter the
  * head needs has room. Inside a lane: by urgency, then arrival. Between lanes: start-time fair queueing
- * (Goyal, Vin, Cheng 1996), each grant counting 1 / weight.
+ * (Goyal, Vin, Cheng 1996), each grant counting the time for which it
+ * keeps its dearest meter busy / weight.
  *
  * Guarantees: no grant while closed or without room (2), at most `maxInFlight` leases per lane (3), order within a lane
  * (4), weighted shares (5), a grant as soon as there is room (6), a refusal leaves no trace (11).
@@ -131,7 +132,7 @@ function refusalOf(
   const lane = bucket.lanes.get(admission.lane);
   const order = admission.urgency * orderUnit + bucket.sequence + 1;
   const ahead = lane === undefined ? 0 : lane.line.rank('', order);
-  const wait = forecastAt(bucket, lane, { ...admission, ahead }, now);
+  const wait = forecastAt(bucket, lane, { ...admission, key: admission.lane, ahead }, now);
   const waiting = lane?.line.size ?? 0;
   if (waiting >= admission.maxQueued && (waiting > 0 || wait.waitMs > 0)) {
     return { kind: 'refused', reason: 'queue_full', retryInMs: wait.waitMs };
@@ -155,7 +156,13 @@ export function forecast(
   const lane = bucket.lanes.get(ticket.lane);
   if (lane === undefined) return null;
   const ahead = lane.line.rank(ticket.id, ticket.order);
-  const asked = { costs: ticket.costs, weight: lane.weight, maxInFlight: lane.maxInFlight, ahead };
+  const asked = {
+    key: lane.key,
+    costs: ticket.costs,
+    weight: lane.weight,
+    maxInFlight: lane.maxInFlight,
+    ahead,
+  };
   return { waitMs: forecastAt(bucket, lane, asked, now).waitMs, ahead };
 }
 

@@ -55,6 +55,11 @@ export class SortedNames {
     return this.#position(this.#scores.get(name) ?? score, name);
   }
 
+  /** How many entries stand before that place. */
+  before(score: number, name: string): number {
+    return this.#position(score, name);
+  }
+
   /** Names with a score of at least `from` and less than `until`, in order. */
   between(from: number, until: number): string[] {
     return this.#entries.slice(this.#position(from, ''), this.#position(until, '')).map(({ name }) => name);

@@ -1,6 +1,6 @@
 import { afterEach, expect, test } from '@jest/globals';
 import { fastClock } from '../support/fast-clock.ts';
-import { highCeilings, startWorld, type World } from './world.ts';
+import { highCeilings, startWorld, tally, type Reply, type World } from './world.ts';
 
 let world: World;
 afterEach(() => world.close());
@@ -61,6 +61,38 @@ test('a share follows the weight', async () => {
   expect(others).toBeGreaterThanOrEqual(1);
   expect(others).toBeLessThanOrEqual(9);
   await leave();
+});
+
+test('calls near the limit leave half of the tokens to small ones', async () => {
+  world = await startWorld({
+    clock: fastClock(30),
+    model: { models: { 'gpt-4o': { rpm: 600, tpm: 6_000 } } },
+    modelLimits: 'requestsPerMinute: 600, tokensPerMinute: 6000',
+    workspaces: { large: highCeilings, small: highCeilings },
+  });
+  const { call, model, settled } = world;
+  const chat = (workspace: string, tokens: number, signal?: AbortSignal): Promise<Reply> =>
+    call('/via/openai/v1/chat/completions', {
+      workspace,
+      json: { model: 'gpt-4o', max_tokens: tokens, messages: [{ role: 'user', content: 'how are you?' }] },
+      headers: { ...patient, 'x-nonce': workspace },
+      ...(signal === undefined ? {} : { signal }),
+    });
+  await chat('large', 5_000);
+  const leaving = new AbortController();
+  const line = Array.from({ length: 6 }, () => chat('large', 5_000, leaving.signal));
+  const ended = Promise.allSettled(line);
+  await settled(6, 0);
+  const replies = await Promise.all(Array.from({ length: 30 }, () => chat('small', 150)));
+  expect(tally(replies)).toEqual({ 200: 30 });
+  const order = model.log.map(({ nonce }) => nonce);
+  const meanwhile = order.slice(order.indexOf('small'), order.lastIndexOf('small') + 1);
+  // About 5,000 tokens in all, and as many of theirs; a call for a call would have let all six of them go first.
+  expect(meanwhile.filter((nonce) => nonce === 'large').length).toBeLessThanOrEqual(2);
+  expect(model.log.filter(({ status }) => status === 429)).toEqual([]);
+  leaving.abort();
+  await ended;
+  await settled(0, 0);
 });
 
 test('several workspaces on one commerce credential take turns, each with one call in flight', async () => {

@@ -45,7 +45,7 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
     'returned grants save up a share',
     'settle',
     'giveBack(lease, now)',
-    'giveBack(lease, now) lane.start = lane.start - 1 / lane.weight',
+    'giveBack(lease, now) lane.start = lane.start - turnOf(ticketOf(lease.ticket).costs) / lane.weight',
   ],
   [
     'a dropped call is not given back',
@@ -110,6 +110,31 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
     'if left ~= right then return left > right end',
   ],
   ['others are counted by head, not by weight', 'forecast-at', '/ place.weight', '/ 1'],
+  [
+    'a call counts one, whatever it costs',
+    'pump',
+    'lane.start + turnOf(ticket.costs) / lane.weight',
+    'lane.start + 1 / lane.weight',
+  ],
+  ['a day counts as a rate', 'lanes', " and string.sub(name, -4) ~= '_day'", ''],
+  [
+    'more than the limit is counted',
+    'lanes',
+    'math.min(units, meter.limit) * meter.windowMs',
+    'units * meter.windowMs',
+  ],
+  [
+    'lanes whose turn it is are not in front',
+    'forecast-at',
+    "before = before + redis.call('ZLEXCOUNT'",
+    "before = 0 * redis.call('ZLEXCOUNT'",
+  ],
+  [
+    'other calls are as large as the own ones',
+    'forecast-at',
+    'local elsewhere = meanTurn(',
+    'local elsewhere = here > 0 and here or meanTurn(',
+  ],
   ['a refused newcomer is entered', 'admit', "return 'queue_full', { text(waitMs) }", 'return nil'],
   [
     'newcomers overtake those entered again',

@@ -5,6 +5,7 @@
  * Owns: the judgement of single steps (invariants 1 to 5, 8 to 10). Refuses to own: progress (`progress.ts`) and the
  * balance at the end (`balance.ts`).
  */
+import type { Costs, MeterName } from '../../src/call.ts';
 import { passageMs } from '../../src/admission/shed.policy.ts';
 import type { Settlement } from '../../src/limiter/limiter.ts';
 import type { DriverBooks } from './driver.ts';
@@ -14,6 +15,8 @@ import { Story } from './story.ts';
 export interface CallBook {
   readonly plan: CallPlan;
   readonly workspace: WorkspacePlan;
+  /** What it asks for, of which the store took no more than the limits that it knew then. */
+  asked: Costs;
   /** Urgency, then arrival at the store. `Infinity` until the store has taken it in. */
   order: number;
   admittedAt: number;
@@ -50,6 +53,22 @@ export interface LaneBook {
   readonly leases: Set<LeaseBook>;
   asleepUntil: number;
   backloggedSince: number;
+  /** What its latest grant took of its share. */
+  lastTurn: number;
+}
+
+/** What the store believes of a meter when it grants. */
+export interface Rate {
+  readonly meter: MeterName;
+  readonly limit: number;
+  readonly windowMs: number;
+}
+
+/** Turns taken, and the largest of them; the one before counts too, the lane may stand behind it yet. */
+interface Served {
+  readonly since: number;
+  units: number;
+  largest: number;
 }
 
 export interface BucketBook {
@@ -59,8 +78,8 @@ export interface BucketBook {
   lastIssueAt: number;
   lastLessonAt: number;
   readonly lanes: LaneBook[];
-  /** Grants per lane pair since both have been waiting: `[first/second]` counts the first lane's. */
-  readonly served: Map<string, { since: number; units: number }>;
+  /** Turns per lane pair since both have been waiting: `[first/second]` counts the first lane's. */
+  readonly served: Map<string, Served>;
   opened: boolean;
   /** A call was given up before it had arrived: its units are neither on their way nor counted. */
   blurred: boolean;
@@ -110,6 +129,7 @@ export class Books extends Story implements DriverBooks {
         leases: new Set(),
         asleepUntil: 0,
         backloggedSince: Infinity,
+        lastTurn: 0,
       };
       this.lanes.set(lane.key, book);
       this.bucket(lane.bucket).lanes.push(book);
@@ -126,7 +146,14 @@ export class Books extends Story implements DriverBooks {
         sends: 0,
         executed: 0,
       } as const;
-      this.calls.set(call.id, { ...fresh, plan: call, workspace, ends: [], overtakenBy: [] });
+      this.calls.set(call.id, {
+        ...fresh,
+        plan: call,
+        asked: call.costs,
+        workspace,
+        ends: [],
+        overtakenBy: [],
+      });
     }
   }
 
@@ -165,8 +192,9 @@ export class Books extends Story implements DriverBooks {
   }
 
   /** The store takes in a ticket: its place is decided here. */
-  admitted(id: string, now: number): void {
+  admitted(id: string, rates: readonly Rate[], now: number): void {
     const call = this.call(id);
+    call.asked = within(call.plan.costs, rates);
     call.order = call.plan.urgency * 1e9 + ++this.#sequence;
     call.admittedAt = now;
     this.intoLine(call, now);
@@ -194,7 +222,7 @@ export class Books extends Story implements DriverBooks {
   }
 
   /** The store grants a ticket. */
-  issued(id: string, token: string, now: number): void {
+  issued(id: string, token: string, rates: readonly Rate[], now: number): void {
     const call = this.call(id);
     const lane = this.lane(call.plan.lane.key);
     const bucket = this.bucket(call.plan.lane.bucket);
@@ -212,7 +240,7 @@ export class Books extends Story implements DriverBooks {
     if (cap !== null && held >= cap) this.broken(now, '3', `${id} granted, ${held} of ${cap} in flight`);
     const earlier = [...lane.line].find((other) => other.order < call.order && other.admittedAt < now);
     if (earlier !== undefined) this.broken(now, '4', `${id} granted before ${earlier.plan.id}`);
-    this.#fair(bucket, lane, now);
+    this.#fair(bucket, lane, turnMs(call.asked, rates) / lane.plan.weight, now);
     this.outOfLine(call);
     const lease = {
       call,
@@ -238,8 +266,10 @@ export class Books extends Story implements DriverBooks {
     if (!bucket.opened && out.length >= probe) this.reach('probes doubled');
   }
 
-  /** Start-time fair queueing: while two lanes wait, their shares differ by at most one call of each. */
-  #fair(bucket: BucketBook, lane: LaneBook, now: number): void {
+  /** Start-time fair queueing: while two lanes wait, their shares differ by at most the largest call of each. */
+  #fair(bucket: BucketBook, lane: LaneBook, turn: number, now: number): void {
+    const before = lane.lastTurn;
+    lane.lastTurn = turn;
     for (const other of bucket.lanes) {
       if (other === lane || !this.comparable(lane) || !this.comparable(other)) continue;
       const since = Math.max(
@@ -248,12 +278,13 @@ export class Books extends Story implements DriverBooks {
         lane.asleepUntil,
         other.asleepUntil,
       );
-      const mine = pairOf(bucket, lane, other, since);
-      const theirs = pairOf(bucket, other, lane, since);
+      const mine = pairOf(bucket, lane, other, since, before);
+      const theirs = pairOf(bucket, other, lane, since, other.lastTurn);
       if (since > now) continue;
-      mine.units += 1 / lane.plan.weight;
+      mine.units += turn;
+      mine.largest = Math.max(mine.largest, turn);
       const lead = mine.units - theirs.units;
-      if (lead > 1 / lane.plan.weight + 1 / other.plan.weight + 1e-6) {
+      if (lead > mine.largest + theirs.largest + 1e-6) {
         this.broken(now, '5', `${lane.plan.key} is ${lead.toFixed(2)} ahead of ${other.plan.key}`);
       }
     }
@@ -365,19 +396,27 @@ export class Books extends Story implements DriverBooks {
   }
 }
 
-function pairOf(
-  bucket: BucketBook,
-  lane: LaneBook,
-  other: LaneBook,
-  since: number,
-): { since: number; units: number } {
+function within(costs: Costs, rates: readonly Rate[]): Costs {
+  const known = rates.map(({ meter, limit }) => [meter, Math.min(limit, costs[meter] ?? 0)] as const);
+  return { ...costs, ...Object.fromEntries(known) };
+}
+
+function pairOf(bucket: BucketBook, lane: LaneBook, other: LaneBook, since: number, before: number): Served {
   const key = `${lane.plan.key}/${other.plan.key}`;
   let pair = bucket.served.get(key);
   if (pair === undefined || pair.since !== since) {
-    pair = { since, units: 0 };
+    pair = { since, units: 0, largest: before };
     bucket.served.set(key, pair);
   }
   return pair;
+}
+
+/** How long the costs keep the slowest of these meters busy: a day is no rate. Where no limit is known all calls are equal. */
+export function turnMs(costs: Costs, rates: readonly Rate[]): number {
+  const busy = rates
+    .filter(({ meter }) => meter !== 'requests_day' && meter !== 'tokens_day')
+    .map(({ meter, limit, windowMs }) => windowMs * Math.min(1, (costs[meter] ?? 0) / limit));
+  return Math.max(0, ...busy) || 1;
 }
 
 export function must<T>(value: T | undefined, what: string): T {

@@ -104,7 +104,20 @@ export const mutations: readonly Mutation[] = [
     'return admission.urgency * orderUnit - bucket.sequence;',
   ),
   row('4', 'urgency is ignored', scheduler, 'return admission.urgency * orderUnit', 'return 3 * orderUnit'),
-  row('5', 'weights are ignored', pump, 'lane.start += 1 / lane.weight', 'lane.start += 1'),
+  row(
+    '5',
+    'weights are ignored',
+    pump,
+    'turnOf(bucket, ticket.costs) / lane.weight',
+    'turnOf(bucket, ticket.costs)',
+  ),
+  row(
+    '5',
+    'a call counts one, whatever it costs',
+    pump,
+    'turnOf(bucket, ticket.costs) / lane.weight',
+    '1 / lane.weight',
+  ),
   row(
     '5',
     'absence saves up a share',

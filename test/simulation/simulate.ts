@@ -15,7 +15,7 @@ import { drive } from './driver.ts';
 import { planOf, type Plan } from './plan.ts';
 import { Progress } from './progress.ts';
 import { Upstream } from './upstream.ts';
-import { Wire, wiredCeilings, wiredLimiter } from './wire.ts';
+import { ratesOf, Wire, wiredCeilings, wiredLimiter } from './wire.ts';
 
 /** A history that is not over by then hangs. Virtual milliseconds; longer than every wait and every closed bucket. */
 const longestHistoryMs = 3_600_000;
@@ -41,7 +41,7 @@ export async function run(plan: Plan): Promise<History> {
 
   const listener: LimiterListener = {
     onGrant(grant) {
-      books.issued(grant.ticket, grant.lease, clock.monotonic());
+      books.issued(grant.ticket, grant.lease, ratesOf(store, grant.bucket), clock.monotonic());
       const at = home.get(grant.ticket) ?? 0;
       wires[at]?.tell(() => desks[at]?.listener.onGrant(grant));
     },

@@ -4,7 +4,7 @@
  * what really reached the store.
  */
 import type { CeilingRef, Ceilings, Place } from '../../src/limiter/ceilings.ts';
-import type { Grant, Limiter } from '../../src/limiter/limiter.ts';
+import type { Grant, Limiter, MeterSnapshot } from '../../src/limiter/limiter.ts';
 import type { FakeClock } from '../support/fake-clock.ts';
 import type { Books } from './books.ts';
 import type { Chance } from './chance.ts';
@@ -49,6 +49,10 @@ export class Wire {
   }
 }
 
+/** What the store believes of a bucket's meters. */
+export const ratesOf = (limiter: Limiter, key: string): readonly MeterSnapshot[] =>
+  limiter.snapshot().find(({ bucket }) => bucket === key)?.meters ?? [];
+
 const levelsOf = (limiter: Limiter, key: string): string =>
   limiter
     .snapshot()
@@ -61,13 +65,16 @@ export function wiredLimiter(wire: Wire, limiter: () => Limiter, books: Books, c
   return {
     admit: (admission) =>
       wire.ask(() => {
-        books.admitted(admission.ticket, now());
+        books.admitted(admission.ticket, ratesOf(limiter(), admission.bucket), now());
         return limiter()
           .admit(admission)
           .then((reply) => {
             if (reply.kind === 'refused') books.outOfLine(books.call(admission.ticket));
             else if (reply.kind === 'queued') books.accepted(admission.ticket, now());
-            if (reply.kind === 'granted') books.issued(admission.ticket, reply.grant.lease, now());
+            if (reply.kind === 'granted') {
+              const rates = ratesOf(limiter(), admission.bucket);
+              books.issued(admission.ticket, reply.grant.lease, rates, now());
+            }
             return reply;
           });
       }),

@@ -39,7 +39,7 @@ local function refusal()
   if givenOrder then return nil end
   local lane = laneOf(laneKey)
   local ahead = lane and rankOf(laneKey, urgency * orderUnit + bucket.sequence + 1, '') or 0
-  local place = { costs = costs, weight = weight, maxInFlight = maxInFlight, ahead = ahead }
+  local place = { key = laneKey, costs = costs, weight = weight, maxInFlight = maxInFlight, ahead = ahead }
   local waitMs, day = forecastAt(lane, place, now)
   local waiting = lane and lane.waiting or 0
   if waiting >= maxQueued and (waiting > 0 or waitMs > 0) then return 'queue_full', { text(waitMs) } end

@@ -1,11 +1,43 @@
 -- Mirror of forecast.policy.ts: how long a call at a given place of a lane will wait. `lane` is nil for a workspace
--- that has nothing in this bucket yet; a place is { costs, weight, maxInFlight, ahead }.
+-- that has nothing in this bucket yet; a place is { key, costs, weight, maxInFlight, ahead }.
+
+-- A whole number of calls, but for the rounding of a division.
+local rounding = 1e-9
+
+-- Of `calls` calls that cost `costs` in all, without those that are counted in `without`.
+local function meanTurn(costs, without, calls)
+  local mean = {}
+  for i, name in ipairs(meterNames) do
+    mean[i] = { name, ((costs[name] or 0) - (without and without[name] or 0)) / calls }
+  end
+  return turnOf(mean)
+end
+
+-- Lanes in the running whose turn is before that of a lane of this name that starts then. One step per class.
+local function lanesBefore(start, key)
+  local before, from = 0, '[r:'
+  while true do
+    local member = redis.call('ZRANGEBYLEX', orderKey, from, '(r;', 'LIMIT', '0', '1')[1]
+    if not member then return before end
+    local callClass = string.match(member, '^r:([^:]+):')
+    local till = '(r:' .. callClass .. ':' .. sortable(start) .. ':' .. key
+    before = before + redis.call('ZLEXCOUNT', orderKey, '[r:' .. callClass .. ':', till)
+    from = '[r:' .. callClass .. ';'
+  end
+end
 
 local function othersAhead(lane, place)
   local waitingHere = lane and lane.waiting or 0
+  local waitingElsewhere = bucket.waiting - waitingHere
+  if waitingElsewhere <= 0 then return 0 end
   local weightElsewhere = bucket.waitingWeight - (waitingHere > 0 and lane.weight or 0)
-  local byShare = math.floor(((place.ahead + 1) * math.max(0, weightElsewhere)) / place.weight)
-  return math.min(bucket.waiting - waitingHere, byShare)
+  local here = place.ahead > 0 and waitingHere > 0 and meanTurn(lane.waitingCosts, nil, waitingHere) or 0
+  local from = math.max(lane and lane.start or 0, bucket.virtual)
+  local start = from + (place.ahead * here) / place.weight
+  local elsewhere = meanTurn(bucket.waitingCosts, lane and lane.waitingCosts, waitingElsewhere)
+  local byShare = math.floor(((start - bucket.virtual) * math.max(0, weightElsewhere)) / elsewhere + rounding)
+  local own = lane and lane.readyAs and lane.start < start and 1 or 0
+  return math.min(waitingElsewhere, math.max(byShare, lanesBefore(start, place.key) - own))
 end
 
 local function costAhead(lane, ahead, others, name)
@@ -67,6 +99,6 @@ local function forecastOf(ticket, now)
   if not ticket or ticket.lease then return nil end
   local lane = laneOf(ticket.lane)
   local ahead = rankOf(ticket.lane, ticket.order, ticket.id)
-  local place = { costs = ticket.costs, weight = lane.weight, maxInFlight = lane.maxInFlight, ahead = ahead }
+  local place = { key = lane.key, costs = ticket.costs, weight = lane.weight, maxInFlight = lane.maxInFlight, ahead = ahead }
   return (forecastAt(lane, place, now)), ahead
 end

@@ -89,6 +89,19 @@ local function takeable(asked)
   return costs
 end
 
+-- How much of its lane's turn a call takes: the time for which it keeps its dearest meter busy, 1 where nothing is known.
+local function turnOf(costs)
+  local longest = 0
+  for _, cost in ipairs(costs) do
+    local name, units = cost[1], cost[2]
+    local meter = bucket.meters[name]
+    if units > 0 and meter and meter.limit > 0 and string.sub(name, -4) ~= '_day' then
+      longest = math.max(longest, (math.min(units, meter.limit) * meter.windowMs) / meter.limit)
+    end
+  end
+  return longest > 0 and longest or 1
+end
+
 local function enqueue(lane, ticket)
   if lane.waiting == 0 then bucket.waitingWeight = bucket.waitingWeight + lane.weight end
   put(lineMember(lane.key, ticket.order, ticket.id))

@@ -166,7 +166,7 @@ local function grant(lane, ticket, now)
   bucket.lastGrantAt = now
   if not bucket.opened and bucket.probingSince < 0 then bucket.probingSince = now end
   bucket.virtual = math.max(bucket.virtual, lane.start)
-  lane.start = lane.start + 1 / lane.weight
+  lane.start = lane.start + turnOf(ticket.costs) / lane.weight
   lane.inFlight = lane.inFlight + 1
   lane.grantedAt = now
   if lease.unconfirmed then lane.unconfirmed = lane.unconfirmed + 1 end

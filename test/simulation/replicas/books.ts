@@ -151,7 +151,7 @@ export class ReplicaBooks extends Story implements DriverBooks, ServerWatch {
     for (const [at, { ticket, lease }] of model.effects.grants.entries()) {
       if (!isCall(ticket)) continue;
       this.#issued(model, ticket, lease, now);
-      const unfair = this.#fairness.granted(model, at, newcomer, now);
+      const unfair = this.#fairness.granted(model, at, this.call(ticket).plan.costs, newcomer, now);
       if (unfair !== null) this.broken(now, '5', unfair);
     }
   }

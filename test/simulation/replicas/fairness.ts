@@ -1,11 +1,18 @@
 /**
  * Start-time fair queueing, watched at the server: while two lanes wait that nothing but the bucket holds back, their
- * shares differ by at most one call of each (invariant 5). A grant is a turn, also when it comes back. Begins anew
+ * shares differ by at most the largest call of each (invariant 5). A grant is a turn, also when it comes back. Begins anew
  * whenever data was lost.
  */
+import type { Costs } from '../../../src/call.ts';
 import type { ScriptModel } from '../../limiter/script-model.ts';
-import { must } from '../books.ts';
+import { must, turnMs } from '../books.ts';
 import type { ReplicasPlan } from './plan.ts';
+
+interface Served {
+  readonly since: number;
+  units: number;
+  largest: number;
+}
 
 export class Fairness {
   readonly #plan: ReplicasPlan;
@@ -14,7 +21,9 @@ export class Fairness {
   readonly #waitingSince = new Map<string, number>();
   /** Lanes whose last ticket was granted: they stop waiting with that. */
   readonly #emptied = new Set<string>();
-  readonly #served = new Map<string, { since: number; units: number }>();
+  readonly #served = new Map<string, Served>();
+  /** What the latest grant of each lane took of its share: it may stand behind that yet, also where little was lost. */
+  readonly #lastTurn = new Map<string, number>();
   #mark = 0;
 
   constructor(plan: ReplicasPlan) {
@@ -50,11 +59,18 @@ export class Fairness {
    * One grant of the latest transition. Returns what is unfair about it. `newcomer`: the ticket that the transition entered;
    * what had room went before it, in a pump of its own.
    */
-  granted(model: ScriptModel, at: number, newcomer: string | null, now: number): string | null {
+  granted(model: ScriptModel, at: number, costs: Costs, newcomer: string | null, now: number): string | null {
     const [{ lane } = { lane: '' }, ...later] = model.effects.grants.slice(at);
+    const rates = [...(model.bucket?.meters.values() ?? [])].filter(({ limit }) => limit > 0);
+    const turn = turnMs(
+      costs,
+      rates.map(({ name: meter, limit, windowMs }) => ({ meter, limit, windowMs })),
+    );
+    const weight = this.#weightOf(lane);
+    const before = this.#lastTurn.get(lane) ?? 0;
+    this.#lastTurn.set(lane, turn / weight);
     const since = this.#waitingSince.get(lane);
     if (since === undefined || !this.#comparable.has(lane)) return null;
-    const weight = this.#weightOf(lane);
     let found: string | null = null;
     for (const other of this.#comparable) {
       const otherSince = this.#waitingSince.get(other);
@@ -65,11 +81,12 @@ export class Fairness {
       const behind = later.filter((grant) => grant.lane === other).map(({ ticket }) => ticket);
       const waits = [...otherLane.line.names(), ...behind].some((ticket) => ticket !== newcomer);
       if (both >= now || !waits) continue;
-      const mine = this.#pair(lane, other, both);
-      const theirs = this.#pair(other, lane, both);
-      mine.units += 1 / weight;
+      const mine = this.#pair(lane, other, both, before);
+      const theirs = this.#pair(other, lane, both, this.#lastTurn.get(other) ?? 0);
+      mine.units += turn / weight;
+      mine.largest = Math.max(mine.largest, turn / weight);
       const lead = mine.units - theirs.units;
-      if (lead > 1 / weight + 1 / this.#weightOf(other) + 1e-6) {
+      if (lead > mine.largest + theirs.largest + 1e-6) {
         found = `${lane} is ${lead.toFixed(2)} ahead of ${other}`;
       }
     }
@@ -89,11 +106,11 @@ export class Fairness {
     ).weight;
   }
 
-  #pair(lane: string, other: string, since: number): { since: number; units: number } {
+  #pair(lane: string, other: string, since: number, before: number): Served {
     const key = `${lane}/${other}`;
     let pair = this.#served.get(key);
     if (pair === undefined || pair.since !== since) {
-      pair = { since, units: 0 };
+      pair = { since, units: 0, largest: before };
       this.#served.set(key, pair);
     }
     return pair;
