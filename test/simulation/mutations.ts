@@ -149,7 +149,18 @@ export const mutations: readonly Mutation[] = [
   ),
   row('6', 'a sleeping lane stays asleep', lanes, '    lane.asleepUntil = 0;\n', ''),
   row('8', 'a lease is settled twice', lease, '      if (settled) return;\n', ''),
-  row('9', 'clients that left are sent', holder, 'if (holder.entry.clientGone.aborted)', 'if (false)'),
+  {
+    ...row('9', 'clients that left are sent', holder, 'if (holder.entry.clientGone.aborted)', 'if (false)'),
+    survives:
+      'the refusal that its leaving brought is kept for the caller as well (waiting.ts, `holder.refused`)',
+  },
+  row(
+    '9',
+    'clients that left stay in the line',
+    waiting,
+    "this.refuse(holder, stop ?? new Refusal('request_invalid'));",
+    '',
+  ),
   row('9', 'revoked keys are sent', holder, 'if (!holder.entry.stillValid()) return', 'if (false) return'),
   row('9', 'late calls are sent', holder, 'if (now > holder.deadline) return', 'if (false) return'),
   row(

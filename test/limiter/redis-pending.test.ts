@@ -1,0 +1,40 @@
+/** What ended while Redis was away is told when it is back. */
+import { afterEach, expect, test } from '@jest/globals';
+import { kill } from 'node:process';
+import { systemClock } from '../../src/clock.ts';
+import { startRedis } from '../support/redis.ts';
+import { admission, startReplica } from '../support/redis-replica.ts';
+
+const closers: (() => unknown)[] = [];
+afterEach(async () => {
+  for (const close of closers.splice(0).toReversed()) await close();
+});
+
+test('a capped lane is free again when a call of it ended while Redis was away, not when its lease ends', async () => {
+  const server = await startRedis();
+  closers.push(() => server.stop());
+  const replica = await startReplica(`url: "${server.url}", whenDown: deny`);
+  closers.push(() => replica.close());
+  const capped = { maxInFlight: 1, leaseMs: 600_000 };
+  const first = await replica.limiter.admit(admission('first', capped));
+  if (first.kind !== 'granted') throw new Error(first.kind);
+
+  kill(server.pid, 'SIGSTOP');
+  const until = async (mode: string): Promise<void> => {
+    while (replica.told.findLast((line) => line.startsWith('mode')) !== `mode ${mode}`) {
+      // Something has to be asked for an absence to be noticed.
+      await replica.limiter.forecast('bucket', 'nobody');
+      await new Promise<void>((resolve) => {
+        systemClock.after(20, resolve);
+      });
+    }
+  };
+  await until('deny');
+  await replica.limiter.settle(first.grant, { kind: 'succeeded', spent: null }, null);
+  kill(server.pid, 'SIGCONT');
+  await until('redis');
+  // The time limit of the test is far shorter than the lease.
+  const second = await replica.limiter.admit(admission('second', capped));
+  const grant = second.kind === 'granted' ? second.grant : await replica.granted('second');
+  expect(grant.ticket).toBe('second');
+}, 30_000);
