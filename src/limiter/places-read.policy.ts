@@ -17,7 +17,7 @@ export interface PlacesRead {
 }
 
 /** No more calls than this are sent under one ceiling while a read of it is used. */
-export const mostSince = 64;
+const mostSince = 64;
 /** The next calls ask for the neighbours of a position. */
 const before = 16;
 /** Newest sends: those of a round trip are among them. */

@@ -112,7 +112,7 @@ export function reportsOf(readings: readonly Reading[]): readonly MeterReport[] 
 }
 
 /** Adds a report, or lets it replace the one of its meter when its limit is lower. */
-export function addTighter(reports: MeterReport[], report: MeterReport): void {
+function addTighter(reports: MeterReport[], report: MeterReport): void {
   const at = reports.findIndex((known) => known.meter === report.meter);
   const known = reports[at];
   if (known === undefined) reports.push(report);
