@@ -102,6 +102,17 @@ export class Bucket {
     this.#used = Math.max(this.#used, Math.min(this.#capacity(), this.#used + n));
   }
 
+  /**
+   * Nobody finds room for `forMs`: somebody else has overdrawn the bucket, which goes on draining. @throws Error when it
+   * counts periods, because a counter that falls to zero cannot be closed beyond its period.
+   */
+  closeFor(forMs: number, now: number): void {
+    if (this.#period() !== null) throw new Error('a bucket that counts periods cannot be closed');
+    this.#drain(now);
+    const whenFull = this.#capacity() - 1 + (forMs * this.#limit) / this.#windowMs;
+    this.#used = Math.max(this.#used, whenFull);
+  }
+
   /** Changes limit, window or outside consumer from `now` on; the level stays. */
   change(options: Partial<BucketOptions>, now: number): void {
     this.#drain(now);

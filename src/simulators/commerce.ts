@@ -1,7 +1,7 @@
 /**
  * A commerce API with real limits: REST Admin, GraphQL Admin, Storefront, any number of stores.
  *
- * Owns: who may call which store, the state of a store, what `configure`, `reset`, `drain`, `fault` do.
+ * Owns: who may call which store, the state of a store, what `configure` and `reset` do, which bucket is meant.
  * Refuses to own: the call bucket's steps (`commerce-rest.ts`), the points' steps (`commerce-graphql.ts`).
  * Invariant: every decision is made at one instant of the given clock and is in the log.
  */
@@ -21,7 +21,7 @@ import { createSimulator, settle, type Simulator } from './simulator.ts';
 
 export type { CommerceOptions, CommerceSettings } from './commerce/options.ts';
 
-/** Which bucket an outside consumer takes from; default: REST of the first app in the first store. */
+/** Which bucket an outside consumer takes from or closes; default: REST of the first app in the first store. */
 export interface CommerceDrain {
   readonly store?: string;
   readonly app?: string;
@@ -68,12 +68,11 @@ export function createCommerceSimulator(options: CommerceOptions = {}): Commerce
       buckets.configure(settings);
       context = { ...context, settings };
     },
-    drain(units, from = {}) {
+    bucketOf(which, now) {
       const { stores } = context.settings;
-      const store = from.store ?? Object.keys(stores)[0] ?? '';
-      const app = from.app ?? Object.keys(stores[store]?.apps ?? {})[0] ?? '';
-      const now = clock.monotonic();
-      buckets.of(store, app, from.api ?? 'rest', now).bucket.takeUpTo(units, now);
+      const store = which.store ?? Object.keys(stores)[0] ?? '';
+      const app = which.app ?? Object.keys(stores[store]?.apps ?? {})[0] ?? '';
+      return buckets.of(store, app, which.api ?? 'rest', now).bucket;
     },
     drainOf,
   });

@@ -1,12 +1,13 @@
 /**
  * A language-model API with real limits: OpenAI, Azure OpenAI, Groq or Anthropic by `dialect`.
  *
- * Owns: what `configure`, `reset` and `drain` do; the parts of a simulator, put together.
+ * Owns: what `configure` and `reset` do, which bucket is meant; the parts of a simulator, put together.
  * Refuses to own: the steps of a call (`language-model/answer.ts`, `decide.ts`, `work.ts`), formats (texts, fields,
  * bodies have their own files), bucket arithmetic (`bucket.ts`).
  * Invariant: decisions are made in the order in which bodies are complete, at one instant of the given clock,
  * and each is in the log.
  */
+import type { Bucket } from './bucket.ts';
 import { FaultQueue } from './faults.ts';
 import { textOf, type Json } from './json.ts';
 import { accountsOf, keyOf } from './language-model/accounts.ts';
@@ -26,7 +27,7 @@ import { createSimulator, settle, type Simulator } from './simulator.ts';
 
 export type { LanguageModelOptions, LanguageModelSettings } from './language-model/options.ts';
 
-/** Which bucket an outside consumer takes from; default: `rpm` of the first model in the first organisation. */
+/** Which bucket an outside consumer takes from or closes; default: `rpm` of the first model in the first organisation. */
 export interface LanguageModelDrain {
   readonly dimension?: Dimension;
   readonly model?: string;
@@ -61,23 +62,22 @@ export function createLanguageModelSimulator(options: LanguageModelOptions = {})
       use(settings, context);
     },
     configure: (part) => configure(part, context),
-    drain: (units, from) => drain(units, from ?? {}, context),
+    bucketOf: (which, now) => bucketOf(which, now, context),
     drainOf,
   });
 }
 
-function drain(units: number, from: LanguageModelDrain, context: LanguageModelContext): void {
-  const { clock, meters, settings } = context;
-  const now = clock.monotonic();
-  const model = from.model ?? Object.keys(settings.models)[0] ?? '';
-  const org = from.org ?? Object.keys(settings.orgs)[0] ?? '';
-  const project = from.project ?? Object.keys(settings.orgs[org]?.projects ?? {})[0] ?? '';
-  const owner = from.project === undefined ? 'org' : 'project';
+function bucketOf(which: LanguageModelDrain, now: number, context: LanguageModelContext): Bucket {
+  const { meters, settings } = context;
+  const model = which.model ?? Object.keys(settings.models)[0] ?? '';
+  const org = which.org ?? Object.keys(settings.orgs)[0] ?? '';
+  const project = which.project ?? Object.keys(settings.orgs[org]?.projects ?? {})[0] ?? '';
+  const owner = which.project === undefined ? 'org' : 'project';
   const meter = meters
     .of({ org, project }, model, now)
-    .find((one) => one.owner === owner && one.dimension === (from.dimension ?? 'rpm'));
-  if (meter === undefined) throw new Error(`nothing is limited for ${JSON.stringify(from)}`);
-  meter.bucket.takeUpTo(units, now);
+    .find((one) => one.owner === owner && one.dimension === (which.dimension ?? 'rpm'));
+  if (meter === undefined) throw new Error(`nothing is limited for ${JSON.stringify(which)}`);
+  return meter.bucket;
 }
 
 function drainOf(part: Json): LanguageModelDrain {

@@ -6,6 +6,7 @@
  */
 import type { IncomingHttpHeaders } from 'node:http';
 import { systemClock, type Clock } from '../clock.ts';
+import type { Bucket } from './bucket.ts';
 import { createControl, controlPrefix } from './control.ts';
 import type { Exchange } from './exchange.ts';
 import type { Fault, FaultQueue } from './faults.ts';
@@ -27,6 +28,8 @@ export interface Simulator<Settings, Drain> {
   fault(fault: Fault): void;
   /** Someone else takes `units` now, never beyond the limit. @throws Error when no such bucket is limited. */
   drain(units: number, from?: Drain): void;
+  /** Nobody finds room for `forMs` from now on. @throws Error as `drain`, and for a bucket that counts periods. */
+  closeFor(forMs: number, which?: Drain): void;
   /** Closes every socket; resolves when none is left. */
   close(): Promise<void>;
 }
@@ -60,10 +63,7 @@ export function settle<Settings>(
 }
 
 /** One API: who calls, what is answered, what is limited. */
-export interface Api<Settings, Drain> extends Pick<
-  Simulator<Settings, Drain>,
-  'reset' | 'configure' | 'drain'
-> {
+export interface Api<Settings, Drain> extends Pick<Simulator<Settings, Drain>, 'reset' | 'configure'> {
   readonly clock: Clock;
   readonly recorder: Recorder;
   readonly faults: FaultQueue;
@@ -72,6 +72,8 @@ export interface Api<Settings, Drain> extends Pick<
   answer(exchange: Exchange, note: ArrivalNote): Promise<void>;
   /** All buckets that exist, at this monotonic time. */
   buckets(now: number): SimulatorState['buckets'];
+  /** The bucket that somebody else takes from or closes. @throws Error when no such bucket is limited. */
+  bucketOf(which: Drain, now: number): Bucket;
   /** Untyped data of `POST /__sim/config` → which bucket. */
   drainOf(part: Json): Drain;
 }
@@ -97,7 +99,14 @@ export function createSimulator<Settings, Drain>(api: Api<Settings, Drain>): Sim
     },
     configure: (options) => api.configure(options),
     fault: (fault) => faults.add(fault),
-    drain: (units, from) => api.drain(units, from),
+    drain(units, from) {
+      const now = clock.monotonic();
+      api.bucketOf(from ?? api.drainOf({}), now).takeUpTo(units, now);
+    },
+    closeFor(forMs, which) {
+      const now = clock.monotonic();
+      api.bucketOf(which ?? api.drainOf({}), now).closeFor(forMs, now);
+    },
   };
   const control = createControl({
     state: () => simulator.state(),
@@ -106,6 +115,7 @@ export function createSimulator<Settings, Drain>(api: Api<Settings, Drain>): Sim
     // Untyped data enters here, from tests only.
     configure: (part) => simulator.configure(part as Partial<Settings>),
     drain: (part) => simulator.drain(numberOf(part['units']) ?? 0, api.drainOf(part)),
+    close: (part) => simulator.closeFor(numberOf(part['forMs']) ?? 0, api.drainOf(part)),
     fault: (fault) => simulator.fault(fault),
     faults: () => faults.waiting,
     clearFaults: () => faults.clear(),

@@ -93,6 +93,30 @@ describe('an outside consumer', () => {
   });
 });
 
+describe('a bucket that somebody closes', () => {
+  test('has room again when the time is over, not a millisecond earlier, and says so all the while', () => {
+    const bucket = new Bucket({ limit: 6000, windowMs: minute }, 0);
+    bucket.closeFor(12_000, 1000);
+    expect(bucket.waitMs(1, 3171)).toBeCloseTo(9829, 6);
+    expect(bucket.remaining(3171)).toBe(0);
+    expect(goDuration(bucket.fullInMs(3171))).toBe('1m9.819s');
+    expect(bucket.waitMs(1, 12_999)).toBeCloseTo(1, 6);
+    expect(bucket.waitMs(1, 13_000)).toBe(0);
+  });
+
+  test('stays closed as long as it already was when the second closing ends earlier', () => {
+    const bucket = new Bucket({ limit: 6000, windowMs: minute }, 0);
+    bucket.closeFor(12_000, 0);
+    bucket.closeFor(1000, 2000);
+    expect(bucket.waitMs(1, 2000)).toBe(10_000);
+  });
+
+  test('cannot be one that counts periods', () => {
+    const bucket = new Bucket({ limit: 6000, windowMs: minute, mode: { kind: 'fixedWindow' } }, 0);
+    expect(() => bucket.closeFor(12_000, 0)).toThrow('counts periods');
+  });
+});
+
 test.each(Object.entries(recordedDurations))('prints the duration %s as recorded', (text, ms) => {
   expect(goDuration(ms, true)).toBe(text);
 });

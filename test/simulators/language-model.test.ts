@@ -252,6 +252,25 @@ describe('the limiter over HTTP', () => {
     expect((await call(chat(5, 'm'))).headers.get('x-ratelimit-reset-requests')).toBe('1.5s');
   });
 
+  test('a closed quota refuses with the time of its end, which the answer tells in every field', async () => {
+    const { call, clock, simulator } = await start({ models: { m: { rpm: 6000 } } });
+    simulator.closeFor(12_000);
+    clock.advance(2171);
+    const refused = await call(chat(5, 'm'));
+    expect(refused.status).toBe(429);
+    expect(Object.fromEntries(refused.headers)).toMatchObject({
+      'x-ratelimit-limit-requests': '6000',
+      'x-ratelimit-remaining-requests': '0',
+      'x-ratelimit-reset-requests': '1m9.819s',
+      'retry-after-ms': '9829',
+      'retry-after': '10',
+    });
+    clock.advance(9828);
+    expect((await call(chat(5, 'm'))).status).toBe(429);
+    clock.advance(1);
+    expect((await call(chat(5, 'm'))).status).toBe(200);
+  });
+
   test('limit-change, no-ratelimit-headers and clock-skew strike once', async () => {
     const { call, simulator } = await start({});
     simulator.fault({ kind: 'limit-change', dimension: 'rpm', limit: 7 });

@@ -96,7 +96,7 @@ test('a client that leaves a stream stops it and is logged, and closing ends hel
   expect(clock.waiting).toBe(0);
 });
 
-test('control shows state and log, changes settings, takes units and refuses unknown faults', async () => {
+test('control shows state and log, changes settings, takes units, closes and refuses unknown faults', async () => {
   const shop = createCommerceSimulator({ clock: manualClock() });
   closing.push(() => shop.close());
   const { url } = await shop.listen();
@@ -104,6 +104,10 @@ test('control shows state and log, changes settings, takes units and refuses unk
     await fetch(`${url}/__sim/${name}`, { method: 'POST', body: JSON.stringify(body) });
   const state = await (await post('config', { callLimitField: 'all', drain: { units: 5 } })).json();
   expect(state).toMatchObject({ buckets: { 'acme.myshopify.com|app-sim|rest': { used: 5 } } });
+  await post('config', { close: { forMs: 1000, api: 'graphql' } });
+  expect(await (await fetch(`${url}/__sim/state`)).json()).toMatchObject({
+    buckets: { 'acme.myshopify.com|app-sim|graphql': { used: 2099 } },
+  });
   expect((await post('faults', { kind: 'typo' })).status).toBe(400);
   expect(await (await post('faults', [{ kind: 'hang', times: 2 }])).json()).toEqual([
     { kind: 'hang', times: 2 },
