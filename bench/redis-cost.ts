@@ -7,10 +7,11 @@
  * Beats, ticks by the second and activity go on whether calls come or not: an idle stretch measures them, and their
  * share is taken out and printed apart. Time per script and memory are in `limiter-scripts.ts`.
  */
+import { startFleet, type Fleet } from '../scripts/cluster/fleet.ts';
 import { drive } from '../scripts/cluster/load.ts';
-import { endAll, startFleet, startServer, startSimulator, type Fleet } from '../scripts/cluster/processes.ts';
+import { endAll, startServer, startSimulator } from '../scripts/cluster/processes.ts';
 import { succeeded } from '../scripts/cluster/row.ts';
-import { chatBody, chatPath, pause, send } from '../test/support/redis-fleet.ts';
+import { chatBody, chatPath, fleetConfig, pause, send } from '../test/support/redis-fleet.ts';
 
 const commands = [
   'admit',
@@ -40,11 +41,14 @@ const model = await startSimulator('language-model', {
   models: { 'gpt-4o': { rpm: 1_200, tpm: 100_000_000 } },
   latency: { baseMs: 10, perTokenMs: 0, jitter: 0 },
 });
-const fleet = await startFleet(3, {
-  redis: `url: "${redis.url}"`,
-  modelUrl: model.url,
-  modelLimits: 'requestsPerMinute: 100000, requestsPerDay: 1000000, tokensPerMinute: 100000000',
-});
+const fleet = await startFleet(
+  3,
+  fleetConfig({
+    redis: `url: "${redis.url}"`,
+    modelUrl: model.url,
+    modelLimits: 'requestsPerMinute: 100000, requestsPerDay: 1000000, tokensPerMinute: 100000000',
+  }),
+);
 const key = fleet.keys['acme'] ?? '';
 const background = ['tick', 'other', 'publish'];
 

@@ -1,7 +1,8 @@
 /** What happens to a commerce lane when the replica that holds its lease is killed or stopped. */
 import { ordersPath, pause } from '../../test/support/redis-fleet.ts';
+import type { Fleet } from './fleet.ts';
 import { drive } from './load.ts';
-import { startServer, stopServer, until, type Fleet } from './processes.ts';
+import { startServer, stopServer, until } from './processes.ts';
 import { left } from './remains.ts';
 import { allSucceeded, seconds, told, type Row, type Scenario } from './row.ts';
 import { shopWorld, wait } from './worlds.ts';

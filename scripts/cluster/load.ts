@@ -2,7 +2,7 @@
 import { systemClock } from '../../src/clock.ts';
 import type { LogEntry } from '../../src/simulators/log.ts';
 import { clientAgent, pause, send, type Answer } from '../../test/support/redis-fleet.ts';
-import type { Gateway } from './processes.ts';
+import type { Gateway } from './fleet.ts';
 
 export interface Load {
   readonly to: readonly Gateway[];

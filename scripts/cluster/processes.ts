@@ -1,6 +1,6 @@
 /**
- * Processes of the cluster verification: replicas, simulators and Redis servers, each a child of this process on ports
- * of the system's choice. Owns: starting, signalling by process id, ending every one of them.
+ * Processes of the cluster verification: simulators and Redis servers, each a child of this process on ports of the
+ * system's choice. Owns: starting, and ending every child of this process (replicas, which `fleet.ts` starts, included).
  */
 import { spawn, execFile, type ChildProcess } from 'node:child_process';
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
@@ -11,7 +11,7 @@ import { createInterface } from 'node:readline';
 import { promisify } from 'node:util';
 import type { LogEntry } from '../../src/simulators/log.ts';
 import { redisBinary, startRedis, type RedisServer } from '../../test/support/redis.ts';
-import { fleetConfig, pause, type FleetConfig, type FleetOptions } from '../../test/support/redis-fleet.ts';
+import { pause } from '../../test/support/redis-fleet.ts';
 
 const run = promisify(execFile);
 const root = new URL('../../', import.meta.url).pathname;
@@ -19,13 +19,11 @@ const children = new Set<ChildProcess>();
 const servers = new Set<RedisServer>();
 const folders = new Set<string>();
 
-export interface Gateway {
-  readonly url: string;
-  readonly adminUrl: string;
-  readonly lines: string[];
-  isAlive(): boolean;
-  signal(name: NodeJS.Signals): void;
-  ended(): Promise<void>;
+/** An empty folder of this run, removed at the end. */
+export async function newFolder(): Promise<string> {
+  const folder = await mkdtemp(join(tmpdir(), 'sluice-cluster-'));
+  folders.add(folder);
+  return folder;
 }
 
 export interface Simulator {
@@ -33,17 +31,9 @@ export interface Simulator {
   log(): Promise<readonly LogEntry[]>;
   /** The log begins anew; buckets stay as they are. */
   forget(): Promise<void>;
+  /** Changes a part of its options, or does what its control knows beside them (`drain`, `close`). */
+  configure(part: Readonly<Record<string, unknown>>): Promise<void>;
   stop(): void;
-}
-
-export interface Fleet {
-  readonly gateways: readonly Gateway[];
-  readonly keys: FleetConfig['keys'];
-  /** Sum of a counter (`name` or `name{labels}`) over the replicas that answer. */
-  metric(name: string): Promise<number>;
-  /** The values of a metric, one per series and replica that answers. */
-  metrics(name: string): Promise<readonly number[]>;
-  stop(): Promise<void>;
 }
 
 /** A child of this process, killed at the end at the latest. */
@@ -55,7 +45,11 @@ export function child(command: string, args: readonly string[]): ChildProcess {
 }
 
 /** Resolves with the first line of standard output that `read` takes something from. */
-function firstLine<T>(from: ChildProcess, lines: string[], read: (line: string) => T | null): Promise<T> {
+export function firstLine<T>(
+  from: ChildProcess,
+  lines: string[],
+  read: (line: string) => T | null,
+): Promise<T> {
   return new Promise((resolve, reject) => {
     if (from.stdout === null || from.stderr === null) return reject(new Error('no output'));
     void pause(20_000).then(() => reject(new Error(`said nothing of use:\n${lines.slice(-20).join('\n')}`)));
@@ -71,7 +65,8 @@ function firstLine<T>(from: ChildProcess, lines: string[], read: (line: string) 
   });
 }
 
-const parsed = (line: string): Record<string, unknown> => {
+/** The line as a JSON object; an empty one when it is none. */
+export const parsed = (line: string): Record<string, unknown> => {
   try {
     const value: unknown = JSON.parse(line);
     return typeof value === 'object' && value !== null ? Object.fromEntries(Object.entries(value)) : {};
@@ -103,57 +98,11 @@ export async function startSimulator(
     async forget() {
       since = Math.max(since, ...(await log()).map(({ seq }) => seq));
     },
-    stop: () => void process_.kill('SIGKILL'),
-  };
-}
-
-export async function startFleet(replicas: number, options: FleetOptions): Promise<Fleet> {
-  const config = fleetConfig(options);
-  const folder = await mkdtemp(join(tmpdir(), 'sluice-cluster-'));
-  folders.add(folder);
-  const path = join(folder, 'sluice.yaml');
-  await writeFile(path, config.yaml());
-  const gateways = await Promise.all(Array.from({ length: replicas }, () => startGateway(path)));
-  const metrics = async (name: string): Promise<number[]> => {
-    const texts = await Promise.all(
-      gateways
-        .filter((gateway) => gateway.isAlive())
-        .map(async ({ adminUrl }) => (await fetch(`${adminUrl}/metrics`)).text()),
-    );
-    return texts
-      .flatMap((text) => text.split('\n'))
-      .map((line) => line.split(' '))
-      .filter(([series = '']) => series === name || series.startsWith(`${name}{`))
-      .map(([, value]) => Number(value));
-  };
-  return {
-    gateways,
-    keys: config.keys,
-    metrics,
-    metric: async (name) => (await metrics(name)).reduce((sum, value) => sum + value, 0),
-    async stop() {
-      for (const gateway of gateways) gateway.signal('SIGCONT');
-      for (const gateway of gateways) gateway.signal('SIGKILL');
-      await Promise.all(gateways.map((gateway) => gateway.ended()));
+    async configure(part) {
+      const answer = await fetch(`${url}/__sim/config`, { method: 'POST', body: JSON.stringify(part) });
+      if (!answer.ok) throw new Error(`the simulator refused: ${await answer.text()}`);
     },
-  };
-}
-
-async function startGateway(path: string): Promise<Gateway> {
-  const process_ = child(process.execPath, ['src/main.ts', 'serve', '--config', path]);
-  const ended = new Promise<void>((resolve) => process_.once('exit', () => resolve()));
-  const lines: string[] = [];
-  const { port, adminPort } = await firstLine(process_, lines, (line) => {
-    const { message, port: at, adminPort: admin } = parsed(line);
-    return message === 'serving' ? { port: Number(at), adminPort: Number(admin) } : null;
-  });
-  return {
-    url: `http://127.0.0.1:${port}`,
-    adminUrl: `http://127.0.0.1:${adminPort}`,
-    lines,
-    isAlive: () => process_.exitCode === null && process_.signalCode === null,
-    signal: (name) => void process_.kill(name),
-    ended: () => ended,
+    stop: () => void process_.kill('SIGKILL'),
   };
 }
 
@@ -175,8 +124,7 @@ export const cli = async (port: number, ...args: string[]): Promise<string> =>
 /** A Sentinel on its own port that watches `primary` under the name `main`. */
 export async function startSentinel(primary: number, quorum: number): Promise<number> {
   const port = await freePort();
-  const folder = await mkdtemp(join(tmpdir(), 'sluice-sentinel-'));
-  folders.add(folder);
+  const folder = await newFolder();
   const file = join(folder, 'sentinel.conf');
   await writeFile(
     file,

@@ -8,12 +8,14 @@ import {
   chatBody,
   chatPath,
   count,
+  fleetConfig,
   makespan,
   overtaken,
   type Answer,
 } from '../../test/support/redis-fleet.ts';
+import { startFleet, type Fleet } from './fleet.ts';
 import { drive, twice, type Load } from './load.ts';
-import { startFleet, startSimulator, until, type Fleet, type Simulator } from './processes.ts';
+import { startSimulator, until, type Simulator } from './processes.ts';
 import { seconds, told } from './row.ts';
 import { stalls } from './stalls.ts';
 
@@ -34,7 +36,7 @@ export interface World {
 export async function chatWorld(redis: string, rpm: number, limits = wide): Promise<World> {
   const simulator = await startModel(rpm);
   const options = { redis, modelUrl: simulator.url, modelLimits: limits, workspaces: ['acme', 'warm'] };
-  const fleet = await startFleet(3, options);
+  const fleet = await startFleet(3, fleetConfig(options));
   await warm(fleet);
   await simulator.forget();
   return { fleet, simulator, end: () => endAll(fleet, simulator) };
@@ -47,14 +49,17 @@ export async function shopWorld(redis: string, latencyMs: number): Promise<World
     latency: { minMs: latencyMs, maxMs: latencyMs },
     stores: { '127.0.0.1': { plan: 'standard', apps: { 'app-sim': ['shpat_sim'] } } },
   });
-  const fleet = await startFleet(3, {
-    redis,
-    modelUrl: model.url,
-    modelLimits: wide,
-    shopUrl: simulator.url,
-    shopLimits: 'requestsPerMinute: 1000',
-    workspaces: ['acme', 'warm'],
-  });
+  const fleet = await startFleet(
+    3,
+    fleetConfig({
+      redis,
+      modelUrl: model.url,
+      modelLimits: wide,
+      shopUrl: simulator.url,
+      shopLimits: 'requestsPerMinute: 1000',
+      workspaces: ['acme', 'warm'],
+    }),
+  );
   await warm(fleet);
   return { fleet, simulator, end: () => endAll(fleet, simulator, model) };
 }

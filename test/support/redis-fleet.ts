@@ -2,14 +2,14 @@
  * Several replicas over one Redis, and a client that goes round them: what cluster tests and the verification share.
  * Owns: configuration text, calls, readings of the upstream's log. Judges nothing by itself.
  */
-import { Agent, request } from 'node:http';
-import { createKey } from '../../src/cli/keys.ts';
+import { Agent, request, type IncomingMessage } from 'node:http';
+import { createKey, type NewKey } from '../../src/cli/keys.ts';
 import { systemClock } from '../../src/clock.ts';
 import type { LogEntry } from '../../src/simulators/log.ts';
 
 export interface FleetOptions {
-  /** YAML of the content of `redis:`. */
-  readonly redis: string;
+  /** YAML of the content of `redis:`; left out, the limiter is embedded. */
+  readonly redis?: string;
   readonly modelUrl?: string;
   readonly shopUrl?: string;
   /** YAML, one line: content of the limits of `openai` and `shop`. */
@@ -26,11 +26,19 @@ export interface FleetOptions {
 export interface FleetConfig {
   readonly keys: Readonly<Record<string, string>>;
   yaml(port?: number, adminPort?: number): string;
+  /** The same workspaces with the same keys, and these options instead of the earlier ones. */
+  changed(options: Omit<FleetOptions, 'workspaces'>): FleetConfig;
 }
 
 export function fleetConfig(options: FleetOptions): FleetConfig {
   const names = options.workspaces ?? ['acme'];
-  const made = names.map((name) => [name, createKey()] as const);
+  return configOf(
+    options,
+    names.map((name) => [name, createKey()] as const),
+  );
+}
+
+function configOf(options: FleetOptions, made: readonly (readonly [string, NewKey])[]): FleetConfig {
   const upstreams = [
     ...(options.modelUrl === undefined
       ? []
@@ -55,10 +63,11 @@ export function fleetConfig(options: FleetOptions): FleetConfig {
   ];
   return {
     keys: Object.fromEntries(made.map(([name, { key }]) => [name, key])),
+    changed: (changes) => configOf({ ...options, ...changes }, made),
     yaml: (port = 0, adminPort = 0) =>
       [
         `server: { host: 127.0.0.1, adminHost: 127.0.0.1, port: ${port}, adminPort: ${adminPort}, drainSeconds: 5, drainDelaySeconds: 0 }`,
-        `redis: { ${options.redis} }`,
+        ...(options.redis === undefined ? [] : [`redis: { ${options.redis} }`]),
         'privacy: { labelKey: "a label key for tests only" }',
         'log: { level: info, sampleSuccesses: 0 }',
         'upstreams:',
@@ -80,7 +89,27 @@ export interface Answer {
   readonly status: number;
   /** Milliseconds from sending to the end of the answer. */
   readonly tookMs: number;
+  /** Code of a refusal made by Sluice, or of a broken connection; empty for an answer of the upstream. */
   readonly code: string;
+  /** What held the call, as the problem document of a refusal says; empty otherwise. */
+  readonly heldBy: string;
+  /** `retry-after-ms` of a refusal, else `null`. */
+  readonly retryAfterMs: number | null;
+}
+
+type Refusal = Pick<Answer, 'heldBy' | 'retryAfterMs'>;
+const noRefusal: Refusal = { heldBy: '', retryAfterMs: null };
+
+/** What a refusal says beside its code; `heldBy` is `unreadable` when its document is not JSON. */
+function refusalOf({ headers }: IncomingMessage, document: Buffer): Refusal {
+  const retryAfterMs = headers['retry-after-ms'] === undefined ? null : Number(headers['retry-after-ms']);
+  if (document.length === 0) return { heldBy: '', retryAfterMs };
+  try {
+    const { heldBy } = JSON.parse(document.toString('utf8')) as { heldBy?: unknown };
+    return { heldBy: typeof heldBy === 'string' ? heldBy : '', retryAfterMs };
+  } catch {
+    return { heldBy: 'unreadable', retryAfterMs };
+  }
 }
 
 /** Keep-alive sockets of one client. */
@@ -100,13 +129,14 @@ export function send(call: {
   const startedAt = systemClock.monotonic();
   const body = call.body === undefined ? null : JSON.stringify(call.body);
   return new Promise((resolve) => {
-    const end = (status: number, code: string): void =>
+    const end = (status: number, code: string, refusal: Refusal = noRefusal): void =>
       resolve({
         nonce: call.nonce,
         sentAt: startedAt,
         status,
         tookMs: systemClock.monotonic() - startedAt,
         code,
+        ...refusal,
       });
     const outgoing = request(
       `${call.url}${call.path}`,
@@ -124,9 +154,12 @@ export function send(call: {
         },
       },
       (answer) => {
+        const code = String(answer.headers['sluice-error'] ?? '');
+        const parts: Buffer[] = [];
         answer.on('error', () => end(0, 'cut'));
-        answer.on('end', () => end(answer.statusCode ?? 0, String(answer.headers['sluice-error'] ?? '')));
-        answer.resume();
+        answer.on('end', () => end(answer.statusCode ?? 0, code, refusalOf(answer, Buffer.concat(parts))));
+        if (code === '') answer.resume();
+        else answer.on('data', (part: Buffer) => parts.push(part));
       },
     );
     outgoing.on('error', (failure: NodeJS.ErrnoException) => end(0, failure.code ?? failure.name));
