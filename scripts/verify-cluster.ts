@@ -1,22 +1,33 @@
 /**
  * `npm run verify:cluster [-- <words of a scenario's name>]`: three replicas as processes over real Redis servers, and
  * every fault that the limiter promises to survive. Prints one table row per scenario and a last line with the counts;
- * exit code 1 when a promise was broken. Under ten minutes.
+ * exit code 1 when a promise was broken. Under twelve minutes.
  */
 import { redisBinary } from '../test/support/redis.ts';
 import { endAll } from './cluster/processes.ts';
-import type { Scenario } from './cluster/row.ts';
+import { quietMs, type Row, type Scenario } from './cluster/row.ts';
 import { stages } from './cluster/scenarios.ts';
 import { stalls } from './cluster/stalls.ts';
 
 const wanted = process.argv.slice(2).join(' ');
 const tally = { passed: 0, failed: 0, skipped: 0 };
 
-async function row(scenario: Scenario): Promise<void> {
-  const { passed, figures } = await scenario.run().catch((failure: unknown) => ({
+const runOnce = (scenario: Scenario): Promise<Row> =>
+  scenario.run().catch((failure: unknown) => ({
     passed: false,
     figures: failure instanceof Error ? failure.message.replaceAll('\n', ' ') : String(failure),
   }));
+
+/** A row that failed while the machine stalled is run once more, and says so. */
+async function run(scenario: Scenario): Promise<Row> {
+  const first = await runOnce(scenario);
+  if (first.passed || (first.stalledMs ?? 0) <= quietMs) return first;
+  const second = await runOnce(scenario);
+  return { ...second, figures: `${second.figures}; run before, while the machine stalled: ${first.figures}` };
+}
+
+async function row(scenario: Scenario): Promise<void> {
+  const { passed, figures } = await run(scenario);
   tally[passed ? 'passed' : 'failed'] += 1;
   console.log(`| ${scenario.name} | ${passed ? 'passed' : 'FAILED'} | ${figures} |`);
 }

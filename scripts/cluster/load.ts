@@ -9,7 +9,10 @@ export interface Load {
   readonly calls: number;
   readonly everyMs: number;
   readonly path: string;
-  readonly key: string;
+  /** The API key of every call, or of call `n`. */
+  readonly key: string | ((n: number) => string);
+  /** Beginning of the nonces, `n` by default. */
+  readonly name?: string;
   readonly body?: unknown;
   readonly headers?: Readonly<Record<string, string>>;
   /** Aborts call `n` after so many milliseconds; `null` = never. */
@@ -37,8 +40,9 @@ export async function drive(load: Load): Promise<readonly Answer[]> {
     const at = turn % load.to.length;
     const leaveMs = load.leaveAfterMs?.(n) ?? null;
     const leaving = leaveMs === null ? {} : { signal: AbortSignal.timeout(leaveMs) };
-    const nonce = `n-${n}`;
-    const { path, key, body, headers } = load;
+    const nonce = `${load.name ?? 'n'}-${n}`;
+    const { path, body, headers } = load;
+    const key = typeof load.key === 'string' ? load.key : load.key(n);
     const url = load.to[at]?.url ?? '';
     work.push(
       send({

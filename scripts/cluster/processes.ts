@@ -44,6 +44,25 @@ export function child(command: string, args: readonly string[]): ChildProcess {
   return started;
 }
 
+/** Processes that start at the same time, over all rows: more of them would keep one another and other rows waiting. */
+const startingAtOnce = 2;
+const startLimitMs = 90_000;
+let starting = 0;
+const waitingToStart: (() => void)[] = [];
+
+/** Runs `start` when fewer than {@link startingAtOnce} others start. */
+export async function inTurnToStart<T>(start: () => Promise<T>): Promise<T> {
+  if (starting >= startingAtOnce) await new Promise<void>((resolve) => waitingToStart.push(resolve));
+  else starting += 1;
+  try {
+    return await start();
+  } finally {
+    const next = waitingToStart.shift();
+    if (next === undefined) starting -= 1;
+    else next();
+  }
+}
+
 /** Resolves with the first line of standard output that `read` takes something from. */
 export function firstLine<T>(
   from: ChildProcess,
@@ -52,7 +71,10 @@ export function firstLine<T>(
 ): Promise<T> {
   return new Promise((resolve, reject) => {
     if (from.stdout === null || from.stderr === null) return reject(new Error('no output'));
-    void pause(20_000).then(() => reject(new Error(`said nothing of use:\n${lines.slice(-20).join('\n')}`)));
+    const limitInWords = `${startLimitMs / 1_000} s`;
+    void pause(startLimitMs).then(() =>
+      reject(new Error(`said nothing of use for ${limitInWords}:\n${lines.slice(-20).join('\n')}`)),
+    );
     createInterface({ input: from.stderr }).on('line', (line) => lines.push(line));
     createInterface({ input: from.stdout }).on('line', (line) => {
       lines.push(line);
@@ -75,7 +97,12 @@ export const parsed = (line: string): Record<string, unknown> => {
   }
 };
 
-export async function startSimulator(
+export const startSimulator = (
+  kind: 'language-model' | 'commerce',
+  config: Readonly<Record<string, unknown>>,
+): Promise<Simulator> => inTurnToStart(() => startSimulatorNow(kind, config));
+
+async function startSimulatorNow(
   kind: 'language-model' | 'commerce',
   config: Readonly<Record<string, unknown>>,
 ): Promise<Simulator> {

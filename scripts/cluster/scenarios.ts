@@ -3,9 +3,16 @@
  * with its own processes and its own Redis.
  */
 import { bursts } from './bursts.ts';
+import { closings } from './closing.ts';
+import { oneDocument } from './costs.ts';
+import { defaultWaits } from './default-wait.ts';
 import { holders } from './holders.ts';
+import { arrivals } from './newcomers.ts';
+import { outsiders } from './outsider.ts';
 import { redisFaults } from './redis-faults.ts';
+import { reloads } from './reloads.ts';
 import type { Scenario } from './row.ts';
+import { slowedBurst } from './slowed.ts';
 import { topologies } from './topologies.ts';
 
 /** One after the other. */
@@ -14,9 +21,14 @@ type Track = readonly Scenario[];
 /** Stages follow each other; the tracks of one stage run at the same time. */
 export const stages: readonly (readonly Track[])[] = [
   [[bursts.chatBurst]],
+  [[slowedBurst]],
   [[bursts.shopBurst]],
+  [[outsiders.embedded]],
+  [[outsiders.replicas]],
   [
     [bursts.ceiling],
+    [closings.embedded],
+    [closings.replicas],
     [holders.killed, holders.stopped, redisFaults.awayLocal],
     [redisFaults.flushed, redisFaults.restarted, topologies.sentinel, topologies.cluster],
   ],
@@ -24,5 +36,12 @@ export const stages: readonly (readonly Track[])[] = [
     [redisFaults.hungLocal],
     [redisFaults.hungDeny, topologies.secured],
     [redisFaults.awayDeny, redisFaults.leaving],
+  ],
+  [
+    [arrivals.embedded],
+    [defaultWaits.embedded],
+    [defaultWaits.replicas],
+    [arrivals.replicas, ...oneDocument],
+    [reloads.embedded, reloads.replicas],
   ],
 ];

@@ -21,9 +21,11 @@ import { stalls } from './stalls.ts';
 
 /** Calls sent this far apart have an order; closer ones may cross on the wire. Milliseconds. */
 const apartMs = 50;
-const wide = 'requestsPerMinute: 100000, requestsPerDay: 10000000, tokensPerMinute: 100000000';
+/** A workspace that no ceiling of its own holds. */
+export const wide = 'requestsPerMinute: 100000, requestsPerDay: 10000000, tokensPerMinute: 100000000';
 const fast = { baseMs: 20, perTokenMs: 0, jitter: 0 };
-const warming = 'gpt-4o-mini';
+/** The model that calls of {@link warm} ask for. */
+export const warming = 'gpt-4o-mini';
 
 export interface World {
   readonly fleet: Fleet;
@@ -71,7 +73,7 @@ const startModel = (rpm: number): Promise<Simulator> =>
   });
 
 /** Processes that have just started compile for a second: they get calls of another model, in another bucket. */
-async function warm(fleet: Fleet): Promise<void> {
+export async function warm(fleet: Fleet): Promise<void> {
   const body = { ...chatBody, model: warming };
   const key = fleet.keys['warm'] ?? '';
   await drive({ to: fleet.gateways, calls: 150, everyMs: 10, path: chatPath, key, body });
@@ -83,7 +85,10 @@ async function endAll(fleet: Fleet, ...simulators: readonly Simulator[]): Promis
 }
 
 /** A chat load of the workspace, round robin, each call waiting up to `waitSeconds`. */
-export const chat = ({ fleet }: World, waitSeconds: number): Omit<Load, 'calls' | 'everyMs'> => ({
+export const chat = (
+  { fleet }: Pick<World, 'fleet'>,
+  waitSeconds: number,
+): Omit<Load, 'calls' | 'everyMs'> => ({
   to: fleet.gateways,
   path: chatPath,
   key: fleet.keys['acme'] ?? '',
@@ -117,11 +122,18 @@ export interface Seen {
   readonly words: string;
 }
 
-/** Drives and reads. `ordered`: which entries, in order of arrival upstream, the judgement of order is about. */
+export interface Sight {
+  /** Which entries, in order of arrival upstream, the judgement of order is about; all by default. */
+  readonly ordered?: (entries: readonly LogEntry[]) => readonly LogEntry[];
+  /** Only what was sent with this credential counts. */
+  readonly by?: string;
+}
+
+/** Drives and reads. */
 export async function see(
-  { fleet, simulator }: World,
+  { fleet, simulator }: Pick<World, 'fleet' | 'simulator'>,
   load: Load,
-  ordered: (entries: readonly LogEntry[]) => readonly LogEntry[] = (entries) => entries,
+  { ordered = (entries) => entries, by }: Sight = {},
 ): Promise<Seen> {
   await lag(fleet);
   const since = stalls.mark();
@@ -129,7 +141,7 @@ export async function see(
   const stalledMs = stalls.longestSince(since);
   const clientStalledMs = stalls.ownSinceMark();
   const replicaStalledMs = await lag(fleet);
-  const entries = await simulator.log();
+  const entries = (await simulator.log()).filter(({ key }) => by === undefined || key === by);
   const inOrder = [...entries].sort((a, b) => a.arrivedT - b.arrivedT);
   // A call arrives when its replica reads it, after its client could write it: calls that others could overtake on that
   // way have no order.
@@ -152,13 +164,19 @@ export async function see(
   };
 }
 
-/** Longest delay of any replica's event loop since the last reading, milliseconds. */
-async function lag(fleet: Fleet): Promise<number> {
-  return 1000 * Math.max(0, ...(await fleet.metrics('nodejs_eventloop_lag_max_seconds')));
+/** Longest time for which the machine, the client or a replica was kept from running. Milliseconds. */
+export const longestStall = ({ stalledMs, clientStalledMs, replicaStalledMs }: Seen): number =>
+  Math.max(stalledMs, clientStalledMs, replicaStalledMs);
+
+/** Longest delay of each replica's event loop since the last reading, milliseconds. */
+export async function replicaLags(fleet: Fleet): Promise<readonly number[]> {
+  return (await fleet.metrics('nodejs_eventloop_lag_max_seconds')).map((lagSeconds) => 1000 * lagSeconds);
 }
 
+const lag = async (fleet: Fleet): Promise<number> => Math.max(0, ...(await replicaLags(fleet)));
+
 /** Replicas that logged this. */
-export const logged = ({ fleet }: World, message: string): number =>
+export const logged = ({ fleet }: Pick<World, 'fleet'>, message: string): number =>
   fleet.gateways.filter(({ lines }) => lines.some((line) => line.includes(message))).length;
 
 /** Replicas that are on Redis within ten seconds. */
@@ -169,7 +187,7 @@ export async function backOnRedis({ fleet }: World): Promise<number> {
 }
 
 /** What a fault of Redis did to the replicas. */
-export async function aftermath(world: World): Promise<string> {
+export async function aftermath(world: Pick<World, 'fleet'>): Promise<string> {
   const errors = await world.fleet.metric('sluice_redis_errors_total');
   return `replicas that went away from Redis ${logged(world, 'Redis is away')}; failed commands ${errors}`;
 }

@@ -1,0 +1,92 @@
+/** A ceiling of 120 per minute under 358 calls, and an upstream that is closed just when the second minute begins. */
+import { systemClock } from '../../src/clock.ts';
+import type { LogEntry } from '../../src/simulators/log.ts';
+import { busiestWindow, chatBody, chatPath, count, pause } from '../../test/support/redis-fleet.ts';
+import { drive } from './load.ts';
+import { startSimulator } from './processes.ts';
+import { allSucceeded, seconds, told, type Row, type Scenario } from './row.ts';
+import { common, run, setups, type Setup } from './setups.ts';
+import { stalls } from './stalls.ts';
+import { replicaLags, wait } from './worlds.ts';
+
+const calls = 358;
+const perMinute = 120;
+/** The upstream is closed from here to there, milliseconds after the first call; it counts 6,000 per minute. */
+const closedFromMs = 58_000;
+const closedUntilMs = 70_000;
+/**
+ * 120 calls leave at once, 120 after the closing, at the 100 per second of the upstream, 118 a minute later; what the
+ * upstream refused counted under the ceiling and is sent again.
+ */
+const lastByMs = 132_000;
+/** So much longer than a minute is the window that the limiter keeps (ADR 2). Milliseconds. */
+const marginMs = 150;
+
+const closing = (setup: Setup): Scenario => ({
+  name: `ceiling 120/min and an upstream closed from second 58 to 70, ${setup}`,
+  async run(): Promise<Row> {
+    const simulator = await startSimulator('language-model', {
+      models: { 'gpt-4o': { rpm: 6_000, tpm: 100_000_000 } },
+      latency: { baseMs: 20, perTokenMs: 0, jitter: 0 },
+    });
+    const { fleet, end } = await run(
+      setup,
+      common({
+        modelUrl: simulator.url,
+        modelLimits: `requestsPerMinute: ${perMinute}, requestsPerDay: 1000000, tokensPerMinute: 100000000`,
+      }),
+    );
+    await replicaLags(fleet);
+    const since = stalls.mark();
+    let closedAt = 0;
+    const startedAt = systemClock.monotonic();
+    const meanwhile = async (): Promise<void> => {
+      await pause(startedAt + closedFromMs - systemClock.monotonic());
+      closedAt = systemClock.monotonic() - startedAt;
+      await simulator.configure({ close: { forMs: closedUntilMs - closedAt } });
+    };
+    const answers = await drive({
+      to: fleet.gateways,
+      calls,
+      everyMs: 0,
+      path: chatPath,
+      key: fleet.keys['acme'] ?? '',
+      body: chatBody,
+      headers: wait(150),
+      meanwhile,
+    });
+    const stalledMs = Math.max(stalls.longestSince(since), ...(await replicaLags(fleet)));
+    const entries = await simulator.log();
+    await end(simulator);
+    const arrivals = readArrivals(entries);
+    const lateMs = Math.max(0, stalledMs - marginMs);
+    const judged = busiestWindow(entries, 60_000 - lateMs);
+    return {
+      passed: allSucceeded(answers) && judged <= perMinute && arrivals.lastMs <= lastByMs + stalledMs,
+      figures: [
+        `last call at ${seconds(arrivals.lastMs)}`,
+        `first after the closing at ${seconds(arrivals.reopenedMs)}`,
+        `busiest 60 s ${busiestWindow(entries, 60_000)} (${judged} in ${seconds(60_000 - lateMs)}, for what stalled)`,
+        `${told(answers)}`,
+        `upstream 429s ${count(entries, 'throttled')}`,
+        `longest stall ${stalledMs.toFixed(0)} ms`,
+      ].join('; '),
+    };
+  },
+});
+
+/** Milliseconds after the first arrival upstream: of the last call, and of the first call after the closing began. */
+function readArrivals(entries: readonly LogEntry[]): { lastMs: number; reopenedMs: number } {
+  const admitted = entries.filter(({ decision }) => decision === 'admitted').map(({ arrivedT }) => arrivedT);
+  const first = Math.min(...entries.map(({ arrivedT }) => arrivedT));
+  const since = admitted.map((at) => at - first);
+  return {
+    lastMs: Math.max(...since),
+    reopenedMs: Math.min(...since.filter((at) => at > closedFromMs + 1_000)),
+  };
+}
+
+export const closings = {
+  embedded: closing(setups.embedded),
+  replicas: closing(setups.replicas),
+};

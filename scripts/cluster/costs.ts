@@ -1,0 +1,107 @@
+/** A GraphQL document whose cost only the upstream's answers tell, sent again and again over three replicas. */
+import { Bucket } from '../../src/simulators/bucket.ts';
+import { count, makespan } from '../../test/support/redis-fleet.ts';
+import { drive } from './load.ts';
+import { startSimulator } from './processes.ts';
+import { allSucceeded, ratio, told, type Row, type Scenario } from './row.ts';
+import { common, run, setups } from './setups.ts';
+import { stalls } from './stalls.ts';
+import { wait } from './worlds.ts';
+
+const calls = 20;
+const asked = 500;
+const latencyMs = 300;
+const atBest = 1.15;
+/** What the way through a gateway adds to each of the calls that follow one another. Milliseconds. */
+const passageMs = 10;
+
+interface Costs {
+  readonly name: string;
+  /** Points that the upstream keeps of those asked for. */
+  readonly charged: number;
+  readonly capacity: number;
+  readonly restorePerSecond: number;
+  /** Each has one call in flight at a time. */
+  readonly workspaces: number;
+}
+
+/** How long all calls take when each is sent as soon as the upstream has room for it, milliseconds to the last sending. */
+function bestMs({ charged, capacity, restorePerSecond, workspaces }: Costs): number {
+  const bucket = new Bucket({ limit: capacity, windowMs: (capacity / restorePerSecond) * 1_000 }, 0);
+  const ends: number[] = [];
+  let now = 0;
+  for (let sent = 0; ;) {
+    while (ends.length < workspaces && sent < calls && bucket.waitMs(asked, now) === 0) {
+      bucket.take(asked, now);
+      ends.push(now + latencyMs + passageMs);
+      sent += 1;
+    }
+    if (sent === calls) return now;
+    const [end = Infinity] = ends;
+    const roomAt = ends.length < workspaces ? now + bucket.waitMs(asked, now) : Infinity;
+    now = Math.min(end, roomAt);
+    if (now !== end) continue;
+    ends.shift();
+    bucket.take(charged - asked, now);
+  }
+}
+
+const repeated = (costs: Costs): Scenario => ({
+  name: `GraphQL over three replicas: ${costs.name}`,
+  async run(): Promise<Row> {
+    const { capacity: max, restorePerSecond: restore } = costs;
+    const simulator = await startSimulator('commerce', {
+      latency: { minMs: latencyMs, maxMs: latencyMs },
+      stores: {
+        '127.0.0.1': { plan: { limit: 40, leak: 2, max, restore }, apps: { 'app-sim': ['shpat_sim'] } },
+      },
+    });
+    const workspaces = Array.from({ length: costs.workspaces }, (_, n) => `w${n}`);
+    const { fleet, end } = await run(
+      setups.replicas,
+      common({
+        shopUrl: simulator.url,
+        shopLimits: 'requestsPerMinute: 1000',
+        workspaces,
+      }),
+    );
+    const since = stalls.mark();
+    const answers = await drive({
+      to: fleet.gateways,
+      calls,
+      everyMs: 0,
+      path: '/via/shop/admin/api/2026-10/graphql.json',
+      key: (n) => fleet.keys[workspaces[n % workspaces.length] ?? ''] ?? '',
+      body: {
+        query: `# sim: requested=${asked} actual=${costs.charged}\n{ products(first: 50) { nodes { id } } }`,
+      },
+      headers: wait(300),
+    });
+    const stalledMs = stalls.longestSince(since);
+    const entries = await simulator.log();
+    await end(simulator);
+    const [tookMs, optimumMs] = [makespan(entries), bestMs(costs)];
+    return {
+      passed: allSucceeded(answers) && tookMs <= atBest * optimumMs + stalledMs,
+      figures: `makespan ${ratio(tookMs, optimumMs)}; ${told(answers)}; throttled upstream ${count(entries, 'throttled')}; longest stall ${stalledMs.toFixed(0)} ms`,
+      stalledMs,
+    };
+  },
+});
+
+export const oneDocument: readonly Scenario[] = [
+  repeated({
+    name: '20 times one document of 500 points, 1,000 points at 500/s',
+    charged: 500,
+    capacity: 1_000,
+    restorePerSecond: 500,
+    workspaces: 1,
+  }),
+  repeated({
+    name: '20 workspaces ask one document of 500 points of which 10 are charged, 1,200 points at 60/s',
+    charged: 10,
+    capacity: 1_200,
+    restorePerSecond: 60,
+    workspaces: 20,
+  }),
+];

@@ -1,0 +1,104 @@
+/** A burst while somebody else, whom no gateway sees, takes three tenths of the same quota. */
+import { systemClock } from '../../src/clock.ts';
+import { chatBody, count, pause, send, type Answer } from '../../test/support/redis-fleet.ts';
+import { startSimulator, type Simulator } from './processes.ts';
+import { allSucceeded, inTime, type Row, type Scenario } from './row.ts';
+import { common, run, setups, type Setup } from './setups.ts';
+import { aftermath, chat, longestStall, see, warm, warming, wide } from './worlds.ts';
+
+const perMinute = 600;
+const outsidePerSecond = 3;
+const calls = 800;
+/** What is over the bucket has to wait for the share of the drain that the outsider leaves. */
+const bestMs = ((calls - perMinute) / (perMinute / 60 - outsidePerSecond)) * 1_000;
+const atBest = 1.015;
+const ourKey = 'sk-sim';
+const outsideKey = 'sk-outside';
+
+/** Sends at its own pace, straight to the upstream; what is refused is sent again at the time told. */
+function takeShare({ url }: Simulator): { end(): Promise<number> } {
+  let isOver = false;
+  const startedAt = systemClock.monotonic();
+  const one = async (nonce: string): Promise<number> => {
+    for (let tries = 0; ; tries += 1) {
+      const answer = await sendStraight(url, nonce);
+      if (answer.status !== 429 || isOver) return tries;
+      await pause(answer.retryAfterMs ?? 100);
+    }
+  };
+  const work = (async () => {
+    const sent: Promise<number>[] = [];
+    for (let n = 0; !isOver; n += 1) {
+      await pause(startedAt + (n * 1_000) / outsidePerSecond - systemClock.monotonic());
+      sent.push(one(`outside-${n}`));
+    }
+    return (await Promise.all(sent)).reduce((sum, tries) => sum + tries, 0);
+  })();
+  return {
+    end() {
+      isOver = true;
+      return work;
+    },
+  };
+}
+
+const sendStraight = (url: string, nonce: string): Promise<Answer> =>
+  send({
+    url,
+    path: '/v1/chat/completions',
+    key: '',
+    nonce,
+    body: chatBody,
+    headers: { authorization: `Bearer ${outsideKey}` },
+  });
+
+const shared = (setup: Setup): Scenario => ({
+  name: `chat burst while an outsider takes 30 % of the quota, ${setup}`,
+  async run(): Promise<Row> {
+    const simulator = await startSimulator('language-model', {
+      orgs: {
+        'org-sim': { projects: { proj_ours: { keys: [ourKey] }, proj_outside: { keys: [outsideKey] } } },
+      },
+      models: {
+        'gpt-4o': { rpm: perMinute, tpm: 100_000_000 },
+        [warming]: { rpm: 100_000, tpm: 100_000_000 },
+      },
+      latency: { baseMs: 20, perTokenMs: 0, jitter: 0 },
+    });
+    const world = await run(
+      setup,
+      common({ modelUrl: simulator.url, modelLimits: wide, workspaces: ['acme', 'warm'] }),
+    );
+    await warm(world.fleet);
+    const outsider = takeShare(simulator);
+    await pause(2_000);
+    await simulator.forget();
+    const burst = { fleet: world.fleet, simulator };
+    const seen = await see(
+      burst,
+      { ...chat(burst, 90), calls, everyMs: 2.5 },
+      {
+        by: ourKey,
+        ordered: (all) => all.slice(640),
+      },
+    );
+    const refusedOutside = await outsider.end();
+    const all = await simulator.log();
+    const away = await aftermath(burst);
+    await world.end(simulator);
+    const outside = count(
+      all.filter(
+        ({ key, t }) => key === outsideKey && t <= Math.max(...seen.entries.map((entry) => entry.t)),
+      ),
+      'admitted',
+    );
+    const time = inTime(seen, bestMs, atBest);
+    return {
+      passed: allSucceeded(seen.answers) && seen.throttled <= 1 && seen.twice === 0 && time.ok,
+      figures: `${time.words}; the outsider sent ${outside} meanwhile and was refused ${refusedOutside} times; ${seen.words}; ${away}`,
+      stalledMs: longestStall(seen),
+    };
+  },
+});
+
+export const outsiders = { embedded: shared(setups.embedded), replicas: shared(setups.replicas) };
