@@ -12,6 +12,8 @@ export interface Call {
   readonly id: string;
   /** Monotonic milliseconds at which the request's head was complete. */
   readonly receivedAt: number;
+  /** Monotonic milliseconds at which the request arrived: earlier than it was read when this process was kept from reading. */
+  readonly arrivedAt: number;
   readonly method: string;
   /** Which route: `/proxy?target=`, `/via/{upstream}/…`, or the workspace's own `/activity`, which has no target. */
   readonly form: 'proxy' | 'via' | 'activity';
@@ -60,10 +62,24 @@ export interface CallBody {
   readonly bytes: Buffer;
   /** False when the body is larger than what may be kept for another sending. */
   readonly replayable: boolean;
+  /** Monotonic milliseconds at which it was complete; `null` = there is none. */
+  readonly completeAt: number | null;
 }
 
-/** Dimension of a bucket. `requests` and `tokens` count per minute (or the window the upstream reported), `*_day` per day, `cost` commerce GraphQL points. */
-export type MeterName = 'requests' | 'tokens' | 'requests_day' | 'tokens_day' | 'cost' | 'images';
+/**
+ * Dimension of a bucket. `requests` and `tokens` count per minute (or the window the upstream reported), `*_day` per day, `cost`
+ * commerce GraphQL points. An upstream that has several windows of requests at once has its shortest as `requests_burst` and
+ * one of half an hour or more as `requests_hour`, beside `requests`.
+ */
+export type MeterName =
+  | 'requests'
+  | 'tokens'
+  | 'requests_day'
+  | 'tokens_day'
+  | 'cost'
+  | 'images'
+  | 'requests_burst'
+  | 'requests_hour';
 
 /** What one call takes from each meter; absent = 0. */
 export type Costs = Readonly<Partial<Record<MeterName, number>>>;
@@ -75,6 +91,11 @@ export interface MeterReport {
   readonly limit: number;
   /** Length of the window in which `limit` units drain, milliseconds; `null` = the answer does not tell, keep the known one. */
   readonly windowMs: number | null;
+  /**
+   * Time until a window of untold length ends, milliseconds, at most; the window is no shorter. `null` or absent = not told. It
+   * matters where `windowMs` is `null`.
+   */
+  readonly resetMs?: number | null;
   /** Level (used units) including this call, as an interval because of rounding. `lowest <= highest`; `null` = not told. */
   readonly level: { readonly lowest: number; readonly highest: number } | null;
 }

@@ -9,14 +9,17 @@
  */
 import type { Clock } from '../clock.ts';
 import { Refusal } from '../errors.ts';
-import type { Ceilings } from '../limiter/ceilings.ts';
+import type { CeilingHold, Ceilings } from '../limiter/ceilings.ts';
 import type { AdmissionReply, Limiter, LimiterListener } from '../limiter/limiter.ts';
 import { Charging } from './charging.ts';
 import type { DeskParts } from './desk-parts.ts';
+import { ArrivalOrder } from './arrival-order.ts';
 import { Gates } from './gates.ts';
 import type { Holder } from './holder.ts';
 import { Hopeless } from './hopeless.ts';
 import { refusedBy, tooLong } from './refusals.ts';
+import { reviser } from './revise.ts';
+import type { EntrySettings } from './buckets.policy.ts';
 import type { Entry, Ticket } from './ticket.ts';
 import { Turns } from './turns.ts';
 import { Waiting } from './waiting.ts';
@@ -26,12 +29,21 @@ export interface Desk {
   enter(entry: Entry): Promise<Ticket>;
   /** Refuses waiting calls whose key is not valid any more. */
   recheckKeys(): void;
+  /**
+   * Configuration changed: every call that is in the desk goes on under what `settingsOf` gives for it (`null` = as before),
+   * at once. What the change makes too late is refused, with the new time.
+   */
+  reconfigure(settingsOf: (entry: Entry) => EntrySettings | null): void;
   /** Refuses (`draining`) waiting calls that are not expected to leave within `budgetMs`. */
   drain(budgetMs: number): void;
   /** Calls that wait in this process now under one ceiling. */
   waitingUnder(ceilingKey: string): number;
   readonly listener: LimiterListener;
 }
+
+type Refused = Extract<AdmissionReply, { kind: 'refused' }>;
+
+const notHeld: CeilingHold = { waitMs: 0, heldBy: 'ceiling_minute' };
 
 export interface DeskDependencies {
   readonly clock: Clock;
@@ -49,26 +61,45 @@ export function createDesk({ clock, limiter, ceilings, onFailure }: DeskDependen
   const hopeless = new Hopeless(parts, waiting, turns);
   const charging = new Charging(parts, gates, { waiting, turns, hopeless });
 
+  const reconfigure = reviser(parts, gates, { waiting, hopeless });
+
+  const arrivals = new ArrivalOrder();
+
   /** A newcomer is told at once when it cannot make it. The later of what bucket and ceiling expect is the truth. */
   const refuseIfHopeless = async (holder: Holder, reply: AdmissionReply, askedAt: number): Promise<void> => {
-    const ceilingMs = await ceilingWaitMs(holder, reply, askedAt);
-    if (reply.kind === 'refused') throw refusedBy(reply.reason, Math.max(reply.retryInMs, ceilingMs));
-    if (ceilingMs > withinMs(holder)) throw tooLong(ceilingMs, false);
+    const byCeiling = await ceilingHold(holder, reply, askedAt);
+    if (reply.kind === 'refused') throw refusalOf(holder, reply, byCeiling);
+    if (byCeiling.waitMs > withinMs(holder)) throw tooLong(byCeiling, holder.entry);
     if (reply.kind === 'queued' && waiting.inLane(holder.entry) > reply.ahead) hopeless.onOvertaken(holder);
   };
 
-  /** Milliseconds until the ceiling has a place for a newcomer that waits, or would have waited. */
-  const ceilingWaitMs = async (holder: Holder, reply: AdmissionReply, askedAt: number): Promise<number> => {
+  /** What the limiter said, with the time at which the ceiling has a slot, too. */
+  const refusalOf = ({ entry }: Holder, reply: Refused, byCeiling: CeilingHold): Refusal => {
+    if (byCeiling.waitMs <= reply.retryInMs) return refusedBy(reply, entry);
+    return reply.reason === 'wait_too_long'
+      ? tooLong(byCeiling, entry)
+      : refusedBy({ ...reply, retryInMs: byCeiling.waitMs }, entry);
+  };
+
+  /** How long the ceiling holds a newcomer that waits, or would have waited. */
+  const ceilingHold = async (
+    holder: Holder,
+    reply: AdmissionReply,
+    askedAt: number,
+  ): Promise<CeilingHold> => {
     const { entry } = holder;
     const { ceiling } = entry;
-    if (reply.kind === 'granted' || ceiling.perMinute === null) return 0;
-    if (reply.kind === 'refused' && reply.reason !== 'wait_too_long') return 0;
+    if (reply.kind === 'granted' || !('ahead' in reply)) return notHeld;
+    if (ceiling.perMinute === null && ceiling.perDay === null) return notHeld;
     if (reply.kind === 'queued') turns.told(entry, reply.ahead);
-    const ahead = reply.kind === 'queued' ? reply.ahead : turns.inLane(entry);
     const question = { agoMs: clock.monotonic() - askedAt, withinMs: withinMs(holder) };
-    const [waitMs = 0] = await ceilings.forecast(ceiling, [turns.positionOf(entry, ahead)], question);
+    const [hold = notHeld] = await ceilings.forecast(
+      ceiling,
+      [turns.positionOf(entry, reply.ahead)],
+      question,
+    );
     hopeless.onRead(ceiling);
-    return waitMs;
+    return hold;
   };
 
   /** A call that would not wait at all has a moment to pass, and yet is refused where it would have to wait. */
@@ -98,7 +129,9 @@ export function createDesk({ clock, limiter, ceilings, onFailure }: DeskDependen
         const isFull = waiting.under(ceiling.key) >= admission.maxQueued;
         const maxQueued = isFull ? 0 : admission.maxQueued;
         const askedAt = clock.monotonic();
-        const reply = await limiter().admit({ ...admission, maxQueued, maxWaitMs, order: null });
+        gates.underLimits(admission, admission.ceiling);
+        const position = { kind: 'arrival', at: arrivals.next(entry.arrivedAt) } as const;
+        const reply = await limiter().admit({ ...admission, maxQueued, maxWaitMs, position });
         if (reply.kind === 'granted') charging.take(reply.grant);
         else await refuseIfHopeless(holder, reply, askedAt);
       } catch (failure) {
@@ -115,6 +148,7 @@ export function createDesk({ clock, limiter, ceilings, onFailure }: DeskDependen
       }
     },
 
+    reconfigure,
     drain: (budgetMs) => hopeless.onDrain(budgetMs),
     waitingUnder: (ceilingKey) => waiting.under(ceilingKey),
   };

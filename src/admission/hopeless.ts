@@ -4,13 +4,13 @@
  * Keeps: who waits behind somebody refused is not counted behind it; looking at very many takes little of the others' time
  * (`paced.ts`), however many attempts end at once.
  */
-import type { CeilingRef, TakeReply } from '../limiter/ceilings.ts';
+import type { CeilingRef } from '../limiter/ceilings.ts';
 import type { BucketKey, LaneKey } from '../limiter/limiter.ts';
 import type { DeskParts } from './desk-parts.ts';
 import { keyOf } from './gates.ts';
 import type { Holder } from './holder.ts';
 import { Paced } from './paced.ts';
-import { draining, tooLong } from './refusals.ts';
+import { draining, tooLong, type Hold } from './refusals.ts';
 import type { Turns } from './turns.ts';
 import type { Waiting } from './waiting.ts';
 
@@ -19,21 +19,21 @@ const knownPlaces = 64;
 /** Looks that newcomers bring about, at one ceiling. Milliseconds. */
 const lookEveryMs = 1_000;
 const veryMany = 10_000;
+/** Calls of one bucket whose waits are asked for again after a change that may have made them longer. */
+const maxRejudged = 64;
 
 /** A look at those who wait for places of one ceiling. */
 interface Look {
   readonly ceiling: CeilingRef;
-  /** The day refused: nobody gets a place before that, monotonic milliseconds. -Infinity = it did not. */
-  dayUntil: number;
-  /** Places to ask for; who stands further back is taken to get the last of them. */
-  upTo: number;
+  /** Places to ask for (`null` = one for everybody who waits); who stands further back is taken to get the last of them. */
+  upTo: number | null;
   /** Calls that are in the line already though their callers do not wait yet. */
   readonly entered: Set<Holder>;
 }
 
-/** A bucket that sends nothing until then, monotonic milliseconds; its lanes, which may stand longer. */
+/** A bucket that sends nothing until then, monotonic milliseconds (`null` = it does); its lanes, which may stand longer. */
 interface Standstill {
-  until: number;
+  until: number | null;
   readonly lanes: Map<LaneKey, number>;
 }
 
@@ -59,34 +59,34 @@ export class Hopeless {
   }
 
   /** A ceiling had no place. */
-  onFull(ceiling: CeilingRef, { day, waitMs }: Extract<TakeReply, { kind: 'refused' }>): void {
-    const look = this.#lookSoon(ceiling, Infinity);
-    if (day) look.dayUntil = Math.max(look.dayUntil, this.#parts.clock.monotonic() + waitMs);
+  onFull(ceiling: CeilingRef): void {
+    this.#lookSoon(ceiling, null);
   }
 
   /** A more urgent call went before others that wait for a place of its ceiling. */
   onOvertaken(by: Holder): void {
-    this.#lookSoon(by.entry.ceiling, Infinity).entered.add(by);
+    this.#lookSoon(by.entry.ceiling, null).entered.add(by);
   }
 
   /** The places of a ceiling were read for a newcomer: the next ones concern those who wait already. */
   onRead(ceiling: CeilingRef): void {
     const now = this.#parts.clock.monotonic();
-    if (now - (this.#lookedAt.get(ceiling.key) ?? -Infinity) < lookEveryMs) return;
+    const lookedAt = this.#lookedAt.get(ceiling.key);
+    if (lookedAt !== undefined && now - lookedAt < lookEveryMs) return;
     if (this.#lookedAt.size > veryMany) this.#lookedAt.clear();
     this.#lookedAt.set(ceiling.key, now);
     this.#lookSoon(ceiling, knownPlaces);
   }
 
   /** The look that is due at this ceiling, to be added to: it is not before the end of this turn. */
-  #lookSoon(ceiling: CeilingRef, upTo: number): Look {
+  #lookSoon(ceiling: CeilingRef, upTo: number | null): Look {
     let look = this.#looks.get(ceiling.key);
     if (look === undefined) {
-      look = { ceiling, dayUntil: -Infinity, upTo, entered: new Set() };
+      look = { ceiling, upTo, entered: new Set() };
       this.#looks.set(ceiling.key, look);
       this.#parts.background(Promise.resolve().then(() => this.#looking.soon()));
     }
-    look.upTo = Math.max(look.upTo, upTo);
+    look.upTo = look.upTo === null || upTo === null ? null : Math.max(look.upTo, upTo);
     return look;
   }
 
@@ -106,9 +106,9 @@ export class Hopeless {
   onStandstill(bucket: BucketKey, lane: LaneKey | null, stillMs: number): void {
     const until = this.#parts.clock.monotonic() + stillMs;
     let still = this.#still.get(bucket);
-    if (still === undefined) this.#still.set(bucket, (still = { until: -Infinity, lanes: new Map() }));
-    if (lane === null) still.until = Math.max(still.until, until);
-    else still.lanes.set(lane, Math.max(still.lanes.get(lane) ?? -Infinity, until));
+    if (still === undefined) this.#still.set(bucket, (still = { until: null, lanes: new Map() }));
+    if (lane === null) still.until = later(still.until, until);
+    else still.lanes.set(lane, later(still.lanes.get(lane) ?? null, until));
     this.#refusing.soon();
   }
 
@@ -122,59 +122,106 @@ export class Hopeless {
       const { bucket, lane } = holder.entry.admission;
       const still = holder.waiter === null ? undefined : standing.get(bucket);
       if (still === undefined) continue;
-      const until = Math.max(still.until, still.lanes.get(lane) ?? -Infinity);
-      if (until > holder.deadline) this.#waiting.refuse(holder, tooLong(until - now, false));
+      const ofLane = still.lanes.get(lane) ?? null;
+      const until = ofLane === null ? still.until : later(still.until, ofLane);
+      if (until === null || until <= holder.deadline) continue;
+      const hold = { waitMs: until - now, heldBy: 'closed' } as const;
+      this.#parts.background(this.#refuseHeld(holder, hold, 0));
     }
     return visits;
   }
 
-  /** The call turned out dearer than it was when it entered its lane. */
-  onDearer(holder: Holder): void {
-    this.#ifItWaits(holder, (waitMs) => {
-      const late = this.#parts.clock.monotonic() + waitMs > holder.deadline;
-      if (late) this.#waiting.refuse(holder, tooLong(waitMs, false));
-    });
+  /** An answer told what the document of this call costs; others that ask for the same may be dearer than they seemed. */
+  onCostKnown({ entry: { admission } }: Holder, points: number): void {
+    const { bucket, document } = admission;
+    if (document === null || points <= (admission.costs.cost ?? 0)) return;
+    const dearer: Holder[] = [];
+    for (const holder of this.#waiting.all()) {
+      const other = holder.entry.admission;
+      const isSame = other.bucket === bucket && other.document === document;
+      if (!isSame || holder.waiter === null || points <= (other.costs.cost ?? 0)) continue;
+      dearer.push(holder);
+      if (dearer.length >= maxRejudged) break;
+    }
+    this.#parts.background(this.#refuseLateOf(dearer));
+  }
+
+  /** Configuration changed: calls that were expected to leave in time may be late. */
+  onReconfigured(holders: readonly Holder[]): void {
+    const waiting = holders.filter(({ waiter }) => waiter !== null);
+    for (const inBucket of Map.groupBy(waiting, ({ entry }) => entry.admission.bucket).values()) {
+      this.#parts.background(this.#refuseLateOf(inBucket.slice(0, maxRejudged)));
+    }
+    const ceilings = new Map(waiting.map(({ entry: { ceiling } }) => [ceiling.key, ceiling]));
+    for (const ceiling of ceilings.values()) this.#lookSoon(ceiling, null);
+  }
+
+  /** Refuses those of one bucket who are late, one after the other: each that leaves is not in front of the next. */
+  async #refuseLateOf(holders: readonly Holder[]): Promise<void> {
+    const { clock, limiter } = this.#parts;
+    const inTurn = holders.toSorted((one, other) => urgencyOf(one) - urgencyOf(other));
+    for (const holder of inTurn) {
+      if (holder.waiter === null) continue;
+      const { bucket, ticket } = holder.entry.admission;
+      const standing = await limiter().forecast(bucket, ticket);
+      if (standing === null || holder.waiter === null) continue;
+      const isLate = clock.monotonic() + standing.waitMs > holder.deadline;
+      if (isLate) await this.#refuseHeld(holder, standing, standing.ahead);
+    }
+  }
+
+  /** Refuses with the later of what holds the call and of its ceiling, with so many calls of its lane before it. */
+  async #refuseHeld(holder: Holder, hold: Hold, ahead: number): Promise<void> {
+    const { entry } = holder;
+    const position = this.#turns.positionOf(entry, ahead);
+    const [byCeiling] = await this.#parts.ceilings.forecast(entry.ceiling, [position]);
+    if (holder.waiter === null) return;
+    const longest = byCeiling !== undefined && byCeiling.waitMs > hold.waitMs ? byCeiling : hold;
+    this.#waiting.refuse(holder, tooLong(longest, entry));
   }
 
   /** The process will send nothing after `budgetMs`. */
   onDrain(budgetMs: number): void {
     for (const holder of this.#waiting.all()) {
       if (holder.waiter === null) continue;
-      this.#ifItWaits(holder, (waitMs) => {
-        if (waitMs > budgetMs) this.#waiting.refuse(holder, draining());
-      });
+      const { bucket, ticket } = holder.entry.admission;
+      const asked = this.#parts.limiter().forecast(bucket, ticket);
+      this.#parts.background(
+        asked.then((standing) => {
+          const isLate = standing !== null && standing.waitMs > budgetMs;
+          if (isLate && holder.waiter !== null) this.#waiting.refuse(holder, draining());
+        }),
+      );
     }
   }
 
-  #ifItWaits(holder: Holder, then: (waitMs: number) => void): void {
-    const { bucket, ticket } = holder.entry.admission;
-    const asked = this.#parts.limiter().forecast(bucket, ticket);
-    this.#parts.background(
-      asked.then((wait) => {
-        if (wait !== null && holder.waiter !== null) then(wait.waitMs);
-      }),
-    );
-  }
-
   /** Everybody of this workspace and upstream, each lane in its order. */
-  async #lookUnder({ ceiling, dayUntil, upTo, entered }: Look): Promise<void> {
+  async #lookUnder({ ceiling, upTo, entered }: Look): Promise<void> {
     const line = [...this.#waiting.all()]
       .filter((holder) => holder.entry.ceiling.key === ceiling.key)
       .filter((holder) => holder.waiter !== null || entered.has(holder))
-      .toSorted((one, other) => one.entry.admission.urgency - other.entry.admission.urgency);
-    const positions = Array.from({ length: Math.min(upTo, line.length) }, (_, index) => index + 1);
-    const waits = await this.#parts.ceilings.forecast(ceiling, positions);
+      .toSorted((one, other) => urgencyOf(one) - urgencyOf(other));
+    const positions = Array.from(
+      { length: upTo === null ? line.length : Math.min(upTo, line.length) },
+      (_, index) => index + 1,
+    );
+    const holds = await this.#parts.ceilings.forecast(ceiling, positions);
     const now = this.#parts.clock.monotonic();
     const ahead = new Map<string, number>();
     for (const holder of line) {
       if (holder.left || (holder.waiter === null && !entered.has(holder))) continue;
       const lane = keyOf(holder.entry.admission);
       const before = ahead.get(lane) ?? 0;
-      const position = Math.min(this.#turns.positionOf(holder.entry, before), waits.length);
-      const waitMs = Math.max(dayUntil - now, waits[position - 1] ?? 0);
-      const isLate = now + waitMs > holder.deadline;
-      if (isLate && holder.waiter !== null) this.#waiting.refuse(holder, tooLong(waitMs, dayUntil > now));
+      const position = Math.min(this.#turns.positionOf(holder.entry, before), holds.length);
+      const hold = holds[position - 1];
+      const isLate = hold !== undefined && now + hold.waitMs > holder.deadline;
+      if (isLate && holder.waiter !== null) this.#waiting.refuse(holder, tooLong(hold, holder.entry));
       else ahead.set(lane, before + 1);
     }
   }
 }
+
+/** The later of two times, where there is one already. */
+const later = (known: number | null, time: number): number => (known === null ? time : Math.max(known, time));
+
+const urgencyOf = ({ entry }: Holder): number => entry.admission.urgency;

@@ -4,6 +4,10 @@
  * rate-limiter-flexible's own API.
  */
 
+import type { CeilingHold } from './ceiling.policy.ts';
+
+export type { CeilingHold };
+
 /** Names one ceiling. `key` is a keyed digest of workspace and upstream. `null` = no such ceiling. */
 export interface CeilingRef {
   readonly key: string;
@@ -57,12 +61,12 @@ export interface Ceilings {
    */
   take(ceiling: CeilingRef, again?: Place, lateMs?: number): Promise<TakeReply>;
   giveBack(ceiling: CeilingRef, place: Place): Promise<void>;
-  /** Milliseconds until the k-th call from now finds a place, for each k of `positions` (1 = the next). */
+  /** When calls find a slot, if nobody else takes one: for each k of `positions`, the k-th from now (1 = the next). */
   forecast(
     ceiling: CeilingRef,
     positions: readonly number[],
     question?: ForecastQuestion,
-  ): Promise<readonly number[]>;
+  ): Promise<readonly CeilingHold[]>;
   /** The minute ceiling, read without taking; `null` without one. */
   state(ceiling: CeilingRef): Promise<CeilingState | null>;
   /** The day ceiling; `nextPlaceMs` is the time to the end of its window. */

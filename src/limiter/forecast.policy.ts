@@ -9,10 +9,18 @@
  * large as those they have waiting; at least one for each lane whose head is in front now, and never more than wait.
  */
 import type { Costs, MeterName } from '../call.ts';
-import { costEntries, meterOf, type Bucket, type Lane } from './bucket-state.policy.ts';
+import type { HeldBy } from '../errors.ts';
+import { closedMs, meterNames, meterOf, type Bucket, type Lane } from './bucket-state.policy.ts';
+import { ceilingWindowMs } from './ceiling.policy.ts';
 import { turnOf } from './lanes.policy.ts';
-import type { LaneKey } from './limiter.ts';
+import type { LaneKey, SleepReason } from './limiter.ts';
 import { restMs, roomInMs } from './meter.policy.ts';
+
+/** In the order in which equal waits are named. */
+const sleepReasons = ['ceiling_minute', 'ceiling_day', 'backoff'] as const satisfies readonly SleepReason[];
+
+/** A ceiling is looked ahead no further than this many windows: no call may wait longer. */
+const maxWindows = 10;
 
 /** A whole number of calls, but for the rounding of a division. */
 const rounding = 1e-9;
@@ -23,30 +31,75 @@ export interface Place {
   readonly costs: Costs;
   readonly weight: number;
   readonly maxInFlight: number | null;
+  /** Of the workspace's ceiling; `null` = it has none. */
+  readonly perMinute: number | null;
   /** Tickets of the same lane that go first. */
   readonly ahead: number;
 }
 
 export interface Forecast {
   readonly waitMs: number;
-  /** The longest wait comes from a daily meter. */
-  readonly day: boolean;
+  /** What the longest wait comes from; where there is none, the line. */
+  readonly heldBy: HeldBy;
 }
+
+/** What a sleeping lane's refusals name. A back-off is a time that the upstream closed for this lane alone. */
+const heldBySleep: Readonly<Record<(typeof sleepReasons)[number], HeldBy>> = {
+  ceiling_minute: 'ceiling_minute',
+  ceiling_day: 'ceiling_day',
+  backoff: 'closed',
+};
+
+/** What a full meter's refusals name. */
+const heldByMeter: Readonly<Record<MeterName, HeldBy>> = {
+  requests: 'requests',
+  images: 'requests',
+  requests_burst: 'requests',
+  requests_hour: 'requests',
+  tokens: 'tokens',
+  requests_day: 'upstream_day',
+  tokens_day: 'upstream_day',
+  cost: 'cost',
+};
 
 /** `lane` is `undefined` for a workspace that has nothing in this bucket yet. */
 export function forecastAt(bucket: Bucket, lane: Lane | undefined, place: Place, now: number): Forecast {
-  const others = othersAhead(bucket, lane, place);
-  let waitMs = Math.max(0, bucket.closedUntil - now, (lane?.asleepUntil ?? 0) - now);
-  let day = false;
-  for (const [name, units] of costEntries(place.costs)) {
-    const needed = units + costAhead(bucket, lane, place.ahead, others, name);
-    const meterMs = drainFor(bucket, name, units, needed, now);
-    if (meterMs <= waitMs) continue;
-    waitMs = meterMs;
-    day = name === 'requests_day' || name === 'tokens_day';
+  let longest = bucketForecast(bucket, lane, place, now);
+  const { perMinute } = place;
+  if (perMinute === null) return longest;
+  // A call leaves one window of its ceiling after the call that takes the same slot before it.
+  for (let windows = 1; windows <= maxWindows && windows * perMinute <= place.ahead; windows += 1) {
+    const before = { ...place, ahead: place.ahead - windows * perMinute };
+    const waitMs = bucketForecast(bucket, lane, before, now).waitMs + windows * ceilingWindowMs;
+    if (waitMs > longest.waitMs) longest = { waitMs, heldBy: 'ceiling_minute' };
   }
-  const servedMs = serialWaitMs(lane, place, now);
-  return servedMs > waitMs ? { waitMs: servedMs, day: false } : { waitMs, day };
+  return longest;
+}
+
+/** What the bucket alone makes of the place, whatever the workspace's ceiling allows. */
+function bucketForecast(bucket: Bucket, lane: Lane | undefined, place: Place, now: number): Forecast {
+  const others = othersAhead(bucket, lane, place);
+  // When the answer comes that a document waits for is not known: it may come at once, and refuses nobody.
+  let longest: Forecast = { waitMs: 0, heldBy: lane?.asleep.has('document') === true ? 'cost' : 'queue' };
+  const consider = (waitMs: number, heldBy: HeldBy): void => {
+    if (waitMs > longest.waitMs) longest = { waitMs, heldBy };
+  };
+  consider(closedMs(bucket, now), 'closed');
+  for (const reason of sleepReasons) {
+    const until = lane?.asleep.get(reason);
+    if (until !== undefined) consider(until - now, heldBySleep[reason]);
+  }
+  for (const name of meterNames) {
+    const units = place.costs[name] ?? 0;
+    // Whoever goes first in the lane is waited for, whatever it takes; calls of other lanes only for what both take.
+    const ahead =
+      units > 0
+        ? costAhead(bucket, lane, place.ahead, others, name)
+        : ownCostAhead(bucket, lane, place.ahead, name);
+    if (units + ahead > 0) consider(drainFor(bucket, name, units, units + ahead, now), heldByMeter[name]);
+  }
+  consider(serialWaitMs(lane, place, now), 'serialized');
+  return longest;
 }
 
 /** Calls of other lanes expected to go before the place. */
@@ -95,13 +148,18 @@ function costAhead(
   name: MeterName,
 ): number {
   const limit = bucket.meters.get(name)?.limit ?? 0;
-  const waitingHere = lane?.line.size ?? 0;
-  const costHere = lane?.waitingCosts.get(name) ?? 0;
-  const waitingElsewhere = bucket.waiting - waitingHere;
-  const costElsewhere = (bucket.waitingCosts.get(name) ?? 0) - costHere;
-  const here = waitingHere > 0 ? (costHere * ahead) / waitingHere : 0;
+  const waitingElsewhere = bucket.waiting - (lane?.line.size ?? 0);
+  const costElsewhere = (bucket.waitingCosts.get(name) ?? 0) - (lane?.waitingCosts.get(name) ?? 0);
   const elsewhere = waitingElsewhere > 0 ? (costElsewhere * others) / waitingElsewhere : 0;
-  return Math.min(here, ahead * limit) + Math.min(elsewhere, others * limit);
+  return ownCostAhead(bucket, lane, ahead, name) + Math.min(elsewhere, others * limit);
+}
+
+/** The part of it that calls of the same lane take. */
+function ownCostAhead(bucket: Bucket, lane: Lane | undefined, ahead: number, name: MeterName): number {
+  const waitingHere = lane?.line.size ?? 0;
+  if (lane === undefined || waitingHere === 0) return 0;
+  const limit = bucket.meters.get(name)?.limit ?? 0;
+  return Math.min(((lane.waitingCosts.get(name) ?? 0) * ahead) / waitingHere, ahead * limit);
 }
 
 /** Room for the call itself, plus the draining time of everything that goes first. */
@@ -115,8 +173,8 @@ function drainFor(bucket: Bucket, name: MeterName, units: number, needed: number
 }
 
 /**
- * A capped lane serves one round after the other. The round under way counts half; one that takes longer than usual is
- * expected to last as long again as it is late.
+ * A capped lane serves one round after the other. The round under way, if there is one, counts half; one that takes
+ * longer than usual is expected to last as long again as it is late.
  */
 function serialWaitMs(lane: Lane | undefined, { maxInFlight, ahead }: Place, now: number): number {
   if (lane === undefined || maxInFlight === null) return 0;
@@ -128,6 +186,7 @@ function serialWaitMs(lane: Lane | undefined, { maxInFlight, ahead }: Place, now
   const served = lane.inFlight - abandoned.length;
   const rounds = Math.floor((ahead + served) / (maxInFlight - abandoned.length));
   if (rounds < 1) return 0;
+  if (served === 0 || lane.grantedAt === null) return rounds * serviceMs;
   const underWayMs = Math.max(serviceMs / 2, now - lane.grantedAt - serviceMs);
   return underWayMs + (rounds - 1) * serviceMs;
 }

@@ -2,9 +2,10 @@
  * What settings and answers do to the meters of a bucket. Part of the specification in `scheduler.policy.ts`; the
  * arithmetic of a single meter is in `meter.policy.ts` and `meter-learning.policy.ts`.
  */
-import type { Costs, Feedback } from '../call.ts';
-import { meterOf, sequencePerMs, type Bucket, type Lane, type Lease } from './bucket-state.policy.ts';
-import type { Admission } from './limiter.ts';
+import type { Costs, Feedback, MeterName } from '../call.ts';
+import { meterOf, requestWindows, type Bucket, type Lane, type Lease } from './bucket-state.policy.ts';
+import { learnDocument } from './documents.policy.ts';
+import type { BucketSetting } from './limiter.ts';
 import { giveUnitsBack, markAnswered, refund } from './meter.policy.ts';
 import { learnMeter, refused } from './meter-learning.policy.ts';
 import { applySetting } from './meter-quota.policy.ts';
@@ -16,12 +17,7 @@ export interface TimedLesson {
   readonly headAt: number;
 }
 
-export function applySettings(bucket: Bucket, admission: Admission, now: number): void {
-  const { setting } = admission;
-  if (bucket.sequence === 0) {
-    bucket.opened = setting.probe <= 0;
-    bucket.sequence = Math.floor(now) * sequencePerMs;
-  }
+export function applySettings(bucket: Bucket, setting: BucketSetting, now: number): void {
   bucket.learn = setting.learn;
   bucket.probe = setting.probe;
   for (const stated of setting.meters) meterOf(bucket, stated.meter, now);
@@ -40,6 +36,8 @@ export function applyLesson(bucket: Bucket, lease: Lease, lesson: TimedLesson, n
     const mark = lease.marks.get(report.meter) ?? null;
     learnMeter(meter, report, { mark, seen }, { learn: bucket.learn, now });
   }
+  const { requestedCost } = lesson.feedback;
+  if (requestedCost !== undefined) learnDocument(bucket, lease, requestedCost, now);
 }
 
 /** The lease's call is no longer on its way to the upstream's counters. */
@@ -61,6 +59,10 @@ export function refusedUnits({ throttle, requestedCost, requestedTokens }: Feedb
   return null;
 }
 
+/** A refusal for want of `named` (`null` = of whatever): the meters that did not count the call. */
+const concerns = (named: MeterName | null, name: MeterName): boolean =>
+  named === null || named === name || (named === 'requests' && requestWindows.includes(name));
+
 export function applyThrottle(
   bucket: Bucket,
   lease: Lease,
@@ -73,7 +75,7 @@ export function applyThrottle(
   for (const [name, mark] of lease.marks) {
     const meter = meterOf(bucket, name, now);
     // Only the bucket's own refusal proves that nothing was counted; a call without an answer may have run.
-    if (closeMs > 0 && (named === null || named === name)) {
+    if (closeMs > 0 && concerns(named, name)) {
       giveUnitsBack(meter, mark, lease.grantedAt, now);
     }
   }
@@ -84,10 +86,11 @@ export function applyThrottle(
     const reserved = lease.marks.get(named)?.cost ?? 0;
     const asked = (lesson === null ? null : refusedUnits(lesson.feedback)) ?? reserved;
     // A call that asks for more than was reserved may be refused without anybody else's doing.
-    const surprising = lease.grantedAt >= bucket.closedAt && asked <= reserved;
+    const isFirst = bucket.closedAt === null || lease.grantedAt >= bucket.closedAt;
+    const surprising = isFirst && asked <= reserved;
     if (asked > 0) refused(meterOf(bucket, named, now), asked, { waitMs: closeMs, surprising }, now);
   }
-  bucket.closedUntil = Math.max(bucket.closedUntil, now + closeMs);
+  bucket.closedUntil = Math.max(bucket.closedUntil ?? now, now + closeMs);
   bucket.closedAt = now;
 }
 

@@ -1,12 +1,6 @@
 -- Mirror of lessons.policy.ts: what settings and answers do to the meters of a bucket. A lease's marks are a list of
 -- { meter, { cost, granted, answered } }.
-local sequencePerMs = 64
-
 local function applySettings(setting, now)
-  if bucket.sequence == 0 then
-    bucket.opened = setting.probe <= 0
-    bucket.sequence = math.floor(now) * sequencePerMs
-  end
   bucket.learn = setting.learn
   bucket.probe = setting.probe
   local stated = {}
@@ -46,12 +40,14 @@ local function applyLesson(lease, lesson, now)
     local meter = meterOf(report.meter, now)
     learnMeter(meter, report, markOf(lease, report.meter), seen, bucket.learn, now)
   end
+  if lesson.requestedCost then learnDocument(lease.document, lesson.requestedCost, now) end
 end
 
 local function applyThrottle(lease, closeMs, lesson, now)
   local named = lesson and lesson.rateMeter
   for _, mark in ipairs(lease.marks) do
-    if closeMs > 0 and (not named or named == mark[1]) then
+    local isWindow = named == 'requests' and (mark[1] == 'requests_burst' or mark[1] == 'requests_hour')
+    if closeMs > 0 and (not named or named == mark[1] or isWindow) then
       giveUnitsBack(meterOf(mark[1], now), mark[2], lease.grantedAt, now)
     end
   end
@@ -61,10 +57,11 @@ local function applyThrottle(lease, closeMs, lesson, now)
     local mark = markOf(lease, named)
     local reserved = mark and mark[1] or 0
     local asked = lesson.refusedUnits or reserved
-    local surprising = lease.grantedAt >= bucket.closedAt and asked <= reserved
+    local isFirst = not bucket.closedAt or lease.grantedAt >= bucket.closedAt
+    local surprising = isFirst and asked <= reserved
     if asked > 0 then refused(meterOf(named, now), asked, closeMs, surprising, now) end
   end
-  bucket.closedUntil = math.max(bucket.closedUntil, now + closeMs)
+  bucket.closedUntil = math.max(bucket.closedUntil or now, now + closeMs)
   bucket.closedAt = now
 end
 

@@ -6,6 +6,7 @@ local replicaChannel = 'sluice:r:'
 -- @include meter-quota
 -- @include meter-learning
 -- @include lanes
+-- @include documents
 -- @include lessons
 -- @include pump
 -- @include forecast-at

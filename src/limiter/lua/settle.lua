@@ -5,11 +5,11 @@ Guarantees: a token that is not known any more (settled, expired, lost) changes 
 whose fate is unknown keeps a capped lane taken until the lease expires.
 
 KEYS  1 state  2 records  3 order  4 replicas
-ARGV  1 bucket  2 replica  3 lease  4 kind (succeeded, throttled, dropped, returned, unknown)  5 spent, or what a
-      returned ticket costs from now on ('-' = as reserved)  6 close ms  7 throttled: requeue, returned: the lane goes on
-      as before (0/1)  8 sleep ms  9 sent ago ms
+ARGV  1 bucket  2 replica  3 lease  4 kind (succeeded, throttled, dropped, returned, unknown)  5 spent ('-' = as
+      reserved)  6 close ms  7 throttled: requeue (0/1), returned: why the lane sleeps, and the
+      ceiling that refused it where that is why  8 sleep ms  9 sent ago ms
       ('' = no lesson)  10 head ago ms  11 reports  12 meter of a rate throttle ('' = none named)  13 units that the
-      refused call asked of it ('' = not told)  14 now ('' = TIME)
+      refused call asked of it ('' = not told)  14 points that the document asks for ('' = not told)  15 now ('' = TIME)
 Reply settled {} | unknown_lease {}
 ]]
 local stateKey, recordsKey, orderKey, replicasKey = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -17,14 +17,18 @@ local stateKey, recordsKey, orderKey, replicasKey = KEYS[1], KEYS[2], KEYS[3], K
 local bucketName, caller, token = identifier(ARGV[1], 'bucket'), identifier(ARGV[2], 'replica'), identifier(ARGV[3], 'lease')
 local kind, costs = ARGV[4], ARGV[5] ~= '-' and costList(ARGV[5], 'costs') or nil
 local closeMs, requeue, sleepMs = number(ARGV[6], 'closeMs'), ARGV[7] == '1', number(ARGV[8], 'sleepMs')
-local asBefore = requeue
-local lesson, now = lessonOf(ARGV[9], ARGV[10], ARGV[11], ARGV[12], ARGV[13]), timeOf(ARGV[14])
+local because, ceiling = string.match(ARGV[7], '^(%S*) ?(%S*)$')
+-- A refusal under other limits than the lane has holds it no longer than this. Milliseconds.
+local maxOtherLimitsMs = 200
+local lesson = lessonOf(ARGV[9], ARGV[10], ARGV[11], ARGV[12], ARGV[13], ARGV[14])
+local now = timeOf(ARGV[15])
 -- @include scheduler
 
 local function requeueOrForget(lane, lease, again)
   if not again then return discard('t', lease.ticket) end
   local ticket = ticketOf(lease.ticket)
   ticket.lease = false
+  ticket.costs = takeable(knownCosts(ticket.costs, ticket.document))
   enqueue(lane, ticket)
 end
 
@@ -42,7 +46,7 @@ function settlements.throttled(lane, lease)
   applyThrottle(lease, closeMs, lesson, now)
   finish(lane, lease)
   requeueOrForget(lane, lease, requeue)
-  if sleepMs > 0 then sleep(lane, now + sleepMs) end
+  if sleepMs > 0 then sleep(lane, 'backoff', now + sleepMs) end
 end
 
 function settlements.dropped(lane, lease)
@@ -54,10 +58,10 @@ end
 function settlements.returned(lane, lease)
   giveBack(lease, now)
   finish(lane, lease)
-  if costs then ticketOf(lease.ticket).costs = takeable(costs) end
   requeueOrForget(lane, lease, true)
-  if not asBefore then lane.places = 1 end
-  sleep(lane, now + sleepMs)
+  if because ~= 'backoff' then lane.slots = 1 end
+  local holds = ceiling == '' or ceiling == lane.ceiling
+  sleep(lane, because, now + (holds and sleepMs or math.min(sleepMs, maxOtherLimitsMs)))
 end
 
 function settlements.unknown(lane, lease)
@@ -74,6 +78,7 @@ function settlements.unknown(lane, lease)
 end
 
 if not settlements[kind] then invalid('kind') end
+if kind == 'returned' and not sleepIndex[because] then invalid('because') end
 if not openBucket() then return replyUnknown('unknown_lease', now) end
 now = notBefore(now)
 local lease = leaseOf(token)
@@ -82,6 +87,7 @@ if held then
   local lane = laneOf(lease.lane)
   confirm(lane, lease)
   settlements[kind](lane, lease)
+  endProbe(lease, kind ~= 'dropped' and kind ~= 'returned', now)
 end
 pump(now)
 save(now)
