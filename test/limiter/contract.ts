@@ -5,7 +5,8 @@ import { afterAll, afterEach, beforeAll, describe, expect, test } from '@jest/gl
 import { ceilingWindowMs } from '../../src/limiter/ceiling.policy.ts';
 import type { CeilingRef } from '../../src/limiter/ceilings.ts';
 import type { Grant } from '../../src/limiter/limiter.ts';
-import { admission, startReplica, type TestReplica } from '../support/redis-replica.ts';
+import { admission } from '../support/admission.ts';
+import { startReplica, type TestReplica } from '../support/redis-replica.ts';
 
 export interface StoreUnderTest {
   /** Content of `redis:`, or `null` for the embedded store. */
@@ -152,29 +153,6 @@ export function storeContract(name: string, store: StoreUnderTest): void {
       expect((await replica.limiter.admit(admission(fresh('t'), more))).kind).toBe('granted');
     });
 
-    test('charges a returned call what it turned out to cost, at its place', async () => {
-      const bucket = fresh('b');
-      const meters = [{ meter: 'cost' as const, limit: 100, windowMs: 100_000 }];
-      const points = (cost: number) => ({
-        bucket,
-        setting: { meters, learn: true, probe: 0 },
-        costs: { cost },
-        callClass: 'graphql',
-      });
-      const [a, b] = [fresh('t'), fresh('t')];
-      await succeed(await granted(fresh('t'), points(60)));
-      const first = await granted(a, points(10));
-      await replica.limiter.settle(first, { kind: 'returned', sleepMs: 0, costs: { cost: 50 } }, null);
-      expect(await replica.limiter.admit(admission(b, points(10)))).toMatchObject({
-        kind: 'queued',
-        ahead: 1,
-      });
-      const wait = await replica.limiter.forecast(bucket, a);
-      expect(wait?.waitMs).toBeGreaterThan(8_000);
-      expect(wait?.waitMs).toBeLessThan(12_000);
-      for (const ticket of [b, a]) await replica.limiter.cancel(bucket, ticket);
-    });
-
     test('settles a lease once', async () => {
       const bucket = fresh('b');
       const first = await granted(fresh('t'), { bucket, ...serial });
@@ -233,13 +211,39 @@ export function storeContract(name: string, store: StoreUnderTest): void {
         expect(await replica.ceilings.dayState(day)).toMatchObject({ remaining: 0 });
       });
 
+      test('goes on counting the day when its limit is raised or lowered', async () => {
+        const day = ceiling(null, 2);
+        const under = async (perDay: number): Promise<string> =>
+          (await replica.ceilings.take({ ...day, perDay })).kind;
+        expect([await under(2), await under(2), await under(2)]).toEqual(['taken', 'taken', 'refused']);
+        expect([await under(3), await under(3)]).toEqual(['taken', 'refused']);
+        expect(await under(1)).toBe('refused');
+        expect(await replica.ceilings.dayState({ ...day, perDay: 5 })).toMatchObject({
+          limit: 5,
+          remaining: 2,
+        });
+        expect(await replica.ceilings.dayState({ ...day, perDay: 1 })).toMatchObject({ remaining: 0 });
+      });
+
+      test('counts the sends of a window under whatever limit they were made', async () => {
+        const minute = ceiling(2, null);
+        const under = (perMinute: number) => replica.ceilings.take({ ...minute, perMinute });
+        const kinds = [await under(2), await under(2), await under(2), await under(3), await under(3)];
+        expect(kinds.map(({ kind }) => kind)).toEqual(['taken', 'taken', 'refused', 'taken', 'refused']);
+        const lowered = await under(1);
+        expect(lowered).toMatchObject({ kind: 'refused', day: false });
+        expect(lowered.kind === 'refused' && lowered.waitMs).toBeLessThanOrEqual(ceilingWindowMs);
+        const [next, second] = await replica.ceilings.forecast({ ...minute, perMinute: 1 }, [1, 2]);
+        expect(next?.waitMs).toBeGreaterThan(ceilingWindowMs - 10_000);
+        expect(next?.waitMs).toBeLessThanOrEqual(ceilingWindowMs);
+        expect(second?.waitMs).toBeGreaterThan(2 * ceilingWindowMs - 10_000);
+      });
+
       test('forecasts the k-th place from now, over several windows', async () => {
         const two = ceiling(2, null);
         await replica.ceilings.take(two);
-        const [first = -1, second = -1, third = -1, fourth = -1] = await replica.ceilings.forecast(
-          two,
-          [1, 2, 3, 4],
-        );
+        const holds = await replica.ceilings.forecast(two, [1, 2, 3, 4]);
+        const [first = -1, second = -1, third = -1, fourth = -1] = holds.map(({ waitMs }) => waitMs);
         expect(first).toBe(0);
         expect(second).toBeGreaterThan(ceilingWindowMs - 10_000);
         expect(third).toBeGreaterThanOrEqual(second);
@@ -249,11 +253,23 @@ export function storeContract(name: string, store: StoreUnderTest): void {
       test('does not count those twice who were sent since the positions were told', async () => {
         const one = ceiling(1, null);
         await replica.ceilings.take(one);
-        const [now = 0] = await replica.ceilings.forecast(one, [2]);
-        expect(now).toBeGreaterThan(2 * ceilingWindowMs - 10_000);
-        const [then = 0] = await replica.ceilings.forecast(one, [2], { agoMs: 10_000 });
-        expect(then).toBeLessThanOrEqual(ceilingWindowMs);
-        expect(then).toBeGreaterThan(ceilingWindowMs - 10_000);
+        const [now] = await replica.ceilings.forecast(one, [2]);
+        expect(now?.waitMs).toBeGreaterThan(2 * ceilingWindowMs - 10_000);
+        const [then] = await replica.ceilings.forecast(one, [2], { agoMs: 10_000 });
+        expect(then?.waitMs).toBeLessThanOrEqual(ceilingWindowMs);
+        expect(then?.waitMs).toBeGreaterThan(ceilingWindowMs - 10_000);
+      });
+
+      test('forecasts the end of the day for whoever comes after what is left of it', async () => {
+        const three = ceiling(null, 3);
+        await replica.ceilings.take(three);
+        const [second, third, fourth] = await replica.ceilings.forecast(three, [1, 2, 3]);
+        expect([second?.waitMs, third?.waitMs]).toEqual([0, 0]);
+        expect(fourth).toMatchObject({ heldBy: 'ceiling_day' });
+        expect(fourth?.waitMs).toBeGreaterThan(86_300_000);
+        const five = ceiling(2, 5);
+        const [, , , , , sixth] = await replica.ceilings.forecast(five, [1, 2, 3, 4, 5, 6]);
+        expect(sixth).toMatchObject({ heldBy: 'ceiling_day' });
       });
 
       test('counts a day ceiling alone', async () => {

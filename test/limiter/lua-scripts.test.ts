@@ -7,21 +7,24 @@ import { Redis } from 'ioredis';
 import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { bucketKeys, replicaChannel } from '../../src/limiter/keys.ts';
-import type { Admission } from '../../src/limiter/limiter.ts';
 import {
   admitCall,
   loadScripts,
   readAdmit,
   readLease,
+  readReconfigure,
   readMessage,
   readTick,
+  reconfigureCall,
   settleCall,
   tickCall,
   type AdmitReply,
   type ReplicaMessage,
   type ScriptCall,
+  type StoredAdmission,
   type TickReply,
 } from '../../src/limiter/scripts.ts';
+import { admission as asked, type AdmissionWish } from '../support/admission.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
 
 let server: RedisServer;
@@ -61,21 +64,22 @@ afterAll(async () => {
 const run = async ({ script, keys, argv }: ScriptCall): Promise<unknown> =>
   redis.evalsha(hashes.get(script) ?? '', keys.length, ...keys, ...argv);
 
-const one = (ticket: string, changes: Partial<Admission> = {}): Admission => ({
-  ticket,
-  bucket: 'b',
-  lane: 'l',
-  weight: 1,
-  maxInFlight: 1,
-  maxQueued: 10,
-  urgency: 3,
-  callClass: 'c',
-  costs: { requests: 1 },
-  maxWaitMs: 45_000,
-  leaseMs: 30_000,
-  order: null,
-  setting: { learn: true, probe: 0, meters: [{ meter: 'requests', limit: 40, windowMs: 20_000 }] },
-  ...changes,
+/** A call that arrives when the script runs. */
+const one = (
+  ticket: string,
+  changes: AdmissionWish = {},
+  position: StoredAdmission['position'] = { kind: 'arrival', at: null },
+): StoredAdmission => ({
+  ...asked(ticket, {
+    bucket: 'b',
+    maxInFlight: 1,
+    limit: 40,
+    windowMs: 20_000,
+    maxWaitMs: 45_000,
+    leaseMs: 30_000,
+    ...changes,
+  }),
+  position,
 });
 
 const by = (replica: string, now?: number) => ({
@@ -84,7 +88,7 @@ const by = (replica: string, now?: number) => ({
   ...(now === undefined ? {} : { now }),
 });
 
-async function admit(replica: string, admission: Admission, now?: number): Promise<AdmitReply> {
+async function admit(replica: string, admission: StoredAdmission, now?: number): Promise<AdmitReply> {
   return readAdmit(await run(admitCall(by(replica, now), admission)), admission);
 }
 
@@ -92,7 +96,7 @@ async function tick(replica: string, leases: readonly string[] = [], now?: numbe
   return readTick(await run(tickCall(by(replica, now), leases)));
 }
 
-async function grantOf(replica: string, admission: Admission, now?: number): Promise<string> {
+async function grantOf(replica: string, admission: StoredAdmission, now?: number): Promise<string> {
   const reply = await admit(replica, admission, now);
   if (reply.code !== 'granted') throw new Error(`not granted but ${reply.code}`);
   return reply.grant.lease;
@@ -124,10 +128,14 @@ test('an hour after the last use nothing is left, and not before a closed bucket
 
 test('what is malformed is an error before anything is written', async () => {
   const call = admitCall(by('r1'), one('t1'));
+  const header = readFileSync(new URL('../../src/limiter/lua/admit.lua', import.meta.url), 'utf8');
+  const placeOf = (what: string): number => Number(new RegExp(`(\\d+) ${what}`).exec(header)?.[1] ?? NaN) - 1;
+  const lists = [placeOf('costs'), placeOf('stated meters')];
   for (let at = 0; at < call.argv.length; at += 1) {
-    if (at === 14) continue;
+    // Whatever is not '1' is a no.
+    if (at === placeOf('learn')) continue;
     const argv = call.argv.map((text, place) => (place === at ? 'not:a number=' : text));
-    if (at === 9 || at === 13) argv[at] = 'bogus=1 bogus:1:1';
+    if (lists.includes(at)) argv[at] = 'bogus=1 bogus:1:1';
     await expect(run({ ...call, argv })).rejects.toThrow(/sluice: invalid/);
     expect(await redis.dbsize()).toBe(0);
   }
@@ -213,7 +221,7 @@ test('after everything was lost, tickets entered again keep their places before 
   expect(await redis.dbsize()).toBe(0);
   const busy = await grantOf('r2', one('t7'));
   const newcomer = await admit('r2', one('t8'));
-  const entered = await admit('r1', one('t2', { order: queued.order }));
+  const entered = await admit('r1', one('t2', {}, { kind: 'kept', order: queued.order }));
   expect(newcomer).toMatchObject({ code: 'queued', ahead: 0 });
   expect(entered).toMatchObject({ code: 'queued', ahead: 0, order: queued.order });
   expect(entered.born).not.toBe(queued.born);
@@ -232,6 +240,60 @@ test('a replica that lost some of its tickets can tell from the counts', async (
   const lease = (await tick('r1', [], 6_500)).grants[0]?.lease ?? '';
   await run(settleCall(by('r1', 6_500), lease, done, null));
   expect(await tick('r2', [], 6_600)).toMatchObject({ waitingHere: 0, unnamed: 0, waiting: 0 });
+});
+
+const wide = { weight: 1, maxInFlight: null, perMinute: null, ceiling: 'none.none' };
+const paced = {
+  learn: true,
+  probe: 0,
+  meters: [{ meter: 'requests' as const, limit: 40, windowMs: 20_000 }],
+};
+
+test('new settings make no bucket and no lane, and what is malformed among them is an error before anything is written', async () => {
+  const change = { setting: paced, lanes: [{ ...wide, lane: 'unknown' }] };
+  const call = reconfigureCall(by('r1'), change);
+  expect(readReconfigure(await run(call))).toMatchObject({ born: null });
+  expect(await redis.dbsize()).toBe(0);
+  for (let at = 6; at < call.argv.length; at += 1) {
+    const argv = call.argv.map((text, place) => (place === at ? 'not:a number=' : text));
+    await expect(run({ ...call, argv })).rejects.toThrow(/sluice: invalid/);
+  }
+  await admit('r1', one('t1'));
+  readReconfigure(await run(call));
+  const [, records] = bucketKeys('b');
+  expect((await redis.hkeys(records)).filter((field) => field.startsWith('l:'))).toEqual(['l:lane']);
+});
+
+test('calls of another replica that go on under new settings hear of their grants', async () => {
+  await admit('r1', one('t1'), 1_000);
+  expect((await admit('r2', one('t2'), 1_000)).code).toBe('queued');
+  const change = { setting: paced, lanes: [{ ...wide, lane: 'lane' }] };
+  expect(readReconfigure(await run(reconfigureCall(by('r1', 1_001), change))).grants).toEqual([]);
+  await subscriber.ping();
+  expect(heard).toMatchObject([{ replica: 'r2', message: { kind: 'grants', grants: [{ ticket: 't2' }] } }]);
+});
+
+test('what one replica was told of a document is charged to the calls of another', async () => {
+  const points = {
+    learn: true,
+    probe: 0,
+    meters: [{ meter: 'cost' as const, limit: 1_000, windowMs: 10_000 }],
+  };
+  const asks = { setting: points, costs: { cost: 50 }, document: 'd', maxInFlight: null };
+  const lease = await grantOf('r1', one('t1', asks), 1_000);
+  expect(await admit('r2', one('t2', { ...asks, lane: 'm' }), 1_000)).toMatchObject({
+    code: 'queued',
+    heldBy: 'cost',
+  });
+  const lesson = { feedback: { meters: [], throttle: null, requestedCost: 900 }, sentAgoMs: 1, headAgoMs: 0 };
+  await run(settleCall(by('r1', 1_100), lease, done, lesson));
+  await subscriber.ping();
+  expect(heard).toMatchObject([{ replica: 'r2', message: { kind: 'grants', grants: [{ ticket: 't2' }] } }]);
+  expect((await tick('r1', [], 1_100)).meters).toMatchObject([{ meter: 'cost', level: 950 }]);
+  expect(await admit('r1', one('t3', { ...asks, maxWaitMs: 5_000 }), 1_100)).toMatchObject({
+    code: 'wait_too_long',
+    heldBy: 'cost',
+  });
 });
 
 test('sections sort as the numbers do, and give them back', async () => {

@@ -2,6 +2,7 @@
  * The policy's side of the parity property: runs a history through `scheduler.policy.ts` (`script-model.ts` adds what a
  * store adds) and says what every script call must answer, publish and leave behind.
  */
+import { closedMs } from '../../src/limiter/bucket-state.policy.ts';
 import type { Admission } from '../../src/limiter/limiter.ts';
 import { memoryMs } from '../../src/limiter/memory.policy.ts';
 import {
@@ -11,12 +12,15 @@ import {
   forecastCall,
   learnCall,
   leasesPerTick,
+  reconfigureCall,
   settleCall,
   tickCall,
   type Asking,
   type ScriptCall,
+  type StoredAdmission,
 } from '../../src/limiter/script-calls.ts';
 import type { ReplicaMessage } from '../../src/limiter/script-replies.ts';
+import { originOf } from '../support/origins.ts';
 import type { AdmitStep, Step } from './parity-history.ts';
 import { stateOfPolicy, type Normal } from './parity-state.ts';
 import { ScriptModel, type Asked } from './script-model.ts';
@@ -42,13 +46,18 @@ export interface Plan {
 type Entering = Extract<Step, { kind: 'admit' }>;
 
 const longestClosedMs = 30 * 24 * 3_600_000;
-const far = 1_700_000_000_000.123;
 export function planOf(history: readonly Step[], bucket: string, start: number): Plan {
   return new Model(bucket, start).run(history);
 }
 
-/** Where the time of a history begins: a server's clock, or small numbers whose fractions have more bits. */
-export const startOf = (seed: number): number => (seed % 3 === 0 ? 1_000.1 + seed / 7 : far + seed / 3);
+/**
+ * Where the time of a history begins: at 0 or soon after it, up to thirty days later, or in 1970. The smaller the numbers,
+ * the more bits their fractions have.
+ */
+export const startOf = (seed: number): number => {
+  const { ms } = originOf(seed, ((seed * 7) % 1_000) / 1_000);
+  return ms === 0 && seed % 2 === 0 ? 0 : ms + 1_000.1 + seed / 7;
+};
 
 class Model {
   readonly #key: string;
@@ -58,7 +67,7 @@ class Model {
   /** Newest first. */
   readonly #leases: string[] = [];
   readonly #store: ScriptModel;
-  /** What the caller's clock says; may step back. */
+  /** What the caller's clock says; may step back, though never below 0. */
   #clock: number;
 
   constructor(key: string, start: number) {
@@ -69,7 +78,7 @@ class Model {
 
   run(history: readonly Step[]): Plan {
     for (const step of history) {
-      this.#clock += step.afterMs;
+      this.#clock = Math.max(0, this.#clock + step.afterMs);
       const named = this.#nameOf(step);
       for (let time = 0; time < (step.twice ? 2 : 1); time += 1) this.#step(step, named);
     }
@@ -107,9 +116,14 @@ class Model {
         return this.#plan(step, call, () => store.learn(named, step.lesson, asked));
       }
       case 'charged': {
-        const { places, nextPlaceMs } = step;
-        const call = chargedCall(asking, named, places, nextPlaceMs);
-        return this.#plan(step, call, () => store.charged(named, places, nextPlaceMs, asked));
+        const { edge } = step;
+        const call = chargedCall(asking, named, edge);
+        return this.#plan(step, call, () => store.charged(named, edge, asked));
+      }
+      case 'reconfigure': {
+        const lanes = step.lanes.map((lane) => ({ ...lane, lane: `l${lane.lane}` }));
+        const change = { setting: step.setting, lanes };
+        return this.#plan(step, reconfigureCall(asking, change), () => store.reconfigure(change, asked));
       }
       case 'cancel':
         return this.#plan(step, cancelCall(asking, named), () => store.cancel(named, asked));
@@ -128,16 +142,36 @@ class Model {
 
   #admit(step: Entering, n: number, asking: Asking, asked: Asked): void {
     const ticket = `t${step.ticket + n}`;
-    const order = step.again ? (this.#orders.get(ticket) ?? madeUpOrder(step, this.#clock)) : null;
+    const position = this.#positionOf(step, ticket);
     const lane = step.spread ? `m${step.lane}-${n}` : `l${step.lane}`;
-    const admission: Admission = { ...step, ticket, bucket: this.#key, lane, order };
+    const admission: Admission = {
+      ...step,
+      ticket,
+      bucket: this.#key,
+      lane,
+      // What the replica cannot tell is the time of the script, which is never before what the store has seen.
+      position: position.kind === 'kept' ? position : { ...position, at: position.at ?? this.#now() },
+    };
     const last = n === step.count - 1;
     const run = (): object => {
       const reply = this.#store.admit(admission, asked);
       if ('order' in reply) this.#orders.set(ticket, reply.order);
       return reply;
     };
-    this.#plan(step, admitCall(asking, admission), run, last, admission);
+    this.#plan(step, admitCall(asking, { ...admission, position }), run, last, admission);
+  }
+
+  /** Time as the store sees it, which never steps back. */
+  #now(): number {
+    return this.#store.bucket === null ? this.#clock : Math.max(this.#clock, this.#store.seen);
+  }
+
+  #positionOf(step: Entering, ticket: string): StoredAdmission['position'] {
+    if (step.again) {
+      return { kind: 'kept', order: this.#orders.get(ticket) ?? madeUpOrder(step, this.#clock) };
+    }
+    const { arrivedAgoMs } = step;
+    return { kind: 'arrival', at: arrivedAgoMs === null ? null : this.#clock - arrivedAgoMs };
   }
 
   #plan(
@@ -156,8 +190,8 @@ class Model {
     const { bucket, born, seen, unnamed } = store;
     const known = bucket === null ? null : stateOfPolicy(bucket, { born, seen, unnamed });
     const state = bucket !== null && !look ? undefined : known;
-    const closedMs = bucket === null ? 0 : Math.max(0, bucket.closedUntil - seen);
-    const lifeMs = bucket === null ? 0 : memoryMs(bucket, seen) + Math.min(longestClosedMs, closedMs);
+    const shutMs = bucket === null ? 0 : closedMs(bucket, seen);
+    const lifeMs = bucket === null ? 0 : memoryMs(bucket, seen) + Math.min(longestClosedMs, shutMs);
     this.#planned.push({ step, call, admission, reply, state, lifeMs });
   }
 }

@@ -6,10 +6,12 @@ import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } fr
 import { Redis } from 'ioredis';
 import { defineCommands } from '../../src/limiter/redis-commands.ts';
 import { connectRedis } from '../../src/limiter/redis-connection.ts';
+import { bucketKeys } from '../../src/limiter/keys.ts';
 import { loadScripts } from '../../src/limiter/scripts.ts';
 import type { Connect } from '../../src/limiter/stores.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
-import { admission, startReplica, type TestReplica } from '../support/redis-replica.ts';
+import { admission } from '../support/admission.ts';
+import { startReplica, type TestReplica } from '../support/redis-replica.ts';
 
 let server: RedisServer;
 beforeAll(async () => {
@@ -106,10 +108,12 @@ async function oneOfEach(replica: TestReplica): Promise<readonly unknown[]> {
   const waits = limiter.admit(admission('second', { bucket, setting, lane: 'capped', maxInFlight: 0 }));
   told.push((await waits).kind);
   told.push(await limiter.forecast(bucket, 'second'));
+  const lane = { lane: 'capped', weight: 2, maxInFlight: 0, perMinute: null, ceiling: 'none.none' };
+  await limiter.reconfigure({ bucket, setting, lanes: [lane] });
   await limiter.cancel(bucket, 'second');
   const grant = reply.kind === 'granted' ? reply.grant : null;
   if (grant !== null) {
-    await limiter.charged(grant, 3, 0);
+    await limiter.charged(grant, { slots: 3, nextSlotMs: 0 });
     await limiter.learn(grant, lesson);
     await limiter.settle(grant, { kind: 'succeeded', spent: null }, lesson);
   }
@@ -120,14 +124,14 @@ async function oneOfEach(replica: TestReplica): Promise<readonly unknown[]> {
   } catch (failure) {
     told.push(String(failure));
   }
-  const [waitMs] = await ceilings.forecast(ceiling, [1]);
+  const [hold] = await ceilings.forecast(ceiling, [1]);
   const { remaining } = (await ceilings.state(ceiling)) ?? {};
   const day = await ceilings.dayState(ceiling);
-  expect([waitMs, remaining, day?.remaining, day?.nextPlaceMs].every(Number.isFinite)).toBe(true);
+  expect([hold?.waitMs, remaining, day?.remaining, day?.nextPlaceMs].every(Number.isFinite)).toBe(true);
   return told;
 }
 
-const commands = ['Admit', 'Settle', 'Learn', 'Charged', 'Cancel', 'Tick', 'Forecast'];
+const commands = ['Admit', 'Settle', 'Learn', 'Charged', 'Reconfigure', 'Cancel', 'Tick', 'Forecast'];
 const ofCeilings = ['Consume', 'Giveback', 'Places', 'Restore', 'Presence'];
 const everyNonsense = [
   ...nonsense.map(([, lua]) => lua),
@@ -167,7 +171,7 @@ test('with whenDown: deny, a refused call that Redis has entered all the same is
   const { lua } = loadScripts().find(({ name }) => name === 'admit') ?? { lua: '' };
   spoil(`local function admit() ${lua} end admit() return 7`);
   const tickets = async (): Promise<string[]> =>
-    (await straight.hkeys(`sluice:{${bucket}}:1:records`)).filter((field) => field.startsWith('t:'));
+    (await straight.hkeys(bucketKeys(bucket)[1])).filter((field) => field.startsWith('t:'));
   expect(await replica.limiter.admit(admission('second', more))).toMatchObject({ kind: 'refused' });
   while ((await tickets()).length > 1) await new Promise((resolve) => setTimeout(resolve, 5));
   expect(await tickets()).toEqual(['t:first']);
@@ -181,7 +185,10 @@ test.each(['returned', 'throttled'] as const)(
     const reply = await replica.limiter.admit(admission('again', { bucket, setting, maxInFlight: 1 }));
     if (reply.kind !== 'granted') throw new Error(`not granted: ${reply.kind}`);
     spoil('return 7');
-    const back = kind === 'returned' ? { kind, sleepMs: 0 } : { kind, closeMs: 0, requeue: true, sleepMs: 0 };
+    const back =
+      kind === 'returned'
+        ? { kind, sleepMs: 0, because: 'backoff' as const }
+        : { kind, closeMs: 0, requeue: true, sleepMs: 0 };
     await replica.limiter.settle(reply.grant, back, null);
     const { lua } = loadScripts().find(({ name }) => name === 'settle') ?? { lua: '' };
     spoil(lua);

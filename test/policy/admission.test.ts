@@ -1,14 +1,17 @@
 /** The desk with the embedded stores on virtual time: single promises, one by one. The simulation mixes them all. */
-import { describe, expect, test } from '@jest/globals';
-import { createDesk, type Desk } from '../../src/admission/admit.ts';
+import { expect, test } from '@jest/globals';
+import type { Desk } from '../../src/admission/admit.ts';
 import type { Entry, Lease, Ticket } from '../../src/admission/ticket.ts';
 import { Refusal } from '../../src/errors.ts';
 import type { Ceilings } from '../../src/limiter/ceilings.ts';
-import type { Limiter } from '../../src/limiter/limiter.ts';
+import type { Grant, Limiter } from '../../src/limiter/limiter.ts';
 import { createMemoryCeilings } from '../../src/limiter/memory-ceilings.ts';
 import { createMemoryLimiter } from '../../src/limiter/memory-limiter.ts';
+import { admission } from '../support/admission.ts';
+import { embeddedDesk, entry, type EntryWish } from '../support/desk.ts';
 import { FakeClock } from '../support/fake-clock.ts';
-import { admission, type Wish } from './scheduling.ts';
+import { shiftedClock } from '../support/shifted-clock.ts';
+import { atOrigins, type Instant } from './at-origins.ts';
 
 interface World {
   readonly clock: FakeClock;
@@ -19,9 +22,9 @@ interface World {
   readonly story: string[];
   readonly leases: Map<string, Lease>;
   readonly gone: Map<string, AbortController>;
-  enter(id: string, wish?: Wish & { readonly perMinute?: number; readonly valid?: () => boolean }): void;
+  enter(id: string, wish?: EntryWish): void;
   /** Enters a call whose ticket the test itself holds. */
-  ticketOf(id: string, wish: Wish): Promise<Ticket>;
+  ticketOf(id: string, wish: EntryWish): Promise<Ticket>;
   /** Lets this many milliseconds pass. */
   pass(ms: number): Promise<void>;
 }
@@ -30,38 +33,30 @@ interface World {
  * @param slowMs how long each asking for a place takes, by its number from 0 on.
  * @param backMs how long the reply to each takes, after the place was counted.
  */
-function world(slowMs: readonly number[] = [], backMs: (asked: number) => number = () => 0): World {
+function worldAt(
+  instant: Instant,
+  slowMs: readonly number[] = [],
+  backMs: (asked: number) => number = () => 0,
+): World {
   const clock = new FakeClock();
-  const ceilings = slowly(createMemoryCeilings(clock), clock, slowMs, backMs);
+  const own = shiftedClock(clock, instant(0));
+  const ceilings = slowly(createMemoryCeilings(own), clock, slowMs, backMs);
   const story: string[] = [];
   const leases = new Map<string, Lease>();
   const gone = new Map<string, AbortController>();
-  const desk: Desk = createDesk({
-    clock,
-    limiter: () => limiter,
+  const { desk, limiter } = embeddedDesk({
+    clock: own,
     ceilings,
     onFailure: (failure) => story.push(`bug ${String(failure)}`),
   });
-  const limiter = createMemoryLimiter(clock, desk.listener);
-  const entryOf = (
-    id: string,
-    wish: Wish & { readonly perMinute?: number; readonly valid?: () => boolean },
-  ): Entry => {
+  const entryOf = (id: string, wish: EntryWish): Entry => {
     const leaves = new AbortController();
     gone.set(id, leaves);
-    const { maxWaitMs = 100_000, perMinute } = wish;
-    return {
-      admission: admission(id, wish),
-      ceiling: { key: 'w', perMinute: perMinute ?? null, perDay: null },
-      upstream: 'u',
-      maxWaitMs,
-      clientGone: leaves.signal,
-      stillValid: wish.valid ?? (() => true),
-    };
+    return entry(own, id, { ...tenInTen, maxWaitMs: 100_000, ...wish, clientGone: leaves.signal });
   };
-  const follow = async (id: string, entry: Entry): Promise<void> => {
+  const follow = async (id: string, entering: Entry): Promise<void> => {
     try {
-      const ticket = await desk.enter(entry);
+      const ticket = await desk.enter(entering);
       leases.set(id, await ticket.granted());
       story.push(id);
     } catch (failure) {
@@ -109,9 +104,13 @@ function slowly(
   };
 }
 
+const tenInTen = { limit: 10, windowMs: 10_000, maxQueued: 1_000_000 };
 const plenty = { limit: 1_000, windowMs: 1_000 };
 
-describe('the desk', () => {
+atOrigins('the desk', (instant) => {
+  const world = (slowMs?: readonly number[], backMs?: (asked: number) => number): World =>
+    worldAt(instant, slowMs, backMs);
+
   test('lets calls leave in their order, also over the edge of the ceiling', async () => {
     const { enter, pass, story } = world();
     for (let at = 0; at < 8; at += 1) enter(`c${at}`, { ...plenty, perMinute: 3, maxWaitMs: 200_000 });
@@ -121,6 +120,14 @@ describe('the desk', () => {
     expect(story).toEqual(['c0', 'c1', 'c2', 'c3', 'c4', 'c5']);
     await pass(60_160);
     expect(story).toEqual(['c0', 'c1', 'c2', 'c3', 'c4', 'c5', 'c6', 'c7']);
+  });
+
+  test('lets calls of one moment leave in the order in which they came, whatever their names', async () => {
+    const { enter, pass, story } = world();
+    const names = Array.from({ length: 120 }, (_, at) => `c${(at * 77) % 1_000}`);
+    for (const id of names) enter(id, { limit: 1, windowMs: 10, maxInFlight: null });
+    await pass(6_000);
+    expect(story).toEqual(names);
   });
 
   test('leaves the edge again: many freed places are used at once', async () => {
@@ -286,7 +293,7 @@ describe('the desk', () => {
     const { enter, pass, story, desk } = world();
     let valid = true;
     enter('a', { limit: 1, windowMs: 60_000 });
-    enter('b', { limit: 1, windowMs: 60_000, valid: () => valid });
+    enter('b', { limit: 1, windowMs: 60_000, stillValid: () => valid });
     await pass(1);
     valid = false;
     desk.recheckKeys();
@@ -316,11 +323,45 @@ describe('the desk', () => {
   });
 });
 
-describe('the embedded limiter', () => {
+atOrigins('the embedded limiter', (instant) => {
+  // Once every second call of a workspace was refused for the uptime of the process.
+  test('refuses no call of a workspace that is new to a busy bucket because of the clock', async () => {
+    const clock = new FakeClock();
+    const own = shiftedClock(clock, instant(0));
+    const told = new Map<string, number>();
+    const onGrant = (grant: Grant): void => {
+      told.set(grant.ticket, clock.monotonic());
+      clock.outside(clock.monotonic() + 100, () => {
+        void limiter.settle(grant, { kind: 'succeeded', spent: null }, null);
+      });
+    };
+    const limiter = createMemoryLimiter(own, { onGrant, onClosed() {} });
+    const store = { limit: 40, windowMs: 20_000, maxInFlight: 1, maxQueued: 1_000 };
+    const enter = async (id: string, lane: string, maxWaitMs: number): Promise<string> => {
+      const asked = admission(id, { ...store, lane, maxWaitMs, arrivedAt: own.monotonic() });
+      const reply = await limiter.admit(asked);
+      if (reply.kind === 'granted') onGrant(reply.grant);
+      return reply.kind;
+    };
+    for (let at = 0; at < 200; at += 1) await enter(`e${at}`, 'e', 600_000);
+    clock.outside(50_000, () => {});
+    await clock.run(50_000);
+    const kinds: string[] = [];
+    for (const lane of ['m1', 'm2', 'm3', 'm4', 'm5']) {
+      for (let at = 0; at < 5; at += 1) kinds.push(await enter(`${lane}.${at}`, lane, 40_000));
+    }
+    expect(kinds.filter((kind) => kind === 'refused')).toEqual([]);
+    await clock.run(95_000);
+    const waits = [...told].flatMap(([id, at]) => (id.startsWith('m') ? [at - 50_000] : []));
+    expect(waits).toHaveLength(25);
+    expect(Math.max(...waits)).toBeLessThanOrEqual(40_000);
+    await limiter.close();
+  });
+
   test('hands grants out in their order, also when a grant is given back while others are being told', async () => {
     const clock = new FakeClock();
     const told: string[] = [];
-    const limiter: Limiter = createMemoryLimiter(clock, {
+    const limiter: Limiter = createMemoryLimiter(shiftedClock(clock, instant(0)), {
       onGrant(grant) {
         told.push(grant.ticket);
         if (grant.ticket === 't1') void limiter.settle(grant, { kind: 'dropped' }, null);

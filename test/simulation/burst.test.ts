@@ -8,6 +8,8 @@ import type { Grant, Lesson, Limiter } from '../../src/limiter/limiter.ts';
 import { Bucket } from '../../src/simulators/bucket.ts';
 import { seededRandom } from '../../src/simulators/seeded-random.ts';
 import { FakeClock } from '../support/fake-clock.ts';
+import { originOf } from '../support/origins.ts';
+import { shiftedClock } from '../support/shifted-clock.ts';
 
 type Range = readonly [from: number, until: number];
 
@@ -112,10 +114,12 @@ async function run(burst: Burst, seed: number): Promise<Outcome> {
       clock.outside(awake(now + serviceMs), () => answer(grant, sentAt, used, waitMs));
     });
   };
-  const limiter: Limiter = createMemoryLimiter(clock, { onGrant: take, onClosed() {} });
+  const own = shiftedClock(clock, originOf(seed, seed / 10).ms);
+  const limiter: Limiter = createMemoryLimiter(own, { onGrant: take, onClosed() {} });
   for (let at = 0; at < burst.calls; at += 1) {
     clock.outside((at * burst.overMs) / burst.calls, () => {
-      void enter(limiter, burst, `t${at}`).then((grant) => grant !== null && take(grant));
+      const entering = { ticket: `t${at}`, at: own.monotonic() };
+      void enter(limiter, burst, entering).then((grant) => grant !== null && take(grant));
     });
   }
   await clock.run(600_000);
@@ -124,7 +128,11 @@ async function run(burst: Burst, seed: number): Promise<Outcome> {
   return { succeeded, refused, served, ratio: ((served.at(-1) ?? 0) - (arrivals[0] ?? 0)) / leastMs };
 }
 
-async function enter(limiter: Limiter, { limit, windowMs, maxInFlight }: Burst, ticket: string) {
+async function enter(
+  limiter: Limiter,
+  { limit, windowMs, maxInFlight }: Burst,
+  { ticket, at }: { readonly ticket: string; readonly at: number },
+) {
   const reply = await limiter.admit({
     ticket,
     bucket: 'b',
@@ -132,13 +140,16 @@ async function enter(limiter: Limiter, { limit, windowMs, maxInFlight }: Burst, 
     lane: 'l',
     weight: 1,
     maxInFlight,
+    perMinute: null,
     maxQueued: 10_000,
     urgency: 3,
     callClass: 'c',
     costs: { requests: 1 },
     maxWaitMs: Infinity,
     leaseMs: 1e9,
-    order: null,
+    document: null,
+    ceiling: 'none.none',
+    position: { kind: 'arrival', at },
   });
   return reply.kind === 'granted' ? reply.grant : null;
 }

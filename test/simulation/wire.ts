@@ -91,15 +91,16 @@ export function wiredLimiter(wire: Wire, limiter: () => Limiter, books: Books, c
         books.bucket(grant.bucket).lastLessonAt = now();
         return limiter().learn(grant, lesson);
       }),
-    charged: (grant: Grant, places, nextPlaceMs) =>
+    charged: (grant: Grant, edge) =>
       wire.ask(() => {
-        if (places === Infinity) books.reach('left the edge of the ceiling');
-        if (places <= 0) {
+        if (edge === null) books.reach('left the edge of the ceiling');
+        else if (edge.slots <= 0) {
           books.reach('last place under the ceiling taken');
-          books.sleeps(books.lane(grant.lane), now() + nextPlaceMs);
+          books.sleeps(books.lane(grant.lane), now() + edge.nextSlotMs);
         }
-        return limiter().charged(grant, places, nextPlaceMs);
+        return limiter().charged(grant, edge);
       }),
+    reconfigure: (change) => wire.ask(() => limiter().reconfigure(change)),
     cancel: (bucket, ticket) =>
       wire.ask(() => {
         books.outOfLine(books.call(ticket));
@@ -116,19 +117,20 @@ export function wiredCeilings(wire: Wire, ceilings: Ceilings, books: Books, cloc
     const book = books.ceiling(ceiling.key);
     book.givenBack += 1;
     if (place.day) book.daily -= 1;
-    const at = place.minute === null ? -1 : book.taken.lastIndexOf(place.minute);
+    const at = book.taken.findLastIndex((taken) => taken.place === place.minute);
     if (at >= 0) book.taken.splice(at, 1);
   };
   return {
-    take: (ceiling: CeilingRef, again?: Place) =>
+    take: (ceiling: CeilingRef, again?: Place, lateMs = 0) =>
       wire.ask(async () => {
         const book = books.ceiling(ceiling.key);
         if (again !== undefined) noteGivenBack(ceiling, again);
-        const reply = await ceilings.take(ceiling, again);
+        const reply = await ceilings.take(ceiling, again, lateMs);
         if (reply.kind === 'taken') {
           book.takes += 1;
           if (reply.place.day) book.daily += 1;
-          if (reply.place.minute !== null) book.taken.push(reply.place.minute);
+          const { minute } = reply.place;
+          if (minute !== null) book.taken.push({ place: minute, at: clock.monotonic() + lateMs });
           return reply;
         }
         books.reach(reply.day ? 'daily ceiling refused' : 'ceiling refused');
@@ -141,7 +143,8 @@ export function wiredCeilings(wire: Wire, ceilings: Ceilings, books: Books, cloc
         books.reach('place given back');
         return ceilings.giveBack(ceiling, place);
       }),
-    forecast: (ceiling, positions) => wire.ask(() => ceilings.forecast(ceiling, positions)),
+    forecast: (ceiling, positions, question) =>
+      wire.ask(() => ceilings.forecast(ceiling, positions, question)),
     state: (ceiling) => wire.ask(() => ceilings.state(ceiling)),
     dayState: (ceiling) => wire.ask(() => ceilings.dayState(ceiling)),
     close: async () => {},

@@ -3,7 +3,7 @@
  * Owns: configuration text, calls, readings of the upstream's log. Judges nothing by itself.
  */
 import { Agent, request, type IncomingMessage } from 'node:http';
-import { createKey, type NewKey } from '../../src/cli/keys.ts';
+import { createKey } from '../../src/cli/keys.ts';
 import { systemClock } from '../../src/clock.ts';
 import type { LogEntry } from '../../src/simulators/log.ts';
 
@@ -26,19 +26,11 @@ export interface FleetOptions {
 export interface FleetConfig {
   readonly keys: Readonly<Record<string, string>>;
   yaml(port?: number, adminPort?: number): string;
-  /** The same workspaces with the same keys, and these options instead of the earlier ones. */
-  changed(options: Omit<FleetOptions, 'workspaces'>): FleetConfig;
 }
 
 export function fleetConfig(options: FleetOptions): FleetConfig {
   const names = options.workspaces ?? ['acme'];
-  return configOf(
-    options,
-    names.map((name) => [name, createKey()] as const),
-  );
-}
-
-function configOf(options: FleetOptions, made: readonly (readonly [string, NewKey])[]): FleetConfig {
+  const made = names.map((name) => [name, createKey()] as const);
   const upstreams = [
     ...(options.modelUrl === undefined
       ? []
@@ -63,7 +55,6 @@ function configOf(options: FleetOptions, made: readonly (readonly [string, NewKe
   ];
   return {
     keys: Object.fromEntries(made.map(([name, { key }]) => [name, key])),
-    changed: (changes) => configOf({ ...options, ...changes }, made),
     yaml: (port = 0, adminPort = 0) =>
       [
         `server: { host: 127.0.0.1, adminHost: 127.0.0.1, port: ${port}, adminPort: ${adminPort}, drainSeconds: 5, drainDelaySeconds: 0 }`,

@@ -35,6 +35,7 @@ const ownCommand = (name: string): string => `sluice${name}V1`;
 export class Server {
   readonly #watch: ServerWatch;
   readonly #publish: Publish;
+  readonly #originMs: number;
   /** Virtual time. */
   readonly monotonic: () => number;
   readonly #models = new Map<string, ScriptModel>();
@@ -54,15 +55,17 @@ export class Server {
   hangsUntil = 0;
   isDown = false;
 
-  constructor(watch: ServerWatch, publish: Publish, monotonic: () => number) {
+  /** @param time `originMs`: what its clock shows at the beginning of the history. Milliseconds. */
+  constructor(watch: ServerWatch, publish: Publish, time: { monotonic: () => number; originMs: number }) {
     this.#watch = watch;
     this.#publish = publish;
-    this.monotonic = monotonic;
+    this.monotonic = time.monotonic;
+    this.#originMs = time.originMs;
   }
 
   /** The server's own clock. */
   now(): number {
-    return 1_800_000_000_000 + this.#skewMs + this.monotonic();
+    return Math.max(0, this.#originMs + this.#skewMs + this.monotonic());
   }
 
   get models(): Iterable<ScriptModel> {
@@ -185,7 +188,7 @@ export class Server {
       }
       return text(reply);
     };
-    const [first = '', second] = argv;
+    const [first = ''] = argv;
     switch (script) {
       case 'admit':
         return run(model.admit(written.admissionOf(bucket, argv), asked), written.admitText);
@@ -201,12 +204,12 @@ export class Server {
         if (lesson === null) throw new Error('learn without a lesson');
         return run(model.learn(first, lesson, asked), (reply) => written.leaseText(reply, 'learned'));
       }
-      case 'charged': {
-        const [places, nextPlaceMs] = [written.numberOf(second), written.numberOf(argv[2])];
-        return run(model.charged(first, places, nextPlaceMs, asked), (reply) =>
+      case 'charged':
+        return run(model.charged(first, written.edgeOf(argv.slice(1)), asked), (reply) =>
           written.leaseText(reply, 'noted'),
         );
-      }
+      case 'reconfigure':
+        return run(model.reconfigure(written.reconfigurationOf(argv), asked), written.reconfigureText);
       case 'cancel':
         return run(model.cancel(first, asked), written.cancelText);
       case 'forecast':
@@ -277,8 +280,9 @@ export class Server {
     return 1;
   }
 
-  #places(key: string, [minute, windowText, , ...positions]: string[], now: number): unknown {
-    const [perMinute, windowMs] = [Number(minute), Number(windowText)];
+  #places(key: string, [dayKey = '', minute, windowText, , ...positions]: string[], now: number): unknown {
+    const [perMinute, windowMs] = [minute === '' ? Infinity : Number(minute), Number(windowText)];
+    const day = this.#day(dayKey, now);
     const times = [...this.#sendsAt(key).values()].toSorted((a, b) => a - b);
     const expired = times.filter((at) => at <= now - windowMs).length;
     const live = times.length - expired;
@@ -290,7 +294,14 @@ export class Server {
       const freed = times[expired + inRound + Math.max(0, live - perMinute)] ?? now;
       return String(Math.max(0, freed + windowMs - now) + rounds * windowMs);
     });
-    return [live, String(oldest === undefined ? 0 : Math.max(0, oldest + windowMs - now)), ...waits];
+    const oldestMs = oldest === undefined ? 0 : Math.max(0, oldest + windowMs - now);
+    return [
+      live,
+      String(oldestMs),
+      String(day?.calls ?? 0),
+      String(day === undefined ? -2 : day.until - now),
+      ...waits,
+    ];
   }
 
   #restore(key: string, [, ...pairs]: string[], now: number): unknown {

@@ -1,0 +1,126 @@
+/** The desk where only an answer can tell what calls cost: what it adds to the limiter, on virtual time. */
+import { expect, test } from '@jest/globals';
+import type { Lease } from '../../src/admission/ticket.ts';
+import { Refusal } from '../../src/errors.ts';
+import { embeddedDesk, entry, type EntryWish } from '../support/desk.ts';
+import { FakeClock } from '../support/fake-clock.ts';
+
+/** A bucket of 1,000 points, 100 come back each second; every call is guessed at 50. */
+function world() {
+  const clock = new FakeClock();
+  const story: string[] = [];
+  const leases = new Map<string, Lease>();
+  const gone = new Map<string, AbortController>();
+  const refusals = new Map<string, Refusal>();
+  const { desk, limiter } = embeddedDesk({
+    clock,
+    onFailure: (failure) => story.push(`bug ${String(failure)}`),
+  });
+  const setting = {
+    meters: [{ meter: 'cost' as const, limit: 1_000, windowMs: 10_000 }],
+    learn: true,
+    probe: 0,
+  };
+  const follow = async (id: string, wish: EntryWish): Promise<void> => {
+    const leaves = new AbortController();
+    gone.set(id, leaves);
+    const asked = { setting, costs: { cost: 50 }, maxWaitMs: 100_000, ...wish, clientGone: leaves.signal };
+    try {
+      const ticket = await desk.enter(entry(clock, id, asked));
+      leases.set(id, await ticket.granted());
+      story.push(id);
+    } catch (failure) {
+      if (failure instanceof Refusal) refusals.set(id, failure);
+      story.push(`${id} ${failure instanceof Refusal ? failure.code : String(failure)}`);
+    }
+  };
+  return {
+    story,
+    gone,
+    limiter,
+    refusals,
+    enter: (id: string, wish: EntryWish = {}): void => void follow(id, wish),
+    /** The answer to this call told what its document asks for. */
+    answer(id: string, requestedCost: number): void {
+      const feedback = { meters: [], throttle: null, requestedCost };
+      const lesson = { feedback, sentAgoMs: 1, headAgoMs: 0 };
+      leases.get(id)?.settle({ kind: 'succeeded', spent: null }, lesson);
+    },
+    async pass(ms: number): Promise<void> {
+      const until = clock.monotonic() + ms;
+      clock.outside(until, () => {});
+      await clock.run(until);
+    },
+  };
+}
+
+test('calls that turn out too dear for their wait are refused at once, with what holds them', async () => {
+  const { enter, pass, story, answer, refusals } = world();
+  enter('a', { document: 'd', maxInFlight: 1 });
+  enter('b', { document: 'd', maxInFlight: 1 });
+  enter('c', { document: 'd', maxInFlight: 1, maxWaitMs: 3_000 });
+  enter('d', { document: 'another', maxInFlight: 1, maxWaitMs: 3_000, lane: 'other' });
+  await pass(10);
+  expect(story).toEqual(['a', 'd']);
+  answer('a', 900);
+  await pass(1);
+  expect(story).toEqual(['a', 'd', 'c wait_too_long', 'b']);
+  expect(refusals.get('c')?.details.heldBy).toBe('cost');
+  expect(refusals.get('c')?.details.retryInMs).toBeGreaterThan(8_000);
+});
+
+test('calls of the same document are not looked at when it is no dearer than they were thought', async () => {
+  const { enter, pass, story, answer, limiter } = world();
+  let asked = 0;
+  const { forecast } = limiter;
+  Object.assign(limiter, {
+    forecast: (...args: Parameters<typeof forecast>) => {
+      asked += 1;
+      return forecast(...args);
+    },
+  });
+  for (const id of ['a', 'b', 'c']) enter(id, { document: 'd', maxInFlight: 1 });
+  await pass(10);
+  answer('a', 50);
+  await pass(1);
+  expect([story, asked]).toEqual([['a', 'b'], 0]);
+});
+
+test('calls that wait for another answer have no slot under the ceiling before they leave', async () => {
+  const { enter, pass, story, answer } = world();
+  enter('a', { document: 'd', perMinute: 3 });
+  enter('b', { document: 'd', perMinute: 3 });
+  enter('c', { perMinute: 3 });
+  enter('d', { perMinute: 3 });
+  await pass(3_000);
+  answer('a', 20);
+  await pass(10);
+  expect(story).toEqual(['a', 'b', 'c']);
+  // The slot of `a` frees a window after it left; those of the others, who left 3 s later, after that.
+  await pass(57_200);
+  expect(story).toEqual(['a', 'b', 'c', 'd']);
+});
+
+test('calls behind one whose ceiling has no slot find out for themselves', async () => {
+  const { enter, pass, story } = world();
+  enter('full', { lane: 'one', workspace: 'one', perMinute: 1 });
+  enter('a', { document: 'd', lane: 'one', workspace: 'one', perMinute: 1 });
+  await pass(10);
+  enter('b', { document: 'd', lane: 'two', workspace: 'two' });
+  await pass(1);
+  expect(story).toEqual(['full', 'b']);
+});
+
+test('a call that leaves while it waits for another answer gives everything back', async () => {
+  const { enter, pass, story, gone, limiter, answer } = world();
+  enter('a', { document: 'd' });
+  enter('b', { document: 'd' });
+  enter('free');
+  await pass(10);
+  expect(story).toEqual(['a']);
+  gone.get('b')?.abort();
+  await pass(1);
+  expect(story).toEqual(['a', expect.stringContaining('b '), 'free']);
+  expect(limiter.snapshot()).toMatchObject([{ waiting: 0, inFlight: 2 }]);
+  answer('a', 20);
+});

@@ -1,0 +1,61 @@
+/** What the cluster verification calls out of order. */
+import { expect, test } from '@jest/globals';
+import { noFacts } from '../../src/simulators/recorder.ts';
+import type { LogEntry } from '../../src/simulators/log.ts';
+import { beyond, orderOf } from '../../scripts/cluster/order.ts';
+import type { Answer } from '../support/redis-fleet.ts';
+
+const sent = (times: Readonly<Record<string, number>>): Answer[] =>
+  Object.entries(times).map(([nonce, sentAt]) => ({
+    nonce,
+    sentAt,
+    status: 200,
+    tookMs: 1,
+    code: '',
+    heldBy: '',
+    retryAfterMs: null,
+  }));
+
+/** The upstream's log of these calls, one per millisecond. */
+const arrived = (...nonces: readonly string[]): LogEntry[] =>
+  nonces.map((nonce, place) => ({
+    ...noFacts,
+    decision: 'admitted',
+    nonce,
+    seq: place,
+    t: place,
+    at: place,
+    arrivedT: place,
+    method: 'POST',
+    path: '/',
+    key: '',
+    inFlight: { key: 1, scope: 1 },
+    insideRetryAfter: false,
+    sinceRetryAfterMs: null,
+    bodyHash: '',
+    fault: '',
+    status: 200,
+    aborted: false,
+    endedT: null,
+  }));
+
+test('a call that two later ones overtake is behind the latest of them, and two places from its own', () => {
+  const { behindMs, misplacedMs } = orderOf(
+    sent({ a: 0, b: 100, c: 200, d: 300 }),
+    arrived('b', 'c', 'a', 'd'),
+    0,
+  );
+  expect(behindMs).toEqual([0, 0, 200, 0]);
+  expect(misplacedMs).toEqual([100, 100, 200, 0]);
+});
+
+test('calls that found room at once, refused attempts and calls of others are in no queue', () => {
+  const entries = arrived('z', 'a', 'b', 'other', 'c');
+  const refused = { ...arrived('c')[0], decision: 'throttled', arrivedT: -1 } as LogEntry;
+  const { behindMs } = orderOf(sent({ z: 900, a: 0, b: 100, c: 50 }), [refused, ...entries], 1);
+  expect(behindMs).toEqual([0, 0, 50]);
+});
+
+test('the share of those beyond a limit is told in percent', () => {
+  expect(beyond([0, 50, 51, 80], 50)).toEqual({ count: 2, words: '2 of 4 (50.0 %)' });
+});

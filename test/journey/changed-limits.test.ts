@@ -1,0 +1,138 @@
+/** A ceiling that is changed by reload holds for calls that wait and for those that come, and refusals name what holds them. */
+import { afterEach, describe, expect, test } from '@jest/globals';
+import { startWorld, tally, type Reply, type World } from './world.ts';
+
+let world: World;
+afterEach(() => world.close());
+
+const perDay = (calls: number | string): string =>
+  `    requestsPerMinute: { openai: 1000 }\n    requestsPerDay: { openai: ${calls} }\n`;
+const perMinute = (calls: number): string => `    requestsPerMinute: { openai: ${calls} }\n`;
+
+const start = async (acme: string, modelLimits?: string): Promise<void> => {
+  world = await startWorld({ workspaces: { acme }, ...(modelLimits === undefined ? {} : { modelLimits }) });
+};
+/** Edits the workspace's part of the configuration. */
+const edit = (from: string, to: string): void => {
+  const { gateway } = world;
+  expect(gateway.yaml).toContain(from);
+  gateway.reconfigure(gateway.yaml.replace(from, to));
+};
+const inTurn = async (calls: number): Promise<Reply[]> => {
+  const replies: Reply[] = [];
+  for (let at = 0; at < calls; at += 1) replies.push(await world.chat(at));
+  return replies;
+};
+const waits = (seconds: number) => ({ headers: { prefer: `wait=${seconds}` } });
+/** Heads of the log's lines about refused calls. */
+const heldInLog = (): unknown[] =>
+  world.gateway.logs.flatMap((line) => {
+    const entry = JSON.parse(line) as Record<string, unknown>;
+    return entry['outcome'] === 'shed' ? [[entry['code'], entry['heldBy']]] : [];
+  });
+
+describe('a spent day', () => {
+  test('is named by every refusal, with nothing that cannot help', async () => {
+    await start(perDay(2));
+    const replies = await inTurn(6);
+    expect(replies.map(({ status }) => status)).toEqual([200, 200, 429, 429, 429, 429]);
+    for (const { json, headers } of replies.slice(2)) {
+      expect(json).toMatchObject({ code: 'day_quota_exhausted', heldBy: 'ceiling_day' });
+      expect(json).toMatchObject({ detail: expect.not.stringContaining('Prefer') });
+      expect(Number(headers.get('retry-after'))).toBeGreaterThan(80_000);
+    }
+    expect(heldInLog()).toEqual(Array(4).fill(['day_quota_exhausted', 'ceiling_day']));
+  });
+
+  test('that is raised has room again, as much as it was raised by', async () => {
+    await start(perDay(2));
+    await inTurn(3);
+    edit(perDay(2), perDay(5));
+    const replies = await inTurn(5);
+    expect(replies.map(({ status }) => status)).toEqual([200, 200, 200, 429, 429]);
+  });
+
+  test('that is taken away lets everybody go', async () => {
+    await start(perDay(2));
+    await inTurn(3);
+    edit('    requestsPerDay: { openai: 2 }\n', '');
+    expect(tally(await inTurn(5))).toEqual({ 200: 5 });
+  });
+
+  test('that comes by reload counts from then on', async () => {
+    await start(perMinute(1_000), 'requestsPerDay: none');
+    await inTurn(3);
+    edit(perMinute(1_000), perDay(2));
+    expect((await inTurn(3)).map(({ status }) => status)).toEqual([200, 200, 429]);
+  });
+});
+
+describe('a minute', () => {
+  test('that is raised lets waiting calls go at once, and those that come', async () => {
+    await start(perMinute(1));
+    await world.chat('first');
+    const waiting = [world.chat('a', waits(300)), world.chat('b', waits(300))];
+    await world.settled(2);
+    edit(perMinute(1), perMinute(10));
+    expect(tally(await Promise.all(waiting))).toEqual({ 200: 2 });
+    expect((await world.chat('new')).status).toBe(200);
+  });
+
+  test('that is lowered holds those who wait, and tells those who cannot make it', async () => {
+    await start(perMinute(3));
+    await inTurn(3);
+    const leaving = new AbortController();
+    const patient = world.chat('patient', { ...waits(300), signal: leaving.signal }).catch(() => 'left');
+    await world.settled(1);
+    const hasty = world.chat('hasty', waits(100));
+    await world.settled(2);
+    edit(perMinute(3), perMinute(1));
+    // A minute each for the three of before, and for the one that waits already.
+    const { status, json } = await hasty;
+    expect([status, json]).toMatchObject([429, { code: 'wait_too_long', heldBy: 'ceiling_minute' }]);
+    await world.settled(1);
+    expect(world.model.log).toHaveLength(3);
+    leaving.abort();
+    expect(await patient).toBe('left');
+  });
+
+  test('tells how long a call would have to wait, where it may ask for that', async () => {
+    await start(perMinute(1));
+    await world.chat('first');
+    const { json } = await world.chat('second', waits(1));
+    expect(json).toMatchObject({ code: 'wait_too_long', heldBy: 'ceiling_minute' });
+    expect(json).toMatchObject({ detail: expect.stringMatching(/Prefer: wait=(60|61) lets it wait/) });
+    await world.close();
+    await start(perMinute(1), 'maxWaitCeilingSeconds: 30');
+    await world.chat('first');
+    const short = await world.chat('second', waits(1));
+    expect(short.json).toMatchObject({
+      heldBy: 'ceiling_minute',
+      detail: expect.not.stringContaining('Prefer'),
+    });
+  });
+});
+
+test('every other refusal names what holds the call, too', async () => {
+  await start(perMinute(1_000), 'maxQueued: 2');
+  world.model.fault({ kind: 'answer', status: 429, headers: { 'retry-after': '30' }, body: {} });
+  const leaving = new AbortController();
+  const wait = (name: string): Promise<unknown> =>
+    world.chat(name, { ...waits(300), signal: leaving.signal }).catch(() => 'left');
+  const waiting = [wait('closes')];
+  await world.settled(1);
+  const closed = await world.chat('closed', waits(1));
+  waiting.push(wait('patient'));
+  await world.settled(2);
+  const full = await world.chat('full', waits(300));
+  expect([closed.json, full.json]).toMatchObject([
+    { code: 'wait_too_long', heldBy: 'closed' },
+    { code: 'queue_full', heldBy: 'queue' },
+  ]);
+  expect(heldInLog()).toEqual([
+    ['wait_too_long', 'closed'],
+    ['queue_full', 'queue'],
+  ]);
+  leaving.abort();
+  expect(await Promise.all(waiting)).toEqual(['left', 'left']);
+});
