@@ -30,10 +30,18 @@ export function applySettings(bucket: Bucket, setting: BucketSetting, now: numbe
 export function applyLesson(bucket: Bucket, lease: Lease, lesson: TimedLesson, now: number): void {
   answer(bucket, lease, now);
   bucket.opened = true;
-  const seen = { sentAt: lesson.sentAt, headAt: lesson.headAt, quiet: lease.quiet, calm: lease.calm };
+  const { throttle } = lesson.feedback;
+  const refusedFor = throttle?.kind === 'rate' ? throttle.meter : null;
   for (const report of lesson.feedback.meters) {
     const meter = meterOf(bucket, report.meter, now);
     const mark = lease.marks.get(report.meter) ?? null;
+    const seen = {
+      sentAt: lesson.sentAt,
+      headAt: lesson.headAt,
+      quiet: lease.quiet,
+      calm: lease.calm,
+      refused: refusedFor === report.meter,
+    };
     learnMeter(meter, report, { mark, seen }, { learn: bucket.learn, now });
   }
   const { requestedCost } = lesson.feedback;

@@ -46,6 +46,8 @@ export interface Observation {
   readonly quiet: boolean;
   /** Nor for a while: calls left at the pace of the meter. */
   readonly calm: boolean;
+  /** The upstream refused the call for want of what this meter counts. */
+  readonly refused: boolean;
 }
 
 /** What a report is about: the lease's mark (`null`: its call took nothing from the meter), and how it was obtained. */
@@ -75,7 +77,7 @@ export function learnMeter(
   if (report.level === null || meter.limit === null) return;
   const { lower, upper } = levelBounds(meter, report.level, { mark, seen }, now);
   const surprise = first ? 0 : Math.max(0, lower - meter.level);
-  noteSurprise(meter, surprise, mark?.cost ?? 0, now);
+  noteSurprise(meter, { surprise, cost: mark?.cost ?? 0, refused: seen.refused }, now);
   if (first && meter.stated === null) move(meter, upper, upper, now);
   else move(meter, lower, Math.max(lower, upper), now);
   learnFastest(meter, seen);
@@ -166,8 +168,20 @@ function calmUpper(
   return upper;
 }
 
-function noteSurprise(meter: Meter, surprise: number, cost: number, now: number): void {
-  if (meter.learnedAt !== null && now > meter.learnedAt) {
+/**
+ * A refusal does not count for the estimate of what others take: it says when there is room again, and an upstream that closes for
+ * everybody says that it is full although nobody took anything.
+ */
+function noteSurprise(
+  meter: Meter,
+  {
+    surprise,
+    cost,
+    refused: isRefusal,
+  }: { readonly surprise: number; readonly cost: number; readonly refused: boolean },
+  now: number,
+): void {
+  if (!isRefusal && meter.learnedAt !== null && now > meter.learnedAt) {
     const sinceMs = now - meter.learnedAt;
     // Nobody takes more for long than drains; a gulp must not be read as a stream.
     const taken = Math.min(surprise / sinceMs, drainRate(meter));

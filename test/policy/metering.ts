@@ -61,7 +61,10 @@ export class TimedMeter {
     learnMeter(
       this.meter,
       told,
-      { mark, seen: { sentAt: this.#from + sentMs, headAt: this.#from + headMs, quiet, calm } },
+      {
+        mark,
+        seen: { sentAt: this.#from + sentMs, headAt: this.#from + headMs, quiet, calm, refused: false },
+      },
       { learn, now: this.#from + headMs },
     );
   }

@@ -34,10 +34,13 @@ function feedbackAt(at: number): { readonly status: number; readonly feedback: F
         'x-ratelimit-reset-requests': '10ms',
       };
   const status = isClosed ? 429 : 200;
+  const message = `Rate limit reached for m on requests per min (RPM): Limit ${limit}, Used ${limit}, Requested 1.`;
+  const error = JSON.stringify({ error: { message, type: 'requests', code: 'rate_limit_exceeded' } });
+  const body = isClosed ? error : null;
   const facts = {
     status,
     fields: new Map(Object.entries(fields)),
-    body: null,
+    body,
     callClass: 'default',
   } as const;
   return {
@@ -92,6 +95,14 @@ describe.each(origins)('after an upstream was closed, by $name', ({ ms }) => {
       [
         [0, 120],
         [60_150, 120],
+      ],
+    ],
+    [
+      'with one call that finds it closed after a minute without any',
+      [
+        [0, 120],
+        [60_150, 1],
+        [60_400, 119],
       ],
     ],
     [

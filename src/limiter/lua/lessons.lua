@@ -38,6 +38,7 @@ local function applyLesson(lease, lesson, now)
     calm = lease.calm }
   for _, report in ipairs(lesson.meters) do
     local meter = meterOf(report.meter, now)
+    seen.refused = lesson.rateMeter == report.meter
     learnMeter(meter, report, markOf(lease, report.meter), seen, bucket.learn, now)
   end
   if lesson.requestedCost then learnDocument(lease.document, lesson.requestedCost, now) end

@@ -14,8 +14,8 @@ do
     keepFree(meter, sinceMs and sinceMs <= reserveMemoryMs and units or meter.reserve, now)
   end
 
-  local function noteSurprise(meter, surprise, cost, now)
-    if meter.learnedAt and now > meter.learnedAt then
+  local function noteSurprise(meter, surprise, cost, isRefusal, now)
+    if not isRefusal and meter.learnedAt and now > meter.learnedAt then
       local sinceMs = now - meter.learnedAt
       local taken = math.min(surprise / sinceMs, drainRate(meter))
       meter.others = meter.others + (taken - meter.others) * (sinceMs / (sinceMs + othersMemoryMs))
@@ -91,7 +91,7 @@ do
     if not report.lowest or not meter.limit then return end
     local lower, upper = levelBounds(meter, report, mark, seen, now)
     local surprise = first and 0 or math.max(0, lower - meter.level)
-    noteSurprise(meter, surprise, mark and mark[1] or 0, now)
+    noteSurprise(meter, surprise, mark and mark[1] or 0, seen.refused, now)
     if first and not meter.stated then
       move(meter, upper, upper, now)
     else
