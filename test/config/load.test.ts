@@ -1,5 +1,7 @@
 import { describe, expect, test } from '@jest/globals';
 import { readFileSync } from 'node:fs';
+import { LineCounter, parseDocument } from 'yaml';
+import { readDocument } from '../../src/config/document.ts';
 import { ConfigError, loadSettings, parseSettings } from '../../src/config/load.ts';
 import type { Env, Problem } from '../../src/config/load.ts';
 import type { Settings } from '../../src/config/settings.ts';
@@ -19,6 +21,25 @@ function problemsOf(text: string, env: Env = {}): readonly Problem[] {
   }
   return [];
 }
+
+describe('a key that is given twice', () => {
+  test.each([
+    ['in lines', 'a: 1\nb:\n  c: 1\n  d: 2\n  c: 3\n'],
+    ['in braces', 'a: { b: 1, c: 2, b: 3 }\n'],
+    ['three times', 'a: 1\na: 2\nb: 1\na: 3\n'],
+    ['in a list of sections', 'a:\n  - { b: 1 }\n  - b: 1\n    b: 2\n'],
+    ['by number and by text', '1: x\n"1": y\n1.0: z\n'],
+    ['in quotes and without', 'a: 1\n"a": 2\n'],
+    ['as a merge', 'x: &x { b: 1 }\ny:\n  <<: *x\n  <<: *x\n'],
+    ['in another section only', 'a: { b: 1 }\nc: { b: 1 }\n'],
+  ])('%s is told where the parser itself would tell of it', (_, text) => {
+    const lines = new LineCounter();
+    const { errors } = parseDocument(text, { lineCounter: lines, merge: true, prettyErrors: false });
+    expect(readDocument(text, {}).faults).toEqual(
+      errors.map(({ pos, message }) => ({ line: lines.linePos(pos[0]).line, reason: message })),
+    );
+  });
+});
 
 describe('defaults', () => {
   test('fill in everything but upstreams and workspaces', () => {
