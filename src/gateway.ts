@@ -9,9 +9,15 @@
 import { createDesk, type Desk } from './admission/admit.ts';
 import { entrySettings } from './admission/buckets.policy.ts';
 import { createJoins } from './admission/join.ts';
-import { authenticate, injectedFields, type AuthenticatedCaller } from './auth/authenticate.ts';
+import {
+  addInjected,
+  authenticate,
+  injectedFields,
+  injectedForAll,
+  type AuthenticatedCaller,
+} from './auth/authenticate.ts';
 import { FailedAttempts } from './auth/failed-attempts.ts';
-import { Keyring } from './auth/keyring.ts';
+import { KeyIndex, Keyring } from './auth/keyring.ts';
 import type { Call, Outcome } from './call.ts';
 import type { Clock, Random } from './clock.ts';
 import type { Settings } from './config/settings.ts';
@@ -24,6 +30,7 @@ import { createPressure, noCeilings } from './journey/pressure.ts';
 import { createTravel } from './journey/travel.ts';
 import { createStores } from './limiter/stores.ts';
 import type { CeilingsNow } from './page/observation.ts';
+import { createSlices, type Slices } from './slices.ts';
 import { createRouteFinder } from './target/route.ts';
 import type { ObservedBucket, Telemetry } from './telemetry/events.ts';
 
@@ -32,6 +39,8 @@ export interface GatewayParts {
   readonly clock: Clock;
   readonly random: Random;
   readonly telemetry: Telemetry;
+  /** Replaces the slices in which a reload does its work. */
+  readonly slices?: Slices;
   /** Replaces the system's name resolution of upstreams. */
   readonly resolve?: Resolve;
 }
@@ -43,8 +52,12 @@ export interface Gateway {
   identify(call: Call): Promise<AuthenticatedCaller>;
   /** Fields in which API keys may come, lower case. */
   credentialFields(): ReadonlySet<string>;
-  /** Takes over new settings at once; waiting calls whose key is gone are refused. */
-  reconfigure(settings: Settings): void;
+  /**
+   * Takes over new settings; waiting calls whose key is gone are refused. Work on very many workspaces is done in slices,
+   * while calls go on under the old settings; the change itself is seen by all calls at once. Resolves when it is made.
+   * Several changes are made one after the other.
+   */
+  reconfigure(settings: Settings): Promise<void>;
   /** Refuses calls that wait and cannot leave within `budgetMs`; the others go on. */
   drain(budgetMs: number): void;
   /** Ceilings of a workspace on an upstream, as they are now. */
@@ -59,7 +72,8 @@ export interface Gateway {
 /** Keys of waiting calls are looked at again this often, so that an expired one is refused in time. Milliseconds. */
 const recheckMs = 5_000;
 
-export function createGateway({ settings: first, clock, random, telemetry, resolve }: GatewayParts): Gateway {
+export function createGateway(parts: GatewayParts): Gateway {
+  const { settings: first, clock, random, telemetry, resolve, slices = createSlices(clock) } = parts;
   let settings = first;
   let routes = createRouteFinder(settings.upstreams, pseudonym);
   let injected = injectedFields(settings);
@@ -119,6 +133,30 @@ export function createGateway({ settings: first, clock, random, telemetry, resol
     }
   };
 
+  /** The place for what a reload has to do: slices before the change, the change in one turn, slices after it. */
+  const takeOver = async (next: Settings): Promise<void> => {
+    const keys = new KeyIndex();
+    const fields = injectedForAll(next.upstreams);
+    await slices.forEach(next.workspaces.values(), (workspace) => {
+      keys.add(workspace);
+      addInjected(fields, workspace);
+    });
+    // First what may fail: the settings in use then stay.
+    dispatcher.configure(next);
+    settings = next;
+    routes = createRouteFinder(next.upstreams, pseudonym);
+    injected = fields;
+    keyring.replace(keys);
+    telemetry.configured(next.upstreams.values());
+    desk.recheckKeys();
+    desk.reconfigure(({ workspaceId, upstream: name }) => {
+      const workspace = next.workspaces.get(workspaceId);
+      const upstream = next.upstreams.get(name);
+      return workspace === undefined || upstream === undefined ? null : entrySettings(workspace, upstream);
+    });
+  };
+  let lastTakenOver: Promise<void> = Promise.resolve();
+
   let cancelRecheck = (): void => {};
   const recheckLater = (): void => {
     cancelRecheck = clock.after(recheckMs, () => {
@@ -133,18 +171,10 @@ export function createGateway({ settings: first, clock, random, telemetry, resol
     identify,
     credentialFields: () => injected,
     reconfigure(next) {
-      settings = next;
-      routes = createRouteFinder(next.upstreams, pseudonym);
-      injected = injectedFields(next);
-      keyring.replace(next);
-      dispatcher.configure(next);
-      telemetry.configured(next.upstreams.values());
-      desk.recheckKeys();
-      desk.reconfigure(({ workspaceId, upstream: name }) => {
-        const workspace = next.workspaces.get(workspaceId);
-        const upstream = next.upstreams.get(name);
-        return workspace === undefined || upstream === undefined ? null : entrySettings(workspace, upstream);
-      });
+      const takenOver = lastTakenOver.then(() => takeOver(next));
+      // A change that failed is the business of whoever asked for it, and does not keep the next one from being made.
+      lastTakenOver = takenOver.catch(() => {});
+      return takenOver;
     },
     drain: (budgetMs) => desk.drain(budgetMs),
     async ceilings(workspaceId, upstreamName) {

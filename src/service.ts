@@ -15,6 +15,7 @@ import type { Resolve } from './dispatch/agents.ts';
 import { createGateway, type Gateway } from './gateway.ts';
 import { createAdminServer } from './ingress/admin-server.ts';
 import { createDataServer } from './ingress/data-server.ts';
+import type { Slices } from './slices.ts';
 import type { Log } from './telemetry/events.ts';
 import { silentLog } from './telemetry/noop.ts';
 import type { RunningTelemetry, TelemetryPorts } from './telemetry/telemetry.ts';
@@ -30,6 +31,8 @@ export interface ServiceParts {
   readonly env: Readonly<Record<string, string | undefined>>;
   /** Replaces the system's name resolution of upstreams. */
   readonly resolve?: Resolve;
+  /** Replaces the slices in which a reload does its work. */
+  readonly slices?: Slices;
 }
 
 export interface Service {
@@ -37,7 +40,8 @@ export interface Service {
   readonly adminAddress: AddressInfo;
   readonly gateway: Gateway;
   readonly telemetry: RunningTelemetry;
-  reconfigure(settings: Settings): void;
+  /** Takes over new settings; resolves when calls see them. */
+  reconfigure(settings: Settings): Promise<void>;
   /** Ends without losing an answer; `signal` cuts it short. Resolves with the number of connections that were cut. */
   drain(signal?: AbortSignal): Promise<number>;
   /** Ends at once. */
@@ -52,6 +56,7 @@ export async function startService({
   destination,
   env,
   resolve,
+  slices,
 }: ServiceParts): Promise<Service> {
   const instance = random.hex(8);
   let log: Log = silentLog;
@@ -87,6 +92,7 @@ export async function startService({
     clock,
     random,
     telemetry,
+    ...(slices === undefined ? {} : { slices }),
     ...(resolve === undefined ? {} : { resolve }),
   });
   let draining = false;
@@ -149,9 +155,9 @@ export async function startService({
     ...listening,
     gateway,
     telemetry,
-    reconfigure(next) {
+    async reconfigure(next) {
+      await gateway.reconfigure(next);
       observation.reconfigure(next);
-      gateway.reconfigure(next);
     },
     async drain(signal) {
       draining = true;

@@ -8,7 +8,7 @@
  */
 import type { Caller } from '../call.ts';
 import { Refusal } from '../errors.ts';
-import type { Settings } from '../config/settings.ts';
+import type { Settings, WorkspaceSettings } from '../config/settings.ts';
 import type { Keyring } from './keyring.ts';
 
 /** A caller, with all fields that must stay here. */
@@ -32,11 +32,21 @@ export function injectedFields({
   upstreams,
   workspaces,
 }: Pick<Settings, 'upstreams' | 'workspaces'>): ReadonlySet<string> {
-  const credentials = [
-    ...[...upstreams.values()].flatMap(({ credential }) => (credential === null ? [] : [credential])),
-    ...[...workspaces.values()].flatMap((workspace) => [...workspace.credentials.values()]),
-  ];
-  return new Set(credentials.map(({ field }) => field));
+  const fields = injectedForAll(upstreams);
+  for (const workspace of workspaces.values()) addInjected(fields, workspace);
+  return fields;
+}
+
+/** Those of the upstreams' own credentials. */
+export function injectedForAll(upstreams: Settings['upstreams']): Set<string> {
+  const fields = new Set<string>();
+  for (const { credential } of upstreams.values()) if (credential !== null) fields.add(credential.field);
+  return fields;
+}
+
+/** Adds those of a workspace's credentials. */
+export function addInjected(fields: Set<string>, { credentials }: WorkspaceSettings): void {
+  for (const { field } of credentials.values()) fields.add(field);
 }
 
 /**

@@ -23,18 +23,30 @@ interface Entry {
 /** Compared with when no entry has the digest, so that a miss does the same work. */
 const nobody = Buffer.alloc(32);
 
+/** Keys on their way into a keyring: filled while the old ones are in use. */
+export class KeyIndex {
+  /** By digest, hexadecimal. */
+  readonly entries = new Map<string, Entry>();
+
+  add(workspace: WorkspaceSettings): void {
+    for (const { sha256, expiresAt } of workspace.keys) {
+      this.entries.set(sha256, { workspace, digest: Buffer.from(sha256, 'hex'), expiresAt });
+    }
+  }
+}
+
 export class Keyring {
   readonly #clock: Pick<Clock, 'now'>;
-  #entries: ReadonlyMap<string, Entry>;
+  #entries: KeyIndex['entries'];
 
   constructor(settings: Pick<Settings, 'workspaces'>, clock: Pick<Clock, 'now'>) {
     this.#clock = clock;
-    this.#entries = index(settings);
+    this.#entries = keyIndexOf(settings).entries;
   }
 
-  /** Takes over the keys of new settings at once; a key that is gone is refused from now on, waiting calls included. */
-  replace(settings: Pick<Settings, 'workspaces'>): void {
-    this.#entries = index(settings);
+  /** Takes over these keys at once; a key that is gone is refused from now on, waiting calls included. */
+  replace({ entries }: KeyIndex): void {
+    this.#entries = entries;
   }
 
   /** The workspace of a key that is known and not expired, else `null`. */
@@ -55,12 +67,9 @@ export class Keyring {
   }
 }
 
-function index({ workspaces }: Pick<Settings, 'workspaces'>): ReadonlyMap<string, Entry> {
-  const entries = new Map<string, Entry>();
-  for (const workspace of workspaces.values()) {
-    for (const { sha256, expiresAt } of workspace.keys) {
-      entries.set(sha256, { workspace, digest: Buffer.from(sha256, 'hex'), expiresAt });
-    }
-  }
-  return entries;
+/** The keys of all workspaces. */
+export function keyIndexOf({ workspaces }: Pick<Settings, 'workspaces'>): KeyIndex {
+  const index = new KeyIndex();
+  for (const workspace of workspaces.values()) index.add(workspace);
+  return index;
 }

@@ -3,23 +3,30 @@
  * SIGHUP reloads, SIGTERM and SIGINT drain, a second one of them ends at once.
  */
 import { systemClock, systemRandom } from '../clock.ts';
-import { uncallable } from '../config/cautions.ts';
-import { ConfigError, readSettings } from '../config/load.ts';
-import { watchSettings } from '../config/reload.ts';
+import { isUncallable } from '../config/cautions.ts';
+import { CheckThreadError } from '../config/check-thread.ts';
+import { ConfigError } from '../config/load.ts';
+import { firstSettings } from '../config/read-apart.ts';
+import { watchSettings, type SettingsWatch } from '../config/reload.ts';
 import type { Settings } from '../config/settings.ts';
 import { startService, type Service } from '../service.ts';
+import { createSlices, type Slices } from '../slices.ts';
 import type { Log } from '../telemetry/events.ts';
 import { endSignals } from './end-signal.ts';
 import type { CliIo } from './io.ts';
 import { logRefusedReload } from './refused-reload.ts';
 
+/** Settings of the file, and its digest. */
+type First = Awaited<ReturnType<typeof firstSettings>>;
+
 /** Resolves with the exit code when the process may end. */
 export async function runServe({ config }: { readonly config: string }, io: CliIo): Promise<number> {
-  let first: { settings: Settings; digest: string };
+  const slices = createSlices(systemClock);
+  let first: First;
   try {
-    first = readSettings({ path: config, env: io.env });
+    first = await firstSettings({ path: config, env: io.env }, slices);
   } catch (error) {
-    if (!(error instanceof ConfigError)) throw error;
+    if (!(error instanceof ConfigError || error instanceof CheckThreadError)) throw error;
     io.err(error.message);
     return 1;
   }
@@ -37,45 +44,64 @@ export async function runServe({ config }: { readonly config: string }, io: CliI
     return 1;
   }
   const { log } = service.telemetry;
-  const watch = watchSettings({
-    path: config,
+  const watch = watchFile(config, { first, service, slices, io });
+  process.on('SIGHUP', () => void watch.reloadNow());
+  const wish = endSignals();
+  log.info('serving', { port: service.dataAddress.port, adminPort: service.adminAddress.port });
+  await warnOfUncallable(first.settings, slices, { io, log });
+  await wish.first;
+  log.info('draining');
+  const atOnce = new AbortController();
+  void wish.again.then(() => atOnce.abort());
+  const [cut] = await Promise.all([service.drain(atOnce.signal), watch.close()]);
+  if (cut > 0) log.warn('connections were cut at the end of the drain', { cut });
+  process.exit(0);
+}
+
+/** Hands the settings of a changed file to the service, and says what became of them. */
+function watchFile(
+  path: string,
+  parts: { readonly first: First; readonly service: Service; readonly slices: Slices; readonly io: CliIo },
+): SettingsWatch {
+  const { first, service, slices, io } = parts;
+  const { log } = service.telemetry;
+  return watchSettings({
+    path,
     env: io.env,
     clock: systemClock,
     loadedDigest: first.digest,
-    onSettings: (settings) => {
-      service.reconfigure(settings);
+    slices,
+    onSettings: async (settings) => {
+      await service.reconfigure(settings);
       log.info('configuration reloaded');
-      warnOfUncallable(settings, io, log);
+      await warnOfUncallable(settings, slices, { io, log });
     },
     onError: (error) => {
       io.err(`The configuration in use stays: ${error.message}`);
       logRefusedReload(error, log);
     },
   });
-  process.on('SIGHUP', () => watch.reloadNow());
-  const wish = endSignals();
-  log.info('serving', { port: service.dataAddress.port, adminPort: service.adminAddress.port });
-  warnOfUncallable(first.settings, io, log);
-  await wish.first;
-  log.info('draining');
-  const atOnce = new AbortController();
-  void wish.again.then(() => atOnce.abort());
-  watch.close();
-  const cut = await service.drain(atOnce.signal);
-  if (cut > 0) log.warn('connections were cut at the end of the drain', { cut });
-  process.exit(0);
 }
 
 /** A workspace without a valid key is allowed (its last key was revoked), but may be an accident. Ids are not for logs. */
-function warnOfUncallable(settings: Settings, io: CliIo, log: Log): void {
-  const without = uncallable(settings, io.clock.now());
-  const of = settings.workspaces.size;
-  if (of === 0) {
+async function warnOfUncallable(
+  { workspaces }: Settings,
+  slices: Slices,
+  { io, log }: { readonly io: CliIo; readonly log: Log },
+): Promise<void> {
+  if (workspaces.size === 0) {
     log.warn('nobody can call: the configuration has no workspaces');
-  } else if (without > 0) {
+    return;
+  }
+  const now = io.clock.now();
+  let without = 0;
+  await slices.forEach(workspaces.values(), (workspace) => {
+    if (isUncallable(workspace, now)) without += 1;
+  });
+  if (without > 0) {
     log.warn('nobody can call with workspaces that have no valid key; `sluice check` names them', {
       without,
-      of,
+      of: workspaces.size,
     });
   }
 }

@@ -63,15 +63,22 @@ const mebibyte = 1_048_576;
 const limitOf = (value: number | 'none' | undefined, fallback: number | null): number | null =>
   value === undefined ? fallback : value === 'none' ? null : value;
 
+/** A file without its workspaces, which may be very many. */
+export type RestInput = Omit<FileInput, 'workspaces'>;
+
+/** Settings without the workspaces. */
+export type RestSettings = Omit<Settings, 'workspaces'>;
+
 /** Builds the frozen settings. `processLabelKey` serves when the file has none. */
-export function buildSettings(file: FileInput, processLabelKey: string): Settings {
+export function buildSettings({ workspaces, ...rest }: FileInput, processLabelKey: string): Settings {
+  const built = buildRest(rest, processLabelKey);
+  const all = Object.entries(workspaces).map(([id, input]) => buildWorkspace(id, input, built.upstreams));
+  return Object.freeze({ ...built, workspaces: new Map(all.map((workspace) => [workspace.id, workspace])) });
+}
+
+/** Builds everything but the workspaces, frozen. */
+export function buildRest(file: RestInput, processLabelKey: string): RestSettings {
   const { server } = file;
-  const upstreams = new Map(
-    Object.entries(file.upstreams).map(([name, input]) => [name, buildUpstream(name, input, server)]),
-  );
-  const workspaces = new Map(
-    Object.entries(file.workspaces).map(([id, input]) => [id, buildWorkspace(id, input, upstreams)]),
-  );
   return deepFreeze({
     server: {
       host: server.host,
@@ -92,8 +99,9 @@ export function buildSettings(file: FileInput, processLabelKey: string): Setting
       labelKeyGenerated: file.privacy.labelKey === undefined,
     },
     log: file.log,
-    upstreams,
-    workspaces,
+    upstreams: new Map(
+      Object.entries(file.upstreams).map(([name, input]) => [name, buildUpstream(name, input, server)]),
+    ),
   });
 }
 
@@ -189,7 +197,8 @@ function buildCredential(input: CredentialInput, defaultField: string): Upstream
   return { field: (input.header ?? defaultField).toLowerCase(), value: input.value };
 }
 
-function buildWorkspace(
+/** Builds one workspace, frozen. `upstreams`: all that the file describes. */
+export function buildWorkspace(
   id: string,
   input: WorkspaceInput,
   upstreams: ReadonlyMap<string, UpstreamSettings>,
@@ -197,7 +206,7 @@ function buildWorkspace(
   const allowed = input.upstreams ?? [...upstreams.keys()];
   const byUpstream = (value: number | Record<string, number> | undefined): Map<string, number> =>
     new Map(typeof value === 'number' ? allowed.map((name) => [name, value]) : Object.entries(value ?? {}));
-  return {
+  return deepFreeze({
     id,
     keys: input.keys.map((key) => {
       const { hash, expires } = typeof key === 'string' ? { hash: key, expires: undefined } : key;
@@ -215,7 +224,7 @@ function buildWorkspace(
         return [name, buildCredential(credential, field)];
       }),
     ),
-  };
+  });
 }
 
 /** Freezes objects, lists and what maps hold; maps themselves are read-only by type. */

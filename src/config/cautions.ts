@@ -1,6 +1,6 @@
 /**
  * What a usable configuration probably does not mean. Owns the words for the operator's own terminal, with names of the
- * file; refuses nothing. Logs may not hold workspace ids: they get a count ({@link uncallable}) and no words of here.
+ * file; refuses nothing. Logs may not hold workspace ids: they get a count of those that are {@link isUncallable} and no words of here.
  */
 import type { Settings, WorkspaceSettings } from './settings.ts';
 
@@ -15,10 +15,9 @@ export function cautions(settings: Settings, now: number): string[] {
   return [...found, ...schemeless(settings)];
 }
 
-/** How many workspaces no key can call with, at `now`. */
-export function uncallable({ workspaces }: Pick<Settings, 'workspaces'>, now: number): number {
-  return [...workspaces.values()].filter(({ keys }) => expiredOf(keys, now) === keys.length).length;
-}
+/** True when no key can call with a workspace, at `now`. */
+export const isUncallable = ({ keys }: WorkspaceSettings, now: number): boolean =>
+  expiredOf(keys, now) === keys.length;
 
 const expiredOf = (keys: WorkspaceSettings['keys'], now: number): number =>
   keys.filter(({ expiresAt }) => expiresAt !== null && expiresAt <= now).length;

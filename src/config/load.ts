@@ -5,30 +5,21 @@
 import { createHash, randomBytes } from 'node:crypto';
 import { accessSync, constants, readFileSync } from 'node:fs';
 import { dirname, resolve } from 'node:path';
-import { buildSettings } from './build.ts';
-import { crossChecks } from './cross-checks.ts';
-import type { ConfigDocument, Env } from './document.ts';
-import { readDocument } from './document.ts';
-import { explain, valueAt } from './explain.ts';
+import type { Slices } from '../slices.ts';
+import { buildRest, buildSettings, buildWorkspace, type RestSettings } from './build.ts';
+import { checkText, type ConfigSource } from './check-text.ts';
+import { restOf, workspacesOf, type CheckedInput } from './checked-input.ts';
 import { ConfigError, pathText } from './problem.ts';
-import type { Finding, Path, Problem } from './problem.ts';
-import { fileSchema } from './schema.ts';
-import type { FileInput } from './schema.ts';
-import type { Settings } from './settings.ts';
+import type { Path, Problem } from './problem.ts';
+import type { Settings, WorkspaceSettings } from './settings.ts';
 
 export { ConfigError } from './problem.ts';
 export type { Problem } from './problem.ts';
+export type { ConfigSource } from './check-text.ts';
 export type { Env } from './document.ts';
 
 /** Label key of this process when the file has none: the same at every reload, so that labels stay the same. */
 const processLabelKey = randomBytes(32).toString('hex');
-
-/** Where the configuration comes from. */
-export interface ConfigSource {
-  /** Path of the YAML file. */
-  readonly path: string;
-  readonly env: Env;
-}
 
 /** Reads and checks the file. @throws ConfigError */
 export function loadSettings(source: ConfigSource): Settings {
@@ -38,7 +29,7 @@ export function loadSettings(source: ConfigSource): Settings {
 /** Like {@link loadSettings}, with the digest of the text, by which a later change is noticed. @throws ConfigError */
 export function readSettings({ path, env }: ConfigSource): { settings: Settings; digest: string } {
   const text = readText(path);
-  return { settings: checkFiles(parseSettings(text, { path, env }), path), digest: textDigest(text) };
+  return { settings: withFiles(parseSettings(text, { path, env }), path), digest: textDigest(text) };
 }
 
 /** Digest of a file's text; only equality means anything. */
@@ -60,70 +51,25 @@ export function readText(path: string): string {
 }
 
 /** Checks a configuration text; `path` only names it in messages. Touches no file. @throws ConfigError */
-export function parseSettings(text: string, { path, env }: ConfigSource): Settings {
-  const document = readDocument(text, env);
-  if (document.faults.length > 0) {
-    const fix = 'correct the YAML; texts with special characters belong in quotes';
-    throw new ConfigError(
-      path,
-      document.faults.map(({ line, reason }) => ({ path: '', line, reason, fix })),
-    );
-  }
-  const { file, findings } = check(document);
-  if (file === null || findings.length > 0) throw configError(path, document, findings);
-  return buildSettings(file, processLabelKey);
-}
-
-function check(document: ConfigDocument): { file: FileInput | null; findings: Finding[] } {
-  const first = fileSchema.safeParse(document.tree);
-  const retyped = first.success
-    ? 0
-    : retypeReferences(
-        document,
-        first.error.issues.flatMap((i) => explain(i, null)),
-      );
-  const result = retyped === 0 ? first : fileSchema.safeParse(document.tree);
-  const found = result.success ? [] : result.error.issues.flatMap((issue) => explain(issue, document.tree));
-  const unfilled = new Set(document.missing.map(({ path }) => pathText(path)));
-  const others = [...found, ...crossChecks(document.tree)].filter(
-    ({ path }) => !unfilled.has(pathText(path)),
-  );
-  return { file: result.success ? result.data : null, findings: [...document.missing, ...others] };
+export function parseSettings(text: string, source: ConfigSource): Settings {
+  return buildSettings(checkText(text, source), processLabelKey);
 }
 
 /**
- * A variable holds text only. Where the schema refused such a text and it spells a number or truth value, that is what
- * the writer meant (`port: "${PORT}"`). Returns how many values were changed.
+ * Settings of a text that was checked in another thread, built in slices: very many workspaces keep no call waiting.
+ * @throws ConfigError when a certificate file cannot be read
  */
-function retypeReferences(document: ConfigDocument, refused: readonly Finding[]): number {
-  const places = new Set(refused.map(({ path }) => pathText(path)));
-  let changed = 0;
-  for (const path of document.referenced) {
-    const parent = valueAt(document.tree, path.slice(0, -1));
-    const key = path.at(-1);
-    const text = valueAt(document.tree, path);
-    if (!places.has(pathText(path)) || typeof text !== 'string') continue;
-    const meant = /^-?\d+(\.\d+)?$/.test(text) ? Number(text) : ({ true: true, false: false } as const)[text];
-    if (meant === undefined || key === undefined || typeof parent !== 'object' || parent === null) continue;
-    Reflect.set(parent, key, meant);
-    changed += 1;
-  }
-  return changed;
-}
-
-function configError(path: string, document: ConfigDocument, findings: readonly Finding[]): ConfigError {
-  const problems = findings.map((finding) => ({
-    path: finding.path.length === 0 ? '' : pathText(finding.path),
-    line: document.lineOf(finding.path),
-    reason: finding.reason,
-    fix: finding.fix,
-  }));
-  problems.sort((a, b) => a.line - b.line);
-  return new ConfigError(path, problems);
+export async function settingsOf(checked: CheckedInput, path: string, slices: Slices): Promise<Settings> {
+  const rest = withFiles(buildRest(restOf(checked), processLabelKey), path);
+  const workspaces = new Map<string, WorkspaceSettings>();
+  await slices.forEach(workspacesOf(checked), ([id, input]) =>
+    workspaces.set(id, buildWorkspace(id, input, rest.upstreams)),
+  );
+  return Object.freeze({ ...rest, workspaces });
 }
 
 /** Makes the paths of certificate files absolute and sees that they can be read. */
-function checkFiles(settings: Settings, path: string): Settings {
+function withFiles<S extends RestSettings>(settings: S, path: string): S {
   const problems: Problem[] = [];
   const readable = (caFile: string, at: Path): string => {
     const file = resolve(dirname(path), caFile);

@@ -1,7 +1,9 @@
 /**
  * Notices that the configuration file changed and hands over the new settings. Owns when the file is read again; what
- * the new settings change is the receiver's business. Invariant: an unusable file never replaces usable settings, and a
- * change is noticed within {@link pollMs} plus {@link settleMs} even if the file system tells nothing.
+ * the new settings change is the receiver's business. Invariants: an unusable file never replaces usable settings, an
+ * older text never a newer one; a change is noticed within {@link pollMs} plus {@link settleMs} even if the file system
+ * tells nothing; calls go on meanwhile, because the text is checked in a thread of its own and the settings are built in
+ * slices.
  *
  * Watches the folder, not the file: Kubernetes mounts a ConfigMap as a link `..data` that is swapped, editors replace
  * the file, and a watch on the old inode would stay silent for ever.
@@ -9,8 +11,13 @@
 import { watch } from 'node:fs';
 import { dirname } from 'node:path';
 import type { Clock } from '../clock.ts';
-import { readSettings, readText, textDigest } from './load.ts';
+import type { Slices } from '../slices.ts';
+import type { StartThread } from './check-thread.ts';
+import { readText, textDigest } from './load.ts';
 import type { ConfigSource } from './load.ts';
+import { ConfigError } from './problem.ts';
+import { settingsApart } from './read-apart.ts';
+import { ReloadQueue, type Candidate } from './reload-queue.ts';
 import type { Settings } from './settings.ts';
 
 /** The file is compared this often in any case, milliseconds: half of the time in which a removed key must be refused. */
@@ -29,17 +36,21 @@ export interface WatchOptions extends ConfigSource {
   readonly clock: Pick<Clock, 'after'>;
   /** Digest of the text already in use (of `readSettings`); without it the first look hands the settings over once more. */
   readonly loadedDigest?: string;
-  readonly onSettings: (settings: Settings) => void;
+  /** Takes settings over. The next ones come when this is done; when it fails, `onError` is told and these are not in use. */
+  readonly onSettings: (settings: Settings) => void | Promise<void>;
   /** An unusable file (`ConfigError`), reported once per mistake, or a folder that cannot be watched. */
   readonly onError: (error: Error) => void;
   readonly watchFolder?: WatchFolder;
+  readonly slices: Slices;
+  /** Replaces the thread that checks texts. */
+  readonly startThread?: StartThread;
 }
 
 export interface SettingsWatch {
-  /** Reads the file now, changed or not (SIGHUP). True when it was usable and handed over. */
-  reloadNow(): boolean;
-  /** Stops every watch and timer. */
-  close(): void;
+  /** Reads the file now, changed or not (SIGHUP). True when this text, or a newer one, was usable and taken over. */
+  reloadNow(): Promise<boolean>;
+  /** Stops every watch and timer, and the thread that checks a text. Resolves when nothing of them is left. */
+  close(): Promise<void>;
 }
 
 const systemWatch: WatchFolder = (folder, onEvent, onError) => {
@@ -50,78 +61,124 @@ const systemWatch: WatchFolder = (folder, onEvent, onError) => {
 
 /** Starts watching. */
 export function watchSettings(options: WatchOptions): SettingsWatch {
-  const { path, env, clock, onSettings, onError, watchFolder = systemWatch } = options;
-  let usedDigest = options.loadedDigest ?? null;
-  let seenDigest: string | null = null;
-  let lastComplaint = '';
-  let cancelLook: (() => void) | null = null;
+  return new FileWatch(options);
+}
 
-  const complain = (error: unknown): void => {
-    const fault = error instanceof Error ? error : new Error(String(error));
-    if (fault.message !== lastComplaint) onError(fault);
-    lastComplaint = fault.message;
-  };
+class FileWatch implements SettingsWatch {
+  readonly #options: WatchOptions;
+  readonly #queue: ReloadQueue;
+  readonly #stopWatching: () => void;
+  #usedDigest: string | null;
+  #seenDigest: string | null = null;
+  /** A text that was refused for what it says; the same text would be refused again. */
+  #refusedDigest: string | null = null;
+  #lastComplaint = '';
+  #cancelLook: (() => void) | null = null;
+  #cancelPoll: () => void = () => {};
 
-  const load = (): boolean => {
+  constructor(options: WatchOptions) {
+    this.#options = options;
+    this.#usedDigest = options.loadedDigest ?? null;
+    this.#queue = new ReloadQueue((candidate, signal) => this.#use(candidate, signal));
+    this.#stopWatching = this.#startWatching();
+    this.#poll();
+    this.#lookSoon();
+  }
+
+  async reloadNow(): Promise<boolean> {
+    this.#lastComplaint = '';
+    const candidate = this.#read();
+    return candidate !== null && (await this.#queue.add(candidate));
+  }
+
+  async close(): Promise<void> {
+    this.#stopWatching();
+    this.#cancelPoll();
+    this.#cancelLook?.();
+    await this.#queue.close();
+  }
+
+  #startWatching(): () => void {
+    const { path, watchFolder = systemWatch } = this.#options;
     try {
-      const { settings, digest } = readSettings({ path, env });
-      onSettings(settings);
-      usedDigest = digest;
-      lastComplaint = '';
+      return watchFolder(
+        dirname(path),
+        () => this.#lookSoon(),
+        (error) => this.#complain(error),
+      );
+    } catch (error) {
+      this.#complain(error);
+      return () => {};
+    }
+  }
+
+  #poll(): void {
+    this.#cancelPoll = this.#options.clock.after(pollMs, () => {
+      this.#look();
+      this.#poll();
+    });
+  }
+
+  #lookSoon(): void {
+    this.#cancelLook ??= this.#options.clock.after(settleMs, () => {
+      this.#cancelLook = null;
+      this.#look();
+    });
+  }
+
+  /** Takes over a text that is not in use nor on its way, and has been seen twice. */
+  #look(): void {
+    const candidate = this.#read();
+    if (candidate === null) return;
+    const { digest } = candidate;
+    const isStable = digest === this.#seenDigest;
+    this.#seenDigest = digest;
+    const { newest } = this.#queue;
+    if (newest === null && digest === this.#usedDigest) {
+      this.#lastComplaint = '';
+      this.#refusedDigest = null;
+    } else if (digest === newest || (newest === null && digest === this.#refusedDigest)) {
+      return;
+    } else if (isStable) {
+      void this.#queue.add(candidate);
+    } else {
+      this.#lookSoon();
+    }
+  }
+
+  #read(): Candidate | null {
+    try {
+      const text = readText(this.#options.path);
+      return { text, digest: textDigest(text) };
+    } catch (error) {
+      this.#complain(error);
+      return null;
+    }
+  }
+
+  async #use({ text, digest }: Candidate, signal: AbortSignal): Promise<boolean> {
+    const { path, env, slices, onSettings, startThread } = this.#options;
+    try {
+      await onSettings(await settingsApart(text, { path, env }, { slices, signal, startThread }));
+      this.#usedDigest = digest;
+      this.#refusedDigest = null;
+      this.#lastComplaint = '';
       return true;
     } catch (error) {
-      complain(error);
+      if (signal.aborted) return false;
+      this.#refusedDigest = isFinal(error) ? digest : null;
+      this.#complain(error);
       return false;
     }
-  };
-
-  const lookSoon = (): void => {
-    cancelLook ??= clock.after(settleMs, () => {
-      cancelLook = null;
-      look();
-    });
-  };
-
-  /** Loads a text that differs from the used one and has been seen twice; a refused text is tried again at each poll. */
-  const look = (): void => {
-    try {
-      const digest = textDigest(readText(path));
-      const isStable = digest === seenDigest;
-      seenDigest = digest;
-      if (digest === usedDigest) lastComplaint = '';
-      else if (isStable) load();
-      else lookSoon();
-    } catch (error) {
-      complain(error);
-    }
-  };
-
-  let cancelPoll = (): void => {};
-  const poll = (): void => {
-    cancelPoll = clock.after(pollMs, () => {
-      look();
-      poll();
-    });
-  };
-
-  let stopWatching = (): void => {};
-  try {
-    stopWatching = watchFolder(dirname(path), lookSoon, complain);
-  } catch (error) {
-    complain(error);
   }
-  poll();
-  lookSoon();
 
-  return {
-    reloadNow: () => {
-      lastComplaint = '';
-      return load();
-    },
-    close: () => {
-      stopWatching();
-      cancelPoll();
-      cancelLook?.();
-    },
-  };
+  #complain(error: unknown): void {
+    const fault = error instanceof Error ? error : new Error(String(error));
+    if (fault.message !== this.#lastComplaint) this.#options.onError(fault);
+    this.#lastComplaint = fault.message;
+  }
 }
+
+/** Problems of the text itself have a line; another file that is missing may be there at the next look. */
+const isFinal = (error: unknown): boolean =>
+  error instanceof ConfigError && error.problems.every(({ line }) => line !== null);

@@ -3,7 +3,7 @@ import { createHash } from 'node:crypto';
 import fc from 'fast-check';
 import { authenticate, injectedFields } from '../../src/auth/authenticate.ts';
 import type { AuthenticatedCaller } from '../../src/auth/authenticate.ts';
-import { Keyring } from '../../src/auth/keyring.ts';
+import { keyIndexOf, Keyring } from '../../src/auth/keyring.ts';
 import { parseSettings } from '../../src/config/load.ts';
 import type { Settings } from '../../src/config/settings.ts';
 import { Refusal } from '../../src/errors.ts';
@@ -226,7 +226,7 @@ describe('a caller stays valid', () => {
     const ring = new Keyring(settings, clock);
     const acme = authenticate(['Sluice-Key', acmeKey], ring, injected);
     const other = authenticate(['Sluice-Key', otherKey], ring, injected);
-    ring.replace(settingsWith(`'${sha256(otherKey)}'`, `'${sha256('something else')}'`));
+    ring.replace(keyIndexOf(settingsWith(`'${sha256(otherKey)}'`, `'${sha256('something else')}'`)));
     expect([acme.stillValid(), other.stillValid()]).toEqual([false, false]);
     expect(ring.find(otherKey)?.workspace.id).toBe('acme');
   });
@@ -234,7 +234,9 @@ describe('a caller stays valid', () => {
   test('through a reload that keeps its key', () => {
     const ring = new Keyring(settings, clock);
     const caller = authenticate(['Sluice-Key', acmeKey], ring, injected);
-    ring.replace(settingsWith(`'${sha256(acmeKey)}', '${sha256('new')}'`, `'${sha256(otherKey)}'`));
+    ring.replace(
+      keyIndexOf(settingsWith(`'${sha256(acmeKey)}', '${sha256('new')}'`, `'${sha256(otherKey)}'`)),
+    );
     expect(caller.stillValid()).toBe(true);
     expect(ring.find('new')?.workspace.id).toBe('acme');
   });

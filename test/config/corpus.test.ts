@@ -2,7 +2,11 @@ import { describe, expect, test } from '@jest/globals';
 import { readFileSync, readdirSync } from 'node:fs';
 import { z } from 'zod';
 import { parse } from 'yaml';
-import { ConfigError, loadSettings } from '../../src/config/load.ts';
+import { systemClock } from '../../src/clock.ts';
+import { answerTo } from '../../src/config/check-answer.ts';
+import { ConfigError, loadSettings, settingsOf } from '../../src/config/load.ts';
+import type { Settings } from '../../src/config/settings.ts';
+import { createSlices } from '../../src/slices.ts';
 
 const folder = (name: string): URL => new URL(`${name}/`, import.meta.url);
 const files = (name: string): string[] => readdirSync(folder(name)).filter((file) => file.endsWith('.yaml'));
@@ -30,6 +34,41 @@ function verdict(path: string): string[] {
     );
   }
 }
+
+/** What a reload makes of a file: its text is checked in a thread, whose answer is copied. */
+async function reloaded(path: string): Promise<Settings | string> {
+  try {
+    const answer = structuredClone(answerTo({ text: readFileSync(path, 'utf8'), path, env }));
+    if (answer.kind === 'refused') return new ConfigError(path, answer.problems).message;
+    return await settingsOf(answer.input, path, createSlices(systemClock));
+  } catch (error) {
+    if (!(error instanceof ConfigError)) throw error;
+    return error.message;
+  }
+}
+
+function loaded(path: string): Settings | string {
+  try {
+    return loadSettings({ path, env });
+  } catch (error) {
+    if (!(error instanceof ConfigError)) throw error;
+    return error.message;
+  }
+}
+
+test.each(['bad', 'good'].flatMap((kind) => files(kind).map((file) => [kind, file] as const)))(
+  'a reload makes of %s/%s what the start makes of it',
+  async (kind, file) => {
+    const path = pathOf(kind, file);
+    const settings = await reloaded(path);
+    expect(settings).toEqual(loaded(path));
+    expect(typeof settings).toBe(kind === 'bad' ? 'string' : 'object');
+    if (typeof settings === 'string') return;
+    for (const each of [...settings.workspaces.values(), ...settings.upstreams.values()]) {
+      expect(Object.isFrozen(each)).toBe(true);
+    }
+  },
+);
 
 describe('a configuration with one mistake', () => {
   test.each(files('bad'))('%s stops the start with its line, key and reason, and nothing else', (file) => {

@@ -1,15 +1,20 @@
 import { afterEach, describe, expect, test } from '@jest/globals';
 import { createHash } from 'node:crypto';
+import { EventEmitter } from 'node:events';
 import { mkdirSync, mkdtempSync, renameSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { Keyring } from '../../src/auth/keyring.ts';
+import { Worker } from 'node:worker_threads';
+import { keyIndexOf, Keyring } from '../../src/auth/keyring.ts';
 import type { Clock } from '../../src/clock.ts';
 import { systemClock } from '../../src/clock.ts';
+import { answerTo } from '../../src/config/check-answer.ts';
+import { startCheckThread, type CheckTask, type StartThread } from '../../src/config/check-thread.ts';
 import { readSettings } from '../../src/config/load.ts';
 import { pollMs, settleMs, watchSettings } from '../../src/config/reload.ts';
 import type { SettingsWatch, WatchFolder } from '../../src/config/reload.ts';
 import type { Settings } from '../../src/config/settings.ts';
+import { createSlices } from '../../src/slices.ts';
 
 const sha256 = (text: string): string => createHash('sha256').update(text).digest('hex');
 const textWith = (...keys: string[]): string => `upstreams:
@@ -49,10 +54,18 @@ class ManualClock implements Pick<Clock, 'after'> {
   }
 }
 
-const closers: (() => void)[] = [];
-afterEach(() => {
-  for (const close of closers.splice(0)) close();
+const slices = createSlices(systemClock);
+const closers: (() => void | Promise<void>)[] = [];
+afterEach(async () => {
+  for (const close of closers.splice(0)) await close();
 });
+
+const turn = (): Promise<void> => new Promise((resume) => setImmediate(resume));
+
+/** Lets the thread that checks a text, and everything else, go on until something holds. */
+async function until(holds: () => boolean): Promise<void> {
+  while (!holds()) await turn();
+}
 
 function folder(): string {
   const path = mkdtempSync(join(tmpdir(), 'sluice-reload-'));
@@ -85,12 +98,55 @@ function watching(watch: SettingsWatch): SettingsWatch {
   return watch;
 }
 
-/** A file watched by polling alone. */
-function polled(text: string) {
+/** Does in the test's own thread what the other one does, a turn later: starting a real one takes a while. */
+class NearThread extends EventEmitter {
+  #isOver = false;
+
+  constructor(task: CheckTask) {
+    super();
+    setImmediate(() => {
+      if (!this.#isOver) this.emit('message', structuredClone(answerTo(task)));
+      setImmediate(() => this.#end(0));
+    });
+  }
+
+  terminate(): Promise<number> {
+    this.#end(1);
+    return Promise.resolve(1);
+  }
+
+  #end(code: number): void {
+    if (this.#isOver) return;
+    this.#isOver = true;
+    this.emit('exit', code);
+  }
+}
+
+/** A thread that does something else. */
+const threadOf = (code: string): Worker => new Worker(code, { eval: true });
+
+/** Counts threads that were started, and those that have not ended. */
+function threads(start: StartThread) {
+  let [started, ended] = [0, 0];
+  const startThread: StartThread = (task) => {
+    const thread = start(task);
+    started += 1;
+    thread.on('exit', () => (ended += 1));
+    return thread;
+  };
+  return { startThread, started: () => started, running: () => started - ended };
+}
+
+/** A file watched by polling alone. `changes`: what a test does in its own way. */
+function polled(
+  text: string,
+  changes: { onSettings?: (settings: Settings) => Promise<void>; startThread?: StartThread } = {},
+) {
   const path = join(folder(), 'sluice.yaml');
   writeFileSync(path, text);
   const clock = new ManualClock();
   const told = recorder();
+  const checks = threads(changes.startThread ?? ((task) => new NearThread(task)));
   let event = (): void => {};
   const deaf: WatchFolder = (_folder, onEvent) => {
     event = onEvent;
@@ -98,9 +154,28 @@ function polled(text: string) {
   };
   const { digest } = readSettings({ path, env: {} });
   const watch = watching(
-    watchSettings({ path, env: {}, clock, loadedDigest: digest, watchFolder: deaf, ...told }),
+    watchSettings({
+      path,
+      env: {},
+      clock,
+      slices,
+      loadedDigest: digest,
+      watchFolder: deaf,
+      ...told,
+      ...changes,
+      startThread: checks.startThread,
+    }),
   );
-  return { path, clock, told, watch, event: () => event() };
+  /** Half a minute and more, in which every check that begins comes to its end. */
+  const advance = async (ms = 60_000): Promise<void> => {
+    for (let passed = 0; passed < ms; passed += settleMs) {
+      clock.advance(settleMs);
+      await turn();
+      await until(() => checks.running() === 0);
+      await turn();
+    }
+  };
+  return { path, clock, told, watch, checks, advance, event: () => event() };
 }
 
 describe('with a file system that tells of changes', () => {
@@ -127,10 +202,11 @@ describe('with a file system that tells of changes', () => {
         path,
         env: {},
         clock,
+        slices,
         loadedDigest: digest,
         onError: told.onError,
         onSettings: (value) => {
-          keyring.replace(value);
+          keyring.replace(keyIndexOf(value));
           told.onSettings(value);
         },
       }),
@@ -157,52 +233,76 @@ describe('with a file system that tells of changes', () => {
 });
 
 describe('with a file system that tells nothing', () => {
-  test('a removed key is refused within ten seconds', () => {
-    const { path, clock, told } = polled(textWith('one', 'two'));
+  test('a removed key is refused within ten seconds', async () => {
+    const { path, told, advance } = polled(textWith('one', 'two'), { startThread: startCheckThread });
     writeFileSync(path, textWith('one'));
-    clock.advance(pollMs + settleMs);
+    await advance(pollMs + settleMs);
     expect(told.settings.map(({ workspaces }) => workspaces.get('acme')?.keys.length)).toEqual([1]);
     expect(pollMs + settleMs).toBeLessThan(10_000);
   });
 
-  test('an unchanged file is handed over never, a changed one once', () => {
-    const { path, clock, told } = polled(textWith('one'));
-    clock.advance(60_000);
-    expect(told.settings).toHaveLength(0);
+  test('an unchanged file is handed over never, a changed one once', async () => {
+    const { path, told, checks, advance } = polled(textWith('one'));
+    await advance();
+    expect([told.settings.length, checks.started()]).toEqual([0, 0]);
     writeFileSync(path, textWith('two'));
-    clock.advance(60_000);
-    expect(told.settings).toHaveLength(1);
+    await advance();
+    expect([told.settings.length, checks.started()]).toEqual([1, 1]);
   });
 });
 
 describe('a file that cannot be used', () => {
-  test('leaves the old settings, is told once, and is tried again', () => {
-    const { path, clock, told } = polled(textWith('one'));
+  test('leaves the old settings, is told once, and is tried again when it changes', async () => {
+    const { path, told, checks, advance } = polled(textWith('one'));
     writeFileSync(path, 'upstreams: {}\n');
-    clock.advance(60_000);
+    await advance();
     expect(told.settings).toHaveLength(0);
     expect(told.errors.map(({ name }) => name)).toEqual(['ConfigError']);
+    // The same text would be refused again: seconds of a core at each look, for ten thousand workspaces.
+    expect(checks.started()).toBe(1);
     rmSync(path);
-    clock.advance(60_000);
+    await advance();
     expect(told.errors).toHaveLength(2);
     writeFileSync(path, textWith('two'));
-    clock.advance(60_000);
+    await advance();
     expect(told.settings).toHaveLength(1);
   });
 
-  test('that reverts to the text in use is told again when it breaks again', () => {
-    const { path, clock, told } = polled(textWith('one'));
+  test('for want of another file is used when that is there, without a change of its own', async () => {
+    const { path, told, advance } = polled(textWith('one'));
+    writeFileSync(path, textWith('one').replace("com'] }", "com'], caFile: ca.pem }"));
+    await advance();
+    expect(told.errors.map(({ message }) => message)).toEqual([
+      expect.stringContaining('upstreams.api.caFile'),
+    ]);
+    writeFileSync(join(path, '..', 'ca.pem'), '');
+    await advance();
+    expect(told.settings.map(({ upstreams }) => upstreams.get('api')?.caFile)).toEqual([
+      join(path, '..', 'ca.pem'),
+    ]);
+  });
+
+  test('is told in the words of the start', async () => {
+    const { path, told, advance } = polled(textWith('one'), { startThread: startCheckThread });
+    writeFileSync(path, `${textWith('one', 'one')}    weight: -1\n`);
+    await advance();
+    expect(told.errors.map(({ message }) => message)).toEqual([expect.stringContaining('2 problems')]);
+    expect(() => readSettings({ path, env: {} })).toThrow(told.errors[0]?.message);
+  });
+
+  test('that reverts to the text in use is told again when it breaks again', async () => {
+    const { path, told, advance } = polled(textWith('one'));
     for (const text of ['x', textWith('one'), 'x']) {
       writeFileSync(path, text);
-      clock.advance(60_000);
+      await advance();
     }
     expect(told.errors).toHaveLength(2);
     expect(told.settings).toHaveLength(0);
   });
 });
 
-test('a half-written file is not used while it still grows', () => {
-  const { path, clock, told, event } = polled(textWith('one'));
+test('a half-written file is not used while it still grows', async () => {
+  const { path, clock, told, event, advance } = polled(textWith('one'));
   const whole = textWith('one').replace(
     'workspaces:',
     "workspaces:\n  first: { keys: ['sha256:" + sha256('x') + "'] }",
@@ -211,20 +311,137 @@ test('a half-written file is not used while it still grows', () => {
   event();
   clock.advance(settleMs);
   writeFileSync(path, whole);
-  clock.advance(1_000);
+  await advance(1_000);
   expect(told.errors).toEqual([]);
   expect(told.settings.map(({ workspaces }) => workspaces.size)).toEqual([2]);
 });
 
-test('a reload on demand reads at once, changed or not, and tells every failure', () => {
+test('a reload on demand reads at once, changed or not, and tells every failure', async () => {
   const { path, told, watch } = polled(textWith('one'));
-  expect(watch.reloadNow()).toBe(true);
+  expect(await watch.reloadNow()).toBe(true);
   writeFileSync(path, 'x');
-  expect([watch.reloadNow(), watch.reloadNow()]).toEqual([false, false]);
+  expect([await watch.reloadNow(), await watch.reloadNow()]).toEqual([false, false]);
   expect([told.settings.length, told.errors.length]).toEqual([1, 2]);
 });
 
-test('a folder that cannot be watched is told, and polling goes on', () => {
+describe('while a reload goes on', () => {
+  /** A watch whose settings are taken over only when the test lets them, one after the other. */
+  function slow(startThread: StartThread = (task) => new NearThread(task)) {
+    const taken: (string | undefined)[] = [];
+    const open: (() => void)[] = [];
+    const watched = polled(textWith('zero'), {
+      startThread,
+      onSettings: (settings) =>
+        new Promise((resolve) => {
+          open.push(() => {
+            taken.push(settings.workspaces.get('acme')?.keys[0]?.sha256);
+            resolve();
+          });
+        }),
+    });
+    const letGo = async (): Promise<void> => {
+      await until(() => open.length > 0);
+      open.shift()?.();
+    };
+    const write = (key: string): void => writeFileSync(watched.path, textWith(key));
+    return { ...watched, taken, open, letGo, write };
+  }
+
+  test('the newest of the changes comes after it, the others not at all, and an older one never last', async () => {
+    const { write, watch, taken, open, letGo } = slow();
+    write('one');
+    const first = watch.reloadNow();
+    await until(() => open.length === 1);
+    write('two');
+    const second = watch.reloadNow();
+    write('three');
+    const third = watch.reloadNow();
+    await letGo();
+    await letGo();
+    expect(await Promise.all([first, second, third])).toEqual([true, true, true]);
+    expect(taken).toEqual([sha256('one'), sha256('three')]);
+  });
+
+  test('a file that goes back to what is in use is taken over as well', async () => {
+    const { write, watch, clock, checks, taken, open, letGo } = slow();
+    write('one');
+    const first = watch.reloadNow();
+    await until(() => open.length === 1);
+    write('zero');
+    for (let looks = 0; looks < 3; looks++) clock.advance(pollMs);
+    await letGo();
+    expect(await first).toBe(true);
+    await letGo();
+    await until(() => taken.length === 2);
+    expect(taken).toEqual([sha256('one'), sha256('zero')]);
+    expect(checks.started()).toBe(2);
+  });
+
+  test.each([
+    ['as it is', startCheckThread],
+    ['that would never end', () => threadOf('setInterval(() => {}, 1000)')],
+  ])(
+    'closing ends the thread %s, and nothing is taken over any more',
+    async (_, startThread: StartThread) => {
+      const { write, watch, checks, open } = slow(startThread);
+      write('one');
+      const reloaded = watch.reloadNow();
+      expect(checks.running()).toBe(1);
+      await watch.close();
+      expect(await reloaded).toBe(false);
+      expect([checks.running(), open.length]).toEqual([0, 0]);
+    },
+  );
+
+  test('settings that cannot be taken over are told, and tried again', async () => {
+    let failures = 1;
+    const { path, told, advance } = polled(textWith('one'), {
+      onSettings: () =>
+        failures-- > 0 ? Promise.reject(new Error('a pool is in the way')) : Promise.resolve(),
+    });
+    writeFileSync(path, textWith('two'));
+    await advance();
+    expect(told.errors.map(({ message }) => message)).toEqual(['a pool is in the way']);
+    expect(failures).toBe(-1);
+  });
+});
+
+describe('a thread that gives no answer leaves the old settings, says why, and is started again', () => {
+  test.each([
+    [
+      'cannot start',
+      (): Worker => {
+        throw new Error('no more threads');
+      },
+      'the thread that checks the configuration could not start: no more threads',
+    ],
+    [
+      'throws',
+      () => threadOf('throw new Error("out of order")'),
+      'the thread that checks the configuration failed: out of order',
+    ],
+    [
+      'ends early',
+      () => threadOf('process.exit(3)'),
+      'the thread that checks the configuration ended without an answer (exit code 3)',
+    ],
+  ])('when it %s', async (_, broken, message) => {
+    let isBroken = true;
+    const { path, told, advance } = polled(textWith('one'), {
+      startThread: (task) => (isBroken ? broken() : new NearThread(task)),
+    });
+    writeFileSync(path, textWith('two'));
+    await advance(2 * pollMs);
+    await until(() => told.errors.length > 0);
+    expect([told.settings.length, told.errors.map((error) => error.message)]).toEqual([0, [message]]);
+    isBroken = false;
+    await advance(2 * pollMs);
+    await until(() => told.settings.length > 0);
+    expect(told.settings[0]?.workspaces.get('acme')?.keys[0]?.sha256).toBe(sha256('two'));
+  });
+});
+
+test('a folder that cannot be watched is told, and polling goes on', async () => {
   const { path } = polled(textWith('one'));
   const clock = new ManualClock();
   const told = recorder();
@@ -232,15 +449,15 @@ test('a folder that cannot be watched is told, and polling goes on', () => {
     throw new Error('too many watches');
   };
   const { digest } = readSettings({ path, env: {} });
-  watching(watchSettings({ path, env: {}, clock, loadedDigest: digest, watchFolder, ...told }));
+  watching(watchSettings({ path, env: {}, clock, slices, loadedDigest: digest, watchFolder, ...told }));
   expect(told.errors.map(({ message }) => message)).toEqual(['too many watches']);
   writeFileSync(path, textWith('two'));
   clock.advance(pollMs + settleMs);
-  expect(told.settings).toHaveLength(1);
+  await until(() => told.settings.length === 1);
 });
 
-test('closing leaves no timer', () => {
+test('closing leaves no timer', async () => {
   const { clock, watch } = polled(textWith('one'));
-  watch.close();
+  await watch.close();
   expect(clock.pending).toBe(0);
 });

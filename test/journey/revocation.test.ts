@@ -32,7 +32,7 @@ describe('a key that was removed', () => {
     await settled(0, 1);
     const waiting = [orders(2), orders(3)];
     await settled(2);
-    gateway.reconfigure(gateway.yaml.replace(hashIn(gateway.yaml), createKey().hash));
+    await gateway.reconfigure(gateway.yaml.replace(hashIn(gateway.yaml), createKey().hash));
     const refused = await Promise.all(waiting);
     expect(tally(refused)).toEqual({ 401: 2 });
     expect(refused[0]?.json).toMatchObject({ code: 'unauthenticated' });
@@ -103,7 +103,7 @@ describe('a key that expires', () => {
     const hash = hashIn(gateway.yaml);
     const expires = clock.now() + 4_000;
     const dated = `{ hash: "${hash}", expires: "${new Date(expires).toISOString()}" }`;
-    gateway.reconfigure(gateway.yaml.replace(`{ hash: "${hash}" }`, dated));
+    await gateway.reconfigure(gateway.yaml.replace(`{ hash: "${hash}" }`, dated));
     shop.fault({ kind: 'slow', ms: 20_000 });
     const first = orders(1);
     await settled(0, 1);
@@ -141,11 +141,11 @@ test('rotation with an overlap fails no call', async () => {
     while (statuses.length < target) await new Promise((resolve) => setTimeout(resolve, 2));
   };
   await calm();
-  gateway.reconfigure(only([old.hash, next.hash]));
+  await gateway.reconfigure(only([old.hash, next.hash]));
   await calm();
   inUse = next.key;
   await calm();
-  gateway.reconfigure(only([next.hash]));
+  await gateway.reconfigure(only([next.hash]));
   await calm();
   ended = true;
   await traffic;

@@ -62,8 +62,8 @@ test('stores that share one credential share its bucket unless the configuration
     }
     return seen.size - before;
   };
-  gateway.reconfigure(both(''));
+  await gateway.reconfigure(both(''));
   expect(await counted()).toBe(1);
-  gateway.reconfigure(both('    bucketBy: [credential, host]\n'));
+  await gateway.reconfigure(both('    bucketBy: [credential, host]\n'));
   expect(await counted()).toBe(2);
 });

@@ -17,8 +17,8 @@ export interface TestGateway {
   readonly logs: string[];
   /** The configuration in use; change it and `reconfigure`. */
   readonly yaml: string;
-  /** Takes over another configuration; `keys` stay as they are. */
-  reconfigure(yaml: string): void;
+  /** Takes over another configuration; `keys` stay as they are. Resolves when calls see it. */
+  reconfigure(yaml: string): Promise<void>;
   close(): Promise<void>;
 }
 

@@ -140,7 +140,7 @@ test('a key that is taken away ends a waiting call with 401, without a restart',
   while ((await stack.metric('sluice_queue_depth')) === 0)
     await new Promise((resolve) => setTimeout(resolve, 5));
   const { gateway } = stack;
-  gateway.reconfigure(gateway.yaml.replace(/sha256:[0-9a-f]{64}/, `sha256:${'ab'.repeat(32)}`));
+  await gateway.reconfigure(gateway.yaml.replace(/sha256:[0-9a-f]{64}/, `sha256:${'ab'.repeat(32)}`));
   expect((await held)?.status).toBe(401);
   first.abort();
 });

@@ -1,0 +1,14 @@
+/** The answer of the thread that checks a configuration: what can be copied from thread to thread, problems included. */
+import { checkText } from './check-text.ts';
+import type { CheckAnswer, CheckTask } from './check-thread.ts';
+import { checkedInput } from './checked-input.ts';
+import { ConfigError } from './problem.ts';
+
+export function answerTo({ text, path, env }: CheckTask): CheckAnswer {
+  try {
+    return { kind: 'usable', input: checkedInput(checkText(text, { path, env })) };
+  } catch (error) {
+    if (!(error instanceof ConfigError)) throw error;
+    return { kind: 'refused', problems: error.problems };
+  }
+}

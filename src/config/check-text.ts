@@ -1,0 +1,82 @@
+/**
+ * From the text of a configuration file to checked plain values, or one {@link ConfigError} with every problem. Touches
+ * no file and knows no defaults that depend on other keys (`build.ts`): it may run in a thread of its own.
+ */
+import { crossChecks } from './cross-checks.ts';
+import type { ConfigDocument, Env } from './document.ts';
+import { readDocument } from './document.ts';
+import { explain, valueAt } from './explain.ts';
+import { ConfigError, pathText } from './problem.ts';
+import type { Finding } from './problem.ts';
+import { fileSchema } from './schema.ts';
+import type { FileInput } from './schema.ts';
+
+/** Where the configuration comes from. */
+export interface ConfigSource {
+  /** Path of the YAML file. */
+  readonly path: string;
+  readonly env: Env;
+}
+
+/** Checks a configuration text; `path` only names it in messages. @throws ConfigError */
+export function checkText(text: string, { path, env }: ConfigSource): FileInput {
+  const document = readDocument(text, env);
+  if (document.faults.length > 0) {
+    const fix = 'correct the YAML; texts with special characters belong in quotes';
+    throw new ConfigError(
+      path,
+      document.faults.map(({ line, reason }) => ({ path: '', line, reason, fix })),
+    );
+  }
+  const { file, findings } = check(document);
+  if (file === null || findings.length > 0) throw configError(path, document, findings);
+  return file;
+}
+
+function check(document: ConfigDocument): { file: FileInput | null; findings: Finding[] } {
+  const first = fileSchema.safeParse(document.tree);
+  const retyped = first.success
+    ? 0
+    : retypeReferences(
+        document,
+        first.error.issues.flatMap((i) => explain(i, null)),
+      );
+  const result = retyped === 0 ? first : fileSchema.safeParse(document.tree);
+  const found = result.success ? [] : result.error.issues.flatMap((issue) => explain(issue, document.tree));
+  const unfilled = new Set(document.missing.map(({ path }) => pathText(path)));
+  const others = [...found, ...crossChecks(document.tree)].filter(
+    ({ path }) => !unfilled.has(pathText(path)),
+  );
+  return { file: result.success ? result.data : null, findings: [...document.missing, ...others] };
+}
+
+/**
+ * A variable holds text only. Where the schema refused such a text and it spells a number or truth value, that is what
+ * the writer meant (`port: "${PORT}"`). Returns how many values were changed.
+ */
+function retypeReferences(document: ConfigDocument, refused: readonly Finding[]): number {
+  const places = new Set(refused.map(({ path }) => pathText(path)));
+  let changed = 0;
+  for (const path of document.referenced) {
+    const parent = valueAt(document.tree, path.slice(0, -1));
+    const key = path.at(-1);
+    const text = valueAt(document.tree, path);
+    if (!places.has(pathText(path)) || typeof text !== 'string') continue;
+    const meant = /^-?\d+(\.\d+)?$/.test(text) ? Number(text) : ({ true: true, false: false } as const)[text];
+    if (meant === undefined || key === undefined || typeof parent !== 'object' || parent === null) continue;
+    Reflect.set(parent, key, meant);
+    changed += 1;
+  }
+  return changed;
+}
+
+function configError(path: string, document: ConfigDocument, findings: readonly Finding[]): ConfigError {
+  const problems = findings.map((finding) => ({
+    path: finding.path.length === 0 ? '' : pathText(finding.path),
+    line: document.lineOf(finding.path),
+    reason: finding.reason,
+    fix: finding.fix,
+  }));
+  problems.sort((a, b) => a.line - b.line);
+  return new ConfigError(path, problems);
+}

@@ -1,0 +1,94 @@
+/**
+ * Checks a configuration text in a thread of its own: seconds of work for ten thousand workspaces, in which calls go on.
+ * Owns the thread's life: it ends with its answer, with `signal`, or by itself, and nothing of it is left then. What it
+ * does is in `check-thread-entry.ts`.
+ */
+import { Worker } from 'node:worker_threads';
+import type { ConfigSource } from './check-text.ts';
+import type { CheckedInput } from './checked-input.ts';
+import { ConfigError, type Problem } from './problem.ts';
+
+/** What the thread is given. */
+export interface CheckTask extends ConfigSource {
+  readonly text: string;
+}
+
+/** What the thread answers. */
+export type CheckAnswer =
+  | { readonly kind: 'usable'; readonly input: CheckedInput }
+  | { readonly kind: 'refused'; readonly problems: readonly Problem[] };
+
+/** The thread gave no answer: it could not start, or ended before it had one. Says nothing about the text. */
+export class CheckThreadError extends Error {
+  constructor(reason: string, cause?: unknown) {
+    super(`the thread that checks the configuration ${reason}`, cause === undefined ? undefined : { cause });
+    this.name = 'CheckThreadError';
+  }
+}
+
+/** What is used of a thread. */
+export interface CheckThread {
+  on(event: 'message', heard: (answer: CheckAnswer) => void): unknown;
+  on(event: 'error', heard: (cause: unknown) => void): unknown;
+  on(event: 'exit', heard: (code: number) => void): unknown;
+  terminate(): Promise<unknown>;
+}
+
+/** Starts the thread; a test may start another one. */
+export type StartThread = (task: CheckTask) => CheckThread;
+
+/** Sources run as they are, and compiled: the entry has the ending of this file. */
+const entry = new URL(`./check-thread-entry${import.meta.url.slice(-3)}`, import.meta.url);
+
+/** Starts the thread of this project. */
+export const startCheckThread: StartThread = (workerData) =>
+  // Without the flags of this process: what is loaded before it (tracing, a test's runner) does not belong into the thread.
+  new Worker(entry, { workerData, execArgv: [], name: 'configuration check' });
+
+/**
+ * Checks a text as `checkText` does. Resolves when the thread has ended.
+ * @throws ConfigError, CheckThreadError, or `signal.reason`
+ */
+export async function checkInThread(
+  task: CheckTask,
+  signal: AbortSignal,
+  start: StartThread = startCheckThread,
+): Promise<CheckedInput> {
+  signal.throwIfAborted();
+  let thread: CheckThread;
+  try {
+    thread = start({ text: task.text, path: task.path, env: { ...task.env } });
+  } catch (cause) {
+    throw new CheckThreadError(`could not start: ${wordsOf(cause)}`, cause);
+  }
+  const answer = await answerOf(thread, signal);
+  if (answer.kind === 'refused') throw new ConfigError(task.path, answer.problems);
+  return answer.input;
+}
+
+/** Settles when the thread has ended, whatever it was that ended it. */
+function answerOf(thread: CheckThread, signal: AbortSignal): Promise<CheckAnswer> {
+  return new Promise((resolve, reject) => {
+    let answer: CheckAnswer | null = null;
+    let failure: CheckThreadError | null = null;
+    const stop = (): void => void thread.terminate();
+    thread.on('message', (message) => {
+      answer = message;
+    });
+    thread.on('error', (cause) => {
+      failure = new CheckThreadError(`failed: ${wordsOf(cause)}`, cause);
+    });
+    thread.on('exit', (code) => {
+      signal.removeEventListener('abort', stop);
+      if (signal.aborted) reject(signal.reason as Error);
+      else if (failure !== null) reject(failure);
+      else if (answer !== null) resolve(answer);
+      else reject(new CheckThreadError(`ended without an answer (exit code ${code})`));
+    });
+    signal.addEventListener('abort', stop);
+  });
+}
+
+/** What another thread threw need not be an `Error` of this one. */
+const wordsOf = (cause: unknown): string =>
+  typeof cause === 'object' && cause !== null && 'message' in cause ? String(cause.message) : String(cause);

@@ -1,0 +1,178 @@
+/**
+ * Ten thousand workspaces are reloaded while a gateway serves calls: the text is checked in another thread, and what is
+ * left for this one comes in slices, between which calls go on.
+ */
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from '@jest/globals';
+import { createKey } from '../../src/cli/keys.ts';
+import { systemClock } from '../../src/clock.ts';
+import { startCheckThread } from '../../src/config/check-thread.ts';
+import { parseSettings } from '../../src/config/load.ts';
+import { watchSettings, type SettingsWatch } from '../../src/config/reload.ts';
+import type { Settings, WorkspaceSettings } from '../../src/config/settings.ts';
+import type { Service } from '../../src/service.ts';
+import { createSlices, maxItems } from '../../src/slices.ts';
+import { gatewayYaml, serviceOf } from '../support/gateway.ts';
+import { answering, rawUpstream, type RawUpstream } from '../support/raw-upstream.ts';
+import { workspaceSettings } from '../support/upstream-settings.ts';
+
+const count = 10_000;
+const { key, hash } = createKey();
+let upstream: RawUpstream;
+let service: Service;
+let turns = 0;
+let isOver = false;
+/** Items of each slice, and of all slices in each turn of the event loop. */
+let slices: number[] = [];
+let inTurn = new Map<number, number>();
+
+const countingSlices = createSlices(systemClock, (items) => {
+  slices.push(items);
+  inTurn.set(turns, (inTurn.get(turns) ?? 0) + items);
+});
+
+const countTurns = (): void => {
+  turns += 1;
+  if (!isOver) setImmediate(countTurns);
+};
+
+/** One workspace, acme, with this ceiling. */
+const yamlWith = (ceiling: number): string =>
+  gatewayYaml(
+    {
+      upstreams: `  up:\n    origins: ["${upstream.origin}"]\n    allowPrivateAddresses: true\n    credential: "Bearer one"`,
+      workspaces: { acme: `    requestsPerMinute: ${ceiling}` },
+    },
+    { acme: hash },
+  );
+
+/** The same among ten thousand. */
+const manyWith = (ceiling: number): string =>
+  yamlWith(ceiling) +
+  Array.from({ length: count - 1 }, (_, n) => {
+    const digest = n.toString(16).padStart(64, '0');
+    return `\n  ws-${n}: { keys: ["sha256:${digest}"], requestsPerMinute: { up: ${10 + (n % 7)} } }`;
+  }).join('');
+
+async function call(): Promise<string | null> {
+  const answer = await fetch(`http://127.0.0.1:${service.dataAddress.port}/via/up/x`, {
+    headers: { authorization: `Bearer ${key}` },
+  });
+  await answer.text();
+  expect(answer.status).toBe(200);
+  return answer.headers.get('ratelimit-policy');
+}
+
+beforeAll(async () => {
+  upstream = await rawUpstream(answering('HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok'));
+});
+
+beforeEach(async () => {
+  service = await serviceOf(yamlWith(1_000_000), [], { slices: countingSlices });
+  [slices, inTurn, isOver] = [[], new Map(), false];
+  setImmediate(countTurns);
+});
+
+afterEach(async () => {
+  isOver = true;
+  await service.close();
+});
+
+afterAll(() => upstream.close());
+
+test('calls are answered all the while, and no turn of the event loop has more than two slices', async () => {
+  const folder = mkdtempSync(join(tmpdir(), 'sluice-many-'));
+  const path = join(folder, 'sluice.yaml');
+  let threads = 0;
+  let turnsOfThread = 0;
+  const watch: SettingsWatch = watchSettings({
+    path,
+    env: {},
+    // Only the test asks for a reload.
+    clock: { after: () => () => {} },
+    slices: countingSlices,
+    startThread(task) {
+      threads += 1;
+      const thread = startCheckThread(task);
+      const from = turns;
+      thread.on('message', () => (turnsOfThread = turns - from));
+      return thread;
+    },
+    onSettings: (settings) => service.reconfigure(settings),
+    onError: (error) => {
+      throw error;
+    },
+  });
+  try {
+    writeFileSync(path, manyWith(999_999));
+    let isReloading = true;
+    const reloaded = watch.reloadNow().finally(() => (isReloading = false));
+    let calls = 0;
+    while (isReloading) {
+      await call();
+      calls += 1;
+    }
+    expect(await reloaded).toBe(true);
+    expect([threads, calls > 20, turnsOfThread > 100]).toEqual([1, true, true]);
+    // Every workspace once to build it, once to take its keys over.
+    expect(slices.reduce((sum, n) => sum + n, 0)).toBe(2 * count);
+    expect(Math.max(...slices)).toBe(maxItems);
+    expect(Math.max(...inTurn.values())).toBeLessThanOrEqual(2 * maxItems);
+    expect(await call()).toBe('"workspace";q=999999;w=60');
+  } finally {
+    await watch.close();
+    rmSync(folder, { recursive: true });
+  }
+}, 120_000);
+
+/** Counts for whom it is asked, by turn of the event loop. */
+class CountingMap extends Map<string, WorkspaceSettings> {
+  readonly inTurn = new Map<number, number>();
+
+  override *[Symbol.iterator](): MapIterator<[string, WorkspaceSettings]> {
+    for (const entry of super.entries()) {
+      this.inTurn.set(turns, (this.inTurn.get(turns) ?? 0) + 1);
+      yield entry;
+    }
+    return undefined;
+  }
+
+  override entries(): MapIterator<[string, WorkspaceSettings]> {
+    return this[Symbol.iterator]();
+  }
+
+  override *values(): MapIterator<WorkspaceSettings> {
+    for (const [, value] of this) yield value;
+    return undefined;
+  }
+
+  override *keys(): MapIterator<string> {
+    for (const [id] of this) yield id;
+    return undefined;
+  }
+
+  override forEach(): never {
+    throw new Error('nobody asks for all of them at once');
+  }
+}
+
+test('nothing of the gateway asks for more workspaces in one turn than fit into a slice', async () => {
+  const settings = parseSettings(yamlWith(100), { path: 'test.yaml', env: {} });
+  const of = (from: number): Settings & { workspaces: CountingMap } => {
+    const workspaces = new CountingMap(settings.workspaces);
+    for (let n = from; n < from + count; n++) workspaces.set(`ws-${n}`, workspaceSettings(`ws-${n}`, ['up']));
+    return { ...settings, workspaces };
+  };
+  const [first, second] = [of(0), of(5_000)];
+  await Promise.all([service.reconfigure(first), service.reconfigure(second)]);
+  await call();
+  for (const { workspaces } of [first, second]) {
+    const counts = [...workspaces.inTurn.values()];
+    expect(counts.reduce((sum, n) => sum + n, 0)).toBeGreaterThanOrEqual(count);
+    // The item after a slice is taken before the pause, and used after it.
+    expect(Math.max(...counts)).toBeLessThanOrEqual(maxItems + 1);
+  }
+  expect(await call()).toBe('"workspace";q=100;w=60');
+});
