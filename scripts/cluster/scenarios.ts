@@ -21,14 +21,9 @@ type Track = readonly Scenario[];
 /** Stages follow each other; the tracks of one stage run at the same time. */
 export const stages: readonly (readonly Track[])[] = [
   [[bursts.chatBurst]],
-  [[slowedBurst]],
   [[bursts.shopBurst]],
-  [[outsiders.embedded]],
-  [[outsiders.replicas]],
   [
     [bursts.ceiling],
-    [closings.embedded],
-    [closings.replicas],
     [holders.killed, holders.stopped, redisFaults.awayLocal],
     [redisFaults.flushed, redisFaults.restarted, topologies.sentinel, topologies.cluster],
   ],
@@ -41,7 +36,20 @@ export const stages: readonly (readonly Track[])[] = [
     [arrivals.embedded],
     [defaultWaits.embedded],
     [defaultWaits.replicas],
-    [arrivals.replicas, ...oneDocument],
-    [reloads.embedded, reloads.replicas],
+    [arrivals.replicas],
+    [reloads.embedded],
   ],
+];
+
+/**
+ * Goals that have not been shown to hold in every run: order over a replica that the system stops, an outsider's cost over
+ * replicas, the end of a closing, one document's cost over replicas, reloads over replicas to the tenth of a second. They run
+ * with `--goals`.
+ */
+export const goals: readonly (readonly Track[])[] = [
+  [[slowedBurst]],
+  [[outsiders.embedded]],
+  [[outsiders.replicas]],
+  [[closings.embedded], [closings.replicas]],
+  [[...oneDocument], [reloads.replicas]],
 ];

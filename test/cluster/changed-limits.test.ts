@@ -47,11 +47,11 @@ async function ask({ config, replicas }: Fleet, replica: number, prefer = 'wait=
   return answer.status === 200 ? '200' : `${answer.status} ${String(code)} ${String(heldBy)}`;
 }
 
-function reload({ config, replicas }: Fleet, from: string, to: string): void {
+async function reload({ config, replicas }: Fleet, from: string, to: string): Promise<void> {
   const text = config.yaml();
   expect(text).toContain(from);
   const settings = parseSettings(text.replace(from, to), { path: 'test.yaml', env: {} });
-  for (const service of replicas) service.reconfigure(settings);
+  await Promise.all(replicas.map((service) => service.reconfigure(settings)));
 }
 
 test('a spent day that is raised has room again on every replica, as much as it was raised by', async () => {
@@ -59,7 +59,7 @@ test('a spent day that is raised has room again on every replica, as much as it 
   const before = [await ask(fleet, 0), await ask(fleet, 1), await ask(fleet, 0), await ask(fleet, 1)];
   const spent = '429 day_quota_exhausted ceiling_day';
   expect(before).toEqual(['200', '200', spent, spent]);
-  reload(fleet, 'requestsPerDay: { openai: 2 }', 'requestsPerDay: { openai: 4 }');
+  await reload(fleet, 'requestsPerDay: { openai: 2 }', 'requestsPerDay: { openai: 4 }');
   const after = [await ask(fleet, 1), await ask(fleet, 0), await ask(fleet, 1), await ask(fleet, 0)];
   expect(after).toEqual(['200', '200', spent, spent]);
 }, 60_000);
@@ -71,7 +71,7 @@ test('a minute that is raised lets calls go that wait on either replica', async 
   const depth = (): number =>
     fleet.replicas.reduce((sum, { gateway }) => sum + (gateway.buckets()[0]?.snapshot.waiting ?? 0), 0);
   while (depth() < 4) await pause(5);
-  reload(fleet, 'requestsPerMinute: { openai: 1 }', 'requestsPerMinute: { openai: 20 }');
+  await reload(fleet, 'requestsPerMinute: { openai: 1 }', 'requestsPerMinute: { openai: 20 }');
   expect(await Promise.all(waiting)).toEqual(Array(4).fill('200'));
   expect(await ask(fleet, 1)).toBe('200');
 }, 30_000);

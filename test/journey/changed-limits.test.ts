@@ -13,10 +13,10 @@ const start = async (acme: string, modelLimits?: string): Promise<void> => {
   world = await startWorld({ workspaces: { acme }, ...(modelLimits === undefined ? {} : { modelLimits }) });
 };
 /** Edits the workspace's part of the configuration. */
-const edit = (from: string, to: string): void => {
+const edit = async (from: string, to: string): Promise<void> => {
   const { gateway } = world;
   expect(gateway.yaml).toContain(from);
-  gateway.reconfigure(gateway.yaml.replace(from, to));
+  await gateway.reconfigure(gateway.yaml.replace(from, to));
 };
 const inTurn = async (calls: number): Promise<Reply[]> => {
   const replies: Reply[] = [];
@@ -47,7 +47,7 @@ describe('a spent day', () => {
   test('that is raised has room again, as much as it was raised by', async () => {
     await start(perDay(2));
     await inTurn(3);
-    edit(perDay(2), perDay(5));
+    await edit(perDay(2), perDay(5));
     const replies = await inTurn(5);
     expect(replies.map(({ status }) => status)).toEqual([200, 200, 200, 429, 429]);
   });
@@ -55,14 +55,14 @@ describe('a spent day', () => {
   test('that is taken away lets everybody go', async () => {
     await start(perDay(2));
     await inTurn(3);
-    edit('    requestsPerDay: { openai: 2 }\n', '');
+    await edit('    requestsPerDay: { openai: 2 }\n', '');
     expect(tally(await inTurn(5))).toEqual({ 200: 5 });
   });
 
   test('that comes by reload counts from then on', async () => {
     await start(perMinute(1_000), 'requestsPerDay: none');
     await inTurn(3);
-    edit(perMinute(1_000), perDay(2));
+    await edit(perMinute(1_000), perDay(2));
     expect((await inTurn(3)).map(({ status }) => status)).toEqual([200, 200, 429]);
   });
 });
@@ -73,7 +73,7 @@ describe('a minute', () => {
     await world.chat('first');
     const waiting = [world.chat('a', waits(300)), world.chat('b', waits(300))];
     await world.settled(2);
-    edit(perMinute(1), perMinute(10));
+    await edit(perMinute(1), perMinute(10));
     expect(tally(await Promise.all(waiting))).toEqual({ 200: 2 });
     expect((await world.chat('new')).status).toBe(200);
   });
@@ -86,7 +86,7 @@ describe('a minute', () => {
     await world.settled(1);
     const hasty = world.chat('hasty', waits(100));
     await world.settled(2);
-    edit(perMinute(3), perMinute(1));
+    await edit(perMinute(3), perMinute(1));
     // A minute each for the three of before, and for the one that waits already.
     const { status, json } = await hasty;
     expect([status, json]).toMatchObject([429, { code: 'wait_too_long', heldBy: 'ceiling_minute' }]);
