@@ -1,7 +1,14 @@
 /** A ceiling of 120 per minute under 358 calls, and an upstream that is closed just when the second minute begins. */
 import { systemClock } from '../../src/clock.ts';
 import type { LogEntry } from '../../src/simulators/log.ts';
-import { busiestWindow, chatBody, chatPath, count, pause } from '../../test/support/redis-fleet.ts';
+import {
+  busiestWindow,
+  chatBody,
+  chatPath,
+  count,
+  pause,
+  type Answer,
+} from '../../test/support/redis-fleet.ts';
 import { drive } from './load.ts';
 import { startSimulator } from './processes.ts';
 import { allSucceeded, seconds, told, type Row, type Scenario } from './row.ts';
@@ -22,58 +29,71 @@ const lastByMs = 132_000;
 /** So much longer than a minute is the window that the limiter keeps (ADR 2). Milliseconds. */
 const marginMs = 150;
 
+interface Run {
+  readonly answers: readonly Answer[];
+  readonly entries: readonly LogEntry[];
+  /** Longest time for which the machine or a replica was kept from running. Milliseconds. */
+  readonly stalledMs: number;
+}
+
+/** All calls at once, and the closing when its time comes. */
+async function load(setup: Setup): Promise<Run> {
+  const simulator = await startSimulator('language-model', {
+    models: { 'gpt-4o': { rpm: 6_000, tpm: 100_000_000 } },
+    latency: { baseMs: 20, perTokenMs: 0, jitter: 0 },
+  });
+  const limits = `requestsPerMinute: ${perMinute}, requestsPerDay: 1000000, tokensPerMinute: 100000000`;
+  const { fleet, end } = await run(setup, common({ modelUrl: simulator.url, modelLimits: limits }));
+  await replicaLags(fleet);
+  const since = stalls.mark();
+  const startedAt = systemClock.monotonic();
+  const answers = await drive({
+    to: fleet.gateways,
+    calls,
+    everyMs: 0,
+    path: chatPath,
+    key: fleet.keys['acme'] ?? '',
+    body: chatBody,
+    headers: wait(150),
+    meanwhile: async () => {
+      await pause(startedAt + closedFromMs - systemClock.monotonic());
+      const closedAt = systemClock.monotonic() - startedAt;
+      await simulator.configure({ close: { forMs: closedUntilMs - closedAt } });
+    },
+  });
+  const stalledMs = Math.max(stalls.longestSince(since), ...(await replicaLags(fleet)));
+  const entries = await simulator.log();
+  await end(simulator);
+  return { answers, entries, stalledMs };
+}
+
 const closing = (setup: Setup): Scenario => ({
   name: `ceiling 120/min and an upstream closed from second 58 to 70, ${setup}`,
   async run(): Promise<Row> {
-    const simulator = await startSimulator('language-model', {
-      models: { 'gpt-4o': { rpm: 6_000, tpm: 100_000_000 } },
-      latency: { baseMs: 20, perTokenMs: 0, jitter: 0 },
-    });
-    const { fleet, end } = await run(
-      setup,
-      common({
-        modelUrl: simulator.url,
-        modelLimits: `requestsPerMinute: ${perMinute}, requestsPerDay: 1000000, tokensPerMinute: 100000000`,
-      }),
-    );
-    await replicaLags(fleet);
-    const since = stalls.mark();
-    let closedAt = 0;
-    const startedAt = systemClock.monotonic();
-    const meanwhile = async (): Promise<void> => {
-      await pause(startedAt + closedFromMs - systemClock.monotonic());
-      closedAt = systemClock.monotonic() - startedAt;
-      await simulator.configure({ close: { forMs: closedUntilMs - closedAt } });
-    };
-    const answers = await drive({
-      to: fleet.gateways,
-      calls,
-      everyMs: 0,
-      path: chatPath,
-      key: fleet.keys['acme'] ?? '',
-      body: chatBody,
-      headers: wait(150),
-      meanwhile,
-    });
-    const stalledMs = Math.max(stalls.longestSince(since), ...(await replicaLags(fleet)));
-    const entries = await simulator.log();
-    await end(simulator);
-    const arrivals = readArrivals(entries);
-    const lateMs = Math.max(0, stalledMs - marginMs);
-    const judged = busiestWindow(entries, 60_000 - lateMs);
+    const { answers, entries, stalledMs } = await load(setup);
+    const { lastMs, reopenedMs } = readArrivals(entries);
+    const windowMs = 60_000 - Math.max(0, stalledMs - marginMs);
+    const judged = busiestArrivals(entries, windowMs);
     return {
-      passed: allSucceeded(answers) && judged <= perMinute && arrivals.lastMs <= lastByMs + stalledMs,
+      passed: allSucceeded(answers) && judged <= perMinute && lastMs <= lastByMs + stalledMs,
       figures: [
-        `last call at ${seconds(arrivals.lastMs)}`,
-        `first after the closing at ${seconds(arrivals.reopenedMs)}`,
-        `busiest 60 s ${busiestWindow(entries, 60_000)} (${judged} in ${seconds(60_000 - lateMs)}, for what stalled)`,
-        `${told(answers)}`,
+        `last call at ${seconds(lastMs)}`,
+        `first after the closing at ${seconds(reopenedMs)}`,
+        `arrivals in the busiest 60 s ${busiestArrivals(entries, 60_000)} (${judged} in ${seconds(windowMs)}, for what stalled)`,
+        told(answers),
         `upstream 429s ${count(entries, 'throttled')}`,
         `longest stall ${stalledMs.toFixed(0)} ms`,
       ].join('; '),
     };
   },
 });
+
+/** What the upstream refused was sent, and counts. */
+const busiestArrivals = (entries: readonly LogEntry[], windowMs: number): number =>
+  busiestWindow(
+    entries.map((entry) => ({ ...entry, decision: 'admitted' })),
+    windowMs,
+  );
 
 /** Milliseconds after the first arrival upstream: of the last call, and of the first call after the closing began. */
 function readArrivals(entries: readonly LogEntry[]): { lastMs: number; reopenedMs: number } {

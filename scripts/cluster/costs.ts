@@ -2,7 +2,7 @@
 import { Bucket } from '../../src/simulators/bucket.ts';
 import { count, makespan } from '../../test/support/redis-fleet.ts';
 import { drive } from './load.ts';
-import { startSimulator } from './processes.ts';
+import { startSimulator, type Simulator } from './processes.ts';
 import { allSucceeded, ratio, told, type Row, type Scenario } from './row.ts';
 import { common, run, setups } from './setups.ts';
 import { stalls } from './stalls.ts';
@@ -46,24 +46,23 @@ function bestMs({ charged, capacity, restorePerSecond, workspaces }: Costs): num
   }
 }
 
+/** A store with these points. */
+const startStore = ({ capacity: max, restorePerSecond: restore }: Costs): Promise<Simulator> =>
+  startSimulator('commerce', {
+    latency: { minMs: latencyMs, maxMs: latencyMs },
+    stores: {
+      '127.0.0.1': { plan: { limit: 40, leak: 2, max, restore }, apps: { 'app-sim': ['shpat_sim'] } },
+    },
+  });
+
 const repeated = (costs: Costs): Scenario => ({
   name: `GraphQL over three replicas: ${costs.name}`,
   async run(): Promise<Row> {
-    const { capacity: max, restorePerSecond: restore } = costs;
-    const simulator = await startSimulator('commerce', {
-      latency: { minMs: latencyMs, maxMs: latencyMs },
-      stores: {
-        '127.0.0.1': { plan: { limit: 40, leak: 2, max, restore }, apps: { 'app-sim': ['shpat_sim'] } },
-      },
-    });
+    const simulator = await startStore(costs);
     const workspaces = Array.from({ length: costs.workspaces }, (_, n) => `w${n}`);
     const { fleet, end } = await run(
       setups.replicas,
-      common({
-        shopUrl: simulator.url,
-        shopLimits: 'requestsPerMinute: 1000',
-        workspaces,
-      }),
+      common({ shopUrl: simulator.url, shopLimits: 'requestsPerMinute: 1000', workspaces }),
     );
     const since = stalls.mark();
     const answers = await drive({

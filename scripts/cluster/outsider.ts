@@ -1,5 +1,6 @@
 /** A burst while somebody else, whom no gateway sees, takes three tenths of the same quota. */
 import { systemClock } from '../../src/clock.ts';
+import type { LogEntry } from '../../src/simulators/log.ts';
 import { chatBody, count, pause, send, type Answer } from '../../test/support/redis-fleet.ts';
 import { startSimulator, type Simulator } from './processes.ts';
 import { allSucceeded, inTime, type Row, type Scenario } from './row.ts';
@@ -52,50 +53,49 @@ const sendStraight = (url: string, nonce: string): Promise<Answer> =>
     headers: { authorization: `Bearer ${outsideKey}` },
   });
 
+const startUpstream = (): Promise<Simulator> =>
+  startSimulator('language-model', {
+    orgs: {
+      'org-sim': { projects: { proj_ours: { keys: [ourKey] }, proj_outside: { keys: [outsideKey] } } },
+    },
+    models: {
+      'gpt-4o': { rpm: perMinute, tpm: 100_000_000 },
+      [warming]: { rpm: 100_000, tpm: 100_000_000 },
+    },
+    latency: { baseMs: 20, perTokenMs: 0, jitter: 0 },
+  });
+
+/** Calls of the outsider that the upstream served until our last one. */
+function servedOutside(all: readonly LogEntry[], ours: readonly LogEntry[]): number {
+  const lastT = Math.max(...ours.map(({ t }) => t));
+  const outside = all.filter(({ key, t }) => key === outsideKey && t <= lastT);
+  return count(outside, 'admitted');
+}
+
 const shared = (setup: Setup): Scenario => ({
   name: `chat burst while an outsider takes 30 % of the quota, ${setup}`,
   async run(): Promise<Row> {
-    const simulator = await startSimulator('language-model', {
-      orgs: {
-        'org-sim': { projects: { proj_ours: { keys: [ourKey] }, proj_outside: { keys: [outsideKey] } } },
-      },
-      models: {
-        'gpt-4o': { rpm: perMinute, tpm: 100_000_000 },
-        [warming]: { rpm: 100_000, tpm: 100_000_000 },
-      },
-      latency: { baseMs: 20, perTokenMs: 0, jitter: 0 },
-    });
-    const world = await run(
-      setup,
-      common({ modelUrl: simulator.url, modelLimits: wide, workspaces: ['acme', 'warm'] }),
-    );
-    await warm(world.fleet);
+    const simulator = await startUpstream();
+    const options = { modelUrl: simulator.url, modelLimits: wide, workspaces: ['acme', 'warm'] };
+    const { fleet, end } = await run(setup, common(options));
+    await warm(fleet);
     const outsider = takeShare(simulator);
     await pause(2_000);
     await simulator.forget();
-    const burst = { fleet: world.fleet, simulator };
+    const world = { fleet, simulator };
     const seen = await see(
-      burst,
-      { ...chat(burst, 90), calls, everyMs: 2.5 },
-      {
-        by: ourKey,
-        ordered: (all) => all.slice(640),
-      },
+      world,
+      { ...chat(world, 90), calls, everyMs: 2.5 },
+      { by: ourKey, ordered: (all) => all.slice(640) },
     );
-    const refusedOutside = await outsider.end();
-    const all = await simulator.log();
-    const away = await aftermath(burst);
-    await world.end(simulator);
-    const outside = count(
-      all.filter(
-        ({ key, t }) => key === outsideKey && t <= Math.max(...seen.entries.map((entry) => entry.t)),
-      ),
-      'admitted',
-    );
+    const refusals = await outsider.end();
+    const outside = servedOutside(await simulator.log(), seen.entries);
+    const away = await aftermath(world);
+    await end(simulator);
     const time = inTime(seen, bestMs, atBest);
     return {
       passed: allSucceeded(seen.answers) && seen.throttled <= 1 && seen.twice === 0 && time.ok,
-      figures: `${time.words}; the outsider sent ${outside} meanwhile and was refused ${refusedOutside} times; ${seen.words}; ${away}`,
+      figures: `${time.words}; the outsider was served ${outside} times meanwhile and refused ${refusals} times; ${seen.words}; ${away}`,
       stalledMs: longestStall(seen),
     };
   },

@@ -2,7 +2,8 @@
 import type { Answer } from '../../test/support/redis-fleet.ts';
 
 export interface Row {
-  readonly passed: boolean;
+  /** `null`: the machine was too busy to judge. */
+  readonly passed: boolean | null;
   readonly figures: string;
   /** Longest time for which anything was kept from running; a row that failed meanwhile is run once more. Milliseconds. */
   readonly stalledMs?: number;
