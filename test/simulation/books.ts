@@ -11,6 +11,7 @@ import type { Settlement } from '../../src/limiter/limiter.ts';
 import type { DriverBooks } from './driver.ts';
 import type { BucketPlan, CallPlan, LanePlan, Plan, WorkspacePlan } from './plan.ts';
 import { Story } from './story.ts';
+import { toldOf, type Told } from './told.ts';
 
 export interface CallBook {
   readonly plan: CallPlan;
@@ -24,6 +25,7 @@ export interface CallBook {
   state: 'new' | 'entering' | 'waiting' | 'sent' | 'ended';
   enteredAt: number;
   sends: number;
+  readonly sentAt: number[];
   executed: number;
   ends: string[];
   /** Calls of its lane that left while this one, which stands before them, was waiting: wrong if it leaves later. */
@@ -101,6 +103,7 @@ export class Books extends Story implements DriverBooks {
   readonly lanes = new Map<string, LaneBook>();
   readonly buckets = new Map<string, BucketBook>();
   readonly ceilings = new Map<string, CeilingBook>();
+  readonly told: Told[] = [];
   #sequence = 0;
 
   constructor(plan: Plan) {
@@ -152,6 +155,7 @@ export class Books extends Story implements DriverBooks {
         plan: call,
         asked: call.costs,
         workspace,
+        sentAt: [],
         ends: [],
         overtakenBy: [],
       });
@@ -345,6 +349,7 @@ export class Books extends Story implements DriverBooks {
     if (lease.sent) this.broken(now, '8', `${token} used twice`);
     lease.sent = true;
     call.sends += 1;
+    call.sentAt.push(now);
     call.state = 'sent';
     this.note(now, `send ${id} ${token}`);
     if (now >= plan.leavesAt && now > this.lastTurnAt(plan.leavesAt))
@@ -381,6 +386,10 @@ export class Books extends Story implements DriverBooks {
     const stall = this.plan.stalls.find((each) => each.at <= at && at <= each.at + each.ms);
     return stall === undefined ? at : stall.at + stall.ms;
   };
+
+  refused(id: string, code: string, retryInMs: number, now: number): void {
+    this.told.push(toldOf([...this.calls.values()], { id, code, retryInMs, at: now }));
+  }
 
   ended(id: string, how: string, now: number): void {
     const call = this.call(id);

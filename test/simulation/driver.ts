@@ -46,6 +46,8 @@ export interface DriverBooks {
   counted(token: string, call: DrivenCall, busyMs: number): void;
   /** The process noticed that its lease had run out before it was used. */
   suspected(reason: string): void;
+  /** A call was refused, and told when to come again. */
+  refused(id: string, code: string, retryInMs: number, now: number): void;
   /** A call was given up before it had arrived. */
   blur(bucket: string): void;
   /** The upstream does what it states, and a grant is sent within the jitter that the meters allow for. */
@@ -297,6 +299,7 @@ function refusalOf({ books, clock }: Scene, call: DrivenCall, failure: unknown, 
   }
   books.reach(failure.code);
   const retryInMs = failure.details.retryInMs ?? 0;
+  books.refused(call.plan.id, failure.code, retryInMs, clock.monotonic());
   const late = clock.monotonic() - call.enteredAt;
   if (failure.code === 'wait_too_long' && late + retryInMs <= call.plan.maxWaitMs) {
     books.broken(clock.monotonic(), '10', `${call.plan.id} refused though ${retryInMs} ms fit its wait`);
