@@ -17,7 +17,8 @@ import { Gates } from './gates.ts';
 import type { Holder } from './holder.ts';
 import { Hopeless } from './hopeless.ts';
 import { refusedBy, tooLong } from './refusals.ts';
-import type { Entry, Ticket } from './ticket.ts';
+import { reviser } from './revise.ts';
+import type { Entry, EntrySettings, Ticket } from './ticket.ts';
 import { Turns } from './turns.ts';
 import { Waiting } from './waiting.ts';
 
@@ -26,12 +27,22 @@ export interface Desk {
   enter(entry: Entry): Promise<Ticket>;
   /** Refuses waiting calls whose key is not valid any more. */
   recheckKeys(): void;
+  /**
+   * Configuration changed: every call that is in the desk goes on under what `settingsOf` gives for it (`null` = as before),
+   * at once. What the change makes too late is refused, with the new time.
+   */
+  reconfigure(settingsOf: (entry: Entry) => EntrySettings | null): void;
   /** Refuses (`draining`) waiting calls that are not expected to leave within `budgetMs`. */
   drain(budgetMs: number): void;
   /** Calls that wait in this process now under one ceiling. */
   waitingUnder(ceilingKey: string): number;
   readonly listener: LimiterListener;
 }
+
+/** Arrivals as close as this are taken for one after the other. Milliseconds: more than the least that positions tell apart. */
+const arrivalStepMs = 0.02;
+/** A clock that gives the same time to several calls does so for less than this. Milliseconds. */
+const sameMomentMs = 1;
 
 export interface DeskDependencies {
   readonly clock: Clock;
@@ -49,11 +60,26 @@ export function createDesk({ clock, limiter, ceilings, onFailure }: DeskDependen
   const hopeless = new Hopeless(parts, waiting, turns);
   const charging = new Charging(parts, gates, { waiting, turns, hopeless });
 
+  const reconfigure = reviser(parts, gates, { waiting, hopeless });
+
+  /** Calls of one process are in the order in which they arrived, also those of one moment. */
+  let lastArrival: number | null = null;
+  const nextArrival = (at: number): number => {
+    const isSame = lastArrival !== null && at <= lastArrival && lastArrival - at < sameMomentMs;
+    lastArrival = isSame && lastArrival !== null ? lastArrival + arrivalStepMs : at;
+    return lastArrival;
+  };
+
   /** A newcomer is told at once when it cannot make it. The later of what bucket and ceiling expect is the truth. */
   const refuseIfHopeless = async (holder: Holder, reply: AdmissionReply, askedAt: number): Promise<void> => {
     const ceilingMs = await ceilingWaitMs(holder, reply, askedAt);
-    if (reply.kind === 'refused') throw refusedBy(reply.reason, Math.max(reply.retryInMs, ceilingMs));
-    if (ceilingMs > withinMs(holder)) throw tooLong(ceilingMs, false);
+    const byCeiling = { waitMs: ceilingMs, heldBy: 'ceiling_minute' } as const;
+    if (reply.kind === 'refused') {
+      throw ceilingMs > reply.retryInMs
+        ? tooLong(byCeiling, holder.entry)
+        : refusedBy(reply, holder.entry);
+    }
+    if (ceilingMs > withinMs(holder)) throw tooLong(byCeiling, holder.entry);
     if (reply.kind === 'queued' && waiting.inLane(holder.entry) > reply.ahead) hopeless.onOvertaken(holder);
   };
 
@@ -98,7 +124,9 @@ export function createDesk({ clock, limiter, ceilings, onFailure }: DeskDependen
         const isFull = waiting.under(ceiling.key) >= admission.maxQueued;
         const maxQueued = isFull ? 0 : admission.maxQueued;
         const askedAt = clock.monotonic();
-        const reply = await limiter().admit({ ...admission, maxQueued, maxWaitMs, order: null });
+        gates.underLimits(admission, admission.ceiling);
+        const position = { kind: 'arrival', at: nextArrival(entry.arrivedAt) } as const;
+        const reply = await limiter().admit({ ...admission, maxQueued, maxWaitMs, position });
         if (reply.kind === 'granted') charging.take(reply.grant);
         else await refuseIfHopeless(holder, reply, askedAt);
       } catch (failure) {
@@ -115,6 +143,7 @@ export function createDesk({ clock, limiter, ceilings, onFailure }: DeskDependen
       }
     },
 
+    reconfigure,
     drain: (budgetMs) => hopeless.onDrain(budgetMs),
     waitingUnder: (ceilingKey) => waiting.under(ceilingKey),
   };

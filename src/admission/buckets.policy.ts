@@ -4,6 +4,7 @@
  */
 import type { UpstreamSettings, WorkspaceSettings } from '../config/settings.ts';
 import type { BucketSetting, MeterSetting } from '../limiter/limiter.ts';
+import type { EntrySettings } from './ticket.ts';
 
 const minuteMs = 60_000;
 const dayMs = 86_400_000;
@@ -81,5 +82,19 @@ export function ceilingLimits(
   return {
     perMinute: workspace.requestsPerMinute.get(upstream.name) ?? upstream.limits.requestsPerMinute,
     perDay: workspace.requestsPerDay.get(upstream.name) ?? upstream.limits.requestsPerDay,
+  };
+}
+
+/** What configuration says of a workspace's calls to an upstream that wait, or will. */
+export function entrySettings(workspace: WorkspaceSettings, upstream: UpstreamSettings): EntrySettings {
+  const { perMinute, perDay } = ceilingLimits(workspace, upstream);
+  return {
+    setting: bucketSetting(upstream),
+    weight: workspace.weight,
+    maxInFlight: upstream.limits.maxInFlight,
+    maxQueued: upstream.limits.maxQueued,
+    ceiling: `${perMinute ?? 'none'}.${perDay ?? 'none'}`,
+    perMinute,
+    perDay,
   };
 }

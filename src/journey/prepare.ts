@@ -6,7 +6,7 @@
  * ceiling) can be read back without the label key.
  */
 import { createHash } from 'node:crypto';
-import { bucketParts, bucketSetting, ceilingLimits } from '../admission/buckets.policy.ts';
+import { bucketParts, ceilingLimits, entrySettings } from '../admission/buckets.policy.ts';
 import type { JoinKey } from '../admission/join.ts';
 import { preferredWaitSeconds, urgencyOf, waitOf } from '../admission/shed.policy.ts';
 import type { Entry } from '../admission/ticket.ts';
@@ -14,7 +14,6 @@ import type { AuthenticatedCaller } from '../auth/authenticate.ts';
 import type { Call, CallBody, Costs, Route } from '../call.ts';
 import type { UpstreamSettings, WorkspaceSettings } from '../config/settings.ts';
 import { describeCall, type CallDescription } from '../dispatch/estimate.policy.ts';
-import type { DocumentCost, LearnedCosts } from '../dispatch/learned-costs.ts';
 import type { CeilingRef } from '../limiter/ceilings.ts';
 import { digest } from '../telemetry/labels.ts';
 import { LRUCache } from 'lru-cache';
@@ -30,8 +29,6 @@ export interface Prepared {
   readonly body: CallBody;
   readonly description: CallDescription;
   readonly entry: Omit<Entry, 'clientGone'>;
-  /** Shared with other calls of the same GraphQL document; `null` = nothing is to be learned. */
-  readonly documentCost: DocumentCost | null;
   readonly joinKey: JoinKey | null;
 }
 
@@ -40,11 +37,10 @@ export interface PrepareInput {
   readonly caller: AuthenticatedCaller;
   readonly route: Route;
   readonly body: CallBody;
-  readonly learned: LearnedCosts;
   readonly labelKey: string;
 }
 
-export function prepare({ call, caller, route, body, learned, labelKey }: PrepareInput): Prepared {
+export function prepare({ call, caller, route, body, labelKey }: PrepareInput): Prepared {
   const { upstream } = route;
   const { workspace } = caller;
   const fields = wanted(call.rawFields);
@@ -61,25 +57,29 @@ export function prepare({ call, caller, route, body, learned, labelKey }: Prepar
   const bucket = name('bucket', parts.upstream, parts.credential, parts.host, parts.model);
   const lane = name('lane', bucket, workspace.id);
   const { limits } = upstream;
+  const { setting, weight, maxInFlight, ceiling, maxQueued } = entrySettings(workspace, upstream);
   const { costKey } = description;
-  const documentCost = costKey === null ? null : learned.of(bucket, costKey);
   const entry: Omit<Entry, 'clientGone'> = {
     admission: {
       ticket: call.id,
       bucket,
-      setting: bucketSetting(upstream),
+      setting,
       lane,
-      weight: workspace.weight,
-      maxInFlight: limits.maxInFlight,
-      maxQueued: limits.maxQueued,
+      weight,
+      maxInFlight,
+      ceiling,
+      maxQueued,
       urgency: urgencyOf(fields.get('priority')),
       callClass: description.callClass,
-      costs: knownCosts(description, documentCost),
+      costs: costsOf(description),
+      document: costKey === null ? null : digest(labelKey, 'document', bucket, costKey),
       leaseMs,
     },
+    arrivedAt: arrivalOf(call, body),
     ceiling: ceilingOf(workspace, upstream, labelKey),
-    sharedCost: documentCost,
+    workspaceId: workspace.id,
     upstream: upstream.name,
+    maxPreferMs: limits.maxWaitCeilingSeconds * 1000,
     maxWaitMs: waitOf(
       {
         preferSeconds: preferredWaitSeconds(fields.get('prefer')),
@@ -93,7 +93,7 @@ export function prepare({ call, caller, route, body, learned, labelKey }: Prepar
   const joinKey = joinKeyOf(call, route, body, fields, (kind, ...rest) =>
     digest(labelKey, kind, workspace.id, credential, brought, fields.get('cookie') ?? '', ...rest),
   );
-  return { call, caller, route, body, description, entry, documentCost, joinKey };
+  return { call, caller, route, body, description, entry, joinKey };
 }
 
 /** Names made lately: the same few workspaces and buckets come again with every call. */
@@ -118,19 +118,20 @@ export const ceilingOf = (
   ...ceilingLimits(workspace, upstream),
 });
 
-/**
- * What the call takes from each meter. A GraphQL document that was asked before costs what it cost then; a call counts
- * against the day as it counts against the minute.
- */
-function knownCosts({ costs }: CallDescription, documentCost: DocumentCost | null): Costs {
-  const points = documentCost?.points ?? null;
+/** What the call takes from each meter: it counts against the day as it counts against the minute. */
+function costsOf({ costs }: CallDescription): Costs {
   return {
     ...costs,
     ...(costs.requests === undefined ? {} : { requests_day: costs.requests }),
     ...(costs.tokens === undefined ? {} : { tokens_day: costs.tokens }),
-    ...(points === null ? {} : { cost: points }),
   };
 }
+
+/** A call has arrived when all of it has; what a small body takes to read says nothing about its client. Milliseconds. */
+const readingMs = 250;
+
+const arrivalOf = (call: Call, { completeAt }: CallBody): number =>
+  completeAt === null ? call.arrivedAt : Math.max(call.arrivedAt, completeAt - readingMs);
 
 /** Identity of a credential that the client brings itself: whatever of it goes upstream. */
 function broughtCredential(call: Call, caller: AuthenticatedCaller): string {

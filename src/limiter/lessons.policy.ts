@@ -3,8 +3,9 @@
  * arithmetic of a single meter is in `meter.policy.ts` and `meter-learning.policy.ts`.
  */
 import type { Costs, Feedback } from '../call.ts';
-import { meterOf, sequencePerMs, type Bucket, type Lane, type Lease } from './bucket-state.policy.ts';
-import type { Admission } from './limiter.ts';
+import { meterOf, type Bucket, type Lane, type Lease } from './bucket-state.policy.ts';
+import type { BucketSetting } from './limiter.ts';
+import { learnDocument } from './documents.policy.ts';
 import { applySetting, giveUnitsBack, markAnswered, refund } from './meter.policy.ts';
 import { learnMeter, refused } from './meter-learning.policy.ts';
 
@@ -15,12 +16,7 @@ export interface TimedLesson {
   readonly headAt: number;
 }
 
-export function applySettings(bucket: Bucket, admission: Admission, now: number): void {
-  const { setting } = admission;
-  if (bucket.sequence === 0) {
-    bucket.opened = setting.probe <= 0;
-    bucket.sequence = Math.floor(now) * sequencePerMs;
-  }
+export function applySettings(bucket: Bucket, setting: BucketSetting, now: number): void {
   bucket.learn = setting.learn;
   bucket.probe = setting.probe;
   for (const stated of setting.meters)
@@ -44,6 +40,8 @@ export function applyLesson(bucket: Bucket, lease: Lease, lesson: TimedLesson, n
     };
     learnMeter(meter, report, mark, seen, bucket.learn, now);
   }
+  const { requestedCost } = lesson.feedback;
+  if (requestedCost !== undefined) learnDocument(bucket, lease, requestedCost, now);
 }
 
 /** The lease's call is no longer on its way to the upstream's counters. */
@@ -63,7 +61,7 @@ export function applyThrottle(
 ): void {
   const throttle = lesson?.feedback.throttle ?? null;
   const named = throttle?.kind === 'rate' ? throttle.meter : null;
-  const surprising = closeMs > 0 && lease.grantedAt >= bucket.closedAt;
+  const surprising = closeMs > 0 && (bucket.closedAt === null || lease.grantedAt >= bucket.closedAt);
   for (const [name, mark] of lease.marks) {
     const meter = meterOf(bucket, name, now);
     // Only the bucket's own refusal proves that nothing was counted; a call without an answer may have run.
@@ -77,7 +75,7 @@ export function applyThrottle(
   for (const [name, mark] of lease.marks) {
     if (named === name) refused(meterOf(bucket, name, now), mark.cost, closeMs, surprising, now);
   }
-  bucket.closedUntil = Math.max(bucket.closedUntil, now + closeMs);
+  bucket.closedUntil = Math.max(bucket.closedUntil ?? now, now + closeMs);
   bucket.closedAt = now;
 }
 

@@ -16,7 +16,7 @@ export const unansweredMemoryMs = 5_000;
 
 /** Milliseconds after `now`, its last use, at which the bucket may be forgotten. What is closed is kept in addition. */
 export function memoryMs(bucket: Bucket, now: number): number {
-  if (bucket.waiting > 0 || bucket.leases.size > 0 || bucket.closedAt >= 0) return bucketMemoryMs;
+  if (bucket.waiting > 0 || bucket.leases.size > 0 || bucket.closedAt !== null) return bucketMemoryMs;
   let longest = bucket.opened ? blankMemoryMs : unansweredMemoryMs;
   for (const meter of bucket.meters.values()) {
     if (meter.learnedAt >= 0) return bucketMemoryMs;

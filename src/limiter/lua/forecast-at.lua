@@ -61,6 +61,11 @@ local function drainFor(name, units, needed, now)
   return needed > units and math.max(alone, restMs(meter, now) + over / rate) or alone
 end
 
+-- In the order in which equal waits are named.
+local heldBySleep = { 'ceiling_minute', 'ceiling_day', 'closed', 'cost' }
+local heldByMeter = { requests = 'requests', images = 'requests', tokens = 'tokens', requests_day = 'upstream_day',
+  tokens_day = 'upstream_day', cost = 'cost' }
+
 local function serialWaitMs(lane, place, now)
   local most = place.maxInFlight
   if not lane or not most then return 0 end
@@ -71,34 +76,38 @@ local function serialWaitMs(lane, place, now)
   end
   local rounds = math.floor((place.ahead + lane.inFlight - abandoned) / (most - abandoned))
   if rounds < 1 then return 0 end
+  if lane.inFlight == abandoned or not lane.grantedAt then return rounds * lane.serviceMs end
   local underWayMs = math.max(lane.serviceMs / 2, now - lane.grantedAt - lane.serviceMs)
   return underWayMs + (rounds - 1) * lane.serviceMs
 end
 
--- Milliseconds, and whether the longest wait comes from a daily meter.
+-- Milliseconds, and what the longest wait comes from; where there is none, the line.
 local function forecastAt(lane, place, now)
   local others = othersAhead(lane, place)
-  local waitMs = math.max(0, bucket.closedUntil - now, (lane and lane.asleepUntil or 0) - now)
-  local day = false
+  local waitMs, heldBy = 0, 'queue'
+  local function consider(ms, by)
+    if ms > waitMs then waitMs, heldBy = ms, by end
+  end
+  consider(closedMs(now), 'closed')
+  for i, by in ipairs(heldBySleep) do
+    local till = lane and lane.asleep[i]
+    if till then consider(till - now, by) end
+  end
   for _, cost in ipairs(place.costs) do
     local name, units = cost[1], cost[2]
     local needed = units + costAhead(lane, place.ahead, others, name)
-    local meterMs = drainFor(name, units, needed, now)
-    if meterMs > waitMs then
-      waitMs = meterMs
-      day = name == 'requests_day' or name == 'tokens_day'
-    end
+    consider(drainFor(name, units, needed, now), heldByMeter[name])
   end
-  local servedMs = serialWaitMs(lane, place, now)
-  if servedMs > waitMs then return servedMs, false end
-  return waitMs, day
+  consider(serialWaitMs(lane, place, now), 'serialized')
+  return waitMs, heldBy
 end
 
--- Expected wait of a waiting ticket and how many of its lane go first; nil if it does not wait.
+-- Expected wait of a waiting ticket, how many of its lane go first, and what it waits for; nil if it does not wait.
 local function forecastOf(ticket, now)
   if not ticket or ticket.lease then return nil end
   local lane = laneOf(ticket.lane)
   local ahead = rankOf(ticket.lane, ticket.order, ticket.id)
   local place = { key = lane.key, costs = ticket.costs, weight = lane.weight, maxInFlight = lane.maxInFlight, ahead = ahead }
-  return (forecastAt(lane, place, now)), ahead
+  local waitMs, heldBy = forecastAt(lane, place, now)
+  return waitMs, ahead, heldBy
 end

@@ -1,12 +1,6 @@
 -- Mirror of lessons.policy.ts: what settings and answers do to the meters of a bucket. A lease's marks are a list of
 -- { meter, { cost, granted, answered } }.
-local sequencePerMs = 64
-
 local function applySettings(setting, now)
-  if bucket.sequence == 0 then
-    bucket.opened = setting.probe <= 0
-    bucket.sequence = math.floor(now) * sequencePerMs
-  end
   bucket.learn = setting.learn
   bucket.probe = setting.probe
   for _, stated in ipairs(setting.meters) do
@@ -44,11 +38,13 @@ local function applyLesson(lease, lesson, now)
     local mark = markOf(lease, report.meter) or { 0, meter.granted, 0, 0, 0, {} }
     learnMeter(meter, report, mark, seen, bucket.learn, now)
   end
+  local ticket = lesson.requestedCost and ticketOf(lease.ticket)
+  if ticket then learnDocument(ticket.document, lesson.requestedCost, now) end
 end
 
 local function applyThrottle(lease, closeMs, lesson, now)
   local rateMeter = lesson and lesson.rateMeter
-  local surprising = closeMs > 0 and lease.grantedAt >= bucket.closedAt
+  local surprising = closeMs > 0 and (not bucket.closedAt or lease.grantedAt >= bucket.closedAt)
   for _, mark in ipairs(lease.marks) do
     if closeMs > 0 and (not rateMeter or rateMeter == mark[1]) then
       giveUnitsBack(meterOf(mark[1], now), mark[2], lease.grantedAt, now)
@@ -59,7 +55,7 @@ local function applyThrottle(lease, closeMs, lesson, now)
   for _, mark in ipairs(lease.marks) do
     if rateMeter == mark[1] then refused(meterOf(mark[1], now), mark[2][1], closeMs, surprising, now) end
   end
-  bucket.closedUntil = math.max(bucket.closedUntil, now + closeMs)
+  bucket.closedUntil = math.max(bucket.closedUntil or now, now + closeMs)
   bucket.closedAt = now
 end
 

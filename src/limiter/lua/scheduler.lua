@@ -5,6 +5,7 @@ local replicaChannel = 'sluice:r:'
 -- @include meter
 -- @include meter-learning
 -- @include lanes
+-- @include documents
 -- @include lessons
 -- @include pump
 -- @include forecast-at
