@@ -133,7 +133,7 @@ function enter(
  */
 function orderOf({ position, urgency }: Admission, now: number): number {
   if (position.kind === 'kept') return position.order;
-  const at = Math.min(now, Math.max(position.at, now - maxArrivalAgoMs));
+  const at = Math.max(0, Math.min(now, Math.max(position.at, now - maxArrivalAgoMs)));
   return urgency * orderUnit + Math.floor(at * sequencePerMs);
 }
 

@@ -44,7 +44,7 @@ end
 
 local function orderOf()
   if positionKind == 'kept' then return position end
-  local at = math.min(now, math.max(position or now, now - maxArrivalAgoMs))
+  local at = math.max(0, math.min(now, math.max(position or now, now - maxArrivalAgoMs)))
   return urgency * orderUnit + math.floor(at * sequencePerMs)
 end
 

@@ -15,7 +15,7 @@ local laneFields = { 'key', 'weight', 'maxInFlight', 'ceiling', 'start', 'inFlig
   'slots', 'unconfirmed', 'serviceMs', 'grantedAt', 'abandoned', 'readyAs' }
 local ticketFields = { 'id', 'lane', 'replica', 'order', 'callClass', 'costs', 'document', 'leaseMs', 'lease' }
 local documentFields = { 'kind', 'points', 'lease', 'until', 'lanes', 'at' }
-local leaseFields = { 'token', 'ticket', 'lane', 'replica', 'grantedAt', 'quiet', 'calm', 'marks', 'expiresAt',
+local leaseFields = { 'token', 'ticket', 'lane', 'replica', 'document', 'grantedAt', 'quiet', 'calm', 'marks', 'expiresAt',
   'answered', 'unconfirmed', 'abandoned', 'told' }
 local meterFields = { 'name', 'limit', 'windowMs', 'stated', 'level', 'at', 'granted', 'answered', 'returned', 'reserve',
   'others', 'learnedAt', 'surprisedAt', 'limitFrom', 'fastestMs' }

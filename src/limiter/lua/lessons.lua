@@ -38,8 +38,7 @@ local function applyLesson(lease, lesson, now)
     local mark = markOf(lease, report.meter) or { 0, meter.granted, 0, 0, 0, {} }
     learnMeter(meter, report, mark, seen, bucket.learn, now)
   end
-  local ticket = lesson.requestedCost and ticketOf(lease.ticket)
-  if ticket then learnDocument(ticket.document, lesson.requestedCost, now) end
+  if lesson.requestedCost then learnDocument(lease.document, lesson.requestedCost, now) end
 end
 
 local function applyThrottle(lease, closeMs, lesson, now)

@@ -62,8 +62,7 @@ local function sweepLeases(budget, now)
     local lease = leaseOf(token)
     local lane = laneOf(lease.lane)
     confirm(lane, lease)
-    local ticket = ticketOf(lease.ticket)
-    endProbe(lease, ticket and ticket.document, true, now)
+    endProbe(lease, true, now)
     finish(lane, lease)
     if not lease.abandoned then discard('t', lease.ticket) end
   end
@@ -155,7 +154,7 @@ local function grant(lane, ticket, now)
     marks[i] = { cost[1], take(meterOf(cost[1], now), cost[2], now, behind(before, cost[1])) }
   end
   local lease = { token = ticket.id .. '.' .. string.format('%.0f', bucket.sequence), ticket = ticket.id,
-    lane = lane.key, replica = ticket.replica, grantedAt = now,
+    lane = lane.key, replica = ticket.replica, document = ticket.document, grantedAt = now,
     quiet = quiet, calm = calm, marks = marks,
     expiresAt = now + ticket.leaseMs, answered = false, unconfirmed = lane.slots and true or false,
     abandoned = false, told = false }
@@ -172,7 +171,7 @@ local function grant(lane, ticket, now)
   lane.inFlight = lane.inFlight + 1
   lane.grantedAt = now
   if lease.unconfirmed then lane.unconfirmed = lane.unconfirmed + 1 end
-  beginProbe(lease, ticket.document, now)
+  beginProbe(lease, now)
   refreshReadiness(lane)
   granted[#granted + 1] = lease
 end

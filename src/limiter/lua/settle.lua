@@ -81,9 +81,8 @@ local held = lease and not lease.abandoned
 if held then
   local lane = laneOf(lease.lane)
   confirm(lane, lease)
-  local document = ticketOf(lease.ticket).document
   settlements[kind](lane, lease)
-  endProbe(lease, document, kind ~= 'dropped' and kind ~= 'returned', now)
+  endProbe(lease, kind ~= 'dropped' and kind ~= 'returned', now)
 end
 pump(now)
 save(now)
