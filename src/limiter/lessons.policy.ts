@@ -23,8 +23,11 @@ export function applySettings(bucket: Bucket, admission: Admission, now: number)
   }
   bucket.learn = setting.learn;
   bucket.probe = setting.probe;
-  for (const stated of setting.meters)
-    applySetting(meterOf(bucket, stated.meter, now), stated, setting.learn, now);
+  for (const stated of setting.meters) meterOf(bucket, stated.meter, now);
+  for (const meter of bucket.meters.values()) {
+    const stated = setting.meters.find((one) => one.meter === meter.name) ?? null;
+    applySetting(meter, stated, setting.learn, now);
+  }
 }
 
 export function applyLesson(bucket: Bucket, lease: Lease, lesson: TimedLesson, now: number): void {
@@ -33,16 +36,8 @@ export function applyLesson(bucket: Bucket, lease: Lease, lesson: TimedLesson, n
   const seen = { sentAt: lesson.sentAt, headAt: lesson.headAt, quiet: lease.quiet, calm: lease.calm };
   for (const report of lesson.feedback.meters) {
     const meter = meterOf(bucket, report.meter, now);
-    // A call that took nothing from the meter cannot tell what was on its way when it left: it may only raise the level.
-    const mark = lease.marks.get(report.meter) ?? {
-      cost: 0,
-      granted: meter.granted,
-      answered: 0,
-      returned: 0,
-      drainsAt: 0,
-      behind: [],
-    };
-    learnMeter(meter, report, mark, seen, bucket.learn, now);
+    const mark = lease.marks.get(report.meter) ?? null;
+    learnMeter(meter, report, { mark, seen }, { learn: bucket.learn, now });
   }
 }
 

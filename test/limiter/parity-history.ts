@@ -205,12 +205,14 @@ function admission(draw: Draw, nature: Nature, index: number): Omit<AdmitStep, '
 
 function statedMeters(draw: Draw, tight: boolean): BucketSetting['meters'] {
   const requests = tight ? draw.one(3, 3, 3, 4) : 200;
-  return [
+  const meters: BucketSetting['meters'] = [
     { meter: 'requests', limit: requests, windowMs: tight ? 1_500 : 60_000 },
     { meter: 'tokens', limit: 100, windowMs: 7_000 },
     { meter: 'cost', limit: 50, windowMs: 1_000 },
     { meter: 'requests_day', limit: 12, windowMs: 86_400_000 },
   ];
+  // Configuration is loaded again now and then.
+  return draw.chance(0.9) ? meters : meters.filter(() => draw.chance(0.5));
 }
 
 function ending(draw: Draw): { settlement: Settlement; lesson: Learned | null } {

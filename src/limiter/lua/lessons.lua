@@ -9,9 +9,12 @@ local function applySettings(setting, now)
   end
   bucket.learn = setting.learn
   bucket.probe = setting.probe
-  for _, stated in ipairs(setting.meters) do
-    applySetting(meterOf(stated.meter, now), stated.limit, stated.windowMs, setting.learn, now)
+  local stated = {}
+  for _, one in ipairs(setting.meters) do
+    meterOf(one.meter, now)
+    stated[one.meter] = stated[one.meter] or one
   end
+  for name, meter in pairs(bucket.meters) do applySetting(meter, stated[name] or false, setting.learn, now) end
 end
 
 local function unansweredMember(lease) return 'g:' .. sortable(lease.grantedAt) .. ':' .. lease.token end
@@ -41,8 +44,7 @@ local function applyLesson(lease, lesson, now)
     calm = lease.calm }
   for _, report in ipairs(lesson.meters) do
     local meter = meterOf(report.meter, now)
-    local mark = markOf(lease, report.meter) or { 0, meter.granted, 0, 0, 0, {} }
-    learnMeter(meter, report, mark, seen, bucket.learn, now)
+    learnMeter(meter, report, markOf(lease, report.meter), seen, bucket.learn, now)
   end
 end
 

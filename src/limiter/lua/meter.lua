@@ -9,7 +9,8 @@ local calmLatenessMs = 250
 local othersMemoryMs = 10000
 local largestReserveShare = 0.1
 
-local function drainRate(meter) return meter.limit / meter.windowMs end
+-- Units drained per millisecond; 0 while no limit is known.
+local function drainRate(meter) return meter.limit and meter.limit / meter.windowMs or 0 end
 
 local function jitterUnits(meter)
   local rate = drainRate(meter)
@@ -25,33 +26,60 @@ local function restMs(meter, now) return math.max(0, meter.at - now) end
 
 local function drain(meter, now)
   if now <= meter.at then return end
-  meter.level = math.max(0, meter.level - (now - meter.at) * drainRate(meter))
+  local sinceMs = now - meter.at
+  local drained = meter.limit and sinceMs * drainRate(meter) or meter.level * (sinceMs / (sinceMs + meter.windowMs))
+  meter.level = math.max(0, meter.level - drained)
   meter.at = now
 end
 
-local function fillAtMost(meter, limit) meter.level = math.min(meter.level, limit) end
-
-local function applySetting(meter, limit, windowMs, learn, now)
-  if meter.stated == limit then return end
-  drain(meter, now)
-  meter.stated = limit
-  if meter.learnedAt < 0 then
-    if meter.limit == 0 then fillAtMost(meter, limit) end
-    meter.limit = limit
-    meter.windowMs = windowMs
-  elseif not learn and meter.limit > limit then
-    meter.limit = limit
+-- A stated quota is { limit, window }, a reported one { limit, window or false, sent at }. Limit and window in force, or
+-- false for the limit.
+local function quotaInForce(meter, learn)
+  local stated, reported = meter.stated, meter.reported
+  if not reported then
+    if not stated then return false, assumedWindowMs(meter.name) end
+    return stated[1], stated[2]
   end
+  local toldLimit = reported[1]
+  local toldWindowMs = reported[2] or stated and stated[2] or assumedWindowMs(meter.name)
+  if not stated or learn then return toldLimit, toldWindowMs end
+  local limit = math.min(stated[1], toldLimit)
+  local slowerLimit, slowerWindowMs = toldLimit, toldWindowMs
+  if stated[1] * toldWindowMs < toldLimit * stated[2] then slowerLimit, slowerWindowMs = stated[1], stated[2] end
+  if limit == slowerLimit then return limit, slowerWindowMs end
+  return limit, (limit * slowerWindowMs) / slowerLimit
+end
+
+local function enforce(meter, learn, now)
+  local limit, windowMs = quotaInForce(meter, learn)
+  if limit == meter.limit and windowMs == meter.windowMs then return end
+  drain(meter, now)
+  if limit then
+    if not meter.limit or limit < meter.limit then meter.level = math.min(meter.level, limit) end
+    meter.reserve = math.min(meter.reserve, limit * largestReserveShare)
+  end
+  meter.limit = limit
+  meter.windowMs = windowMs
+end
+
+local function applySetting(meter, stated, learn, now)
+  meter.stated = stated and { stated.limit, stated.windowMs }
+  enforce(meter, learn, now)
+end
+
+local function applyReport(meter, limit, windowMs, sentAt, learn, now)
+  meter.reported = { limit, windowMs or meter.reported and meter.reported[2], sentAt }
+  enforce(meter, learn, now)
 end
 
 local function othersSince(meter, now)
-  if meter.learnedAt < 0 or meter.others <= 0 then return 0 end
+  if not meter.learnedAt or meter.others <= 0 then return 0 end
   local expected = meter.others * math.min(math.max(0, now - meter.learnedAt), othersMemoryMs)
   return math.min(expected, meter.limit * largestReserveShare)
 end
 
 local function roomInMs(meter, cost, now)
-  if meter.limit <= 0 or cost <= 0 then return 0 end
+  if not meter.limit or cost <= 0 then return 0 end
   drain(meter, now)
   local usable = meter.limit - meter.reserve
   local over = meter.level + othersSince(meter, now) + math.min(cost, usable) - usable
@@ -65,9 +93,9 @@ end
 local function take(meter, asked, now, behind)
   drain(meter, now)
   local cost = asked
-  if meter.limit > 0 then cost = math.min(asked, meter.limit) end
+  if meter.limit then cost = math.min(asked, meter.limit) end
   local answered, returned = meter.answered, meter.returned
-  if cost > 0 and meter.limit > 0 then
+  if cost > 0 and meter.limit then
     local lateMs = latenessMs(meter) - meter.level / drainRate(meter)
     meter.at = math.max(meter.at, now + lateMs)
   end
