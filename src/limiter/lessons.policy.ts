@@ -5,8 +5,9 @@
 import type { Costs, Feedback } from '../call.ts';
 import { meterOf, sequencePerMs, type Bucket, type Lane, type Lease } from './bucket-state.policy.ts';
 import type { Admission } from './limiter.ts';
-import { applySetting, giveUnitsBack, markAnswered, refund } from './meter.policy.ts';
+import { giveUnitsBack, markAnswered, refund } from './meter.policy.ts';
 import { learnMeter, refused } from './meter-learning.policy.ts';
+import { applySetting } from './meter-quota.policy.ts';
 
 /** A lesson with its times on the store's clock. */
 export interface TimedLesson {
@@ -49,6 +50,17 @@ export function answer(bucket: Bucket, lease: Lease, now: number): void {
   for (const [name, mark] of lease.marks) markAnswered(meterOf(bucket, name, now), mark);
 }
 
+/**
+ * What the upstream says that the refused call asked of the meter that refused it, units; `null`: it does not say. What was
+ * reserved may have been a guess.
+ */
+export function refusedUnits({ throttle, requestedCost, requestedTokens }: Feedback): number | null {
+  if (throttle?.kind !== 'rate') return null;
+  if (throttle.meter === 'cost') return requestedCost ?? null;
+  if (throttle.meter === 'tokens' || throttle.meter === 'tokens_day') return requestedTokens ?? null;
+  return null;
+}
+
 export function applyThrottle(
   bucket: Bucket,
   lease: Lease,
@@ -58,7 +70,6 @@ export function applyThrottle(
 ): void {
   const throttle = lesson?.feedback.throttle ?? null;
   const named = throttle?.kind === 'rate' ? throttle.meter : null;
-  const surprising = closeMs > 0 && lease.grantedAt >= bucket.closedAt;
   for (const [name, mark] of lease.marks) {
     const meter = meterOf(bucket, name, now);
     // Only the bucket's own refusal proves that nothing was counted; a call without an answer may have run.
@@ -69,8 +80,12 @@ export function applyThrottle(
   if (lesson !== null) applyLesson(bucket, lease, lesson, now);
   else answer(bucket, lease, now);
   if (closeMs <= 0) return;
-  for (const [name, mark] of lease.marks) {
-    if (named === name) refused(meterOf(bucket, name, now), mark.cost, closeMs, surprising, now);
+  if (named !== null) {
+    const reserved = lease.marks.get(named)?.cost ?? 0;
+    const asked = (lesson === null ? null : refusedUnits(lesson.feedback)) ?? reserved;
+    // A call that asks for more than was reserved may be refused without anybody else's doing.
+    const surprising = lease.grantedAt >= bucket.closedAt && asked <= reserved;
+    if (asked > 0) refused(meterOf(bucket, named, now), asked, { waitMs: closeMs, surprising }, now);
   }
   bucket.closedUntil = Math.max(bucket.closedUntil, now + closeMs);
   bucket.closedAt = now;

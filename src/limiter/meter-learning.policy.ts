@@ -11,7 +11,6 @@
  */
 import type { MeterReport } from '../call.ts';
 import {
-  applyReport,
   calmLatenessMs,
   drain,
   drainRate,
@@ -22,6 +21,7 @@ import {
   type Meter,
   type MeterMark,
 } from './meter.policy.ts';
+import { applyReport } from './meter-quota.policy.ts';
 
 /** So many calls more than what has drained since do not make a burst. */
 const callsOfCalm = 2;
@@ -191,13 +191,22 @@ function keepFree(meter: Meter, units: number, now: number): void {
   meter.surprisedAt = now;
 }
 
+/** How a call was refused. */
+export interface Refusal {
+  /** Time until it has room, as the upstream says, milliseconds. */
+  readonly waitMs: number;
+  /** The model had room for it: somebody else drinks from the bucket. */
+  readonly surprising: boolean;
+}
+
 /**
- * The upstream refused a call that the model had let through: somebody else drinks from the bucket. Keeps one more
- * place free when that happens again, and raises the level to what the refusal proves (`used = limit - cost + wait * rate`).
+ * The upstream refused a call of this cost. Raises the level to what that proves (`used = limit - cost + wait * rate`).
+ * Keeps one more place free when surprises follow each other.
  */
-export function refused(meter: Meter, cost: number, waitMs: number, surprising: boolean, now: number): void {
+export function refused(meter: Meter, asked: number, { waitMs, surprising }: Refusal, now: number): void {
   if (meter.limit === null) return;
   drain(meter, now);
+  const cost = Math.min(asked, meter.limit);
   if (surprising) surprised(meter, meter.reserve + cost, now);
   move(meter, meter.limit - cost + waitMs * drainRate(meter), Infinity, now);
 }

@@ -60,7 +60,7 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
     'bucket.closedUntil = now + closeMs',
   ],
   ['a meter that leaves empty does not rest', 'meter', 'if cost > 0 and meter.limit then', 'if false then'],
-  ['a pinned limit rises', 'meter', 'if not stated or learn then', 'if true then'],
+  ['a pinned limit rises', 'meter-quota', 'if not stated or learn then', 'if true then'],
   [
     'a limit that is stated no more goes on',
     'lessons',
@@ -174,6 +174,7 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
   ['a freed place looks taken', 'pump', 'if at == expiresAt then', 'if at ~= expiresAt then'],
   ['more is asked for than there is', 'lanes', 'math.min(cost[2], meter.limit) or cost[2]', 'cost[2] or 0'],
   ['no call is ever late', 'forecast-at', 'now - lane.grantedAt - lane.serviceMs', '0'],
+  ['a refused call asked for what was reserved', 'lessons', 'lesson.refusedUnits or reserved', 'reserved'],
   ['time steps back', 'bucket-state', 'math.max(now, bucket.seen)', 'now'],
 ];
 const most = 400;

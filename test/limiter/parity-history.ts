@@ -249,7 +249,12 @@ const throttleOf = (draw: Draw): Throttle =>
 function learned(draw: Draw, throttle: Throttle | null): Learned {
   const headAgoMs = draw.one(0, draw.fraction(0, 40));
   const meters = Array.from({ length: draw.whole(0, 3) }, () => report(draw));
-  return { feedback: { meters, throttle }, headAgoMs, sentAgoMs: headAgoMs + draw.fraction(0, 400) };
+  const asked = draw.one({}, { requestedCost: draw.fraction(0, 60), requestedTokens: draw.whole(0, 200) });
+  return {
+    feedback: { meters, throttle, ...asked },
+    headAgoMs,
+    sentAgoMs: headAgoMs + draw.fraction(0, 400),
+  };
 }
 
 function report(draw: Draw): MeterReport {

@@ -2,7 +2,6 @@
 import type { MeterName, MeterReport } from '../../src/call.ts';
 import { learnMeter } from '../../src/limiter/meter-learning.policy.ts';
 import {
-  applySetting,
   createMeter,
   markAnswered,
   roomInMs,
@@ -11,6 +10,7 @@ import {
   type MeterMark,
   type Quota,
 } from '../../src/limiter/meter.policy.ts';
+import { applySetting } from '../../src/limiter/meter-quota.policy.ts';
 
 /** Nothing may depend on where a clock begins: at zero, after a few days, or as the milliseconds of an epoch. */
 export const origins = [0, 3e8, 1.79e12] as const;

@@ -49,17 +49,20 @@ local function applyLesson(lease, lesson, now)
 end
 
 local function applyThrottle(lease, closeMs, lesson, now)
-  local rateMeter = lesson and lesson.rateMeter
-  local surprising = closeMs > 0 and lease.grantedAt >= bucket.closedAt
+  local named = lesson and lesson.rateMeter
   for _, mark in ipairs(lease.marks) do
-    if closeMs > 0 and (not rateMeter or rateMeter == mark[1]) then
+    if closeMs > 0 and (not named or named == mark[1]) then
       giveUnitsBack(meterOf(mark[1], now), mark[2], lease.grantedAt, now)
     end
   end
   if lesson then applyLesson(lease, lesson, now) else answer(lease, now) end
   if closeMs <= 0 then return end
-  for _, mark in ipairs(lease.marks) do
-    if rateMeter == mark[1] then refused(meterOf(mark[1], now), mark[2][1], closeMs, surprising, now) end
+  if named then
+    local mark = markOf(lease, named)
+    local reserved = mark and mark[1] or 0
+    local asked = lesson.refusedUnits or reserved
+    local surprising = lease.grantedAt >= bucket.closedAt and asked <= reserved
+    if asked > 0 then refused(meterOf(named, now), asked, closeMs, surprising, now) end
   end
   bucket.closedUntil = math.max(bucket.closedUntil, now + closeMs)
   bucket.closedAt = now

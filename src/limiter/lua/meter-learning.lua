@@ -104,9 +104,10 @@ local function learnMeter(meter, report, mark, seen, learn, now)
   meter.learnedAt = now
 end
 
-local function refused(meter, cost, waitMs, surprising, now)
+local function refused(meter, asked, waitMs, surprising, now)
   if not meter.limit then return end
   drain(meter, now)
+  local cost = math.min(asked, meter.limit)
   if surprising then surprised(meter, meter.reserve + cost, now) end
   move(meter, meter.limit - cost + waitMs * drainRate(meter), math.huge, now)
 end

@@ -8,7 +8,8 @@ KEYS  1 state  2 records  3 order  4 replicas
 ARGV  1 bucket  2 replica  3 lease  4 kind (succeeded, throttled, dropped, returned, unknown)  5 spent, or what a
       returned ticket costs from now on ('-' = as reserved)  6 close ms  7 throttled: requeue, returned: the lane goes on
       as before (0/1)  8 sleep ms  9 sent ago ms
-      ('' = no lesson)  10 head ago ms  11 reports  12 meter of a rate throttle ('' = none named)  13 now ('' = TIME)
+      ('' = no lesson)  10 head ago ms  11 reports  12 meter of a rate throttle ('' = none named)  13 units that the
+      refused call asked of it ('' = not told)  14 now ('' = TIME)
 Reply settled {} | unknown_lease {}
 ]]
 local stateKey, recordsKey, orderKey, replicasKey = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -17,7 +18,7 @@ local bucketName, caller, token = identifier(ARGV[1], 'bucket'), identifier(ARGV
 local kind, costs = ARGV[4], ARGV[5] ~= '-' and costList(ARGV[5], 'costs') or nil
 local closeMs, requeue, sleepMs = number(ARGV[6], 'closeMs'), ARGV[7] == '1', number(ARGV[8], 'sleepMs')
 local asBefore = requeue
-local lesson, now = lessonOf(ARGV[9], ARGV[10], ARGV[11], ARGV[12]), timeOf(ARGV[13])
+local lesson, now = lessonOf(ARGV[9], ARGV[10], ARGV[11], ARGV[12], ARGV[13]), timeOf(ARGV[14])
 -- @include scheduler
 
 local function requeueOrForget(lane, lease, again)
