@@ -1,5 +1,5 @@
 /** The desk with the embedded stores on virtual time: single promises, one by one. The simulation mixes them all. */
-import { describe, expect, test } from '@jest/globals';
+import { expect, test } from '@jest/globals';
 import { createDesk, type Desk } from '../../src/admission/admit.ts';
 import type { Entry, Lease, Ticket } from '../../src/admission/ticket.ts';
 import { Refusal } from '../../src/errors.ts';
@@ -8,6 +8,8 @@ import type { Limiter } from '../../src/limiter/limiter.ts';
 import { createMemoryCeilings } from '../../src/limiter/memory-ceilings.ts';
 import { createMemoryLimiter } from '../../src/limiter/memory-limiter.ts';
 import { FakeClock } from '../support/fake-clock.ts';
+import { shiftedClock } from '../support/shifted-clock.ts';
+import { atOrigins, type Instant } from './at-origins.ts';
 import { admission, type Wish } from './scheduling.ts';
 
 interface World {
@@ -30,19 +32,24 @@ interface World {
  * @param slowMs how long each asking for a place takes, by its number from 0 on.
  * @param backMs how long the reply to each takes, after the place was counted.
  */
-function world(slowMs: readonly number[] = [], backMs: (asked: number) => number = () => 0): World {
+function worldAt(
+  instant: Instant,
+  slowMs: readonly number[] = [],
+  backMs: (asked: number) => number = () => 0,
+): World {
   const clock = new FakeClock();
-  const ceilings = slowly(createMemoryCeilings(clock), clock, slowMs, backMs);
+  const own = shiftedClock(clock, instant(0));
+  const ceilings = slowly(createMemoryCeilings(own), clock, slowMs, backMs);
   const story: string[] = [];
   const leases = new Map<string, Lease>();
   const gone = new Map<string, AbortController>();
   const desk: Desk = createDesk({
-    clock,
+    clock: own,
     limiter: () => limiter,
     ceilings,
     onFailure: (failure) => story.push(`bug ${String(failure)}`),
   });
-  const limiter = createMemoryLimiter(clock, desk.listener);
+  const limiter = createMemoryLimiter(own, desk.listener);
   const entryOf = (
     id: string,
     wish: Wish & { readonly perMinute?: number; readonly valid?: () => boolean },
@@ -111,7 +118,10 @@ function slowly(
 
 const plenty = { limit: 1_000, windowMs: 1_000 };
 
-describe('the desk', () => {
+atOrigins('the desk', (instant) => {
+  const world = (slowMs?: readonly number[], backMs?: (asked: number) => number): World =>
+    worldAt(instant, slowMs, backMs);
+
   test('lets calls leave in their order, also over the edge of the ceiling', async () => {
     const { enter, pass, story } = world();
     for (let at = 0; at < 8; at += 1) enter(`c${at}`, { ...plenty, perMinute: 3, maxWaitMs: 200_000 });
@@ -316,11 +326,11 @@ describe('the desk', () => {
   });
 });
 
-describe('the embedded limiter', () => {
+atOrigins('the embedded limiter', (instant) => {
   test('hands grants out in their order, also when a grant is given back while others are being told', async () => {
     const clock = new FakeClock();
     const told: string[] = [];
-    const limiter: Limiter = createMemoryLimiter(clock, {
+    const limiter: Limiter = createMemoryLimiter(shiftedClock(clock, instant(0)), {
       onGrant(grant) {
         told.push(grant.ticket);
         if (grant.ticket === 't1') void limiter.settle(grant, { kind: 'dropped' }, null);

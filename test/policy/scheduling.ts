@@ -3,6 +3,7 @@ import type { Costs } from '../../src/call.ts';
 import { createBucket, type Bucket } from '../../src/limiter/bucket-state.policy.ts';
 import type { Admission } from '../../src/limiter/limiter.ts';
 import { admit, tick, type Granted } from '../../src/limiter/scheduler.policy.ts';
+import type { Instant } from './at-origins.ts';
 
 export const replica = 'r';
 
@@ -39,11 +40,16 @@ export function admission(ticket: string, wish: Wish = {}): Admission {
   };
 }
 
-export const bucketWith = (calls: number, wish: Wish = {}): { bucket: Bucket; grants: Granted[] } => {
+/** A bucket into which so many calls came a second after the origin. */
+export const bucketWith = (
+  instant: Instant,
+  calls: number,
+  wish: Wish = {},
+): { bucket: Bucket; grants: Granted[] } => {
   const bucket = createBucket();
   const grants: Granted[] = [];
   for (let at = 0; at < calls; at += 1)
-    grants.push(...admit(bucket, admission(`t${at}`, wish), replica, 1_000).effects.grants);
+    grants.push(...admit(bucket, admission(`t${at}`, wish), replica, instant(1_000)).effects.grants);
   return { bucket, grants };
 };
 
