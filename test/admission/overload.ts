@@ -14,6 +14,7 @@ import type { ReplicasPlan } from '../simulation/replicas/plan.ts';
 import { Replica } from '../simulation/replicas/replica.ts';
 import { Server } from '../simulation/replicas/server.ts';
 import { FakeClock } from '../support/fake-clock.ts';
+import { origins } from '../support/origins.ts';
 
 export interface Load {
   /** 0 = the embedded stores. */
@@ -130,6 +131,8 @@ function embedded(clock: FakeClock, { isBlind = false }: Load): Desk {
 async function over(clock: FakeClock, load: Load, commands: Map<string, number>): Promise<Desk[]> {
   const plan: ReplicasPlan = {
     seed: 1,
+    origin: origins[2],
+    uptimesMs: [],
     replicas: load.replicas,
     whenDown: 'local',
     leaseMs: 15_000,
@@ -158,12 +161,12 @@ async function over(clock: FakeClock, load: Load, commands: Map<string, number>)
     (channel, text) => {
       for (const { connection } of replicas) connection.hear(channel, text);
     },
-    () => clock.monotonic(),
+    { monotonic: () => clock.monotonic(), originMs: plan.origin.ms },
   );
   const books = new ReplicaBooks(plan, () => clock.monotonic(), false);
   const chance = new Chance(1);
   for (let slot = 0; slot < load.replicas; slot += 1) {
-    replicas.push(new Replica(`s${slot}`, { clock, chance, books, server }));
+    replicas.push(new Replica(`s${slot}`, { clock, chance, books, server, uptimeMs: 0 }));
   }
   await clock.run(startMs - 1);
   server.commands = commands;

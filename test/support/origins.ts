@@ -20,7 +20,7 @@ export const origins: readonly [Origin, Origin, Origin] = [
 ];
 
 /** Processes run for this long at most in histories. Milliseconds. */
-const longestUptimeMs = 30 * dayMs;
+export const longestUptimeMs = 30 * dayMs;
 
 /**
  * The origin of the clock of a seeded history: a third each begins at 0, up to 30 days ago, and in 1970.
