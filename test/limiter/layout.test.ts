@@ -21,7 +21,7 @@ import {
   type ScriptCall,
 } from '../../src/limiter/scripts.ts';
 import { startRedis } from '../support/redis.ts';
-import { admission } from '../support/redis-replica.ts';
+import { admission } from '../support/admission.ts';
 import { readPacked } from './parity-messagepack.ts';
 
 /** Digests of the layouts, by the version that names them. A released version's digest never changes again. */
@@ -78,7 +78,7 @@ async function fullBucket(redis: Redis): Promise<string> {
   await enter('r2', 't2', 'capped', 1);
   await run(settleCall(by('r1'), capped, { kind: 'unknown' }, null));
   const asleep = await enter('r1', 't3', 'asleep', null);
-  await run(chargedCall(by('r1'), asleep, 0, 5_000));
+  await run(chargedCall(by('r1'), asleep, { slots: 0, nextSlotMs: 5_000 }));
   await enter('r1', 't4', 'asleep', null);
   const idle = await enter('r1', 't5', 'idle', null);
   await run(settleCall(by('r1'), idle, { kind: 'succeeded', spent: null }, lesson));

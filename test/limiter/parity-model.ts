@@ -20,6 +20,7 @@ import {
   type StoredAdmission,
 } from '../../src/limiter/script-calls.ts';
 import type { ReplicaMessage } from '../../src/limiter/script-replies.ts';
+import { originOf } from '../support/origins.ts';
 import type { AdmitStep, Step } from './parity-history.ts';
 import { stateOfPolicy, type Normal } from './parity-state.ts';
 import { ScriptModel, type Asked } from './script-model.ts';
@@ -45,13 +46,18 @@ export interface Plan {
 type Entering = Extract<Step, { kind: 'admit' }>;
 
 const longestClosedMs = 30 * 24 * 3_600_000;
-const far = 1_700_000_000_000.123;
 export function planOf(history: readonly Step[], bucket: string, start: number): Plan {
   return new Model(bucket, start).run(history);
 }
 
-/** Where the time of a history begins: a server's clock, or small numbers whose fractions have more bits. */
-export const startOf = (seed: number): number => (seed % 3 === 0 ? 1_000.1 + seed / 7 : far + seed / 3);
+/**
+ * Where the time of a history begins: at 0 or soon after it, up to thirty days later, or in 1970. The smaller the numbers,
+ * the more bits their fractions have.
+ */
+export const startOf = (seed: number): number => {
+  const { ms } = originOf(seed, ((seed * 7) % 1_000) / 1_000);
+  return ms === 0 && seed % 2 === 0 ? 0 : ms + 1_000.1 + seed / 7;
+};
 
 class Model {
   readonly #key: string;
@@ -61,7 +67,7 @@ class Model {
   /** Newest first. */
   readonly #leases: string[] = [];
   readonly #store: ScriptModel;
-  /** What the caller's clock says; may step back. */
+  /** What the caller's clock says; may step back, though never below 0. */
   #clock: number;
 
   constructor(key: string, start: number) {
@@ -72,7 +78,7 @@ class Model {
 
   run(history: readonly Step[]): Plan {
     for (const step of history) {
-      this.#clock += step.afterMs;
+      this.#clock = Math.max(0, this.#clock + step.afterMs);
       const named = this.#nameOf(step);
       for (let time = 0; time < (step.twice ? 2 : 1); time += 1) this.#step(step, named);
     }

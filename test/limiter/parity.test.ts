@@ -8,6 +8,7 @@ import { afterAll, beforeAll, expect, test } from '@jest/globals';
 import { Redis } from 'ioredis';
 import { startRedis, type RedisServer } from '../support/redis.ts';
 import { historyOf } from './parity-history.ts';
+import { startOf } from './parity-model.ts';
 import { differences, load, Messages, shrink, type Bench } from './parity-run.ts';
 
 const histories = Number(process.env['SLUICE_PARITY_HISTORIES'] ?? 1_000);
@@ -44,7 +45,8 @@ test(
       if (failing === undefined) continue;
       const { steps, found } = await shrink(bench, failing.seed, failing.steps);
       const shown = steps.map((step) => JSON.stringify(step)).join('\n');
-      throw new Error(`seed ${failing.seed}: ${found}\nshrunk history:\n${shown}`);
+      const from = `by a clock that begins at ${startOf(failing.seed)} ms`;
+      throw new Error(`seed ${failing.seed}, ${from}: ${found}\nshrunk history:\n${shown}`);
     }
     expect(await redis.dbsize()).toBe(0);
   },

@@ -7,7 +7,8 @@ import { createRedisLimiter } from '../../src/limiter/redis-limiter.ts';
 import { noTelemetry } from '../../src/telemetry/noop.ts';
 import { FakeClock } from '../support/fake-clock.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
-import { admission, startReplica, type TestReplica } from '../support/redis-replica.ts';
+import { admission } from '../support/admission.ts';
+import { startReplica, type TestReplica } from '../support/redis-replica.ts';
 
 const setting = (probe: number, ...meters: readonly MeterName[]) => ({
   meters: meters.map((meter) => ({ meter, limit: 6_000, windowMs: 60_000 })),

@@ -1,14 +1,17 @@
 /** The desk with the embedded stores on virtual time: single promises, one by one. The simulation mixes them all. */
-import { describe, expect, test } from '@jest/globals';
-import { createDesk, type Desk } from '../../src/admission/admit.ts';
+import { expect, test } from '@jest/globals';
+import type { Desk } from '../../src/admission/admit.ts';
 import type { Entry, Lease, Ticket } from '../../src/admission/ticket.ts';
 import { Refusal } from '../../src/errors.ts';
 import type { Ceilings } from '../../src/limiter/ceilings.ts';
 import type { Limiter } from '../../src/limiter/limiter.ts';
 import { createMemoryCeilings } from '../../src/limiter/memory-ceilings.ts';
 import { createMemoryLimiter } from '../../src/limiter/memory-limiter.ts';
+import { admission } from '../support/admission.ts';
+import { embeddedDesk, entry, type EntryWish } from '../support/desk.ts';
 import { FakeClock } from '../support/fake-clock.ts';
-import { admission, type Wish } from './scheduling.ts';
+import { shiftedClock } from '../support/shifted-clock.ts';
+import { atOrigins, type Instant } from './at-origins.ts';
 
 interface World {
   readonly clock: FakeClock;
@@ -19,9 +22,9 @@ interface World {
   readonly story: string[];
   readonly leases: Map<string, Lease>;
   readonly gone: Map<string, AbortController>;
-  enter(id: string, wish?: Wish & { readonly perMinute?: number; readonly valid?: () => boolean }): void;
+  enter(id: string, wish?: EntryWish): void;
   /** Enters a call whose ticket the test itself holds. */
-  ticketOf(id: string, wish: Wish): Promise<Ticket>;
+  ticketOf(id: string, wish: EntryWish): Promise<Ticket>;
   /** Lets this many milliseconds pass. */
   pass(ms: number): Promise<void>;
 }
@@ -30,38 +33,30 @@ interface World {
  * @param slowMs how long each asking for a place takes, by its number from 0 on.
  * @param backMs how long the reply to each takes, after the place was counted.
  */
-function world(slowMs: readonly number[] = [], backMs: (asked: number) => number = () => 0): World {
+function worldAt(
+  instant: Instant,
+  slowMs: readonly number[] = [],
+  backMs: (asked: number) => number = () => 0,
+): World {
   const clock = new FakeClock();
-  const ceilings = slowly(createMemoryCeilings(clock), clock, slowMs, backMs);
+  const own = shiftedClock(clock, instant(0));
+  const ceilings = slowly(createMemoryCeilings(own), clock, slowMs, backMs);
   const story: string[] = [];
   const leases = new Map<string, Lease>();
   const gone = new Map<string, AbortController>();
-  const desk: Desk = createDesk({
-    clock,
-    limiter: () => limiter,
+  const { desk, limiter } = embeddedDesk({
+    clock: own,
     ceilings,
     onFailure: (failure) => story.push(`bug ${String(failure)}`),
   });
-  const limiter = createMemoryLimiter(clock, desk.listener);
-  const entryOf = (
-    id: string,
-    wish: Wish & { readonly perMinute?: number; readonly valid?: () => boolean },
-  ): Entry => {
+  const entryOf = (id: string, wish: EntryWish): Entry => {
     const leaves = new AbortController();
     gone.set(id, leaves);
-    const { maxWaitMs = 100_000, perMinute } = wish;
-    return {
-      admission: admission(id, wish),
-      ceiling: { key: 'w', perMinute: perMinute ?? null, perDay: null },
-      upstream: 'u',
-      maxWaitMs,
-      clientGone: leaves.signal,
-      stillValid: wish.valid ?? (() => true),
-    };
+    return entry(own, id, { ...tenInTen, maxWaitMs: 100_000, ...wish, clientGone: leaves.signal });
   };
-  const follow = async (id: string, entry: Entry): Promise<void> => {
+  const follow = async (id: string, entering: Entry): Promise<void> => {
     try {
-      const ticket = await desk.enter(entry);
+      const ticket = await desk.enter(entering);
       leases.set(id, await ticket.granted());
       story.push(id);
     } catch (failure) {
@@ -109,9 +104,13 @@ function slowly(
   };
 }
 
+const tenInTen = { limit: 10, windowMs: 10_000, maxQueued: 1_000_000 };
 const plenty = { limit: 1_000, windowMs: 1_000 };
 
-describe('the desk', () => {
+atOrigins('the desk', (instant) => {
+  const world = (slowMs?: readonly number[], backMs?: (asked: number) => number): World =>
+    worldAt(instant, slowMs, backMs);
+
   test('lets calls leave in their order, also over the edge of the ceiling', async () => {
     const { enter, pass, story } = world();
     for (let at = 0; at < 8; at += 1) enter(`c${at}`, { ...plenty, perMinute: 3, maxWaitMs: 200_000 });
@@ -286,7 +285,7 @@ describe('the desk', () => {
     const { enter, pass, story, desk } = world();
     let valid = true;
     enter('a', { limit: 1, windowMs: 60_000 });
-    enter('b', { limit: 1, windowMs: 60_000, valid: () => valid });
+    enter('b', { limit: 1, windowMs: 60_000, stillValid: () => valid });
     await pass(1);
     valid = false;
     desk.recheckKeys();
@@ -316,11 +315,11 @@ describe('the desk', () => {
   });
 });
 
-describe('the embedded limiter', () => {
+atOrigins('the embedded limiter', (instant) => {
   test('hands grants out in their order, also when a grant is given back while others are being told', async () => {
     const clock = new FakeClock();
     const told: string[] = [];
-    const limiter: Limiter = createMemoryLimiter(clock, {
+    const limiter: Limiter = createMemoryLimiter(shiftedClock(clock, instant(0)), {
       onGrant(grant) {
         told.push(grant.ticket);
         if (grant.ticket === 't1') void limiter.settle(grant, { kind: 'dropped' }, null);

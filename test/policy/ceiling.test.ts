@@ -1,4 +1,4 @@
-import { describe, expect, test } from '@jest/globals';
+import { expect, test } from '@jest/globals';
 import fc from 'fast-check';
 import {
   ceilingWindowMs,
@@ -9,16 +9,18 @@ import {
 } from '../../src/limiter/ceiling.policy.ts';
 import { createMemoryCeilings } from '../../src/limiter/memory-ceilings.ts';
 import { FakeClock } from '../support/fake-clock.ts';
+import { shiftedClock } from '../support/shifted-clock.ts';
+import { atOrigins } from './at-origins.ts';
 
 const gaps = fc.array(fc.constantFrom(0, 1, 500, 7_000, 20_000, 60_000), { minLength: 1, maxLength: 80 });
 
-describe('the sliding log', () => {
+atOrigins('the sliding log', (instant) => {
   test('never holds more sends in a window than the limit, and refuses only when full', () => {
     fc.assert(
       fc.property(fc.integer({ min: 1, max: 6 }), gaps, (limit, steps) => {
         const log: number[] = [];
         const sent: number[] = [];
-        let now = 0;
+        let now = instant(0);
         for (const gap of steps) {
           now += gap;
           const inWindow = sent.filter((at) => at + ceilingWindowMs > now).length;
@@ -47,7 +49,7 @@ describe('the sliding log', () => {
       fc.property(fc.integer({ min: 1, max: 4 }), fc.array(late, { maxLength: 60 }), (limit, steps) => {
         const log: number[] = [];
         const sent: { readonly earliest: number; readonly latest: number }[] = [];
-        let now = 0;
+        let now = instant(0);
         for (const { gap, lateMs } of steps) {
           now += gap;
           if (takePlace(log, limit, now, lateMs).kind === 'refused') continue;
@@ -67,7 +69,7 @@ describe('the sliding log', () => {
         fc.integer({ min: 1, max: 17 }),
         (limit, steps, k) => {
           const log: number[] = [];
-          let now = 0;
+          let now = instant(0);
           for (const gap of steps) takePlace(log, limit, (now += gap));
           const forecast = placeInMs(log, limit, k, now);
           let then = now;
@@ -84,20 +86,20 @@ describe('the sliding log', () => {
 
   test('a place given back is free at once, and only that one', () => {
     const log: number[] = [];
-    takePlace(log, 2, 10);
-    takePlace(log, 2, 20);
-    givePlaceBack(log, 20);
-    givePlaceBack(log, 20);
-    givePlaceBack(log, 5);
-    expect(log).toEqual([10]);
-    expire(log, 10 + ceilingWindowMs);
+    takePlace(log, 2, instant(10));
+    takePlace(log, 2, instant(20));
+    givePlaceBack(log, instant(20));
+    givePlaceBack(log, instant(20));
+    givePlaceBack(log, instant(5));
+    expect(log).toEqual([instant(10)]);
+    expire(log, instant(10 + ceilingWindowMs));
     expect(log).toEqual([]);
   });
 });
 
-describe('the embedded ceilings', () => {
+atOrigins('the embedded ceilings', (instant) => {
   test('a refusal of the day leaves no place of the minute taken', async () => {
-    const ceilings = createMemoryCeilings(new FakeClock());
+    const ceilings = createMemoryCeilings(shiftedClock(new FakeClock(), instant(0)));
     const ceiling = { key: 'w', perMinute: 10, perDay: 2 };
     const kinds: string[] = [];
     for (let at = 0; at < 5; at += 1) kinds.push((await ceilings.take(ceiling)).kind);
@@ -106,7 +108,7 @@ describe('the embedded ceilings', () => {
   });
 
   test('a place given back counts for the minute and the day', async () => {
-    const ceilings = createMemoryCeilings(new FakeClock());
+    const ceilings = createMemoryCeilings(shiftedClock(new FakeClock(), instant(0)));
     const ceiling = { key: 'w', perMinute: 1, perDay: 1 };
     const first = await ceilings.take(ceiling);
     if (first.kind === 'taken') await ceilings.giveBack(ceiling, first.place);

@@ -1,10 +1,11 @@
-import { describe, expect, test } from '@jest/globals';
+import { expect, test } from '@jest/globals';
 import type { Costs } from '../../src/call.ts';
-import { createBucket, type Bucket } from '../../src/limiter/bucket-state.policy.ts';
+import type { Bucket } from '../../src/limiter/bucket-state.policy.ts';
 import { turnOf } from '../../src/limiter/lanes.policy.ts';
 import type { Admission } from '../../src/limiter/limiter.ts';
-import { admit, forecast, settle, tick, type Effects } from '../../src/limiter/scheduler.policy.ts';
-import { admission, replica, type Wish } from './scheduling.ts';
+import { forecast, settle, tick, type Effects } from '../../src/limiter/scheduler.policy.ts';
+import { atOrigins, type Instant } from './at-origins.ts';
+import { admit, call, newBucket, replica, type Wish } from './scheduling.ts';
 
 const windowMs = 60_000;
 const limits = { requests: 500, tokens: 30_000 };
@@ -14,7 +15,7 @@ const meters = [
 ] as const;
 
 const of = (ticket: string, wish: Wish): Admission => ({
-  ...admission(ticket, wish),
+  ...call(ticket, wish),
   setting: { meters, learn: true, probe: 0 },
 });
 
@@ -27,11 +28,15 @@ interface Crowd {
 }
 
 /** Everybody enters a call again as soon as one was served. Tokens per minute and lane, after the first two minutes. */
-function tokensPerMinute(crowds: readonly Crowd[], minutes: number): Record<string, number> {
-  const bucket = createBucket();
+function tokensPerMinute(
+  instant: Instant,
+  crowds: readonly Crowd[],
+  minutes: number,
+): Record<string, number> {
+  const bucket = newBucket(instant);
   const whose = new Map<string, Crowd>();
   const used: Record<string, number> = Object.fromEntries(crowds.map(({ lane }) => [lane, 0]));
-  const from = 1_000_000;
+  const from = instant(1_000_000);
   let now = from;
   const enter = (crowd: Crowd): void => {
     const id = `t${whose.size}`;
@@ -56,12 +61,13 @@ function tokensPerMinute(crowds: readonly Crowd[], minutes: number): Record<stri
   return Object.fromEntries(Object.entries(used).map(([lane, tokens]) => [lane, tokens / minutes]));
 }
 
-describe('a share', () => {
+atOrigins('a share', (instant) => {
   test.each([1_000, 10_000, 30_000, 1_000_000])(
     'is half of the tokens against calls of %i tokens',
     (tokens) => {
       const taken = Math.min(tokens, limits.tokens);
       const used = tokensPerMinute(
+        instant,
         [
           { lane: 'big', tokens: taken, calls: 4 },
           { lane: 'small', tokens: 100, calls: 20 },
@@ -76,6 +82,7 @@ describe('a share', () => {
 
   test('follows the weight, whatever calls cost', () => {
     const used = tokensPerMinute(
+      instant,
       [
         { lane: 'big', weight: 1, tokens: 10_000, calls: 4 },
         { lane: 'small', weight: 3, tokens: 100, calls: 20 },
@@ -89,6 +96,7 @@ describe('a share', () => {
 
   test('counts what is dearest: two meters, of which two lanes need one each, are both used', () => {
     const used = tokensPerMinute(
+      instant,
       [
         { lane: 'big', tokens: 30_000, calls: 4 },
         { lane: 'tiny', tokens: 1, calls: 400 },
@@ -100,9 +108,9 @@ describe('a share', () => {
   });
 });
 
-describe('a turn', () => {
-  const bucket = createBucket();
-  admit(bucket, of('a', { costs: { requests: 1, tokens: 1, requests_day: 1 } }), replica, 1_000);
+atOrigins('a turn', (instant) => {
+  const bucket = newBucket(instant);
+  admit(bucket, of('a', { costs: { requests: 1, tokens: 1, requests_day: 1 } }), replica, instant(1_000));
   const day = bucket.meters.get('requests_day');
   if (day !== undefined) Object.assign(day, { limit: 10, windowMs: 86_400_000 });
 
@@ -120,26 +128,29 @@ describe('a turn', () => {
 
   test('is at most one, however many grants come back', () => {
     const grants = [];
-    const line = createBucket();
+    const line = newBucket(instant);
     const enter = (id: string, tokens: number): Effects =>
-      admit(line, of(id, { lane: id.slice(0, 1), costs: { requests: 1, tokens } }), replica, 1_000).effects;
+      admit(line, of(id, { lane: id.slice(0, 1), costs: { requests: 1, tokens } }), replica, instant(1_000))
+        .effects;
     for (const id of ['a0', 'a1', 'a2']) grants.push(...enter(id, 10_000).grants);
     for (const id of ['a3', 'a4']) enter(id, 10_000);
     for (let at = 0; at < 150; at += 1) enter(`b${at}`, 100);
     const order = grants.flatMap(({ lease }) =>
-      settle(line, lease, { kind: 'dropped' }, null, 1_000).grants.map(({ ticket }) => ticket.slice(0, 1)),
+      settle(line, lease, { kind: 'dropped' }, null, instant(1_000)).grants.map(({ ticket }) =>
+        ticket.slice(0, 1),
+      ),
     );
     // A large call takes the turn of a hundred small ones; three that come back do not go ahead of them three times.
     expect(order.indexOf('a')).toBe(100);
   });
 });
 
-describe('the forecast', () => {
+atOrigins('the forecast', (instant) => {
   /** What a newcomer of `own` tokens is told, and when it goes, with both lanes of `elsewhere` and its own in line. */
   const toldAndTrue = (own: number, ahead: number, elsewhere: number, calls: number): [number, number] => {
-    const bucket: Bucket = createBucket();
+    const bucket: Bucket = newBucket(instant);
     const leases: string[] = [];
-    const start = 1_000_000;
+    const start = instant(1_000_000);
     const enter = (id: string, lane: string, tokens: number): void => {
       const { grants } = admit(
         bucket,

@@ -1,4 +1,4 @@
-import { describe, expect, test } from '@jest/globals';
+import { expect, test } from '@jest/globals';
 import fc from 'fast-check';
 import { ceilingWindowMs, placeInMs, sentSince, takePlace } from '../../src/limiter/ceiling.policy.ts';
 import {
@@ -8,6 +8,7 @@ import {
   sentBefore,
   type PlacesRead,
 } from '../../src/limiter/places-read.policy.ts';
+import { atOrigins } from './at-origins.ts';
 
 /** What a store would tell of the log now. */
 function read(log: readonly number[], limit: number, positions: readonly number[], now: number): PlacesRead {
@@ -25,12 +26,12 @@ const history = fc.record({
   ageMs: fc.integer({ min: 0, max: 250 }),
 });
 
-describe('a read of a ceiling’s places', () => {
+atOrigins('a read of a ceiling’s places', (instant) => {
   test('bounds what a position waits, whatever was sent since', () => {
     fc.assert(
       fc.property(history, ({ limit, before, after, k, ageMs }) => {
         const log: number[] = [];
-        let now = 0;
+        let now = instant(0);
         for (const gap of before) takePlace(log, limit, (now += gap));
         const readAt = now;
         const known = read(log, limit, positionsToRead(limit, [k]), readAt);
@@ -51,7 +52,7 @@ describe('a read of a ceiling’s places', () => {
     fc.assert(
       fc.property(history, fc.integer({ min: 0, max: 800 }), ({ limit, before, k }, ms) => {
         const log: number[] = [];
-        let now = 0;
+        let now = instant(0);
         for (const gap of before) takePlace(log, limit, (now += gap));
         const sent = sentSince(log, now - ms);
         const told = sentBefore(read(log, limit, positionsToRead(limit, [k]), now), ms);

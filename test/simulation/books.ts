@@ -87,7 +87,8 @@ export interface BucketBook {
 
 export interface CeilingBook {
   readonly plan: WorkspacePlan;
-  taken: number[];
+  /** Places that may count yet: as the store names them, and when they were taken. */
+  taken: { readonly place: number; readonly at: number }[];
   takes: number;
   givenBack: number;
   daily: number;

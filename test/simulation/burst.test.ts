@@ -8,6 +8,8 @@ import type { Grant, Lesson, Limiter } from '../../src/limiter/limiter.ts';
 import { Bucket } from '../../src/simulators/bucket.ts';
 import { seededRandom } from '../../src/simulators/seeded-random.ts';
 import { FakeClock } from '../support/fake-clock.ts';
+import { originOf } from '../support/origins.ts';
+import { shiftedClock } from '../support/shifted-clock.ts';
 
 type Range = readonly [from: number, until: number];
 
@@ -112,7 +114,8 @@ async function run(burst: Burst, seed: number): Promise<Outcome> {
       clock.outside(awake(now + serviceMs), () => answer(grant, sentAt, used, waitMs));
     });
   };
-  const limiter: Limiter = createMemoryLimiter(clock, { onGrant: take, onClosed() {} });
+  const own = shiftedClock(clock, originOf(seed, seed / 10).ms);
+  const limiter: Limiter = createMemoryLimiter(own, { onGrant: take, onClosed() {} });
   for (let at = 0; at < burst.calls; at += 1) {
     clock.outside((at * burst.overMs) / burst.calls, () => {
       void enter(limiter, burst, `t${at}`).then((grant) => grant !== null && take(grant));

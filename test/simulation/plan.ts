@@ -6,6 +6,7 @@
  * exact (no 429 at all). The others have the whole zoo.
  */
 import type { Costs } from '../../src/call.ts';
+import { originOf, type Origin } from '../support/origins.ts';
 import { Chance } from './chance.ts';
 
 export interface MeterPlan {
@@ -81,6 +82,8 @@ export interface CallPlan {
 
 export interface Plan {
   readonly seed: number;
+  /** Where the clock of the process begins. The times of a plan count from the beginning of the history. */
+  readonly origin: Origin;
   /** One process, or several that share the store over a wire with delays. */
   readonly desks: number;
   readonly wireMs: number;
@@ -120,6 +123,7 @@ export function planOf(seed: number): Plan {
   const wireMs = desks > 1 || chance.happens(0.2) ? chance.pick([1, 3, 10]) : 0;
   return {
     seed,
+    origin: originOf(seed, new Chance(seed ^ 0x0419).next()),
     desks,
     wireMs,
     leaseMs: chance.pick([12_000, 15_000, 30_000]),

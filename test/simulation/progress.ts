@@ -154,7 +154,7 @@ export class Progress {
       if (other.plan.workspace !== lane.plan.workspace) continue;
       for (const lease of other.leases) if (!lease.sent && lease.settlements === 0) onTheWay += 1;
     }
-    book.taken = book.taken.filter((at) => at + ceilingMs > now);
+    book.taken = book.taken.filter(({ at }) => at + ceilingMs > now);
     if (perDay !== null && book.daily + onTheWay >= perDay) return false;
     return perMinute === null || book.taken.length + onTheWay < perMinute;
   }

@@ -8,6 +8,7 @@ import type { Limiter, LimiterListener } from '../../src/limiter/limiter.ts';
 import { createMemoryCeilings } from '../../src/limiter/memory-ceilings.ts';
 import { createMemoryLimiter } from '../../src/limiter/memory-limiter.ts';
 import { FakeClock } from '../support/fake-clock.ts';
+import { shiftedClock } from '../support/shifted-clock.ts';
 import { balance } from './balance.ts';
 import { Books, must } from './books.ts';
 import { Chance } from './chance.ts';
@@ -25,6 +26,8 @@ export interface History {
   readonly violations: readonly string[];
   readonly reached: ReadonlyMap<string, number>;
   readonly log: readonly string[];
+  /** The clock by which it took place, in words. */
+  readonly origin: string;
 }
 
 export const simulate = (seed: number): Promise<History> => run(planOf(seed));
@@ -32,6 +35,7 @@ export const simulate = (seed: number): Promise<History> => run(planOf(seed));
 export async function run(plan: Plan): Promise<History> {
   const chance = new Chance(plan.seed ^ 0x51ce);
   const clock = new FakeClock(() => (chance.happens(0.3) ? chance.between(0, 1.5) : 0));
+  const own = shiftedClock(clock, plan.origin.ms);
   const books = new Books(plan);
   const upstreams = new Map(plan.buckets.map((bucket) => [bucket.key, new Upstream(bucket)]));
   const lastArrival = new Map<string, number>();
@@ -51,12 +55,12 @@ export async function run(plan: Plan): Promise<History> {
     },
   };
   const store: Limiter = createMemoryLimiter(storeClock(clock, books, chance), listener);
-  const ceilings = createMemoryCeilings(clock);
+  const ceilings = createMemoryCeilings(own);
   for (const wire of wires) {
     const limiter = wiredLimiter(wire, () => store, books, clock);
     desks.push(
       createDesk({
-        clock,
+        clock: own,
         limiter: () => limiter,
         ceilings: wiredCeilings(wire, ceilings, books, clock),
         onFailure: (failure) => books.broken(clock.monotonic(), '10', `background: ${String(failure)}`),
@@ -106,15 +110,15 @@ export async function run(plan: Plan): Promise<History> {
   await balance({ closed, books, clock, store, ceilings, desks, upstreams: [...upstreams.values()] });
   await store.close();
   await ceilings.close();
-  return { violations: books.violations, reached: books.reached, log: books.log };
+  const { violations, reached, log } = books;
+  return { violations, reached, log, origin: plan.origin.name };
 }
 
 /** The store's own timers: outside the process when there is a wire; some wake-ups are lost, ticks never. */
 function storeClock(clock: FakeClock, books: Books, chance: Chance): Clock {
   const { plan } = books;
   return {
-    now: () => clock.now(),
-    monotonic: () => clock.monotonic(),
+    ...shiftedClock(clock, plan.origin.ms),
     after(delayMs, ring) {
       if (delayMs !== 1_000 && plan.lostWakes > 0 && chance.happens(plan.lostWakes)) {
         books.reach('wake-up lost');

@@ -62,10 +62,10 @@ describe('the admission of calls', () => {
   });
 });
 
-function told(seed: number, { violations, log }: History): string {
+function told(seed: number, { violations, log, origin }: History): string {
   const story = only === null ? [] : log;
   return [
-    `SEED=${seed} npm test test/simulation/simulation.test.ts`,
+    `SEED=${seed} npm test test/simulation/simulation.test.ts, by ${origin}`,
     ...violations.slice(0, 5),
     ...story,
   ].join('\n');

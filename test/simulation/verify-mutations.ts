@@ -34,7 +34,7 @@ const histories =
     try {
       const args = [join(copy, script), String(first), String(count)];
       const { stdout: told } = await execute(execPath, args, { timeout: longestMs });
-      const [, what = ''] = /^seed \d+: (.*) \(\d+ in all\)$/m.exec(told) ?? [];
+      const [, what = ''] = /^seed \d+, by [^:]*: (.*) \(\d+ in all\)$/m.exec(told) ?? [];
       return what === '' ? null : `${name}: ${plain(what)}`;
     } catch (failure) {
       const killed = failure instanceof Error && Reflect.get(failure, 'killed') === true;

@@ -116,19 +116,20 @@ export function wiredCeilings(wire: Wire, ceilings: Ceilings, books: Books, cloc
     const book = books.ceiling(ceiling.key);
     book.givenBack += 1;
     if (place.day) book.daily -= 1;
-    const at = place.minute === null ? -1 : book.taken.lastIndexOf(place.minute);
+    const at = book.taken.findLastIndex((taken) => taken.place === place.minute);
     if (at >= 0) book.taken.splice(at, 1);
   };
   return {
-    take: (ceiling: CeilingRef, again?: Place) =>
+    take: (ceiling: CeilingRef, again?: Place, lateMs = 0) =>
       wire.ask(async () => {
         const book = books.ceiling(ceiling.key);
         if (again !== undefined) noteGivenBack(ceiling, again);
-        const reply = await ceilings.take(ceiling, again);
+        const reply = await ceilings.take(ceiling, again, lateMs);
         if (reply.kind === 'taken') {
           book.takes += 1;
           if (reply.place.day) book.daily += 1;
-          if (reply.place.minute !== null) book.taken.push(reply.place.minute);
+          const { minute } = reply.place;
+          if (minute !== null) book.taken.push({ place: minute, at: clock.monotonic() + lateMs });
           return reply;
         }
         books.reach(reply.day ? 'daily ceiling refused' : 'ceiling refused');
@@ -141,7 +142,8 @@ export function wiredCeilings(wire: Wire, ceilings: Ceilings, books: Books, cloc
         books.reach('place given back');
         return ceilings.giveBack(ceiling, place);
       }),
-    forecast: (ceiling, positions) => wire.ask(() => ceilings.forecast(ceiling, positions)),
+    forecast: (ceiling, positions, question) =>
+      wire.ask(() => ceilings.forecast(ceiling, positions, question)),
     state: (ceiling) => wire.ask(() => ceilings.state(ceiling)),
     dayState: (ceiling) => wire.ask(() => ceilings.dayState(ceiling)),
     close: async () => {},

@@ -2,6 +2,7 @@
  * What happens in one history of several replicas, decided from its seed: who calls whom when, and what breaks. Owns:
  * the mixture of situations. Refuses to own: what is right.
  */
+import { longestUptimeMs, originOf, type Origin } from '../../support/origins.ts';
 import { Chance } from '../chance.ts';
 import type { BucketPlan, CallPlan, Fate, LanePlan, WorkspacePlan } from '../plan.ts';
 
@@ -40,6 +41,10 @@ export type Fault = { readonly at: number } & (
 
 export interface ReplicasPlan {
   readonly seed: number;
+  /** Where the clock of Redis begins. The times of a plan count from the beginning of the history. */
+  readonly origin: Origin;
+  /** What the monotonic clocks of the first replicas show then; later ones start at 0. Milliseconds. */
+  readonly uptimesMs: readonly number[];
   readonly replicas: number;
   readonly whenDown: 'local' | 'deny';
   readonly leaseMs: number;
@@ -97,6 +102,7 @@ export function replicasPlanOf(seed: number): ReplicasPlan {
   });
   return {
     seed,
+    ...clocksOf(seed, replicas),
     replicas,
     whenDown: chance.pick(['local', 'deny']),
     leaseMs,
@@ -108,6 +114,14 @@ export function replicasPlanOf(seed: number): ReplicasPlan {
     workspaces,
     calls: callsOf(chance, { lanes, spanMs, replicas, limited }),
   };
+}
+
+/** Drawn apart, so that the rest of a history is the same by every clock. */
+function clocksOf(seed: number, replicas: number): Pick<ReplicasPlan, 'origin' | 'uptimesMs'> {
+  const chance = new Chance(seed ^ 0x0419);
+  const origin = originOf(seed, chance.next());
+  const uptime = (): number => chance.pick([0, chance.between(0, longestUptimeMs)]);
+  return { origin, uptimesMs: Array.from({ length: replicas }, uptime) };
 }
 
 const isLossy = (mood: string): boolean => mood === 'lossy' || mood === 'both';

@@ -1,7 +1,7 @@
 /**
  * One replica's process on virtual time: its clocks and timers, its pauses (SIGSTOP) and its death.
  *
- * Owns: what a process can notice. Timers ring late, packets that came during a pause are read after it, and nothing
+ * Owns: what a process can notice, also that its monotonic clock counts from its own start. Timers ring late, packets that came during a pause are read after it, and nothing
  * happens in a process that was killed. Refuses to own: the order of events (`fake-clock.ts`).
  */
 import type { CancelTimer, Clock } from '../../../src/clock.ts';
@@ -13,15 +13,18 @@ export class Process implements Clock {
   killedAt = Infinity;
   readonly #clock: FakeClock;
   readonly #lateMs: () => number;
+  readonly #uptimeMs: number;
   #pausedUntil = 0;
   #alive = true;
   #stepMs = 0;
   #timers = 0;
 
-  constructor(name: string, clock: FakeClock, lateMs: () => number) {
+  /** @param uptimeMs what its monotonic clock shows at the beginning of the history. Milliseconds. */
+  constructor(name: string, clock: FakeClock, parts: { lateMs: () => number; uptimeMs: number }) {
     this.name = name;
     this.#clock = clock;
-    this.#lateMs = lateMs;
+    this.#lateMs = parts.lateMs;
+    this.#uptimeMs = parts.uptimeMs;
   }
 
   get alive(): boolean {
@@ -42,8 +45,9 @@ export class Process implements Clock {
     return this.#clock.now() + this.#stepMs;
   }
 
+  /** The process's own. Everybody else counts from the beginning of the history. */
   monotonic(): number {
-    return this.#clock.monotonic();
+    return this.#clock.monotonic() + this.#uptimeMs;
   }
 
   after(delayMs: number, run: () => void): CancelTimer {

@@ -40,7 +40,8 @@ export class Replica {
     this.id = `r${name}`;
     this.#clock = clock;
     this.startedAt = clock.monotonic();
-    this.process = new Process(name, clock, () => (chance.happens(0.3) ? chance.between(0, 1.5) : 0));
+    const lateMs = (): number => (chance.happens(0.3) ? chance.between(0, 1.5) : 0);
+    this.process = new Process(name, clock, { lateMs, uptimeMs: world.uptimeMs });
     const network = books.plan.network;
     this.connection = new Connection({ process: this.process, clock, chance, network, server });
     const bug = (failure: unknown): void =>
@@ -134,6 +135,8 @@ export interface World {
   readonly chance: Chance;
   readonly books: ReplicaBooks;
   readonly server: Server;
+  /** Of the process, at the beginning of the history. Milliseconds. */
+  readonly uptimeMs: number;
 }
 
 const describe = (failure: unknown): string =>

@@ -88,10 +88,10 @@ describe('several replicas on one Redis', () => {
   });
 });
 
-function told(seed: number, { violations, log }: ReplicasHistory): string {
+function told(seed: number, { violations, log, origin }: ReplicasHistory): string {
   const story = only === null ? [] : log;
   return [
-    `SEED=${seed} npm test test/simulation/replicas/replicas.test.ts`,
+    `SEED=${seed} npm test test/simulation/replicas/replicas.test.ts, by ${origin}`,
     ...violations.slice(0, 5),
     ...story,
   ].join('\n');

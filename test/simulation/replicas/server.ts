@@ -35,6 +35,7 @@ const ownCommand = (name: string): string => `sluice${name}V1`;
 export class Server {
   readonly #watch: ServerWatch;
   readonly #publish: Publish;
+  readonly #originMs: number;
   /** Virtual time. */
   readonly monotonic: () => number;
   readonly #models = new Map<string, ScriptModel>();
@@ -54,15 +55,17 @@ export class Server {
   hangsUntil = 0;
   isDown = false;
 
-  constructor(watch: ServerWatch, publish: Publish, monotonic: () => number) {
+  /** @param time `originMs`: what its clock shows at the beginning of the history. Milliseconds. */
+  constructor(watch: ServerWatch, publish: Publish, time: { monotonic: () => number; originMs: number }) {
     this.#watch = watch;
     this.#publish = publish;
-    this.monotonic = monotonic;
+    this.monotonic = time.monotonic;
+    this.#originMs = time.originMs;
   }
 
   /** The server's own clock. */
   now(): number {
-    return 1_800_000_000_000 + this.#skewMs + this.monotonic();
+    return Math.max(0, this.#originMs + this.#skewMs + this.monotonic());
   }
 
   get models(): Iterable<ScriptModel> {

@@ -18,6 +18,8 @@ export interface ReplicasHistory {
   readonly violations: readonly string[];
   readonly reached: ReadonlyMap<string, number>;
   readonly log: readonly string[];
+  /** The clock of Redis by which it took place, in words. */
+  readonly origin: string;
 }
 
 /** Nobody waits longer than this, faults and answers included. Virtual milliseconds. */
@@ -47,7 +49,8 @@ class Run {
     const monotonic = (): number => clock.monotonic();
     this.#books = new ReplicaBooks(plan, monotonic, keepsLog);
     this.#books.onBusy = (ms, done) => void clock.outside(clock.monotonic() + ms, done);
-    this.#server = new Server(this.#books, (channel, text) => this.#publish(channel, text), monotonic);
+    const publish = (channel: string, text: string): void => this.#publish(channel, text);
+    this.#server = new Server(this.#books, publish, { monotonic, originMs: plan.origin.ms });
     this.#books.isHeld = (bucket, token) => this.#server.model(bucket).bucket?.leases.has(token) === true;
     this.#upstreams = new Map(plan.buckets.map((bucket) => [bucket.key, new Upstream(bucket)]));
   }
@@ -79,7 +82,7 @@ class Run {
     });
     for (const { process } of this.#all) process.kill();
     const { violations, reached, log } = this.#books;
-    return { violations, reached, log };
+    return { violations, reached, log, origin: this.#plan.origin.name };
   }
 
   /**
@@ -124,6 +127,7 @@ class Run {
       chance: this.#chance,
       books: this.#books,
       server: this.#server,
+      uptimeMs: this.#plan.uptimesMs[this.#all.length] ?? -this.#clock.monotonic(),
     };
     const replica = new Replica(`s${slot}g${this.#all.length}`, world);
     if (this.#downs > 0) replica.connection.break();
@@ -156,7 +160,7 @@ class Run {
     // What a process was about to write when it was stopped and killed never leaves it.
     const clock: SceneClock = {
       now: () => process.now(),
-      monotonic: () => process.monotonic(),
+      monotonic: () => this.#clock.monotonic(),
       after: (delayMs, run) => process.after(delayMs, run),
       arrives: (at, run) => process.arrives(at, run),
       outside: (at, run) => process.outside(at, () => process.killedAt < writesAt || run()),
