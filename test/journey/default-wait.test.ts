@@ -1,4 +1,6 @@
-/** The default wait, on a clock that only the test moves. */
+/** The default wait, and client time-outs that shorten it, on a clock that only the test moves. */
+import { once } from 'node:events';
+import { request, type IncomingMessage } from 'node:http';
 import { afterEach, describe, expect, test } from '@jest/globals';
 import { manualClock, type ManualClock } from '../support/manual-clock.ts';
 import { startWorld, tally, type World, type WorldOptions } from './world.ts';
@@ -61,4 +63,72 @@ test('an order limit of a minute, which is not the bucket’s, is kept from a cl
   const create = () => call('/via/shop/admin/api/2026-10/orders.json', { json });
   expect(tally(await driven([create(), create()]))).toEqual({ 201: 2 });
   expect(shop.log.map(({ status }) => status)).toEqual([201, 429, 201]);
+});
+
+describe('a call that has to wait for 60 s', () => {
+  /** The second call on a ceiling of one a minute, and how long it took on the clock. */
+  const second = async (headers: Readonly<Record<string, string>>) => {
+    const { chat } = await begin({ workspaces: { acme: '    requestsPerMinute: { openai: 1 }\n' } });
+    await driven([chat(1)]);
+    const sentAt = clock.monotonic();
+    const [reply] = await driven([chat(2, { headers })]);
+    return { reply, tookMs: clock.monotonic() - sentAt };
+  };
+  const shopify = { 'user-agent': 'shopify-api-node/3.15.0' };
+  const groq = { 'user-agent': 'Groq/JS 1.6.0' };
+
+  test.each([
+    ['of a client that tells nothing', {}],
+    ['of a client that hangs up after 66 s', { 'x-stainless-timeout': '66' }],
+    ['of a client that raised the time-out it is known for', { ...groq, 'x-stainless-timeout': '120' }],
+    ['that asks for more than its client is known for', { ...shopify, prefer: 'wait=90' }],
+  ])('%s is served', async (_, headers) => {
+    const { reply, tookMs } = await second(headers);
+    expect(reply?.status).toBe(200);
+    expect(tookMs).toBeGreaterThanOrEqual(60_000 - stepMs);
+  });
+
+  test.each([
+    ['of a client that hangs up after 64 s', { 'x-stainless-timeout': '64' }],
+    ['of a client whose reads time out after 30 s', { 'x-stainless-read-timeout': '30.0' }],
+    ['of a client with a deadline of 20 s for the server', { 'x-server-timeout': '20' }],
+    ['of a client known to hang up after 60 s', shopify],
+    ['that asks for more than its client tells', { 'x-stainless-timeout': '60', prefer: 'wait=90' }],
+  ])('%s is refused at once', async (_, headers) => {
+    const { reply, tookMs } = await second(headers);
+    expect(reply?.json).toMatchObject({ status: 429, code: 'wait_too_long' });
+    expect(reply?.headers.get('sluice-admission')).toMatch(/^waited=0,/);
+    expect(tookMs).toBeLessThanOrEqual(10 * stepMs);
+  });
+
+  test.each([
+    [66, 200],
+    [64, 429],
+  ])(
+    'of a client that hangs up after %d s gets %d, though its body took 20 s of them',
+    async (timeout, status) => {
+      const { chat, gateway } = await begin({
+        workspaces: { acme: '    requestsPerMinute: { openai: 1 }\n' },
+      });
+      await driven([chat(1)]);
+      const sending = request(`${gateway.url}/via/openai/v1/chat/completions`, {
+        method: 'POST',
+        headers: {
+          authorization: `Bearer ${gateway.keys['acme'] ?? ''}`,
+          'content-type': 'application/json',
+          expect: '100-continue',
+          'x-stainless-timeout': String(timeout),
+        },
+      });
+      const answered = once(sending, 'response') as Promise<[IncomingMessage]>;
+      sending.flushHeaders();
+      await once(sending, 'continue');
+      clock.advance(20_000);
+      sending.end(JSON.stringify({ model: 'gpt-4o', messages: [{ role: 'user', content: 'x' }] }));
+      await driven([answered]);
+      const [answer] = await answered;
+      answer.resume();
+      expect(answer.statusCode).toBe(status);
+    },
+  );
 });
