@@ -19,7 +19,12 @@ const restAfterMs = 1_000;
 
 type Pulse =
   | { readonly kind: 'resting' }
-  | { readonly kind: 'beating'; readonly lastAt: number; readonly dueAt: number; readonly cancel: CancelTimer };
+  | {
+      readonly kind: 'beating';
+      readonly lastAt: number;
+      readonly dueAt: number;
+      readonly cancel: CancelTimer;
+    };
 
 export class ArrivalTimes {
   readonly #clock: Clock;
