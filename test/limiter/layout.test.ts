@@ -112,6 +112,7 @@ function stated(): string {
   expect(lists.map(([, name]) => name)).toEqual([
     'laneFields',
     'ticketFields',
+    'documentFields',
     'leaseFields',
     'meterFields',
     'bucketFields',
