@@ -105,7 +105,8 @@ export function createGateway({ settings: first, clock, random, telemetry, resol
       const route = routes.find(call, caller);
       followed.routed(route.upstream);
       const body = await call.readBody(caller.workspace.id);
-      const prepared = prepare({ call, caller, route, body, labelKey: settings.privacy.labelKey });
+      const { labelKey } = settings.privacy;
+      const prepared = prepare({ call, caller, route, body, labelKey, now: clock.monotonic() });
       pressure.remember(prepared);
       followed.admitting(prepared.entry.admission.lane);
       const outcome = await joins.run(prepared.joinKey, call.clientGone, (nobodyLeft) =>

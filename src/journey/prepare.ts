@@ -8,7 +8,6 @@
 import { createHash } from 'node:crypto';
 import { bucketParts, ceilingLimits, entrySettings } from '../admission/buckets.policy.ts';
 import type { JoinKey } from '../admission/join.ts';
-import { preferredWaitSeconds, urgencyOf, waitOf } from '../admission/shed.policy.ts';
 import type { Entry } from '../admission/ticket.ts';
 import type { AuthenticatedCaller } from '../auth/authenticate.ts';
 import type { Call, CallBody, Costs, Route } from '../call.ts';
@@ -17,6 +16,8 @@ import { describeCall, type CallDescription } from '../dispatch/estimate.policy.
 import type { CeilingRef } from '../limiter/ceilings.ts';
 import { digest } from '../telemetry/labels.ts';
 import { LRUCache } from 'lru-cache';
+import { clientTimeoutFields, clientTimeouts } from './client-timeouts.policy.ts';
+import { maxWaitMsOf, preferredWaitSeconds, urgencyOf } from './preferences.policy.ts';
 
 /** Longest life of a lease without renewal, milliseconds: a dead replica's lane goes on after this. */
 const leaseMs = 15_000;
@@ -38,9 +39,11 @@ export interface PrepareInput {
   readonly route: Route;
   readonly body: CallBody;
   readonly labelKey: string;
+  /** Monotonic milliseconds, on the clock of `call.receivedAt`. */
+  readonly now: number;
 }
 
-export function prepare({ call, caller, route, body, labelKey }: PrepareInput): Prepared {
+export function prepare({ call, caller, route, body, labelKey, now }: PrepareInput): Prepared {
   const { upstream } = route;
   const { workspace } = caller;
   const fields = wanted(call.rawFields);
@@ -80,10 +83,11 @@ export function prepare({ call, caller, route, body, labelKey }: PrepareInput): 
     workspaceId: workspace.id,
     upstream: upstream.name,
     maxPreferMs: limits.maxWaitCeilingSeconds * 1000,
-    maxWaitMs: waitOf(
+    maxWaitMs: maxWaitMsOf(
       {
         preferSeconds: preferredWaitSeconds(fields.get('prefer')),
-        clientTimeoutSeconds: positive(fields.get('x-stainless-timeout')),
+        client: clientTimeouts(fields),
+        elapsedMs: now - call.receivedAt,
       },
       limits,
     ),
@@ -179,7 +183,7 @@ const wantedNames = new Set([
   'priority',
   'idempotency-key',
   'x-stainless-retry-count',
-  'x-stainless-timeout',
+  ...clientTimeoutFields,
 ]);
 
 function wanted(rawFields: readonly string[]): ReadonlyMap<string, string> {
@@ -189,9 +193,4 @@ function wanted(rawFields: readonly string[]): ReadonlyMap<string, string> {
     if (wantedNames.has(field) && !found.has(field)) found.set(field, rawFields[at + 1] ?? '');
   }
   return found;
-}
-
-function positive(text: string | undefined): number | null {
-  const value = Number(text ?? '');
-  return Number.isFinite(value) && value > 0 ? value : null;
 }

@@ -133,7 +133,7 @@ function costAhead(
 /** Room for the call itself, plus the draining time of everything that goes first. */
 function drainFor(bucket: Bucket, name: MeterName, units: number, needed: number, now: number): number {
   const meter = meterOf(bucket, name, now);
-  if (meter.limit <= 0) return 0;
+  if (meter.limit === null) return 0;
   const alone = roomInMs(meter, units, now);
   const rate = meter.limit / meter.windowMs;
   const over = meter.level + needed - (meter.limit - meter.reserve);

@@ -77,7 +77,7 @@ export function turnOf(bucket: Bucket, costs: Costs): number {
   let longest = 0;
   for (const [name, units] of costEntries(costs)) {
     const meter = bucket.meters.get(name);
-    if (meter === undefined || meter.limit <= 0 || name.endsWith('_day')) continue;
+    if (meter === undefined || meter.limit === null || name.endsWith('_day')) continue;
     longest = Math.max(longest, (Math.min(units, meter.limit) * meter.windowMs) / meter.limit);
   }
   return longest > 0 ? longest : 1;

@@ -211,11 +211,10 @@ function snapshotOf(kept: Kept, now: number): BucketSnapshot {
     closedMs: closedMs(bucket, now),
     waiting: bucket.waiting,
     inFlight: bucket.leases.size,
-    meters: [...bucket.meters.values()]
-      .filter((meter) => meter.limit > 0)
-      .map((meter) => {
-        drain(meter, now);
-        return { meter: meter.name, limit: meter.limit, level: meter.level, windowMs: meter.windowMs };
-      }),
+    meters: [...bucket.meters.values()].flatMap((meter) => {
+      drain(meter, now);
+      const { name, limit, level, windowMs } = meter;
+      return limit === null ? [] : [{ meter: name, limit, level, windowMs }];
+    }),
   };
 }

@@ -8,6 +8,7 @@
 import type { Costs } from '../call.ts';
 import { costEntries } from './bucket-state.policy.ts';
 import { bucketKeys, type BucketKeys } from './keys.ts';
+import { refusedUnits } from './lessons.policy.ts';
 import type {
   Admission,
   BucketKey,
@@ -183,7 +184,7 @@ const meterText = (setting: BucketSetting): string =>
   setting.meters.map((stated) => [stated.meter, stated.limit, stated.windowMs].join(':')).join(' ');
 
 function lessonTexts(lesson: Lesson | null): string[] {
-  if (lesson === null) return ['', '', '', '', ''];
+  if (lesson === null) return ['', '', '', '', '', ''];
   const { meters, throttle, requestedCost } = lesson.feedback;
   const reports = meters.map(({ meter, limit, windowMs, level }) =>
     [
@@ -195,11 +196,13 @@ function lessonTexts(lesson: Lesson | null): string[] {
     ].join(':'),
   );
   const rateMeter = throttle?.kind === 'rate' ? throttle.meter : null;
+  const units = refusedUnits(lesson.feedback);
   return [
     number(lesson.sentAgoMs),
     number(lesson.headAgoMs),
     reports.join(' '),
     rateMeter ?? '',
+    optionalNumber(units),
     optionalNumber(requestedCost ?? null),
   ];
 }

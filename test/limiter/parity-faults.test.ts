@@ -59,13 +59,14 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
     'bucket.closedUntil = math.max(bucket.closedUntil or now, now + closeMs)',
     'bucket.closedUntil = now + closeMs',
   ],
+  ['a meter that leaves empty does not rest', 'meter', 'if cost > 0 and meter.limit then', 'if false then'],
+  ['a pinned limit rises', 'meter-quota', 'if not stated or learn then', 'if true then'],
   [
-    'a meter that leaves empty does not rest',
-    'meter',
-    'if cost > 0 and meter.limit > 0 then',
-    'if false then',
+    'a limit that is stated no more goes on',
+    'lessons',
+    'stated[name] or false, setting',
+    'stated[name] or meter.stated and { limit = meter.stated[1], windowMs = meter.stated[2] }, setting',
   ],
-  ['a pinned limit rises', 'meter-learning', '(learn or meter.stated == 0)', '(true)'],
   [
     'no call that was granted before is late',
     'pump',
@@ -81,11 +82,11 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
   [
     'an answer forgets the calls behind it',
     'meter-learning',
-    'local later = meter.granted - granted',
+    'local later = meter.granted - mark[2]',
     'local later = 0',
   ],
   ['a crowd counts as calm', 'meter-learning', 'if not seen.calm then', 'if false then'],
-  ['what was refused counts as taken', 'meter-learning', 'later - (meter.returned - returned)', 'later'],
+  ['what was refused counts as taken', 'meter-learning', 'later - (meter.returned - mark[4])', 'later'],
   ['a closed bucket is granted from', 'pump', 'if closedMs(now) > 0 then return end', ''],
   [
     'the first class that has no room blocks nobody',
@@ -218,6 +219,7 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
     'if lane.inFlight == abandoned or not lane.grantedAt then',
     'if not lane.grantedAt then',
   ],
+  ['a refused call asked for what was reserved', 'lessons', 'lesson.refusedUnits or reserved', 'reserved'],
   ['time steps back', 'bucket-state', 'math.max(now, bucket.seen)', 'now'],
 ];
 const most = 1_000;

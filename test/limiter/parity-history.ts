@@ -245,12 +245,14 @@ function changed(draw: Draw, nature: Nature): Pick<Extract<Step, { kind: 'reconf
 
 function statedMeters(draw: Draw, tight: boolean): BucketSetting['meters'] {
   const requests = tight ? draw.one(3, 3, 3, 4) : 200;
-  return [
+  const meters: BucketSetting['meters'] = [
     { meter: 'requests', limit: requests, windowMs: tight ? 1_500 : 60_000 },
     { meter: 'tokens', limit: 100, windowMs: 7_000 },
     { meter: 'cost', limit: 50, windowMs: 1_000 },
     { meter: 'requests_day', limit: 12, windowMs: 86_400_000 },
   ];
+  // Configuration is loaded again now and then.
+  return draw.chance(0.9) ? meters : meters.filter(() => draw.chance(0.5));
 }
 
 function ending(draw: Draw): { settlement: Settlement; lesson: Learned | null } {
@@ -285,8 +287,12 @@ const throttleOf = (draw: Draw): Throttle =>
 function learned(draw: Draw, throttle: Throttle | null): Learned {
   const headAgoMs = draw.one(0, draw.fraction(0, 40));
   const meters = Array.from({ length: draw.whole(0, 3) }, () => report(draw));
-  const points = draw.chance(0.3) ? { requestedCost: draw.one(0, 5, draw.fraction(1, 40)) } : {};
-  return { feedback: { meters, throttle, ...points }, headAgoMs, sentAgoMs: headAgoMs + draw.fraction(0, 400) };
+  const asked = draw.one({}, { requestedCost: draw.one(0, 5, draw.fraction(0, 60)), requestedTokens: draw.whole(0, 200) });
+  return {
+    feedback: { meters, throttle, ...asked },
+    headAgoMs,
+    sentAgoMs: headAgoMs + draw.fraction(0, 400),
+  };
 }
 
 function report(draw: Draw): MeterReport {

@@ -3,6 +3,7 @@
  * kept as they are: both stores must come to the same double.
  */
 import type { Bucket, DocumentCost, Lane, Lease, Ticket } from '../../src/limiter/bucket-state.policy.ts';
+import type { Meter } from '../../src/limiter/meter.policy.ts';
 import type { SortedNames } from '../../src/limiter/sorted.policy.ts';
 import { readPacked } from './parity-messagepack.ts';
 
@@ -34,6 +35,7 @@ const meterFields = [
   'limit',
   'windowMs',
   'stated',
+  'reported',
   'level',
   'at',
   'granted',
@@ -43,7 +45,6 @@ const meterFields = [
   'others',
   'learnedAt',
   'surprisedAt',
-  'limitFrom',
   'fastestMs',
 ] as const;
 
@@ -63,7 +64,7 @@ export function stateOfPolicy(bucket: Bucket, beside: Beside): Normal {
     estimated: byName(bucket.estimated, (tickets) => tickets.names()),
     leaseCount: bucket.leases.size,
     waitingCosts: sums(bucket.waitingCosts),
-    meters: byName(bucket.meters, (meter) => Object.fromEntries(meterFields.map((f) => [f, meter[f]]))),
+    meters: byName(bucket.meters, normalMeter),
     lanes: byName(bucket.lanes, normalLane),
     tickets: byName(bucket.tickets, normalTicket),
     leases: byName(bucket.leases, (lease) => normalLease(lease, beside.unnamed)),
@@ -90,6 +91,21 @@ const normalDocument = (known: DocumentCost): Normal => ({
   until: known.kind === 'probing' ? known.until : false,
   lanes: known.kind === 'probing' ? [...known.lanes] : [],
 });
+const normalMeter = (meter: Meter): Normal => {
+  const { stated, reported } = meter;
+  return Object.fromEntries(
+    meterFields.map((field): [string, Normal] => {
+      if (field === 'stated') return [field, stated === null ? false : [stated.limit, stated.windowMs]];
+      if (field === 'reported') {
+        return [
+          field,
+          reported === null ? false : [reported.limit, reported.windowMs ?? false, reported.sentAt],
+        ];
+      }
+      return [field, meter[field] ?? false];
+    }),
+  );
+};
 
 const normalLane = (lane: Lane): Normal => ({
   weight: lane.weight,

@@ -253,7 +253,7 @@ const nothing = (now: number): BucketReply => ({
 function metersOf(bucket: Bucket, now: number): TickReply['meters'] {
   return meterNames.flatMap((name) => {
     const meter = bucket.meters.get(name);
-    if (meter === undefined || meter.limit <= 0) return [];
+    if (meter === undefined || meter.limit === null) return [];
     const { limit, windowMs } = meter;
     const level = Math.max(0, meter.level - Math.max(0, now - meter.at) * (limit / windowMs));
     return [{ meter: name, limit, level, windowMs }];

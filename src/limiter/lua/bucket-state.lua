@@ -17,8 +17,8 @@ local ticketFields = { 'id', 'lane', 'replica', 'order', 'callClass', 'costs', '
 local documentFields = { 'kind', 'points', 'lease', 'until', 'lanes', 'at' }
 local leaseFields = { 'token', 'ticket', 'lane', 'replica', 'document', 'grantedAt', 'quiet', 'calm', 'marks', 'expiresAt',
   'answered', 'unconfirmed', 'abandoned', 'told' }
-local meterFields = { 'name', 'limit', 'windowMs', 'stated', 'level', 'at', 'granted', 'answered', 'returned', 'reserve',
-  'others', 'learnedAt', 'surprisedAt', 'limitFrom', 'fastestMs' }
+local meterFields = { 'name', 'limit', 'windowMs', 'stated', 'reported', 'level', 'at', 'granted', 'answered', 'returned',
+  'reserve', 'others', 'learnedAt', 'surprisedAt', 'fastestMs' }
 local bucketFields = { 'born', 'seen', 'learn', 'probe', 'opened', 'probingSince', 'closedUntil', 'closedAt', 'virtual',
   'sequence', 'lastGrantAt', 'crowdedAt', 'waiting', 'waitingWeight', 'leases', 'waitingCosts', 'meters' }
 local fieldsOf = { l = laneFields, t = ticketFields, e = leaseFields, d = documentFields }
@@ -59,10 +59,13 @@ local function discard(kind, name)
   current[kind .. ':' .. name] = false
 end
 
+-- Length of the window of a meter as its name says it, milliseconds.
+local function assumedWindowMs(name) return string.sub(name, -4) == '_day' and 86400000 or 60000 end
+
 local function createMeter(name, now)
-  return { name = name, limit = 0, windowMs = 60000, stated = 0, level = 0, at = now, granted = 0, answered = 0, returned = 0,
-    reserve = 0, others = 0, learnedAt = -1, surprisedAt = -1, limitFrom = -1,
-    fastestMs = -1 }
+  return { name = name, limit = false, windowMs = assumedWindowMs(name), stated = false, reported = false, level = 0, at = now,
+    granted = 0, answered = 0, returned = 0, reserve = 0, others = 0, learnedAt = false, surprisedAt = false,
+    fastestMs = false }
 end
 
 local function meterOf(name, now)

@@ -56,7 +56,7 @@ do
 
   local function drainFor(name, units, needed, now)
     local meter = meterOf(name, now)
-    if meter.limit <= 0 then return 0 end
+    if not meter.limit then return 0 end
     local alone = roomInMs(meter, units, now)
     local rate = meter.limit / meter.windowMs
     local over = meter.level + needed - (meter.limit - meter.reserve)

@@ -157,7 +157,7 @@ local function takeable(asked)
   local costs = {}
   for i, cost in ipairs(asked) do
     local meter = bucket.meters[cost[1]]
-    costs[i] = { cost[1], meter and meter.limit > 0 and math.min(cost[2], meter.limit) or cost[2] }
+    costs[i] = { cost[1], meter and meter.limit and math.min(cost[2], meter.limit) or cost[2] }
   end
   return costs
 end
@@ -168,7 +168,7 @@ local function turnOf(costs)
   for _, cost in ipairs(costs) do
     local name, units = cost[1], cost[2]
     local meter = bucket.meters[name]
-    if units > 0 and meter and meter.limit > 0 and string.sub(name, -4) ~= '_day' then
+    if units > 0 and meter and meter.limit and string.sub(name, -4) ~= '_day' then
       longest = math.max(longest, (math.min(units, meter.limit) * meter.windowMs) / meter.limit)
     end
   end

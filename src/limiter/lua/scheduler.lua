@@ -3,6 +3,7 @@ local replicaChannel = 'sluice:r:'
 -- @include sorted
 -- @include bucket-state
 -- @include meter
+-- @include meter-quota
 -- @include meter-learning
 -- @include lanes
 -- @include documents
