@@ -53,7 +53,7 @@ const calls: Record<ScriptName, ScriptCall> = {
   charged: chargedCall(asking, 't.1', { slots: 1, nextSlotMs: 0 }),
   reconfigure: reconfigureCall(asking, {
     setting,
-    lanes: [{ lane: 'l', weight: 1, maxInFlight: null, ceiling: 'none.none' }],
+    lanes: [],
   }),
   cancel: cancelCall(asking, 't'),
   tick: tickCall(asking, []),
