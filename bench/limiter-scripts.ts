@@ -7,7 +7,6 @@
  */
 import { createHash } from 'node:crypto';
 import { Redis } from 'ioredis';
-import type { Admission } from '../src/limiter/limiter.ts';
 import {
   admitCall,
   cancelCall,
@@ -22,6 +21,7 @@ import {
   tickCall,
   type ScriptCall,
 } from '../src/limiter/scripts.ts';
+import { admission } from '../test/support/admission.ts';
 import { startRedis } from '../test/support/redis.ts';
 
 const calls = Number(process.argv[2] ?? 2_000);
@@ -77,7 +77,7 @@ async function waitingTickets(count: number): Promise<void> {
   await measure(`forecast: ${title}`, (n) => run(forecastCall(asking, ticketName(tickets - 1 - n))));
   await measure(`cancel: ${title}`, (n) => run(cancelCall(asking, ticketName(tickets - 1 - n))));
   await measure(`learn: ${title}`, (n) => run(learnCall(asking, leased(n), lesson)));
-  await measure(`charged: ${title}`, (n) => run(chargedCall(asking, leased(n), 5, 1_000)));
+  await measure(`charged: ${title}`, (n) => run(chargedCall(asking, leased(n), { slots: 5, nextSlotMs: 1_000 })));
   await measure(`tick, 1 lease: ${title}`, (n) => run(tickCall(asking, [leased(n)])));
   await measure(
     `tick, 64 leases: ${title}`,
@@ -139,22 +139,18 @@ async function activeBuckets(count: number): Promise<void> {
 
 /** Enters a new ticket; its lease when it was granted at once. */
 async function enter(bucket: string, lane: number): Promise<Held[]> {
-  const admission: Admission = {
-    ticket: ticketName(tickets++),
+  const asked = admission(ticketName(tickets++), {
     bucket,
-    setting: { learn: true, probe: 0, meters: [{ meter: 'requests', limit: 1e9, windowMs: 60_000 }] },
+    limit: 1e9,
+    windowMs: 60_000,
     lane: digest(`lane ${lane}`),
-    weight: 1,
     maxInFlight: bucket === 'shared' ? 1 : null,
     maxQueued: 1e6,
-    urgency: 3,
     callClass: 'requests',
-    costs: { requests: 1 },
     maxWaitMs: 1e9,
     leaseMs: 600_000,
-    order: null,
-  };
-  const reply = readAdmit(await run(admitCall({ bucket, replica: replica(0) }, admission)), admission);
+  });
+  const reply = readAdmit(await run(admitCall({ bucket, replica: replica(0) }, asked)), asked);
   return reply.code === 'granted' ? [{ bucket, lease: reply.grant.lease }] : [];
 }
 

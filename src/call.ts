@@ -12,6 +12,8 @@ export interface Call {
   readonly id: string;
   /** Monotonic milliseconds at which the request's head was complete. */
   readonly receivedAt: number;
+  /** Monotonic milliseconds at which the request arrived: earlier than it was read when this process was kept from reading. */
+  readonly arrivedAt: number;
   readonly method: string;
   /** Which route: `/proxy?target=`, `/via/{upstream}/…`, or the workspace's own `/activity`, which has no target. */
   readonly form: 'proxy' | 'via' | 'activity';
@@ -60,6 +62,8 @@ export interface CallBody {
   readonly bytes: Buffer;
   /** False when the body is larger than what may be kept for another sending. */
   readonly replayable: boolean;
+  /** Monotonic milliseconds at which it was complete; `null` = there is none. */
+  readonly completeAt: number | null;
 }
 
 /** Dimension of a bucket. `requests` and `tokens` count per minute (or the window the upstream reported), `*_day` per day, `cost` commerce GraphQL points. */

@@ -48,12 +48,33 @@ export const refusals = {
 
 export type RefusalCode = keyof typeof refusals;
 
+/** What can hold a call back, as a 429 and its log line name it (`heldBy`). Names are final. */
+export const holds = [
+  'ceiling_minute',
+  'ceiling_day',
+  'closed',
+  'requests',
+  'tokens',
+  'cost',
+  'upstream_day',
+  'serialized',
+  'queue',
+] as const;
+/**
+ * `ceiling_*`: the workspace's own ceiling · `closed`: the upstream named a time before which nobody may send ·
+ * `requests` `tokens` `cost`: a quota of the upstream · `upstream_day`: its quota of the day · `serialized`: calls of the
+ * same workspace that are sent one after the other · `queue`: as many calls wait as may wait.
+ */
+export type HeldBy = (typeof holds)[number];
+
 /** What a refusal may carry beside its code. */
 export interface RefusalDetails {
   /** One sentence for the caller: what to do. Never contains a URL, a credential or upstream text. */
   readonly detail?: string;
   /** True time until trying again can succeed, in milliseconds; becomes `Retry-After` and `retry-after-ms`. */
   readonly retryInMs?: number;
+  /** What held the call back; every 429 of ours has it. */
+  readonly heldBy?: HeldBy;
   /** Parameter at fault, for the `error.param` member. */
   readonly param?: string;
   /** `false` adds `x-should-retry: false`: repeating this call could run it twice or cannot succeed. */

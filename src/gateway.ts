@@ -7,6 +7,7 @@
  * inside a stage. Invariant: the API key never reaches an upstream.
  */
 import { createDesk, type Desk } from './admission/admit.ts';
+import { entrySettings } from './admission/buckets.policy.ts';
 import { createJoins } from './admission/join.ts';
 import { authenticate, injectedFields, type AuthenticatedCaller } from './auth/authenticate.ts';
 import { FailedAttempts } from './auth/failed-attempts.ts';
@@ -16,7 +17,6 @@ import type { Clock, Random } from './clock.ts';
 import type { Settings } from './config/settings.ts';
 import type { Resolve } from './dispatch/agents.ts';
 import { createDispatcher, pseudonym } from './dispatch/dispatcher.ts';
-import { LearnedCosts } from './dispatch/learned-costs.ts';
 import { Refusal } from './errors.ts';
 import { followedToItsEnd, tellFailure } from './journey/follow.ts';
 import { ceilingOf, prepare } from './journey/prepare.ts';
@@ -66,7 +66,6 @@ export function createGateway({ settings: first, clock, random, telemetry, resol
   const keyring = new Keyring(settings, clock);
   const failedAttempts = new FailedAttempts();
   const dispatcher = createDispatcher(settings, clock, resolve);
-  const learned = new LearnedCosts();
   const joins = createJoins();
   const stores = createStores({
     settings,
@@ -106,7 +105,8 @@ export function createGateway({ settings: first, clock, random, telemetry, resol
       const route = routes.find(call, caller);
       followed.routed(route.upstream);
       const body = await call.readBody(caller.workspace.id);
-      const prepared = prepare({ call, caller, route, body, learned, labelKey: settings.privacy.labelKey });
+      const { labelKey } = settings.privacy;
+      const prepared = prepare({ call, caller, route, body, labelKey, now: clock.monotonic() });
       pressure.remember(prepared);
       followed.admitting(prepared.entry.admission.lane);
       const outcome = await joins.run(prepared.joinKey, call.clientGone, (nobodyLeft) =>
@@ -140,6 +140,11 @@ export function createGateway({ settings: first, clock, random, telemetry, resol
       dispatcher.configure(next);
       telemetry.configured(next.upstreams.values());
       desk.recheckKeys();
+      desk.reconfigure(({ workspaceId, upstream: name }) => {
+        const workspace = next.workspaces.get(workspaceId);
+        const upstream = next.upstreams.get(name);
+        return workspace === undefined || upstream === undefined ? null : entrySettings(workspace, upstream);
+      });
     },
     drain: (budgetMs) => desk.drain(budgetMs),
     async ceilings(workspaceId, upstreamName) {

@@ -9,7 +9,10 @@ import {
   RowBuilder,
   VariableRefresh,
 } from '@grafana/grafana-foundation-sdk/dashboard';
+import { defaultWaits } from '../../src/config/defaults.ts';
 import { datasource, figure, heatmap, lines, quantile } from './panels.ts';
+
+const { maxWaitSeconds } = defaultWaits;
 
 const guide = 'docs/observability/read-the-pressure.md';
 
@@ -48,9 +51,9 @@ export const overview = dashboard('Sluice / Overview', 'sluice-overview', 'Can w
   )
   .withPanel(
     figure(
-      { title: 'Longest waiting now', means: 'The default wait of a call is 45 s.', unit: 's' },
+      { title: 'Longest waiting now', means: `The default wait of a call is ${maxWaitSeconds} s.`, unit: 's' },
       { expr: 'max(sluice_queue_oldest_seconds)', legend: 'oldest' },
-      { amber: 15, red: 35 },
+      { amber: maxWaitSeconds / 3, red: 0.8 * maxWaitSeconds },
     ),
   )
   .withPanel(
@@ -98,7 +101,7 @@ export const overview = dashboard('Sluice / Overview', 'sluice-overview', 'Can w
   )
   .withPanel(
     lines(
-      { title: 'Wait of calls', means: 'p50 and p95 of all calls that ended. A p95 near 45 s: refusals come next.', unit: 's' },
+      { title: 'Wait of calls', means: `p50 and p95 of all calls that ended. A p95 near ${maxWaitSeconds} s: refusals come next.`, unit: 's' },
       [
         { expr: quantile(0.5, 'sluice_queue_wait_seconds', 'upstream'), legend: '{{upstream}} p50' },
         { expr: quantile(0.95, 'sluice_queue_wait_seconds', 'upstream'), legend: '{{upstream}} p95' },

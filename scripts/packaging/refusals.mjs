@@ -78,7 +78,7 @@ export const refusals = [
   {
     name: 'a grace period shorter than the drain',
     values: { drain: { terminationGracePeriodSeconds: 60 } },
-    says: [/too short/, /= 360/],
+    says: [/too short/, /= 390/],
   },
   {
     name: 'a grace period shorter than a stated drain',
@@ -88,7 +88,7 @@ export const refusals = [
   {
     name: 'CloudFront with its default of 30 s',
     values: { timeouts: { profile: 'cloudfront' } },
-    says: [/cuts calls after 30 s/, /= 60 s/],
+    says: [/cuts calls after 30 s/, /= 90 s/],
   },
   {
     name: 'Cloudflare with a wait of 90 s',
@@ -103,7 +103,7 @@ export const refusals = [
   {
     name: 'Envoy with 15 s',
     values: { timeouts: { profile: 'envoy', hopSeconds: 15 } },
-    says: [/whole answer/, /= 345 s/],
+    says: [/whole answer/, /= 375 s/],
   },
   {
     name: 'Google with 30 s',

@@ -17,6 +17,8 @@ import { Gates } from './gates.ts';
 import type { Holder } from './holder.ts';
 import { Hopeless } from './hopeless.ts';
 import { refusedBy, tooLong } from './refusals.ts';
+import { reviser } from './revise.ts';
+import type { EntrySettings } from './buckets.policy.ts';
 import type { Entry, Ticket } from './ticket.ts';
 import { Turns } from './turns.ts';
 import { Waiting } from './waiting.ts';
@@ -26,12 +28,22 @@ export interface Desk {
   enter(entry: Entry): Promise<Ticket>;
   /** Refuses waiting calls whose key is not valid any more. */
   recheckKeys(): void;
+  /**
+   * Configuration changed: every call that is in the desk goes on under what `settingsOf` gives for it (`null` = as before),
+   * at once. What the change makes too late is refused, with the new time.
+   */
+  reconfigure(settingsOf: (entry: Entry) => EntrySettings | null): void;
   /** Refuses (`draining`) waiting calls that are not expected to leave within `budgetMs`. */
   drain(budgetMs: number): void;
   /** Calls that wait in this process now under one ceiling. */
   waitingUnder(ceilingKey: string): number;
   readonly listener: LimiterListener;
 }
+
+/** Arrivals as close as this are taken for one after the other. Milliseconds: more than the least that positions tell apart. */
+const arrivalStepMs = 0.02;
+/** A clock that gives the same time to several calls does so for less than this. Milliseconds. */
+const sameMomentMs = 1;
 
 export interface DeskDependencies {
   readonly clock: Clock;
@@ -49,11 +61,24 @@ export function createDesk({ clock, limiter, ceilings, onFailure }: DeskDependen
   const hopeless = new Hopeless(parts, waiting, turns);
   const charging = new Charging(parts, gates, { waiting, turns, hopeless });
 
+  const reconfigure = reviser(parts, gates, { waiting, hopeless });
+
+  /** Calls of one process are in the order in which they arrived, also those of one moment. */
+  let lastArrival: number | null = null;
+  const nextArrival = (at: number): number => {
+    const isSame = lastArrival !== null && at <= lastArrival && lastArrival - at < sameMomentMs;
+    lastArrival = isSame && lastArrival !== null ? lastArrival + arrivalStepMs : at;
+    return lastArrival;
+  };
+
   /** A newcomer is told at once when it cannot make it. The later of what bucket and ceiling expect is the truth. */
   const refuseIfHopeless = async (holder: Holder, reply: AdmissionReply, askedAt: number): Promise<void> => {
     const ceilingMs = await ceilingWaitMs(holder, reply, askedAt);
-    if (reply.kind === 'refused') throw refusedBy(reply.reason, Math.max(reply.retryInMs, ceilingMs));
-    if (ceilingMs > withinMs(holder)) throw tooLong(ceilingMs, false);
+    const byCeiling = { waitMs: ceilingMs, heldBy: 'ceiling_minute' } as const;
+    if (reply.kind === 'refused') {
+      throw ceilingMs > reply.retryInMs ? tooLong(byCeiling, holder.entry) : refusedBy(reply, holder.entry);
+    }
+    if (ceilingMs > withinMs(holder)) throw tooLong(byCeiling, holder.entry);
     if (reply.kind === 'queued' && waiting.inLane(holder.entry) > reply.ahead) hopeless.onOvertaken(holder);
   };
 
@@ -64,7 +89,7 @@ export function createDesk({ clock, limiter, ceilings, onFailure }: DeskDependen
     if (reply.kind === 'granted' || ceiling.perMinute === null) return 0;
     if (reply.kind === 'refused' && reply.reason !== 'wait_too_long') return 0;
     if (reply.kind === 'queued') turns.told(entry, reply.ahead);
-    const ahead = reply.kind === 'queued' ? reply.ahead : turns.inLane(entry);
+    const { ahead } = reply;
     const question = { agoMs: clock.monotonic() - askedAt, withinMs: withinMs(holder) };
     const [waitMs = 0] = await ceilings.forecast(ceiling, [turns.positionOf(entry, ahead)], question);
     hopeless.onRead(ceiling);
@@ -98,7 +123,9 @@ export function createDesk({ clock, limiter, ceilings, onFailure }: DeskDependen
         const isFull = waiting.under(ceiling.key) >= admission.maxQueued;
         const maxQueued = isFull ? 0 : admission.maxQueued;
         const askedAt = clock.monotonic();
-        const reply = await limiter().admit({ ...admission, maxQueued, maxWaitMs, order: null });
+        gates.underLimits(admission, admission.ceiling);
+        const position = { kind: 'arrival', at: nextArrival(entry.arrivedAt) } as const;
+        const reply = await limiter().admit({ ...admission, maxQueued, maxWaitMs, position });
         if (reply.kind === 'granted') charging.take(reply.grant);
         else await refuseIfHopeless(holder, reply, askedAt);
       } catch (failure) {
@@ -115,6 +142,7 @@ export function createDesk({ clock, limiter, ceilings, onFailure }: DeskDependen
       }
     },
 
+    reconfigure,
     drain: (budgetMs) => hopeless.onDrain(budgetMs),
     waitingUnder: (ceilingKey) => waiting.under(ceilingKey),
   };

@@ -4,7 +4,7 @@
  *
  * Owns: that order. Refuses to own: whose turn it is (the limiter), callers and their deadlines (`waiting.ts`).
  * Keeps: a grant that comes before its caller waits takes its turn all the same, so that nobody behind it goes first; at
- * the edge of the ceiling, and when a call turns out dearer, nobody overtakes (4); a grant nobody can use goes back whole.
+ * the edge of the ceiling nobody overtakes (4); a grant nobody can use goes back whole.
  */
 import type { CeilingRef, CeilingState, Place, TakeReply } from '../limiter/ceilings.ts';
 import type { Grant } from '../limiter/limiter.ts';
@@ -14,7 +14,6 @@ import { callerTurned, reasonToStop, type Holder } from './holder.ts';
 import type { Hopeless } from './hopeless.ts';
 import { leaseOf } from './lease.ts';
 import { edgeOf } from './shed.policy.ts';
-import { costTold, findingEnds, isCostOpen, isDearer } from './true-cost.ts';
 import type { Turns } from './turns.ts';
 import type { Waiting } from './waiting.ts';
 
@@ -69,12 +68,9 @@ export class Charging {
   take(grant: Grant): void {
     const holder = this.#waiting.get(grant.ticket);
     if (holder === undefined) return this.#giveUp(grant);
-    const gate = this.#gates.of(grant);
+    const gate = this.#gates.underLimits(grant, holder.entry.admission.ceiling);
     const granted: Granted = { holder, grant, gate, before: gate.tail };
-    const charged =
-      gate.undecided > 0 || gate.sentBack > 0 || isCostOpen(holder)
-        ? this.#chargeWhenCostIsKnown(granted)
-        : this.#charge(granted, this.#placeFor(granted));
+    const charged = this.#charge(granted, this.#placeFor(granted));
     gate.tail = charged.catch((failure: unknown) => {
       this.#giveUp(grant);
       this.#waiting.refuse(holder, failure instanceof Error ? failure : new Error('the ceiling failed'));
@@ -85,7 +81,7 @@ export class Charging {
   /** Asks the ceiling for a place that is good when it comes; `null` = it is known to have none. */
   #placeFor({ holder, gate }: Granted): Promise<Placed> | null {
     const now = this.#parts.clock.monotonic();
-    if (now < gate.asleepUntil) return null;
+    if (gate.asleep !== null && now < gate.asleep.until) return null;
     gate.askedAt = now;
     const first = this.#take(holder.entry.ceiling, this.#slowMs);
     return first.then((early) => this.#inTime(holder, early));
@@ -123,15 +119,18 @@ export class Charging {
     const { holder, grant, gate, before } = granted;
     const early = await asked;
     const inOrder = await before;
-    if (early === null || (!inOrder && clock.monotonic() < gate.asleepUntil)) {
+    const isAsleep = gate.asleep !== null && clock.monotonic() < gate.asleep.until;
+    if (early === null || (!inOrder && isAsleep)) {
       await this.#handBack(granted, early?.reply ?? null);
       return false;
     }
     if (early.reply.kind === 'taken') await callerTurned(holder);
     const { reply } = await this.#inTime(holder, early);
     if (reply.kind === 'refused') {
-      gate.asleepUntil = clock.monotonic() + reply.waitMs + this.#turns.delayMs(holder.entry);
-      gate.byDay = reply.day;
+      gate.asleep = {
+        until: clock.monotonic() + reply.waitMs + this.#turns.delayMs(holder.entry),
+        because: reply.day ? 'ceiling_day' : 'ceiling_minute',
+      };
       await this.#handBack(granted, null);
       this.#hopeless.onFull(holder.entry.ceiling, reply);
       return false;
@@ -148,42 +147,19 @@ export class Charging {
     return true;
   }
 
-  /** As `#charge`, after the calls before it and the call that finds out what this one costs. */
-  async #chargeWhenCostIsKnown(granted: Granted): Promise<boolean> {
-    const { holder, grant, gate, before } = granted;
-    const wasBack = this.#gates.isBack(holder);
-    gate.undecided += 1;
-    try {
-      await before;
-      if (!wasBack && gate.sentBack > 0) return await this.#sendBack(granted);
-      await costTold(holder, this.#parts.clock);
-      if (holder.left) {
-        this.#giveUp(grant);
-        return true;
-      }
-      if (isDearer(holder)) return await this.#sendBack(granted);
-      return await this.#charge(granted, this.#placeFor(granted));
-    } finally {
-      gate.undecided -= 1;
-      if (holder.finding) findingEnds(holder, false);
-    }
-  }
-
   /** At the edge of the ceiling the scheduler counts places; away from it again, it must stop counting. */
   #tellEdge({ gate, grant, holder }: Granted, state: CeilingState | null): void {
     const now = this.#parts.clock.monotonic();
-    gate.placeAt = now;
+    gate.slotAt = now;
     const atEdge = state !== null && state.remaining <= edgeOf(state.limit);
     if (!atEdge && !gate.atEdge) return;
     gate.atEdge = atEdge;
-    const places = atEdge ? state.remaining : Infinity;
-    const nextPlaceMs = state?.nextPlaceMs ?? 0;
-    let sleepMs = nextPlaceMs;
-    if (atEdge && places <= 0) {
-      gate.fullUntil = now + nextPlaceMs;
-      sleepMs += this.#turns.delayMs(holder.entry);
-    }
-    this.#parts.background(this.#parts.limiter().charged(grant, places, sleepMs));
+    const { limiter, background } = this.#parts;
+    if (!atEdge) return background(limiter().charged(grant, null));
+    const { remaining: slots, nextPlaceMs } = state;
+    if (slots <= 0) gate.fullUntil = now + nextPlaceMs;
+    const nextSlotMs = slots <= 0 ? nextPlaceMs + this.#turns.delayMs(holder.entry) : nextPlaceMs;
+    background(limiter().charged(grant, { slots, nextSlotMs }));
   }
 
   /** The ceiling has no place: the ticket goes back to its lane, which sleeps until there is one. */
@@ -193,28 +169,9 @@ export class Charging {
     // Nobody would take a ticket out again whose caller has already left.
     if (holder.left) return this.#giveUp(grant);
     gate.atEdge = true;
-    const sleepMs = Math.max(0, gate.asleepUntil - clock.monotonic());
-    await limiter().settle(grant, { kind: 'returned', sleepMs }, null);
-  }
-
-  /**
-   * The grant goes back with what the call costs now, or because a call before it went back. It comes again in the
-   * lane's order; whoever is granted before that was granted too early, and goes back too.
-   */
-  async #sendBack({ holder, grant, gate }: Granted): Promise<boolean> {
-    if (holder.left) {
-      this.#giveUp(grant);
-      return false;
-    }
-    const dearer = isDearer(holder);
-    if (dearer) holder.costs = { ...holder.costs, cost: holder.entry.sharedCost?.points ?? 0 };
-    holder.sentBack = true;
-    gate.sentBack += 1;
-    gate.atEdge = true;
-    const { costs } = holder;
-    await this.#parts.limiter().settle(grant, { kind: 'returned', sleepMs: 0, costs }, null);
-    if (dearer) this.#hopeless.onDearer(holder);
-    return false;
+    const { until, because } = gate.asleep ?? { until: clock.monotonic(), because: 'ceiling_minute' };
+    const sleepMs = Math.max(0, until - clock.monotonic());
+    await limiter().settle(grant, { kind: 'returned', sleepMs, because }, null);
   }
 
   /** A grant nobody can use any more goes back whole. */

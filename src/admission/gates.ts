@@ -3,35 +3,36 @@
  * those before them. Refuses to own: the charging itself. Keeps: a gate that somebody depends on is not forgotten.
  */
 import type { Clock } from '../clock.ts';
-import type { Holder } from './holder.ts';
 
 /** Gates unused for this long are forgotten when there are very many. Milliseconds. */
 const gateMemoryMs = 120_000;
 const veryMany = 10_000;
 
+/** Until when a ceiling has no slot, and which. */
+export interface CeilingSleep {
+  /** Monotonic milliseconds. */
+  readonly until: number;
+  readonly because: 'ceiling_minute' | 'ceiling_day';
+}
+
 /** Charging of one lane's grants: in order, and none behind a refused one. */
 export interface Gate {
+  /** The limits for which the rest of this was found out, as one word. */
+  ceiling: string;
   /** Resolves when the latest grant is charged; false = it went back, nobody behind it may go first. */
   tail: Promise<boolean>;
-  /** The ceiling refused a grant: it has no place before that. Monotonic milliseconds. */
-  asleepUntil: number;
-  /** It is the ceiling of the day that it sleeps for. */
-  byDay: boolean;
-  /** The ceiling has no place before that; the scheduler knows. */
-  fullUntil: number;
+  /** The ceiling refused a grant; `null` = it has not, or it may have a slot again. */
+  asleep: CeilingSleep | null;
+  /** The ceiling has no slot before that, monotonic milliseconds; the scheduler knows. `null` = it may have one. */
+  fullUntil: number | null;
   /** The scheduler has been told that the ceiling is nearly used, and not yet that it is not any more. */
   atEdge: boolean;
   usedAt: number;
-  /** When a grant of the lane last asked the ceiling for a place, and when one last got it; -Infinity = never. */
-  askedAt: number;
-  placeAt: number;
-  /** Calls that waited in the lane, over all replicas, when somebody was told so. */
-  depth: number;
-  depthAt: number;
-  /** Grants whose costs are being looked into; nothing behind them is charged meanwhile. */
-  undecided: number;
-  /** Holders of the lane that were sent back and are not granted again. */
-  sentBack: number;
+  /** When a grant of the lane last asked the ceiling for a slot, and when one last got it; `null` = never. */
+  askedAt: number | null;
+  slotAt: number | null;
+  /** Calls that waited in the lane, over all replicas, when a newcomer was last told so; `null` = never. */
+  depth: { readonly calls: number; readonly at: number } | null;
 }
 
 /** Names a lane: a grant, or the admission of a call. */
@@ -54,18 +55,15 @@ export class Gates {
     let gate = this.#gates.get(key);
     if (gate === undefined) {
       gate = {
+        ceiling: '',
         tail: Promise.resolve(true),
-        asleepUntil: 0,
-        byDay: false,
-        fullUntil: 0,
+        asleep: null,
+        fullUntil: null,
         atEdge: false,
         usedAt: 0,
-        askedAt: -Infinity,
-        placeAt: -Infinity,
-        depth: 0,
-        depthAt: -Infinity,
-        undecided: 0,
-        sentBack: 0,
+        askedAt: null,
+        slotAt: null,
+        depth: null,
       };
       this.#gates.set(key, gate);
       if (this.#gates.size > veryMany) this.#forgetOld();
@@ -84,23 +82,37 @@ export class Gates {
     return this.#gates.get(lane);
   }
 
-  /** True when the call had been sent back; it is not any more. */
-  isBack(holder: Holder): boolean {
-    if (!holder.sentBack) return false;
-    holder.sentBack = false;
-    const gate = this.find(holder.entry.admission);
-    if (gate !== undefined) gate.sentBack -= 1;
-    return true;
+  /** What was found out under other limits of the ceiling does not hold; the scheduler may be told of slots again. */
+  underLimits(place: OfLane, ceiling: string): Gate {
+    const gate = this.of(place);
+    if (gate.ceiling === ceiling) return gate;
+    if (gate.ceiling !== '') gate.atEdge = true;
+    gate.ceiling = ceiling;
+    gate.asleep = null;
+    gate.fullUntil = null;
+    return gate;
   }
 
   #forgetOld(): void {
     const now = this.#clock.monotonic();
     for (const [key, gate] of this.#gates) {
-      if (gate.undecided > 0 || gate.sentBack > 0) continue;
-      if (Math.max(gate.asleepUntil, gate.usedAt + gateMemoryMs) < now) this.#gates.delete(key);
+      if (Math.max(gate.asleep?.until ?? 0, gate.usedAt + gateMemoryMs) < now) this.#gates.delete(key);
     }
   }
 }
 
 /** Names a lane among all buckets. */
 export const keyOf = ({ bucket, lane }: OfLane): string => `${bucket}/${lane}`;
+
+/** Milliseconds for which the ceiling has no slot yet, and which ceiling; `null` = it may have one. */
+export function fullFor(
+  gate: Gate,
+  now: number,
+): { readonly ms: number; readonly because: CeilingSleep['because'] } | null {
+  const asleepMs = gate.asleep === null ? 0 : gate.asleep.until - now;
+  const fullMs = gate.fullUntil === null ? 0 : gate.fullUntil - now;
+  if (asleepMs <= 0 && fullMs <= 0) return null;
+  return asleepMs >= fullMs && gate.asleep !== null
+    ? { ms: asleepMs, because: gate.asleep.because }
+    : { ms: fullMs, because: 'ceiling_minute' };
+}

@@ -3,7 +3,6 @@
  * the lines (`waiting.ts`), the grants (`charging.ts`). Keeps: nobody is sent after its client left, its key was revoked
  * or its wait has passed (9).
  */
-import type { Costs } from '../call.ts';
 import { Refusal } from '../errors.ts';
 import { expired, type Failure } from './refusals.ts';
 import { passageMs } from './shed.policy.ts';
@@ -16,18 +15,13 @@ interface Waiter {
 }
 
 export interface Holder {
-  readonly entry: Entry;
+  /** As configuration has it now: replaced by a reload. */
+  entry: Entry;
   deadline: number;
   /** Set while the caller waits for a lease. */
   waiter: Waiter | null;
   /** Set while a grant that came early waits for its caller: told when the caller waits, or has left. */
   onTurn: (() => void) | null;
-  /** What its next grant will have taken from the meters. */
-  costs: Costs;
-  /** Its grant went back because of what calls cost; calls of its lane behind it must not go first. */
-  sentBack: boolean;
-  /** It goes ahead to find out what calls like it cost, and is not sent yet. */
-  finding: boolean;
   waitedMs: number;
   cancelDeadline: (() => void) | null;
   left: boolean;
@@ -47,9 +41,6 @@ export const createHolder = (entry: Entry, now: number, onGone: (holder: Holder)
     deadline: now + Math.max(entry.maxWaitMs, passageMs),
     waiter: null,
     onTurn: null,
-    costs: entry.admission.costs,
-    sentBack: false,
-    finding: false,
     waitedMs: 0,
     cancelDeadline: null,
     left: false,
@@ -65,16 +56,14 @@ export const createHolder = (entry: Entry, now: number, onGone: (holder: Holder)
 export function reasonToStop(holder: Holder, now: number): Failure | null {
   if (holder.entry.clientGone.aborted) return new Refusal('request_invalid', { detail: 'The client left.' });
   if (!holder.entry.stillValid()) return new Refusal('unauthenticated');
-  if (now > holder.deadline) return expired(0);
+  if (now > holder.deadline) return expired(0, 'queue');
   return null;
 }
 
 /** Resolves when the caller waits for its lease, or has left. */
 export const callerTurned = (holder: Holder): Promise<void> =>
-  holder.waiter !== null || holder.left ? Promise.resolve() : nextTurn(holder);
-
-/** Resolves when the caller begins to wait, or leaves. */
-export const nextTurn = (holder: Holder): Promise<void> =>
-  new Promise((resolve) => {
-    holder.onTurn = resolve;
-  });
+  holder.waiter !== null || holder.left
+    ? Promise.resolve()
+    : new Promise((resolve) => {
+        holder.onTurn = resolve;
+      });

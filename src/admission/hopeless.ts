@@ -5,12 +5,12 @@
  * (`paced.ts`), however many attempts end at once.
  */
 import type { CeilingRef, TakeReply } from '../limiter/ceilings.ts';
-import type { BucketKey, LaneKey } from '../limiter/limiter.ts';
+import type { BucketKey, LaneKey, Standing } from '../limiter/limiter.ts';
 import type { DeskParts } from './desk-parts.ts';
 import { keyOf } from './gates.ts';
 import type { Holder } from './holder.ts';
 import { Paced } from './paced.ts';
-import { draining, tooLong } from './refusals.ts';
+import { draining, tooLong, type Hold } from './refusals.ts';
 import type { Turns } from './turns.ts';
 import type { Waiting } from './waiting.ts';
 
@@ -19,21 +19,23 @@ const knownPlaces = 64;
 /** Looks that newcomers bring about, at one ceiling. Milliseconds. */
 const lookEveryMs = 1_000;
 const veryMany = 10_000;
+/** Calls of one bucket whose waits are asked for again after a change that may have made them longer. */
+const maxRejudged = 64;
 
 /** A look at those who wait for places of one ceiling. */
 interface Look {
   readonly ceiling: CeilingRef;
-  /** The day refused: nobody gets a place before that, monotonic milliseconds. -Infinity = it did not. */
-  dayUntil: number;
-  /** Places to ask for; who stands further back is taken to get the last of them. */
-  upTo: number;
+  /** The day refused: nobody gets a slot before that, monotonic milliseconds; `null` = it did not. */
+  dayUntil: number | null;
+  /** Places to ask for (`null` = one for everybody who waits); who stands further back is taken to get the last of them. */
+  upTo: number | null;
   /** Calls that are in the line already though their callers do not wait yet. */
   readonly entered: Set<Holder>;
 }
 
-/** A bucket that sends nothing until then, monotonic milliseconds; its lanes, which may stand longer. */
+/** A bucket that sends nothing until then, monotonic milliseconds (`null` = it does); its lanes, which may stand longer. */
 interface Standstill {
-  until: number;
+  until: number | null;
   readonly lanes: Map<LaneKey, number>;
 }
 
@@ -60,33 +62,34 @@ export class Hopeless {
 
   /** A ceiling had no place. */
   onFull(ceiling: CeilingRef, { day, waitMs }: Extract<TakeReply, { kind: 'refused' }>): void {
-    const look = this.#lookSoon(ceiling, Infinity);
-    if (day) look.dayUntil = Math.max(look.dayUntil, this.#parts.clock.monotonic() + waitMs);
+    const look = this.#lookSoon(ceiling, null);
+    if (day) look.dayUntil = later(look.dayUntil, this.#parts.clock.monotonic() + waitMs);
   }
 
   /** A more urgent call went before others that wait for a place of its ceiling. */
   onOvertaken(by: Holder): void {
-    this.#lookSoon(by.entry.ceiling, Infinity).entered.add(by);
+    this.#lookSoon(by.entry.ceiling, null).entered.add(by);
   }
 
   /** The places of a ceiling were read for a newcomer: the next ones concern those who wait already. */
   onRead(ceiling: CeilingRef): void {
     const now = this.#parts.clock.monotonic();
-    if (now - (this.#lookedAt.get(ceiling.key) ?? -Infinity) < lookEveryMs) return;
+    const lookedAt = this.#lookedAt.get(ceiling.key);
+    if (lookedAt !== undefined && now - lookedAt < lookEveryMs) return;
     if (this.#lookedAt.size > veryMany) this.#lookedAt.clear();
     this.#lookedAt.set(ceiling.key, now);
     this.#lookSoon(ceiling, knownPlaces);
   }
 
   /** The look that is due at this ceiling, to be added to: it is not before the end of this turn. */
-  #lookSoon(ceiling: CeilingRef, upTo: number): Look {
+  #lookSoon(ceiling: CeilingRef, upTo: number | null): Look {
     let look = this.#looks.get(ceiling.key);
     if (look === undefined) {
-      look = { ceiling, dayUntil: -Infinity, upTo, entered: new Set() };
+      look = { ceiling, dayUntil: null, upTo, entered: new Set() };
       this.#looks.set(ceiling.key, look);
       this.#parts.background(Promise.resolve().then(() => this.#looking.soon()));
     }
-    look.upTo = Math.max(look.upTo, upTo);
+    look.upTo = look.upTo === null || upTo === null ? null : Math.max(look.upTo, upTo);
     return look;
   }
 
@@ -106,9 +109,9 @@ export class Hopeless {
   onStandstill(bucket: BucketKey, lane: LaneKey | null, stillMs: number): void {
     const until = this.#parts.clock.monotonic() + stillMs;
     let still = this.#still.get(bucket);
-    if (still === undefined) this.#still.set(bucket, (still = { until: -Infinity, lanes: new Map() }));
-    if (lane === null) still.until = Math.max(still.until, until);
-    else still.lanes.set(lane, Math.max(still.lanes.get(lane) ?? -Infinity, until));
+    if (still === undefined) this.#still.set(bucket, (still = { until: null, lanes: new Map() }));
+    if (lane === null) still.until = later(still.until, until);
+    else still.lanes.set(lane, later(still.lanes.get(lane) ?? null, until));
     this.#refusing.soon();
   }
 
@@ -122,17 +125,49 @@ export class Hopeless {
       const { bucket, lane } = holder.entry.admission;
       const still = holder.waiter === null ? undefined : standing.get(bucket);
       if (still === undefined) continue;
-      const until = Math.max(still.until, still.lanes.get(lane) ?? -Infinity);
-      if (until > holder.deadline) this.#waiting.refuse(holder, tooLong(until - now, false));
+      const ofLane = still.lanes.get(lane) ?? null;
+      const until = ofLane === null ? still.until : later(still.until, ofLane);
+      if (until !== null && until > holder.deadline) {
+        this.#waiting.refuse(holder, tooLong({ waitMs: until - now, heldBy: 'closed' }, holder.entry));
+      }
     }
     return visits;
   }
 
-  /** The call turned out dearer than it was when it entered its lane. */
-  onDearer(holder: Holder): void {
-    this.#ifItWaits(holder, (waitMs) => {
+  /** An answer told what the document of this call costs; others that ask for the same may be dearer than they seemed. */
+  onCostKnown({ entry: { admission } }: Holder, points: number): void {
+    if (admission.document === null || points <= (admission.costs.cost ?? 0)) return;
+    let left = maxRejudged;
+    for (const holder of this.#waiting.all()) {
+      const { bucket, document, costs } = holder.entry.admission;
+      const isDearer = points > (costs.cost ?? 0) && bucket === admission.bucket;
+      if (holder.waiter === null || document !== admission.document || !isDearer) continue;
+      this.#refuseIfLate(holder);
+      left -= 1;
+      if (left <= 0) return;
+    }
+  }
+
+  /** Configuration changed: calls that were expected to leave in time may be late. */
+  onReconfigured(holders: readonly Holder[]): void {
+    const ceilings = new Map<string, CeilingRef>();
+    const judged = new Map<string, number>();
+    for (const holder of holders) {
+      if (holder.waiter === null) continue;
+      ceilings.set(holder.entry.ceiling.key, holder.entry.ceiling);
+      const { bucket } = holder.entry.admission;
+      const count = judged.get(bucket) ?? 0;
+      if (count >= maxRejudged) continue;
+      judged.set(bucket, count + 1);
+      this.#refuseIfLate(holder);
+    }
+    for (const ceiling of ceilings.values()) this.#lookSoon(ceiling, null);
+  }
+
+  #refuseIfLate(holder: Holder): void {
+    this.#ifItWaits(holder, ({ waitMs, heldBy }) => {
       const late = this.#parts.clock.monotonic() + waitMs > holder.deadline;
-      if (late) this.#waiting.refuse(holder, tooLong(waitMs, false));
+      if (late) this.#waiting.refuse(holder, tooLong({ waitMs, heldBy }, holder.entry));
     });
   }
 
@@ -140,18 +175,18 @@ export class Hopeless {
   onDrain(budgetMs: number): void {
     for (const holder of this.#waiting.all()) {
       if (holder.waiter === null) continue;
-      this.#ifItWaits(holder, (waitMs) => {
+      this.#ifItWaits(holder, ({ waitMs }) => {
         if (waitMs > budgetMs) this.#waiting.refuse(holder, draining());
       });
     }
   }
 
-  #ifItWaits(holder: Holder, then: (waitMs: number) => void): void {
+  #ifItWaits(holder: Holder, then: (standing: Standing) => void): void {
     const { bucket, ticket } = holder.entry.admission;
     const asked = this.#parts.limiter().forecast(bucket, ticket);
     this.#parts.background(
       asked.then((wait) => {
-        if (wait !== null && holder.waiter !== null) then(wait.waitMs);
+        if (wait !== null && holder.waiter !== null) then(wait);
       }),
     );
   }
@@ -162,7 +197,10 @@ export class Hopeless {
       .filter((holder) => holder.entry.ceiling.key === ceiling.key)
       .filter((holder) => holder.waiter !== null || entered.has(holder))
       .toSorted((one, other) => one.entry.admission.urgency - other.entry.admission.urgency);
-    const positions = Array.from({ length: Math.min(upTo, line.length) }, (_, index) => index + 1);
+    const positions = Array.from(
+      { length: upTo === null ? line.length : Math.min(upTo, line.length) },
+      (_, index) => index + 1,
+    );
     const waits = await this.#parts.ceilings.forecast(ceiling, positions);
     const now = this.#parts.clock.monotonic();
     const ahead = new Map<string, number>();
@@ -171,10 +209,19 @@ export class Hopeless {
       const lane = keyOf(holder.entry.admission);
       const before = ahead.get(lane) ?? 0;
       const position = Math.min(this.#turns.positionOf(holder.entry, before), waits.length);
-      const waitMs = Math.max(dayUntil - now, waits[position - 1] ?? 0);
-      const isLate = now + waitMs > holder.deadline;
-      if (isLate && holder.waiter !== null) this.#waiting.refuse(holder, tooLong(waitMs, dayUntil > now));
+      const hold = holdOf(waits[position - 1] ?? 0, dayUntil === null ? 0 : dayUntil - now);
+      const isLate = now + hold.waitMs > holder.deadline;
+      if (isLate && holder.waiter !== null) this.#waiting.refuse(holder, tooLong(hold, holder.entry));
       else ahead.set(lane, before + 1);
     }
   }
 }
+
+/** The later of two times, where there is one already. */
+const later = (known: number | null, time: number): number => (known === null ? time : Math.max(known, time));
+
+/** The later of what the minute and the day have. */
+const holdOf = (minuteMs: number, dayMs: number): Hold =>
+  dayMs > minuteMs
+    ? { waitMs: dayMs, heldBy: 'ceiling_day' }
+    : { waitMs: minuteMs, heldBy: 'ceiling_minute' };

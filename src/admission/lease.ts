@@ -7,7 +7,6 @@ import type { Grant, Lesson, Settlement } from '../limiter/limiter.ts';
 import type { DeskParts } from './desk-parts.ts';
 import type { Holder } from './holder.ts';
 import type { Hopeless } from './hopeless.ts';
-import { findingEnds } from './true-cost.ts';
 import type { Entry, Lease } from './ticket.ts';
 
 export function leaseOf(
@@ -18,8 +17,6 @@ export function leaseOf(
   taken: Extract<TakeReply, { kind: 'taken' }>,
 ): Lease {
   let settled = false;
-  const { finding } = holder;
-  holder.finding = false;
   holder.hadLease = true;
   return {
     grant,
@@ -34,18 +31,15 @@ export function leaseOf(
       settled = true;
       holder.done = settlement.kind === 'succeeded';
       const isSent = settlement.kind !== 'dropped' && settlement.kind !== 'returned';
-      if (finding) findingEnds(holder, isSent);
       if (!isSent) background(ceilings.giveBack(holder.entry.ceiling, taken.place));
-      background(limiter().settle(grant, unhindered(settlement), lesson));
+      background(limiter().settle(grant, settlement, lesson));
       const stillMs = standstillMs(settlement, holder.entry);
       if (stillMs > 0) hopeless.onStandstill(grant.bucket, grant.lane, stillMs);
+      const points = lesson?.feedback.requestedCost ?? null;
+      if (points !== null) hopeless.onCostKnown(holder, points);
     },
   };
 }
-
-/** What comes back from here had its place: others of the lane, of whatever replica, are not to go one by one. */
-const unhindered = (settlement: Settlement): Settlement =>
-  settlement.kind === 'returned' ? { ...settlement, asBefore: true } : settlement;
 
 /** How long the lane of a call that ended like this sends nothing, milliseconds. */
 function standstillMs(settlement: Settlement, { admission }: Entry): number {

@@ -2,7 +2,9 @@
  * The refusals of the desk and the times they tell. Refuses to own: deciding that a call is refused. Keeps: nobody is
  * invited sooner than the truth, or than a second where the truth is only expected.
  */
-import { Refusal } from '../errors.ts';
+import { Refusal, type HeldBy } from '../errors.ts';
+import type { AdmissionReply } from '../limiter/limiter.ts';
+import type { Entry } from './ticket.ts';
 
 /** Something went wrong that is not a refusal (a store failed): the waiting call is told, never lost. */
 export type Failure = Refusal | Error;
@@ -13,32 +15,64 @@ export type Failure = Refusal | Error;
  */
 const leastRetryMs = 1_000;
 
-/** The call cannot leave within its wait; `day`: because the day is used up. */
-export const tooLong = (waitMs: number, day: boolean): Refusal =>
-  day
-    ? new Refusal('day_quota_exhausted', { retryInMs: waitMs })
-    : new Refusal('wait_too_long', { retryInMs: waitMs, detail: longer(waitMs) });
+/** What keeps a call from leaving within its wait. */
+export interface Hold {
+  readonly waitMs: number;
+  readonly heldBy: HeldBy;
+}
 
-/** Says how a call gets through that has the time: a full ceiling takes longer to free than calls wait unasked. */
-function longer(waitMs: number): string {
+/** Holds that last until a day's quota is there again. */
+const isOfDay = (heldBy: HeldBy): boolean => heldBy === 'ceiling_day' || heldBy === 'upstream_day';
+
+/** The call cannot leave within its wait. `maxPreferMs`: the longest wait that it could ask for. */
+export const tooLong = ({ waitMs, heldBy }: Hold, { maxPreferMs }: Pick<Entry, 'maxPreferMs'>): Refusal =>
+  new Refusal(isOfDay(heldBy) ? 'day_quota_exhausted' : 'wait_too_long', {
+    retryInMs: waitMs,
+    heldBy,
+    detail: `${cause[heldBy]} ${advice(waitMs, maxPreferMs)}`,
+  });
+
+/** What holds the call, as a sentence for its caller. */
+const cause: Readonly<Record<HeldBy, string>> = {
+  ceiling_minute: 'The workspace has used up its requests per minute on this upstream.',
+  ceiling_day: 'The workspace has used up its requests per day on this upstream.',
+  closed: 'The upstream has named a time before which nothing may be sent.',
+  requests: "The upstream's quota of requests is used up.",
+  tokens: "The upstream's quota of tokens is used up.",
+  cost: "The upstream's quota of cost points is used up.",
+  upstream_day: "The upstream's quota of the day is used up.",
+  serialized: 'Calls of this workspace are sent one after the other.',
+  queue: 'Other calls are waiting.',
+};
+
+/** Says how a call gets through that has the time, where it can. */
+function advice(waitMs: number, maxPreferMs: number): string {
   const seconds = Math.ceil(waitMs / 1_000);
-  const wait = Number.isFinite(seconds) ? `, which is ${seconds} s from now` : '';
-  return `The call may not wait until its turn${wait}. Prefer: wait=<seconds> lets it wait longer.`;
+  const known = `The call could leave in ${seconds} s, which is longer than it may wait.`;
+  return seconds * 1_000 <= maxPreferMs ? `${known} Prefer: wait=${seconds} lets it wait.` : known;
 }
 
 /** The call's wait is over; `waitMs` is what it would have had to wait yet, as far as known. */
-export const expired = (waitMs: number): Refusal =>
-  new Refusal('wait_expired', { retryInMs: Math.max(leastRetryMs, waitMs) });
+export const expired = (waitMs: number, heldBy: HeldBy): Refusal =>
+  new Refusal('wait_expired', {
+    retryInMs: Math.max(leastRetryMs, waitMs),
+    heldBy,
+    detail: `The call waited as long as it may. ${cause[heldBy]}`,
+  });
 
 /** The process ends before the call's turn would come. */
 export const draining = (): Refusal => new Refusal('draining', { retryInMs: leastRetryMs });
 
 /** What the limiter said of a newcomer. */
 export function refusedBy(
-  reason: 'queue_full' | 'wait_too_long' | 'day_quota_exhausted' | 'limiter_unavailable',
-  retryInMs: number,
+  reply: Extract<AdmissionReply, { kind: 'refused' }>,
+  entry: Pick<Entry, 'maxPreferMs'>,
 ): Refusal {
-  if (reason === 'wait_too_long') return tooLong(retryInMs, false);
-  const known = reason !== 'queue_full' && reason !== 'limiter_unavailable';
-  return new Refusal(reason, { retryInMs: known ? retryInMs : Math.max(leastRetryMs, retryInMs) });
+  if (reply.reason === 'wait_too_long') {
+    return tooLong({ waitMs: reply.retryInMs, heldBy: reply.heldBy }, entry);
+  }
+  const retryInMs = Math.max(leastRetryMs, reply.retryInMs);
+  return reply.reason === 'queue_full'
+    ? new Refusal('queue_full', { retryInMs, heldBy: reply.heldBy })
+    : new Refusal('limiter_unavailable', { retryInMs });
 }

@@ -5,33 +5,20 @@
 import type { CeilingRef, CeilingState, Place } from '../limiter/ceilings.ts';
 import type { Admission, Grant, Lesson, Settlement } from '../limiter/limiter.ts';
 
-/**
- * What calls of one kind cost, where only an answer can tell (a GraphQL document). One object for all of them, those that
- * wait already included.
- */
-export interface SharedCost {
-  /** Points that the upstream asks for, as an answer told them last; `null` = none has. */
-  readonly points: number | null;
-  /** Resolves when the call that finds out is over; `null` = none is on its way. */
-  readonly inquiry: Promise<void> | null;
-  /** Nobody has gone ahead to find out. Where somebody did and was told nothing, the guess is what there is. */
-  readonly isUnasked: boolean;
-  /** This call goes ahead; calls that come after it wait for what its answer tells. */
-  ask(): void;
-  /** It is over. `asked` false: it was not sent, the next one may find out. Repeating it does nothing. */
-  over(asked: boolean): void;
-}
-
 /** What the desk needs to know of a call. */
 export interface Entry {
-  readonly admission: Omit<Admission, 'maxWaitMs' | 'order'>;
+  readonly admission: Omit<Admission, 'maxWaitMs' | 'position'>;
+  /** Monotonic milliseconds at which this process had received the call: its position in its lane. */
+  readonly arrivedAt: number;
   readonly ceiling: CeilingRef;
-  /** Absent: `admission.costs` are all there is to know. */
-  readonly sharedCost?: SharedCost | null;
-  /** Name of the upstream, for the queue gauges. */
+  /** In this process only: a reload finds the new settings by it. */
+  readonly workspaceId: string;
+  /** Name of the upstream. */
   readonly upstream: string;
   /** How long the call may wait in all, milliseconds. */
   readonly maxWaitMs: number;
+  /** The longest wait that it could have asked for, milliseconds. */
+  readonly maxPreferMs: number;
   readonly clientGone: AbortSignal;
   /** False once the caller's key was removed or expired: a waiting call is refused then. */
   readonly stillValid: () => boolean;

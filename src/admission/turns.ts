@@ -7,7 +7,7 @@
  * What other replicas gave a lane is not known here, so over replicas turns are fair on average only.
  */
 import type { Clock } from '../clock.ts';
-import type { Gate, Gates } from './gates.ts';
+import { fullFor, type Gate, type Gates } from './gates.ts';
 import type { Entry } from './ticket.ts';
 import type { Waiting } from './waiting.ts';
 
@@ -32,13 +32,7 @@ export class Turns {
   /** A newcomer was told how many calls go first in its lane, over all replicas. */
   told(entry: Entry, ahead: number): void {
     const gate = this.#gates.of(entry.admission);
-    gate.depth = ahead;
-    gate.depthAt = this.#clock.monotonic();
-  }
-
-  /** Calls that wait in the lane of this one, over all replicas as far as known here. */
-  inLane(entry: Entry): number {
-    return this.#depthOf(this.#gates.of(entry.admission), this.#waiting.inLane(entry));
+    gate.depth = { calls: ahead, at: this.#clock.monotonic() };
   }
 
   /** How long after a place has come free this call's lane wakes, milliseconds. */
@@ -46,7 +40,7 @@ export class Turns {
     const own = this.#gates.of(entry.admission);
     let turns = 0;
     for (const { gate } of this.#others(entry)) {
-      if (gate.placeAt < own.placeAt) turns += 1;
+      if (isLonger(gate, own)) turns += 1;
       if (turns >= mostTurns) break;
     }
     return turns * turnMs;
@@ -60,7 +54,7 @@ export class Turns {
     const own = this.#gates.of(entry.admission);
     let position = ahead + 1;
     for (const { gate, depth } of this.#others(entry)) {
-      position += Math.min(depth, gate.placeAt < own.placeAt ? ahead + 1 : ahead);
+      position += Math.min(depth, isLonger(gate, own) ? ahead + 1 : ahead);
     }
     return position;
   }
@@ -72,12 +66,17 @@ export class Turns {
     for (const [lane, waiting] of this.#waiting.lanesUnder(ceiling.key)) {
       const gate = this.#gates.named(lane);
       if (gate === undefined || gate === own || !gate.atEdge) continue;
-      const until = Math.max(gate.asleepUntil, gate.fullUntil, gate.askedAt + memoryMs);
-      if (until > now) yield { gate, depth: this.#depthOf(gate, waiting) };
+      const hasAsked = gate.askedAt !== null && gate.askedAt + memoryMs > now;
+      if (hasAsked || fullFor(gate, now) !== null) yield { gate, depth: this.#depthOf(gate, waiting) };
     }
   }
 
-  #depthOf({ depth, depthAt }: Gate, waiting: number): number {
-    return this.#clock.monotonic() - depthAt < memoryMs ? Math.max(waiting, depth) : waiting;
+  #depthOf({ depth }: Gate, waiting: number): number {
+    const isFresh = depth !== null && this.#clock.monotonic() - depth.at < memoryMs;
+    return isFresh ? Math.max(waiting, depth.calls) : waiting;
   }
 }
+
+/** The one lane has gone without a slot for longer than the other. */
+const isLonger = (one: Gate, other: Gate): boolean =>
+  other.slotAt !== null && (one.slotAt === null || one.slotAt < other.slotAt);

@@ -8,7 +8,7 @@
 import { Refusal } from '../errors.ts';
 import { ShortLived } from '../short-lived.ts';
 import type { DeskParts } from './desk-parts.ts';
-import { keyOf, type Gates } from './gates.ts';
+import { fullFor, keyOf, type Gates } from './gates.ts';
 import { createHolder, reasonToStop, type Holder } from './holder.ts';
 import { expired, tooLong, type Failure } from './refusals.ts';
 import type { Entry, Lease } from './ticket.ts';
@@ -106,7 +106,6 @@ export class Waiting {
     holder.left = true;
     const { admission, clientGone } = holder.entry;
     this.#holders.delete(admission.ticket);
-    this.#gates.isBack(holder);
     holder.cancelDeadline?.();
     clientGone.removeEventListener('abort', holder.onClientGone);
     holder.onTurn?.();
@@ -128,17 +127,27 @@ export class Waiting {
     const asked = this.#parts.limiter().forecast(bucket, ticket);
     this.#parts.background(
       asked.then((wait) => {
-        if (holder.waiter !== null) this.refuse(holder, expired(wait?.waitMs ?? 0));
+        if (holder.waiter === null) return;
+        const full = this.#fullFor(holder);
+        const known = wait ?? { waitMs: 0, heldBy: 'queue' };
+        const isCeiling = full !== null && full.ms > known.waitMs;
+        this.refuse(holder, isCeiling ? expired(full.ms, full.because) : expired(known.waitMs, known.heldBy));
       }),
     );
   }
 
   /** The ceiling may have refused the next grant of a call before it came to wait for it. */
   #refuseIfGateSleeps(holder: Holder, now: number): void {
-    const gate = this.#gates.find(holder.entry.admission);
-    const until = gate === undefined ? 0 : Math.max(gate.asleepUntil, gate.fullUntil);
-    if (until <= holder.deadline) return;
-    this.refuse(holder, tooLong(until - now, gate?.byDay === true && until === gate.asleepUntil));
+    const full = this.#fullFor(holder);
+    if (full === null || now + full.ms <= holder.deadline) return;
+    this.refuse(holder, tooLong({ waitMs: full.ms, heldBy: full.because }, holder.entry));
+  }
+
+  /** How long its ceiling has no slot yet, as far as its gate knows. */
+  #fullFor({ entry: { admission } }: Holder): ReturnType<typeof fullFor> {
+    const gate = this.#gates.find(admission);
+    if (gate === undefined || gate.ceiling !== admission.ceiling) return null;
+    return fullFor(gate, this.#parts.clock.monotonic());
   }
 
   #count({ entry: { ceiling, admission } }: Holder, by: 1 | -1): void {

@@ -3,6 +3,7 @@
  * in, freezes the result. Decides defaults, refuses nothing.
  */
 import type { CredentialInput, FileInput, RedisInput, UpstreamInput, WorkspaceInput } from './schema.ts';
+import { defaultWaits } from './defaults.ts';
 import { readInstant } from './instant.ts';
 import { readOrigin } from './origins.ts';
 import { readRedisNode, readRedisUrl, redisPort } from './redis-url.ts';
@@ -157,7 +158,11 @@ function buildLimits(input: UpstreamInput, server: FileInput['server']): Upstrea
   const limits = input.limits ?? {};
   const capacity = limits.bucket?.capacity ?? limits.capacity ?? 40;
   const wait = limits.maxWaitSeconds ?? input.maxWaitSeconds ?? server.maxWaitSeconds;
-  const ceiling = limits.maxWaitCeilingSeconds ?? input.maxWaitCeilingSeconds ?? server.maxWaitCeilingSeconds;
+  const ceiling =
+    limits.maxWaitCeilingSeconds ??
+    input.maxWaitCeilingSeconds ??
+    server.maxWaitCeilingSeconds ??
+    defaultWaits.maxWaitCeilingSeconds;
   return {
     requestsPerMinute: limitOf(limits.requestsPerMinute, defaults.requestsPerMinute),
     requestsPerDay: limitOf(limits.requestsPerDay, defaults.requestsPerDay),
@@ -170,10 +175,10 @@ function buildLimits(input: UpstreamInput, server: FileInput['server']): Upstrea
     },
     cost: limits.cost ?? null,
     maxInFlight: limitOf(limits.maxInFlight ?? input.maxInFlight, defaults.maxInFlight),
-    maxQueued: limits.maxQueued ?? input.maxQueued ?? server.maxQueued ?? 1000,
+    maxQueued: limits.maxQueued ?? input.maxQueued ?? server.maxQueued ?? defaultWaits.maxQueued,
     // A longer wait of one place and a shorter ceiling of another meet here: the ceiling is the ceiling.
-    maxWaitSeconds: Math.min(wait ?? 45, ceiling ?? 600),
-    maxWaitCeilingSeconds: ceiling ?? 600,
+    maxWaitSeconds: Math.min(wait ?? defaultWaits.maxWaitSeconds, ceiling),
+    maxWaitCeilingSeconds: ceiling,
     learn: limits.learn ?? input.learn ?? true,
     probe: limits.probe ?? input.probe ?? 1,
   };

@@ -2,6 +2,7 @@
  * Rules between values of the file: names that must exist, values that must differ, secrets that must be there. Reads
  * the plain tree defensively, so that these mistakes are reported together with those of single values.
  */
+import { defaultWaits } from './defaults.ts';
 import type { Finding } from './problem.ts';
 import { checkRedis } from './redis-checks.ts';
 import { section } from './tree.ts';
@@ -50,7 +51,7 @@ function checkServer(server: Section): Finding[] {
       at('maxHeldBytes', 'is below maxBodyBytes', 'raise it: one body of the largest size must fit');
     }
   }
-  return [...found, ...waitBelowCeiling(['server'], server, 600)];
+  return [...found, ...waitBelowCeiling(['server'], server, defaultWaits.maxWaitCeilingSeconds)];
 }
 
 function checkPrivacy(file: Section): Finding[] {

@@ -1,4 +1,5 @@
 /** Rules between the values of one upstream: keys with two places, waits, origins that must not be ours or private. */
+import { defaultWaits } from './defaults.ts';
 import { upstreamNamePattern } from './names.ts';
 import { isLoopback, isPrivateLiteral, readOrigin } from './origins.ts';
 import type { Finding, Path } from './problem.ts';
@@ -34,7 +35,7 @@ export function checkUpstream(name: string, upstream: Section, server: Section):
     limits['maxWaitCeilingSeconds'] ??
     upstream['maxWaitCeilingSeconds'] ??
     server['maxWaitCeilingSeconds'] ??
-    600;
+    defaultWaits.maxWaitCeilingSeconds;
   found.push(
     ...waitBelowCeiling(path, upstream, ceiling),
     ...waitBelowCeiling([...path, 'limits'], limits, ceiling),

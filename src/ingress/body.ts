@@ -7,6 +7,7 @@
  */
 import type { IncomingMessage } from 'node:http';
 import type { CallBody } from '../call.ts';
+import type { Clock } from '../clock.ts';
 import { Refusal } from '../errors.ts';
 
 /** Bytes of request bodies that the whole process holds, and how many of them each owner (workspace) does. */
@@ -71,27 +72,32 @@ export const announcesBody = (request: IncomingMessage): boolean =>
 const overloaded = (): Refusal =>
   new Refusal('overloaded', { detail: 'Too many request bodies are held at the moment.' });
 
+export interface BodyReaderParts {
+  readonly request: IncomingMessage;
+  readonly bounds: BodyBounds;
+  readonly clientGone: AbortSignal;
+  readonly clock: Pick<Clock, 'monotonic'>;
+  /** Sends `100 Continue` if the client waits for it; called at most once. */
+  readonly sendContinue: () => void;
+}
+
 /** One request's body: read on demand, held until released. */
 export class BodyReader {
   readonly #request: IncomingMessage;
   readonly #bounds: BodyBounds;
   readonly #clientGone: AbortSignal;
+  readonly #clock: Pick<Clock, 'monotonic'>;
   readonly #sendContinue: () => void;
   #reading: Promise<CallBody> | null = null;
   #owner = '';
   #taken = 0;
   #released = false;
 
-  /** @param sendContinue sends `100 Continue` if the client waits for it; called at most once. */
-  constructor(
-    request: IncomingMessage,
-    bounds: BodyBounds,
-    clientGone: AbortSignal,
-    sendContinue: () => void,
-  ) {
+  constructor({ request, bounds, clientGone, clock, sendContinue }: BodyReaderParts) {
     this.#request = request;
     this.#bounds = bounds;
     this.#clientGone = clientGone;
+    this.#clock = clock;
     this.#sendContinue = sendContinue;
   }
 
@@ -116,10 +122,11 @@ export class BodyReader {
     const announced = Number(this.#request.headers['content-length'] ?? 0);
     if (announced > this.#bounds.maxBodyBytes) throw new Refusal('body_too_large');
     if (!this.#bounds.heldBytes.fits(announced, this.#owner)) throw overloaded();
-    if (!announcesBody(this.#request)) return { bytes: Buffer.alloc(0), replayable: true };
+    if (!announcesBody(this.#request)) return { bytes: Buffer.alloc(0), replayable: true, completeAt: null };
     this.#sendContinue();
     const bytes = await this.#collect();
-    return { bytes, replayable: bytes.length <= this.#bounds.maxReplayBytes };
+    const replayable = bytes.length <= this.#bounds.maxReplayBytes;
+    return { bytes, replayable, completeAt: this.#clock.monotonic() };
   }
 
   /** Counts a chunk before it is kept; the answer is why it cannot be. */

@@ -13,6 +13,7 @@ import type { Call, Outcome } from '../call.ts';
 import type { Clock, Random } from '../clock.ts';
 import type { ServerSettings } from '../config/settings.ts';
 import type { RefusalCode } from '../errors.ts';
+import { ArrivalTimes } from './arrival-times.ts';
 import { HeldBytes } from './body.ts';
 import { Connections } from './connections.ts';
 import type { OpenCall } from './connections.ts';
@@ -98,11 +99,13 @@ export const createDataServer = (options: DataServerOptions): DataServer => {
     maxCallsPerConnection: options.maxCallsPerConnection ?? 100,
     maxOpenCalls: options.maxOpenCalls ?? 50_000,
   });
+  const arrivals = new ArrivalTimes(clock);
   const waitingForContinue = new WeakSet<IncomingMessage>();
   let draining = false;
   const deps: ServeDeps = {
     clock,
     random: options.random,
+    arrivals,
     bounds: { maxBodyBytes: settings.maxBodyBytes, maxReplayBytes: settings.maxReplayBytes, heldBytes },
     connections,
     lingerMs: options.lingerMs ?? 1_000,
@@ -165,10 +168,11 @@ export const createDataServer = (options: DataServerOptions): DataServer => {
     listen: () => listen(server, settings.port, settings.host),
     drain: (drainOptions) => {
       draining = true;
-      return drainServer(server, connections, clock, drainOptions);
+      return drainServer(server, connections, clock, drainOptions).finally(() => arrivals.close());
     },
     close: () =>
       new Promise((resolve) => {
+        arrivals.close();
         server.close(() => resolve());
         server.closeAllConnections();
       }),

@@ -7,7 +7,7 @@
  */
 import type { KnownSoFar } from '../call.ts';
 import { refusals } from '../errors.ts';
-import type { RefusalCode, RefusalDetails } from '../errors.ts';
+import type { HeldBy, RefusalCode, RefusalDetails } from '../errors.ts';
 import { knownFields } from './ratelimit-fields.ts';
 import { retryFields } from './retry-after.policy.ts';
 
@@ -38,6 +38,7 @@ interface Document {
   readonly detail: string;
   readonly param: string | null;
   readonly requestId: string;
+  readonly heldBy?: HeldBy;
 }
 
 /** `error.type` as the language-model SDKs know it. */
@@ -48,10 +49,11 @@ const errorType = (status: number): string => {
 };
 
 const answer = (document: Document, extra: readonly string[]): ProblemAnswer => {
-  const { status, code, title, detail, param, requestId } = document;
+  const { status, code, title, detail, param, requestId, heldBy } = document;
   const type = `urn:sluice:error:${code}`;
   const error = { message: detail, type: errorType(status), code, param };
-  const body = Buffer.from(JSON.stringify({ type, title, status, detail, code, requestId, error }));
+  // `heldBy` is left out where it is not known.
+  const body = Buffer.from(JSON.stringify({ type, title, status, detail, code, requestId, heldBy, error }));
   const fields = [
     'Content-Type',
     'application/problem+json',
@@ -91,7 +93,8 @@ export const refusalAnswer = (refused: RefusedCall): ProblemAnswer => {
   if (status === 401) extra.push('WWW-Authenticate', 'Bearer');
   if (refused.allow !== undefined) extra.push('Allow', refused.allow);
   const detail = details.detail ?? `${title}.`;
-  return answer({ status, code, title, detail, param: details.param ?? null, requestId }, extra);
+  const held = details.heldBy === undefined ? {} : { heldBy: details.heldBy };
+  return answer({ status, code, title, detail, param: details.param ?? null, requestId, ...held }, extra);
 };
 
 /** The answer when Sluice itself is at fault. Says nothing about why: that is in the log, under the same request id. */

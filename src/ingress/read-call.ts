@@ -6,6 +6,7 @@
  */
 import type { Call, KnownSoFar } from '../call.ts';
 import type { Clock, Random } from '../clock.ts';
+import type { ArrivalTimes } from './arrival-times.ts';
 import { BodyReader } from './body.ts';
 import type { BodyBounds } from './body.ts';
 import type { OpenCall } from './connections.ts';
@@ -21,6 +22,7 @@ export interface ReadCall {
 export interface ReadCallDeps {
   readonly clock: Clock;
   readonly random: Random;
+  readonly arrivals: Pick<ArrivalTimes, 'arrived'>;
   readonly bounds: BodyBounds;
   /** True when the client sent `Expect: 100-continue` and waits for our word. */
   readonly awaitsContinue: (open: OpenCall) => boolean;
@@ -39,10 +41,17 @@ export const readCall = (open: OpenCall, form: Call['form'], deps: ReadCallDeps)
     response.writeContinue();
     open.connection.resume();
   };
-  const body = new BodyReader(request, deps.bounds, gone.signal, sendContinue);
+  const body = new BodyReader({
+    request,
+    bounds: deps.bounds,
+    clientGone: gone.signal,
+    clock: deps.clock,
+    sendContinue,
+  });
   const call: Call = {
     id: newRequestId(deps.random),
     receivedAt: deps.clock.monotonic(),
+    arrivedAt: deps.arrivals.arrived(),
     method: request.method ?? 'GET',
     form,
     rawUrl: request.url ?? '/',

@@ -10,6 +10,7 @@ import type { AnswerEnd, Call, Outcome } from '../call.ts';
 import type { Clock, Random } from '../clock.ts';
 import { Refusal } from '../errors.ts';
 import type { RefusalCode } from '../errors.ts';
+import type { ArrivalTimes } from './arrival-times.ts';
 import type { BodyBounds } from './body.ts';
 import type { Connections, OpenCall } from './connections.ts';
 import { bugAnswer, refusalAnswer } from './problem.ts';
@@ -21,6 +22,7 @@ import type { AnswerContext } from './respond.ts';
 export interface ServeDeps {
   readonly clock: Clock;
   readonly random: Random;
+  readonly arrivals: Pick<ArrivalTimes, 'arrived'>;
   readonly bounds: BodyBounds;
   readonly connections: Connections;
   readonly lingerMs: number;

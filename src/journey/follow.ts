@@ -33,7 +33,13 @@ export function tellFailure(call: Call, followed: CallTelemetry, failure: unknow
     followed.ended({ outcome: 'client_gone', status: 0, code: null });
   } else if (failure instanceof Refusal) {
     const { code } = failure;
-    followed.ended({ outcome: outcomeOfRefusal(code), status: failure.status, code });
+    const { heldBy } = failure.details;
+    followed.ended({
+      outcome: outcomeOfRefusal(code),
+      status: failure.status,
+      code,
+      ...(heldBy === undefined ? {} : { heldBy }),
+    });
   } else {
     followed.ended({ outcome: 'failed', status: 500, code: null });
   }

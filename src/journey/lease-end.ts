@@ -30,13 +30,13 @@ const closing: Settlement = { kind: 'throttled', closeMs: 0, requeue: false, sle
 
 /** Self-fence: this process noticed its grant too late, somebody else may hold the lane by now. Nothing was sent. */
 export function comeAgain(lease: Lease): void {
-  lease.settle({ kind: 'returned', sleepMs: 0 }, null);
+  lease.settle({ kind: 'returned', sleepMs: 0, because: 'backoff' }, null);
 }
 
 /** Back into the lane, at the same place. What was never sent has used up nothing. */
 export function goBack(lease: Lease, result: AttemptResult, { closes, notBeforeMs }: Resent): void {
   if (result.kind === 'failed' && result.error.neverSent)
-    return lease.settle({ kind: 'returned', sleepMs: notBeforeMs }, null);
+    return lease.settle({ kind: 'returned', sleepMs: notBeforeMs, because: 'backoff' }, null);
   const closeMs = closes === 'bucket' ? notBeforeMs : 0;
   const sleepMs = closes === 'bucket' ? 0 : notBeforeMs;
   const lesson = result.kind === 'answered' ? result.lesson() : null;

@@ -6,18 +6,18 @@
  * ceiling) can be read back without the label key.
  */
 import { createHash } from 'node:crypto';
-import { bucketParts, bucketSetting, ceilingLimits } from '../admission/buckets.policy.ts';
+import { bucketParts, ceilingLimits, entrySettings } from '../admission/buckets.policy.ts';
 import type { JoinKey } from '../admission/join.ts';
-import { preferredWaitSeconds, urgencyOf, waitOf } from '../admission/shed.policy.ts';
 import type { Entry } from '../admission/ticket.ts';
 import type { AuthenticatedCaller } from '../auth/authenticate.ts';
 import type { Call, CallBody, Costs, Route } from '../call.ts';
 import type { UpstreamSettings, WorkspaceSettings } from '../config/settings.ts';
 import { describeCall, type CallDescription } from '../dispatch/estimate.policy.ts';
-import type { DocumentCost, LearnedCosts } from '../dispatch/learned-costs.ts';
 import type { CeilingRef } from '../limiter/ceilings.ts';
 import { digest } from '../telemetry/labels.ts';
 import { LRUCache } from 'lru-cache';
+import { clientTimeoutFields, clientTimeouts } from './client-timeouts.policy.ts';
+import { maxWaitMsOf, preferredWaitSeconds, urgencyOf } from './preferences.policy.ts';
 
 /** Longest life of a lease without renewal, milliseconds: a dead replica's lane goes on after this. */
 const leaseMs = 15_000;
@@ -30,8 +30,6 @@ export interface Prepared {
   readonly body: CallBody;
   readonly description: CallDescription;
   readonly entry: Omit<Entry, 'clientGone'>;
-  /** Shared with other calls of the same GraphQL document; `null` = nothing is to be learned. */
-  readonly documentCost: DocumentCost | null;
   readonly joinKey: JoinKey | null;
 }
 
@@ -40,11 +38,12 @@ export interface PrepareInput {
   readonly caller: AuthenticatedCaller;
   readonly route: Route;
   readonly body: CallBody;
-  readonly learned: LearnedCosts;
   readonly labelKey: string;
+  /** Monotonic milliseconds, on the clock of `call.receivedAt`. */
+  readonly now: number;
 }
 
-export function prepare({ call, caller, route, body, learned, labelKey }: PrepareInput): Prepared {
+export function prepare({ call, caller, route, body, labelKey, now }: PrepareInput): Prepared {
   const { upstream } = route;
   const { workspace } = caller;
   const fields = wanted(call.rawFields);
@@ -61,29 +60,34 @@ export function prepare({ call, caller, route, body, learned, labelKey }: Prepar
   const bucket = name('bucket', parts.upstream, parts.credential, parts.host, parts.model);
   const lane = name('lane', bucket, workspace.id);
   const { limits } = upstream;
+  const { setting, weight, maxInFlight, ceiling, maxQueued } = entrySettings(workspace, upstream);
   const { costKey } = description;
-  const documentCost = costKey === null ? null : learned.of(bucket, costKey);
   const entry: Omit<Entry, 'clientGone'> = {
     admission: {
       ticket: call.id,
       bucket,
-      setting: bucketSetting(upstream),
+      setting,
       lane,
-      weight: workspace.weight,
-      maxInFlight: limits.maxInFlight,
-      maxQueued: limits.maxQueued,
+      weight,
+      maxInFlight,
+      ceiling,
+      maxQueued,
       urgency: urgencyOf(fields.get('priority')),
       callClass: description.callClass,
-      costs: knownCosts(description, documentCost),
+      costs: costsOf(description),
+      document: costKey === null ? null : digest(labelKey, 'document', bucket, costKey),
       leaseMs,
     },
+    arrivedAt: arrivalOf(call, body),
     ceiling: ceilingOf(workspace, upstream, labelKey),
-    sharedCost: documentCost,
+    workspaceId: workspace.id,
     upstream: upstream.name,
-    maxWaitMs: waitOf(
+    maxPreferMs: limits.maxWaitCeilingSeconds * 1000,
+    maxWaitMs: maxWaitMsOf(
       {
         preferSeconds: preferredWaitSeconds(fields.get('prefer')),
-        clientTimeoutSeconds: positive(fields.get('x-stainless-timeout')),
+        client: clientTimeouts(fields),
+        elapsedMs: now - call.receivedAt,
       },
       limits,
     ),
@@ -93,7 +97,7 @@ export function prepare({ call, caller, route, body, learned, labelKey }: Prepar
   const joinKey = joinKeyOf(call, route, body, fields, (kind, ...rest) =>
     digest(labelKey, kind, workspace.id, credential, brought, fields.get('cookie') ?? '', ...rest),
   );
-  return { call, caller, route, body, description, entry, documentCost, joinKey };
+  return { call, caller, route, body, description, entry, joinKey };
 }
 
 /** Names made lately: the same few workspaces and buckets come again with every call. */
@@ -118,19 +122,20 @@ export const ceilingOf = (
   ...ceilingLimits(workspace, upstream),
 });
 
-/**
- * What the call takes from each meter. A GraphQL document that was asked before costs what it cost then; a call counts
- * against the day as it counts against the minute.
- */
-function knownCosts({ costs }: CallDescription, documentCost: DocumentCost | null): Costs {
-  const points = documentCost?.points ?? null;
+/** What the call takes from each meter: it counts against the day as it counts against the minute. */
+function costsOf({ costs }: CallDescription): Costs {
   return {
     ...costs,
     ...(costs.requests === undefined ? {} : { requests_day: costs.requests }),
     ...(costs.tokens === undefined ? {} : { tokens_day: costs.tokens }),
-    ...(points === null ? {} : { cost: points }),
   };
 }
+
+/** A call has arrived when all of it has; what a small body takes to read says nothing about its client. Milliseconds. */
+const readingMs = 250;
+
+const arrivalOf = (call: Call, { completeAt }: CallBody): number =>
+  completeAt === null ? call.arrivedAt : Math.max(call.arrivedAt, completeAt - readingMs);
 
 /** Identity of a credential that the client brings itself: whatever of it goes upstream. */
 function broughtCredential(call: Call, caller: AuthenticatedCaller): string {
@@ -178,7 +183,7 @@ const wantedNames = new Set([
   'priority',
   'idempotency-key',
   'x-stainless-retry-count',
-  'x-stainless-timeout',
+  ...clientTimeoutFields,
 ]);
 
 function wanted(rawFields: readonly string[]): ReadonlyMap<string, string> {
@@ -188,9 +193,4 @@ function wanted(rawFields: readonly string[]): ReadonlyMap<string, string> {
     if (wantedNames.has(field) && !found.has(field)) found.set(field, rawFields[at + 1] ?? '');
   }
   return found;
-}
-
-function positive(text: string | undefined): number | null {
-  const value = Number(text ?? '');
-  return Number.isFinite(value) && value > 0 ? value : null;
 }

@@ -41,7 +41,7 @@ export type Travel = (
 
 export function createTravel({ desk, ceilings, dispatcher, telemetry, routes }: TravelParts): Travel {
   const send = async (
-    { call, caller, route, body, description, entry, documentCost }: Prepared,
+    { call, caller, route, body, description, entry }: Prepared,
     lease: Lease,
     signal: AbortSignal,
     followed: CallTelemetry,
@@ -70,8 +70,6 @@ export function createTravel({ desk, ceilings, dispatcher, telemetry, routes }: 
       });
     if (result.kind === 'failed') return result;
     followed.answered(result.head.status, result.feedback.throttle);
-    const { requestedCost } = result.feedback;
-    if (requestedCost !== undefined) documentCost?.tell(requestedCost);
     return result;
   };
 

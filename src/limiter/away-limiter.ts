@@ -11,20 +11,21 @@
  */
 import type { Clock } from '../clock.ts';
 import type { Telemetry } from '../telemetry/events.ts';
-import type {
-  Admission,
-  AdmissionReply,
-  BucketKey,
-  Grant,
-  Lesson,
-  Limiter,
-  LimiterListener,
-  Settlement,
+import {
+  grantUnderWay,
+  type Admission,
+  type AdmissionReply,
+  type BucketKey,
+  type Grant,
+  type Lesson,
+  type Limiter,
+  type LimiterListener,
+  type Settlement,
 } from './limiter.ts';
 import { createMemoryLimiter } from './memory-limiter.ts';
+import type { Positioned } from './redis-asking.ts';
 import type { RedisLimiter } from './redis-limiter.ts';
 import { RedisAway, type RedisLink } from './redis-link.ts';
-import { withCosts } from './settlements.policy.ts';
 import { createSpentAlone } from './spent-alone.ts';
 
 const retryAwayMs = 1_000;
@@ -32,7 +33,7 @@ const retryAwayMs = 1_000;
 const shortMs = 10_000;
 
 interface LocalTicket {
-  admission: Admission;
+  admission: Positioned;
   waiting: boolean;
   /** A grant kept from its call until calls of the other store have ended. */
   held: { readonly grant: Grant; readonly cancel: () => void } | null;
@@ -46,7 +47,7 @@ export function createAwayLimiter(dependencies: {
   readonly whenDown: 'local' | 'deny';
   readonly replicas: () => number;
   /** Builds the Redis side; `onStranded` takes tickets that go back to their line while Redis is away. */
-  readonly remote: (onStranded: (admission: Admission) => boolean) => RedisLimiter;
+  readonly remote: (onStranded: (admission: Positioned) => boolean) => RedisLimiter;
   /** Awaited before waiting calls go back to Redis. */
   readonly beforeResume: () => Promise<void>;
 }): Limiter {
@@ -107,25 +108,22 @@ export function createAwayLimiter(dependencies: {
     });
   };
 
-  const enterLocally = async (
-    admission: Admission,
-    order = remote.placeAt(admission.urgency, clock.monotonic()),
-  ): Promise<AdmissionReply> => {
-    const ticket: LocalTicket = { admission: { ...admission, order }, waiting: true, held: null };
+  const enterLocally = async (admission: Positioned): Promise<AdmissionReply> => {
+    const ticket: LocalTicket = { admission, waiting: true, held: null };
     tickets.set(admission.ticket, ticket);
     await spent.seed(local, admission, awaySince);
     // Its caller may have left meanwhile, or Redis may be back.
-    if (tickets.get(admission.ticket) !== ticket) return { kind: 'queued', forecastMs: 0, ahead: 0 };
+    if (tickets.get(admission.ticket) !== ticket) return grantUnderWay;
     const reply = await local.admit({ ...admission, setting: spent.shared(admission) });
     if (reply.kind === 'refused') tickets.delete(admission.ticket);
     if (reply.kind !== 'granted') return reply;
     if (tickets.get(admission.ticket) !== ticket) {
       localLeases.set(reply.grant, local);
       await settleLocally(reply.grant, { kind: 'dropped' }, null);
-      return { kind: 'queued', forecastMs: 0, ahead: 0 };
+      return grantUnderWay;
     }
     onLocalGrant(reply.grant, local);
-    return { kind: 'queued', forecastMs: 0, ahead: 0 };
+    return grantUnderWay;
   };
 
   const settleLocally = async (
@@ -144,7 +142,6 @@ export function createAwayLimiter(dependencies: {
       tickets.delete(grant.ticket);
       return store.settle(grant, ticket === undefined ? alone(settlement) : settlement, heard);
     }
-    ticket.admission = withCosts(ticket.admission, settlement);
     if (!link.isUp && store === local) {
       ticket.waiting = true;
       return store.settle(grant, settlement, heard);
@@ -176,7 +173,7 @@ export function createAwayLimiter(dependencies: {
     remote.resume(whenDown === 'local' || clock.monotonic() - awaySince > shortMs);
     const waiting = [...tickets.values()]
       .filter(({ waiting: waits, held }) => waits || held !== null)
-      .sort((a, b) => (a.admission.order ?? 0) - (b.admission.order ?? 0));
+      .sort((a, b) => a.admission.position.order - b.admission.position.order);
     for (const { admission, held } of waiting) {
       tickets.delete(admission.ticket);
       if (held === null) background(local.cancel(admission.bucket, admission.ticket));
@@ -199,15 +196,19 @@ export function createAwayLimiter(dependencies: {
     if (ticket.held !== null) await takeBack(ticket.held);
   };
 
+  const withPosition = (admission: Admission): Positioned => {
+    const { position, urgency } = admission;
+    if (position.kind === 'kept') return { ...admission, position };
+    return { ...admission, position: { kind: 'kept', order: remote.orderAt(urgency, position.at) } };
+  };
+
   link.watch({ onAway: moveAway, onBack: () => background(moveBack()) });
 
   const isLocal = (grant: Grant): boolean => localLeases.has(grant);
 
   return {
     async admit(admission): Promise<AdmissionReply> {
-      const order = admission.order ?? remote.placeAt(admission.urgency, clock.monotonic());
-      const isLate = link.isUp;
-      if (isLate) {
+      if (link.isUp) {
         try {
           return await remote.admit(admission);
         } catch (failure) {
@@ -217,12 +218,12 @@ export function createAwayLimiter(dependencies: {
       if (whenDown === 'deny' || closed) {
         return { kind: 'refused', reason: 'limiter_unavailable', retryInMs: retryAwayMs };
       }
-      if (!isLate) return enterLocally(admission, order);
-      // It was tried with Redis: it stands at its arrival, before those who came to this store directly.
-      const reply = await enterLocally({ ...admission, order }, order);
-      if (reply.kind !== 'queued' || reply.forecastMs <= admission.maxWaitMs) return reply;
+      // It stands at its arrival, among those that waited in Redis, whose positions are times of Redis' clock.
+      const reply = await enterLocally(withPosition(admission));
+      const refusal = admission.position.kind === 'kept' ? null : refusalOf(admission, reply);
+      if (refusal === null) return reply;
       await leave(admission.bucket, admission.ticket);
-      return { kind: 'refused', reason: 'wait_too_long', retryInMs: reply.forecastMs };
+      return refusal;
     },
 
     settle: (grant, settlement, lesson) =>
@@ -230,8 +231,18 @@ export function createAwayLimiter(dependencies: {
 
     learn: async (grant, lesson) => (isLocal(grant) ? undefined : remote.learn(grant, lesson)),
 
-    charged: (grant, places, nextPlaceMs) =>
-      (localLeases.get(grant) ?? remote).charged(grant, places, nextPlaceMs),
+    charged: (grant, edge) => (localLeases.get(grant) ?? remote).charged(grant, edge),
+
+    async reconfigure(change) {
+      const lanes = new Map(change.lanes.map((lane) => [lane.lane, lane]));
+      for (const ticket of tickets.values()) {
+        const lane = lanes.get(ticket.admission.lane);
+        if (ticket.admission.bucket !== change.bucket || lane === undefined) continue;
+        ticket.admission = { ...ticket.admission, ...lane, setting: change.setting };
+      }
+      const setting = spent.shared(change);
+      await Promise.all([remote.reconfigure(change), local.reconfigure({ ...change, setting })]);
+    },
 
     cancel: leave,
 
@@ -261,4 +272,15 @@ export function createAwayLimiter(dependencies: {
 function alone(settlement: Settlement): Settlement {
   if (settlement.kind === 'returned') return { kind: 'dropped' };
   return settlement.kind === 'throttled' ? { ...settlement, requeue: false } : settlement;
+}
+
+/** Why a newcomer that stands like this is refused all the same; `null` = it is not. */
+function refusalOf({ maxQueued, maxWaitMs }: Admission, reply: AdmissionReply): AdmissionReply | null {
+  if (reply.kind !== 'queued') return null;
+  const { ahead, forecastMs: retryInMs, heldBy } = reply;
+  if (ahead >= maxQueued && (ahead > 0 || retryInMs > 0)) {
+    return { kind: 'refused', reason: 'queue_full', heldBy: 'queue', retryInMs, ahead };
+  }
+  if (retryInMs <= maxWaitMs) return null;
+  return { kind: 'refused', reason: 'wait_too_long', heldBy, retryInMs, ahead };
 }

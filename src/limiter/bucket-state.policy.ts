@@ -1,30 +1,34 @@
 /**
  * The data of one bucket: lanes with their lines, meters, leases. Plain values only, so that a second store can keep
  * the same under other containers. `scheduler.policy.ts` is the only writer.
+ *
+ * `null` stands for "never" and "unknown"; no time and no count has a value with another meaning.
  */
 import type { Costs, MeterName } from '../call.ts';
-import type { LaneKey } from './limiter.ts';
+import type { LaneKey, SleepReason } from './limiter.ts';
 import { createMeter, type Meter, type MeterMark } from './meter.policy.ts';
 import { SortedNames } from './sorted.policy.ts';
 
-/** Sequence numbers stay below this; an order is `urgency * orderUnit + sequence`. */
+/** Sequence numbers stay below this; an order is `urgency * orderUnit + arrival`. */
 export const orderUnit = 2 ** 48;
 /**
- * A new bucket counts from its time on, this many numbers per millisecond: a store that lost everything gives its
- * first newcomers later places than the tickets that are about to be entered again. Fits below `orderUnit` until 2109.
+ * Arrivals are counted in this many steps per millisecond, and so are the numbers of a bucket's leases, from its creation
+ * on: a store that lost everything never gives the same token again. Fits below `orderUnit` until 2109.
  */
 export const sequencePerMs = 64;
 
-/** A call in its lane; keeps its place (`order`) over resends. */
+/** A call in its lane; keeps its position (`order`) over resends. */
 export interface Ticket {
   readonly id: string;
   readonly lane: LaneKey;
   readonly replica: string;
-  /** Urgency, then arrival: `urgency * 2^48 + sequence`. */
+  /** Urgency, then arrival: `urgency * 2^48 + arrival`. */
   readonly order: number;
   readonly callClass: string;
-  /** Changes when an answer to another call tells what such calls cost. */
+  /** What it counts for in the sums of waiting costs. */
   costs: Costs;
+  /** What it asks for, where only an answer tells the cost; `null` = its costs are known. */
+  readonly document: string | null;
   readonly leaseMs: number;
   /** Lease of the grant it holds; `null` while it waits. */
   lease: string | null;
@@ -52,6 +56,8 @@ export interface Lane {
   readonly key: LaneKey;
   weight: number;
   maxInFlight: number | null;
+  /** The limits of the workspace's ceiling, as one opaque word. */
+  ceiling: string;
   /** Start tag of the lane's next ticket (start-time fair queueing). */
   start: number;
   inFlight: number;
@@ -59,21 +65,35 @@ export interface Lane {
   readonly line: SortedNames;
   /** Sum of the waiting tickets' costs per meter. */
   readonly waitingCosts: Map<MeterName, number>;
-  /** Out of the running until then; 0 = not asleep. */
-  asleepUntil: number;
-  /** Places left under the lane's ceiling when last told; `null` = plenty. */
-  places: number | null;
-  /** Grants since `places` was told that have not taken their place yet. */
+  /** Out of the running until the latest of these times, by reason. Empty = awake. */
+  readonly asleep: Map<SleepReason, number>;
+  /** Slots left under the lane's ceiling when last reported; `null` = plenty. */
+  slots: number | null;
+  /** Grants since `slots` was reported that have not taken their slot yet. */
   unconfirmed: number;
-  /** Mean time a grant of this lane stays in flight, milliseconds, rather too short; 0 = not known. */
+  /** Mean time a grant of this lane stays in flight, milliseconds, rather too short; starts at 0. */
   serviceMs: number;
-  /** When it was last granted something; -1 = never. */
-  grantedAt: number;
+  /** When it was last granted something. */
+  grantedAt: number | null;
   /** Of a capped lane: when its leases of unknown fate end, soonest first. They are counted in `inFlight`. */
   readonly abandoned: number[];
   /** Class under which the lane is in a ready set; `null` = not ready. */
   readyAs: string | null;
 }
+
+/** What is known of the cost of a document, in points. */
+export type DocumentCost =
+  /** The call of this lease went ahead to find out; lanes whose next call asks for the same wait until then at most. */
+  | {
+      readonly kind: 'probing';
+      readonly lease: string;
+      readonly until: number;
+      readonly lanes: readonly LaneKey[];
+    }
+  /** An answer told it. */
+  | { readonly kind: 'told'; readonly points: number }
+  /** Somebody went ahead and was told nothing: the estimate is all there is. */
+  | { readonly kind: 'untold' };
 
 export interface Bucket {
   readonly meters: Map<MeterName, Meter>;
@@ -92,20 +112,26 @@ export interface Bucket {
   readonly idle: SortedNames;
   /** Replicas by the time they were last heard of. */
   readonly replicas: SortedNames;
+  readonly documents: Map<string, DocumentCost>;
+  /** Documents by the time at which something was last learned of them. */
+  readonly documentAges: SortedNames;
+  /** Waiting tickets that count with an estimate, by their document. */
+  readonly estimated: Map<string, SortedNames>;
   learn: boolean;
   probe: number;
   /** False until an answer told the level (or that there is nothing to tell). */
   opened: boolean;
-  probingSince: number;
-  closedUntil: number;
+  probingSince: number | null;
+  closedUntil: number | null;
   /** When an answer last closed the bucket. */
-  closedAt: number;
+  closedAt: number | null;
   /** Virtual time: start tag of the last granted ticket. */
   virtual: number;
+  /** Number of the latest lease. */
   sequence: number;
-  lastGrantAt: number;
+  lastGrantAt: number | null;
   /** When a call was last granted within the quiet gap behind another. */
-  crowdedAt: number;
+  crowdedAt: number | null;
   waiting: number;
   /** Sum of the waiting tickets' costs per meter, over all lanes. */
   readonly waitingCosts: Map<MeterName, number>;
@@ -113,7 +139,8 @@ export interface Bucket {
   waitingWeight: number;
 }
 
-export function createBucket(): Bucket {
+/** A bucket that nobody has used yet. `probe`: how many calls may be in flight before the first answer; 0 = any number. */
+export function createBucket(probe: number, now: number): Bucket {
   return {
     meters: new Map(),
     lanes: new Map(),
@@ -125,21 +152,28 @@ export function createBucket(): Bucket {
     asleep: new SortedNames(),
     idle: new SortedNames(),
     replicas: new SortedNames(),
+    documents: new Map(),
+    documentAges: new SortedNames(),
+    estimated: new Map(),
     learn: true,
-    probe: 0,
-    opened: true,
-    probingSince: -1,
-    closedUntil: 0,
-    closedAt: -1,
+    probe,
+    opened: probe <= 0,
+    probingSince: null,
+    closedUntil: null,
+    closedAt: null,
     virtual: 0,
-    sequence: 0,
-    lastGrantAt: -Infinity,
-    crowdedAt: -Infinity,
+    sequence: Math.floor(now * sequencePerMs),
+    lastGrantAt: null,
+    crowdedAt: null,
     waiting: 0,
     waitingCosts: new Map(),
     waitingWeight: 0,
   };
 }
+
+/** Milliseconds for which nobody may send yet; 0 = the bucket is open. */
+export const closedMs = ({ closedUntil }: Pick<Bucket, 'closedUntil'>, now: number): number =>
+  closedUntil === null ? 0 : Math.max(0, closedUntil - now);
 
 export function meterOf(bucket: Bucket, name: MeterName, now: number): Meter {
   let meter = bucket.meters.get(name);

@@ -9,10 +9,14 @@
  * large as those they have waiting; at least one for each lane whose head is in front now, and never more than wait.
  */
 import type { Costs, MeterName } from '../call.ts';
-import { costEntries, meterOf, type Bucket, type Lane } from './bucket-state.policy.ts';
+import type { HeldBy } from '../errors.ts';
+import { closedMs, costEntries, meterOf, type Bucket, type Lane } from './bucket-state.policy.ts';
 import { turnOf } from './lanes.policy.ts';
-import type { LaneKey } from './limiter.ts';
+import type { LaneKey, SleepReason } from './limiter.ts';
 import { restMs, roomInMs } from './meter.policy.ts';
+
+/** In the order in which equal waits are named. */
+const sleepReasons: readonly SleepReason[] = ['ceiling_minute', 'ceiling_day', 'backoff', 'document'];
 
 /** A whole number of calls, but for the rounding of a division. */
 const rounding = 1e-9;
@@ -29,24 +33,46 @@ export interface Place {
 
 export interface Forecast {
   readonly waitMs: number;
-  /** The longest wait comes from a daily meter. */
-  readonly day: boolean;
+  /** What the longest wait comes from; where there is none, the line. */
+  readonly heldBy: HeldBy;
 }
+
+/** What a sleeping lane's refusals name. A back-off is a time that the upstream closed for this lane alone. */
+const heldBySleep: Readonly<Record<SleepReason, HeldBy>> = {
+  ceiling_minute: 'ceiling_minute',
+  ceiling_day: 'ceiling_day',
+  backoff: 'closed',
+  document: 'cost',
+};
+
+/** What a full meter's refusals name. */
+const heldByMeter: Readonly<Record<MeterName, HeldBy>> = {
+  requests: 'requests',
+  images: 'requests',
+  tokens: 'tokens',
+  requests_day: 'upstream_day',
+  tokens_day: 'upstream_day',
+  cost: 'cost',
+};
 
 /** `lane` is `undefined` for a workspace that has nothing in this bucket yet. */
 export function forecastAt(bucket: Bucket, lane: Lane | undefined, place: Place, now: number): Forecast {
   const others = othersAhead(bucket, lane, place);
-  let waitMs = Math.max(0, bucket.closedUntil - now, (lane?.asleepUntil ?? 0) - now);
-  let day = false;
+  let longest: Forecast = { waitMs: 0, heldBy: 'queue' };
+  const consider = (waitMs: number, heldBy: HeldBy): void => {
+    if (waitMs > longest.waitMs) longest = { waitMs, heldBy };
+  };
+  consider(closedMs(bucket, now), 'closed');
+  for (const reason of sleepReasons) {
+    const until = lane?.asleep.get(reason);
+    if (until !== undefined) consider(until - now, heldBySleep[reason]);
+  }
   for (const [name, units] of costEntries(place.costs)) {
     const needed = units + costAhead(bucket, lane, place.ahead, others, name);
-    const meterMs = drainFor(bucket, name, units, needed, now);
-    if (meterMs <= waitMs) continue;
-    waitMs = meterMs;
-    day = name === 'requests_day' || name === 'tokens_day';
+    consider(drainFor(bucket, name, units, needed, now), heldByMeter[name]);
   }
-  const servedMs = serialWaitMs(lane, place, now);
-  return servedMs > waitMs ? { waitMs: servedMs, day: false } : { waitMs, day };
+  consider(serialWaitMs(lane, place, now), 'serialized');
+  return longest;
 }
 
 /** Calls of other lanes expected to go before the place. */
@@ -107,7 +133,7 @@ function costAhead(
 /** Room for the call itself, plus the draining time of everything that goes first. */
 function drainFor(bucket: Bucket, name: MeterName, units: number, needed: number, now: number): number {
   const meter = meterOf(bucket, name, now);
-  if (meter.limit <= 0) return 0;
+  if (meter.limit === null) return 0;
   const alone = roomInMs(meter, units, now);
   const rate = meter.limit / meter.windowMs;
   const over = meter.level + needed - (meter.limit - meter.reserve);
@@ -115,8 +141,8 @@ function drainFor(bucket: Bucket, name: MeterName, units: number, needed: number
 }
 
 /**
- * A capped lane serves one round after the other. The round under way counts half; one that takes longer than usual is
- * expected to last as long again as it is late.
+ * A capped lane serves one round after the other. The round under way, if there is one, counts half; one that takes
+ * longer than usual is expected to last as long again as it is late.
  */
 function serialWaitMs(lane: Lane | undefined, { maxInFlight, ahead }: Place, now: number): number {
   if (lane === undefined || maxInFlight === null) return 0;
@@ -128,6 +154,7 @@ function serialWaitMs(lane: Lane | undefined, { maxInFlight, ahead }: Place, now
   const served = lane.inFlight - abandoned.length;
   const rounds = Math.floor((ahead + served) / (maxInFlight - abandoned.length));
   if (rounds < 1) return 0;
+  if (served === 0 || lane.grantedAt === null) return rounds * serviceMs;
   const underWayMs = Math.max(serviceMs / 2, now - lane.grantedAt - serviceMs);
   return underWayMs + (rounds - 1) * serviceMs;
 }

@@ -11,7 +11,7 @@ import type { BucketKey } from './limiter.ts';
  * Layout of the records behind the keys, and of messages about them: raised when either changes. `layout.test.ts` pins
  * what it stands for.
  */
-export const layoutVersion = 1;
+export const layoutVersion = 2;
 
 /** The keys of one bucket in the order in which every script takes them. */
 export type BucketKeys = readonly [state: string, records: string, order: string, replicas: string];

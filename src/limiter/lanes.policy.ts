@@ -4,7 +4,7 @@
  */
 import type { Costs, MeterName } from '../call.ts';
 import { costEntries, type Bucket, type Lane, type Lease, type Ticket } from './bucket-state.policy.ts';
-import type { Admission } from './limiter.ts';
+import type { LaneKey, LaneSetting, SleepReason } from './limiter.ts';
 import { SortedNames } from './sorted.policy.ts';
 
 /** What one pump may still do: sweeping, waking, passing over and granting count one each. */
@@ -12,38 +12,52 @@ export interface Budget {
   left: number;
 }
 
-export function laneFor(bucket: Bucket, admission: Admission): Lane {
-  let lane = bucket.lanes.get(admission.lane);
+/** The lane of this key, created when there is none, under these settings. */
+export function laneFor(bucket: Bucket, key: LaneKey, setting: LaneSetting): Lane {
+  let lane = bucket.lanes.get(key);
   if (lane === undefined) {
     lane = {
-      key: admission.lane,
-      weight: admission.weight,
-      maxInFlight: admission.maxInFlight,
+      key,
+      weight: setting.weight,
+      maxInFlight: setting.maxInFlight,
+      ceiling: setting.ceiling,
       start: bucket.virtual,
       inFlight: 0,
       line: new SortedNames(),
       waitingCosts: new Map(),
-      asleepUntil: 0,
-      places: null,
+      asleep: new Map(),
+      slots: null,
       unconfirmed: 0,
       serviceMs: 0,
-      grantedAt: -1,
+      grantedAt: null,
       abandoned: [],
       readyAs: null,
     };
-    bucket.lanes.set(admission.lane, lane);
+    bucket.lanes.set(key, lane);
   }
-  if (lane.weight !== admission.weight) {
-    if (lane.line.size > 0) bucket.waitingWeight += admission.weight - lane.weight;
-    lane.weight = admission.weight;
-  }
-  lane.maxInFlight = admission.maxInFlight;
+  applyLaneSetting(bucket, lane, setting);
   return lane;
+}
+
+/** Other limits of the ceiling wake a lane that slept for them: its next grant finds out what they allow. */
+export function applyLaneSetting(bucket: Bucket, lane: Lane, setting: LaneSetting): void {
+  if (lane.weight !== setting.weight) {
+    if (lane.line.size > 0) bucket.waitingWeight += setting.weight - lane.weight;
+    lane.weight = setting.weight;
+  }
+  if (lane.maxInFlight !== setting.maxInFlight) {
+    lane.maxInFlight = setting.maxInFlight;
+    refreshReadiness(bucket, lane);
+  }
+  if (lane.ceiling === setting.ceiling) return;
+  lane.ceiling = setting.ceiling;
+  if (lane.slots !== null) lane.slots = Math.max(1, lane.slots);
+  wake(bucket, lane, ['ceiling_minute', 'ceiling_day']);
 }
 
 /**
  * What a call can take: of each meter no more than its limit, as far as one is known. It asks for what its client wrote
- * into it (`max_tokens`), and what everybody else of the bucket is told rests on the sum of what waits.
+ * into it (`max_tokens`), and the waits that all others of the bucket are told rest on the sum of what waits.
  */
 export function takeable(bucket: Bucket, asked: Costs): Costs {
   const costs: Partial<Record<MeterName, number>> = {};
@@ -56,14 +70,14 @@ export function takeable(bucket: Bucket, asked: Costs): Costs {
 
 /**
  * How much of its lane's turn a call takes: the time for which it keeps its dearest meter busy, in milliseconds (dominant
- * share; Ghodsi et al. 2011). A day is no rate and does not count; where no limit is known every call takes 1. At most one
+ * resource), 1 where nothing is known; daily meters do not count, they are not what is waited for. No more than one
  * window, whatever is asked: a lane whose limits change has never more than that to wait for.
  */
 export function turnOf(bucket: Bucket, costs: Costs): number {
   let longest = 0;
   for (const [name, units] of costEntries(costs)) {
     const meter = bucket.meters.get(name);
-    if (meter === undefined || meter.limit <= 0 || name.endsWith('_day')) continue;
+    if (meter === undefined || meter.limit === null || name.endsWith('_day')) continue;
     longest = Math.max(longest, (Math.min(units, meter.limit) * meter.windowMs) / meter.limit);
   }
   return longest > 0 ? longest : 1;
@@ -73,10 +87,8 @@ export function enqueue(bucket: Bucket, lane: Lane, ticket: Ticket): void {
   if (lane.line.size === 0) bucket.waitingWeight += lane.weight;
   lane.line.set(ticket.id, ticket.order);
   bucket.waiting += 1;
-  for (const [name, units] of costEntries(ticket.costs)) {
-    lane.waitingCosts.set(name, (lane.waitingCosts.get(name) ?? 0) + units);
-    bucket.waitingCosts.set(name, (bucket.waitingCosts.get(name) ?? 0) + units);
-  }
+  sumCosts(bucket, lane, ticket, 1);
+  noteEstimate(bucket, ticket);
   refreshReadiness(bucket, lane);
 }
 
@@ -84,11 +96,32 @@ export function dequeue(bucket: Bucket, lane: Lane, ticket: Ticket): void {
   if (!lane.line.delete(ticket.id)) return;
   bucket.waiting -= 1;
   if (lane.line.size === 0) bucket.waitingWeight -= lane.weight;
-  for (const [name, units] of costEntries(ticket.costs)) {
-    lane.waitingCosts.set(name, (lane.waitingCosts.get(name) ?? 0) - units);
-    bucket.waitingCosts.set(name, (bucket.waitingCosts.get(name) ?? 0) - units);
-  }
+  sumCosts(bucket, lane, ticket, -1);
+  forgetEstimate(bucket, ticket);
   refreshReadiness(bucket, lane);
+}
+
+/** A ticket that waits with an estimate is found again when the cost of its document becomes known. */
+function noteEstimate(bucket: Bucket, { id, document }: Ticket): void {
+  if (document === null || bucket.documents.get(document)?.kind === 'told') return;
+  let tickets = bucket.estimated.get(document);
+  if (tickets === undefined) bucket.estimated.set(document, (tickets = new SortedNames()));
+  tickets.set(id, 0);
+}
+
+/** The ticket does not wait any more, or its cost is known. */
+export function forgetEstimate(bucket: Bucket, { id, document }: Ticket): void {
+  const tickets = document === null ? undefined : bucket.estimated.get(document);
+  if (document === null || tickets === undefined || !tickets.delete(id)) return;
+  if (tickets.size === 0) bucket.estimated.delete(document);
+}
+
+/** Adds the costs of a waiting ticket to the sums of its lane and its bucket, or takes them out again. */
+export function sumCosts(bucket: Bucket, lane: Lane, ticket: Ticket, sign: 1 | -1): void {
+  for (const [name, units] of costEntries(ticket.costs)) {
+    lane.waitingCosts.set(name, (lane.waitingCosts.get(name) ?? 0) + sign * units);
+    bucket.waitingCosts.set(name, (bucket.waitingCosts.get(name) ?? 0) + sign * units);
+  }
 }
 
 export function confirm(lane: Lane, lease: Lease): void {
@@ -97,9 +130,30 @@ export function confirm(lane: Lane, lease: Lease): void {
   lane.unconfirmed -= 1;
 }
 
-export function sleep(bucket: Bucket, lane: Lane, until: number): void {
-  lane.asleepUntil = Math.max(lane.asleepUntil, until);
-  bucket.asleep.set(lane.key, lane.asleepUntil);
+/** When the lane wakes; `null` = it does not sleep. */
+export function asleepUntil(lane: Lane): number | null {
+  let latest: number | null = null;
+  for (const until of lane.asleep.values()) latest = latest === null ? until : Math.max(latest, until);
+  return latest;
+}
+
+export function sleep(bucket: Bucket, lane: Lane, because: SleepReason, until: number): void {
+  const known = lane.asleep.get(because);
+  lane.asleep.set(because, known === undefined ? until : Math.max(known, until));
+  rescheduleWaking(bucket, lane);
+}
+
+/** These reasons do not hold any more. */
+export function wake(bucket: Bucket, lane: Lane, reasons: readonly SleepReason[]): void {
+  let changed = false;
+  for (const reason of reasons) if (lane.asleep.delete(reason)) changed = true;
+  if (changed) rescheduleWaking(bucket, lane);
+}
+
+function rescheduleWaking(bucket: Bucket, lane: Lane): void {
+  const until = asleepUntil(lane);
+  if (until === null) bucket.asleep.delete(lane.key);
+  else bucket.asleep.set(lane.key, until);
   refreshReadiness(bucket, lane);
 }
 
@@ -108,14 +162,14 @@ export function refreshReadiness(bucket: Bucket, lane: Lane): void {
   const head = bucket.tickets.get(lane.line.first()?.name ?? '');
   const ready =
     head !== undefined &&
-    lane.asleepUntil === 0 &&
+    lane.asleep.size === 0 &&
     (lane.maxInFlight === null || lane.inFlight < lane.maxInFlight) &&
-    (lane.places === null || lane.unconfirmed < Math.max(1, lane.places));
+    (lane.slots === null || lane.unconfirmed < Math.max(1, lane.slots));
   const readyAs = ready ? head.callClass : null;
   if (lane.readyAs === null) lane.start = Math.max(lane.start, bucket.virtual);
   if (lane.readyAs !== null && lane.readyAs !== readyAs) bucket.ready.get(lane.readyAs)?.delete(lane.key);
   lane.readyAs = readyAs;
-  if (lane.line.size === 0 && lane.inFlight === 0 && lane.asleepUntil === 0) {
+  if (lane.line.size === 0 && lane.inFlight === 0 && lane.asleep.size === 0) {
     bucket.idle.set(lane.key, lane.start);
   } else {
     bucket.idle.delete(lane.key);
@@ -150,8 +204,8 @@ export function wakeLanes(bucket: Bucket, budget: Budget, now: number): void {
     bucket.asleep.delete(first.name);
     const lane = bucket.lanes.get(first.name);
     if (lane === undefined) continue;
-    lane.asleepUntil = 0;
-    if (lane.places !== null) lane.places = Math.max(1, lane.places);
+    lane.asleep.clear();
+    if (lane.slots !== null) lane.slots = Math.max(1, lane.slots);
     refreshReadiness(bucket, lane);
   }
 }

@@ -3,10 +3,12 @@
  * arithmetic of a single meter is in `meter.policy.ts` and `meter-learning.policy.ts`.
  */
 import type { Costs, Feedback } from '../call.ts';
-import { meterOf, sequencePerMs, type Bucket, type Lane, type Lease } from './bucket-state.policy.ts';
-import type { Admission } from './limiter.ts';
-import { applySetting, giveUnitsBack, markAnswered, refund } from './meter.policy.ts';
+import { meterOf, type Bucket, type Lane, type Lease } from './bucket-state.policy.ts';
+import { learnDocument } from './documents.policy.ts';
+import type { BucketSetting } from './limiter.ts';
+import { giveUnitsBack, markAnswered, refund } from './meter.policy.ts';
 import { learnMeter, refused } from './meter-learning.policy.ts';
+import { applySetting } from './meter-quota.policy.ts';
 
 /** A lesson with its times on the store's clock. */
 export interface TimedLesson {
@@ -15,16 +17,14 @@ export interface TimedLesson {
   readonly headAt: number;
 }
 
-export function applySettings(bucket: Bucket, admission: Admission, now: number): void {
-  const { setting } = admission;
-  if (bucket.sequence === 0) {
-    bucket.opened = setting.probe <= 0;
-    bucket.sequence = Math.floor(now) * sequencePerMs;
-  }
+export function applySettings(bucket: Bucket, setting: BucketSetting, now: number): void {
   bucket.learn = setting.learn;
   bucket.probe = setting.probe;
-  for (const stated of setting.meters)
-    applySetting(meterOf(bucket, stated.meter, now), stated, setting.learn, now);
+  for (const stated of setting.meters) meterOf(bucket, stated.meter, now);
+  for (const meter of bucket.meters.values()) {
+    const stated = setting.meters.find((one) => one.meter === meter.name) ?? null;
+    applySetting(meter, stated, setting.learn, now);
+  }
 }
 
 export function applyLesson(bucket: Bucket, lease: Lease, lesson: TimedLesson, now: number): void {
@@ -33,17 +33,11 @@ export function applyLesson(bucket: Bucket, lease: Lease, lesson: TimedLesson, n
   const seen = { sentAt: lesson.sentAt, headAt: lesson.headAt, quiet: lease.quiet, calm: lease.calm };
   for (const report of lesson.feedback.meters) {
     const meter = meterOf(bucket, report.meter, now);
-    // A call that took nothing from the meter cannot tell what was on its way when it left: it may only raise the level.
-    const mark = lease.marks.get(report.meter) ?? {
-      cost: 0,
-      granted: meter.granted,
-      answered: 0,
-      returned: 0,
-      drainsAt: 0,
-      behind: [],
-    };
-    learnMeter(meter, report, mark, seen, bucket.learn, now);
+    const mark = lease.marks.get(report.meter) ?? null;
+    learnMeter(meter, report, { mark, seen }, { learn: bucket.learn, now });
   }
+  const { requestedCost } = lesson.feedback;
+  if (requestedCost !== undefined) learnDocument(bucket, lease, requestedCost, now);
 }
 
 /** The lease's call is no longer on its way to the upstream's counters. */
@@ -52,6 +46,17 @@ export function answer(bucket: Bucket, lease: Lease, now: number): void {
   lease.answered = true;
   if (lease.quiet) bucket.unanswered.delete(lease.token);
   for (const [name, mark] of lease.marks) markAnswered(meterOf(bucket, name, now), mark);
+}
+
+/**
+ * What the upstream says that the refused call asked of the meter that refused it, units; `null`: it does not say. What was
+ * reserved may have been a guess.
+ */
+export function refusedUnits({ throttle, requestedCost, requestedTokens }: Feedback): number | null {
+  if (throttle?.kind !== 'rate') return null;
+  if (throttle.meter === 'cost') return requestedCost ?? null;
+  if (throttle.meter === 'tokens' || throttle.meter === 'tokens_day') return requestedTokens ?? null;
+  return null;
 }
 
 export function applyThrottle(
@@ -63,7 +68,6 @@ export function applyThrottle(
 ): void {
   const throttle = lesson?.feedback.throttle ?? null;
   const named = throttle?.kind === 'rate' ? throttle.meter : null;
-  const surprising = closeMs > 0 && lease.grantedAt >= bucket.closedAt;
   for (const [name, mark] of lease.marks) {
     const meter = meterOf(bucket, name, now);
     // Only the bucket's own refusal proves that nothing was counted; a call without an answer may have run.
@@ -74,10 +78,15 @@ export function applyThrottle(
   if (lesson !== null) applyLesson(bucket, lease, lesson, now);
   else answer(bucket, lease, now);
   if (closeMs <= 0) return;
-  for (const [name, mark] of lease.marks) {
-    if (named === name) refused(meterOf(bucket, name, now), mark.cost, closeMs, surprising, now);
+  if (named !== null) {
+    const reserved = lease.marks.get(named)?.cost ?? 0;
+    const asked = (lesson === null ? null : refusedUnits(lesson.feedback)) ?? reserved;
+    // A call that asks for more than was reserved may be refused without anybody else's doing.
+    const isFirst = bucket.closedAt === null || lease.grantedAt >= bucket.closedAt;
+    const surprising = isFirst && asked <= reserved;
+    if (asked > 0) refused(meterOf(bucket, named, now), asked, { waitMs: closeMs, surprising }, now);
   }
-  bucket.closedUntil = Math.max(bucket.closedUntil, now + closeMs);
+  bucket.closedUntil = Math.max(bucket.closedUntil ?? now, now + closeMs);
   bucket.closedAt = now;
 }
 

@@ -7,6 +7,7 @@
  * exactly once with `settle`. Waiting happens here; timers of the caller's own deadline do not.
  */
 import type { Feedback, MeterName, Costs } from '../call.ts';
+import type { HeldBy } from '../errors.ts';
 
 /** Opaque keyed digest naming a bucket; safe for Redis and logs. */
 export type BucketKey = string;
@@ -31,16 +32,32 @@ export interface BucketSetting {
   readonly probe: number;
 }
 
-/** A call asking to enter its lane. */
-export interface Admission {
-  readonly ticket: string;
-  readonly bucket: BucketKey;
-  readonly setting: BucketSetting;
-  readonly lane: LaneKey;
+/** Properties of a lane that configuration decides; the latest ones given hold. */
+export interface LaneSetting {
   /** Share of the bucket relative to the other lanes; > 0. */
   readonly weight: number;
   /** Grants in flight per lane; `null` = unlimited. */
   readonly maxInFlight: number | null;
+  /**
+   * The limits of the workspace's ceiling as one opaque word. A lane that sleeps because of its ceiling wakes when
+   * another word comes: the limit for which it slept does not hold any more.
+   */
+  readonly ceiling: string;
+}
+
+/** Where a ticket stands among the tickets of its lane and urgency. */
+export type Position =
+  /** At the time at which this process had received the call, monotonic milliseconds. */
+  | { readonly kind: 'arrival'; readonly at: number }
+  /** The order that a store gave it before: it is entered again, and never refused. */
+  | { readonly kind: 'kept'; readonly order: number };
+
+/** A call asking to enter its lane. */
+export interface Admission extends LaneSetting {
+  readonly ticket: string;
+  readonly bucket: BucketKey;
+  readonly setting: BucketSetting;
+  readonly lane: LaneKey;
   /** Tickets waiting in the lane at most. */
   readonly maxQueued: number;
   /** RFC 9218 urgency 0 (first) to 7; 3 is normal. Orders within the lane only. */
@@ -48,12 +65,16 @@ export interface Admission {
   /** Which meters the call takes from, as a word; all tickets of one class in one bucket use the same meters. */
   readonly callClass: string;
   readonly costs: Costs;
+  /**
+   * Names what the call asks for (a digest of a GraphQL document and its variables) where only an answer tells what that
+   * costs; `null` = `costs` are all there is to know. What an answer told holds for every call of the same name.
+   */
+  readonly document: string | null;
   /** How long the call may still wait, milliseconds. Beyond it the admission is refused at once. */
   readonly maxWaitMs: number;
   /** How long a granted lease lives without renewal, milliseconds. */
   readonly leaseMs: number;
-  /** Place in the lane when a ticket is entered again after the store lost it; `null` = at the end of its urgency. */
-  readonly order: number | null;
+  readonly position: Position;
 }
 
 /** Permission to send one ticket now. */
@@ -71,12 +92,44 @@ export interface Grant {
 export type AdmissionReply =
   | { readonly kind: 'granted'; readonly grant: Grant }
   /** Waiting: `forecastMs` is the expected wait, `ahead` how many tickets of the lane go first. */
-  | { readonly kind: 'queued'; readonly forecastMs: number; readonly ahead: number }
+  | {
+      readonly kind: 'queued';
+      readonly forecastMs: number;
+      readonly ahead: number;
+      /** What makes it wait longest; `queue` where nothing but the line does. */
+      readonly heldBy: HeldBy;
+    }
   | {
       readonly kind: 'refused';
-      readonly reason: 'queue_full' | 'wait_too_long' | 'day_quota_exhausted' | 'limiter_unavailable';
+      readonly reason: 'queue_full' | 'wait_too_long';
+      /** What makes it wait longest. */
+      readonly heldBy: HeldBy;
       readonly retryInMs: number;
-    };
+      /** Tickets of its lane that would have gone first. */
+      readonly ahead: number;
+    }
+  | { readonly kind: 'refused'; readonly reason: 'limiter_unavailable'; readonly retryInMs: number };
+
+/** How long a waiting ticket is expected to wait yet, and why. */
+export interface Standing {
+  readonly waitMs: number;
+  /** Tickets of its lane that go first. */
+  readonly ahead: number;
+  readonly heldBy: HeldBy;
+}
+
+/** Why a lane does not send for a while. */
+export type SleepReason =
+  /** The workspace's ceiling has no slot before that. */
+  | 'ceiling_minute'
+  | 'ceiling_day'
+  /** An answer, or a failure, named a time that concerns this lane alone. */
+  | 'backoff'
+  /** Another call is about to tell what its next call costs. */
+  | 'document';
+
+/** The ticket is in the store, and its grant comes through `onGrant`. */
+export const grantUnderWay: AdmissionReply = { kind: 'queued', forecastMs: 0, ahead: 0, heldBy: 'queue' };
 
 /** How a lease ends. Times ago are measured on the holder's monotonic clock. */
 export type Settlement =
@@ -93,16 +146,13 @@ export type Settlement =
   /** It was never sent: everything reserved is returned. */
   | { readonly kind: 'dropped' }
   /**
-   * Not sent now (the ceiling had no place, or its cost became known): reserved units are returned, the ticket is back
-   * at its place, the lane sleeps.
+   * Not sent now: reserved units are returned, the ticket is back at its position, the lane sleeps. After a refusal of the
+   * ceiling it goes on with one call at a time, until it is told of slots (`charged`).
    */
   | {
       readonly kind: 'returned';
       readonly sleepMs: number;
-      /** It is not for want of a place: the lane goes on as before. Absent: one call at a time, until told of places. */
-      readonly asBefore?: true;
-      /** What the ticket costs from now on; absent = what it cost. The same meters, or fewer. */
-      readonly costs?: Costs;
+      readonly because: Exclude<SleepReason, 'document'>;
     }
   /** Sent, fate unknown: a capped lane stays taken until the lease expires. */
   | { readonly kind: 'unknown' };
@@ -114,6 +164,21 @@ export interface Lesson {
   readonly sentAgoMs: number;
   /** Milliseconds since the answer's head arrived. */
   readonly headAgoMs: number;
+}
+
+/** What is left of a ceiling that is nearly used. */
+export interface CeilingEdge {
+  /** Slots left. */
+  readonly slots: number;
+  /** Until the next slot frees, milliseconds. */
+  readonly nextSlotMs: number;
+}
+
+/** New settings of a bucket and of lanes in it. */
+export interface Reconfiguration {
+  readonly bucket: BucketKey;
+  readonly setting: BucketSetting;
+  readonly lanes: readonly (LaneSetting & { readonly lane: LaneKey })[];
 }
 
 /** Things the limiter tells its replica without being asked. */
@@ -132,18 +197,16 @@ export interface Limiter {
   /** Learns from an answer whose call is still in flight (streams). */
   learn(grant: Grant, lesson: Lesson): Promise<void>;
   /**
-   * The granted call took a place under a ceiling that is nearly used: `places` remain now, the next one frees in
-   * `nextPlaceMs`; `Infinity` places: it is not nearly used any more. Told only at the edge and when leaving it, so
-   * that no later call slips into the last place before an earlier one.
+   * The granted call took a slot of a ceiling that is nearly used; `null` = it is not nearly used any more. Reported only
+   * at the edge and when leaving it, so that no later call slips into the last slot before an earlier one.
    */
-  charged(grant: Grant, places: number, nextPlaceMs: number): Promise<void>;
+  charged(grant: Grant, edge: CeilingEdge | null): Promise<void>;
+  /** Configuration changed: waiting calls of these lanes go on under the new settings at once. Unknown lanes are passed over. */
+  reconfigure(change: Reconfiguration): Promise<void>;
   /** A waiting ticket leaves. */
   cancel(bucket: BucketKey, ticket: string): Promise<void>;
-  /** Current expected wait of a ticket that already waits, milliseconds; `null` if it does not wait. */
-  forecast(
-    bucket: BucketKey,
-    ticket: string,
-  ): Promise<{ readonly waitMs: number; readonly ahead: number } | null>;
+  /** Current expected wait of a ticket that already waits; `null` if it does not wait. */
+  forecast(bucket: BucketKey, ticket: string): Promise<Standing | null>;
   /** State of the buckets this replica has touched, for gauges and activity. */
   snapshot(): readonly BucketSnapshot[];
   close(): Promise<void>;

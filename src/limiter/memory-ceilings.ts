@@ -13,15 +13,23 @@ const daySeconds = 86_400;
 
 export function createMemoryCeilings(clock: Clock): Ceilings {
   const minutes = new MemorySlidingLog({ clock, points: 0, keyPrefix: 'minute' });
-  const days = new Map<number, RateLimiterMemory>();
+  // One count per key, whatever the limit is at the moment: it is compared here, so that a limit may change with the count
+  // going on.
+  const days = new RateLimiterMemory({
+    points: Number.MAX_SAFE_INTEGER,
+    duration: daySeconds,
+    keyPrefix: 'day',
+  });
 
-  const dayLimiter = (perDay: number): RateLimiterMemory => {
-    let limiter = days.get(perDay);
-    if (limiter === undefined) {
-      limiter = new RateLimiterMemory({ points: perDay, duration: daySeconds, keyPrefix: 'day' });
-      days.set(perDay, limiter);
-    }
-    return limiter;
+  /** Counts a call of the day, or says how long the day lasts yet. */
+  const takeOfDay = async (
+    key: string,
+    perDay: number,
+  ): Promise<{ readonly refusedForMs: number | null }> => {
+    const counted = await days.consume(key, 1);
+    if (counted.consumedPoints <= perDay) return { refusedForMs: null };
+    await days.reward(key, 1);
+    return { refusedForMs: counted.msBeforeNext };
   };
 
   const read = async (ceiling: CeilingRef): Promise<CeilingState | null> => {
@@ -36,7 +44,7 @@ export function createMemoryCeilings(clock: Clock): Ceilings {
 
   const giveBack = async (ceiling: CeilingRef, place: Place): Promise<void> => {
     if (place.minute !== null) await minutes.reward(ceiling.key, 1, { place: place.minute });
-    if (place.day && ceiling.perDay !== null) await dayLimiter(ceiling.perDay).reward(ceiling.key, 1);
+    if (place.day) await days.reward(ceiling.key, 1);
   };
 
   return {
@@ -59,15 +67,11 @@ export function createMemoryCeilings(clock: Clock): Ceilings {
         const full = { limit: ceiling.perMinute ?? 0, remaining: 0, nextPlaceMs: refusal.msBeforeNext };
         return { kind: 'refused', waitMs: refusal.msBeforeNext, day: false, state: full };
       }
-      try {
-        if (ceiling.perDay !== null) await dayLimiter(ceiling.perDay).consume(ceiling.key, 1);
-      } catch (refusal) {
-        if (!(refusal instanceof RateLimiterRes)) throw refusal;
-        if (minute !== null) await minutes.reward(ceiling.key, 1, { place: minute });
-        await dayLimiter(ceiling.perDay ?? 0).reward(ceiling.key, 1);
-        return { kind: 'refused', waitMs: refusal.msBeforeNext, day: true, state: await read(ceiling) };
-      }
-      return { kind: 'taken', place: { minute, day: ceiling.perDay !== null }, state };
+      if (ceiling.perDay === null) return { kind: 'taken', place: { minute, day: false }, state };
+      const { refusedForMs } = await takeOfDay(ceiling.key, ceiling.perDay);
+      if (refusedForMs === null) return { kind: 'taken', place: { minute, day: true }, state };
+      if (minute !== null) await minutes.reward(ceiling.key, 1, { place: minute });
+      return { kind: 'refused', waitMs: refusedForMs, day: true, state: await read(ceiling) };
     },
 
     giveBack,
@@ -81,7 +85,7 @@ export function createMemoryCeilings(clock: Clock): Ceilings {
     state: read,
     async dayState(ceiling) {
       if (ceiling.perDay === null) return null;
-      const seen = await dayLimiter(ceiling.perDay).get(ceiling.key);
+      const seen = await days.get(ceiling.key);
       return {
         limit: ceiling.perDay,
         remaining: Math.max(0, ceiling.perDay - (seen?.consumedPoints ?? 0)),

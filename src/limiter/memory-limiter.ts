@@ -6,17 +6,20 @@
  * completes in the turn in which it was asked; the promises are the port's.
  */
 import type { Clock } from '../clock.ts';
-import { createBucket, type Bucket } from './bucket-state.policy.ts';
-import type {
-  Admission,
-  AdmissionReply,
-  BucketKey,
-  BucketSnapshot,
-  Grant,
-  Lesson,
-  Limiter,
-  LimiterListener,
-  Settlement,
+import { closedMs, createBucket, type Bucket } from './bucket-state.policy.ts';
+import {
+  grantUnderWay,
+  type Admission,
+  type AdmissionReply,
+  type BucketKey,
+  type BucketSnapshot,
+  type CeilingEdge,
+  type Grant,
+  type Lesson,
+  type Limiter,
+  type LimiterListener,
+  type Reconfiguration,
+  type Settlement,
 } from './limiter.ts';
 import { memoryMs } from './memory.policy.ts';
 import { drain } from './meter.policy.ts';
@@ -40,10 +43,17 @@ export function createMemoryLimiter(clock: Clock, listener: LimiterListener): Li
   const outbox: Grant[] = [];
   let delivering = false;
 
-  const keep = (key: BucketKey): Kept => {
+  const keep = ({ bucket: key, setting }: Admission): Kept => {
     let kept = buckets.get(key);
     if (kept === undefined) {
-      kept = { key, bucket: createBucket(), usedAt: clock.monotonic(), wakeAt: null, cancelWake: null };
+      const now = clock.monotonic();
+      kept = {
+        key,
+        bucket: createBucket(setting.probe, now),
+        usedAt: now,
+        wakeAt: null,
+        cancelWake: null,
+      };
       buckets.set(key, kept);
     }
     return kept;
@@ -115,20 +125,22 @@ export function createMemoryLimiter(clock: Clock, listener: LimiterListener): Li
 
   return {
     async admit(admission: Admission): Promise<AdmissionReply> {
-      const kept = keep(admission.bucket);
+      const kept = keep(admission);
       const result = touch(
         kept,
         (bucket, now) => scheduler.admit(bucket, admission, replica, now),
         admission.ticket,
       );
       if (result.kind === 'refused') {
-        return { kind: 'refused', reason: result.reason, retryInMs: result.retryInMs };
+        const { reason, heldBy, retryInMs, ahead } = result;
+        return { kind: 'refused', reason, heldBy, retryInMs, ahead };
       }
       if (result.kind === 'queued') {
-        return { kind: 'queued', forecastMs: result.forecastMs, ahead: result.ahead };
+        const { forecastMs, ahead, heldBy } = result;
+        return { kind: 'queued', forecastMs, ahead, heldBy };
       }
       const granted = result.effects.grants.find((grant) => grant.ticket === admission.ticket);
-      if (granted === undefined) return { kind: 'queued', forecastMs: 0, ahead: 0 };
+      if (granted === undefined) return grantUnderWay;
       return { kind: 'granted', grant: grantOf(kept.key, granted) };
     },
 
@@ -152,8 +164,12 @@ export function createMemoryLimiter(clock: Clock, listener: LimiterListener): Li
       );
     },
 
-    async charged(grant: Grant, places: number, nextPlaceMs: number): Promise<void> {
-      run(grant.bucket, (bucket, now) => scheduler.charged(bucket, grant.lease, places, nextPlaceMs, now));
+    async charged(grant: Grant, edge: CeilingEdge | null): Promise<void> {
+      run(grant.bucket, (bucket, now) => scheduler.charged(bucket, grant.lease, edge, now));
+    },
+
+    async reconfigure(change: Reconfiguration): Promise<void> {
+      run(change.bucket, (bucket, now) => scheduler.reconfigure(bucket, change, now));
     },
 
     async cancel(bucket: BucketKey, ticket: string): Promise<void> {
@@ -192,14 +208,13 @@ function snapshotOf(kept: Kept, now: number): BucketSnapshot {
   const { bucket } = kept;
   return {
     bucket: kept.key,
-    closedMs: Math.max(0, bucket.closedUntil - now),
+    closedMs: closedMs(bucket, now),
     waiting: bucket.waiting,
     inFlight: bucket.leases.size,
-    meters: [...bucket.meters.values()]
-      .filter((meter) => meter.limit > 0)
-      .map((meter) => {
-        drain(meter, now);
-        return { meter: meter.name, limit: meter.limit, level: meter.level, windowMs: meter.windowMs };
-      }),
+    meters: [...bucket.meters.values()].flatMap((meter) => {
+      drain(meter, now);
+      const { name, limit, level, windowMs } = meter;
+      return limit === null ? [] : [{ meter: name, limit, level, windowMs }];
+    }),
   };
 }

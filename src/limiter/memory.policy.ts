@@ -16,12 +16,12 @@ export const unansweredMemoryMs = 5_000;
 
 /** Milliseconds after `now`, its last use, at which the bucket may be forgotten. What is closed is kept in addition. */
 export function memoryMs(bucket: Bucket, now: number): number {
-  if (bucket.waiting > 0 || bucket.leases.size > 0 || bucket.closedAt >= 0) return bucketMemoryMs;
+  if (bucket.waiting > 0 || bucket.leases.size > 0 || bucket.closedAt !== null) return bucketMemoryMs;
   let longest = bucket.opened ? blankMemoryMs : unansweredMemoryMs;
   for (const meter of bucket.meters.values()) {
-    if (meter.learnedAt >= 0) return bucketMemoryMs;
+    if (meter.reported !== null || meter.learnedAt !== null) return bucketMemoryMs;
     // Empty, it is like a new one. A limit that nobody knows holds nobody back, whatever was counted.
-    if (meter.limit > 0) longest = Math.max(longest, meter.at + meter.level / drainRate(meter) - now);
+    if (meter.limit !== null) longest = Math.max(longest, meter.at + meter.level / drainRate(meter) - now);
   }
   return Math.min(longest, bucketMemoryMs);
 }

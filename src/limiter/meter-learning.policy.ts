@@ -14,7 +14,6 @@ import {
   calmLatenessMs,
   drain,
   drainRate,
-  fillAtMost,
   jitterUnits,
   largestReserveShare,
   othersMemoryMs,
@@ -22,6 +21,7 @@ import {
   type Meter,
   type MeterMark,
 } from './meter.policy.ts';
+import { applyReport } from './meter-quota.policy.ts';
 
 /** So many calls more than what has drained since do not make a burst. */
 const callsOfCalm = 2;
@@ -36,6 +36,8 @@ const reserveMemoryMs = 60_000;
 /** Calls of one burst are all surprised by the same thing. */
 const oneSurpriseMs = 1_000;
 
+type Level = NonNullable<MeterReport['level']>;
+
 /** When and how an answer was obtained, on the store's clock. */
 export interface Observation {
   readonly sentAt: number;
@@ -46,6 +48,12 @@ export interface Observation {
   readonly calm: boolean;
 }
 
+/** What a report is about: the lease's mark (`null`: its call took nothing from the meter), and how it was obtained. */
+export interface Answered {
+  readonly mark: MeterMark | null;
+  readonly seen: Observation;
+}
+
 /**
  * Learns from one report. Limits: a newer answer sets them, downwards always, upwards only when `learn`.
  * Level: moved into the bounds that the report proves.
@@ -53,19 +61,21 @@ export interface Observation {
 export function learnMeter(
   meter: Meter,
   report: MeterReport,
-  mark: MeterMark,
-  seen: Observation,
-  learn: boolean,
-  now: number,
+  { mark, seen }: Answered,
+  { learn, now }: { readonly learn: boolean; readonly now: number },
 ): void {
-  const first = meter.learnedAt < 0;
+  const first = meter.learnedAt === null;
   drain(meter, now);
-  learnLimit(meter, report, seen, learn);
-  if (report.level === null || meter.limit <= 0) return;
-  const { lower, upper } = levelBounds(meter, report.level, mark, seen, now);
+  const isNewer = meter.reported === null || seen.sentAt >= meter.reported.sentAt;
+  if (isNewer && report.limit > 0) {
+    const windowMs = report.windowMs !== null && report.windowMs > 0 ? report.windowMs : null;
+    applyReport(meter, { limit: report.limit, windowMs, sentAt: seen.sentAt }, { learn, now });
+  }
+  if (report.level === null || meter.limit === null) return;
+  const { lower, upper } = levelBounds(meter, report.level, { mark, seen }, now);
   const surprise = first ? 0 : Math.max(0, lower - meter.level);
-  noteSurprise(meter, surprise, mark.cost, now);
-  if (first && meter.stated === 0) move(meter, upper, upper, now);
+  noteSurprise(meter, surprise, mark?.cost ?? 0, now);
+  if (first && meter.stated === null) move(meter, upper, upper, now);
   else move(meter, lower, Math.max(lower, upper), now);
   learnFastest(meter, seen);
   meter.learnedAt = now;
@@ -84,18 +94,7 @@ function move(meter: Meter, lower: number, upper: number, now: number): void {
 function learnFastest(meter: Meter, { sentAt, headAt }: Observation): void {
   const tookMs = Math.max(0, headAt - sentAt);
   const known = meter.fastestMs;
-  meter.fastestMs = known < 0 ? tookMs : Math.min(tookMs, known * fastestRise + leastRiseMs);
-}
-
-function learnLimit(meter: Meter, report: MeterReport, seen: Observation, learn: boolean): void {
-  if (seen.sentAt < meter.limitFrom || !(report.limit > 0)) return;
-  meter.limitFrom = seen.sentAt;
-  if (meter.limit === 0) fillAtMost(meter, report.limit);
-  meter.limit = learn || meter.stated === 0 ? report.limit : Math.min(report.limit, meter.stated);
-  if (report.windowMs !== null && report.windowMs > 0) {
-    meter.windowMs = report.windowMs;
-  }
-  meter.reserve = Math.min(meter.reserve, meter.limit * largestReserveShare);
+  meter.fastestMs = known === null ? tookMs : Math.min(tookMs, known * fastestRise + leastRiseMs);
 }
 
 /**
@@ -107,26 +106,35 @@ function learnLimit(meter: Meter, report: MeterReport, seen: Observation, learn:
  */
 function levelBounds(
   meter: Meter,
-  level: { readonly lowest: number; readonly highest: number },
-  mark: MeterMark,
-  seen: Observation,
+  level: Level,
+  { mark, seen }: Answered,
   now: number,
 ): { lower: number; upper: number } {
   const rate = drainRate(meter);
-  const jitter = jitterUnits(meter);
-  const later = meter.granted - mark.granted;
-  // The upstream counts no more than its limit, whatever was asked for while nobody knew the limit.
-  const onItsWay = Math.min(meter.limit, Math.max(0, meter.granted - mark.answered - mark.cost));
   const sinceHead = Math.max(0, now - seen.headAt);
-  const late = Math.max(0, level.highest - rate * sinceHead) + onItsWay + jitter;
+  const late = Math.max(0, level.highest - rate * sinceHead) + onItsWay(meter, mark) + jitterUnits(meter);
   if (meter.name === 'cost') return { lower: level.lowest - rate * sinceHead, upper: late };
   const sinceSent = Math.max(0, now - seen.sentAt);
   const lower = level.lowest - rate * sinceSent;
-  const isInOrder = seen.quiet && mark.cost > 0 && later <= rate * sinceSent + callsOfCalm * mark.cost;
-  if (!isInOrder) return { lower, upper: late };
+  if (mark === null || mark.cost <= 0 || !seen.quiet) return { lower, upper: late };
+  const later = meter.granted - mark.granted;
+  if (later > rate * sinceSent + callsOfCalm * mark.cost) return { lower, upper: late };
   const counted = lower + Math.max(0, later - (meter.returned - mark.returned));
   if (!seen.calm) return { lower: counted, upper: late };
-  return { lower: counted, upper: Math.min(late, calmUpper(meter, level.highest, mark, seen, now) + later) };
+  return {
+    lower: counted,
+    upper: Math.min(late, calmUpper(meter, level.highest, { mark, seen }, now) + later),
+  };
+}
+
+/**
+ * Units that may arrive after this call: those of every call without an answer when it was granted, and of every later
+ * one. A call that took nothing cannot tell what was on its way. The upstream counts no more than its limit, whatever was
+ * asked for while nobody knew the limit.
+ */
+function onItsWay(meter: Meter, mark: MeterMark | null): number {
+  const arrived = mark === null ? 0 : mark.answered + mark.cost;
+  return Math.min(meter.limit ?? 0, Math.max(0, meter.granted - arrived));
 }
 
 /**
@@ -134,16 +142,21 @@ function levelBounds(
  * or than what the fastest answer leaves of its own time. Calls granted shortly before it may still have had to come,
  * because their replica was kept from sending them: the later this one was, the fewer of those.
  */
-function calmUpper(meter: Meter, highest: number, mark: MeterMark, seen: Observation, now: number): number {
+function calmUpper(
+  meter: Meter,
+  highest: number,
+  { mark, seen }: { readonly mark: MeterMark; readonly seen: Observation },
+  now: number,
+): number {
   const rate = drainRate(meter);
   const sinceSent = Math.max(0, now - seen.sentAt);
   const sinceHead = Math.max(0, now - seen.headAt);
-  const answering = Math.max(meter.fastestMs * answeringShare, meter.fastestMs - calmJitterMs);
+  const fastestMs = meter.fastestMs ?? 0;
+  const answering = Math.max(fastestMs * answeringShare, fastestMs - calmJitterMs);
   const sinceArrival = Math.max(sinceHead, Math.min(sinceSent - calmLatenessMs, sinceHead + answering));
   let upper = Math.max(0, highest - rate * sinceArrival);
   let toCome = 0;
-  for (let at = mark.behind.length - 1; at >= 0; at -= 1) {
-    const { grantedAt, units } = mark.behind[at] ?? { grantedAt: 0, units: 0 };
+  for (const { grantedAt, units } of mark.behind.toReversed()) {
     const arrivedAt = Math.max(sinceArrival, now - grantedAt - calmLatenessMs);
     if (arrivedAt > sinceSent) break;
     toCome += units;
@@ -153,7 +166,7 @@ function calmUpper(meter: Meter, highest: number, mark: MeterMark, seen: Observa
 }
 
 function noteSurprise(meter: Meter, surprise: number, cost: number, now: number): void {
-  if (meter.learnedAt >= 0 && now > meter.learnedAt) {
+  if (meter.learnedAt !== null && now > meter.learnedAt) {
     const sinceMs = now - meter.learnedAt;
     // Nobody takes more for long than drains; a gulp must not be read as a stream.
     const taken = Math.min(surprise / sinceMs, drainRate(meter));
@@ -161,29 +174,39 @@ function noteSurprise(meter: Meter, surprise: number, cost: number, now: number)
   }
   if (cost > 0 && surprise > cost / 2) {
     surprised(meter, Math.max(meter.reserve, cost), now);
-  } else if (meter.reserve > 0 && now - meter.surprisedAt > reserveMemoryMs) {
+  } else if (meter.reserve > 0 && meter.surprisedAt !== null && now - meter.surprisedAt > reserveMemoryMs) {
     keepFree(meter, meter.reserve - cost, now);
   }
 }
 
 /** One surprise is an accident, two within a minute are somebody else. What comes within a second is one. */
 function surprised(meter: Meter, units: number, now: number): void {
-  const sinceMs = meter.surprisedAt < 0 ? Infinity : now - meter.surprisedAt;
-  if (sinceMs >= oneSurpriseMs) keepFree(meter, sinceMs <= reserveMemoryMs ? units : meter.reserve, now);
+  const sinceMs = meter.surprisedAt === null ? null : now - meter.surprisedAt;
+  if (sinceMs !== null && sinceMs < oneSurpriseMs) return;
+  keepFree(meter, sinceMs !== null && sinceMs <= reserveMemoryMs ? units : meter.reserve, now);
 }
 
 function keepFree(meter: Meter, units: number, now: number): void {
-  meter.reserve = Math.max(0, Math.min(units, meter.limit * largestReserveShare));
+  meter.reserve = Math.max(0, Math.min(units, (meter.limit ?? 0) * largestReserveShare));
   meter.surprisedAt = now;
 }
 
+/** How a call was refused. */
+export interface Refusal {
+  /** Time until it has room, as the upstream says, milliseconds. */
+  readonly waitMs: number;
+  /** The model had room for it: somebody else drinks from the bucket. */
+  readonly surprising: boolean;
+}
+
 /**
- * The upstream refused a call that the model had let through: somebody else drinks from the bucket. Keeps one more
- * place free when that happens again, and raises the level to what the refusal proves (`used = limit - cost + wait * rate`).
+ * The upstream refused a call of this cost. Raises the level to what that proves (`used = limit - cost + wait * rate`).
+ * Keeps one more place free when surprises follow each other.
  */
-export function refused(meter: Meter, cost: number, waitMs: number, surprising: boolean, now: number): void {
-  if (meter.limit <= 0) return;
+export function refused(meter: Meter, asked: number, { waitMs, surprising }: Refusal, now: number): void {
+  if (meter.limit === null) return;
   drain(meter, now);
+  const cost = Math.min(asked, meter.limit);
   if (surprising) surprised(meter, meter.reserve + cost, now);
   move(meter, meter.limit - cost + waitMs * drainRate(meter), Infinity, now);
 }

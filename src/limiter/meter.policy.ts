@@ -4,11 +4,10 @@
  * The model (recorded from live services): a call is admitted while `level + cost <= limit`, the level drains at
  * `limit / window`. Answers correct it (`meter-learning.policy.ts`).
  *
- * Owns: draining, room, what a grant takes and gets back. Refuses to own: what answers mean, who waits, whose turn it
- * is. Pure; `now` is an argument.
+ * Owns: draining, room, what a grant takes and gets back. Refuses to own: which limit holds (`meter-quota.policy.ts`),
+ * what answers mean, who waits, whose turn it is. Pure; `now` is an argument.
  */
 import type { MeterName } from '../call.ts';
-import type { MeterSetting } from './limiter.ts';
 
 /**
  * Jitter between our sending and the upstream's counting, milliseconds: a fifth of the time in which one unit drains,
@@ -32,13 +31,35 @@ export const othersMemoryMs = 10_000;
 /** Most of the limit that may be kept free for others. */
 export const largestReserveShare = 0.1;
 
+/** Without a word of the upstream or the operator a window is taken to be this long, milliseconds. */
+const minuteMs = 60_000;
+const dayMs = 86_400_000;
+
+/** `limit` units in each window of this length, milliseconds. */
+export interface Quota {
+  readonly limit: number;
+  readonly windowMs: number;
+}
+
+/** What the upstream's answers told of its quota. */
+export interface ReportedQuota {
+  readonly limit: number;
+  /** `null`: no answer told. */
+  readonly windowMs: number | null;
+  /** Sending time of the newest call whose answer told the limit. */
+  readonly sentAt: number;
+}
+
 export interface Meter {
   readonly name: MeterName;
-  /** Units per window; 0 = nobody knows yet, the meter holds nobody back. */
-  limit: number;
+  /** Units per window in force, which follows from `stated` and `reported`; `null`: nobody knows, nobody is held back. */
+  limit: number | null;
+  /** Window in force, milliseconds; while no limit is known, the one that it is taken to be counted over. */
   windowMs: number;
-  /** Limit stated by the operator; 0 = none. */
-  stated: number;
+  /** Quota stated by the operator; `null`: none. */
+  stated: Quota | null;
+  /** Quota told by answers; `null`: none told any. */
+  reported: ReportedQuota | null;
   /** Used units at `at`. Before `at` nothing drains: the first call of a burst may not have arrived. */
   level: number;
   at: number;
@@ -51,14 +72,12 @@ export interface Meter {
   reserve: number;
   /** Estimated consumption of others, units per millisecond. */
   others: number;
-  /** When an answer last spoke of this meter; -1 = never. */
-  learnedAt: number;
-  /** When the upstream was last fuller than the model without our doing; -1 = never. */
-  surprisedAt: number;
-  /** Sending time of the newest answer that set the limit. */
-  limitFrom: number;
-  /** About the shortest time between a call and its answer's head, milliseconds; -1 = no answer yet. */
-  fastestMs: number;
+  /** When an answer last told the level; `null`: never. */
+  learnedAt: number | null;
+  /** When the upstream was last fuller than the model without our doing; `null`: never. */
+  surprisedAt: number | null;
+  /** About the shortest time between a call and its answer's head, milliseconds; `null`: no answer yet. */
+  fastestMs: number | null;
 }
 
 /** Position of the meter's counters when a lease was granted. */
@@ -84,9 +103,10 @@ export interface Behind {
 export function createMeter(name: MeterName, now: number): Meter {
   return {
     name,
-    limit: 0,
-    windowMs: 60_000,
-    stated: 0,
+    limit: null,
+    windowMs: assumedWindowMs(name),
+    stated: null,
+    reported: null,
     level: 0,
     at: now,
     granted: 0,
@@ -94,15 +114,17 @@ export function createMeter(name: MeterName, now: number): Meter {
     returned: 0,
     reserve: 0,
     others: 0,
-    learnedAt: -1,
-    surprisedAt: -1,
-    limitFrom: -1,
-    fastestMs: -1,
+    learnedAt: null,
+    surprisedAt: null,
+    fastestMs: null,
   };
 }
 
-/** Units drained per millisecond. */
-export const drainRate = (meter: Meter): number => meter.limit / meter.windowMs;
+/** Length of the window of a meter as its name says it, milliseconds. */
+export const assumedWindowMs = (name: MeterName): number => (name.endsWith('_day') ? dayMs : minuteMs);
+
+/** Units drained per millisecond; 0 while no limit is known. */
+export const drainRate = (meter: Meter): number => (meter.limit === null ? 0 : meter.limit / meter.windowMs);
 
 /** Units that drain during the jitter. */
 export function jitterUnits(meter: Meter): number {
@@ -119,35 +141,22 @@ function latenessMs(meter: Meter): number {
 /** Milliseconds until the meter drains. */
 export const restMs = (meter: Meter, now: number): number => Math.max(0, meter.at - now);
 
-/** Brings the level to `now`; a clock that stands still or steps back changes nothing. */
+/**
+ * Brings the level to `now`; a clock that stands still or steps back changes nothing. While no limit is known, what was
+ * counted is forgotten in about the time of a window, so that a limit that becomes known does not find all that ever was.
+ */
 export function drain(meter: Meter, now: number): void {
   if (now <= meter.at) return;
-  meter.level = Math.max(0, meter.level - (now - meter.at) * drainRate(meter));
+  const sinceMs = now - meter.at;
+  const drained =
+    meter.limit === null ? meter.level * (sinceMs / (sinceMs + meter.windowMs)) : sinceMs * drainRate(meter);
+  meter.level = Math.max(0, meter.level - drained);
   meter.at = now;
-}
-
-/** A first limit: the upstream counted no more than that, whatever calls asked for while nobody knew it. */
-export function fillAtMost(meter: Meter, limit: number): void {
-  meter.level = Math.min(meter.level, limit);
-}
-
-/** Applies what the operator states, until an answer has taught better; a stated limit that shrinks applies at once. */
-export function applySetting(meter: Meter, setting: MeterSetting, learn: boolean, now: number): void {
-  if (meter.stated === setting.limit) return;
-  drain(meter, now);
-  meter.stated = setting.limit;
-  if (meter.learnedAt < 0) {
-    if (meter.limit === 0) fillAtMost(meter, setting.limit);
-    meter.limit = setting.limit;
-    meter.windowMs = setting.windowMs;
-  } else if (!learn && meter.limit > setting.limit) {
-    meter.limit = setting.limit;
-  }
 }
 
 /** Milliseconds until a call of this cost has room; 0 = now. A cost above the limit needs the meter empty. */
 export function roomInMs(meter: Meter, cost: number, now: number): number {
-  if (meter.limit <= 0 || cost <= 0) return 0;
+  if (meter.limit === null || cost <= 0) return 0;
   drain(meter, now);
   const usable = meter.limit - meter.reserve;
   const over = meter.level + othersSince(meter, now) + Math.min(cost, usable) - usable;
@@ -159,7 +168,7 @@ export function roomInMs(meter: Meter, cost: number, now: number): number {
 }
 
 function othersSince(meter: Meter, now: number): number {
-  if (meter.learnedAt < 0 || meter.others <= 0) return 0;
+  if (meter.limit === null || meter.learnedAt === null || meter.others <= 0) return 0;
   const expected = meter.others * Math.min(Math.max(0, now - meter.learnedAt), othersMemoryMs);
   return Math.min(expected, meter.limit * largestReserveShare);
 }
@@ -170,9 +179,9 @@ function othersSince(meter: Meter, now: number): number {
  */
 export function take(meter: Meter, asked: number, now: number, behind: readonly Behind[] = []): MeterMark {
   drain(meter, now);
-  const cost = meter.limit > 0 ? Math.min(asked, meter.limit) : asked;
+  const cost = meter.limit === null ? asked : Math.min(asked, meter.limit);
   const { answered, returned } = meter;
-  if (cost > 0 && meter.limit > 0) {
+  if (cost > 0 && meter.limit !== null) {
     const lateMs = latenessMs(meter) - meter.level / drainRate(meter);
     meter.at = Math.max(meter.at, now + lateMs);
   }

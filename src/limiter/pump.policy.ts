@@ -5,6 +5,7 @@
  */
 import type { MeterName } from '../call.ts';
 import {
+  closedMs,
   costEntries,
   meterOf,
   type Bucket,
@@ -12,7 +13,16 @@ import {
   type Lease,
   type Ticket,
 } from './bucket-state.policy.ts';
-import { confirm, dequeue, refreshReadiness, turnOf, wakeLanes, type Budget } from './lanes.policy.ts';
+import { beginProbe, endProbe, knownCosts, waitsForAnswer } from './documents.policy.ts';
+import {
+  asleepUntil,
+  confirm,
+  dequeue,
+  refreshReadiness,
+  turnOf,
+  wakeLanes,
+  type Budget,
+} from './lanes.policy.ts';
 import { answer } from './lessons.policy.ts';
 import {
   calmLatenessMs,
@@ -56,7 +66,7 @@ export function pump(bucket: Bucket, now: number): Effects {
   const grants: Granted[] = [];
   let nextAt = soonest(bucket.asleep.first()?.score ?? null, bucket.expiries.first()?.score ?? null);
   if (bucket.waiting === 0) return { grants, nextAt: null };
-  if (bucket.closedUntil > now) return { grants, nextAt: bucket.closedUntil };
+  if (closedMs(bucket, now) > 0) return { grants, nextAt: bucket.closedUntil };
   const blocked = new Set<string>();
   for (;;) {
     if (budget.left <= 0) return { grants, nextAt: now };
@@ -64,6 +74,11 @@ export function pump(bucket: Bucket, now: number): Effects {
     if (probeAt > now) return { grants, nextAt: soonest(nextAt, probeAt) };
     const head = nextHead(bucket, blocked, budget, now);
     if (head === null) return { grants, nextAt: budget.left > 0 ? nextAt : now };
+    if (waitsForAnswer(bucket, head.lane, head.ticket, now)) {
+      budget.left -= 1;
+      nextAt = soonest(nextAt, asleepUntil(head.lane));
+      continue;
+    }
     const inMs = room(bucket, head.ticket, now);
     if (inMs > 0) {
       blocked.add(head.ticket.callClass);
@@ -116,12 +131,14 @@ export function forgetDeadReplicas(bucket: Bucket, most: number, now: number): v
   }
 }
 
-const isAlive = (bucket: Bucket, replica: string, now: number): boolean =>
-  bucket.replicas.scoreOf(replica) + replicaLifeMs >= now;
+function isAlive(bucket: Bucket, replica: string, now: number): boolean {
+  const heardAt = bucket.replicas.scoreOf(replica);
+  return heardAt !== null && heardAt + replicaLifeMs >= now;
+}
 
 function room(bucket: Bucket, ticket: Ticket, now: number): number {
   let longest = 0;
-  for (const [name, units] of costEntries(ticket.costs)) {
+  for (const [name, units] of costEntries(knownCosts(bucket, ticket.costs, ticket.document))) {
     longest = Math.max(longest, roomInMs(meterOf(bucket, name, now), units, now));
   }
   return longest;
@@ -130,11 +147,12 @@ function room(bucket: Bucket, ticket: Ticket, now: number): number {
 function grant(bucket: Bucket, lane: Lane, ticket: Ticket, now: number): Granted {
   dequeue(bucket, lane, ticket);
   const marks = new Map<MeterName, MeterMark>();
-  const quiet = now - bucket.lastGrantAt >= quietGapMs;
+  const costs = knownCosts(bucket, ticket.costs, ticket.document);
+  const quiet = bucket.lastGrantAt === null || now - bucket.lastGrantAt >= quietGapMs;
   if (!quiet) bucket.crowdedAt = now;
-  const calm = quiet && now - bucket.crowdedAt >= mostLatenessMs;
+  const calm = quiet && (bucket.crowdedAt === null || now - bucket.crowdedAt >= mostLatenessMs);
   const before = calm ? bucket.unanswered.between(now - calmLatenessMs, now) : [];
-  for (const [name, units] of costEntries(ticket.costs))
+  for (const [name, units] of costEntries(costs))
     marks.set(name, take(meterOf(bucket, name, now), units, now, behind(bucket, before, name)));
   const lease: Lease = {
     token: `${ticket.id}.${++bucket.sequence}`,
@@ -145,7 +163,7 @@ function grant(bucket: Bucket, lane: Lane, ticket: Ticket, now: number): Granted
     marks,
     expiresAt: now + ticket.leaseMs,
     answered: false,
-    unconfirmed: lane.places !== null,
+    unconfirmed: lane.slots !== null,
     abandoned: false,
   };
   ticket.lease = lease.token;
@@ -153,12 +171,13 @@ function grant(bucket: Bucket, lane: Lane, ticket: Ticket, now: number): Granted
   bucket.expiries.set(lease.token, lease.expiresAt);
   if (quiet) bucket.unanswered.set(lease.token, now);
   bucket.lastGrantAt = now;
-  if (!bucket.opened && bucket.probingSince < 0) bucket.probingSince = now;
+  if (!bucket.opened && bucket.probingSince === null) bucket.probingSince = now;
   bucket.virtual = Math.max(bucket.virtual, lane.start);
-  lane.start += turnOf(bucket, ticket.costs) / lane.weight;
+  lane.start += turnOf(bucket, costs) / lane.weight;
   lane.inFlight += 1;
   lane.grantedAt = now;
   if (lease.unconfirmed) lane.unconfirmed += 1;
+  beginProbe(bucket, lease, now);
   refreshReadiness(bucket, lane);
   return {
     ticket: ticket.id,
@@ -178,7 +197,7 @@ const behind = (bucket: Bucket, tokens: readonly string[], meter: MeterName): Be
 
 /** Before the first answer only a few calls may be on their way; `now` or earlier = one more may go. */
 function probeTime(bucket: Bucket, now: number): number {
-  if (bucket.opened || bucket.probe <= 0 || bucket.probingSince < 0) return now;
+  if (bucket.opened || bucket.probe <= 0 || bucket.probingSince === null) return now;
   const steps = Math.min(20, Math.floor((now - bucket.probingSince) / probeDoublingMs));
   if (bucket.leases.size < bucket.probe * 2 ** steps) return now;
   return bucket.probingSince + (steps + 1) * probeDoublingMs;
@@ -198,6 +217,7 @@ function sweepLeases(bucket: Bucket, budget: Budget, now: number): void {
       continue;
     }
     confirm(lane, lease);
+    endProbe(bucket, lease, true, now);
     end(bucket, lane, lease);
     if (!lease.abandoned) forget(bucket, lease.ticket);
   }
@@ -215,7 +235,7 @@ export function end(bucket: Bucket, lane: Lane, lease: Lease): void {
   bucket.expiries.delete(lease.token);
   lane.inFlight -= 1;
   if (lease.abandoned) lane.abandoned.splice(lane.abandoned.indexOf(lease.expiresAt), 1);
-  if (bucket.leases.size === 0 && !bucket.opened) bucket.probingSince = -1;
+  if (bucket.leases.size === 0 && !bucket.opened) bucket.probingSince = null;
   refreshReadiness(bucket, lane);
 }
 

@@ -9,6 +9,8 @@ import type { Clock } from '../clock.ts';
 import type { Telemetry } from '../telemetry/events.ts';
 import { orderUnit, sequencePerMs } from './bucket-state.policy.ts';
 import type { Admission, LaneKey } from './limiter.ts';
+import type { StoredAdmission } from './script-calls.ts';
+import { StoreClock } from './store-clock.ts';
 import type { BucketBook, KeptTicket } from './redis-book.ts';
 import { runScript } from './redis-commands.ts';
 import { RedisAway, type RedisLink } from './redis-link.ts';
@@ -18,41 +20,37 @@ import type { Asking, BucketReply, ScriptCall } from './scripts.ts';
 /** After a loss every replica has noticed within a tick and entered its tickets again. Milliseconds. */
 export const settlingMs = 1_300;
 
-/** A call that waited longer than this before it was asked for stands at its arrival. Milliseconds. */
-const lateMs = 50;
-
 export interface Asked<T> {
   readonly reply: T;
   /** Monotonic milliseconds at which the attempt that was answered was sent. */
   readonly sentAt: number;
   readonly attempts: number;
-  /** The newcomer was late: it brought its place. */
-  readonly isLate: boolean;
 }
 
-/** A call that Redis has not heard of: it waits while much is on its way to Redis, lanes in turn. */
-export interface Newcomer {
-  readonly lane: LaneKey;
-  /** The call with a place of its own, for when it is asked later than it came. */
-  readonly late: () => ScriptCall;
-}
+/** An admission of a ticket that has its position already. */
+export type Positioned = Admission & { readonly position: { readonly kind: 'kept'; readonly order: number } };
 
 export interface Scripts {
   /** Who asks, and for which bucket. */
   asking(book: BucketBook): Asking;
-  /** Runs the script until an attempt succeeds. Rejects with `RedisAway`. */
+  /**
+   * Runs the script until an attempt succeeds. Rejects with `RedisAway`. `newcomer`: the lane of a call that Redis has not
+   * heard of; it waits while much is on its way to Redis, lanes in turn.
+   */
   ask<T extends BucketReply>(
     book: BucketBook,
     call: ScriptCall,
     read: (reply: unknown) => T,
-    newcomer?: Newcomer,
+    newcomer?: LaneKey,
   ): Promise<Asked<T>>;
   /** Is the bucket new to this replica and young, was it there before? Done with every reply. */
   askForLosses(book: BucketBook, reply: BucketReply): Promise<void>;
-  /** Place of a call that arrived at this monotonic time, among those of all replicas. */
-  placeAt(urgency: number, at: number): number;
-  /** With the place that Redis told, or that of its arrival. */
-  placed(ticket: KeptTicket): Admission;
+  /** Order of a call that arrived at this monotonic time, among those of all replicas. */
+  orderAt(urgency: number, at: number): number;
+  /** With its arrival on Redis' clock. */
+  stored(admission: Admission): StoredAdmission;
+  /** With the position that Redis told, or that of its arrival. */
+  positioned(ticket: KeptTicket): Positioned;
   /** Redis' time in the latest reply, and when it was asked for (monotonic); zeros before the first one. */
   latest(): { readonly now: number; readonly sentAt: number };
   /** Goes on without being waited for; a failure that is not Redis' absence is logged as a bug. */
@@ -73,6 +71,7 @@ export function createScripts({
   readonly replica: Pick<Replica, 'id' | 'beat'>;
 }): Scripts {
   const open = new Set<Promise<unknown>>();
+  const storeClock = new StoreClock();
   let latest = { now: 0, sentAt: 0 };
 
   const askForLosses = async (book: BucketBook, { born, now }: BucketReply): Promise<void> => {
@@ -84,10 +83,9 @@ export function createScripts({
     }
   };
 
-  // Behind everything that Redis has placed before, before everything that arrives later.
-  const placeAt = (urgency: number, at: number): number => {
-    const { now, sentAt } = latest;
-    const time = now === 0 ? clock.now() + at - clock.monotonic() : now + at - sentAt;
+  /** Before the first reply this process' own wall clock has to do. */
+  const orderAt = (urgency: number, at: number): number => {
+    const time = storeClock.at(at) ?? clock.now() + at - clock.monotonic();
     return urgency * orderUnit + Math.floor(time * sequencePerMs);
   };
 
@@ -96,33 +94,37 @@ export function createScripts({
     asking: (book) => ({ bucket: book.key, replica: replica.id }),
 
     async ask(book, call, read, newcomer) {
-      const askedAt = clock.monotonic();
       let sentAt = 0;
       let attempts = 0;
-      let isLate = false;
       const reply = await link.run(
         call.script,
         async (client) => {
           sentAt = clock.monotonic();
-          isLate = newcomer !== undefined && (attempts > 1 || sentAt - askedAt > lateMs);
-          return read(await runScript(client, isLate ? (newcomer?.late() ?? call) : call));
+          return read(await runScript(client, call));
         },
         {
           onAttempts: (count) => (attempts = count),
-          ...(newcomer === undefined ? {} : { lane: newcomer.lane }),
+          ...(newcomer === undefined ? {} : { lane: newcomer }),
         },
       );
+      storeClock.note(reply.now, sentAt, clock.monotonic());
       latest = { now: reply.now, sentAt };
       book.usedAt = sentAt;
       await askForLosses(book, reply);
-      return { reply, sentAt, attempts, isLate };
+      return { reply, sentAt, attempts };
     },
 
-    placeAt,
+    orderAt,
 
-    placed: ({ admission, order, arrivedAt }) => ({
+    stored: (admission) => {
+      const { position } = admission;
+      if (position.kind === 'kept') return { ...admission, position };
+      return { ...admission, position: { kind: 'arrival', at: storeClock.at(position.at) } };
+    },
+
+    positioned: ({ admission, order, arrivedAt }) => ({
       ...admission,
-      order: order ?? placeAt(admission.urgency, arrivedAt),
+      position: { kind: 'kept', order: order ?? orderAt(admission.urgency, arrivedAt) },
     }),
 
     latest: () => latest,

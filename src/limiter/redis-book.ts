@@ -15,7 +15,7 @@ export const fenceMs = 2_000;
 /** A call of this replica. `waiting` and `granted` are what Redis was last known to think. */
 export interface KeptTicket {
   admission: Admission;
-  /** Its place in the lane; `null` until Redis told one. */
+  /** Its position in the lane; `null` until Redis told one. */
   order: number | null;
   /** Monotonic milliseconds. */
   readonly arrivedAt: number;
@@ -68,8 +68,6 @@ export interface BucketBook {
   settlingUntil: number;
   /** Tickets that Redis may still have since it went away, and that do not wait for it any more. */
   readonly moved: Set<string>;
-  /** Lanes whose returned grants made them narrow, and which were told since that there is room. */
-  readonly widened: Set<string>;
   /** Monotonic milliseconds at which another pump may grant; `null` = never by itself. */
   nextAt: number | null;
   /** Cancels the timer of the next pump, and when it fires. */
@@ -102,7 +100,6 @@ export const createBook = (key: BucketKey, now: number): BucketBook => ({
   lostAt: null,
   settlingUntil: 0,
   moved: new Set(),
-  widened: new Set(),
   nextAt: null,
   cancelWake: null,
   wakeAt: null,
@@ -121,7 +118,7 @@ export const createBook = (key: BucketKey, now: number): BucketBook => ({
 export const waitingOf = (book: BucketBook): KeptTicket[] =>
   [...book.tickets.values()]
     .filter(({ state }) => state === 'waiting')
-    .sort((a, b) => (a.order ?? Infinity) - (b.order ?? Infinity));
+    .sort((a, b) => (a.order === null || b.order === null ? 0 : a.order - b.order));
 
 /** Redis heard of this replica, after a silence perhaps in which it passed over tickets of the dead. */
 export const noteSeen = (book: BucketBook, sentAt: number): void => {

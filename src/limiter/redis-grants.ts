@@ -14,9 +14,6 @@ import type { Settling } from './redis-settling.ts';
 import type { Replica } from './replica.ts';
 import type { BucketReply, ToldGrant } from './scripts.ts';
 
-/** Stands for "plenty" where a lane's places are told. */
-const plenty = 1_000_000_000;
-
 export interface Grants {
   /** Takes what the reply to a command sent at `sentAt` (monotonic milliseconds) tells of the bucket. */
   absorb(book: BucketBook, reply: BucketReply, sentAt: number): void;
@@ -87,7 +84,6 @@ export function createGrants(parts: {
     const now = clock.monotonic();
     book.lostAt = now;
     keepClosed(book);
-    book.widened.clear();
     for (const lease of book.leases.values()) {
       if (lease.cancelHold !== null) {
         lease.cancelHold();
@@ -117,13 +113,13 @@ export function createGrants(parts: {
     const now = clock.monotonic();
     if (now < book.settlingUntil) {
       scripts.background(
-        settling.settle(lease, { kind: 'returned', sleepMs: book.settlingUntil - now }, null),
+        settling.settle(
+          lease,
+          { kind: 'returned', sleepMs: book.settlingUntil - now, because: 'backoff' },
+          null,
+        ),
       );
       return;
-    }
-    if (book.settlingUntil > 0 && !book.widened.has(lease.lane)) {
-      book.widened.add(lease.lane);
-      scripts.background(settling.tellCharged(book, lease, plenty, 0));
     }
     const heldUntil = capped ? quarantineUntil(book, leaseMs) : 0;
     if (now >= heldUntil) return hand(lease);

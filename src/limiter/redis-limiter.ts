@@ -8,8 +8,15 @@
  */
 import type { Clock } from '../clock.ts';
 import type { Telemetry } from '../telemetry/events.ts';
-import type { Admission, BucketKey, BucketSnapshot, Limiter, LimiterListener } from './limiter.ts';
-import { createScripts, settlingMs } from './redis-asking.ts';
+import type {
+  Admission,
+  BucketKey,
+  BucketSnapshot,
+  Limiter,
+  LimiterListener,
+  Reconfiguration,
+} from './limiter.ts';
+import { createScripts, settlingMs, type Positioned } from './redis-asking.ts';
 import { countWaiting, createBook, waitingOf, type BucketBook, type KeptTicket } from './redis-book.ts';
 import { createGrants } from './redis-grants.ts';
 import { RedisAway, type RedisLink } from './redis-link.ts';
@@ -25,14 +32,19 @@ import {
   readForecast,
   readLease,
   readMessage,
+  readReconfigure,
+  reconfigureCall,
   settleCall,
 } from './scripts.ts';
+
+/** Lanes that one script call reconfigures at most. */
+const lanesPerCall = 64;
 
 export interface RedisLimiter extends Limiter {
   /** Enters a ticket that has its place already; never refused. */
   reenter(admission: Admission): void;
-  /** Hands over every waiting ticket, each with its place; the book forgets them. */
-  takeWaiting(): Admission[];
+  /** Hands over every waiting ticket, each with its position; the book forgets them. */
+  takeWaiting(): Positioned[];
   /** Tickets that Redis may still have although nobody waits here for them leave it: handed over, refused, cancelled. */
   forgetMoved(): void;
   /**
@@ -52,8 +64,8 @@ export interface RedisLimiter extends Limiter {
    * them, nothing was counted.
    */
   spend(admission: Admission): Promise<boolean>;
-  /** Place of a call that arrived at this monotonic time, among those of all replicas. */
-  placeAt(urgency: number, at: number): number;
+  /** Order of a call that arrived at this monotonic time, among those of all replicas. */
+  orderAt(urgency: number, at: number): number;
   /** Meters as they were when Redis was last heard, drained since, for a share of them; rather too full. */
   book(bucket: BucketKey): BucketSnapshot | null;
   start(): void;
@@ -66,7 +78,7 @@ export function createRedisLimiter(dependencies: {
   readonly telemetry: Telemetry;
   readonly listener: LimiterListener;
   /** A ticket went back to its line while Redis is away. True = somebody else keeps it now. */
-  readonly onStranded: (admission: Admission) => boolean;
+  readonly onStranded: (admission: Positioned) => boolean;
 }): RedisLimiter {
   const { link, replica, clock, listener } = dependencies;
   const books = new Map<BucketKey, BucketBook>();
@@ -140,12 +152,29 @@ export function createRedisLimiter(dependencies: {
       }
     },
 
-    async charged(grant, places, nextPlaceMs) {
+    async charged(grant, edge) {
       const book = books.get(grant.bucket);
       const lease = book?.leases.get(grant.lease);
       if (book === undefined || lease === undefined || !link.isUp) return;
       try {
-        await settling.tellCharged(book, lease, places, nextPlaceMs);
+        await settling.tellCharged(book, lease, edge);
+      } catch (failure) {
+        if (!(failure instanceof RedisAway)) throw failure;
+      }
+    },
+
+    async reconfigure(change) {
+      const book = books.get(change.bucket);
+      if (book === undefined) return;
+      applyToTickets(book, change);
+      if (!link.isUp) return;
+      try {
+        for (let from = 0; from < change.lanes.length; from += lanesPerCall) {
+          const lanes = change.lanes.slice(from, from + lanesPerCall);
+          const call = reconfigureCall(asking(book), { setting: change.setting, lanes });
+          const { reply, sentAt } = await ask(book, call, readReconfigure);
+          absorb(book, reply, sentAt);
+        }
       } catch (failure) {
         if (!(failure instanceof RedisAway)) throw failure;
       }
@@ -187,7 +216,7 @@ export function createRedisLimiter(dependencies: {
 
     async spend(admission) {
       const book = bookOf(admission.bucket);
-      const { reply, sentAt } = await ask(book, admitCall(asking(book), admission), (raw) =>
+      const { reply, sentAt } = await ask(book, admitCall(asking(book), scripts.stored(admission)), (raw) =>
         readAdmit(raw, admission),
       );
       absorb(book, reply, sentAt);
@@ -204,7 +233,6 @@ export function createRedisLimiter(dependencies: {
       const settledAt = (replica.backAt() ?? now) + settlingMs;
       for (const book of books.values()) {
         book.settlingUntil = Math.max(book.settlingUntil, settledAt);
-        book.widened.clear();
       }
       settling.tellPending();
       for (const book of books.values()) {
@@ -219,7 +247,7 @@ export function createRedisLimiter(dependencies: {
       ticks.tickAll();
     },
     catchUp: ticks.tickAll,
-    placeAt: scripts.placeAt,
+    orderAt: scripts.orderAt,
 
     hear(text) {
       const message = readMessage(text);
@@ -251,4 +279,13 @@ export function createRedisLimiter(dependencies: {
       await scripts.drained();
     },
   };
+}
+
+/** What has to be entered again later is entered under the settings of now. */
+function applyToTickets(book: BucketBook, { setting, lanes }: Reconfiguration): void {
+  const changed = new Map(lanes.map((lane) => [lane.lane, lane]));
+  for (const ticket of book.tickets.values()) {
+    const lane = changed.get(ticket.admission.lane);
+    if (lane !== undefined) ticket.admission = { ...ticket.admission, ...lane, setting };
+  }
 }

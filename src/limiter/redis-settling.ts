@@ -7,12 +7,12 @@
  */
 import type { Clock } from '../clock.ts';
 import type { Telemetry } from '../telemetry/events.ts';
-import type { Admission, BucketKey, Lesson, LimiterListener, Settlement } from './limiter.ts';
-import type { Scripts } from './redis-asking.ts';
+import type { BucketKey, CeilingEdge, Lesson, LimiterListener, Settlement } from './limiter.ts';
+import type { Positioned, Scripts } from './redis-asking.ts';
 import { fenceMs, type BucketBook, type KeptLease, type KeptTicket } from './redis-book.ts';
 import { RedisAway, type RedisLink } from './redis-link.ts';
 import { chargedCall, readLease, settleCall, type BucketReply } from './scripts.ts';
-import { atOnce, goesBack, withCosts, withoutTicket } from './settlements.policy.ts';
+import { atOnce, goesBack, withoutTicket } from './settlements.policy.ts';
 
 /** A settlement is not told again within this time: it may still be on its way. Milliseconds. */
 const tellAgainMs = 1_000;
@@ -34,8 +34,8 @@ interface Pending {
 export interface Settling {
   /** Ends the lease and tells Redis; a ticket that goes back waits again. */
   settle(lease: KeptLease, asked: Settlement, lesson: Lesson | null): Promise<void>;
-  /** A call took a place under a ceiling that is nearly used; rejects with `RedisAway`. */
-  tellCharged(book: BucketBook, lease: KeptLease, places: number, nextPlaceMs: number): Promise<void>;
+  /** A call took a slot of a ceiling that is nearly used, or is not any more; rejects with `RedisAway`. */
+  tellCharged(book: BucketBook, lease: KeptLease, edge: CeilingEdge | null): Promise<void>;
   /** Redis granted what nobody waits for here. */
   dropStray(book: BucketBook, lease: KeptLease): void;
   /** Redis names a lease that has ended here: its settlement was lost with Redis' data, or is still on its way. */
@@ -64,7 +64,7 @@ export function createSettling(parts: {
   readonly enterAgain: (book: BucketBook, ticket: KeptTicket) => void;
   readonly tellCancelled: (book: BucketBook, ticket: string) => void;
   /** A ticket went back to its line while Redis is away. True = somebody else keeps it now. */
-  readonly onStranded: (admission: Admission) => boolean;
+  readonly onStranded: (admission: Positioned) => boolean;
 }): Settling {
   const { scripts, link, clock, telemetry, listener, bookOf, absorb, enterAgain, tellCancelled, onStranded } =
     parts;
@@ -124,7 +124,6 @@ export function createSettling(parts: {
     if (ticket !== undefined && requeue) {
       ticket.state = 'waiting';
       ticket.knownAt = Infinity;
-      ticket.admission = withCosts(ticket.admission, asked);
     } else {
       book.tickets.delete(lease.ticket);
     }
@@ -155,24 +154,15 @@ export function createSettling(parts: {
         if (link.isUp) wrong.add(lease.lease);
       }
       const waits = ticket?.state === 'waiting' && book.tickets.get(lease.ticket) === ticket;
-      if (waits && onStranded(scripts.placed(ticket))) book.tickets.delete(lease.ticket);
+      if (waits && onStranded(scripts.positioned(ticket))) book.tickets.delete(lease.ticket);
     }
     if (settlement.kind === 'throttled' && settlement.closeMs > 0) {
       listener.onClosed(lease.bucket, settlement.closeMs);
     }
   };
 
-  const tellCharged = async (
-    book: BucketBook,
-    lease: KeptLease,
-    places: number,
-    nextPlaceMs: number,
-  ): Promise<void> => {
-    const { reply, sentAt } = await ask(
-      book,
-      chargedCall(asking(book), lease.lease, places, nextPlaceMs),
-      readLease,
-    );
+  const tellCharged = async (book: BucketBook, lease: KeptLease, edge: CeilingEdge | null): Promise<void> => {
+    const { reply, sentAt } = await ask(book, chargedCall(asking(book), lease.lease, edge), readLease);
     absorb(book, reply, sentAt);
   };
 

@@ -6,8 +6,8 @@
  * Keeps: a ticket that waits here is known to Redis, or is entered again; a repeated admission keeps its first place.
  */
 import type { Clock } from '../clock.ts';
-import type { Admission, AdmissionReply, BucketKey } from './limiter.ts';
-import type { Asked, Scripts } from './redis-asking.ts';
+import { grantUnderWay, type Admission, type AdmissionReply, type BucketKey } from './limiter.ts';
+import type { Asked, Positioned, Scripts } from './redis-asking.ts';
 import { noteSeen, waitingOf, type BucketBook, type KeptLease, type KeptTicket } from './redis-book.ts';
 import type { Grants } from './redis-grants.ts';
 import { RedisAway, type RedisLink } from './redis-link.ts';
@@ -25,8 +25,8 @@ export interface Tickets {
   enterAgain(book: BucketBook, ticket: KeptTicket): void;
   /** Enters a ticket that has its place already; never refused. */
   reenter(admission: Admission): void;
-  /** Hands over every waiting ticket, each with its place; the books forget them. */
-  takeWaiting(): Admission[];
+  /** Hands over every waiting ticket, each with its position; the books forget them. */
+  takeWaiting(): Positioned[];
 }
 
 export function createTickets(parts: {
@@ -39,29 +39,17 @@ export function createTickets(parts: {
   readonly settle: Settling['settle'];
 }): Tickets {
   const { scripts, link, clock, books, bookOf, settle } = parts;
-  const { asking, ask, background, placed } = scripts;
+  const { asking, ask, background, positioned, stored } = scripts;
   const { absorb, deliver } = parts.grants;
 
   const admit = async (admission: Admission): Promise<AdmissionReply> => {
-    const arrivedAt = clock.monotonic();
     const book = bookOf(admission.bucket);
-    const ticket: KeptTicket = {
-      admission,
-      order: admission.order,
-      arrivedAt,
-      state: 'entering',
-      cancelled: false,
-      knownAt: Infinity,
-      isDoubtful: false,
-    };
+    const ticket = createTicket(admission, 'entering', clock.monotonic());
     book.tickets.set(admission.ticket, ticket);
     let asked: Asked<ReturnType<typeof readAdmit>>;
     try {
-      const first = admitCall(asking(book), admission);
-      // Redis is late for this call, and may be in time for later ones of other replicas: its place is its arrival.
-      const late = () => admitCall(asking(book), placed(ticket));
-      const newcomer = { lane: admission.lane, late };
-      asked = await ask(book, first, (raw) => readAdmit(raw, admission), newcomer);
+      const call = admitCall(asking(book), stored(admission));
+      asked = await ask(book, call, (raw) => readAdmit(raw, admission), admission.lane);
     } catch (failure) {
       if (book.tickets.get(admission.ticket) === ticket && ticket.state === 'entering') {
         book.tickets.delete(admission.ticket);
@@ -74,7 +62,7 @@ export function createTickets(parts: {
       const isKept = book.tickets.get(admission.ticket) === ticket && ticket.state === 'granted';
       const isPlaced = isKept || ticket.state === 'waiting' || ticket.cancelled;
       if (!(failure instanceof RedisAway && isPlaced)) throw failure;
-      return { kind: 'queued', forecastMs: 0, ahead: 0 };
+      return grantUnderWay;
     }
     const { reply, sentAt } = asked;
     // A bucket in which nothing of this replica was has most likely expired, as any that nobody uses: it is a new one.
@@ -88,7 +76,8 @@ export function createTickets(parts: {
     if (reply.code !== 'granted' && reply.code !== 'queued') {
       book.tickets.delete(admission.ticket);
       absorb(book, reply, sentAt);
-      return { kind: 'refused', reason: reply.code, retryInMs: reply.retryInMs };
+      const { code: reason, heldBy, retryInMs, ahead } = reply;
+      return { kind: 'refused', reason, heldBy, retryInMs, ahead };
     }
     ticket.order = reply.order;
     if (ticket.state === 'entering') {
@@ -101,17 +90,14 @@ export function createTickets(parts: {
       deliver(book, reply.grant, reply.now, sentAt, (lease) => (handed = lease));
       if (ticket.cancelled) book.tickets.delete(admission.ticket);
       if (handed !== null) return { kind: 'granted', grant: handed };
-      return { kind: 'queued', forecastMs: 0, ahead: 0 };
+      return grantUnderWay;
     }
-    // Who comes with a place is never refused by the script.
-    const isUnjudged = asked.isLate && admission.order === null && ticket.state === 'waiting';
-    const reason = isUnjudged ? reasonAgainst(admission, reply) : null;
-    if (ticket.cancelled || reason !== null) {
+    if (ticket.cancelled) {
       book.tickets.delete(admission.ticket);
       tellCancelled(book, admission.ticket);
-      if (reason !== null) return { kind: 'refused', reason, retryInMs: reply.forecastMs };
     }
-    return { kind: 'queued', forecastMs: reply.forecastMs, ahead: reply.ahead };
+    const { forecastMs, ahead, heldBy } = reply;
+    return { kind: 'queued', forecastMs, ahead, heldBy };
   };
 
   /** A ticket or a lease of this replica was in the bucket before a command that was sent at `at`. */
@@ -124,8 +110,8 @@ export function createTickets(parts: {
     if (!link.isUp) return;
     ticket.knownAt = Infinity;
     ticket.isDoubtful = false;
-    const admission = placed(ticket);
-    ticket.order = admission.order;
+    const admission = positioned(ticket);
+    ticket.order = admission.position.order;
     const isOutside = (): boolean =>
       book.tickets.get(admission.ticket) === ticket &&
       ticket.state === 'waiting' &&
@@ -182,24 +168,16 @@ export function createTickets(parts: {
 
     reenter(admission) {
       const book = bookOf(admission.bucket);
-      const ticket: KeptTicket = {
-        admission,
-        order: admission.order,
-        arrivedAt: clock.monotonic(),
-        state: 'waiting',
-        cancelled: false,
-        knownAt: Infinity,
-        isDoubtful: false,
-      };
+      const ticket = createTicket(admission, 'waiting', clock.monotonic());
       book.tickets.set(admission.ticket, ticket);
       enterAgain(book, ticket);
     },
 
     takeWaiting() {
-      const taken: Admission[] = [];
+      const taken: Positioned[] = [];
       for (const book of books.values()) {
         for (const ticket of waitingOf(book)) {
-          const admission = placed(ticket);
+          const admission = positioned(ticket);
           book.tickets.delete(admission.ticket);
           book.moved.add(admission.ticket);
           taken.push(admission);
@@ -210,11 +188,13 @@ export function createTickets(parts: {
   };
 }
 
-/** Why the script would have refused a ticket without a place that stands like this; `null` = it would not. */
-function reasonAgainst(
-  { maxQueued, maxWaitMs }: Admission,
-  { ahead, forecastMs }: { readonly ahead: number; readonly forecastMs: number },
-): 'queue_full' | 'wait_too_long' | null {
-  if (ahead >= maxQueued && (ahead > 0 || forecastMs > 0)) return 'queue_full';
-  return forecastMs > maxWaitMs ? 'wait_too_long' : null;
-}
+/** `now`: monotonic milliseconds. */
+const createTicket = (admission: Admission, state: KeptTicket['state'], now: number): KeptTicket => ({
+  admission,
+  order: admission.position.kind === 'kept' ? admission.position.order : null,
+  arrivedAt: admission.position.kind === 'arrival' ? admission.position.at : now,
+  state,
+  cancelled: false,
+  knownAt: Infinity,
+  isDoubtful: false,
+});

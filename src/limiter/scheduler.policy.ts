@@ -12,7 +12,9 @@
  * (4), weighted shares (5), a grant as soon as there is room (6), a refusal leaves no trace (11).
  * Refuses to own: time, sockets, deadlines of callers, ceilings (they are charged by the sender).
  */
+import type { HeldBy } from '../errors.ts';
 import {
+  closedMs,
   createBucket,
   orderUnit,
   sequencePerMs,
@@ -20,8 +22,10 @@ import {
   type Lane,
   type Ticket,
 } from './bucket-state.policy.ts';
+import { endProbe, knownCosts } from './documents.policy.ts';
 import { forecastAt } from './forecast.policy.ts';
 import {
+  applyLaneSetting,
   confirm,
   dequeue,
   enqueue,
@@ -40,7 +44,7 @@ import {
   noteService,
   type TimedLesson,
 } from './lessons.policy.ts';
-import type { Admission, Settlement } from './limiter.ts';
+import type { Admission, CeilingEdge, Reconfiguration, Settlement, Standing } from './limiter.ts';
 import {
   end,
   forget,
@@ -54,18 +58,25 @@ import {
 export type { Effects, Granted, TimedLesson };
 
 export type AdmitResult =
+  /** `order`: the position in the lane, to be given back when the ticket must be entered again. */
+  | { readonly kind: 'granted'; readonly order: number }
   | {
-      readonly kind: 'granted' | 'queued';
+      readonly kind: 'queued';
       readonly forecastMs: number;
       readonly ahead: number;
-      /** Place in the lane, to be given back when the ticket must be entered again. */
+      readonly heldBy: HeldBy;
       readonly order: number;
     }
   | {
       readonly kind: 'refused';
-      readonly reason: 'queue_full' | 'wait_too_long' | 'day_quota_exhausted';
+      readonly reason: 'queue_full' | 'wait_too_long';
+      readonly heldBy: HeldBy;
       readonly retryInMs: number;
+      readonly ahead: number;
     };
+
+/** An arrival that is claimed to be longer ago than this is taken for this long ago. Milliseconds. */
+export const maxArrivalAgoMs = 10_000;
 
 export { createBucket };
 
@@ -77,80 +88,85 @@ export function admit(
   now: number,
 ): AdmitResult & { readonly effects: Effects } {
   if (bucket.tickets.has(admission.ticket)) bucket.replicas.set(replica, now);
-  applySettings(bucket, admission, now);
+  applySettings(bucket, admission.setting, now);
+  const lane = bucket.lanes.get(admission.lane);
+  if (lane !== undefined) applyLaneSetting(bucket, lane, admission);
   const before = pump(bucket, now);
   const known = bucket.tickets.get(admission.ticket);
   if (known !== undefined) return { ...standing(bucket, known, now), effects: before };
-  const costs = takeable(bucket, admission.costs);
-  const refusal = refusalOf(bucket, { ...admission, costs }, now);
+  const costs = takeable(bucket, knownCosts(bucket, admission.costs, admission.document));
+  const newcomer = { ...admission, costs };
+  const order = orderOf(admission, now);
+  const refusal = admission.position.kind === 'kept' ? null : refusalOf(bucket, newcomer, order, now);
   if (refusal !== null) return { ...refusal, effects: before };
 
   bucket.replicas.set(replica, now);
-  const lane = laneFor(bucket, admission);
+  const ticket = enter(bucket, newcomer, { replica, order });
+  const effects = merge(before, pump(bucket, now));
+  return { ...standing(bucket, ticket, now), effects };
+}
+
+function enter(
+  bucket: Bucket,
+  admission: Admission,
+  { replica, order }: { readonly replica: string; readonly order: number },
+): Ticket {
+  const lane = laneFor(bucket, admission.lane, admission);
   const ticket: Ticket = {
     id: admission.ticket,
     lane: admission.lane,
     replica,
-    order: placeOf(bucket, admission, now),
+    order,
     callClass: admission.callClass,
-    costs,
+    costs: admission.costs,
+    document: admission.document,
     leaseMs: admission.leaseMs,
     lease: null,
   };
   bucket.tickets.set(ticket.id, ticket);
   enqueue(bucket, lane, ticket);
-  const effects = merge(before, pump(bucket, now));
-  return { ...standing(bucket, ticket, now), effects };
+  return ticket;
 }
 
 /**
- * The place at the end of the ticket's urgency, or the one it had before the store lost it; whoever comes later then
- * stands behind it. Places follow time, so that a ticket that could not be entered at once stands where it arrived.
+ * The position of a ticket: its urgency, then the time at which its replica received it, or the order it had before the
+ * store lost it. So a replica that was slow for a moment does not send its calls to the end of the line.
  */
-function placeOf(bucket: Bucket, admission: Admission, now: number): number {
-  if (admission.order === null) {
-    bucket.sequence = Math.max(bucket.sequence + 1, Math.floor(now * sequencePerMs));
-    return admission.urgency * orderUnit + bucket.sequence;
-  }
-  bucket.sequence = Math.max(bucket.sequence, admission.order % orderUnit);
-  return admission.order;
+function orderOf({ position, urgency }: Admission, now: number): number {
+  if (position.kind === 'kept') return position.order;
+  const at = Math.max(0, Math.min(now, Math.max(position.at, now - maxArrivalAgoMs)));
+  return urgency * orderUnit + Math.floor(at * sequencePerMs);
 }
+
+/** Of a ticket that waits for nothing that is known. */
+const atTheHead: Standing = { waitMs: 0, ahead: 0, heldBy: 'queue' };
 
 function standing(bucket: Bucket, ticket: Ticket, now: number): AdmitResult {
   const { order } = ticket;
-  if (ticket.lease !== null) return { kind: 'granted', forecastMs: 0, ahead: 0, order };
-  const { waitMs, ahead } = forecast(bucket, ticket.id, now) ?? { waitMs: 0, ahead: 0 };
-  return { kind: 'queued', forecastMs: waitMs, ahead, order };
+  if (ticket.lease !== null) return { kind: 'granted', order };
+  const { waitMs, ahead, heldBy } = forecast(bucket, ticket.id, now) ?? atTheHead;
+  return { kind: 'queued', forecastMs: waitMs, ahead, heldBy, order };
 }
 
 function refusalOf(
   bucket: Bucket,
   admission: Admission,
+  order: number,
   now: number,
 ): Extract<AdmitResult, { kind: 'refused' }> | null {
-  if (admission.order !== null) return null;
   const lane = bucket.lanes.get(admission.lane);
-  const order = admission.urgency * orderUnit + bucket.sequence + 1;
-  const ahead = lane === undefined ? 0 : lane.line.rank('', order);
-  const wait = forecastAt(bucket, lane, { ...admission, key: admission.lane, ahead }, now);
+  const ahead = lane === undefined ? 0 : lane.line.rank(admission.ticket, order);
+  const { waitMs, heldBy } = forecastAt(bucket, lane, { ...admission, key: admission.lane, ahead }, now);
   const waiting = lane?.line.size ?? 0;
-  if (waiting >= admission.maxQueued && (waiting > 0 || wait.waitMs > 0)) {
-    return { kind: 'refused', reason: 'queue_full', retryInMs: wait.waitMs };
+  if (waiting >= admission.maxQueued && (waiting > 0 || waitMs > 0)) {
+    return { kind: 'refused', reason: 'queue_full', heldBy: 'queue', retryInMs: waitMs, ahead };
   }
-  if (wait.waitMs <= admission.maxWaitMs) return null;
-  return {
-    kind: 'refused',
-    reason: wait.day ? 'day_quota_exhausted' : 'wait_too_long',
-    retryInMs: wait.waitMs,
-  };
+  if (waitMs <= admission.maxWaitMs) return null;
+  return { kind: 'refused', reason: 'wait_too_long', heldBy, retryInMs: waitMs, ahead };
 }
 
-/** Expected wait of a waiting ticket, milliseconds, and how many of its lane go first; `null` if it does not wait. */
-export function forecast(
-  bucket: Bucket,
-  ticketId: string,
-  now: number,
-): { readonly waitMs: number; readonly ahead: number } | null {
+/** Expected wait of a waiting ticket, what it waits for, and how many of its lane go first; `null` if it does not wait. */
+export function forecast(bucket: Bucket, ticketId: string, now: number): Standing | null {
   const ticket = bucket.tickets.get(ticketId);
   if (ticket === undefined || ticket.lease !== null) return null;
   const lane = bucket.lanes.get(ticket.lane);
@@ -163,7 +179,17 @@ export function forecast(
     maxInFlight: lane.maxInFlight,
     ahead,
   };
-  return { waitMs: forecastAt(bucket, lane, asked, now).waitMs, ahead };
+  return { ...forecastAt(bucket, lane, asked, now), ahead };
+}
+
+/** Configuration changed: the bucket and its lanes go on under the new settings. */
+export function reconfigure(bucket: Bucket, change: Omit<Reconfiguration, 'bucket'>, now: number): Effects {
+  applySettings(bucket, change.setting, now);
+  for (const setting of change.lanes) {
+    const lane = bucket.lanes.get(setting.lane);
+    if (lane !== undefined) applyLaneSetting(bucket, lane, setting);
+  }
+  return pump(bucket, now);
 }
 
 /** A waiting ticket leaves; a granted or unknown one is left alone (its lease must be settled). */
@@ -177,20 +203,14 @@ export function cancel(bucket: Bucket, ticketId: string, now: number): Effects {
   return pump(bucket, now);
 }
 
-/** The grant took a place under a ceiling that is nearly used; `Infinity` places: it is not any more. */
-export function charged(
-  bucket: Bucket,
-  token: string,
-  places: number,
-  nextPlaceMs: number,
-  now: number,
-): Effects {
+/** The grant took a slot of a ceiling that is nearly used; `null`: it is not nearly used any more. */
+export function charged(bucket: Bucket, token: string, edge: CeilingEdge | null, now: number): Effects {
   const lease = bucket.leases.get(token);
   const lane = lease === undefined ? undefined : bucket.lanes.get(lease.ticket.lane);
   if (lease !== undefined && lane !== undefined) {
     confirm(lane, lease);
-    lane.places = Number.isFinite(places) ? places : null;
-    if (places <= 0) sleep(bucket, lane, now + nextPlaceMs);
+    lane.slots = edge?.slots ?? null;
+    if (edge !== null && edge.slots <= 0) sleep(bucket, lane, 'ceiling_minute', now + edge.nextSlotMs);
     else refreshReadiness(bucket, lane);
   }
   return pump(bucket, now);
@@ -230,19 +250,16 @@ export function settle(
       applyThrottle(bucket, lease, settlement.closeMs, lesson, now);
       end(bucket, lane, lease);
       requeueOrForget(bucket, lane, lease.ticket, settlement.requeue);
-      if (settlement.sleepMs > 0) sleep(bucket, lane, now + settlement.sleepMs);
+      if (settlement.sleepMs > 0) sleep(bucket, lane, 'backoff', now + settlement.sleepMs);
       break;
     case 'dropped':
     case 'returned':
       giveBack(bucket, lease, now);
       end(bucket, lane, lease);
-      if (settlement.kind === 'returned' && settlement.costs !== undefined) {
-        lease.ticket.costs = takeable(bucket, settlement.costs);
-      }
       requeueOrForget(bucket, lane, lease.ticket, settlement.kind === 'returned');
       if (settlement.kind === 'returned') {
-        if (settlement.asBefore !== true) lane.places = 1;
-        sleep(bucket, lane, now + settlement.sleepMs);
+        if (settlement.because !== 'backoff') lane.slots = 1;
+        sleep(bucket, lane, settlement.because, now + settlement.sleepMs);
       }
       break;
     case 'unknown':
@@ -258,6 +275,7 @@ export function settle(
       forget(bucket, lease.ticket);
       break;
   }
+  endProbe(bucket, lease, settlement.kind !== 'dropped' && settlement.kind !== 'returned', now);
   return pump(bucket, now);
 }
 
@@ -280,12 +298,13 @@ export const pumpOnly = (bucket: Bucket, now: number): Effects => pump(bucket, n
 
 /** Nothing waits, nothing is in flight and nothing is closed: only what was learned is left. */
 export function isIdle(bucket: Bucket, now: number): boolean {
-  return bucket.tickets.size === 0 && bucket.leases.size === 0 && bucket.closedUntil <= now;
+  return bucket.tickets.size === 0 && bucket.leases.size === 0 && closedMs(bucket, now) === 0;
 }
 
 function requeueOrForget(bucket: Bucket, lane: Lane, ticket: Ticket, requeue: boolean): void {
   if (requeue) {
     ticket.lease = null;
+    ticket.costs = takeable(bucket, knownCosts(bucket, ticket.costs, ticket.document));
     enqueue(bucket, lane, ticket);
   } else {
     forget(bucket, ticket);

@@ -8,10 +8,28 @@
 import type { Costs } from '../call.ts';
 import { costEntries } from './bucket-state.policy.ts';
 import { bucketKeys, type BucketKeys } from './keys.ts';
-import type { Admission, BucketKey, BucketSetting, Lesson, Settlement } from './limiter.ts';
+import { refusedUnits } from './lessons.policy.ts';
+import type {
+  Admission,
+  BucketKey,
+  BucketSetting,
+  CeilingEdge,
+  Lesson,
+  Reconfiguration,
+  Settlement,
+} from './limiter.ts';
 
 /** One script per transition of `scheduler.policy.ts`. */
-export const scriptNames = ['admit', 'settle', 'learn', 'charged', 'cancel', 'tick', 'forecast'] as const;
+export const scriptNames = [
+  'admit',
+  'settle',
+  'learn',
+  'charged',
+  'reconfigure',
+  'cancel',
+  'tick',
+  'forecast',
+] as const;
 export type ScriptName = (typeof scriptNames)[number];
 
 /** One script call, ready for `redis[command](...keys, ...argv)`. */
@@ -33,24 +51,55 @@ export interface Asking {
   readonly now?: number;
 }
 
+/** An admission as the store takes it: times are on its own clock, `null` = the time at which the script runs. */
+export type StoredAdmission = Omit<Admission, 'position'> & {
+  readonly position:
+    | { readonly kind: 'arrival'; readonly at: number | null }
+    | { readonly kind: 'kept'; readonly order: number };
+};
+
 /** Enters `admission.ticket`; safe to repeat. */
-export const admitCall = (asking: Asking, admission: Admission): ScriptCall =>
+export const admitCall = (asking: Asking, admission: StoredAdmission): ScriptCall =>
   call('admit', asking, [
     word(admission.ticket),
     word(admission.lane),
     number(admission.weight),
-    admission.maxInFlight === null ? '' : number(admission.maxInFlight),
+    optionalNumber(admission.maxInFlight),
+    word(admission.ceiling),
     number(admission.maxQueued),
     number(admission.urgency),
     word(admission.callClass),
     costText(admission.costs),
+    admission.document === null ? '' : word(admission.document),
     number(admission.maxWaitMs),
     number(admission.leaseMs),
-    admission.order === null ? '' : number(admission.order),
-    meterText(admission.setting),
-    admission.setting.learn ? '1' : '0',
-    number(admission.setting.probe),
+    positionText(admission.position),
+    ...settingTexts(admission.setting),
   ]);
+
+const positionText = (position: StoredAdmission['position']): string =>
+  position.kind === 'kept' ? `kept ${number(position.order)}` : `arrival ${optionalNumber(position.at)}`;
+
+const settingTexts = (setting: BucketSetting): string[] => [
+  meterText(setting),
+  setting.learn ? '1' : '0',
+  number(setting.probe),
+];
+
+/** New settings hold for the bucket and these lanes; safe to repeat. */
+export function reconfigureCall(
+  asking: Asking,
+  { setting, lanes }: Omit<Reconfiguration, 'bucket'>,
+): ScriptCall {
+  const { script, keys, argv } = call('reconfigure', asking, settingTexts(setting));
+  const changes = lanes.flatMap(({ lane, weight, maxInFlight, ceiling }) => [
+    word(lane),
+    number(weight),
+    optionalNumber(maxInFlight),
+    word(ceiling),
+  ]);
+  return { script, keys, argv: [...argv, ...changes] };
+}
 
 /** Ends a lease; safe to repeat. */
 export const settleCall = (
@@ -62,25 +111,26 @@ export const settleCall = (
   call('settle', asking, [
     word(lease),
     settlement.kind,
-    settlementCosts(settlement),
+    settlement.kind === 'succeeded' && settlement.spent !== null ? spentText(settlement.spent) : '-',
     number(settlement.kind === 'throttled' ? settlement.closeMs : 0),
-    isMarked(settlement) ? '1' : '0',
+    afterwards(settlement),
     number(settlement.kind === 'throttled' || settlement.kind === 'returned' ? settlement.sleepMs : 0),
     ...lessonTexts(lesson),
   ]);
 
-const isMarked = (settlement: Settlement): boolean =>
-  settlement.kind === 'throttled'
-    ? settlement.requeue
-    : settlement.kind === 'returned' && settlement.asBefore === true;
+/** What becomes of the ticket, or why its lane sleeps. */
+function afterwards(settlement: Settlement): string {
+  if (settlement.kind === 'returned') return settlement.because;
+  return settlement.kind === 'throttled' && settlement.requeue ? '1' : '0';
+}
 
 /** Learns from an answer whose call goes on. */
 export const learnCall = (asking: Asking, lease: string, lesson: Lesson): ScriptCall =>
   call('learn', asking, [word(lease), ...lessonTexts(lesson)]);
 
-/** A place under a ceiling that is nearly used was taken. */
-export const chargedCall = (asking: Asking, lease: string, places: number, nextPlaceMs: number): ScriptCall =>
-  call('charged', asking, [word(lease), number(places), number(nextPlaceMs)]);
+/** A slot of a ceiling was taken that is nearly used; `null` = it is not nearly used any more. */
+export const chargedCall = (asking: Asking, lease: string, edge: CeilingEdge | null): ScriptCall =>
+  call('charged', asking, [word(lease), optionalNumber(edge?.slots ?? null), number(edge?.nextSlotMs ?? 0)]);
 
 /** A waiting ticket leaves. */
 export const cancelCall = (asking: Asking, ticket: string): ScriptCall =>
@@ -119,15 +169,13 @@ function number(value: number): string {
   return value > 0 ? 'inf' : '-inf';
 }
 
+/** '' = none. */
+const optionalNumber = (value: number | null): string => (value === null ? '' : number(value));
+
 const costText = (costs: Costs): string =>
   costEntries(costs)
     .map(([name, units]) => `${name}=${number(units)}`)
     .join(' ');
-
-function settlementCosts(settlement: Settlement): string {
-  if (settlement.kind === 'succeeded' && settlement.spent !== null) return spentText(settlement.spent);
-  return settlement.kind === 'returned' && settlement.costs !== undefined ? costText(settlement.costs) : '-';
-}
 
 /** Unlike a reserved cost, a spent one may be zero. */
 const spentText = (spent: Costs): string =>
@@ -139,8 +187,8 @@ const meterText = (setting: BucketSetting): string =>
   setting.meters.map((stated) => [stated.meter, stated.limit, stated.windowMs].join(':')).join(' ');
 
 function lessonTexts(lesson: Lesson | null): string[] {
-  if (lesson === null) return ['', '', '', ''];
-  const { meters, throttle } = lesson.feedback;
+  if (lesson === null) return ['', '', '', '', '', ''];
+  const { meters, throttle, requestedCost } = lesson.feedback;
   const reports = meters.map(({ meter, limit, windowMs, level }) =>
     [
       meter,
@@ -151,5 +199,13 @@ function lessonTexts(lesson: Lesson | null): string[] {
     ].join(':'),
   );
   const rateMeter = throttle?.kind === 'rate' ? throttle.meter : null;
-  return [number(lesson.sentAgoMs), number(lesson.headAgoMs), reports.join(' '), rateMeter ?? ''];
+  const units = refusedUnits(lesson.feedback);
+  return [
+    number(lesson.sentAgoMs),
+    number(lesson.headAgoMs),
+    reports.join(' '),
+    rateMeter ?? '',
+    optionalNumber(units),
+    optionalNumber(requestedCost ?? null),
+  ];
 }

@@ -7,7 +7,8 @@
  * the truth, never later. Any reply's pair will do for a grant that came by message.
  */
 import type { MeterName } from '../call.ts';
-import type { BucketKey, LaneKey, MeterSnapshot } from './limiter.ts';
+import { holds, type HeldBy } from '../errors.ts';
+import type { BucketKey, LaneKey, MeterSnapshot, Standing } from './limiter.ts';
 import { amountOf, listOf, malformed, numberOf, textOf, waitOf, wordOf } from './malformed-reply.ts';
 
 /** A grant as the store tells it. */
@@ -46,12 +47,18 @@ export type AdmitReply = BucketReply &
         readonly order: number;
         readonly forecastMs: number;
         readonly ahead: number;
+        readonly heldBy: HeldBy;
       }
     | {
-        readonly code: 'queue_full' | 'wait_too_long' | 'day_quota_exhausted';
+        readonly code: 'queue_full' | 'wait_too_long';
         readonly retryInMs: number;
+        readonly heldBy: HeldBy;
+        readonly ahead: number;
       }
   );
+
+/** `reconfigure`. */
+export type ReconfigureReply = BucketReply;
 
 /** `settle`, `learn`, `charged`. False: the lease had ended or was lost; a call to be sent again is entered anew, with its order. */
 export type LeaseReply = BucketReply & { readonly leaseKnown: boolean };
@@ -61,7 +68,7 @@ export type CancelReply = BucketReply & { readonly cancelled: boolean };
 
 /** `null`: the ticket does not wait. */
 export type ForecastReply = BucketReply & {
-  readonly standing: { readonly waitMs: number; readonly ahead: number } | null;
+  readonly standing: Standing | null;
 };
 
 export type TickReply = BucketReply & {
@@ -105,11 +112,11 @@ export function readAdmit(
         forecastMs: waitOf(own[0]),
         ahead: amountOf(own[1]),
         order: amountOf(own[2]),
+        heldBy: heldBy(own[3]),
       };
     case 'queue_full':
     case 'wait_too_long':
-    case 'day_quota_exhausted':
-      return { ...common, code, retryInMs: waitOf(own[0]) };
+      return { ...common, code, retryInMs: waitOf(own[0]), heldBy: heldBy(own[1]), ahead: amountOf(own[2]) };
     default:
       return malformed();
   }
@@ -120,6 +127,12 @@ export function readLease(reply: unknown): LeaseReply {
   return { ...common, leaseKnown: either(code, ['settled', 'learned', 'noted'], ['unknown_lease']) };
 }
 
+export function readReconfigure(reply: unknown): ReconfigureReply {
+  const { code, common } = split(reply);
+  either(code, ['reconfigured'], ['unknown_bucket']);
+  return common;
+}
+
 export function readCancel(reply: unknown): CancelReply {
   const { code, common } = split(reply);
   return { ...common, cancelled: either(code, ['cancelled'], ['not_waiting']) };
@@ -128,7 +141,11 @@ export function readCancel(reply: unknown): CancelReply {
 export function readForecast(reply: unknown): ForecastReply {
   const { code, own, common } = split(reply);
   const waits = either(code, ['waiting'], ['not_waiting']);
-  return { ...common, standing: waits ? { waitMs: waitOf(own[0]), ahead: amountOf(own[1]) } : null };
+  if (!waits) return { ...common, standing: null };
+  return {
+    ...common,
+    standing: { waitMs: waitOf(own[0]), ahead: amountOf(own[1]), heldBy: heldBy(own[2]) },
+  };
 }
 
 export function readTick(reply: unknown): TickReply {
@@ -207,6 +224,8 @@ const meterNames: readonly MeterName[] = [
   'cost',
   'images',
 ];
+
+const heldBy = (value: unknown): HeldBy => holds.find((name) => name === value) ?? malformed();
 
 const meterName = (value: unknown): MeterName => meterNames.find((name) => name === value) ?? malformed();
 

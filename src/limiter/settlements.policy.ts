@@ -1,5 +1,5 @@
 /** What a settlement becomes when it is told later, or for a ticket that is not there any more. Pure. */
-import type { Admission, Settlement } from './limiter.ts';
+import type { Settlement } from './limiter.ts';
 
 /** The ticket waits again. */
 export const goesBack = (settlement: Settlement): boolean =>
@@ -14,9 +14,3 @@ export function withoutTicket(settlement: Settlement): Settlement {
   if (settlement.kind === 'returned') return { kind: 'dropped' };
   return settlement.kind === 'throttled' ? { ...settlement, requeue: false } : settlement;
 }
-
-/** What a ticket that is entered again has to cost. */
-export const withCosts = (admission: Admission, settlement: Settlement): Admission =>
-  settlement.kind === 'returned' && settlement.costs !== undefined
-    ? { ...admission, costs: settlement.costs }
-    : admission;

@@ -21,9 +21,9 @@ export class SortedNames {
     return this.#scores.has(name);
   }
 
-  /** Score of a name; `-Infinity` when it is not in the set. */
-  scoreOf(name: string): number {
-    return this.#scores.get(name) ?? -Infinity;
+  /** Score of a name; `null` when it is not in the set. */
+  scoreOf(name: string): number | null {
+    return this.#scores.get(name) ?? null;
   }
 
   /** Adds the name, or moves it to a new score. */

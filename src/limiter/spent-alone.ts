@@ -34,7 +34,7 @@ interface Untold {
 
 export interface SpentAlone {
   /** This replica's share of a bucket: of what is learned where something is, else of what is stated. */
-  shared(admission: Admission): BucketSetting;
+  shared(of: Pick<Admission, 'bucket' | 'setting'>): BucketSetting;
   /** Sets the bucket of this call in `store` to what it was at when Redis went (monotonic milliseconds), once. */
   seed(store: Limiter, admission: Admission, awaySince: number): Promise<void>;
   /** Redis is back: tells it what was sent from `store`, and what is left of before. Each rejects with `RedisAway`. */
@@ -46,14 +46,14 @@ export function createSpentAlone({
   clock,
   replicas,
 }: {
-  readonly remote: Pick<RedisLimiter, 'book' | 'placeAt' | 'spend'>;
+  readonly remote: Pick<RedisLimiter, 'book' | 'orderAt' | 'spend'>;
   readonly clock: Clock;
   readonly replicas: () => number;
 }): SpentAlone {
   let seeds = new Map<BucketKey, Seed>();
   const untold = new Map<BucketKey, Untold>();
 
-  const shared = ({ bucket, setting }: Admission): BucketSetting => {
+  const shared = ({ bucket, setting }: Pick<Admission, 'bucket' | 'setting'>): BucketSetting => {
     const known = remote.book(bucket);
     const learned = new Map(known?.meters.map((meter) => [meter.meter, meter]));
     for (const stated of setting.meters) {
@@ -84,7 +84,8 @@ export function createSpentAlone({
    */
   const tellOne = async (one: Untold): Promise<void> => {
     const { admission, costs } = one;
-    const call = { ...admission, ...ofSeeds, order: null };
+    const position = { kind: 'arrival', at: clock.monotonic() } as const;
+    const call = { ...admission, ...ofSeeds, position };
     const until = clock.monotonic() + spendForMs;
     let left = 1;
     let part = 1;
@@ -129,9 +130,9 @@ export function createSpentAlone({
       untold.delete(bucket);
       seeds.set(bucket, { admission, levels, at: clock.monotonic() });
       // Who comes from now on stands behind everybody who came before.
-      const order = remote.placeAt(0, awaySince);
+      const position = { kind: 'kept', order: remote.orderAt(0, awaySince) } as const;
       const ticket = `seed.${admission.ticket}`;
-      const common = { ...admission, ...ofSeeds, setting, order };
+      const common = { ...admission, ...ofSeeds, setting, position };
       const level = await store.admit({ ...common, ticket, costs });
       if (level.kind === 'queued') await store.cancel(bucket, ticket);
       // Nobody answered it: what is to be probed is still.
@@ -171,4 +172,12 @@ const times = (costs: Costs, share: number): Record<string, number> =>
   Object.fromEntries(Object.entries(costs).map(([meter, units]) => [meter, units * share]));
 
 /** Costs without a call: granted at once or not at all, in a lane and class of their own. */
-const ofSeeds = { lane: 'seed', callClass: 'seed', maxInFlight: null, maxWaitMs: 0, weight: 1 } as const;
+const ofSeeds = {
+  lane: 'seed',
+  callClass: 'seed',
+  maxInFlight: null,
+  ceiling: 'none',
+  document: null,
+  maxWaitMs: 0,
+  weight: 1,
+} as const;

@@ -3,6 +3,8 @@
  * what it saw, so that the sentence can be checked against the figures below it.
  */
 
+import { defaultWaits } from '../config/defaults.ts';
+
 export interface VerdictInput {
   readonly mode: 'redis' | 'local' | 'memory' | 'deny';
   readonly redisErrorsLastMinute: number;
@@ -26,8 +28,8 @@ export interface Verdict {
 
 /** A bucket this full is near its limit. */
 const nearlyFull = 0.9;
-/** A wait this long is near the default wait of 45 s. */
-const longWaitMs = 30_000;
+/** Four fifths of the default wait: 60 s. Beyond the wait calls are refused. */
+const longWaitMs = 0.8 * defaultWaits.maxWaitSeconds * 1_000;
 
 const seconds = (ms: number): string => `${Math.round(ms / 1_000)} s`;
 

@@ -7,7 +7,7 @@
  * `answered` → `absorbed`)* → `ended`. Skipped steps are allowed at any point; `ended` closes whatever is open.
  */
 import type { AdmissionRecord, Call, Caller, MeterName, Throttle } from '../call.ts';
-import type { RefusalCode } from '../errors.ts';
+import type { HeldBy, RefusalCode } from '../errors.ts';
 import type { BucketSnapshot, LaneKey } from '../limiter/limiter.ts';
 import type { UpstreamSettings } from '../config/settings.ts';
 import type { CallOutcome } from './outcome.policy.ts';
@@ -29,6 +29,7 @@ export type RedisCommand =
   | 'settle'
   | 'learn'
   | 'charged'
+  | 'reconfigure'
   | 'cancel'
   | 'forecast'
   | 'tick'
@@ -44,6 +45,8 @@ export interface CallEnd {
   readonly status: number;
   /** Code of our own refusal, or `null` when the answer is the upstream's. */
   readonly code: RefusalCode | null;
+  /** What held the call back, where a refusal names it. */
+  readonly heldBy?: HeldBy;
   /** What `Sluice-Admission` told; absent when the call never reached admission. */
   readonly admission?: AdmissionRecord;
 }

@@ -5,9 +5,9 @@
 import { Gauge, type Metric, type OpenMetricsContentType, type Registry } from 'prom-client';
 import { SeriesCounter, SeriesHistogram } from './series.ts';
 
-/** A millisecond (not held) to ten minutes (longest wait a call may ask for), fine around the default wait of 45 s. */
+/** A millisecond (not held) to ten minutes (longest wait a call may ask for), fine around the default wait of 75 s. */
 export const waitBuckets = [
-  0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 15, 20, 30, 40, 45, 60, 120, 300, 600,
+  0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 15, 20, 30, 45, 60, 75, 120, 300, 600,
 ];
 /** A simulator's millisecond to a language model's minutes. */
 export const upstreamBuckets = [

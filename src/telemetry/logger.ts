@@ -7,7 +7,7 @@
  * of them. `redact` is the second fence, for fields that somebody adds later.
  */
 import { pino, type DestinationStream, type Logger } from 'pino';
-import type { RefusalCode } from '../errors.ts';
+import type { HeldBy, RefusalCode } from '../errors.ts';
 import type { LogSettings } from '../config/settings.ts';
 import type { Clock, Random } from '../clock.ts';
 import type { Log, LogValue } from './events.ts';
@@ -22,6 +22,8 @@ export interface CallLine {
   readonly outcome: CallOutcome;
   readonly status: number;
   readonly code: RefusalCode | null;
+  /** What held the call back, where a refusal names it; `null` = nothing did. */
+  readonly heldBy: HeldBy | null;
   readonly waitedMs: number;
   readonly attempts: number;
   readonly absorbed: number;

@@ -207,6 +207,7 @@ export class ObservedCall implements CallTelemetry {
         outcome,
         status,
         code,
+        heldBy: end.heldBy ?? null,
         waitedMs,
         attempts,
         absorbed,

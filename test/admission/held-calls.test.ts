@@ -3,12 +3,8 @@ import { setImmediate } from 'node:timers/promises';
 import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
 import { expect, test } from '@jest/globals';
-import { createDesk, type Desk } from '../../src/admission/admit.ts';
-import type { Limiter } from '../../src/limiter/limiter.ts';
-import { createMemoryCeilings } from '../../src/limiter/memory-ceilings.ts';
-import { createMemoryLimiter } from '../../src/limiter/memory-limiter.ts';
+import { embeddedDesk, entry } from '../support/desk.ts';
 import { FakeClock } from '../support/fake-clock.ts';
-import { admission } from '../support/redis-replica.ts';
 
 const held = 5_000;
 
@@ -23,25 +19,11 @@ function usedBytes(): number {
 
 test('a held call costs admission a few kilobytes, and nothing when it has left', async () => {
   const clock = new FakeClock();
-  const desk: Desk = createDesk({
-    clock,
-    limiter: () => limiter,
-    ceilings: createMemoryCeilings(clock),
-    onFailure: (failure) => {
-      throw failure;
-    },
-  });
-  const limiter: Limiter = createMemoryLimiter(clock, desk.listener);
+  const { desk, limiter } = embeddedDesk({ clock });
   const leaving = new AbortController();
   const hold = async (at: number, clientGone: AbortSignal): Promise<void> => {
-    const ticket = await desk.enter({
-      admission: admission(`t${at}`, { maxInFlight: 1, maxQueued: 10_000 }),
-      ceiling: { key: 'w', perMinute: 100_000, perDay: null },
-      upstream: 'u',
-      maxWaitMs: 600_000,
-      clientGone,
-      stillValid: () => true,
-    });
+    const wish = { maxInFlight: 1, maxQueued: 10_000, perMinute: 100_000, maxWaitMs: 600_000, clientGone };
+    const ticket = await desk.enter(entry(clock, `t${at}`, wish));
     await ticket.granted();
   };
   await hold(0, new AbortController().signal);

@@ -1,10 +1,7 @@
 /** What the desk asks of the limiter when a call leaves: a ticket that may still be in a line is taken out of it. */
 import { describe, expect, test } from '@jest/globals';
-import { createDesk } from '../../src/admission/admit.ts';
-import type { Ticket } from '../../src/admission/ticket.ts';
-import type { Limiter, Settlement } from '../../src/limiter/limiter.ts';
-import { createMemoryCeilings } from '../../src/limiter/memory-ceilings.ts';
-import { createMemoryLimiter } from '../../src/limiter/memory-limiter.ts';
+import type { Settlement } from '../../src/limiter/limiter.ts';
+import { embeddedDesk, entry } from '../support/desk.ts';
 import { FakeClock } from '../support/fake-clock.ts';
 
 /** A desk with one call granted; `cancelled` are the tickets that the limiter was asked to take out. */
@@ -12,40 +9,18 @@ async function granted() {
   const clock = new FakeClock();
   const cancelled: string[] = [];
   const failures: unknown[] = [];
-  const desk = createDesk({
+  const { desk, limiter } = embeddedDesk({
     clock,
-    limiter: () => limiter,
-    ceilings: createMemoryCeilings(clock),
     onFailure: (failure) => failures.push(failure),
+    around: (embedded) => ({
+      ...embedded,
+      cancel: (bucket, ticket) => {
+        cancelled.push(ticket);
+        return embedded.cancel(bucket, ticket);
+      },
+    }),
   });
-  const embedded = createMemoryLimiter(clock, desk.listener);
-  const limiter: Limiter = {
-    ...embedded,
-    cancel: (bucket, ticket) => {
-      cancelled.push(ticket);
-      return embedded.cancel(bucket, ticket);
-    },
-  };
-  const ticket: Ticket = await desk.enter({
-    admission: {
-      ticket: 't',
-      bucket: 'b',
-      lane: 'w',
-      weight: 1,
-      urgency: 3,
-      maxInFlight: null,
-      leaseMs: 15_000,
-      callClass: 'default',
-      costs: { requests: 1 },
-      setting: { meters: [], learn: true, probe: 0 },
-      maxQueued: 10,
-    },
-    ceiling: { key: 'w', perMinute: null, perDay: null },
-    upstream: 'u',
-    maxWaitMs: 45_000,
-    clientGone: new AbortController().signal,
-    stillValid: () => true,
-  });
+  const ticket = await desk.enter(entry(clock, 't'));
   const lease = await ticket.granted();
   const waiting = (): number => limiter.snapshot()[0]?.waiting ?? 0;
   return { clock, ticket, lease, limiter, cancelled, failures, waiting };

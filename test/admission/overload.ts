@@ -2,17 +2,17 @@
  * More calls than the ceiling of their workspace lets through, on virtual time: what becomes of each, and when it is
  * told. Over several replicas the product's own stores run against the Redis of the simulation.
  */
-import { createDesk, type Desk } from '../../src/admission/admit.ts';
+import type { Desk } from '../../src/admission/admit.ts';
 import type { Entry } from '../../src/admission/ticket.ts';
 import { Refusal } from '../../src/errors.ts';
 import type { Ceilings } from '../../src/limiter/ceilings.ts';
 import { createMemoryCeilings } from '../../src/limiter/memory-ceilings.ts';
-import { createMemoryLimiter } from '../../src/limiter/memory-limiter.ts';
 import { Chance } from '../simulation/chance.ts';
 import { ReplicaBooks } from '../simulation/replicas/books.ts';
 import type { ReplicasPlan } from '../simulation/replicas/plan.ts';
 import { Replica } from '../simulation/replicas/replica.ts';
 import { Server } from '../simulation/replicas/server.ts';
+import { embeddedDesk, entry } from '../support/desk.ts';
 import { FakeClock } from '../support/fake-clock.ts';
 import { origins } from '../support/origins.ts';
 
@@ -63,7 +63,7 @@ export async function overload(load: Load): Promise<Overload> {
     if (desk === undefined) throw new Error('no desk');
     const at = startMs + n * load.everyMs;
     clock.outside(at, () => {
-      void follow(desk, clock, entryOf(n, load)).then((how) => {
+      void follow(desk, clock, entryOf(clock, n, load)).then((how) => {
         ends.push({ n, how, waitedMs: clock.monotonic() - at });
         if (how === 'sent') sentAt.push(clock.monotonic());
       });
@@ -74,9 +74,9 @@ export async function overload(load: Load): Promise<Overload> {
   return { ends, sent: sentAt.length, late, busiest: busiestMinute(sentAt), commands };
 }
 
-async function follow(desk: Desk, clock: FakeClock, entry: Entry): Promise<string> {
+async function follow(desk: Desk, clock: FakeClock, entering: Entry): Promise<string> {
   try {
-    const ticket = await desk.enter(entry);
+    const ticket = await desk.enter(entering);
     const lease = await ticket.granted();
     clock.outside(clock.monotonic() + 50, () => lease.settle({ kind: 'succeeded', spent: null }, null));
     return 'sent';
@@ -85,31 +85,21 @@ async function follow(desk: Desk, clock: FakeClock, entry: Entry): Promise<strin
   }
 }
 
-function entryOf(n: number, { perMinute, maxWaitMs, lane = () => 'l', urgency = () => 3 }: Load): Entry {
-  return {
-    admission: {
-      ticket: `c${n}`,
-      bucket: `b-${lane(n)}`,
-      setting: {
-        meters: [{ meter: 'requests', limit: 100_000, windowMs: 60_000 }],
-        learn: true,
-        probe: 0,
-      },
-      lane: lane(n),
-      weight: 1,
-      maxInFlight: null,
-      maxQueued: 1_000,
-      urgency: urgency(n),
-      callClass: 'default',
-      costs: { requests: 1 },
-      leaseMs: 15_000,
-    },
-    ceiling: { key: 'w', perMinute, perDay: null },
-    upstream: 'u',
+function entryOf(
+  clock: FakeClock,
+  n: number,
+  { perMinute, maxWaitMs, lane = () => 'l', urgency = () => 3 }: Load,
+): Entry {
+  return entry(clock, `c${n}`, {
+    bucket: `b-${lane(n)}`,
+    limit: 100_000,
+    windowMs: 60_000,
+    lane: lane(n),
+    maxQueued: 1_000,
+    urgency: urgency(n),
+    perMinute,
     maxWaitMs,
-    clientGone: new AbortController().signal,
-    stillValid: () => true,
-  };
+  });
 }
 
 /** Sees a place for everybody. */
@@ -117,14 +107,7 @@ const forecast: Ceilings['forecast'] = async (_ceiling, positions) => positions.
 
 function embedded(clock: FakeClock, { isBlind = false }: Load): Desk {
   const ceilings = { ...createMemoryCeilings(clock), ...(isBlind ? { forecast } : {}) };
-  const desk: Desk = createDesk({
-    clock,
-    limiter: () => limiter,
-    ceilings,
-    onFailure: fail,
-  });
-  const limiter = createMemoryLimiter(clock, desk.listener);
-  return desk;
+  return embeddedDesk({ clock, ceilings }).desk;
 }
 
 /** Replicas that have found their Redis. */
@@ -182,10 +165,6 @@ class CountingServer extends Server {
     return super.execute(command, words);
   }
 }
-
-const fail = (failure: unknown): never => {
-  throw failure;
-};
 
 function busiestMinute(times: readonly number[]): number {
   const ordered = times.toSorted((one, other) => one - other);

@@ -6,50 +6,29 @@ import { setImmediate } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals';
 import { Redis } from 'ioredis';
 import { createDesk, type Desk } from '../../src/admission/admit.ts';
-import type { Entry, Lease } from '../../src/admission/ticket.ts';
+import type { Lease } from '../../src/admission/ticket.ts';
 import { systemClock } from '../../src/clock.ts';
 import { Refusal } from '../../src/errors.ts';
-import type { Admission, Limiter } from '../../src/limiter/limiter.ts';
-import { createMemoryCeilings } from '../../src/limiter/memory-ceilings.ts';
-import { createMemoryLimiter } from '../../src/limiter/memory-limiter.ts';
+import { admission } from '../support/admission.ts';
+import { embeddedDesk, entry, type EntryWish } from '../support/desk.ts';
 import { FakeClock } from '../support/fake-clock.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
-import { admission, startReplica, type TestReplica } from '../support/redis-replica.ts';
+import { startReplica, type TestReplica } from '../support/redis-replica.ts';
 
-const oneAMinute: Admission['setting'] = {
-  meters: [{ meter: 'requests', limit: 1, windowMs: 60_000 }],
-  learn: true,
-  probe: 0,
-};
-
-type Wish = Partial<Admission> & { readonly perMinute?: number; readonly perDay?: number };
-
-function entry(id: string, { perMinute, perDay, maxWaitMs = 45_000, ...more }: Wish): Entry {
-  return {
-    admission: admission(id, more),
-    ceiling: { key: 'w', perMinute: perMinute ?? null, perDay: perDay ?? null },
-    upstream: 'u',
-    maxWaitMs,
-    clientGone: new AbortController().signal,
-    stillValid: () => true,
-  };
-}
+const oneAMinute = { limit: 1, windowMs: 60_000 };
 
 /** A clock that stands still; time passes only where a test says so. */
 function world() {
   const clock = new FakeClock();
   const leases = new Map<string, Lease>();
   const ends = new Map<string, string>();
-  const desk: Desk = createDesk({
+  const { desk } = embeddedDesk({
     clock,
-    limiter: () => limiter,
-    ceilings: createMemoryCeilings(clock),
     onFailure: (failure) => ends.set('bug', String(failure)),
   });
-  const limiter: Limiter = createMemoryLimiter(clock, desk.listener);
-  const follow = async (id: string, wish: Wish): Promise<void> => {
+  const follow = async (id: string, wish: EntryWish): Promise<void> => {
     try {
-      const ticket = await desk.enter(entry(id, wish));
+      const ticket = await desk.enter(entry(clock, id, wish));
       leases.set(id, await ticket.granted());
       ends.set(id, 'sent');
     } catch (failure) {
@@ -57,11 +36,12 @@ function world() {
     }
   };
   return {
+    clock,
     desk,
     leases,
     ends,
     /** Enters a call and lets everything happen that needs no time. */
-    async enter(id: string, wish: Wish = {}): Promise<void> {
+    async enter(id: string, wish: EntryWish = {}): Promise<void> {
       void follow(id, wish);
       await setImmediate();
     },
@@ -71,8 +51,8 @@ function world() {
 describe('a call that cannot leave within its wait is refused while no time passes', () => {
   test('by its bucket', async () => {
     const { enter, ends } = world();
-    await enter('a', { setting: oneAMinute });
-    await enter('b', { setting: oneAMinute });
+    await enter('a', oneAMinute);
+    await enter('b', oneAMinute);
     expect([...ends]).toEqual([
       ['a', 'sent'],
       ['b', 'wait_too_long'],
@@ -127,36 +107,30 @@ describe('a call that cannot leave within its wait is refused while no time pass
 
   test('by a ceiling whose place comes within its wait, but not within what a slow store left of it', async () => {
     const clock = new FakeClock();
-    const desk: Desk = createDesk({
+    const { desk } = embeddedDesk({
       clock,
-      limiter: () => slow,
-      ceilings: createMemoryCeilings(clock),
-      onFailure: (failure) => {
-        throw failure;
-      },
+      around: (limiter) => ({
+        ...limiter,
+        async admit(asked) {
+          await new Promise<void>((resolve) => void clock.after(500, resolve));
+          return limiter.admit(asked);
+        },
+      }),
     });
-    const limiter: Limiter = createMemoryLimiter(clock, desk.listener);
-    const slow: Limiter = {
-      ...limiter,
-      async admit(asked) {
-        await new Promise<void>((resolve) => void clock.after(500, resolve));
-        return limiter.admit(asked);
-      },
-    };
     const one = { perMinute: 1, maxInFlight: 1 };
-    const first = desk.enter(entry('a', one)).then((ticket) => ticket.granted());
+    const first = desk.enter(entry(clock, 'a', one)).then((ticket) => ticket.granted());
     clock.outside(1_000, () => {});
     await clock.run(1_000);
     await first;
     // The next place frees 59,150 ms after the reply, when 58,800 ms of the wait are left.
-    const second = desk.enter(entry('b', { ...one, maxWaitMs: 59_300 })).catch((failure: unknown) => failure);
+    const second = desk.enter(entry(clock, 'b', { ...one, maxWaitMs: 59_300 })).catch((failure: unknown) => failure);
     await clock.run(2_000);
     expect(await Promise.race([second, Promise.resolve('waits')])).toMatchObject({ code: 'wait_too_long' });
   });
 
   test('by a ceiling that a resend finds full', async () => {
-    const { desk } = world();
-    const ticket = await desk.enter(entry('a', { perMinute: 1 }));
+    const { desk, clock } = world();
+    const ticket = await desk.enter(entry(clock, 'a', { perMinute: 1 }));
     const lease = await ticket.granted();
     lease.settle({ kind: 'throttled', closeMs: 0, requeue: true, sleepMs: 0 }, null);
     const again = ticket.granted().catch((failure: unknown) => failure);
@@ -184,11 +158,11 @@ describe('a refusal over Redis', () => {
   });
 
   /** Script calls of the cheapest of some refusals: a tick may fall into one of them. */
-  const scriptsOf = async (desk: Desk, wish: Wish): Promise<number> => {
+  const scriptsOf = async (desk: Desk, wish: EntryWish): Promise<number> => {
     let least = Infinity;
     for (let at = 0; at < 5; at += 1) {
       const before = await scripts();
-      await expect(desk.enter(entry(`refused${at}`, wish))).rejects.toThrow(Refusal);
+      await expect(desk.enter(entry(systemClock, `refused${at}`, wish))).rejects.toThrow(Refusal);
       least = Math.min(least, (await scripts()) - before);
     }
     return least;
@@ -211,7 +185,7 @@ describe('a refusal over Redis', () => {
         throw failure;
       },
     });
-    const full = { bucket: 'full', setting: oneAMinute };
+    const full = { bucket: 'full', ...oneAMinute };
     const first = await replica.limiter.admit(admission('first', full));
     if (first.kind !== 'granted') throw new Error('not granted');
     await replica.limiter.settle(first.grant, { kind: 'succeeded', spent: null }, null);

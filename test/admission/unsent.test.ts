@@ -1,21 +1,15 @@
 /** A call that had its lease and was not sent: it keeps its place in the line, and gives back whatever it had taken. */
 import { afterEach, expect, test } from '@jest/globals';
-import { createDesk, type Desk } from '../../src/admission/admit.ts';
 import type { Ticket } from '../../src/admission/ticket.ts';
 import type { AttemptResult } from '../../src/dispatch/attempt.ts';
 import { TransportError } from '../../src/dispatch/transport-error.ts';
 import { comeAgain, goBack } from '../../src/journey/lease-end.ts';
 import type { Limiter } from '../../src/limiter/limiter.ts';
-import { createMemoryCeilings } from '../../src/limiter/memory-ceilings.ts';
-import { createMemoryLimiter } from '../../src/limiter/memory-limiter.ts';
+import { embeddedDesk, entry } from '../support/desk.ts';
 import { FakeClock } from '../support/fake-clock.ts';
 
 const ceiling = { key: 'w', perMinute: 40, perDay: 100 };
-const setting = {
-  meters: [{ meter: 'requests' as const, limit: 60, windowMs: 60_000_000 }],
-  learn: true,
-  probe: 0,
-};
+const wish = { perMinute: ceiling.perMinute, perDay: ceiling.perDay, limit: 60, windowMs: 60_000_000 };
 
 let limiter: Limiter | null = null;
 afterEach(() => limiter?.close());
@@ -23,41 +17,15 @@ afterEach(() => limiter?.close());
 function setUp() {
   const clock = new FakeClock();
   const failures: unknown[] = [];
-  const ceilings = createMemoryCeilings(clock);
-  const desk: Desk = createDesk({
-    clock,
-    limiter: () => store,
-    ceilings,
-    onFailure: (failure) => failures.push(failure),
-  });
-  const store = createMemoryLimiter(clock, desk.listener);
-  limiter = store;
-  const enter = (ticket: string): Promise<Ticket> =>
-    desk.enter({
-      admission: {
-        ticket,
-        bucket: 'b',
-        lane: 'w',
-        weight: 1,
-        urgency: 3,
-        maxInFlight: null,
-        leaseMs: 15_000,
-        callClass: 'default',
-        costs: { requests: 1 },
-        setting,
-        maxQueued: 10,
-      },
-      ceiling,
-      upstream: 'u',
-      maxWaitMs: 45_000,
-      clientGone: new AbortController().signal,
-      stillValid: () => true,
-    });
+  const made = embeddedDesk({ clock, onFailure: (failure) => failures.push(failure) });
+  const { desk, ceilings } = made;
+  ({ limiter } = made);
+  const enter = (ticket: string): Promise<Ticket> => desk.enter(entry(clock, ticket, wish));
   /** What has been taken: places of the minute and of the day, units of the bucket. */
   const taken = async () => [
     40 - ((await ceilings.state(ceiling))?.remaining ?? 0),
     100 - ((await ceilings.dayState(ceiling))?.remaining ?? 0),
-    Math.round(store.snapshot()[0]?.meters[0]?.level ?? 0),
+    Math.round(made.limiter.snapshot()[0]?.meters[0]?.level ?? 0),
   ];
   return { clock, enter, taken, failures };
 }

@@ -4,15 +4,11 @@
  */
 import { setImmediate } from 'node:timers/promises';
 import { describe, expect, test } from '@jest/globals';
-import { createDesk } from '../../src/admission/admit.ts';
 import { Paced } from '../../src/admission/paced.ts';
 import type { Entry, Lease } from '../../src/admission/ticket.ts';
 import { Refusal } from '../../src/errors.ts';
-import type { Admission } from '../../src/limiter/limiter.ts';
-import { createMemoryCeilings } from '../../src/limiter/memory-ceilings.ts';
-import { createMemoryLimiter } from '../../src/limiter/memory-limiter.ts';
+import { embeddedDesk, entry, type EntryWish } from '../support/desk.ts';
 import { FakeClock } from '../support/fake-clock.ts';
-import { admission } from '../support/redis-replica.ts';
 
 const manyCalls = 2_000;
 const manyEnds = 200;
@@ -22,25 +18,19 @@ function world() {
   let looks = 0;
   const ends = new Map<string, string>();
   const leases = new Map<string, Lease>();
-  const desk = createDesk({
+  const { desk } = embeddedDesk({
     clock,
-    limiter: () => limiter,
-    ceilings: createMemoryCeilings(clock),
     onFailure: (failure) => ends.set('bug', String(failure)),
   });
-  const limiter = createMemoryLimiter(clock, desk.listener);
-  const entry = (id: string, more: Partial<Admission>, perMinute: number | null): Entry => {
-    const asked = admission(id, { maxQueued: 10_000, maxInFlight: 1, maxWaitMs: 30_000, ...more });
+  const counted = (id: string, wish: EntryWish): Entry => {
+    const made = entry(clock, id, { maxQueued: 10_000, maxInFlight: 1, maxWaitMs: 30_000, ...wish });
+    const asked = made.admission;
     return {
+      ...made,
       get admission() {
         looks += 1;
         return asked;
       },
-      ceiling: { key: 'w', perMinute, perDay: null },
-      upstream: 'u',
-      maxWaitMs: asked.maxWaitMs,
-      clientGone: new AbortController().signal,
-      stillValid: () => true,
     };
   };
   return {
@@ -55,9 +45,9 @@ function world() {
       await setImmediate();
       return looks - before;
     },
-    enter(id: string, more: Partial<Admission> = {}, perMinute: number | null = null): void {
+    enter(id: string, wish: EntryWish = {}): void {
       desk
-        .enter(entry(id, more, perMinute))
+        .enter(counted(id, wish))
         .then((ticket) => ticket.granted())
         .then(
           (lease) => {
@@ -87,12 +77,12 @@ describe('very many waiting calls', () => {
 
   test('are not gone over for each of many that go before them', async () => {
     const { clock, enter, looksDuring } = world();
-    for (let n = 0; n < manyCalls; n += 1) enter(`n${n}`, {}, 1_000_000);
+    for (let n = 0; n < manyCalls; n += 1) enter(`n${n}`, { perMinute: 1_000_000 });
     clock.outside(1_000, () => {});
     await clock.run(1_000);
     let looks = 0;
     for (let n = 0; n < manyEnds; n += 1) {
-      looks += await looksDuring(() => enter(`urgent${n}`, { urgency: 0 }, 1_000_000));
+      looks += await looksDuring(() => enter(`urgent${n}`, { urgency: 0, perMinute: 1_000_000 }));
     }
     expect(looks).toBeGreaterThan(manyCalls);
     expect(looks).toBeLessThan(20 * (manyCalls + manyEnds));

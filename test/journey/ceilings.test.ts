@@ -78,6 +78,6 @@ test('a throttled attempt is a sending too: the ceiling counts what reaches the 
   model.fault({ kind: 'answer', status: 429, headers: { 'retry-after-ms': '20' }, body });
   expect((await chat(1)).status).toBe(200);
   expect((await chat(2)).status).toBe(200);
-  expect((await chat(3)).json).toMatchObject({ code: 'wait_too_long' });
+  expect((await chat(3, { headers: { prefer: 'wait=45' } })).json).toMatchObject({ code: 'wait_too_long' });
   expect(model.log).toHaveLength(3);
 });

@@ -30,7 +30,7 @@ describe('a call that cannot leave within its wait is refused at once', () => {
   test('by the ceiling of its workspace, with the true time and no retry beyond 59 s', async () => {
     const { chat, model } = await begin({ workspaces: acme('    requestsPerMinute: { openai: 2 }\n') });
     expect(tally(await Promise.all([chat(1), chat(2)]))).toEqual({ 200: 2 });
-    const refused = await chat(3);
+    const refused = await chat(3, { headers: { prefer: 'wait=45' } });
     expect(refused.tookMs).toBeLessThan(atOnceMs);
     const { seconds } = refusalOf(refused) as { seconds: number };
     expect([60, 61]).toContain(seconds);
@@ -108,7 +108,7 @@ describe('a call that cannot leave within its wait is refused at once', () => {
 
   test('while the upstream has closed its bucket for longer than that', async () => {
     const { chat, model } = await begin({});
-    model.fault({ kind: 'answer', status: 429, headers: { 'retry-after': '50' }, body: rateLimited });
+    model.fault({ kind: 'answer', status: 429, headers: { 'retry-after': '80' }, body: rateLimited });
     const first = await chat(1);
     expect(first.status).toBe(429);
     const refused = await chat(2);
@@ -153,7 +153,7 @@ test('what was promised to a waiting call and is then impossible is refused then
   shop.fault({
     kind: 'answer',
     status: 429,
-    headers: { 'retry-after': '58.0' },
+    headers: { 'retry-after': '80.0' },
     body: { errors: 'Exceeded' },
   });
   const rest = [orders(2), orders(3), orders(4)];

@@ -4,16 +4,12 @@ import type { BucketSnapshot, Grant, Limiter } from '../../src/limiter/limiter.t
 import { createMemoryLimiter } from '../../src/limiter/memory-limiter.ts';
 import { createSpentAlone } from '../../src/limiter/spent-alone.ts';
 import { FakeClock } from '../support/fake-clock.ts';
-import { admission } from '../support/redis-replica.ts';
+import { admission } from '../support/admission.ts';
 
 let store: Limiter | null = null;
 afterEach(() => store?.close());
 
-const setting = {
-  meters: [{ meter: 'requests' as const, limit: 1_000, windowMs: 60_000 }],
-  learn: true,
-  probe: 1,
-};
+const wish = { limit: 1_000, windowMs: 60_000, probe: 1 };
 const seen: BucketSnapshot = {
   bucket: 'bucket',
   closedMs: 0,
@@ -29,12 +25,12 @@ async function sent(book: BucketSnapshot | null) {
   const alone = createMemoryLimiter(clock, { onGrant: (grant) => grants.push(grant), onClosed: () => {} });
   store = alone;
   const spent = createSpentAlone({
-    remote: { book: () => book, placeAt: () => 1, spend: async () => true },
+    remote: { book: () => book, orderAt: () => 1, spend: async () => true },
     clock,
     replicas: () => 1,
   });
   for (let at = 0; at < 40; at += 1) {
-    const entering = admission(`t${at}`, { setting });
+    const entering = admission(`t${at}`, wish);
     await spent.seed(alone, entering, 0);
     const reply = await alone.admit({ ...entering, setting: spent.shared(entering) });
     if (reply.kind === 'granted') grants.push(reply.grant);

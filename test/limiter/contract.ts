@@ -5,7 +5,8 @@ import { afterAll, afterEach, beforeAll, describe, expect, test } from '@jest/gl
 import { ceilingWindowMs } from '../../src/limiter/ceiling.policy.ts';
 import type { CeilingRef } from '../../src/limiter/ceilings.ts';
 import type { Grant } from '../../src/limiter/limiter.ts';
-import { admission, startReplica, type TestReplica } from '../support/redis-replica.ts';
+import { admission } from '../support/admission.ts';
+import { startReplica, type TestReplica } from '../support/redis-replica.ts';
 
 export interface StoreUnderTest {
   /** Content of `redis:`, or `null` for the embedded store. */
@@ -150,29 +151,6 @@ export function storeContract(name: string, store: StoreUnderTest): void {
       const dropped = await granted(fresh('t'), more);
       await replica.limiter.settle(dropped, { kind: 'dropped' }, null);
       expect((await replica.limiter.admit(admission(fresh('t'), more))).kind).toBe('granted');
-    });
-
-    test('charges a returned call what it turned out to cost, at its place', async () => {
-      const bucket = fresh('b');
-      const meters = [{ meter: 'cost' as const, limit: 100, windowMs: 100_000 }];
-      const points = (cost: number) => ({
-        bucket,
-        setting: { meters, learn: true, probe: 0 },
-        costs: { cost },
-        callClass: 'graphql',
-      });
-      const [a, b] = [fresh('t'), fresh('t')];
-      await succeed(await granted(fresh('t'), points(60)));
-      const first = await granted(a, points(10));
-      await replica.limiter.settle(first, { kind: 'returned', sleepMs: 0, costs: { cost: 50 } }, null);
-      expect(await replica.limiter.admit(admission(b, points(10)))).toMatchObject({
-        kind: 'queued',
-        ahead: 1,
-      });
-      const wait = await replica.limiter.forecast(bucket, a);
-      expect(wait?.waitMs).toBeGreaterThan(8_000);
-      expect(wait?.waitMs).toBeLessThan(12_000);
-      for (const ticket of [b, a]) await replica.limiter.cancel(bucket, ticket);
     });
 
     test('settles a lease once', async () => {

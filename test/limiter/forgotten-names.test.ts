@@ -2,7 +2,7 @@ import { afterEach, beforeEach, expect, test } from '@jest/globals';
 import { createMemoryLimiter } from '../../src/limiter/memory-limiter.ts';
 import type { Limiter } from '../../src/limiter/limiter.ts';
 import { FakeClock } from '../support/fake-clock.ts';
-import { admission } from '../support/redis-replica.ts';
+import { admission } from '../support/admission.ts';
 
 let clock: FakeClock;
 let limiter: Limiter;

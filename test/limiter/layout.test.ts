@@ -21,11 +21,11 @@ import {
   type ScriptCall,
 } from '../../src/limiter/scripts.ts';
 import { startRedis } from '../support/redis.ts';
-import { admission } from '../support/redis-replica.ts';
+import { admission, type AdmissionWish } from '../support/admission.ts';
 import { readPacked } from './parity-messagepack.ts';
 
 /** Digests of the layouts, by the version that names them. A released version's digest never changes again. */
-const pinned: Readonly<Record<number, string>> = { 1: '72fc62945e00740d' };
+const pinned: Readonly<Record<number, string>> = { 1: '72fc62945e00740d', 2: 'ce0a947db66aef99' };
 /** Of keys that carry no version. */
 const pinnedUnversioned = 'eff268dd58b36225';
 
@@ -48,7 +48,7 @@ const memberShape = (member: string): string =>
 
 const sorted = (values: Iterable<string>): string[] => [...new Set(values)].toSorted();
 
-/** A bucket with everything in it: waiting, in flight, asleep, of unknown fate, learned, closed. */
+/** A bucket with everything in it: waiting, in flight, asleep, of unknown fate, learned, closed, documents. */
 async function fullBucket(redis: Redis): Promise<string> {
   let now = 1_000_000;
   const by = (replica: string) => ({ bucket: 'b', replica, now: (now += 50) });
@@ -69,24 +69,31 @@ async function fullBucket(redis: Redis): Promise<string> {
     sentAgoMs: 5,
     headAgoMs: 1,
   };
-  const enter = async (replica: string, ticket: string, lane: string, maxInFlight: number | null) => {
-    const entering = admission(ticket, { bucket: 'b', setting, lane, maxInFlight });
+  const tellsCost: Lesson = { ...lesson, feedback: { ...lesson.feedback, requestedCost: 7 } };
+  const enter = async (replica: string, ticket: string, lane: string, more: AdmissionWish = {}) => {
+    const entering = admission(ticket, { bucket: 'b', setting, lane, ...more });
     const reply = readAdmit(await run(admitCall(by(replica), entering)), entering);
     return reply.code === 'granted' ? reply.grant.lease : '';
   };
-  const capped = await enter('r1', 't1', 'capped', 1);
-  await enter('r2', 't2', 'capped', 1);
+  const capped = await enter('r1', 't1', 'capped', { maxInFlight: 1 });
+  await enter('r2', 't2', 'capped', { maxInFlight: 1 });
   await run(settleCall(by('r1'), capped, { kind: 'unknown' }, null));
-  const asleep = await enter('r1', 't3', 'asleep', null);
-  await run(chargedCall(by('r1'), asleep, 0, 5_000));
-  await enter('r1', 't4', 'asleep', null);
-  const idle = await enter('r1', 't5', 'idle', null);
+  const asleep = await enter('r1', 't3', 'asleep');
+  await run(chargedCall(by('r1'), asleep, { slots: 0, nextSlotMs: 5_000 }));
+  await enter('r1', 't4', 'asleep');
+  const idle = await enter('r1', 't5', 'idle');
   await run(settleCall(by('r1'), idle, { kind: 'succeeded', spent: null }, lesson));
-  const open = await enter('r1', 't6', 'open', null);
+  const open = await enter('r1', 't6', 'open');
   await run(learnCall(by('r1'), open, lesson));
-  await enter('r2', 't7', 'open', null);
-  await enter('r2', 't8', 'other', null);
-  const throttled = await enter('r1', 't9', 'open', null);
+  await enter('r2', 't7', 'open');
+  await enter('r2', 't8', 'other');
+  const told = await enter('r1', 'ta', 'open', { document: 'told' });
+  await run(settleCall(by('r1'), told, { kind: 'succeeded', spent: null }, tellsCost));
+  const untold = await enter('r1', 'tb', 'open', { document: 'untold' });
+  await run(settleCall(by('r1'), untold, { kind: 'succeeded', spent: null }, lesson));
+  await enter('r1', 'tc', 'open', { document: 'probing' });
+  await enter('r1', 'td', 'waits', { document: 'probing' });
+  const throttled = await enter('r1', 't9', 'open');
   const closes = { kind: 'throttled', closeMs: 9_000, requeue: true, sleepMs: 0 } as const;
   await run(settleCall(by('r1'), throttled, closes, lesson));
   const [state, records, order, replicas] = bucketKeys('b');
@@ -112,6 +119,7 @@ function stated(): string {
   expect(lists.map(([, name]) => name)).toEqual([
     'laneFields',
     'ticketFields',
+    'documentFields',
     'leaseFields',
     'meterFields',
     'bucketFields',

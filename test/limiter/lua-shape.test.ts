@@ -5,7 +5,6 @@
 import { describe, expect, test } from '@jest/globals';
 import { readFileSync } from 'node:fs';
 import { orderUnit, sequencePerMs } from '../../src/limiter/bucket-state.policy.ts';
-import type { Admission } from '../../src/limiter/limiter.ts';
 import { replicaChannel } from '../../src/limiter/keys.ts';
 import {
   calmLatenessMs,
@@ -26,6 +25,7 @@ import {
   leasesPerTick,
   loadScripts,
   longestLeaseMs,
+  reconfigureCall,
   resolveIncludes,
   scriptNames,
   settleCall,
@@ -33,6 +33,7 @@ import {
   type ScriptCall,
   type ScriptName,
 } from '../../src/limiter/scripts.ts';
+import { admission } from '../support/admission.ts';
 
 const folder = new URL('../../src/limiter/lua/', import.meta.url);
 const read = (name: string): string => readFileSync(new URL(`${name}.lua`, folder), 'utf8');
@@ -45,26 +46,15 @@ const shared = files.filter((name) => !scriptNames.some((script) => script === n
 const asking = { bucket: 'b', replica: 'r' };
 const lesson = { feedback: { meters: [], throttle: null }, sentAgoMs: 1, headAgoMs: 0 };
 const setting = { meters: [], learn: true, probe: 0 };
-const admission: Admission = {
-  ticket: 't',
-  bucket: 'b',
-  lane: 'l',
-  weight: 1,
-  maxInFlight: null,
-  maxQueued: 1,
-  urgency: 3,
-  callClass: 'c',
-  costs: {},
-  maxWaitMs: 1,
-  leaseMs: 1,
-  order: null,
-  setting,
-};
 const calls: Record<ScriptName, ScriptCall> = {
-  admit: admitCall(asking, admission),
+  admit: admitCall(asking, admission('t')),
   settle: settleCall(asking, 't.1', { kind: 'dropped' }, lesson),
   learn: learnCall(asking, 't.1', lesson),
-  charged: chargedCall(asking, 't.1', 1, 0),
+  charged: chargedCall(asking, 't.1', { slots: 1, nextSlotMs: 0 }),
+  reconfigure: reconfigureCall(asking, {
+    setting,
+    lanes: [],
+  }),
   cancel: cancelCall(asking, 't'),
   tick: tickCall(asking, []),
   forecast: forecastCall(asking, 't'),
@@ -203,6 +193,7 @@ test('command names carry the version, so that old and new replicas run side by 
     'sluiceSettleV1',
     'sluiceLearnV1',
     'sluiceChargedV1',
+    'sluiceReconfigureV1',
     'sluiceCancelV1',
     'sluiceTickV1',
     'sluiceForecastV1',
@@ -214,7 +205,7 @@ test('names that are not opaque words, and numbers that are none, never reach Re
     expect(() => cancelCall({ bucket: name, replica: 'r' }, 't')).toThrow(RangeError);
     expect(() => cancelCall(asking, name)).toThrow(RangeError);
   }
-  expect(() => chargedCall(asking, 't.1', NaN, 0)).toThrow(RangeError);
+  expect(() => chargedCall(asking, 't.1', { slots: NaN, nextSlotMs: 0 })).toThrow(RangeError);
   expect(() =>
     tickCall(
       asking,

@@ -20,7 +20,7 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
   [
     'a sleeping lane stays in the running',
     'lanes',
-    'local ready = lane.waiting > 0 and lane.asleepUntil == 0',
+    'local ready = lane.waiting > 0 and not asleepUntil(lane)',
     'local ready = lane.waiting > 0',
   ],
   [
@@ -30,10 +30,10 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
     '',
   ],
   [
-    'a woken lane has no place left',
+    'a woken lane has no slot left',
     'lanes',
-    'lane.places = math.max(1, lane.places)',
-    'lane.places = lane.places',
+    'lane.asleep = { false, false, false, false }\n      if lane.slots then lane.slots = math.max(1, lane.slots) end',
+    'lane.asleep = { false, false, false, false }',
   ],
   [
     'cancelled tickets keep counting',
@@ -56,16 +56,17 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
   [
     'a throttle shortens a longer one',
     'lessons',
-    'bucket.closedUntil = math.max(bucket.closedUntil, now + closeMs)',
+    'bucket.closedUntil = math.max(bucket.closedUntil or now, now + closeMs)',
     'bucket.closedUntil = now + closeMs',
   ],
+  ['a meter that leaves empty does not rest', 'meter', 'if cost > 0 and meter.limit then', 'if false then'],
+  ['a pinned limit rises', 'meter-quota', 'if not stated or learn then', 'if true then'],
   [
-    'a meter that leaves empty does not rest',
-    'meter',
-    'if cost > 0 and meter.limit > 0 then',
-    'if false then',
+    'a limit that is stated no more goes on',
+    'lessons',
+    'stated[name] or false, setting',
+    'stated[name] or meter.stated and { limit = meter.stated[1], windowMs = meter.stated[2] }, setting',
   ],
-  ['a pinned limit rises', 'meter-learning', '(learn or meter.stated == 0)', '(true)'],
   [
     'no call that was granted before is late',
     'pump',
@@ -81,12 +82,12 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
   [
     'an answer forgets the calls behind it',
     'meter-learning',
-    'local later = meter.granted - granted',
+    'local later = meter.granted - mark[2]',
     'local later = 0',
   ],
   ['a crowd counts as calm', 'meter-learning', 'if not seen.calm then', 'if false then'],
-  ['what was refused counts as taken', 'meter-learning', 'later - (meter.returned - returned)', 'later'],
-  ['a closed bucket is granted from', 'pump', 'if bucket.closedUntil > now then return end', ''],
+  ['what was refused counts as taken', 'meter-learning', 'later - (meter.returned - mark[4])', 'later'],
+  ['a closed bucket is granted from', 'pump', 'if closedMs(now) > 0 then return end', ''],
   [
     'the first class that has no room blocks nobody',
     'pump',
@@ -113,7 +114,7 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
   [
     'a call counts one, whatever it costs',
     'pump',
-    'lane.start + turnOf(ticket.costs) / lane.weight',
+    'lane.start + turnOf(costs) / lane.weight',
     'lane.start + 1 / lane.weight',
   ],
   ['a day counts as a rate', 'lanes', " and string.sub(name, -4) ~= '_day'", ''],
@@ -135,12 +136,12 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
     'local elsewhere = meanTurn(',
     'local elsewhere = here > 0 and here or meanTurn(',
   ],
-  ['a refused newcomer is entered', 'admit', "return 'queue_full', { text(waitMs) }", 'return nil'],
+  ['a refused newcomer is entered', 'admit', "return 'queue_full', { text(waitMs), 'queue', text(ahead) }", 'return nil'],
   [
-    'newcomers overtake those entered again',
+    'a position is the time of the script, not of the arrival',
     'admit',
-    'bucket.sequence = math.max(bucket.sequence, givenOrder % orderUnit)',
-    '',
+    'math.max(position or now, now - maxArrivalAgoMs)',
+    'now',
   ],
   ['a lease is settled twice', 'settle', 'local held = lease and not lease.abandoned', 'local held = lease'],
   ['a lost grant is never told again', 'pump', "put('u:' .. lease.replica .. ':' .. lease.token)", ''],
@@ -158,24 +159,70 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
   ],
   ['a key lives for ever', 'save', "redis.call('PEXPIRE', recordsKey, lifeMs)", ''],
   [
-    'a returned ticket costs what it cost',
+    'a ticket that comes back costs what it was estimated to',
     'settle',
-    'if costs then ticketOf(lease.ticket).costs = takeable(costs) end',
+    'ticket.costs = takeable(knownCosts(ticket.costs, ticket.document))',
     '',
   ],
   [
     'whatever comes back narrows its lane',
     'settle',
-    'if not asBefore then lane.places = 1 end',
-    'lane.places = 1',
+    "if because ~= 'backoff' then lane.slots = 1 end",
+    'lane.slots = 1',
   ],
   ['a place of unknown fate looks free', 'settle', 'table.insert(lane.abandoned, lease.expiresAt)', ''],
   ['a freed place looks taken', 'pump', 'if at == expiresAt then', 'if at ~= expiresAt then'],
   ['more is asked for than there is', 'lanes', 'math.min(cost[2], meter.limit) or cost[2]', 'cost[2] or 0'],
   ['no call is ever late', 'forecast-at', 'now - lane.grantedAt - lane.serviceMs', '0'],
+  ['another ceiling wakes nobody', 'lanes', "wake(lane, { 'ceiling_minute', 'ceiling_day' })", ''],
+  [
+    'another ceiling ends a back-off',
+    'lanes',
+    "wake(lane, { 'ceiling_minute', 'ceiling_day' })",
+    "wake(lane, { 'ceiling_minute', 'ceiling_day', 'backoff' })",
+  ],
+  [
+    'a lane wakes with the first of its reasons',
+    'lanes',
+    'if till and (not latest or till > latest) then',
+    'if till and (not latest or till < latest) then',
+  ],
+  ['a reload changes no lane', 'reconfigure', 'if lane then applyLaneSetting(lane, change) end', ''],
+  [
+    'nobody waits to hear what a document costs',
+    'documents',
+    "if not known or known.kind ~= 'probing' or known['until'] <= now then return false end",
+    'if true then return false end',
+  ],
+  ['a call that was not sent has found out', 'documents', 'if sent then', 'if true then'],
+  [
+    'waiting calls count with their estimate',
+    'documents',
+    'ticket.costs = takeable(knownCosts(ticket.costs, document))',
+    '',
+  ],
+  [
+    'an answer wakes nobody',
+    'documents',
+    "if before and before.kind == 'probing' then wakeWaiting(before) end",
+    '',
+  ],
+  [
+    'a refusal names the wrong hold',
+    'forecast-at',
+    "'ceiling_minute', 'ceiling_day', 'closed'",
+    "'ceiling_minute', 'closed', 'closed'",
+  ],
+  [
+    'a lane without a call in flight has one that is late',
+    'forecast-at',
+    'if lane.inFlight == abandoned or not lane.grantedAt then',
+    'if not lane.grantedAt then',
+  ],
+  ['a refused call asked for what was reserved', 'lessons', 'lesson.refusedUnits or reserved', 'reserved'],
   ['time steps back', 'bucket-state', 'math.max(now, bucket.seen)', 'now'],
 ];
-const most = 400;
+const most = 1_000;
 const atOnce = 20;
 
 let server: RedisServer;

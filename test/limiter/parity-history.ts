@@ -3,7 +3,7 @@
  * out and the rest still means something: that is how a failing history is shrunk.
  */
 import type { Costs, Feedback, MeterName, MeterReport, Throttle } from '../../src/call.ts';
-import type { BucketSetting, Settlement } from '../../src/limiter/limiter.ts';
+import type { BucketSetting, CeilingEdge, LaneSetting, Settlement } from '../../src/limiter/limiter.ts';
 
 export interface AdmitStep {
   readonly kind: 'admit';
@@ -14,10 +14,14 @@ export interface AdmitStep {
   readonly lane: number;
   readonly weight: number;
   readonly maxInFlight: number | null;
+  readonly ceiling: string;
   readonly maxQueued: number;
   readonly urgency: number;
   readonly callClass: string;
   readonly costs: Costs;
+  readonly document: string | null;
+  /** Milliseconds since its replica received it; `null` = the replica cannot tell. */
+  readonly arrivedAgoMs: number | null;
   readonly maxWaitMs: number;
   readonly leaseMs: number;
   /** Enters with the order it had before (or a made-up one), as after a loss. */
@@ -43,8 +47,12 @@ export type Step = {
   | {
       readonly kind: 'charged';
       readonly lease: number;
-      readonly places: number;
-      readonly nextPlaceMs: number;
+      readonly edge: CeilingEdge | null;
+    }
+  | {
+      readonly kind: 'reconfigure';
+      readonly setting: BucketSetting;
+      readonly lanes: readonly (LaneSetting & { readonly lane: number })[];
     }
   | { readonly kind: 'cancel'; readonly ticket: number }
   | { readonly kind: 'forecast'; readonly ticket: number }
@@ -138,9 +146,10 @@ function step(draw: Draw, nature: Nature, index: number): Step {
         ...common,
         kind: 'charged',
         lease,
-        places: draw.whole(0, 3),
-        nextPlaceMs: draw.fraction(0, 900),
+        edge: draw.chance(0.15) ? null : { slots: draw.whole(0, 3), nextSlotMs: draw.fraction(0, 900) },
       };
+    case 'reconfigure':
+      return { ...common, kind: 'reconfigure', ...changed(draw, nature) };
     case 'cancel':
       return { ...common, kind: 'cancel', ticket };
     case 'forecast':
@@ -157,7 +166,7 @@ function step(draw: Draw, nature: Nature, index: number): Step {
 // prettier-ignore
 const kinds = [
   'admit', 'admit', 'admit', 'settle', 'settle', 'settle', 'settle', 'tick', 'tick',
-  'learn', 'charged', 'charged', 'cancel', 'forecast', 'loss',
+  'learn', 'charged', 'charged', 'cancel', 'forecast', 'loss', 'reconfigure',
 ] as const;
 
 /** Often to the very millisecond at which something ends. */
@@ -172,11 +181,13 @@ const slow = (draw: Draw): number => draw.one(-40, 2_000, 6_000, 15_000, 40_000,
 const asked = (tokens: number): number => (tokens > 54 ? tokens * 40 : tokens);
 
 function admission(draw: Draw, nature: Nature, index: number): Omit<AdmitStep, 'kind'> {
-  const { callClass, costs } = draw.one(
+  const { callClass, costs, document } = draw.one<Asked>(
     { callClass: 'plain', costs: { requests: 1 } },
     { callClass: 'plain', costs: { requests: 1 } },
     { callClass: 'worded', costs: { requests: 1, tokens: asked(draw.whole(1, 60)) } },
     { callClass: 'points', costs: { cost: draw.fraction(0.5, 30) } },
+    { callClass: 'points', costs: { cost: 3 }, document: draw.one('d1', 'd2', 'd3') },
+    { callClass: 'points', costs: { cost: 3 }, document: draw.one('d1', 'd2', 'd3') },
     { callClass: 'daily', costs: { requests_day: 1, requests: 1 } },
     { callClass: 'free', costs: {} },
   );
@@ -188,29 +199,63 @@ function admission(draw: Draw, nature: Nature, index: number): Omit<AdmitStep, '
     lane: draw.whole(1, nature.lanes),
     weight: draw.one(1, 1, 1, 2, 0.5, 3),
     maxInFlight: draw.chance(0.9) ? nature.caps : draw.one(null, 1, 3),
+    ceiling: ceilingOf(draw),
     maxQueued: draw.one(1_000, 1_000, 1_000, 3, 1, 0),
     urgency: draw.one(3, 3, 3, 0, 7, 1),
     callClass,
     costs,
+    document: document ?? null,
+    arrivedAgoMs: draw.one(0, 0, null, draw.fraction(0, 600), 15_000, -5),
     maxWaitMs: draw.one(1e6, 1e6, 45_000, 1_000, 0, Infinity),
     leaseMs: draw.one(30_000, 5_000, 700.5),
     again: draw.chance(0.15),
-    setting: {
-      learn: draw.chance(0.7),
-      probe: nature.probe,
-      meters: nature.stated ? statedMeters(draw, nature.tight) : [],
-    },
+    setting: settingOf(draw, nature),
   };
+}
+
+interface Asked {
+  readonly callClass: string;
+  readonly costs: Costs;
+  readonly document?: string;
+}
+
+const settingOf = (draw: Draw, nature: Nature): BucketSetting => ({
+  learn: draw.chance(0.7),
+  probe: nature.probe,
+  meters: nature.stated ? statedMeters(draw, nature.tight) : [],
+});
+
+/** Mostly the same; another one wakes lanes. */
+const ceilingOf = (draw: Draw): string => draw.one('40.none', '40.none', '40.none', '80.none');
+
+function changed(
+  draw: Draw,
+  nature: Nature,
+): Pick<Extract<Step, { kind: 'reconfigure' }>, 'setting' | 'lanes'> {
+  const meters = nature.stated ? statedMeters(draw, nature.tight) : [];
+  const setting = {
+    ...settingOf(draw, nature),
+    meters: draw.chance(0.3) ? meters.filter(() => draw.chance(0.6)) : meters,
+  };
+  const lanes = Array.from({ length: draw.whole(0, 3) }, () => ({
+    lane: draw.whole(1, nature.lanes + 1),
+    weight: draw.one(1, 2, 0.5),
+    maxInFlight: draw.one(null, nature.caps, 1, 3),
+    ceiling: ceilingOf(draw),
+  }));
+  return { setting, lanes };
 }
 
 function statedMeters(draw: Draw, tight: boolean): BucketSetting['meters'] {
   const requests = tight ? draw.one(3, 3, 3, 4) : 200;
-  return [
+  const meters: BucketSetting['meters'] = [
     { meter: 'requests', limit: requests, windowMs: tight ? 1_500 : 60_000 },
     { meter: 'tokens', limit: 100, windowMs: 7_000 },
     { meter: 'cost', limit: 50, windowMs: 1_000 },
     { meter: 'requests_day', limit: 12, windowMs: 86_400_000 },
   ];
+  // Configuration is loaded again now and then.
+  return draw.chance(0.9) ? meters : meters.filter(() => draw.chance(0.5));
 }
 
 function ending(draw: Draw): { settlement: Settlement; lesson: Learned | null } {
@@ -222,18 +267,16 @@ function ending(draw: Draw): { settlement: Settlement; lesson: Learned | null } 
     { kind: 'throttled', closeMs, requeue: draw.chance(0.7), sleepMs: draw.one(0, 0, 0, 500) },
     { kind: 'throttled', closeMs, requeue: draw.chance(0.7), sleepMs: 0 },
     { kind: 'dropped' },
-    { kind: 'returned', sleepMs: draw.one(0, draw.fraction(1, 800), 40_000), ...newCosts(closeMs) },
-    { kind: 'returned', sleepMs: draw.one(0, draw.fraction(1, 800)), asBefore: true },
+    {
+      kind: 'returned',
+      sleepMs: draw.one(0, draw.fraction(1, 800), 40_000),
+      because: draw.one('ceiling_minute', 'ceiling_day'),
+    },
+    { kind: 'returned', sleepMs: draw.one(0, draw.fraction(1, 800)), because: 'backoff' },
     { kind: 'unknown' },
   );
   const throttle: Throttle | null = settlement.kind === 'throttled' ? throttleOf(draw) : null;
   return { settlement, lesson: draw.chance(0.6) ? learned(draw, throttle) : null };
-}
-
-/** What a returned ticket costs from now on, if it changes; what a throttle would close for decides. */
-function newCosts(closeMs: number): { readonly costs?: Costs } {
-  if (closeMs === 0) return {};
-  return { costs: closeMs === 300 ? { requests: 2, tokens: 9 } : { cost: Math.min(60, closeMs / 50) } };
 }
 
 const throttleOf = (draw: Draw): Throttle =>
@@ -247,7 +290,15 @@ const throttleOf = (draw: Draw): Throttle =>
 function learned(draw: Draw, throttle: Throttle | null): Learned {
   const headAgoMs = draw.one(0, draw.fraction(0, 40));
   const meters = Array.from({ length: draw.whole(0, 3) }, () => report(draw));
-  return { feedback: { meters, throttle }, headAgoMs, sentAgoMs: headAgoMs + draw.fraction(0, 400) };
+  const asked = draw.one(
+    {},
+    { requestedCost: draw.one(0, 5, draw.fraction(0, 60)), requestedTokens: draw.whole(0, 200) },
+  );
+  return {
+    feedback: { meters, throttle, ...asked },
+    headAgoMs,
+    sentAgoMs: headAgoMs + draw.fraction(0, 400),
+  };
 }
 
 function report(draw: Draw): MeterReport {

@@ -2,6 +2,7 @@
  * The policy's side of the parity property: runs a history through `scheduler.policy.ts` (`script-model.ts` adds what a
  * store adds) and says what every script call must answer, publish and leave behind.
  */
+import { closedMs } from '../../src/limiter/bucket-state.policy.ts';
 import type { Admission } from '../../src/limiter/limiter.ts';
 import { memoryMs } from '../../src/limiter/memory.policy.ts';
 import {
@@ -11,10 +12,12 @@ import {
   forecastCall,
   learnCall,
   leasesPerTick,
+  reconfigureCall,
   settleCall,
   tickCall,
   type Asking,
   type ScriptCall,
+  type StoredAdmission,
 } from '../../src/limiter/script-calls.ts';
 import type { ReplicaMessage } from '../../src/limiter/script-replies.ts';
 import { originOf } from '../support/origins.ts';
@@ -113,9 +116,14 @@ class Model {
         return this.#plan(step, call, () => store.learn(named, step.lesson, asked));
       }
       case 'charged': {
-        const { places, nextPlaceMs } = step;
-        const call = chargedCall(asking, named, places, nextPlaceMs);
-        return this.#plan(step, call, () => store.charged(named, places, nextPlaceMs, asked));
+        const { edge } = step;
+        const call = chargedCall(asking, named, edge);
+        return this.#plan(step, call, () => store.charged(named, edge, asked));
+      }
+      case 'reconfigure': {
+        const lanes = step.lanes.map((lane) => ({ ...lane, lane: `l${lane.lane}` }));
+        const change = { setting: step.setting, lanes };
+        return this.#plan(step, reconfigureCall(asking, change), () => store.reconfigure(change, asked));
       }
       case 'cancel':
         return this.#plan(step, cancelCall(asking, named), () => store.cancel(named, asked));
@@ -134,16 +142,31 @@ class Model {
 
   #admit(step: Entering, n: number, asking: Asking, asked: Asked): void {
     const ticket = `t${step.ticket + n}`;
-    const order = step.again ? (this.#orders.get(ticket) ?? madeUpOrder(step, this.#clock)) : null;
+    const position = this.#positionOf(step, ticket);
     const lane = step.spread ? `m${step.lane}-${n}` : `l${step.lane}`;
-    const admission: Admission = { ...step, ticket, bucket: this.#key, lane, order };
+    const admission: Admission = {
+      ...step,
+      ticket,
+      bucket: this.#key,
+      lane,
+      // What the replica cannot tell is the time of the script, which is never before what the store has seen.
+      position: position.kind === 'kept' ? position : { ...position, at: position.at ?? Infinity },
+    };
     const last = n === step.count - 1;
     const run = (): object => {
       const reply = this.#store.admit(admission, asked);
       if ('order' in reply) this.#orders.set(ticket, reply.order);
       return reply;
     };
-    this.#plan(step, admitCall(asking, admission), run, last, admission);
+    this.#plan(step, admitCall(asking, { ...admission, position }), run, last, admission);
+  }
+
+  #positionOf(step: Entering, ticket: string): StoredAdmission['position'] {
+    if (step.again) {
+      return { kind: 'kept', order: this.#orders.get(ticket) ?? madeUpOrder(step, this.#clock) };
+    }
+    const { arrivedAgoMs } = step;
+    return { kind: 'arrival', at: arrivedAgoMs === null ? null : this.#clock - arrivedAgoMs };
   }
 
   #plan(
@@ -162,8 +185,8 @@ class Model {
     const { bucket, born, seen, unnamed } = store;
     const known = bucket === null ? null : stateOfPolicy(bucket, { born, seen, unnamed });
     const state = bucket !== null && !look ? undefined : known;
-    const closedMs = bucket === null ? 0 : Math.max(0, bucket.closedUntil - seen);
-    const lifeMs = bucket === null ? 0 : memoryMs(bucket, seen) + Math.min(longestClosedMs, closedMs);
+    const shutMs = bucket === null ? 0 : closedMs(bucket, seen);
+    const lifeMs = bucket === null ? 0 : memoryMs(bucket, seen) + Math.min(longestClosedMs, shutMs);
     this.#planned.push({ step, call, admission, reply, state, lifeMs });
   }
 }

@@ -13,6 +13,7 @@ import {
   readForecast,
   readLease,
   readMessage,
+  readReconfigure,
   readTick,
   type ReadLua,
 } from '../../src/limiter/scripts.ts';
@@ -164,6 +165,8 @@ function readReply({ call, admission }: Planned, reply: unknown): unknown {
       return readForecast(reply);
     case 'tick':
       return readTick(reply);
+    case 'reconfigure':
+      return readReconfigure(reply);
     case 'settle':
     case 'learn':
     case 'charged':

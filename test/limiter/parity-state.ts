@@ -2,7 +2,8 @@
  * The whole state of a bucket in one normal form, made from the policy's data and from what Redis holds. Numbers are
  * kept as they are: both stores must come to the same double.
  */
-import type { Bucket, Lane, Lease, Ticket } from '../../src/limiter/bucket-state.policy.ts';
+import type { Bucket, DocumentCost, Lane, Lease, Ticket } from '../../src/limiter/bucket-state.policy.ts';
+import type { Meter } from '../../src/limiter/meter.policy.ts';
 import type { SortedNames } from '../../src/limiter/sorted.policy.ts';
 import { readPacked } from './parity-messagepack.ts';
 
@@ -34,6 +35,7 @@ const meterFields = [
   'limit',
   'windowMs',
   'stated',
+  'reported',
   'level',
   'at',
   'granted',
@@ -43,7 +45,6 @@ const meterFields = [
   'others',
   'learnedAt',
   'surprisedAt',
-  'limitFrom',
   'fastestMs',
 ] as const;
 
@@ -55,12 +56,15 @@ export function stateOfPolicy(bucket: Bucket, beside: Beside): Normal {
   return {
     born: beside.born,
     seen: beside.seen,
-    ...Object.fromEntries(scalars.map((field) => [field, bucket[field]])),
-    lastGrantAt: bucket.lastGrantAt === -Infinity ? false : bucket.lastGrantAt,
-    crowdedAt: bucket.crowdedAt === -Infinity ? false : bucket.crowdedAt,
+    ...Object.fromEntries(scalars.map((field) => [field, bucket[field] ?? false])),
+    lastGrantAt: bucket.lastGrantAt ?? false,
+    crowdedAt: bucket.crowdedAt ?? false,
+    documents: byName(bucket.documents, (known) => normalDocument(known)),
+    documentAges: scored(bucket.documentAges),
+    estimated: byName(bucket.estimated, (tickets) => tickets.names()),
     leaseCount: bucket.leases.size,
     waitingCosts: sums(bucket.waitingCosts),
-    meters: byName(bucket.meters, (meter) => Object.fromEntries(meterFields.map((f) => [f, meter[f]]))),
+    meters: byName(bucket.meters, normalMeter),
     lanes: byName(bucket.lanes, normalLane),
     tickets: byName(bucket.tickets, normalTicket),
     leases: byName(bucket.leases, (lease) => normalLease(lease, beside.unnamed)),
@@ -78,18 +82,44 @@ export function stateOfPolicy(bucket: Bucket, beside: Beside): Normal {
   };
 }
 
+const sleepReasons = ['ceiling_minute', 'ceiling_day', 'backoff', 'document'] as const;
+
+const normalDocument = (known: DocumentCost): Normal => ({
+  kind: known.kind,
+  points: known.kind === 'told' ? known.points : false,
+  lease: known.kind === 'probing' ? known.lease : false,
+  until: known.kind === 'probing' ? known.until : false,
+  lanes: known.kind === 'probing' ? [...known.lanes] : [],
+});
+const normalMeter = (meter: Meter): Normal => {
+  const { stated, reported } = meter;
+  return Object.fromEntries(
+    meterFields.map((field): [string, Normal] => {
+      if (field === 'stated') return [field, stated === null ? false : [stated.limit, stated.windowMs]];
+      if (field === 'reported') {
+        return [
+          field,
+          reported === null ? false : [reported.limit, reported.windowMs ?? false, reported.sentAt],
+        ];
+      }
+      return [field, meter[field] ?? false];
+    }),
+  );
+};
+
 const normalLane = (lane: Lane): Normal => ({
   weight: lane.weight,
   maxInFlight: lane.maxInFlight ?? false,
+  ceiling: lane.ceiling,
   start: lane.start,
   inFlight: lane.inFlight,
   waiting: lane.line.size,
   waitingCosts: sums(lane.waitingCosts),
-  asleepUntil: lane.asleepUntil,
-  places: lane.places ?? false,
+  asleep: sleepReasons.map((reason) => lane.asleep.get(reason) ?? false),
+  slots: lane.slots ?? false,
   unconfirmed: lane.unconfirmed,
   serviceMs: lane.serviceMs,
-  grantedAt: lane.grantedAt,
+  grantedAt: lane.grantedAt ?? false,
   abandoned: [...lane.abandoned],
   readyAs: lane.readyAs ?? false,
 });
@@ -100,6 +130,7 @@ const normalTicket = (ticket: Ticket): Normal => ({
   order: ticket.order,
   callClass: ticket.callClass,
   costs: sums(new Map(Object.entries(ticket.costs))),
+  document: ticket.document ?? false,
   leaseMs: ticket.leaseMs,
   lease: ticket.lease ?? false,
 });
@@ -108,6 +139,7 @@ const normalLease = (lease: Lease, unnamed: ReadonlyMap<string, string>): Normal
   ticket: lease.ticket.id,
   lane: lease.ticket.lane,
   replica: lease.ticket.replica,
+  document: lease.ticket.document ?? false,
   grantedAt: lease.grantedAt,
   quiet: lease.quiet,
   calm: lease.calm,
@@ -160,24 +192,27 @@ const recordFields: Record<string, readonly string[]> = {
     'key',
     'weight',
     'maxInFlight',
+    'ceiling',
     'start',
     'inFlight',
     'waiting',
     'waitingCosts',
-    'asleepUntil',
-    'places',
+    'asleep',
+    'slots',
     'unconfirmed',
     'serviceMs',
     'grantedAt',
     'abandoned',
     'readyAs',
   ],
-  t: ['id', 'lane', 'replica', 'order', 'callClass', 'costs', 'leaseMs', 'lease'],
+  t: ['id', 'lane', 'replica', 'order', 'callClass', 'costs', 'document', 'leaseMs', 'lease'],
+  d: ['kind', 'points', 'lease', 'until', 'lanes', 'at'],
   e: [
     'token',
     'ticket',
     'lane',
     'replica',
+    'document',
     'grantedAt',
     'quiet',
     'calm',
@@ -198,6 +233,7 @@ export function stateOfRedis(dump: Dump): Normal {
     l: new Map(),
     t: new Map(),
     e: new Map(),
+    d: new Map(),
     w: new Map(),
   };
   for (const [field, packed] of Object.entries(dump.records)) {
@@ -212,6 +248,9 @@ export function stateOfRedis(dump: Dump): Normal {
     ...Object.fromEntries(scalars.map((field) => [field, bucket[field] ?? null])),
     lastGrantAt: bucket['lastGrantAt'] ?? null,
     crowdedAt: bucket['crowdedAt'] ?? null,
+    documents: byName(kinds['d'] ?? new Map(), (known) => known),
+    documentAges: sections.documentAges,
+    estimated: byName(sections.estimated, (tickets) => tickets),
     leaseCount: bucket['leaseCount'] ?? null,
     waitingCosts: sums(mapOf(bucket['waitingCosts'])),
     meters: byName(
@@ -241,7 +280,8 @@ function record(kind: string, packed: Buffer): Normal {
     const marks = listOf(fields['marks']).map((mark) => [nameIn(mark), listOf(mark)[1] ?? null] as const);
     fields['marks'] = byName(new Map(marks), (mark) => mark);
   }
-  const { key: _key, id: _id, token: _token, ...rest } = fields;
+  if (kind === 'd') fields['lanes'] = listOf(fields['lanes']);
+  const { key: _key, id: _id, token: _token, at: _at, ...rest } = fields;
   return rest;
 }
 
@@ -257,6 +297,8 @@ interface Sections {
   readonly asleep: Normal[];
   readonly idle: Normal[];
   readonly unnamed: Normal[];
+  readonly documentAges: Normal[];
+  readonly estimated: Map<string, Normal[]>;
 }
 
 function sectionsOf(members: readonly string[]): Sections {
@@ -268,6 +310,8 @@ function sectionsOf(members: readonly string[]): Sections {
     asleep: [],
     idle: [],
     unnamed: [],
+    documentAges: [],
+    estimated: new Map(),
   };
   const push = (map: Map<string, Normal[]>, key: string, value: string): void => {
     map.set(key, [...(map.get(key) ?? []), value]);
@@ -279,6 +323,8 @@ function sectionsOf(members: readonly string[]): Sections {
     else if (section === 'e') found.expiries.push(`${second} ${numberOf(first)}`);
     else if (section === 'g') found.unanswered.push(`${second} ${numberOf(first)}`);
     else if (section === 's') found.asleep.push(`${second} ${numberOf(first)}`);
+    else if (section === 'd') found.documentAges.push(`${second} ${numberOf(first)}`);
+    else if (section === 'c') push(found.estimated, first, second);
     else if (section === 'i') found.idle.push(`${second} ${numberOf(first)}`);
     else found.unnamed.push(`${first}:${second}`);
   }

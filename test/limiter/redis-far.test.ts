@@ -9,7 +9,8 @@ import { listOf } from '../../src/limiter/malformed-reply.ts';
 import { defineCommands, runOwn } from '../../src/limiter/redis-commands.ts';
 import { createStores, type Stores } from '../../src/limiter/stores.ts';
 import { noTelemetry } from '../../src/telemetry/noop.ts';
-import { admission, redisSettings } from '../support/redis-replica.ts';
+import { entry } from '../support/desk.ts';
+import { redisSettings } from '../support/redis-replica.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
 
 /** Hands everything on `oneWayMs` later. Resolves with its port and its end. */
@@ -87,16 +88,11 @@ describe('a Redis 110 ms away', () => {
     });
     ends.push(() => stores.close());
     await stores.ready();
+    const wish = { workspace: 'far', perMinute: 100, perDay: 1_000, maxWaitMs: 8_000 };
     const served = await Promise.all(
       ['a', 'b', 'c'].map(async (id) => {
-        const ticket = await desk.enter({
-          admission: admission(id),
-          ceiling: { key: 'far', perMinute: 100, perDay: 1_000 },
-          upstream: 'api',
-          maxWaitMs: 8_000,
-          clientGone: new AbortController().signal,
-          stillValid: () => true,
-        });
+        const ticket = await desk.enter(entry(systemClock, id, wish));
+
         const lease = await ticket.granted();
         lease.settle({ kind: 'succeeded', spent: null }, null);
         ticket.leave();

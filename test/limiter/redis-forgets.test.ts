@@ -7,7 +7,8 @@ import { createRedisLimiter } from '../../src/limiter/redis-limiter.ts';
 import { noTelemetry } from '../../src/telemetry/noop.ts';
 import { FakeClock } from '../support/fake-clock.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
-import { admission, startReplica, type TestReplica } from '../support/redis-replica.ts';
+import { admission } from '../support/admission.ts';
+import { startReplica, type TestReplica } from '../support/redis-replica.ts';
 
 const setting = (probe: number, ...meters: readonly MeterName[]) => ({
   meters: meters.map((meter) => ({ meter, limit: 6_000, windowMs: 60_000 })),
@@ -156,7 +157,7 @@ describe('in a replica', () => {
   }
 
   test('books of names that are not used any more do not pile up', async () => {
-    const { limiter, clock } = limiterOn({ sluiceAdmitV1: () => ['wait_too_long', ['60000'], ...tail] });
+    const { limiter, clock } = limiterOn({ sluiceAdmitV1: () => ['wait_too_long', ['60000', 'requests'], ...tail] });
     limiter.start();
     for (let at = 0; at < 3_000; at += 1)
       await limiter.admit(admission(`t${at}`, { bucket: `made-up-${at}` }));
@@ -168,25 +169,4 @@ describe('in a replica', () => {
     expect(limiter.snapshot().length).toBeLessThanOrEqual(1_000);
     await limiter.close();
   });
-
-  // A repeated attempt brings its place with it, and no script refuses who has a place.
-  test.each([
-    ['a full line', ['100', '5', '1'], 'queue_full'],
-    ['a line too long', ['40000', '1', '1'], 'wait_too_long'],
-  ] as const)(
-    'a call that Redis heard at a repeated attempt does not get into %s',
-    async (_w, own, reason) => {
-      const { limiter, called } = limiterOn(
-        {
-          sluiceAdmitV1: () => ['queued', own, ...tail],
-          sluiceCancelV1: () => ['cancelled', [], ...tail],
-        },
-        2,
-      );
-      const reply = await limiter.admit(admission('t', { maxQueued: 5, maxWaitMs: 30_000 }));
-      expect(reply).toEqual({ kind: 'refused', reason, retryInMs: Number(own[0]) });
-      expect(called.filter((call) => call === 'sluiceCancelV1 t').length).toBeGreaterThan(0);
-      await limiter.close();
-    },
-  );
 });

@@ -9,7 +9,8 @@ import type { RedisLink } from '../../src/limiter/redis-link.ts';
 import { createReplica } from '../../src/limiter/replica.ts';
 import { noTelemetry } from '../../src/telemetry/noop.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
-import { admission, redisSettings } from '../support/redis-replica.ts';
+import { admission } from '../support/admission.ts';
+import { redisSettings } from '../support/redis-replica.ts';
 
 let server: RedisServer;
 let connection: RedisConnection;

@@ -9,7 +9,8 @@ import { connectRedis } from '../../src/limiter/redis-connection.ts';
 import { loadScripts } from '../../src/limiter/scripts.ts';
 import type { Connect } from '../../src/limiter/stores.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
-import { admission, startReplica, type TestReplica } from '../support/redis-replica.ts';
+import { admission } from '../support/admission.ts';
+import { startReplica, type TestReplica } from '../support/redis-replica.ts';
 
 let server: RedisServer;
 beforeAll(async () => {
@@ -106,10 +107,11 @@ async function oneOfEach(replica: TestReplica): Promise<readonly unknown[]> {
   const waits = limiter.admit(admission('second', { bucket, setting, lane: 'capped', maxInFlight: 0 }));
   told.push((await waits).kind);
   told.push(await limiter.forecast(bucket, 'second'));
+  await limiter.reconfigure({ bucket, setting, lanes: [] });
   await limiter.cancel(bucket, 'second');
   const grant = reply.kind === 'granted' ? reply.grant : null;
   if (grant !== null) {
-    await limiter.charged(grant, 3, 0);
+    await limiter.charged(grant, { slots: 3, nextSlotMs: 0 });
     await limiter.learn(grant, lesson);
     await limiter.settle(grant, { kind: 'succeeded', spent: null }, lesson);
   }
@@ -127,7 +129,7 @@ async function oneOfEach(replica: TestReplica): Promise<readonly unknown[]> {
   return told;
 }
 
-const commands = ['Admit', 'Settle', 'Learn', 'Charged', 'Cancel', 'Tick', 'Forecast'];
+const commands = ['Admit', 'Settle', 'Learn', 'Charged', 'Reconfigure', 'Cancel', 'Tick', 'Forecast'];
 const ofCeilings = ['Consume', 'Giveback', 'Places', 'Restore', 'Presence'];
 const everyNonsense = [
   ...nonsense.map(([, lua]) => lua),
@@ -181,7 +183,10 @@ test.each(['returned', 'throttled'] as const)(
     const reply = await replica.limiter.admit(admission('again', { bucket, setting, maxInFlight: 1 }));
     if (reply.kind !== 'granted') throw new Error(`not granted: ${reply.kind}`);
     spoil('return 7');
-    const back = kind === 'returned' ? { kind, sleepMs: 0 } : { kind, closeMs: 0, requeue: true, sleepMs: 0 };
+    const back =
+      kind === 'returned'
+        ? { kind, sleepMs: 0, because: 'backoff' as const }
+        : { kind, closeMs: 0, requeue: true, sleepMs: 0 };
     await replica.limiter.settle(reply.grant, back, null);
     const { lua } = loadScripts().find(({ name }) => name === 'settle') ?? { lua: '' };
     spoil(lua);

@@ -3,7 +3,8 @@ import { afterEach, expect, test } from '@jest/globals';
 import { kill } from 'node:process';
 import { systemClock } from '../../src/clock.ts';
 import { startRedis } from '../support/redis.ts';
-import { admission, startReplica } from '../support/redis-replica.ts';
+import { admission } from '../support/admission.ts';
+import { startReplica } from '../support/redis-replica.ts';
 
 const closers: (() => unknown)[] = [];
 afterEach(async () => {

@@ -6,7 +6,8 @@ import { connectRedis } from '../../src/limiter/redis-connection.ts';
 import { createRedisLink, RedisAway } from '../../src/limiter/redis-link.ts';
 import { noTelemetry } from '../../src/telemetry/noop.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
-import { admission, redisSettings, startReplica } from '../support/redis-replica.ts';
+import { admission } from '../support/admission.ts';
+import { redisSettings, startReplica } from '../support/redis-replica.ts';
 
 let server: RedisServer;
 let straight: Redis;

@@ -2,7 +2,8 @@ import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } fr
 import { Redis } from 'ioredis';
 import type { Grant } from '../../src/limiter/limiter.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
-import { admission, startReplica, type TestReplica } from '../support/redis-replica.ts';
+import { admission } from '../support/admission.ts';
+import { startReplica, type TestReplica } from '../support/redis-replica.ts';
 import { pause } from '../support/redis-fleet.ts';
 import { storeContract } from './contract.ts';
 

@@ -3,8 +3,14 @@
  * back, grants kept until their replica names them, messages to other replicas). The parity property holds it to the
  * Lua bit for bit; the simulation of several replicas uses it as its Redis.
  */
-import { createBucket, type Bucket } from '../../src/limiter/bucket-state.policy.ts';
-import type { Admission, Lesson, Settlement } from '../../src/limiter/limiter.ts';
+import { closedMs, createBucket, type Bucket } from '../../src/limiter/bucket-state.policy.ts';
+import type {
+  Admission,
+  CeilingEdge,
+  Lesson,
+  Reconfiguration,
+  Settlement,
+} from '../../src/limiter/limiter.ts';
 import * as scheduler from '../../src/limiter/scheduler.policy.ts';
 import type { Effects, TimedLesson } from '../../src/limiter/scheduler.policy.ts';
 import { leasesPerTick } from '../../src/limiter/script-calls.ts';
@@ -14,6 +20,7 @@ import type {
   CancelReply,
   ForecastReply,
   LeaseReply,
+  ReconfigureReply,
   ReplicaMessage,
   TickReply,
   ToldGrant,
@@ -57,7 +64,7 @@ export class ScriptModel {
 
   admit(admission: Admission, { replica, clock }: Asked): AdmitReply {
     if (this.bucket === null) {
-      this.bucket = createBucket();
+      this.bucket = createBucket(admission.setting.probe, clock);
       this.born = clock;
       this.seen = clock;
       this.unnamed = new Map();
@@ -68,9 +75,15 @@ export class ScriptModel {
     const { ticket, lane } = admission;
     const result = scheduler.admit(bucket, admission, replica, now);
     const common = this.#tell(result.effects, replica, now, ticket);
-    if (result.kind === 'refused') return { ...common, code: result.reason, retryInMs: result.retryInMs };
-    const { order, forecastMs, ahead } = result;
-    if (result.kind === 'queued') return { ...common, code: 'queued', order, forecastMs, ahead };
+    if (result.kind === 'refused') {
+      const { reason: code, retryInMs, heldBy, ahead } = result;
+      return { ...common, code, retryInMs, heldBy, ahead };
+    }
+    const { order } = result;
+    if (result.kind === 'queued') {
+      const { forecastMs, ahead, heldBy } = result;
+      return { ...common, code: 'queued', order, forecastMs, ahead, heldBy };
+    }
     const lease = bucket.tickets.get(ticket)?.lease ?? '';
     const expiresAt = bucket.leases.get(lease)?.expiresAt ?? NaN;
     return { ...common, code: 'granted', order, grant: { ticket, lane, lease, expiresAt } };
@@ -102,10 +115,14 @@ export class ScriptModel {
     );
   }
 
-  charged(token: string, places: number, nextPlaceMs: number, asked: Asked): LeaseReply {
-    return this.#named(token, asked, (bucket, now) =>
-      scheduler.charged(bucket, token, places, nextPlaceMs, now),
-    );
+  charged(token: string, edge: CeilingEdge | null, asked: Asked): LeaseReply {
+    return this.#named(token, asked, (bucket, now) => scheduler.charged(bucket, token, edge, now));
+  }
+
+  reconfigure(change: Omit<Reconfiguration, 'bucket'>, { replica, clock }: Asked): ReconfigureReply {
+    if (this.bucket === null) return nothing(clock);
+    const now = this.#now(clock);
+    return this.#tell(scheduler.reconfigure(this.bucket, change, now), replica, now, null);
   }
 
   cancel(ticket: string, { replica, clock }: Asked): CancelReply {
@@ -197,7 +214,7 @@ export class ScriptModel {
     return {
       now,
       nextInMs: nextAt === null ? null : nextAt - now,
-      closedMs: Math.max(0, bucket.closedUntil - now),
+      closedMs: closedMs(bucket, now),
       born: this.born,
     };
   }
@@ -242,7 +259,7 @@ const nothing = (now: number): BucketReply => ({
 function metersOf(bucket: Bucket, now: number): TickReply['meters'] {
   return meterNames.flatMap((name) => {
     const meter = bucket.meters.get(name);
-    if (meter === undefined || meter.limit <= 0) return [];
+    if (meter === undefined || meter.limit === null) return [];
     const { limit, windowMs } = meter;
     const level = Math.max(0, meter.level - Math.max(0, now - meter.at) * (limit / windowMs));
     return [{ meter: name, limit, level, windowMs }];

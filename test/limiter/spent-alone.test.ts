@@ -5,23 +5,14 @@ import { createMemoryLimiter } from '../../src/limiter/memory-limiter.ts';
 import type { Admission, BucketSnapshot, Limiter } from '../../src/limiter/limiter.ts';
 import { RedisAway } from '../../src/limiter/redis-link.ts';
 import { createSpentAlone, type SpentAlone } from '../../src/limiter/spent-alone.ts';
+import { admission } from '../support/admission.ts';
 import { FakeClock } from '../support/fake-clock.ts';
 
-const call = (ticket: string): Admission => ({
-  ticket,
-  bucket: 'b',
-  setting: { meters: [{ meter: 'requests', limit: 600, windowMs: 60_000 }], learn: false, probe: 0 },
-  lane: 'l',
-  weight: 1,
-  maxInFlight: null,
-  maxQueued: 100,
-  urgency: 3,
-  callClass: 'c',
-  costs: { requests: 1 },
-  maxWaitMs: Infinity,
-  leaseMs: 30_000,
-  order: null,
-});
+const call = (ticket: string): Admission =>
+  admission(ticket, {
+    setting: { meters: [{ meter: 'requests', limit: 600, windowMs: 60_000 }], learn: false, probe: 0 },
+    maxWaitMs: Infinity,
+  });
 
 describe('with a third of 600 a minute, of which Redis knew 300 to be used', () => {
   let clock: FakeClock;
@@ -36,7 +27,7 @@ describe('with a third of 600 a minute, of which Redis knew 300 to be used', () 
     isAway = false;
     hasRoom = true;
     const used: BucketSnapshot = {
-      bucket: 'b',
+      bucket: 'bucket',
       closedMs: 0,
       waiting: 0,
       inFlight: 0,
@@ -44,7 +35,7 @@ describe('with a third of 600 a minute, of which Redis knew 300 to be used', () 
     };
     const remote = {
       book: () => used,
-      placeAt: () => 1,
+      orderAt: () => 1,
       async spend({ costs }: Admission) {
         if (isAway) throw new RedisAway();
         if (hasRoom) told.push(costs);

@@ -160,9 +160,9 @@ describe('the verdict', () => {
       'lm is closed for 12 s; 7 calls wait.',
     ],
     [
-      { upstreams: [{ ...lm, oldestMs: 31_000, closedMs: 1 }] },
+      { upstreams: [{ ...lm, oldestMs: 61_000, closedMs: 1 }] },
       'pressed',
-      'A call to lm has waited for 31 s.',
+      'A call to lm has waited for 61 s.',
     ],
     [
       { upstreams: [lm, { ...lm, name: 'shop', shedLastMinute: 3 }] },

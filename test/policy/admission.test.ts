@@ -1,16 +1,17 @@
 /** The desk with the embedded stores on virtual time: single promises, one by one. The simulation mixes them all. */
 import { expect, test } from '@jest/globals';
-import { createDesk, type Desk } from '../../src/admission/admit.ts';
+import type { Desk } from '../../src/admission/admit.ts';
 import type { Entry, Lease, Ticket } from '../../src/admission/ticket.ts';
 import { Refusal } from '../../src/errors.ts';
 import type { Ceilings } from '../../src/limiter/ceilings.ts';
 import type { Limiter } from '../../src/limiter/limiter.ts';
 import { createMemoryCeilings } from '../../src/limiter/memory-ceilings.ts';
 import { createMemoryLimiter } from '../../src/limiter/memory-limiter.ts';
+import { admission } from '../support/admission.ts';
+import { embeddedDesk, entry, type EntryWish } from '../support/desk.ts';
 import { FakeClock } from '../support/fake-clock.ts';
 import { shiftedClock } from '../support/shifted-clock.ts';
 import { atOrigins, type Instant } from './at-origins.ts';
-import { admission, type Wish } from './scheduling.ts';
 
 interface World {
   readonly clock: FakeClock;
@@ -21,9 +22,9 @@ interface World {
   readonly story: string[];
   readonly leases: Map<string, Lease>;
   readonly gone: Map<string, AbortController>;
-  enter(id: string, wish?: Wish & { readonly perMinute?: number; readonly valid?: () => boolean }): void;
+  enter(id: string, wish?: EntryWish): void;
   /** Enters a call whose ticket the test itself holds. */
-  ticketOf(id: string, wish: Wish): Promise<Ticket>;
+  ticketOf(id: string, wish: EntryWish): Promise<Ticket>;
   /** Lets this many milliseconds pass. */
   pass(ms: number): Promise<void>;
 }
@@ -43,32 +44,19 @@ function worldAt(
   const story: string[] = [];
   const leases = new Map<string, Lease>();
   const gone = new Map<string, AbortController>();
-  const desk: Desk = createDesk({
+  const { desk, limiter } = embeddedDesk({
     clock: own,
-    limiter: () => limiter,
     ceilings,
     onFailure: (failure) => story.push(`bug ${String(failure)}`),
   });
-  const limiter = createMemoryLimiter(own, desk.listener);
-  const entryOf = (
-    id: string,
-    wish: Wish & { readonly perMinute?: number; readonly valid?: () => boolean },
-  ): Entry => {
+  const entryOf = (id: string, wish: EntryWish): Entry => {
     const leaves = new AbortController();
     gone.set(id, leaves);
-    const { maxWaitMs = 100_000, perMinute } = wish;
-    return {
-      admission: admission(id, wish),
-      ceiling: { key: 'w', perMinute: perMinute ?? null, perDay: null },
-      upstream: 'u',
-      maxWaitMs,
-      clientGone: leaves.signal,
-      stillValid: wish.valid ?? (() => true),
-    };
+    return entry(own, id, { ...tenInTen, maxWaitMs: 100_000, ...wish, clientGone: leaves.signal });
   };
-  const follow = async (id: string, entry: Entry): Promise<void> => {
+  const follow = async (id: string, entering: Entry): Promise<void> => {
     try {
-      const ticket = await desk.enter(entry);
+      const ticket = await desk.enter(entering);
       leases.set(id, await ticket.granted());
       story.push(id);
     } catch (failure) {
@@ -116,6 +104,7 @@ function slowly(
   };
 }
 
+const tenInTen = { limit: 10, windowMs: 10_000, maxQueued: 1_000_000 };
 const plenty = { limit: 1_000, windowMs: 1_000 };
 
 atOrigins('the desk', (instant) => {
@@ -296,7 +285,7 @@ atOrigins('the desk', (instant) => {
     const { enter, pass, story, desk } = world();
     let valid = true;
     enter('a', { limit: 1, windowMs: 60_000 });
-    enter('b', { limit: 1, windowMs: 60_000, valid: () => valid });
+    enter('b', { limit: 1, windowMs: 60_000, stillValid: () => valid });
     await pass(1);
     valid = false;
     desk.recheckKeys();

@@ -1,11 +1,11 @@
 import { expect, test } from '@jest/globals';
 import type { Costs } from '../../src/call.ts';
-import { createBucket, type Bucket } from '../../src/limiter/bucket-state.policy.ts';
+import type { Bucket } from '../../src/limiter/bucket-state.policy.ts';
 import { turnOf } from '../../src/limiter/lanes.policy.ts';
 import type { Admission } from '../../src/limiter/limiter.ts';
-import { admit, forecast, settle, tick, type Effects } from '../../src/limiter/scheduler.policy.ts';
+import { forecast, settle, tick, type Effects } from '../../src/limiter/scheduler.policy.ts';
 import { atOrigins, type Instant } from './at-origins.ts';
-import { admission, replica, type Wish } from './scheduling.ts';
+import { admit, call, newBucket, replica, type Wish } from './scheduling.ts';
 
 const windowMs = 60_000;
 const limits = { requests: 500, tokens: 30_000 };
@@ -15,7 +15,7 @@ const meters = [
 ] as const;
 
 const of = (ticket: string, wish: Wish): Admission => ({
-  ...admission(ticket, wish),
+  ...call(ticket, wish),
   setting: { meters, learn: true, probe: 0 },
 });
 
@@ -33,7 +33,7 @@ function tokensPerMinute(
   crowds: readonly Crowd[],
   minutes: number,
 ): Record<string, number> {
-  const bucket = createBucket();
+  const bucket = newBucket(instant);
   const whose = new Map<string, Crowd>();
   const used: Record<string, number> = Object.fromEntries(crowds.map(({ lane }) => [lane, 0]));
   const from = instant(1_000_000);
@@ -109,7 +109,7 @@ atOrigins('a share', (instant) => {
 });
 
 atOrigins('a turn', (instant) => {
-  const bucket = createBucket();
+  const bucket = newBucket(instant);
   admit(bucket, of('a', { costs: { requests: 1, tokens: 1, requests_day: 1 } }), replica, instant(1_000));
   const day = bucket.meters.get('requests_day');
   if (day !== undefined) Object.assign(day, { limit: 10, windowMs: 86_400_000 });
@@ -128,7 +128,7 @@ atOrigins('a turn', (instant) => {
 
   test('is at most one, however many grants come back', () => {
     const grants = [];
-    const line = createBucket();
+    const line = newBucket(instant);
     const enter = (id: string, tokens: number): Effects =>
       admit(line, of(id, { lane: id.slice(0, 1), costs: { requests: 1, tokens } }), replica, instant(1_000))
         .effects;
@@ -148,7 +148,7 @@ atOrigins('a turn', (instant) => {
 atOrigins('the forecast', (instant) => {
   /** What a newcomer of `own` tokens is told, and when it goes, with both lanes of `elsewhere` and its own in line. */
   const toldAndTrue = (own: number, ahead: number, elsewhere: number, calls: number): [number, number] => {
-    const bucket: Bucket = createBucket();
+    const bucket: Bucket = newBucket(instant);
     const leases: string[] = [];
     const start = instant(1_000_000);
     const enter = (id: string, lane: string, tokens: number): void => {

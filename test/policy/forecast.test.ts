@@ -1,10 +1,10 @@
 import { expect, test } from '@jest/globals';
 import fc from 'fast-check';
-import { createBucket, type Bucket } from '../../src/limiter/bucket-state.policy.ts';
+import type { Bucket } from '../../src/limiter/bucket-state.policy.ts';
 import type { Admission } from '../../src/limiter/limiter.ts';
-import { admit, charged, forecast, settle } from '../../src/limiter/scheduler.policy.ts';
+import { charged, forecast, settle } from '../../src/limiter/scheduler.policy.ts';
 import { atOrigins, type Instant } from './at-origins.ts';
-import { admission, replica, runOn, type Wish } from './scheduling.ts';
+import { admit, call, newBucket, replica, runOn, type Wish } from './scheduling.ts';
 
 const lane = fc.record({ calls: fc.integer({ min: 0, max: 12 }), weight: fc.constantFrom(0.5, 1, 2) });
 
@@ -14,9 +14,9 @@ function servedOnce(
   wish: Wish,
   serviceMs: number,
 ): { bucket: Bucket; lease: string | undefined } {
-  const bucket = createBucket();
-  const [first] = admit(bucket, admission('a', wish), replica, instant(1_000)).effects.grants;
-  admit(bucket, admission('b', wish), replica, instant(1_000));
+  const bucket = newBucket(instant);
+  const [first] = admit(bucket, call('a', wish), replica, instant(1_000)).effects.grants;
+  admit(bucket, call('b', wish), replica, instant(1_000));
   const at = instant(1_000 + serviceMs);
   const { grants } = settle(bucket, first?.lease ?? '', { kind: 'succeeded', spent: null }, null, at);
   return { bucket, lease: grants[0]?.ticket };
@@ -31,14 +31,14 @@ atOrigins('the time told to a refused call', (instant) => {
         fc.nat(3),
         (limit, lanes, own) => {
           const windowMs = 10_000;
-          const bucket = createBucket();
+          const bucket = newBucket(instant);
           const setting = { limit, windowMs };
           const leases: string[] = [];
           const enter = (id: string, of: number, maxWaitMs: number) => {
             const weight = lanes[of]?.weight ?? 1;
             const reply = admit(
               bucket,
-              admission(id, { ...setting, lane: `l${of}`, weight, maxWaitMs }),
+              call(id, { ...setting, lane: `l${of}`, weight, maxWaitMs }),
               replica,
               instant(1_000),
             );
@@ -79,11 +79,11 @@ atOrigins('the time told to a refused call', (instant) => {
   });
 
   test('is exact for a lane alone', () => {
-    const bucket = createBucket();
+    const bucket = newBucket(instant);
     const leases: string[] = [];
     const told = new Map<string, number>();
     for (let at = 0; at < 30; at += 1) {
-      const reply = admit(bucket, admission(`t${at}`), replica, instant(1_000));
+      const reply = admit(bucket, call(`t${at}`), replica, instant(1_000));
       leases.push(...reply.effects.grants.map(({ lease }) => lease));
       if (reply.kind === 'queued') told.set(`t${at}`, reply.forecastMs);
     }
@@ -94,33 +94,37 @@ atOrigins('the time told to a refused call', (instant) => {
   });
 
   test('is not before the bucket opens or the lane wakes', () => {
-    const bucket = createBucket();
-    const [grant] = admit(bucket, admission('a'), replica, instant(1_000)).effects.grants;
-    const [other] = admit(bucket, admission('b'), replica, instant(1_000)).effects.grants;
-    charged(bucket, other?.lease ?? '', 0, 4_000, instant(1_000));
-    admit(bucket, admission('c'), replica, instant(1_000));
-    expect(forecast(bucket, 'c', instant(1_000))).toEqual({ waitMs: 4_000, ahead: 0 });
+    const bucket = newBucket(instant);
+    const [grant] = admit(bucket, call('a'), replica, instant(1_000)).effects.grants;
+    const [other] = admit(bucket, call('b'), replica, instant(1_000)).effects.grants;
+    charged(bucket, other?.lease ?? '', { slots: 0, nextSlotMs: 4_000 }, instant(1_000));
+    admit(bucket, call('c'), replica, instant(1_000));
+    expect(forecast(bucket, 'c', instant(1_000))).toEqual({
+      waitMs: 4_000,
+      ahead: 0,
+      heldBy: 'ceiling_minute',
+    });
     const closed = { kind: 'throttled', closeMs: 9_000, requeue: true, sleepMs: 0 } as const;
     settle(bucket, grant?.lease ?? '', closed, null, instant(1_000));
-    expect(forecast(bucket, 'c', instant(1_000))).toEqual({ waitMs: 9_000, ahead: 1 });
+    expect(forecast(bucket, 'c', instant(1_000))).toEqual({ waitMs: 9_000, ahead: 1, heldBy: 'closed' });
   });
 
   test('counts the rounds of a capped lane once their length is known', () => {
-    const bucket = createBucket();
+    const bucket = newBucket(instant);
     const wish = { limit: 1_000, maxInFlight: 1 };
-    const [grant] = admit(bucket, admission('a', wish), replica, instant(1_000)).effects.grants;
-    for (const id of ['b', 'c', 'd']) admit(bucket, admission(id, wish), replica, instant(1_000));
+    const [grant] = admit(bucket, call('a', wish), replica, instant(1_000)).effects.grants;
+    for (const id of ['b', 'c', 'd']) admit(bucket, call(id, wish), replica, instant(1_000));
     expect(forecast(bucket, 'd', instant(1_000))?.waitMs).toBe(0);
     settle(bucket, grant?.lease ?? '', { kind: 'succeeded', spent: null }, null, instant(1_200));
     // 200 ms once are taken for 40 ms each: half a round is under way, one more goes first.
-    expect(forecast(bucket, 'd', instant(1_200))).toEqual({ waitMs: 60, ahead: 1 });
+    expect(forecast(bucket, 'd', instant(1_200))).toEqual({ waitMs: 60, ahead: 1, heldBy: 'serialized' });
   });
 
   test('believes long times slowly and short ones fast', () => {
     const wish = { limit: 1_000, maxInFlight: 1 };
-    const bucket = createBucket();
-    let [grant] = admit(bucket, admission('t0', wish), replica, instant(1_000)).effects.grants;
-    for (let at = 1; at <= 40; at += 1) admit(bucket, admission(`t${at}`, wish), replica, instant(1_000));
+    const bucket = newBucket(instant);
+    let [grant] = admit(bucket, call('t0', wish), replica, instant(1_000)).effects.grants;
+    for (let at = 1; at <= 40; at += 1) admit(bucket, call(`t${at}`, wish), replica, instant(1_000));
     let now = instant(1_000);
     const serve = (ms: number): number => {
       now += ms;
@@ -136,18 +140,18 @@ atOrigins('the time told to a refused call', (instant) => {
   });
 
   test('counts a first call that takes long as if it lasted as long again', () => {
-    const bucket = createBucket();
+    const bucket = newBucket(instant);
     const wish = { limit: 1_000, maxInFlight: 1 };
-    admit(bucket, admission('a', wish), replica, instant(1_000));
-    admit(bucket, admission('b', wish), replica, instant(1_000));
-    expect(forecast(bucket, 'b', instant(9_000))).toEqual({ waitMs: 8_000, ahead: 0 });
-    const full = admit(bucket, admission('c', { ...wish, maxQueued: 1 }), replica, instant(9_000));
+    admit(bucket, call('a', wish), replica, instant(1_000));
+    admit(bucket, call('b', wish), replica, instant(1_000));
+    expect(forecast(bucket, 'b', instant(9_000))).toEqual({ waitMs: 8_000, ahead: 0, heldBy: 'serialized' });
+    const full = admit(bucket, call('c', { ...wish, maxQueued: 1 }), replica, instant(9_000));
     expect(full).toMatchObject({ kind: 'refused', reason: 'queue_full', retryInMs: 8_000 });
   });
 
   test('counts how late the call under way is already', () => {
     const { bucket, lease } = servedOnce(instant, { limit: 1_000, maxInFlight: 1 }, 200);
-    admit(bucket, admission('c', { limit: 1_000, maxInFlight: 1 }), replica, instant(1_200));
+    admit(bucket, call('c', { limit: 1_000, maxInFlight: 1 }), replica, instant(1_200));
     expect(lease).toBe('b');
     expect(forecast(bucket, 'c', instant(1_250))?.waitMs).toBe(20);
     expect(forecast(bucket, 'c', instant(6_200))?.waitMs).toBe(4_960);
@@ -155,12 +159,12 @@ atOrigins('the time told to a refused call', (instant) => {
 
   test('waits for the lease of a call whose fate is unknown, and says so at once', () => {
     const wish = { limit: 1_000, maxInFlight: 1 };
-    const bucket = createBucket();
-    const [grant] = admit(bucket, admission('a', wish), replica, instant(1_000)).effects.grants;
+    const bucket = newBucket(instant);
+    const [grant] = admit(bucket, call('a', wish), replica, instant(1_000)).effects.grants;
     settle(bucket, grant?.lease ?? '', { kind: 'unknown' }, null, instant(2_000));
-    const refused = admit(bucket, admission('b', { ...wish, maxWaitMs: 5_000 }), replica, instant(3_000));
+    const refused = admit(bucket, call('b', { ...wish, maxWaitMs: 5_000 }), replica, instant(3_000));
     expect(refused).toMatchObject({ kind: 'refused', reason: 'wait_too_long', retryInMs: 14_000 });
-    const waits = admit(bucket, admission('c', { ...wish, maxWaitMs: 14_000 }), replica, instant(3_000));
+    const waits = admit(bucket, call('c', { ...wish, maxWaitMs: 14_000 }), replica, instant(3_000));
     expect(waits).toMatchObject({ kind: 'queued', forecastMs: 14_000 });
     expect(runOn(bucket, instant(3_000), instant(20_000), []).get('c')).toBe(instant(17_000));
     expect(bucket.lanes.get('l')?.abandoned).toEqual([]);
@@ -168,20 +172,20 @@ atOrigins('the time told to a refused call', (instant) => {
 
   test('goes on with the places that are left beside a call of unknown fate', () => {
     const wish = { limit: 1_000, maxInFlight: 2 };
-    const bucket = createBucket();
-    const [a] = admit(bucket, admission('a', wish), replica, instant(1_000)).effects.grants;
-    const [b] = admit(bucket, admission('b', wish), replica, instant(1_000)).effects.grants;
+    const bucket = newBucket(instant);
+    const [a] = admit(bucket, call('a', wish), replica, instant(1_000)).effects.grants;
+    const [b] = admit(bucket, call('b', wish), replica, instant(1_000)).effects.grants;
     settle(bucket, a?.lease ?? '', { kind: 'unknown' }, null, instant(1_100));
-    admit(bucket, admission('c', wish), replica, instant(1_200));
+    admit(bucket, call('c', wish), replica, instant(1_200));
     expect(forecast(bucket, 'c', instant(1_200))?.waitMs).toBe(200);
     settle(bucket, b?.lease ?? '', { kind: 'unknown' }, null, instant(1_200));
     expect(forecast(bucket, 'c', instant(1_200))?.waitMs).toBe(14_900);
   });
 
   test('names the day when a daily meter is the longest', () => {
-    const bucket = createBucket();
+    const bucket = newBucket(instant);
     const daily = (id: string, maxWaitMs: number) => ({
-      ...admission(id, { costs: { requests: 1, requests_day: 1 }, maxWaitMs }),
+      ...call(id, { costs: { requests: 1, requests_day: 1 }, maxWaitMs }),
       setting: {
         meters: [{ meter: 'requests_day' as const, limit: 1, windowMs: 86_400_000 }],
         learn: true,
@@ -190,12 +194,12 @@ atOrigins('the time told to a refused call', (instant) => {
     });
     admit(bucket, daily('a', 0), replica, instant(1_000));
     const reply = admit(bucket, daily('b', 60_000), replica, instant(1_000));
-    expect(reply).toMatchObject({ kind: 'refused', reason: 'day_quota_exhausted' });
+    expect(reply).toMatchObject({ kind: 'refused', reason: 'wait_too_long', heldBy: 'upstream_day' });
     expect(reply.kind === 'refused' && reply.retryInMs).toBeGreaterThan(86_000_000);
   });
 
   const tokens = (id: string, lane: string, units: number, stated: number | null = 30_000): Admission => ({
-    ...admission(id, { lane, costs: { tokens: units }, maxWaitMs: 45_000 }),
+    ...call(id, { lane, costs: { tokens: units }, maxWaitMs: 45_000 }),
     setting: {
       meters: stated === null ? [] : [{ meter: 'tokens', limit: stated, windowMs: 60_000 }],
       learn: true,
@@ -206,7 +210,7 @@ atOrigins('the time told to a refused call', (instant) => {
   test.each([40_000, 1e12])(
     'counts a call that asks for %s of 30,000 tokens as one that takes all',
     (huge) => {
-      const bucket = createBucket();
+      const bucket = newBucket(instant);
       admit(bucket, tokens('a', 'l', 10_000), replica, instant(1_000));
       const big = admit(bucket, tokens('b', 'big', huge), replica, instant(1_000));
       expect(big).toMatchObject({ kind: 'queued' });
@@ -219,7 +223,7 @@ atOrigins('the time told to a refused call', (instant) => {
   );
 
   test('does so too when the limit was not known yet as it entered', () => {
-    const bucket = createBucket();
+    const bucket = newBucket(instant, 1);
     const [first] = admit(bucket, tokens('a', 'l', 10, null), replica, instant(1_000)).effects.grants;
     admit(bucket, tokens('b', 'big', 1e12, null), replica, instant(1_000));
     admit(bucket, tokens('c', 'big', 1e12, null), replica, instant(1_000));

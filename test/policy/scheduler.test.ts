@@ -1,20 +1,12 @@
 import { expect, test } from '@jest/globals';
 import fc from 'fast-check';
-import { createBucket, type Bucket } from '../../src/limiter/bucket-state.policy.ts';
+import type { Bucket } from '../../src/limiter/bucket-state.policy.ts';
 import { drain } from '../../src/limiter/meter.policy.ts';
 import { mostPerPump } from '../../src/limiter/pump.policy.ts';
 import { SortedNames } from '../../src/limiter/sorted.policy.ts';
-import {
-  admit,
-  cancel,
-  charged,
-  isIdle,
-  pumpOnly,
-  settle,
-  tick,
-} from '../../src/limiter/scheduler.policy.ts';
+import { cancel, charged, isIdle, pumpOnly, settle, tick } from '../../src/limiter/scheduler.policy.ts';
 import { atOrigins } from './at-origins.ts';
-import { admission, bucketWith, replica } from './scheduling.ts';
+import { admit, call, newBucket, bucketWith, replica } from './scheduling.ts';
 
 const ids = (grants: readonly { readonly ticket: string }[]): string[] => grants.map(({ ticket }) => ticket);
 const first = <T>(list: readonly T[]): T => {
@@ -42,7 +34,7 @@ atOrigins('a refusal', (instant) => {
           const [one, other] = [bucketWith(instant, calls).bucket, bucketWith(instant, calls).bucket];
           const now = instant(1_000 + ms);
           const wish = full ? { maxQueued: 0, lane: 'l' } : { maxWaitMs: -1, lane: 'new' };
-          const reply = admit(one, admission('x', wish), replica, now);
+          const reply = admit(one, call('x', wish), replica, now);
           pumpOnly(other, now);
           for (const meter of [...one.meters.values(), ...other.meters.values()]) drain(meter, now);
           if (reply.kind !== 'refused') return;
@@ -55,14 +47,14 @@ atOrigins('a refusal', (instant) => {
 
   test('comes at once when the wait is longer than the call has, with the time', () => {
     const { bucket } = bucketWith(instant, 12);
-    expect(admit(bucket, admission('x', { maxWaitMs: 100 }), replica, instant(1_000))).toMatchObject({
+    expect(admit(bucket, call('x', { maxWaitMs: 100 }), replica, instant(1_000))).toMatchObject({
       kind: 'refused',
       reason: 'wait_too_long',
     });
-    expect(admit(bucket, admission('y', { maxQueued: 2 }), replica, instant(1_000))).toMatchObject({
+    expect(admit(bucket, call('y', { maxQueued: 2 }), replica, instant(1_000))).toMatchObject({
       reason: 'queue_full',
     });
-    expect(admit(bucket, admission('z', { maxQueued: 4 }), replica, instant(1_000)).kind).toBe('queued');
+    expect(admit(bucket, call('z', { maxQueued: 4 }), replica, instant(1_000)).kind).toBe('queued');
   });
 });
 
@@ -70,8 +62,8 @@ atOrigins('an operation that is repeated', (instant) => {
   test('enters a ticket once', () => {
     const { bucket } = bucketWith(instant, 12);
     const before = bucket.waiting;
-    expect(admit(bucket, admission('t11'), replica, instant(1_000)).kind).toBe('queued');
-    expect(admit(bucket, admission('t0'), replica, instant(1_000)).kind).toBe('granted');
+    expect(admit(bucket, call('t11'), replica, instant(1_000)).kind).toBe('queued');
+    expect(admit(bucket, call('t0'), replica, instant(1_000)).kind).toBe('granted');
     expect(bucket.waiting).toBe(before);
   });
 
@@ -88,7 +80,7 @@ atOrigins('an operation that is repeated', (instant) => {
       null,
       instant(1_000),
     );
-    charged(bucket, lease, 0, 9_000, instant(1_000));
+    charged(bucket, lease, { slots: 0, nextSlotMs: 9_000 }, instant(1_000));
     expect(stateOf(bucket)).toBe(after);
   });
 
@@ -109,7 +101,7 @@ atOrigins('one pump', (instant) => {
     for (let at = 0; at < 300; at += 1) {
       admit(
         bucket,
-        admission(`w${at}`, { limit: 1_000, windowMs: 1_000, maxInFlight: 1 }),
+        call(`w${at}`, { limit: 1_000, windowMs: 1_000, maxInFlight: 1 }),
         replica,
         instant(1_000),
       );
@@ -140,7 +132,7 @@ atOrigins('a lane', (instant) => {
       ['b', 3],
       ['u', 0],
     ] as const) {
-      admit(bucket, admission(ticket, { limit: 100, maxInFlight: 1, urgency }), replica, instant(1_000));
+      admit(bucket, call(ticket, { limit: 100, maxInFlight: 1, urgency }), replica, instant(1_000));
     }
     let { lease } = first(grants);
     const requeue = { kind: 'throttled', closeMs: 50, requeue: true, sleepMs: 0 } as const;
@@ -167,19 +159,19 @@ atOrigins('a lane', (instant) => {
 
   test('lets no more grants be outstanding than places are left under its ceiling', () => {
     const { bucket, grants } = bucketWith(instant, 1, { limit: 100 });
-    charged(bucket, first(grants).lease, 2, 5_000, instant(1_000));
+    charged(bucket, first(grants).lease, { slots: 2, nextSlotMs: 5_000 }, instant(1_000));
     const replies = [1, 2, 3].map((at) =>
-      admit(bucket, admission(`x${at}`, { limit: 100 }), replica, instant(1_000)),
+      admit(bucket, call(`x${at}`, { limit: 100 }), replica, instant(1_000)),
     );
     expect(replies.map(({ kind }) => kind)).toEqual(['granted', 'granted', 'queued']);
     const last = first(replies[1]?.effects.grants ?? []);
-    expect(ids(charged(bucket, last.lease, Infinity, 0, instant(1_000)).grants)).toEqual(['x3']);
+    expect(ids(charged(bucket, last.lease, null, instant(1_000)).grants)).toEqual(['x3']);
   });
 
   test('sleeps when the last place is taken, and wakes in time', () => {
     const { bucket, grants } = bucketWith(instant, 1, { limit: 100 });
-    charged(bucket, first(grants).lease, 0, 5_000, instant(1_000));
-    const reply = admit(bucket, admission('x', { limit: 100 }), replica, instant(1_500));
+    charged(bucket, first(grants).lease, { slots: 0, nextSlotMs: 5_000 }, instant(1_000));
+    const reply = admit(bucket, call('x', { limit: 100 }), replica, instant(1_500));
     expect(reply).toMatchObject({ kind: 'queued', forecastMs: 4_500, effects: { nextAt: instant(6_000) } });
     expect(ids(tick(bucket, replica, [], instant(6_000)).grants)).toEqual(['x']);
   });
@@ -187,10 +179,10 @@ atOrigins('a lane', (instant) => {
 
 atOrigins('a bucket', (instant) => {
   test('probes until an answer comes, and doubles while none does', () => {
-    const bucket = createBucket();
+    const bucket = newBucket(instant, 1);
     const wish = { limit: 100, probe: 1 };
     const kinds = ['a', 'b', 'c', 'd', 'e'].map(
-      (id) => admit(bucket, admission(id, wish), replica, instant(1_000)).kind,
+      (id) => admit(bucket, call(id, wish), replica, instant(1_000)).kind,
     );
     expect(kinds).toEqual(['granted', 'queued', 'queued', 'queued', 'queued']);
     expect(ids(pumpOnly(bucket, instant(1_249)).grants)).toEqual([]);
@@ -206,10 +198,10 @@ atOrigins('a bucket', (instant) => {
   });
 
   test('shares by weight, and a newcomer waits one round at most', () => {
-    const bucket = createBucket();
+    const bucket = newBucket(instant);
     const wish = { limit: 1, windowMs: 10 };
     const enter = (id: string, lane: string, weight: number): void => {
-      admit(bucket, admission(id, { ...wish, lane, weight }), replica, instant(1_000));
+      admit(bucket, call(id, { ...wish, lane, weight }), replica, instant(1_000));
     };
     for (let at = 0; at < 200; at += 1) enter(`a${at}`, 'a', 3);
     for (let at = 0; at < 200; at += 1) enter(`b${at}`, 'b', 1);
@@ -225,11 +217,11 @@ atOrigins('a bucket', (instant) => {
   });
 
   test('lets a newcomer wait one round at most, whatever comes back from others', () => {
-    const bucket = createBucket();
+    const bucket = newBucket(instant);
     const wish = { limit: 4, windowMs: 40_000 };
     const enter = (id: string): string[] => {
       const lane = id.slice(0, 1);
-      return admit(bucket, admission(id, { ...wish, lane }), replica, instant(1_000)).effects.grants.map(
+      return admit(bucket, call(id, { ...wish, lane }), replica, instant(1_000)).effects.grants.map(
         ({ lease }) => lease,
       );
     };
@@ -253,16 +245,12 @@ atOrigins('a bucket', (instant) => {
   });
 
   test('lets no answer lower a meter from which its call took nothing', () => {
-    const bucket = createBucket();
+    const bucket = newBucket(instant);
     const wish = { limit: 100, windowMs: 1_000_000 };
-    const [spent] = admit(
-      bucket,
-      admission('a', { ...wish, costs: { requests: 50 } }),
-      replica,
-      instant(1_000),
-    ).effects.grants;
+    const [spent] = admit(bucket, call('a', { ...wish, costs: { requests: 50 } }), replica, instant(1_000))
+      .effects.grants;
     settle(bucket, spent?.lease ?? '', { kind: 'succeeded', spent: null }, null, instant(1_100));
-    const other = admission('b', { ...wish, callClass: 'graphql', costs: { cost: 1 } });
+    const other = call('b', { ...wish, callClass: 'graphql', costs: { cost: 1 } });
     const [free] = admit(bucket, other, replica, instant(9_000)).effects.grants;
     const nothing = {
       meter: 'requests',
@@ -279,18 +267,18 @@ atOrigins('a bucket', (instant) => {
     expect(bucket.meters.get('requests')?.level).toBeGreaterThan(48);
   });
 
-  test('lets one call at a time through a lane that wants for places, and all of them through any other', () => {
-    for (const [asBefore, most] of [
-      [{}, 1],
-      [{ asBefore: true as const }, 4],
+  test('lets one call at a time through a lane that its ceiling refused, and all of them through any other', () => {
+    for (const [because, granted] of [
+      ['ceiling_minute', 1],
+      ['ceiling_day', 1],
+      ['backoff', 4],
     ] as const) {
       const { bucket, grants } = bucketWith(instant, 1);
-      const [first] = grants;
-      const back = { kind: 'returned', sleepMs: 0, ...asBefore } as const;
-      const granted = [...settle(bucket, first?.lease ?? '', back, null, instant(1_010)).grants];
+      const back = { kind: 'returned', sleepMs: 0, because } as const;
+      const found = [...settle(bucket, first(grants).lease, back, null, instant(1_010)).grants];
       for (const name of ['a', 'b', 'c'])
-        granted.push(...admit(bucket, admission(name), replica, instant(1_020)).effects.grants);
-      expect(granted).toHaveLength(most);
+        found.push(...admit(bucket, call(name), replica, instant(1_020)).effects.grants);
+      expect(found).toHaveLength(granted);
     }
   });
 });

@@ -1,55 +1,48 @@
 /** Builders for tests that drive the scheduler's transitions directly. */
-import type { Costs } from '../../src/call.ts';
 import { createBucket, type Bucket } from '../../src/limiter/bucket-state.policy.ts';
 import type { Admission } from '../../src/limiter/limiter.ts';
-import { admit, tick, type Granted } from '../../src/limiter/scheduler.policy.ts';
+import * as scheduler from '../../src/limiter/scheduler.policy.ts';
+import { admission, arrivalStepMs, type AdmissionWish } from '../support/admission.ts';
 import type { Instant } from './at-origins.ts';
 
 export const replica = 'r';
 
-export interface Wish {
-  readonly lane?: string;
-  readonly weight?: number;
-  readonly costs?: Costs;
-  readonly maxInFlight?: number | null;
-  readonly maxQueued?: number;
-  readonly maxWaitMs?: number;
-  readonly urgency?: number;
-  readonly callClass?: string;
-  readonly limit?: number;
-  readonly windowMs?: number;
-  readonly probe?: number;
+export type Wish = AdmissionWish;
+
+/** A call into a bucket of ten a ten seconds, with all the time in the world. */
+export const call = (ticket: string, wish: Wish = {}): Admission =>
+  admission(ticket, { lane: 'l', limit: 10, maxQueued: 1_000_000, maxWaitMs: Infinity, ...wish });
+
+/** Calls arrive this long before they are entered, so that many of one instant have arrivals of their own. Milliseconds. */
+const enteringMs = 500;
+const lastArrivals = new WeakMap<Bucket, number>();
+
+/** As the policy's `admit`, for calls that arrive in the order in which they are entered. */
+export function admit(
+  bucket: Bucket,
+  asked: Admission,
+  by: string,
+  now: number,
+): ReturnType<typeof scheduler.admit> {
+  const last = lastArrivals.get(bucket) ?? -Infinity;
+  const at = Math.max(now - enteringMs, last + arrivalStepMs);
+  lastArrivals.set(bucket, at);
+  return scheduler.admit(bucket, { ...asked, position: { kind: 'arrival', at } }, by, now);
 }
 
-export function admission(ticket: string, wish: Wish = {}): Admission {
-  const { limit = 10, windowMs = 10_000 } = wish;
-  return {
-    ticket,
-    bucket: 'b',
-    setting: { meters: [{ meter: 'requests', limit, windowMs }], learn: true, probe: wish.probe ?? 0 },
-    lane: wish.lane ?? 'l',
-    weight: wish.weight ?? 1,
-    maxInFlight: wish.maxInFlight ?? null,
-    maxQueued: wish.maxQueued ?? 1_000_000,
-    urgency: wish.urgency ?? 3,
-    callClass: wish.callClass ?? 'default',
-    costs: wish.costs ?? { requests: 1 },
-    maxWaitMs: wish.maxWaitMs ?? Infinity,
-    leaseMs: 15_000,
-    order: null,
-  };
-}
+/** A bucket that has just been created, and starts open. */
+export const newBucket = (instant: Instant, probe = 0): Bucket => createBucket(probe, instant(0));
 
 /** A bucket into which so many calls came a second after the origin. */
 export const bucketWith = (
   instant: Instant,
   calls: number,
   wish: Wish = {},
-): { bucket: Bucket; grants: Granted[] } => {
-  const bucket = createBucket();
-  const grants: Granted[] = [];
+): { bucket: Bucket; grants: scheduler.Granted[] } => {
+  const bucket = newBucket(instant, wish.probe);
+  const grants: scheduler.Granted[] = [];
   for (let at = 0; at < calls; at += 1)
-    grants.push(...admit(bucket, admission(`t${at}`, wish), replica, instant(1_000)).effects.grants);
+    grants.push(...admit(bucket, call(`t${at}`, wish), replica, instant(1_000)).effects.grants);
   return { bucket, grants };
 };
 
@@ -64,7 +57,7 @@ export function runOn(
   const held = [...leases];
   let now = from;
   while (now <= until) {
-    const effects = tick(bucket, replica, held, now);
+    const effects = scheduler.tick(bucket, replica, held, now);
     for (const each of effects.grants) {
       granted.set(each.ticket, now);
       held.push(each.lease);

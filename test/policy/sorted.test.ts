@@ -47,6 +47,6 @@ describe('a set ordered by score', () => {
       sorted.set(known, score);
     expect(sorted.rank('d', 2)).toBe(2);
     expect(sorted.rank('z', 0)).toBe(0);
-    expect(sorted.scoreOf('z')).toBe(-Infinity);
+    expect(sorted.scoreOf('z')).toBeNull();
   });
 });

@@ -85,7 +85,7 @@ test('admin-api-client with retries: 3 repeats a refusal within milliseconds, an
   const { shop } = world;
   const client = createAdminRestApiClient(options(viaUrl));
   const body = { errors: 'Exceeded 2 calls per second for api client.' };
-  shop.fault({ kind: 'answer', status: 429, headers: { 'Retry-After': '55.0' }, body, times: 9 });
+  shop.fault({ kind: 'answer', status: 429, headers: { 'Retry-After': '80.0' }, body, times: 9 });
   const answer = await client.get('orders', { retries: 3 });
   expect(answer.status).toBe(429);
   expect(answer.headers.get('sluice-error')).toBe('wait_too_long');
@@ -131,12 +131,13 @@ test('the larger bucket of a Plus store is known after its first answer', async 
   expect(Math.max(...times) - Math.min(...times)).toBeLessThan(15_000);
 });
 
-test('an order limit that is not the bucket’s is passed on, and the store stays open', async () => {
+test('an order limit that is not the bucket’s and lasts longer than the call waits is passed on, and the store stays open', async () => {
   await world.close();
   const store = { apps: { 'app-sim': ['shpat_sim'] }, devOrderLimit: 2 };
   world = await startWorld({ shop: { stores: { 'acme.myshopify.com': store } } });
   const client = createAdminRestApiClient(options(viaUrl));
-  const order = { data: { order: { line_items: [{ title: 'Cup', price: '1.00', quantity: 1 }] } } };
+  const headers = { prefer: 'wait=45' };
+  const order = { headers, data: { order: { line_items: [{ title: 'Cup', price: '1.00', quantity: 1 }] } } };
   const made = [
     await client.post('orders', order),
     await client.post('orders', order),

@@ -122,7 +122,10 @@ describe('the OpenAI client with its default retries', () => {
     world = await startWorld({ workspaces: { acme: '    requestsPerMinute: { openai: 1 }\n' } });
     const client = forms['/via/']();
     await client.chat.completions.create({ model: 'gpt-4o', messages });
-    const refused = client.chat.completions.create({ model: 'gpt-4o', messages });
+    const refused = client.chat.completions.create(
+      { model: 'gpt-4o', messages },
+      { headers: { prefer: 'wait=45' } },
+    );
     await expect(refused).rejects.toBeInstanceOf(OpenAI.RateLimitError);
     await expect(refused).rejects.toMatchObject({
       status: 429,

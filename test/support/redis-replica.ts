@@ -5,7 +5,7 @@
 import { systemClock, systemRandom } from '../../src/clock.ts';
 import { parseSettings } from '../../src/config/load.ts';
 import type { Settings } from '../../src/config/settings.ts';
-import type { Admission, Grant } from '../../src/limiter/limiter.ts';
+import type { Grant } from '../../src/limiter/limiter.ts';
 import { createStores, type Connect, type StoreParts, type Stores } from '../../src/limiter/stores.ts';
 import type { Telemetry } from '../../src/telemetry/events.ts';
 import { noTelemetry } from '../../src/telemetry/noop.ts';
@@ -84,21 +84,3 @@ export async function startReplica(redis: string | null, connect?: Connect): Pro
       }),
   };
 }
-
-/** An admission with the fields that tests seldom care for filled in. */
-export const admission = (ticket: string, more: Partial<Admission> = {}): Admission => ({
-  ticket,
-  bucket: 'bucket',
-  setting: { meters: [], learn: true, probe: 0 },
-  lane: 'lane',
-  weight: 1,
-  maxInFlight: null,
-  maxQueued: 100,
-  urgency: 3,
-  callClass: 'default',
-  costs: { requests: 1 },
-  maxWaitMs: 30_000,
-  leaseMs: 15_000,
-  order: null,
-  ...more,
-});

@@ -1,4 +1,5 @@
 /** Complete upstream and workspace settings for tests that care about a few of them only. */
+import { defaultWaits } from '../../src/config/defaults.ts';
 import type {
   OriginPattern,
   UpstreamLimits,
@@ -24,9 +25,7 @@ export const unstatedLimits: UpstreamLimits = {
   bucket: { capacity: 40, leakPerSecond: 2 },
   cost: null,
   maxInFlight: null,
-  maxQueued: 1000,
-  maxWaitSeconds: 45,
-  maxWaitCeilingSeconds: 600,
+  ...defaultWaits,
   learn: true,
   probe: 1,
 };

@@ -56,13 +56,14 @@ export function callAt(clock: Clock, given: Partial<Call> = {}): Call {
   return {
     id: '0123456789abcdef0123456789abcdef',
     receivedAt: clock.monotonic(),
+    arrivedAt: clock.monotonic(),
     method: 'POST',
     form: 'proxy',
     rawUrl: '/proxy?target=https%3A%2F%2Fcanary-target.example%2Fpath',
     rawFields: ['Authorization', 'Bearer canary-key'],
     source: '203.0.113.7',
     clientGone: new AbortController().signal,
-    readBody: () => Promise.resolve({ bytes: Buffer.from('canary-body'), replayable: true }),
+    readBody: () => Promise.resolve({ bytes: Buffer.from('canary-body'), replayable: true, completeAt: null }),
     tell: () => {},
     ...given,
   };

@@ -29,6 +29,7 @@ describe('the line of a call', () => {
         'attempts',
         'code',
         'durationMs',
+        'heldBy',
         'level',
         'message',
         'method',

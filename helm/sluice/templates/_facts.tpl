@@ -13,14 +13,14 @@ Times are whole seconds.
 {{- $replicas := ternary 2 1 $redis -}}
 {{- if $autoscaled -}}{{- $replicas = int .Values.autoscaling.minReplicas -}}
 {{- else if not (kindIs "invalid" .Values.replicaCount) -}}{{- $replicas = int .Values.replicaCount -}}{{- end -}}
-{{- /* A wait stands on the upstream, in its limits, or in server for all of them. */ -}}
-{{- $waits := dict "maxWaitSeconds" 45 "maxWaitCeilingSeconds" 600 -}}
+{{- /* A wait stands on the upstream, in its limits, or in server for all of them; a ceiling below it lowers it. The defaults are those of src/config/defaults.ts. */ -}}
+{{- $waits := dict "maxWaitSeconds" 75 "maxWaitCeilingSeconds" 600 -}}
 {{- $waits = merge (pick $server "maxWaitSeconds" "maxWaitCeilingSeconds") $waits -}}
-{{- $maxWait := ternary 0 (int (ceil $waits.maxWaitSeconds)) (not (empty $config.upstreams)) -}}
 {{- $ceiling := ternary 0 (int (ceil $waits.maxWaitCeilingSeconds)) (not (empty $config.upstreams)) -}}
+{{- $maxWait := min (int (ceil $waits.maxWaitSeconds)) $ceiling -}}
 {{- range $name, $upstream := $config.upstreams -}}
 {{- $own := merge (deepCopy (default dict $upstream)) (deepCopy (default dict (default dict $upstream).limits)) $waits -}}
-{{- $maxWait = max $maxWait (int (ceil $own.maxWaitSeconds)) -}}
+{{- $maxWait = max $maxWait (min (int (ceil $own.maxWaitSeconds)) (int (ceil $own.maxWaitCeilingSeconds))) -}}
 {{- $ceiling = max $ceiling (int (ceil $own.maxWaitCeilingSeconds)) -}}
 {{- end -}}
 {{- $upstreamSeconds := int .Values.timeouts.upstreamSeconds -}}

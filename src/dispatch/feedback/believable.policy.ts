@@ -22,7 +22,7 @@ const shortestWindowMs = 1;
 export function believable(told: Feedback): Feedback {
   const meters = told.meters.map(bounded).filter((report) => report !== null);
   const points = meters.find(({ meter }) => meter === 'cost')?.limit ?? mostLimit;
-  const { throttle, requestedCost, actualCost } = told;
+  const { throttle, requestedCost, actualCost, requestedTokens } = told;
   const tooLong = throttle !== null && throttle.waitMs !== null && throttle.waitMs > longestRetryAfterMs;
   return {
     ...told,
@@ -31,6 +31,7 @@ export function believable(told: Feedback): Feedback {
     // No document takes more than a full bucket.
     ...(requestedCost === undefined ? {} : { requestedCost: Math.min(requestedCost, points) }),
     ...(actualCost === undefined ? {} : { actualCost: Math.min(actualCost, points) }),
+    ...(requestedTokens === undefined ? {} : { requestedTokens: Math.min(requestedTokens, mostLimit) }),
   };
 }
 

@@ -7,75 +7,82 @@ ticket was admitted before, by this script or by its replica alone: there are at
 each with a socket. The order that a repeated attempt brings is no admission; its replica judges that reply itself.
 
 KEYS  1 state  2 records  3 order  4 replicas
-ARGV  1 bucket  2 replica  3 ticket  4 lane  5 weight  6 max in flight ('' = unlimited)  7 max queued  8 urgency
-      9 call class  10 costs  11 max wait ms  12 lease ms  13 order ('' = at the end)  14 stated meters
-      15 learn (0/1)  16 probe  17 now ('' = TIME)
-Reply granted {order, lease, expires at} | queued {forecast ms, ahead, order} | queue_full, wait_too_long,
-      day_quota_exhausted {retry in ms}
+ARGV  1 bucket  2 replica  3 ticket  4 lane  5 weight  6 max in flight ('' = unlimited)  7 ceiling  8 max queued
+      9 urgency  10 call class  11 costs  12 document ('' = the costs are known)  13 max wait ms  14 lease ms
+      15 position: 'kept' and an order, or 'arrival' and a time ('' = now)  16 stated meters  17 learn (0/1)  18 probe
+      19 now ('' = TIME)
+Reply granted {order, lease, expires at} | queued {forecast ms, ahead, order, held by} | queue_full, wait_too_long {retry in ms,
+      held by, ahead}
 ]]
 local stateKey, recordsKey, orderKey, replicasKey = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 -- @include arguments
 local bucketName, caller = identifier(ARGV[1], 'bucket'), identifier(ARGV[2], 'replica')
 local ticketId, laneKey = identifier(ARGV[3], 'ticket'), identifier(ARGV[4], 'lane')
-local weight, maxInFlight = number(ARGV[5], 'weight'), optional(ARGV[6], 'maxInFlight') or false
-local maxQueued, urgency = number(ARGV[7], 'maxQueued'), number(ARGV[8], 'urgency')
-local callClass, costs = identifier(ARGV[9], 'callClass'), costList(ARGV[10], 'costs')
-local maxWaitMs, leaseMs = number(ARGV[11], 'maxWaitMs'), number(ARGV[12], 'leaseMs')
-local givenOrder, meters = optional(ARGV[13], 'order'), meterSettings(ARGV[14])
-local learn, probe, now = ARGV[15] == '1', number(ARGV[16], 'probe'), timeOf(ARGV[17])
-if weight <= 0 then invalid('weight') end
+local laneSetting = { weight = number(ARGV[5], 'weight'), maxInFlight = optional(ARGV[6], 'maxInFlight') or false,
+  ceiling = identifier(ARGV[7], 'ceiling') }
+local maxQueued, urgency = number(ARGV[8], 'maxQueued'), number(ARGV[9], 'urgency')
+local callClass, costs = identifier(ARGV[10], 'callClass'), costList(ARGV[11], 'costs')
+local document = ARGV[12] ~= '' and identifier(ARGV[12], 'document')
+local maxWaitMs, leaseMs = number(ARGV[13], 'maxWaitMs'), number(ARGV[14], 'leaseMs')
+local positionKind, positionValue = string.match(ARGV[15], '^(%a+) ?(.*)$')
+local position, meters = optional(positionValue, 'position'), meterSettings(ARGV[16])
+local learn, probe, now = ARGV[17] == '1', number(ARGV[18], 'probe'), timeOf(ARGV[19])
+if laneSetting.weight <= 0 then invalid('weight') end
 if leaseMs > 3600000 then invalid('leaseMs') end
+if positionKind ~= 'arrival' and (positionKind ~= 'kept' or not position) then invalid('position') end
+-- An arrival that is claimed to be longer ago than this is taken for this long ago. Milliseconds.
+local maxArrivalAgoMs = 10000
 -- @include scheduler
 
 local function standing(ticket)
   if ticket.lease then
     return 'granted', { text(ticket.order), ticket.lease, text(leaseOf(ticket.lease).expiresAt) }
   end
-  local waitMs, ahead = forecastOf(ticket, now)
-  return 'queued', { text(waitMs), text(ahead), text(ticket.order) }
+  local waitMs, ahead, heldBy = forecastOf(ticket, now)
+  return 'queued', { text(waitMs), text(ahead), text(ticket.order), heldBy }
 end
 
-local function refusal()
-  if givenOrder then return nil end
+local function orderOf()
+  if positionKind == 'kept' then return position end
+  local at = math.max(0, math.min(now, math.max(position or now, now - maxArrivalAgoMs)))
+  return urgency * orderUnit + math.floor(at * sequencePerMs)
+end
+
+local function refusal(order)
+  if positionKind == 'kept' then return nil end
   local lane = laneOf(laneKey)
-  local ahead = lane and rankOf(laneKey, urgency * orderUnit + bucket.sequence + 1, '') or 0
-  local place = { key = laneKey, costs = costs, weight = weight, maxInFlight = maxInFlight, ahead = ahead }
-  local waitMs, day = forecastAt(lane, place, now)
+  local ahead = lane and rankOf(laneKey, order, ticketId) or 0
+  local place = { key = laneKey, costs = costs, weight = laneSetting.weight, maxInFlight = laneSetting.maxInFlight,
+    ahead = ahead }
+  local waitMs, heldBy = forecastAt(lane, place, now)
   local waiting = lane and lane.waiting or 0
-  if waiting >= maxQueued and (waiting > 0 or waitMs > 0) then return 'queue_full', { text(waitMs) } end
+  if waiting >= maxQueued and (waiting > 0 or waitMs > 0) then return 'queue_full', { text(waitMs), 'queue', text(ahead) } end
   if waitMs <= maxWaitMs then return nil end
-  return day and 'day_quota_exhausted' or 'wait_too_long', { text(waitMs) }
+  return 'wait_too_long', { text(waitMs), heldBy, text(ahead) }
 end
 
-local function placeAtEnd()
-  if givenOrder then
-    bucket.sequence = math.max(bucket.sequence, givenOrder % orderUnit)
-    return givenOrder
-  end
-  bucket.sequence = math.max(bucket.sequence + 1, math.floor(now * sequencePerMs))
-  return urgency * orderUnit + bucket.sequence
-end
-
-local function enter()
+local function enter(order)
   redis.call('ZADD', replicasKey, text(now), caller)
-  local lane = laneFor(laneKey, weight, maxInFlight)
-  local ticket = { id = ticketId, lane = laneKey, replica = caller, order = placeAtEnd(), callClass = callClass,
-    costs = costs, leaseMs = leaseMs, lease = false }
+  local lane = laneFor(laneKey, laneSetting)
+  local ticket = { id = ticketId, lane = laneKey, replica = caller, order = order, callClass = callClass,
+    costs = costs, document = document, leaseMs = leaseMs, lease = false }
   keep('t', ticketId, ticket)
   enqueue(lane, ticket)
   pump(now)
   return standing(ticket)
 end
 
-if not openBucket() then createBucket(now) end
+if not openBucket() then createBucket(probe, now) end
 now = notBefore(now)
 if ticketOf(ticketId) then redis.call('ZADD', replicasKey, text(now), caller) end
 applySettings({ meters = meters, learn = learn, probe = probe }, now)
+local knownLane = laneOf(laneKey)
+if knownLane then applyLaneSetting(knownLane, laneSetting) end
 pump(now)
-costs = takeable(costs)
-local known = ticketOf(ticketId)
+costs = takeable(knownCosts(costs, document))
+local known, order = ticketOf(ticketId), orderOf()
 local code, own
-if known then code, own = standing(known) else code, own = refusal() end
-if not code then code, own = enter() end
+if known then code, own = standing(known) else code, own = refusal(order) end
+if not code then code, own = enter(order) end
 save(now)
 return replyWith(code, own, tellGrants(ticketId), now)

@@ -37,10 +37,11 @@ local function costList(text, what)
 end
 
 -- `meter:limit:windowMs:lowest:highest` words, '-' = not told; nil when the age is not given: nothing was learned.
-local function lessonOf(sentAgo, headAgo, reports, rateMeter)
+local function lessonOf(sentAgo, headAgo, reports, rateMeter, refusedUnits, requestedCost)
   local sentAgoMs = optional(sentAgo, 'sentAgoMs')
   if sentAgoMs == nil then return nil end
-  local lesson = { sentAgoMs = sentAgoMs, headAgoMs = number(headAgo, 'headAgoMs'), meters = {}, rateMeter = nil }
+  local lesson = { sentAgoMs = sentAgoMs, headAgoMs = number(headAgo, 'headAgoMs'), meters = {}, rateMeter = nil,
+    refusedUnits = optional(refusedUnits, 'refusedUnits'), requestedCost = optional(requestedCost, 'requestedCost') }
   if rateMeter ~= '' then
     if not isMeter[rateMeter] then invalid('rateMeter') end
     lesson.rateMeter = rateMeter

@@ -1,23 +1,27 @@
 -- Mirror of bucket-state.policy.ts: the data of one bucket. Records are read once, changed as tables, and written back
 -- at the end (save.lua); a record that did not change is not written.
---   state    string: scalars and meters       records  hash: l:<lane> t:<ticket> e:<lease token> w:<replica> = waiting
+--   state    string: scalars and meters       records  hash: l:<lane> t:<ticket> e:<lease token> d:<document>
+--                                                       w:<replica> = waiting
 --   order    sorted set, see sorted.lua       replicas sorted set: replica by the time it was last heard of
+
+local sequencePerMs = 64
 
 local bucket
 -- By kind: packed as read (`false` = not there), and as it is now (`false` = gone).
 local asRead, current = {}, {}
 local waitingChange = {}
 
-local laneFields = { 'key', 'weight', 'maxInFlight', 'start', 'inFlight', 'waiting', 'waitingCosts', 'asleepUntil',
-  'places', 'unconfirmed', 'serviceMs', 'grantedAt', 'abandoned', 'readyAs' }
-local ticketFields = { 'id', 'lane', 'replica', 'order', 'callClass', 'costs', 'leaseMs', 'lease' }
-local leaseFields = { 'token', 'ticket', 'lane', 'replica', 'grantedAt', 'quiet', 'calm', 'marks', 'expiresAt',
+local laneFields = { 'key', 'weight', 'maxInFlight', 'ceiling', 'start', 'inFlight', 'waiting', 'waitingCosts', 'asleep',
+  'slots', 'unconfirmed', 'serviceMs', 'grantedAt', 'abandoned', 'readyAs' }
+local ticketFields = { 'id', 'lane', 'replica', 'order', 'callClass', 'costs', 'document', 'leaseMs', 'lease' }
+local documentFields = { 'kind', 'points', 'lease', 'until', 'lanes', 'at' }
+local leaseFields = { 'token', 'ticket', 'lane', 'replica', 'document', 'grantedAt', 'quiet', 'calm', 'marks', 'expiresAt',
   'answered', 'unconfirmed', 'abandoned', 'told' }
-local meterFields = { 'name', 'limit', 'windowMs', 'stated', 'level', 'at', 'granted', 'answered', 'returned', 'reserve',
-  'others', 'learnedAt', 'surprisedAt', 'limitFrom', 'fastestMs' }
+local meterFields = { 'name', 'limit', 'windowMs', 'stated', 'reported', 'level', 'at', 'granted', 'answered', 'returned',
+  'reserve', 'others', 'learnedAt', 'surprisedAt', 'fastestMs' }
 local bucketFields = { 'born', 'seen', 'learn', 'probe', 'opened', 'probingSince', 'closedUntil', 'closedAt', 'virtual',
   'sequence', 'lastGrantAt', 'crowdedAt', 'waiting', 'waitingWeight', 'leases', 'waitingCosts', 'meters' }
-local fieldsOf = { l = laneFields, t = ticketFields, e = leaseFields }
+local fieldsOf = { l = laneFields, t = ticketFields, e = leaseFields, d = documentFields }
 
 -- Values by position; `false` stands for nothing.
 local function listed(record, fields)
@@ -55,10 +59,13 @@ local function discard(kind, name)
   current[kind .. ':' .. name] = false
 end
 
+-- Length of the window of a meter as its name says it, milliseconds.
+local function assumedWindowMs(name) return string.sub(name, -4) == '_day' and 86400000 or 60000 end
+
 local function createMeter(name, now)
-  return { name = name, limit = 0, windowMs = 60000, stated = 0, level = 0, at = now, granted = 0, answered = 0, returned = 0,
-    reserve = 0, others = 0, learnedAt = -1, surprisedAt = -1, limitFrom = -1,
-    fastestMs = -1 }
+  return { name = name, limit = false, windowMs = assumedWindowMs(name), stated = false, reported = false, level = 0, at = now,
+    granted = 0, answered = 0, returned = 0, reserve = 0, others = 0, learnedAt = false, surprisedAt = false,
+    fastestMs = false }
 end
 
 local function meterOf(name, now)
@@ -82,12 +89,15 @@ local function openBucket()
 end
 
 -- A new life of the bucket: whatever is left of an older one is gone.
-local function createBucket(now)
+local function createBucket(probe, now)
   redis.call('DEL', recordsKey, orderKey, replicasKey)
-  bucket = { born = now, seen = now, learn = true, probe = 0, opened = true, probingSince = -1, closedUntil = 0,
-    closedAt = -1, virtual = 0, sequence = 0, lastGrantAt = false, crowdedAt = false, waiting = 0, waitingWeight = 0,
-    leases = 0, waitingCosts = {}, meters = {} }
+  bucket = { born = now, seen = now, learn = true, probe = probe, opened = probe <= 0, probingSince = false,
+    closedUntil = false, closedAt = false, virtual = 0, sequence = math.floor(now * sequencePerMs), lastGrantAt = false,
+    crowdedAt = false, waiting = 0, waitingWeight = 0, leases = 0, waitingCosts = {}, meters = {} }
 end
+
+-- Milliseconds for which nobody may send yet; 0 = the bucket is open.
+local function closedMs(now) return bucket.closedUntil and math.max(0, bucket.closedUntil - now) or 0 end
 
 -- Time never steps back for a bucket.
 local function notBefore(now) return math.max(now, bucket.seen) end

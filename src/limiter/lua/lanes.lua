@@ -1,13 +1,27 @@
 -- Mirror of lanes.policy.ts: entering and leaving the line, sleeping and waking, and the one decision whether a lane
 -- is in the running.
 local orderUnit = 281474976710656
+-- A lane's `asleep` is a list of times, one per reason in this order; false = not for this reason.
+local sleepReasons = { 'ceiling_minute', 'ceiling_day', 'backoff', 'document' }
+local sleepIndex = {}
+for i, reason in ipairs(sleepReasons) do sleepIndex[reason] = i end
+
+-- When the lane wakes; false = it does not sleep.
+local function asleepUntil(lane)
+  local latest = false
+  for i = 1, #sleepReasons do
+    local till = lane.asleep[i]
+    if till and (not latest or till > latest) then latest = till end
+  end
+  return latest
+end
 
 local function readyMember(lane)
   return lane.readyAs and 'r:' .. lane.readyAs .. ':' .. sortable(lane.start) .. ':' .. lane.key or false
 end
 
 local function idleMember(lane)
-  local idle = lane.waiting == 0 and lane.inFlight == 0 and lane.asleepUntil == 0
+  local idle = lane.waiting == 0 and lane.inFlight == 0 and not asleepUntil(lane)
   return idle and 'i:' .. sortable(lane.start) .. ':' .. lane.key or false
 end
 
@@ -35,9 +49,9 @@ end
 
 -- The one place that decides whether a lane is in the running.
 local function refreshReadiness(lane)
-  local ready = lane.waiting > 0 and lane.asleepUntil == 0
+  local ready = lane.waiting > 0 and not asleepUntil(lane)
     and (not lane.maxInFlight or lane.inFlight < lane.maxInFlight)
-    and (not lane.places or lane.unconfirmed < math.max(1, lane.places))
+    and (not lane.slots or lane.unconfirmed < math.max(1, lane.slots))
   if not lane.readyAs then lane.start = math.max(lane.start, bucket.virtual) end
   lane.readyAs = ready and headOf(lane).callClass or false
   moveMember(lane, 'readyMember', readyMember(lane))
@@ -50,20 +64,69 @@ local function refreshIdleness()
   end
 end
 
-local function laneFor(key, weight, maxInFlight)
+-- The times at which the lane wakes have changed, from the one before.
+local function rescheduleWaking(lane, before)
+  local till = asleepUntil(lane)
+  if before ~= till then
+    if before then drop('s:' .. sortable(before) .. ':' .. lane.key) end
+    if till then put('s:' .. sortable(till) .. ':' .. lane.key) end
+  end
+  refreshReadiness(lane)
+end
+
+local function sleep(lane, because, untilTime)
+  local before, i = asleepUntil(lane), sleepIndex[because]
+  lane.asleep[i] = lane.asleep[i] and math.max(lane.asleep[i], untilTime) or untilTime
+  rescheduleWaking(lane, before)
+end
+
+-- These reasons do not hold any more.
+local function wake(lane, reasons)
+  local before, changed = asleepUntil(lane), false
+  for _, reason in ipairs(reasons) do
+    local i = sleepIndex[reason]
+    if lane.asleep[i] then changed = true end
+    lane.asleep[i] = false
+  end
+  if changed then rescheduleWaking(lane, before) end
+end
+
+-- Other limits of the ceiling wake a lane that slept for them.
+local function applyLaneSetting(lane, setting)
+  if lane.weight ~= setting.weight then
+    if lane.waiting > 0 then bucket.waitingWeight = bucket.waitingWeight + (setting.weight - lane.weight) end
+    lane.weight = setting.weight
+  end
+  if lane.maxInFlight ~= setting.maxInFlight then
+    lane.maxInFlight = setting.maxInFlight
+    refreshReadiness(lane)
+  end
+  if lane.ceiling == setting.ceiling then return end
+  lane.ceiling = setting.ceiling
+  if lane.slots then lane.slots = math.max(1, lane.slots) end
+  wake(lane, { 'ceiling_minute', 'ceiling_day' })
+end
+
+local function laneFor(key, setting)
   local lane = laneOf(key)
   if not lane then
-    lane = { key = key, weight = weight, maxInFlight = maxInFlight, start = bucket.virtual, inFlight = 0, waiting = 0,
-      waitingCosts = {}, asleepUntil = 0, places = false, unconfirmed = 0, serviceMs = 0,
-      grantedAt = -1, abandoned = {}, readyAs = false, readyMember = false, idleMember = false }
+    lane = { key = key, weight = setting.weight, maxInFlight = setting.maxInFlight, ceiling = setting.ceiling,
+      start = bucket.virtual, inFlight = 0, waiting = 0, waitingCosts = {}, asleep = { false, false, false, false },
+      slots = false, unconfirmed = 0, serviceMs = 0, grantedAt = false, abandoned = {}, readyAs = false,
+      readyMember = false, idleMember = false }
     keep('l', key, lane)
   end
-  if lane.weight ~= weight then
-    if lane.waiting > 0 then bucket.waitingWeight = bucket.waitingWeight + (weight - lane.weight) end
-    lane.weight = weight
-  end
-  lane.maxInFlight = maxInFlight
+  applyLaneSetting(lane, setting)
   return lane
+end
+
+-- Adds the costs of a waiting ticket to the sums of its lane and its bucket, or takes them out again.
+local function sumCosts(lane, ticket, sign)
+  for _, cost in ipairs(ticket.costs) do
+    local name, units = cost[1], cost[2] * sign
+    lane.waitingCosts[name] = (lane.waitingCosts[name] or 0) + units
+    bucket.waitingCosts[name] = (bucket.waitingCosts[name] or 0) + units
+  end
 end
 
 -- A ticket starts (+1) or stops (-1) waiting: the sums of its lane, its bucket and its replica.
@@ -72,11 +135,21 @@ local function countWaiting(lane, ticket, sign)
   lane.waiting = lane.waiting + sign
   bucket.waiting = bucket.waiting + sign
   waitingChange[ticket.replica] = (waitingChange[ticket.replica] or 0) + sign
-  for _, cost in ipairs(ticket.costs) do
-    local name, units = cost[1], cost[2] * sign
-    lane.waitingCosts[name] = (lane.waitingCosts[name] or 0) + units
-    bucket.waitingCosts[name] = (bucket.waitingCosts[name] or 0) + units
-  end
+  sumCosts(lane, ticket, sign)
+end
+
+local function estimateMember(ticket) return 'c:' .. ticket.document .. ':' .. ticket.id end
+
+-- A ticket that waits with an estimate is found again when the cost of its document becomes known.
+local function noteEstimate(ticket)
+  if not ticket.document then return end
+  local known = recordOf('d', ticket.document)
+  if not known or known.kind ~= 'told' then put(estimateMember(ticket)) end
+end
+
+-- The ticket does not wait any more, or its cost is known.
+local function forgetEstimate(ticket)
+  if ticket.document then drop(estimateMember(ticket)) end
 end
 
 -- What a call can take: of each meter no more than its limit, as far as one is known.
@@ -84,7 +157,7 @@ local function takeable(asked)
   local costs = {}
   for i, cost in ipairs(asked) do
     local meter = bucket.meters[cost[1]]
-    costs[i] = { cost[1], meter and meter.limit > 0 and math.min(cost[2], meter.limit) or cost[2] }
+    costs[i] = { cost[1], meter and meter.limit and math.min(cost[2], meter.limit) or cost[2] }
   end
   return costs
 end
@@ -95,7 +168,7 @@ local function turnOf(costs)
   for _, cost in ipairs(costs) do
     local name, units = cost[1], cost[2]
     local meter = bucket.meters[name]
-    if units > 0 and meter and meter.limit > 0 and string.sub(name, -4) ~= '_day' then
+    if units > 0 and meter and meter.limit and string.sub(name, -4) ~= '_day' then
       longest = math.max(longest, (math.min(units, meter.limit) * meter.windowMs) / meter.limit)
     end
   end
@@ -106,12 +179,14 @@ local function enqueue(lane, ticket)
   if lane.waiting == 0 then bucket.waitingWeight = bucket.waitingWeight + lane.weight end
   put(lineMember(lane.key, ticket.order, ticket.id))
   countWaiting(lane, ticket, 1)
+  noteEstimate(ticket)
   refreshReadiness(lane)
 end
 
 local function dequeue(lane, ticket)
   if not drop(lineMember(lane.key, ticket.order, ticket.id)) then return end
   countWaiting(lane, ticket, -1)
+  forgetEstimate(ticket)
   if lane.waiting == 0 then bucket.waitingWeight = bucket.waitingWeight - lane.weight end
   refreshReadiness(lane)
 end
@@ -120,13 +195,6 @@ local function confirm(lane, lease)
   if not lease.unconfirmed then return end
   lease.unconfirmed = false
   lane.unconfirmed = lane.unconfirmed - 1
-end
-
-local function sleep(lane, untilTime)
-  if lane.asleepUntil > 0 then drop('s:' .. sortable(lane.asleepUntil) .. ':' .. lane.key) end
-  lane.asleepUntil = math.max(lane.asleepUntil, untilTime)
-  put('s:' .. sortable(lane.asleepUntil) .. ':' .. lane.key)
-  refreshReadiness(lane)
 end
 
 local function forgetIdleLanes(most)
@@ -147,8 +215,8 @@ local function wakeLanes(budget, now)
     drop('s:' .. sortable(at) .. ':' .. key)
     local lane = laneOf(key)
     if lane then
-      lane.asleepUntil = 0
-      if lane.places then lane.places = math.max(1, lane.places) end
+      lane.asleep = { false, false, false, false }
+      if lane.slots then lane.slots = math.max(1, lane.slots) end
       refreshReadiness(lane)
     end
   end

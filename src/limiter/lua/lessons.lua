@@ -1,17 +1,14 @@
 -- Mirror of lessons.policy.ts: what settings and answers do to the meters of a bucket. A lease's marks are a list of
 -- { meter, { cost, granted, answered } }.
-local sequencePerMs = 64
-
 local function applySettings(setting, now)
-  if bucket.sequence == 0 then
-    bucket.opened = setting.probe <= 0
-    bucket.sequence = math.floor(now) * sequencePerMs
-  end
   bucket.learn = setting.learn
   bucket.probe = setting.probe
-  for _, stated in ipairs(setting.meters) do
-    applySetting(meterOf(stated.meter, now), stated.limit, stated.windowMs, setting.learn, now)
+  local stated = {}
+  for _, one in ipairs(setting.meters) do
+    meterOf(one.meter, now)
+    stated[one.meter] = stated[one.meter] or one
   end
+  for name, meter in pairs(bucket.meters) do applySetting(meter, stated[name] or false, setting.learn, now) end
 end
 
 local function unansweredMember(lease) return 'g:' .. sortable(lease.grantedAt) .. ':' .. lease.token end
@@ -41,25 +38,29 @@ local function applyLesson(lease, lesson, now)
     calm = lease.calm }
   for _, report in ipairs(lesson.meters) do
     local meter = meterOf(report.meter, now)
-    local mark = markOf(lease, report.meter) or { 0, meter.granted, 0, 0, 0, {} }
-    learnMeter(meter, report, mark, seen, bucket.learn, now)
+    learnMeter(meter, report, markOf(lease, report.meter), seen, bucket.learn, now)
   end
+  if lesson.requestedCost then learnDocument(lease.document, lesson.requestedCost, now) end
 end
 
 local function applyThrottle(lease, closeMs, lesson, now)
-  local rateMeter = lesson and lesson.rateMeter
-  local surprising = closeMs > 0 and lease.grantedAt >= bucket.closedAt
+  local named = lesson and lesson.rateMeter
   for _, mark in ipairs(lease.marks) do
-    if closeMs > 0 and (not rateMeter or rateMeter == mark[1]) then
+    if closeMs > 0 and (not named or named == mark[1]) then
       giveUnitsBack(meterOf(mark[1], now), mark[2], lease.grantedAt, now)
     end
   end
   if lesson then applyLesson(lease, lesson, now) else answer(lease, now) end
   if closeMs <= 0 then return end
-  for _, mark in ipairs(lease.marks) do
-    if rateMeter == mark[1] then refused(meterOf(mark[1], now), mark[2][1], closeMs, surprising, now) end
+  if named then
+    local mark = markOf(lease, named)
+    local reserved = mark and mark[1] or 0
+    local asked = lesson.refusedUnits or reserved
+    local isFirst = not bucket.closedAt or lease.grantedAt >= bucket.closedAt
+    local surprising = isFirst and asked <= reserved
+    if asked > 0 then refused(meterOf(named, now), asked, closeMs, surprising, now) end
   end
-  bucket.closedUntil = math.max(bucket.closedUntil, now + closeMs)
+  bucket.closedUntil = math.max(bucket.closedUntil or now, now + closeMs)
   bucket.closedAt = now
 end
 

@@ -9,7 +9,8 @@ local calmLatenessMs = 250
 local othersMemoryMs = 10000
 local largestReserveShare = 0.1
 
-local function drainRate(meter) return meter.limit / meter.windowMs end
+-- Units drained per millisecond; 0 while no limit is known.
+local function drainRate(meter) return meter.limit and meter.limit / meter.windowMs or 0 end
 
 local function jitterUnits(meter)
   local rate = drainRate(meter)
@@ -25,33 +26,20 @@ local function restMs(meter, now) return math.max(0, meter.at - now) end
 
 local function drain(meter, now)
   if now <= meter.at then return end
-  meter.level = math.max(0, meter.level - (now - meter.at) * drainRate(meter))
+  local sinceMs = now - meter.at
+  local drained = meter.limit and sinceMs * drainRate(meter) or meter.level * (sinceMs / (sinceMs + meter.windowMs))
+  meter.level = math.max(0, meter.level - drained)
   meter.at = now
 end
 
-local function fillAtMost(meter, limit) meter.level = math.min(meter.level, limit) end
-
-local function applySetting(meter, limit, windowMs, learn, now)
-  if meter.stated == limit then return end
-  drain(meter, now)
-  meter.stated = limit
-  if meter.learnedAt < 0 then
-    if meter.limit == 0 then fillAtMost(meter, limit) end
-    meter.limit = limit
-    meter.windowMs = windowMs
-  elseif not learn and meter.limit > limit then
-    meter.limit = limit
-  end
-end
-
 local function othersSince(meter, now)
-  if meter.learnedAt < 0 or meter.others <= 0 then return 0 end
+  if not meter.learnedAt or meter.others <= 0 then return 0 end
   local expected = meter.others * math.min(math.max(0, now - meter.learnedAt), othersMemoryMs)
   return math.min(expected, meter.limit * largestReserveShare)
 end
 
 local function roomInMs(meter, cost, now)
-  if meter.limit <= 0 or cost <= 0 then return 0 end
+  if not meter.limit or cost <= 0 then return 0 end
   drain(meter, now)
   local usable = meter.limit - meter.reserve
   local over = meter.level + othersSince(meter, now) + math.min(cost, usable) - usable
@@ -65,9 +53,9 @@ end
 local function take(meter, asked, now, behind)
   drain(meter, now)
   local cost = asked
-  if meter.limit > 0 then cost = math.min(asked, meter.limit) end
+  if meter.limit then cost = math.min(asked, meter.limit) end
   local answered, returned = meter.answered, meter.returned
-  if cost > 0 and meter.limit > 0 then
+  if cost > 0 and meter.limit then
     local lateMs = latenessMs(meter) - meter.level / drainRate(meter)
     meter.at = math.max(meter.at, now + lateMs)
   end

@@ -49,7 +49,7 @@ local function finish(lane, lease)
   bucket.leases = bucket.leases - 1
   lane.inFlight = lane.inFlight - 1
   if lease.abandoned then forgetAbandoned(lane, lease.expiresAt) end
-  if bucket.leases == 0 and not bucket.opened then bucket.probingSince = -1 end
+  if bucket.leases == 0 and not bucket.opened then bucket.probingSince = false end
   refreshReadiness(lane)
 end
 
@@ -62,6 +62,7 @@ local function sweepLeases(budget, now)
     local lease = leaseOf(token)
     local lane = laneOf(lease.lane)
     confirm(lane, lease)
+    endProbe(lease, true, now)
     finish(lane, lease)
     if not lease.abandoned then discard('t', lease.ticket) end
   end
@@ -70,7 +71,7 @@ end
 
 -- Before the first answer only a few calls may be on their way; `now` or earlier = one more may go.
 local function probeTime(now)
-  if bucket.opened or bucket.probe <= 0 or bucket.probingSince < 0 then return now end
+  if bucket.opened or bucket.probe <= 0 or not bucket.probingSince then return now end
   local steps = math.min(20, math.floor((now - bucket.probingSince) / probeDoublingMs))
   if bucket.leases < bucket.probe * 2 ^ steps then return now end
   return bucket.probingSince + (steps + 1) * probeDoublingMs
@@ -125,7 +126,7 @@ end
 
 local function room(ticket, now)
   local longest = 0
-  for _, cost in ipairs(ticket.costs) do
+  for _, cost in ipairs(knownCosts(ticket.costs, ticket.document)) do
     longest = math.max(longest, roomInMs(meterOf(cost[1], now), cost[2], now))
   end
   return longest
@@ -148,14 +149,14 @@ local function grant(lane, ticket, now)
   if not quiet then bucket.crowdedAt = now end
   local calm = quiet and (not bucket.crowdedAt or now - bucket.crowdedAt >= mostLatenessMs)
   local before = calm and between('g', now - calmLatenessMs, now) or {}
-  local marks = {}
-  for i, cost in ipairs(ticket.costs) do
+  local costs, marks = knownCosts(ticket.costs, ticket.document), {}
+  for i, cost in ipairs(costs) do
     marks[i] = { cost[1], take(meterOf(cost[1], now), cost[2], now, behind(before, cost[1])) }
   end
   local lease = { token = ticket.id .. '.' .. string.format('%.0f', bucket.sequence), ticket = ticket.id,
-    lane = lane.key, replica = ticket.replica, grantedAt = now,
+    lane = lane.key, replica = ticket.replica, document = ticket.document, grantedAt = now,
     quiet = quiet, calm = calm, marks = marks,
-    expiresAt = now + ticket.leaseMs, answered = false, unconfirmed = lane.places and true or false,
+    expiresAt = now + ticket.leaseMs, answered = false, unconfirmed = lane.slots and true or false,
     abandoned = false, told = false }
   ticket.lease = lease.token
   keep('e', lease.token, lease)
@@ -164,12 +165,13 @@ local function grant(lane, ticket, now)
   if quiet then put(unansweredMember(lease)) end
   bucket.leases = bucket.leases + 1
   bucket.lastGrantAt = now
-  if not bucket.opened and bucket.probingSince < 0 then bucket.probingSince = now end
+  if not bucket.opened and not bucket.probingSince then bucket.probingSince = now end
   bucket.virtual = math.max(bucket.virtual, lane.start)
-  lane.start = lane.start + turnOf(ticket.costs) / lane.weight
+  lane.start = lane.start + turnOf(costs) / lane.weight
   lane.inFlight = lane.inFlight + 1
   lane.grantedAt = now
   if lease.unconfirmed then lane.unconfirmed = lane.unconfirmed + 1 end
+  beginProbe(lease, now)
   refreshReadiness(lane)
   granted[#granted + 1] = lease
 end
@@ -182,8 +184,8 @@ local function pump(now)
   local blocked = {}
   nextAt = nil
   if bucket.waiting == 0 then return end
-  nextAt = bucket.closedUntil
-  if bucket.closedUntil > now then return end
+  nextAt = bucket.closedUntil or nil
+  if closedMs(now) > 0 then return end
   nextAt = soonest(wakesAt, expiresAt)
   while true do
     if budget <= 0 then break end
@@ -198,13 +200,18 @@ local function pump(now)
       if budget > 0 then return end
       break
     end
-    local inMs = room(ticket, now)
-    if inMs > 0 then
-      blocked[ticket.callClass] = true
-      nextAt = soonest(nextAt, now + inMs)
-    else
+    if waitsForAnswer(lane, ticket, now) then
       budget = budget - 1
-      grant(lane, ticket, now)
+      nextAt = soonest(nextAt, asleepUntil(lane) or nil)
+    else
+      local inMs = room(ticket, now)
+      if inMs > 0 then
+        blocked[ticket.callClass] = true
+        nextAt = soonest(nextAt, now + inMs)
+      else
+        budget = budget - 1
+        grant(lane, ticket, now)
+      end
     end
   end
   nextAt = now

@@ -9,8 +9,6 @@ local function grantText(lease)
   return lease.ticket .. ' ' .. lease.lane .. ' ' .. lease.token .. ' ' .. text(lease.expiresAt)
 end
 
-local function closedMs(now) return math.max(0, bucket.closedUntil - now) end
-
 -- Sends the grants of other replicas and returns those of the caller, but for the ticket told by the reply itself.
 local function tellGrants(ownTicket)
   local own, messages = {}, {}

@@ -23,11 +23,11 @@ local function saveRecords()
 end
 
 local function memoryMs(now)
-  if bucket.waiting > 0 or bucket.leases > 0 or bucket.closedAt >= 0 then return bucketMemoryMs end
+  if bucket.waiting > 0 or bucket.leases > 0 or bucket.closedAt then return bucketMemoryMs end
   local longest = bucket.opened and blankMemoryMs or unansweredMemoryMs
   for _, meter in pairs(bucket.meters) do
-    if meter.learnedAt >= 0 then return bucketMemoryMs end
-    if meter.limit > 0 then longest = math.max(longest, meter.at + meter.level / drainRate(meter) - now) end
+    if meter.reported or meter.learnedAt then return bucketMemoryMs end
+    if meter.limit then longest = math.max(longest, meter.at + meter.level / drainRate(meter) - now) end
   end
   return math.min(longest, bucketMemoryMs)
 end
@@ -41,8 +41,8 @@ local function save(now)
     if bucket.meters[name] then meters[#meters + 1] = listed(bucket.meters[name], meterFields) end
   end
   state[#state] = meters
-  local closedMs = math.min(longestClosedMs, math.max(0, bucket.closedUntil - now))
-  local lifeMs = string.format('%.0f', math.ceil(memoryMs(now)) + math.ceil(closedMs))
+  local shutMs = math.min(longestClosedMs, closedMs(now))
+  local lifeMs = string.format('%.0f', math.ceil(memoryMs(now)) + math.ceil(shutMs))
   redis.call('SET', stateKey, cmsgpack.pack(state), 'PX', lifeMs)
   saveRecords()
   redis.call('PEXPIRE', recordsKey, lifeMs)

@@ -3,8 +3,10 @@ local replicaChannel = 'sluice:r:'
 -- @include sorted
 -- @include bucket-state
 -- @include meter
+-- @include meter-quota
 -- @include meter-learning
 -- @include lanes
+-- @include documents
 -- @include lessons
 -- @include pump
 -- @include forecast-at

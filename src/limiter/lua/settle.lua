@@ -5,10 +5,10 @@ Guarantees: a token that is not known any more (settled, expired, lost) changes 
 whose fate is unknown keeps a capped lane taken until the lease expires.
 
 KEYS  1 state  2 records  3 order  4 replicas
-ARGV  1 bucket  2 replica  3 lease  4 kind (succeeded, throttled, dropped, returned, unknown)  5 spent, or what a
-      returned ticket costs from now on ('-' = as reserved)  6 close ms  7 throttled: requeue, returned: the lane goes on
-      as before (0/1)  8 sleep ms  9 sent ago ms
-      ('' = no lesson)  10 head ago ms  11 reports  12 meter of a rate throttle ('' = none named)  13 now ('' = TIME)
+ARGV  1 bucket  2 replica  3 lease  4 kind (succeeded, throttled, dropped, returned, unknown)  5 spent ('-' = as
+      reserved)  6 close ms  7 throttled: requeue (0/1), returned: why the lane sleeps  8 sleep ms  9 sent ago ms
+      ('' = no lesson)  10 head ago ms  11 reports  12 meter of a rate throttle ('' = none named)  13 units that the
+      refused call asked of it ('' = not told)  14 points that the document asks for ('' = not told)  15 now ('' = TIME)
 Reply settled {} | unknown_lease {}
 ]]
 local stateKey, recordsKey, orderKey, replicasKey = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -16,14 +16,16 @@ local stateKey, recordsKey, orderKey, replicasKey = KEYS[1], KEYS[2], KEYS[3], K
 local bucketName, caller, token = identifier(ARGV[1], 'bucket'), identifier(ARGV[2], 'replica'), identifier(ARGV[3], 'lease')
 local kind, costs = ARGV[4], ARGV[5] ~= '-' and costList(ARGV[5], 'costs') or nil
 local closeMs, requeue, sleepMs = number(ARGV[6], 'closeMs'), ARGV[7] == '1', number(ARGV[8], 'sleepMs')
-local asBefore = requeue
-local lesson, now = lessonOf(ARGV[9], ARGV[10], ARGV[11], ARGV[12]), timeOf(ARGV[13])
+local because = ARGV[7]
+local lesson = lessonOf(ARGV[9], ARGV[10], ARGV[11], ARGV[12], ARGV[13], ARGV[14])
+local now = timeOf(ARGV[15])
 -- @include scheduler
 
 local function requeueOrForget(lane, lease, again)
   if not again then return discard('t', lease.ticket) end
   local ticket = ticketOf(lease.ticket)
   ticket.lease = false
+  ticket.costs = takeable(knownCosts(ticket.costs, ticket.document))
   enqueue(lane, ticket)
 end
 
@@ -41,7 +43,7 @@ function settlements.throttled(lane, lease)
   applyThrottle(lease, closeMs, lesson, now)
   finish(lane, lease)
   requeueOrForget(lane, lease, requeue)
-  if sleepMs > 0 then sleep(lane, now + sleepMs) end
+  if sleepMs > 0 then sleep(lane, 'backoff', now + sleepMs) end
 end
 
 function settlements.dropped(lane, lease)
@@ -53,10 +55,9 @@ end
 function settlements.returned(lane, lease)
   giveBack(lease, now)
   finish(lane, lease)
-  if costs then ticketOf(lease.ticket).costs = takeable(costs) end
   requeueOrForget(lane, lease, true)
-  if not asBefore then lane.places = 1 end
-  sleep(lane, now + sleepMs)
+  if because ~= 'backoff' then lane.slots = 1 end
+  sleep(lane, because, now + sleepMs)
 end
 
 function settlements.unknown(lane, lease)
@@ -73,6 +74,7 @@ function settlements.unknown(lane, lease)
 end
 
 if not settlements[kind] then invalid('kind') end
+if kind == 'returned' and not sleepIndex[because] then invalid('because') end
 if not openBucket() then return replyUnknown('unknown_lease', now) end
 now = notBefore(now)
 local lease = leaseOf(token)
@@ -81,6 +83,7 @@ if held then
   local lane = laneOf(lease.lane)
   confirm(lane, lease)
   settlements[kind](lane, lease)
+  endProbe(lease, kind ~= 'dropped' and kind ~= 'returned', now)
 end
 pump(now)
 save(now)

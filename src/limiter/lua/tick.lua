@@ -50,7 +50,7 @@ end
 local function meterTexts(own)
   for _, name in ipairs(meterNames) do
     local meter = bucket.meters[name]
-    if meter and meter.limit > 0 then
+    if meter and meter.limit then
       local level = math.max(0, meter.level - math.max(0, now - meter.at) * drainRate(meter))
       own[#own + 1] = name .. ' ' .. text(meter.limit) .. ' ' .. text(level) .. ' ' .. text(meter.windowMs)
     end

@@ -61,11 +61,10 @@ export class Fairness {
    */
   granted(model: ScriptModel, at: number, costs: Costs, newcomer: string | null, now: number): string | null {
     const [{ lane } = { lane: '' }, ...later] = model.effects.grants.slice(at);
-    const rates = [...(model.bucket?.meters.values() ?? [])].filter(({ limit }) => limit > 0);
-    const turn = turnMs(
-      costs,
-      rates.map(({ name: meter, limit, windowMs }) => ({ meter, limit, windowMs })),
+    const rates = [...(model.bucket?.meters.values() ?? [])].flatMap(({ name: meter, limit, windowMs }) =>
+      limit === null ? [] : [{ meter, limit, windowMs }],
     );
+    const turn = turnMs(costs, rates);
     const weight = this.#weightOf(lane);
     const before = this.#lastTurn.get(lane) ?? 0;
     this.#lastTurn.set(lane, turn / weight);

@@ -1,0 +1,17 @@
+/**
+ * Defaults of the waits: the schema's descriptions, the rules between keys and the settings all take them from here.
+ * The chart and the documents repeat them; `test/config/defaults.test.ts` holds those to this file.
+ */
+
+/** How long and how many calls wait where neither the server nor the upstream says it. */
+export const defaultWaits = {
+  /** Calls waiting per workspace and upstream. */
+  maxQueued: 1_000,
+  /**
+   * Wait of a call that asks for nothing, seconds: one window of the minute ceiling (60 s), and a margin in which the
+   * calls behind the first one leave. With less, a burst a little over the ceiling is refused in part.
+   */
+  maxWaitSeconds: 75,
+  /** Longest wait that a call may ask for, seconds. */
+  maxWaitCeilingSeconds: 600,
+} as const;

@@ -1,0 +1,113 @@
+/**
+ * How long a call's client waits for an answer before it hangs up: what its fields tell, and what is known of clients
+ * that tell nothing. Owns: the fields, the table of known clients. Refuses to own: what is made of it
+ * (`preferences.policy.ts`). Pure.
+ */
+
+/** Fields of a call by lower-case name; of repeated ones the first. */
+export type FieldsByName = ReadonlyMap<string, string>;
+
+/** Seconds after which the client hangs up; `null` = nobody knows. */
+export interface ClientTimeouts {
+  /** As the call's own fields say. */
+  readonly toldSeconds: number | null;
+  /** As the client is known to do where it was not told otherwise. */
+  readonly knownSeconds: number | null;
+}
+
+/** Fields that hold a time-out in seconds. A call with several of them is given up at the first. */
+const timeoutFields = [
+  // The JavaScript SDKs made by Stainless: whole seconds, cut off, so 0 is less than a second. @anthropic-ai/sdk sends
+  // it always, openai and groq-sdk for calls that have a time-out of their own.
+  'x-stainless-timeout',
+  // The Python SDKs made by Stainless (openai, anthropic): always, seconds with a fraction.
+  'x-stainless-read-timeout',
+  // @google/genai, google-genai and other Google clients that have a time-out: seconds, rounded up.
+  'x-server-timeout',
+] as const;
+
+interface KnownClient {
+  readonly field: 'user-agent' | 'x-stainless-runtime';
+  readonly pattern: RegExp;
+  readonly seconds: number;
+  /** `default`: a time-out in the call's fields stands in its place. `transport`: holds beside whatever is told. */
+  readonly kind: 'default' | 'transport';
+}
+
+/** A client may be in several rows; the shortest counts. */
+const knownClients: readonly KnownClient[] = [
+  {
+    // shopify-api-node@3.15.0, the whole request: `timeout: 60000` in its index.js.
+    field: 'user-agent',
+    pattern: /^shopify-api-node\//,
+    seconds: 60,
+    kind: 'default',
+  },
+  {
+    // groq-sdk 1.x: DEFAULT_TIMEOUT in src/client.ts of github.com/groq/groq-typescript.
+    field: 'user-agent',
+    pattern: /^Groq\/JS /,
+    seconds: 60,
+    kind: 'default',
+  },
+  {
+    // openai@6.49.0: DEFAULT_TIMEOUT in its client.js.
+    field: 'user-agent',
+    pattern: /^(?:Azure)?OpenAI\/JS /,
+    seconds: 600,
+    kind: 'default',
+  },
+  {
+    // SDKs made by Stainless, on Node's fetch: undici's `headersTimeout`. openai@6.49.0 gave up after 301 s, whatever
+    // its own time-out was (github.com/openai/openai-node/issues/2153).
+    field: 'x-stainless-runtime',
+    pattern: /^node$/,
+    seconds: 300,
+    kind: 'transport',
+  },
+  {
+    // The AI SDK (ai@6 and its providers), on Node's fetch: the same limit.
+    field: 'user-agent',
+    pattern: /\bruntime\/node\.js\//,
+    seconds: 300,
+    kind: 'transport',
+  },
+  {
+    // @shopify/admin-api-client@2.0.0, on Node's fetch: the same limit. An application's name may stand before.
+    field: 'user-agent',
+    pattern: /(?:^| \| )Admin API Client v/,
+    seconds: 300,
+    kind: 'transport',
+  },
+  {
+    // Node's fetch without an SDK: the same limit.
+    field: 'user-agent',
+    pattern: /^(?:node|undici)$/,
+    seconds: 300,
+    kind: 'transport',
+  },
+];
+
+/** Names of the fields that {@link clientTimeouts} reads. */
+export const clientTimeoutFields: readonly string[] = [
+  ...timeoutFields,
+  ...new Set(knownClients.map(({ field }) => field)),
+];
+
+/** Reads when the client of a call with these fields hangs up. Values that are no number of seconds tell nothing. */
+export function clientTimeouts(fields: FieldsByName): ClientTimeouts {
+  const told = smallest(timeoutFields.flatMap((name) => secondsIn(fields.get(name))));
+  const known = knownClients.filter(
+    ({ field, pattern, kind }) =>
+      (told === null || kind === 'transport') && pattern.test(fields.get(field) ?? ''),
+  );
+  return { toldSeconds: told, knownSeconds: smallest(known.map(({ seconds }) => seconds)) };
+}
+
+/** A decimal number of seconds, or nothing: SDKs also write words such as `NOT_GIVEN`. */
+function secondsIn(text: string | undefined): readonly number[] {
+  return text !== undefined && /^\d{1,9}(?:\.\d{1,9})?$/.test(text) ? [Number(text)] : [];
+}
+
+const smallest = (numbers: readonly number[]): number | null =>
+  numbers.length === 0 ? null : Math.min(...numbers);

@@ -1,0 +1,55 @@
+/**
+ * What a call asks for in its fields: how long it may wait (`Prefer: wait`, RFC 7240; its client's time-out) and how
+ * urgent it is (`Priority`, RFC 9218). Pure.
+ */
+import type { ClientTimeouts } from './client-timeouts.policy.ts';
+
+/** Seconds asked for by `Prefer: wait=<seconds>` (RFC 7240), or `null`. Malformed preferences are ignored, as the RFC asks. */
+export function preferredWaitSeconds(prefer: string | undefined): number | null {
+  if (prefer === undefined) return null;
+  for (const preference of prefer.split(/[,;]/)) {
+    const found = /^\s*wait\s*=\s*"?(\d{1,7})"?\s*$/i.exec(preference);
+    if (found?.[1] !== undefined) return Number(found[1]);
+  }
+  return null;
+}
+
+/** Urgency of `Priority: u=0..7` (RFC 9218), 3 when absent or malformed. */
+export function urgencyOf(priority: string | undefined): number {
+  const found = /(?:^|[,\s])u\s*=\s*([0-7])(?=$|[,;\s])/.exec(priority ?? '');
+  return found?.[1] === undefined ? 3 : Number(found[1]);
+}
+
+/** Part of a client's time-out that is kept for the answer or the refusal to reach it, seconds. */
+const answerSeconds = 5;
+
+/**
+ * How long a call may wait, milliseconds, at least 0: what it asks for up to the ceiling, else the default.
+ *
+ * A call never waits into its client's time-out: the refusal has to arrive before the client hangs up. Five seconds of
+ * the time-out are kept for the answer, two thirds of a time-out under 7.5 s. A time-out that the call tells always
+ * counts. One that is only known of its client counts unless the call asks for a wait: who writes `Prefer: wait` says
+ * how long this client waits.
+ */
+export function maxWaitMsOf(
+  asked: {
+    readonly preferSeconds: number | null;
+    readonly client: ClientTimeouts;
+    /** Time since the call's head arrived: the client counts it, too. */
+    readonly elapsedMs: number;
+  },
+  limits: { readonly maxWaitSeconds: number; readonly maxWaitCeilingSeconds: number },
+): number {
+  const { preferSeconds, client, elapsedMs } = asked;
+  const seconds =
+    preferSeconds === null ? limits.maxWaitSeconds : Math.min(preferSeconds, limits.maxWaitCeilingSeconds);
+  const timeouts = preferSeconds === null ? [client.toldSeconds, client.knownSeconds] : [client.toldSeconds];
+  const bounds = timeouts.flatMap((timeout) =>
+    timeout === null ? [] : [Math.max(0, waitBefore(timeout) * 1000 - elapsedMs)],
+  );
+  return Math.min(seconds * 1000, ...bounds);
+}
+
+/** The part of a time-out in which a call may wait, seconds. */
+const waitBefore = (timeoutSeconds: number): number =>
+  Math.max(timeoutSeconds - answerSeconds, timeoutSeconds / 3);

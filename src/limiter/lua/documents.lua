@@ -1,0 +1,106 @@
+-- Mirror of documents.policy.ts: what GraphQL documents cost, as far as answers told. `kind` of a record: probing, told,
+-- untold; `at` = when something was last learned of it.
+local knownCosts, waitsForAnswer, beginProbe, endProbe, learnDocument
+-- Lua allows 200 local names in one function, and an included file is a part of its script's.
+do
+  local maxProbeMs = 5000
+  local maxDocuments = 1000
+  local maxCorrected = 500
+
+  local function documentOf(name) return name and recordOf('d', name) or nil end
+
+  -- What a call that asks for the document costs, as far as known: a new list where an answer told it.
+  function knownCosts(costs, document)
+    local known = documentOf(document)
+    if not known or known.kind ~= 'told' then return costs end
+    local units, list = {}, {}
+    for _, cost in ipairs(costs) do units[cost[1]] = cost[2] end
+    units.cost = known.points
+    for _, name in ipairs(meterNames) do
+      if units[name] and units[name] > 0 then list[#list + 1] = { name, units[name] } end
+    end
+    return list
+  end
+
+  local function ageMember(name, record) return 'd:' .. sortable(record.at) .. ':' .. name end
+
+  local function forgetDocument(name)
+    local known = documentOf(name)
+    if not known then return end
+    drop(ageMember(name, known))
+    discard('d', name)
+  end
+
+  local function remember(name, record, now)
+    local before = documentOf(name)
+    if before then drop(ageMember(name, before)) end
+    record.at = now
+    keep('d', name, record)
+    put(ageMember(name, record))
+    if redis.call('ZLEXCOUNT', orderKey, '[d:', '(d;') > maxDocuments then
+      local oldest = firstByTime('d')
+      if oldest then forgetDocument(oldest) end
+    end
+  end
+
+  -- True when the lane's next ticket has to wait for another call's answer: its lane sleeps until then.
+  function waitsForAnswer(lane, ticket, now)
+    local known = documentOf(ticket.document)
+    if not known or known.kind ~= 'probing' or known['until'] <= now then return false end
+    table.insert(known.lanes, lane.key)
+    sleep(lane, 'document', known['until'])
+    return true
+  end
+
+  -- A call was granted: the first of its document finds out for the others.
+  function beginProbe(lease, now)
+    local document = lease.document
+    if not document or documentOf(document) then return end
+    remember(document, { kind = 'probing', points = false, lease = lease.token, ['until'] = now + maxProbeMs, lanes = {} }, now)
+  end
+
+  local function wakeWaiting(known)
+    for _, key in ipairs(known.lanes) do
+      local lane = laneOf(key)
+      if lane then wake(lane, { 'document' }) end
+    end
+  end
+
+  -- The lease ends. `sent` false: its call never reached the upstream, another one may find out.
+  function endProbe(lease, sent, now)
+    local document = lease.document
+    local known = documentOf(document)
+    if not known or known.kind ~= 'probing' or known.lease ~= lease.token then return end
+    if sent then
+      remember(document, { kind = 'untold', points = false, lease = false, ['until'] = false, lanes = {} }, now)
+    else
+      forgetDocument(document)
+    end
+    wakeWaiting(known)
+  end
+
+  local function correctWaiting(document, points)
+    local section = 'c:' .. document
+    local members = redis.call('ZRANGEBYLEX', orderKey, '[' .. section .. ':', '(' .. section .. ';', 'LIMIT', 0, maxCorrected)
+    for _, member in ipairs(members) do
+      local ticket = ticketOf(string.sub(member, #section + 2))
+      local lane = ticket and laneOf(ticket.lane)
+      if lane then
+        sumCosts(lane, ticket, -1)
+        ticket.costs = takeable(knownCosts(ticket.costs, document))
+        sumCosts(lane, ticket, 1)
+        forgetEstimate(ticket)
+      end
+    end
+  end
+
+  -- An answer told what the document costs.
+  function learnDocument(document, points, now)
+    if not document then return end
+    local before = documentOf(document)
+    remember(document, { kind = 'told', points = points, lease = false, ['until'] = false, lanes = {} }, now)
+    if before and before.kind == 'told' then return end
+    correctWaiting(document, points)
+    if before and before.kind == 'probing' then wakeWaiting(before) end
+  end
+end

@@ -1,0 +1,40 @@
+-- Mirror of meter-quota.policy.ts: which quota holds for a meter.
+-- A stated quota is { limit, window }, a reported one { limit, window or false, sent at }. Limit and window in force, or
+-- false for the limit.
+local function quotaInForce(meter, learn)
+  local stated, reported = meter.stated, meter.reported
+  if not reported then
+    if not stated then return false, assumedWindowMs(meter.name) end
+    return stated[1], stated[2]
+  end
+  local toldLimit = reported[1]
+  local toldWindowMs = reported[2] or stated and stated[2] or assumedWindowMs(meter.name)
+  if not stated or learn then return toldLimit, toldWindowMs end
+  local limit = math.min(stated[1], toldLimit)
+  local slowerLimit, slowerWindowMs = toldLimit, toldWindowMs
+  if stated[1] * toldWindowMs < toldLimit * stated[2] then slowerLimit, slowerWindowMs = stated[1], stated[2] end
+  if limit == slowerLimit then return limit, slowerWindowMs end
+  return limit, (limit * slowerWindowMs) / slowerLimit
+end
+
+local function enforce(meter, learn, now)
+  local limit, windowMs = quotaInForce(meter, learn)
+  if limit == meter.limit and windowMs == meter.windowMs then return end
+  drain(meter, now)
+  if limit then
+    if not meter.limit or limit < meter.limit then meter.level = math.min(meter.level, limit) end
+    meter.reserve = math.min(meter.reserve, limit * largestReserveShare)
+  end
+  meter.limit = limit
+  meter.windowMs = windowMs
+end
+
+local function applySetting(meter, stated, learn, now)
+  meter.stated = stated and { stated.limit, stated.windowMs }
+  enforce(meter, learn, now)
+end
+
+local function applyReport(meter, limit, windowMs, sentAt, learn, now)
+  meter.reported = { limit, windowMs or meter.reported and meter.reported[2], sentAt }
+  enforce(meter, learn, now)
+end

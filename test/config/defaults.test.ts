@@ -1,0 +1,111 @@
+/** Holds what repeats the default waits to the file that states them: the chart, documents, load balancer settings, alerts. */
+import { readFileSync } from 'node:fs';
+import { describe, expect, test } from '@jest/globals';
+import { parse } from 'yaml';
+import { defaultWaits } from '../../src/config/defaults.ts';
+import { verdict } from '../../src/page/verdict.policy.ts';
+import { waitBuckets } from '../../src/telemetry/instruments.ts';
+
+const { maxQueued, maxWaitSeconds, maxWaitCeilingSeconds } = defaultWaits;
+const textOf = (path: string): string => readFileSync(new URL(`../../${path}`, import.meta.url), 'utf8');
+const grouped = (value: number): string => value.toLocaleString('en-US');
+
+interface ChartValues {
+  readonly timeouts: { readonly upstreamSeconds: number; readonly firstByteSeconds: number };
+  readonly drain: { readonly delaySeconds: number };
+}
+const { timeouts, drain } = parse(textOf('helm/sluice/values.yaml')) as ChartValues;
+const silenceSeconds = maxWaitSeconds + timeouts.firstByteSeconds;
+const wholeSeconds = maxWaitSeconds + timeouts.upstreamSeconds;
+/** From the end of `preStop` to SIGKILL, as the chart's templates add it up. */
+const graceSeconds = drain.delaySeconds + wholeSeconds + 5;
+/** Where a wait counts as near the limit. */
+const nearSeconds = 0.8 * maxWaitSeconds;
+
+test('a call waits for a window of the minute ceiling, and a quarter of one for those before it', () => {
+  expect(maxWaitSeconds).toBe(75);
+  expect(maxWaitCeilingSeconds).toBe(600);
+});
+
+describe('the default waits are those of', () => {
+  test.each([
+    [
+      'helm/sluice/templates/_facts.tpl',
+      `dict "maxWaitSeconds" ${maxWaitSeconds} "maxWaitCeilingSeconds" ${maxWaitCeilingSeconds}`,
+    ],
+    [
+      'docs/reference.md',
+      `| ${grouped(maxQueued)}, ${maxWaitSeconds}, ${maxWaitCeilingSeconds} | for upstreams`,
+    ],
+    ['docs/reference.md', `| \`limits.maxQueued\` | ${grouped(maxQueued)} |`],
+    ['docs/reference.md', `| \`limits.maxWaitSeconds\` | ${maxWaitSeconds} |`],
+    ['docs/reference.md', `| \`limits.maxWaitCeilingSeconds\` | ${maxWaitCeilingSeconds} |`],
+    ['README.md', `| ${maxWaitSeconds} s, ${maxWaitCeilingSeconds} s |`],
+    ['CHANGELOG.md', `wait (${maxWaitSeconds} s`],
+    ['docs/observability/panels.md', `a call waits ${maxWaitSeconds} s by default | above ${nearSeconds} s`],
+    ['docs/observability/panels.md', `p95 near ${maxWaitSeconds} s`],
+    ['docs/observability/read-the-pressure.md', `near ${maxWaitSeconds} s (the default wait)`],
+    [
+      'docs/observability/runbooks/waits-near-limit.md',
+      `waits ${nearSeconds} s or longer; the default wait is ${maxWaitSeconds} s`,
+    ],
+  ])('%s (%s)', (path, words) => expect(textOf(path)).toContain(words));
+});
+
+describe('what is in front of the gateway allows the default wait', () => {
+  test.each([
+    [
+      'docs/operations/load-balancers.md',
+      `${maxWaitSeconds} + ${timeouts.firstByteSeconds} =  ${silenceSeconds} s`,
+    ],
+    [
+      'docs/operations/load-balancers.md',
+      `${maxWaitSeconds} + ${timeouts.upstreamSeconds} = ${wholeSeconds} s`,
+    ],
+    ['docs/operations/load-balancers.md', `\`timeoutSec\` ${wholeSeconds}`],
+    ['docs/operations/load-balancers.md', `\`idle_timeout\` ${wholeSeconds}`],
+    ['docs/operations/load-balancers.md', `read and send time-outs ${wholeSeconds}`],
+    ['docs/operations/autoscaling.md', `(${graceSeconds} s by default)`],
+    ['deploy/compose/nginx.conf', `proxy_read_timeout ${wholeSeconds}s;`],
+    ['deploy/compose/nginx.conf', `proxy_send_timeout ${wholeSeconds}s;`],
+    ['deploy/haproxy/haproxy.cfg', `timeout client ${wholeSeconds}s`],
+    ['deploy/haproxy/haproxy.cfg', `timeout server ${wholeSeconds}s`],
+    ['k8s/install.yaml', `terminationGracePeriodSeconds: ${graceSeconds}`],
+    ['k8s/overlays/prod/sluice.yaml', `drainSeconds: ${wholeSeconds}`],
+  ])('%s (%s)', (path, words) => expect(textOf(path)).toContain(words));
+
+  test('compose.yaml stops a gateway after its drain, and the drain lasts longer than the wait', () => {
+    const { server } = parse(textOf('deploy/compose/sluice/sluice.yaml')) as {
+      server: { drainSeconds: number };
+    };
+    expect(server.drainSeconds).toBeGreaterThanOrEqual(maxWaitSeconds + 5);
+    const stop = /stop_grace_period: (\d+)s/.exec(textOf('compose.yaml'))?.[1];
+    expect(Number(stop)).toBeGreaterThanOrEqual(server.drainSeconds + 5);
+  });
+});
+
+describe('a wait near the limit', () => {
+  test('is one bucket of the histogram away from the alert’s threshold to the limit', () => {
+    expect(textOf('grafana/rules/sluice.alerts.yaml')).toContain(
+      `sluice:queue_wait_seconds:p95_5m > ${nearSeconds}`,
+    );
+    expect(waitBuckets.indexOf(maxWaitSeconds) - waitBuckets.indexOf(nearSeconds)).toBe(1);
+  });
+
+  test.each([
+    [nearSeconds * 1_000 - 1, 'calm'],
+    [nearSeconds * 1_000, 'pressed'],
+  ])('of %d ms is %s to the live page', (oldestMs, level) => {
+    const upstream = {
+      name: 'u',
+      fullest: 0,
+      closedMs: 0,
+      waiting: 1,
+      oldestMs,
+      shedLastMinute: 0,
+      absorbedLastMinute: 0,
+    };
+    const input = { mode: 'memory', redisErrorsLastMinute: 0, leasesLostLastMinute: 0 } as const;
+    expect(verdict({ ...input, upstreams: [upstream] }).level).toBe(level);
+  });
+});

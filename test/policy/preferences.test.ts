@@ -1,0 +1,88 @@
+import { describe, expect, test } from '@jest/globals';
+import type { ClientTimeouts } from '../../src/journey/client-timeouts.policy.ts';
+import { maxWaitMsOf, preferredWaitSeconds, urgencyOf } from '../../src/journey/preferences.policy.ts';
+
+describe('Prefer: wait', () => {
+  test.each([
+    [undefined, null],
+    ['wait=10', 10],
+    ['respond-async, wait=10', 10],
+    ['respond-async; wait = "7"', 7],
+    ['wait=-1', null],
+    ['wait=1.5', null],
+    ['wait=99999999', null],
+    ['wait', null],
+    ['nowait=3', null],
+  ])('%s asks for %s', (field, seconds) => expect(preferredWaitSeconds(field)).toBe(seconds));
+});
+
+describe('the wait of a call', () => {
+  const limits = { maxWaitSeconds: 75, maxWaitCeilingSeconds: 600 };
+  const unknown: ClientTimeouts = { toldSeconds: null, knownSeconds: null };
+  const told = (toldSeconds: number): ClientTimeouts => ({ ...unknown, toldSeconds });
+  const known = (knownSeconds: number): ClientTimeouts => ({ ...unknown, knownSeconds });
+
+  test.each([
+    ['nothing, of an unknown client', null, unknown, 75_000],
+    ['less than the default', 10, unknown, 10_000],
+    ['no wait at all', 0, unknown, 0],
+    ['more than the ceiling', 9_999, unknown, 600_000],
+    ['nothing, of a client that tells 30 s', null, told(30), 25_000],
+    ['nothing, of a client that tells more than the default and its margin', null, told(81), 75_000],
+    ['nothing, of a client that tells just less than that', null, told(79), 74_000],
+    ['nothing, of a client that tells as little as the margin', null, told(6), 2_000],
+    ['nothing, of a client that tells 3 s', null, told(3), 1_000],
+    ['nothing, of a client that tells less than a second', null, told(0), 0],
+    ['less than a client tells', 10, told(600), 10_000],
+    ['more than a client tells', 90, told(60), 55_000],
+    ['nothing, of a client known for 60 s', null, known(60), 55_000],
+    ['more than its client is known for', 90, known(60), 90_000],
+    [
+      'nothing, of a client that tells more than it is known for',
+      null,
+      { toldSeconds: 70, knownSeconds: 60 },
+      55_000,
+    ],
+    [
+      'nothing, of a client that tells less than it is known for',
+      null,
+      { toldSeconds: 20, knownSeconds: 60 },
+      15_000,
+    ],
+  ])('that asks for %s', (_, preferSeconds, client, ms) => {
+    expect(maxWaitMsOf({ preferSeconds, client, elapsedMs: 0 }, limits)).toBe(ms);
+  });
+
+  test.each([
+    ['a time-out that was told', null, told(30), 5_000],
+    ['a time-out that is known', null, known(30), 5_000],
+    ['no preference: that begins with the wait', 60, unknown, 60_000],
+  ])('shortened by the time since its head arrived: %s', (_, preferSeconds, client, ms) => {
+    expect(maxWaitMsOf({ preferSeconds, client, elapsedMs: 20_000 }, limits)).toBe(ms);
+  });
+
+  test('is not negative for a client that has hung up by now', () => {
+    expect(maxWaitMsOf({ preferSeconds: null, client: told(30), elapsedMs: 40_000 }, limits)).toBe(0);
+  });
+
+  test('ends before every time-out, by 5 s or two thirds of it', () => {
+    for (let seconds = 1; seconds <= 600; seconds += 1) {
+      const waitMs = maxWaitMsOf({ preferSeconds: 600, client: told(seconds), elapsedMs: 0 }, limits);
+      expect(seconds * 1000 - waitMs).toBeGreaterThanOrEqual(Math.min(5_000, (seconds * 2000) / 3) - 1e-6);
+    }
+  });
+});
+
+describe('Priority', () => {
+  test.each([
+    [undefined, 3],
+    ['u=0', 0],
+    ['i, u=7', 7],
+    ['u=5;x', 5],
+    ['u=8', 3],
+    ['u=-1', 3],
+    ['u=12', 3],
+    ['su=1', 3],
+    ['', 3],
+  ])('%s is urgency %d', (field, urgency) => expect(urgencyOf(field)).toBe(urgency));
+});

@@ -1,0 +1,72 @@
+/** A refusal that says what the refused call cost: the bucket waits for that, not for what was guessed. */
+import { describe, expect, test } from '@jest/globals';
+import type { Feedback, MeterName } from '../../src/call.ts';
+import { learnFrom } from '../../src/dispatch/feedback/learn-from.policy.ts';
+import { admit, createBucket, settle } from '../../src/limiter/scheduler.policy.ts';
+import { origins } from './metering.ts';
+import { admission } from '../support/admission.ts';
+import { replica, runOn } from './scheduling.ts';
+
+const facts = { fields: new Map<string, string>(), method: 'POST', path: '/', nowMs: 0 };
+
+/** 400 points were asked for, 300 of 1,000 are there, 50 come back each second. */
+const throttled = learnFrom('commerce', {
+  ...facts,
+  status: 200,
+  callClass: 'graphql',
+  body: JSON.stringify({
+    errors: [{ message: 'Throttled', extensions: { code: 'THROTTLED' } }],
+    extensions: {
+      cost: {
+        requestedQueryCost: 400,
+        actualQueryCost: null,
+        throttleStatus: { maximumAvailable: 1000, currentlyAvailable: 300, restoreRate: 50 },
+      },
+    },
+  }),
+});
+
+/** 12,528 tokens were asked for, 7,001 of 30,000 are there: room in 11.054 s. */
+const tooMany = learnFrom('language-model', {
+  ...facts,
+  status: 429,
+  callClass: 'default',
+  fields: new Map([
+    ['x-ratelimit-limit-tokens', '30000'],
+    ['x-ratelimit-remaining-tokens', '7001'],
+    ['x-ratelimit-reset-tokens', '45.998s'],
+  ]),
+  body: JSON.stringify({
+    error: {
+      message:
+        'Rate limit reached for gpt-5.1 in organization org-1 on tokens per min (TPM): Limit 30000, Used 22999, ' +
+        'Requested 12528. Please try again in 11.054s.',
+      type: 'tokens',
+      code: 'rate_limit_exceeded',
+    },
+  }),
+});
+
+describe.each(origins)('a call refused on a clock that begins at %d', (from) => {
+  test.each<[string, Feedback, MeterName, number, number, number]>([
+    ['of GraphQL points', throttled, 'cost', 10, 400, 2_000],
+    ['of tokens', tooMany, 'tokens', 50, 12_528, 11_054],
+  ])('for want %s leaves when what it asks for is there', (_what, feedback, meter, guess, asked, waitMs) => {
+    const bucket = createBucket(0, from);
+    const call = (ticket: string, units: number) => {
+      return admission(ticket, { costs: { [meter]: units } });
+    };
+    const [grant] = admit(bucket, call('guessed', guess), replica, from).effects.grants;
+    const head = from + 30;
+    const closed = { kind: 'throttled', closeMs: waitMs, requeue: false, sleepMs: 0 } as const;
+    settle(bucket, grant?.lease ?? '', closed, { feedback, sentAt: from, headAt: head }, head);
+    const again = admit(bucket, call('known', asked), replica, head);
+    expect(again.kind).toBe('queued');
+    const told = again.kind === 'queued' ? again.forecastMs : Infinity;
+    expect(told).toBeGreaterThanOrEqual(waitMs - 1);
+    expect(told).toBeLessThanOrEqual(waitMs + 100);
+    const sentAt = runOn(bucket, head, head + 60_000, []).get('known') ?? Infinity;
+    expect(sentAt - head).toBeGreaterThanOrEqual(waitMs - 1);
+    expect(sentAt - head).toBeLessThanOrEqual(waitMs + 100);
+  });
+});

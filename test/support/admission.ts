@@ -1,0 +1,49 @@
+/** The one builder of what the limiter is asked to admit: the fields that tests seldom care for are filled in. */
+import type { Admission } from '../../src/limiter/limiter.ts';
+
+export interface AdmissionWish extends Partial<Admission> {
+  /** Stated requests per window; left out, the bucket has no meter (unless `setting` is given). */
+  readonly limit?: number;
+  /** Of `limit`, milliseconds. */
+  readonly windowMs?: number;
+  /** With `limit`: grants before the first answer. */
+  readonly probe?: number;
+  /** Monotonic milliseconds; left out, the call arrives when it is built. */
+  readonly arrivedAt?: number;
+}
+
+export function admission(ticket: string, wish: AdmissionWish = {}): Admission {
+  const { limit, windowMs = 10_000, probe = 0, arrivedAt, ...more } = wish;
+  return {
+    ticket,
+    bucket: 'bucket',
+    setting: {
+      meters: limit === undefined ? [] : [{ meter: 'requests', limit, windowMs }],
+      learn: true,
+      probe,
+    },
+    lane: 'lane',
+    weight: 1,
+    maxInFlight: null,
+    ceiling: 'none.none',
+    maxQueued: 100,
+    urgency: 3,
+    callClass: 'default',
+    costs: { requests: 1 },
+    document: null,
+    maxWaitMs: 30_000,
+    leaseMs: 15_000,
+    position: { kind: 'arrival', at: arrivedAt ?? arrivesNow() },
+    ...more,
+  };
+}
+
+/** The least that positions tell apart, milliseconds. */
+export const arrivalStepMs = 1 / 64;
+
+let lastArrival = 0;
+/** Calls that are built one after the other arrive one after the other. */
+function arrivesNow(): number {
+  lastArrival = Math.max(performance.now(), lastArrival + arrivalStepMs);
+  return lastArrival;
+}
