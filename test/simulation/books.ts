@@ -18,8 +18,9 @@ export interface CallBook {
   readonly workspace: WorkspacePlan;
   /** What it asks for, of which the store took no more than the limits that it knew then. */
   asked: Costs;
-  /** Urgency, then arrival at the store. `Infinity` until the store has taken it in. */
-  order: number;
+  /** Which of the processes it came to, and as the how many-th of all calls. */
+  home: number;
+  arrival: number;
   admittedAt: number;
   inLineSince: number;
   state: 'new' | 'entering' | 'waiting' | 'sent' | 'ended';
@@ -104,7 +105,7 @@ export class Books extends Story implements DriverBooks {
   readonly buckets = new Map<string, BucketBook>();
   readonly ceilings = new Map<string, CeilingBook>();
   readonly told: Told[] = [];
-  #sequence = 0;
+  #arrivals = 0;
 
   constructor(plan: Plan) {
     super();
@@ -142,7 +143,8 @@ export class Books extends Story implements DriverBooks {
       const workspace = plan.workspaces.find(({ name }) => name === call.lane.workspace);
       if (workspace === undefined) continue;
       const fresh = {
-        order: Infinity,
+        home: 0,
+        arrival: 0,
         admittedAt: -1,
         inLineSince: -1,
         state: 'new',
@@ -196,11 +198,17 @@ export class Books extends Story implements DriverBooks {
     return must(this.ceilings.get(key), key);
   }
 
-  /** The store takes in a ticket: its place is decided here. */
+  /** A call comes to one of the processes: its place in its lane is decided here. */
+  arrived(id: string, home: number): void {
+    const call = this.call(id);
+    call.home = home;
+    call.arrival = ++this.#arrivals;
+  }
+
+  /** The store takes in a ticket. */
   admitted(id: string, rates: readonly Rate[], now: number): void {
     const call = this.call(id);
     call.asked = within(call.plan.costs, rates);
-    call.order = call.plan.urgency * 1e9 + ++this.#sequence;
     call.admittedAt = now;
     this.intoLine(call, now);
   }
@@ -243,7 +251,7 @@ export class Books extends Story implements DriverBooks {
     this.#noteProbes(bucket, now);
     const held = [...lane.leases].filter(({ heldUntil }) => heldUntil > now).length;
     if (cap !== null && held >= cap) this.broken(now, '3', `${id} granted, ${held} of ${cap} in flight`);
-    const earlier = [...lane.line].find((other) => other.order < call.order && other.admittedAt < now);
+    const earlier = [...lane.line].find((other) => isBefore(other, call) && other.admittedAt < now);
     if (earlier !== undefined) this.broken(now, '4', `${id} granted before ${earlier.plan.id}`);
     this.#fair(bucket, lane, turnMs(call.asked, rates) / lane.plan.weight, now);
     this.outOfLine(call);
@@ -365,7 +373,7 @@ export class Books extends Story implements DriverBooks {
       if (at < known && known < until) this.broken(now, '2', `${id} sent into a closed bucket`);
     }
     for (const other of this.calls.values()) {
-      if (other.plan.lane !== lane.plan || other.order >= call.order || other === call) continue;
+      if (other.plan.lane !== lane.plan || !isBefore(other, call)) continue;
       if (other.state !== 'waiting' && other.state !== 'entering') continue;
       const held = [...lane.leases].find(
         (each) => each.call === other && each.turn < lease.turn && !each.sent && each.settlements === 0,
@@ -404,6 +412,16 @@ export class Books extends Story implements DriverBooks {
       this.broken(now, '9', `${id} went on for ${lateMs.toFixed(1)} ms without its client`);
     }
   }
+}
+
+/** Calls that come to two processes within this time have no order. Milliseconds. */
+const sameMomentMs = 1;
+
+/** By urgency, then arrival. */
+export function isBefore(one: CallBook, other: CallBook): boolean {
+  if (one.plan.urgency !== other.plan.urgency) return one.plan.urgency < other.plan.urgency;
+  if (one.home === other.home) return one.arrival < other.arrival;
+  return one.enteredAt + sameMomentMs <= other.enteredAt;
 }
 
 function within(costs: Costs, rates: readonly Rate[]): Costs {

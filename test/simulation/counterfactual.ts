@@ -33,7 +33,10 @@ function quietly<C extends CallPlan>(
       fate: sent.has(call.id) ? call.fate : 'answered',
       maxWaitMs: known.has(call.id) ? patienceMs : call.maxWaitMs,
     })),
-    workspaces: workspaces.map((one) => ({ ...one, revokedAt: one.revokedAt > at ? Infinity : one.revokedAt })),
+    workspaces: workspaces.map((one) => ({
+      ...one,
+      revokedAt: one.revokedAt > at ? Infinity : one.revokedAt,
+    })),
   };
 }
 

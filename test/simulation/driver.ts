@@ -59,6 +59,8 @@ export interface Scene {
   readonly chance: Chance;
   readonly books: DriverBooks;
   readonly desk: Desk;
+  /** What the clock of the process shows, which counts from elsewhere. Milliseconds. */
+  readonly ownTime: () => number;
   readonly upstream: Upstream;
   readonly bucket: BucketPlan;
   /** Keeps the sends of a lane in the order of their arrival upstream. */
@@ -97,6 +99,8 @@ export async function drive(scene: Scene, call: DrivenCall): Promise<void> {
         urgency: plan.urgency,
         callClass: plan.callClass,
         costs: plan.costs,
+        document: null,
+        ceiling: ceilingWord(call.workspace),
         leaseMs: books.plan.leaseMs,
       },
       ceiling: {
@@ -104,8 +108,11 @@ export async function drive(scene: Scene, call: DrivenCall): Promise<void> {
         perMinute: call.workspace.perMinute,
         perDay: call.workspace.perDay,
       },
+      arrivedAt: scene.ownTime(),
+      workspaceId: call.workspace.name,
       upstream: 'upstream',
       maxWaitMs: plan.maxWaitMs,
+      maxPreferMs: Infinity,
       clientGone: gone.signal,
       stillValid: () => clock.monotonic() < call.workspace.revokedAt,
     });
@@ -131,7 +138,7 @@ async function journey(scene: Scene, call: DrivenCall, ticket: Ticket, gone: Abo
     if (!lease.holds()) {
       books.reach('lease lost before sending');
       books.suspected('stalled');
-      lease.settle({ kind: 'returned', sleepMs: 0 }, null);
+      lease.settle({ kind: 'returned', sleepMs: 0, because: 'backoff' }, null);
       continue;
     }
     attempts += 1;
@@ -160,7 +167,7 @@ async function journey(scene: Scene, call: DrivenCall, ticket: Ticket, gone: Abo
     history = decision.history;
     books.reach(attempt.outcome.kind === 'answered' ? 'absorbed' : 'sent again after a failure');
     if (attempt.outcome.kind === 'never_sent') {
-      lease.settle({ kind: 'returned', sleepMs: decision.notBeforeMs }, null);
+      lease.settle({ kind: 'returned', sleepMs: decision.notBeforeMs, because: 'backoff' }, null);
       continue;
     }
     const closes = decision.closes === 'bucket';
@@ -306,6 +313,10 @@ function refusalOf({ books, clock }: Scene, call: DrivenCall, failure: unknown, 
   }
   return `${failure.code} ${retryInMs.toFixed(0)}`;
 }
+
+/** The limits of a workspace's ceiling as one word. */
+const ceilingWord = ({ perMinute, perDay }: WorkspacePlan): string =>
+  `${perMinute ?? 'none'}.${perDay ?? 'none'}`;
 
 /** What the operator wrote down of this bucket. */
 function settingOf(bucket: BucketPlan): BucketSetting {

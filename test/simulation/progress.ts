@@ -6,7 +6,7 @@
 import type { Costs, MeterName } from '../../src/call.ts';
 import { mostJitterMs, mostLatenessMs } from '../../src/limiter/meter.policy.ts';
 import type { BucketSnapshot, Limiter } from '../../src/limiter/limiter.ts';
-import type { BucketBook, Books, CallBook, LaneBook } from './books.ts';
+import { isBefore, type BucketBook, type Books, type CallBook, type LaneBook } from './books.ts';
 import type { Upstream } from './upstream.ts';
 
 /** Share of a limit that may be kept free for others or for jitter. */
@@ -140,7 +140,7 @@ export class Progress {
         return [];
       }
       let head: CallBook | null = null;
-      for (const call of lane.line) if (head === null || call.order < head.order) head = call;
+      for (const call of lane.line) if (head === null || isBefore(call, head)) head = call;
       return head === null ? [] : [{ call: head, mayGo: this.#ceilingHasRoom(lane, now) }];
     });
   }

@@ -178,15 +178,18 @@ class Run {
       this.#plan.buckets.find(({ key }) => key === call.lane.bucket),
       call.lane.bucket,
     );
+    const home = this.#home.get(call.id) ?? 0;
     const scene = {
       clock: this.#clock,
       chance: this.#chance,
       books: this.#books,
-      desk: must(this.#desks[this.#home.get(call.id) ?? 0], 'desk'),
+      desk: must(this.#desks[home], 'desk'),
+      ownTime: () => this.#clock.monotonic() + this.#plan.origin.ms,
       upstream: must(this.#upstreams.get(bucket.key), bucket.key),
       bucket,
       lastArrival: this.#lastArrival,
     };
+    this.#books.arrived(call.id, home);
     void drive(scene, this.#books.call(call.id));
   }
 }
