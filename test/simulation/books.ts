@@ -29,6 +29,8 @@ export interface CallBook {
   readonly sentAt: number[];
   executed: number;
   ends: string[];
+  /** -1 = it has not ended. */
+  endedAt: number;
   /** Calls of its lane that left while this one, which stands before them, was waiting: wrong if it leaves later. */
   readonly overtakenBy: string[];
 }
@@ -159,6 +161,7 @@ export class Books extends Story implements DriverBooks {
         workspace,
         sentAt: [],
         ends: [],
+        endedAt: -1,
         overtakenBy: [],
       });
     }
@@ -396,12 +399,14 @@ export class Books extends Story implements DriverBooks {
   };
 
   refused(id: string, code: string, retryInMs: number, now: number): void {
-    this.told.push(toldOf([...this.calls.values()], { id, code, retryInMs, at: now }));
+    const shortlyMs = 12 * this.plan.wireMs;
+    this.told.push(toldOf([...this.calls.values()], { id, code, retryInMs, at: now }, shortlyMs));
   }
 
   ended(id: string, how: string, now: number): void {
     const call = this.call(id);
     call.ends.push(how);
+    call.endedAt = now;
     call.state = 'ended';
     if (call.ends.length > 1) this.broken(now, '10', `${id} ended ${call.ends.join(', then ')}`);
     this.note(now, `end ${id} ${how}`);

@@ -23,7 +23,8 @@ function quietly<C extends CallPlan>(
   const leavesAt = (call: C): number => {
     const isNew = came.has(call.id) && !ended.has(call.id) && !known.has(call.id);
     if (isNew && call.id !== id) return at;
-    return call.leavesAt >= at ? Infinity : call.leavesAt;
+    const isGone = call.leavesAt < at || (call.leavesAt === at && call.at < at);
+    return isGone ? call.leavesAt : Infinity;
   };
   return {
     calls: calls.map((call) => ({
@@ -31,7 +32,7 @@ function quietly<C extends CallPlan>(
       at: came.has(call.id) ? call.at : Infinity,
       leavesAt: leavesAt(call),
       fate: sent.has(call.id) ? call.fate : 'answered',
-      maxWaitMs: known.has(call.id) ? patienceMs : call.maxWaitMs,
+      maxWaitMs: known.has(call.id) && call.id !== id ? patienceMs : call.maxWaitMs,
     })),
     workspaces: workspaces.map((one) => ({
       ...one,
@@ -44,7 +45,7 @@ function quietly<C extends CallPlan>(
 export function patient<P extends Changeable>(plan: P, told: Told): P {
   const quiet = quietly(plan, told);
   const calls = quiet.calls.map((call) =>
-    call.id === told.id ? { ...call, maxWaitMs: patienceMs, leavesAt: Infinity } : call,
+    call.id === told.id ? { ...call, maxWaitMs: patienceMs, leavesAt: Infinity, isLetIn: true } : call,
   );
   return { ...plan, ...quiet, calls };
 }

@@ -95,11 +95,11 @@ export async function drive(scene: Scene, call: DrivenCall): Promise<void> {
         lane: plan.lane.key,
         weight: plan.lane.weight,
         maxInFlight: plan.lane.maxInFlight,
-        maxQueued: call.workspace.maxQueued,
+        maxQueued: plan.isLetIn ? Infinity : call.workspace.maxQueued,
         urgency: plan.urgency,
         callClass: plan.callClass,
         costs: plan.costs,
-        document: null,
+        document: plan.document?.name ?? null,
         ceiling: ceilingWord(call.workspace),
         leaseMs: books.plan.leaseMs,
       },
@@ -273,7 +273,7 @@ function send(
       return answer({ meters: [], throttle }, 429, 0);
     }
     const verdict = upstream.arrive(plan, now);
-    const costs = JSON.stringify(plan.costs);
+    const costs = JSON.stringify({ ...plan.costs, ...plan.document });
     scene.books.note(now, `upstream ${verdict.kind} ${plan.id} ${costs}: ${upstream.describe(now)}`);
     if (verdict.kind === 'refused') {
       if (scene.books.isExact(bucket)) scene.books.broken(now, '2', `${plan.id} refused by a calm upstream`);

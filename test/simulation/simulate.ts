@@ -13,12 +13,14 @@ import { shiftedClock } from '../support/shifted-clock.ts';
 import { balance } from './balance.ts';
 import { Books, must } from './books.ts';
 import { Chance } from './chance.ts';
-import { firstOf, patienceMs } from './counterfactual.ts';
+import { againOf, firstOf, patienceMs, patient, returning, withoutTrouble } from './counterfactual.ts';
 import { drive } from './driver.ts';
-import { planOf, type CallPlan, type Plan } from './plan.ts';
+import { planOf, type BucketPlan, type CallPlan, type Plan } from './plan.ts';
 import { Progress } from './progress.ts';
+import type { Followed, Lives } from './oracle.ts';
 import type { Told } from './told.ts';
 import { Upstream } from './upstream.ts';
+import { Vacancy } from './vacancy.ts';
 import { ratesOf, Wire, wiredCeilings, wiredLimiter } from './wire.ts';
 
 /** A history that is not over by then hangs. Virtual milliseconds; longer than every wait and every closed bucket. */
@@ -34,21 +36,27 @@ export interface History {
   readonly told: readonly Told[];
 }
 
-/** What became of one call. */
-export interface Followed {
-  /** When it was first sent after a given time; `null` = it was not. */
-  readonly sentAt: number | null;
-  /** Its refusal; `null` = it was not refused. */
-  readonly told: Told | null;
-}
-
 export const simulate = (seed: number): Promise<History> => run(planOf(seed));
 
 export const run = (plan: Plan): Promise<History> => new Run(plan).toEnd();
 
-/** What becomes of one call after a time. Nothing else of the history is judged. */
-export const follow = (plan: Plan, id: string, after: number): Promise<Followed> =>
-  new Run(plan).follow(id, after);
+/** Other courses of a history. */
+export const livesOf = (plan: Plan): Lives => ({
+  world: {
+    ...plan,
+    wayMs: plan.wireMs,
+    // A tick makes up for a wake-up that was lost.
+    slackMs: plan.lostWakes > 0 ? 1_010 : 0,
+    isDisturbed: (at) => plan.stalls.some((stall) => stall.at <= at && at <= stall.at + stall.ms + 50),
+  },
+  stay: (told, until) =>
+    new Run(patient(withoutTrouble(plan, told), told)).follow(told.id, { after: told.at, until }),
+  comeAgain: (told, maxWaitMs) =>
+    new Run(returning(withoutTrouble(plan, told), told, maxWaitMs)).follow(againOf(told.id), {
+      after: told.at,
+      until: Infinity,
+    }),
+});
 
 class Run {
   readonly #plan: Plan;
@@ -112,15 +120,30 @@ class Run {
     return { violations, reached, log, told, origin: this.#plan.origin.name };
   }
 
-  async follow(id: string, after: number): Promise<Followed> {
+  /** What becomes of one call after a time. Nothing else of the history is judged. */
+  async follow(
+    id: string,
+    { after, until }: { readonly after: number; readonly until: number },
+  ): Promise<Followed> {
     this.#begin();
     const call = this.#books.call(id);
+    const bucket = this.#bucketOf(call.plan);
+    const upstream = must(this.#upstreams.get(bucket.key), bucket.key);
+    const vacancy = new Vacancy(this.#books, upstream, bucket);
+    const progress = new Progress(this.#books, () => this.#store, this.#upstreams);
     const sent = (): number | null => call.sentAt.find((at) => at > after) ?? null;
-    await this.#clock.run(patienceMs, () => {
-      if (sent() !== null || call.state === 'ended') this.#clock.halt();
+    let vacantAt: number | null = null;
+    await this.#clock.run(Math.min(until, patienceMs), (now) => {
+      if (sent() !== null || call.state === 'ended') return this.#clock.halt();
+      // To look is to drain a meter in two steps instead of one: whoever looks elsewhere gets another history.
+      if (now <= after) progress.look(now, this.#clock.stalledUntil);
+      if (now < after) return;
+      vacancy.look(call, now);
+      vacantAt = vacancy.since;
     });
     await this.#close();
-    return { sentAt: sent(), told: this.#books.told.find((told) => told.id === id) ?? null };
+    const told = this.#books.told.find((each) => each.id === id) ?? null;
+    return { sentAt: sent(), vacantAt, told };
   }
 
   async #close(): Promise<void> {
@@ -173,11 +196,15 @@ class Run {
     for (let at = recheckMs; at < lastAt; at += recheckMs) this.#clock.arrives(at, recheck);
   }
 
-  #arrive(call: CallPlan): void {
-    const bucket = must(
-      this.#plan.buckets.find(({ key }) => key === call.lane.bucket),
-      call.lane.bucket,
+  #bucketOf({ lane: { bucket } }: CallPlan): BucketPlan {
+    return must(
+      this.#plan.buckets.find(({ key }) => key === bucket),
+      bucket,
     );
+  }
+
+  #arrive(call: CallPlan): void {
+    const bucket = this.#bucketOf(call);
     const home = this.#home.get(call.id) ?? 0;
     const scene = {
       clock: this.#clock,

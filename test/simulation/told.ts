@@ -1,4 +1,4 @@
-/** A refusal that told a time, and what was known of the other calls then. */
+/** A refusal that told a time, and what was known of the other calls then. Owns no judgement (`oracle.ts`). */
 
 /** What a call was told when it was refused. */
 export interface Told {
@@ -12,6 +12,8 @@ export interface Told {
   readonly sent: ReadonlySet<string>;
   /** Calls that had ended by then. */
   readonly ended: ReadonlySet<string>;
+  /** Those of them that had left their lines so shortly before that the store may not have known. */
+  readonly left: ReadonlySet<string>;
   /** Calls that had not ended then and whose tickets the store had taken in when it decided. */
   readonly known: ReadonlySet<string>;
 }
@@ -20,24 +22,29 @@ interface SeenCall {
   readonly plan: { readonly id: string };
   readonly state: 'new' | 'entering' | 'waiting' | 'sent' | 'ended';
   readonly sentAt: readonly number[];
+  /** -1 = it has not ended. */
+  readonly endedAt: number;
   /** When the store took its ticket in, or refused it; -1 = it has not come there. */
   readonly admittedAt: number;
 }
 
+/** @param shortlyMs how long it takes until the store knows of what happens in a process. */
 export function toldOf(
   calls: readonly SeenCall[],
   refusal: Pick<Told, 'id' | 'code' | 'at' | 'retryInMs'>,
+  shortlyMs: number,
 ): Told {
   const [came, sent] = [new Set<string>(), new Set<string>()];
-  const [ended, known] = [new Set<string>(), new Set<string>()];
+  const [ended, known, left] = [new Set<string>(), new Set<string>(), new Set<string>()];
   const decidedAt = decisionOf(calls, refusal);
-  for (const { plan, state, sentAt, admittedAt } of calls) {
+  for (const { plan, state, sentAt, admittedAt, endedAt } of calls) {
     if (state !== 'new') came.add(plan.id);
     if (sentAt.length > 0) sent.add(plan.id);
     if (state === 'ended') ended.add(plan.id);
+    if (endedAt > refusal.at - shortlyMs) left.add(plan.id);
     if (state !== 'ended' && admittedAt >= 0 && admittedAt <= decidedAt) known.add(plan.id);
   }
-  return { ...refusal, came, sent, ended, known };
+  return { ...refusal, came, sent, ended, left, known };
 }
 
 /** A call that never waited was decided on when its ticket came to the store. */

@@ -35,6 +35,8 @@ export interface Call extends DrivenCall {
   sends: number;
   readonly sentAt: number[];
   readonly ends: string[];
+  /** -1 = it has not ended. */
+  endedAt: number;
   /** When its process could first notice that its client left. */
   readonly skippedBy: Set<string>;
 }
@@ -112,6 +114,7 @@ export class ReplicaBooks extends Story implements DriverBooks, ServerWatch {
         sends: 0,
         sentAt: [],
         ends: [],
+        endedAt: -1,
         skippedBy: new Set(),
       });
     }
@@ -367,12 +370,14 @@ export class ReplicaBooks extends Story implements DriverBooks, ServerWatch {
   }
 
   refused(id: string, code: string, retryInMs: number, now: number): void {
-    this.told.push(toldOf([...this.calls.values()], { id, code, retryInMs, at: now }));
+    const shortlyMs = 12 * this.plan.network.meanMs;
+    this.told.push(toldOf([...this.calls.values()], { id, code, retryInMs, at: now }, shortlyMs));
   }
 
   ended(id: string, how: string, now: number): void {
     const call = this.call(id);
     call.ends.push(how);
+    call.endedAt = now;
     call.state = 'ended';
     this.note(now, `end ${id} ${how}`);
     if (call.ends.length > 1) this.broken(now, '10', `${id} ended ${call.ends.join(', then ')}`);
