@@ -19,7 +19,8 @@ import type { Holder } from './holder.ts';
 import { Hopeless } from './hopeless.ts';
 import { refusedBy, tooLong } from './refusals.ts';
 import { reviser } from './revise.ts';
-import type { Entry, EntrySettings, Ticket } from './ticket.ts';
+import type { EntrySettings } from './buckets.policy.ts';
+import type { Entry, Ticket } from './ticket.ts';
 import { Turns } from './turns.ts';
 import { Waiting } from './waiting.ts';
 
@@ -65,9 +66,7 @@ export function createDesk({ clock, limiter, ceilings, onFailure }: DeskDependen
     const ceilingMs = await ceilingWaitMs(holder, reply, askedAt);
     const byCeiling = { waitMs: ceilingMs, heldBy: 'ceiling_minute' } as const;
     if (reply.kind === 'refused') {
-      throw ceilingMs > reply.retryInMs
-        ? tooLong(byCeiling, holder.entry)
-        : refusedBy(reply, holder.entry);
+      throw ceilingMs > reply.retryInMs ? tooLong(byCeiling, holder.entry) : refusedBy(reply, holder.entry);
     }
     if (ceilingMs > withinMs(holder)) throw tooLong(byCeiling, holder.entry);
     if (reply.kind === 'queued' && waiting.inLane(holder.entry) > reply.ahead) hopeless.onOvertaken(holder);

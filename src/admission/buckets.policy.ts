@@ -3,8 +3,7 @@
  * caller's. Pure: names in, names out; the caller turns the parts into keyed digests.
  */
 import type { UpstreamSettings, WorkspaceSettings } from '../config/settings.ts';
-import type { BucketSetting, MeterSetting } from '../limiter/limiter.ts';
-import type { EntrySettings } from './ticket.ts';
+import type { BucketSetting, LaneSetting, MeterSetting } from '../limiter/limiter.ts';
 
 const minuteMs = 60_000;
 const dayMs = 86_400_000;
@@ -83,6 +82,15 @@ export function ceilingLimits(
     perMinute: workspace.requestsPerMinute.get(upstream.name) ?? upstream.limits.requestsPerMinute,
     perDay: workspace.requestsPerDay.get(upstream.name) ?? upstream.limits.requestsPerDay,
   };
+}
+
+/** What a reload may change of a call that is already in the desk. */
+export interface EntrySettings extends LaneSetting {
+  readonly setting: BucketSetting;
+  /** Limits of its ceiling. */
+  readonly perMinute: number | null;
+  readonly perDay: number | null;
+  readonly maxQueued: number;
 }
 
 /** What configuration says of a workspace's calls to an upstream that wait, or will. */

@@ -105,7 +105,10 @@ export class Gates {
 export const keyOf = ({ bucket, lane }: OfLane): string => `${bucket}/${lane}`;
 
 /** Milliseconds for which the ceiling has no slot yet, and which ceiling; `null` = it may have one. */
-export function fullFor(gate: Gate, now: number): { readonly ms: number; readonly because: CeilingSleep['because'] } | null {
+export function fullFor(
+  gate: Gate,
+  now: number,
+): { readonly ms: number; readonly because: CeilingSleep['because'] } | null {
   const asleepMs = gate.asleep === null ? 0 : gate.asleep.until - now;
   const fullMs = gate.fullUntil === null ? 0 : gate.fullUntil - now;
   if (asleepMs <= 0 && fullMs <= 0) return null;

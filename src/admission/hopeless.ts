@@ -27,15 +27,15 @@ interface Look {
   readonly ceiling: CeilingRef;
   /** The day refused: nobody gets a slot before that, monotonic milliseconds; `null` = it did not. */
   dayUntil: number | null;
-  /** Places to ask for; who stands further back is taken to get the last of them. */
-  upTo: number;
+  /** Places to ask for (`null` = one for everybody who waits); who stands further back is taken to get the last of them. */
+  upTo: number | null;
   /** Calls that are in the line already though their callers do not wait yet. */
   readonly entered: Set<Holder>;
 }
 
-/** A bucket that sends nothing until then, monotonic milliseconds; its lanes, which may stand longer. */
+/** A bucket that sends nothing until then, monotonic milliseconds (`null` = it does); its lanes, which may stand longer. */
 interface Standstill {
-  until: number;
+  until: number | null;
   readonly lanes: Map<LaneKey, number>;
 }
 
@@ -62,33 +62,34 @@ export class Hopeless {
 
   /** A ceiling had no place. */
   onFull(ceiling: CeilingRef, { day, waitMs }: Extract<TakeReply, { kind: 'refused' }>): void {
-    const look = this.#lookSoon(ceiling, Infinity);
-    if (day) look.dayUntil = Math.max(look.dayUntil ?? 0, this.#parts.clock.monotonic() + waitMs);
+    const look = this.#lookSoon(ceiling, null);
+    if (day) look.dayUntil = later(look.dayUntil, this.#parts.clock.monotonic() + waitMs);
   }
 
   /** A more urgent call went before others that wait for a place of its ceiling. */
   onOvertaken(by: Holder): void {
-    this.#lookSoon(by.entry.ceiling, Infinity).entered.add(by);
+    this.#lookSoon(by.entry.ceiling, null).entered.add(by);
   }
 
   /** The places of a ceiling were read for a newcomer: the next ones concern those who wait already. */
   onRead(ceiling: CeilingRef): void {
     const now = this.#parts.clock.monotonic();
-    if (now - (this.#lookedAt.get(ceiling.key) ?? -Infinity) < lookEveryMs) return;
+    const lookedAt = this.#lookedAt.get(ceiling.key);
+    if (lookedAt !== undefined && now - lookedAt < lookEveryMs) return;
     if (this.#lookedAt.size > veryMany) this.#lookedAt.clear();
     this.#lookedAt.set(ceiling.key, now);
     this.#lookSoon(ceiling, knownPlaces);
   }
 
   /** The look that is due at this ceiling, to be added to: it is not before the end of this turn. */
-  #lookSoon(ceiling: CeilingRef, upTo: number): Look {
+  #lookSoon(ceiling: CeilingRef, upTo: number | null): Look {
     let look = this.#looks.get(ceiling.key);
     if (look === undefined) {
       look = { ceiling, dayUntil: null, upTo, entered: new Set() };
       this.#looks.set(ceiling.key, look);
       this.#parts.background(Promise.resolve().then(() => this.#looking.soon()));
     }
-    look.upTo = Math.max(look.upTo, upTo);
+    look.upTo = look.upTo === null || upTo === null ? null : Math.max(look.upTo, upTo);
     return look;
   }
 
@@ -108,9 +109,9 @@ export class Hopeless {
   onStandstill(bucket: BucketKey, lane: LaneKey | null, stillMs: number): void {
     const until = this.#parts.clock.monotonic() + stillMs;
     let still = this.#still.get(bucket);
-    if (still === undefined) this.#still.set(bucket, (still = { until: -Infinity, lanes: new Map() }));
-    if (lane === null) still.until = Math.max(still.until, until);
-    else still.lanes.set(lane, Math.max(still.lanes.get(lane) ?? -Infinity, until));
+    if (still === undefined) this.#still.set(bucket, (still = { until: null, lanes: new Map() }));
+    if (lane === null) still.until = later(still.until, until);
+    else still.lanes.set(lane, later(still.lanes.get(lane) ?? null, until));
     this.#refusing.soon();
   }
 
@@ -124,8 +125,9 @@ export class Hopeless {
       const { bucket, lane } = holder.entry.admission;
       const still = holder.waiter === null ? undefined : standing.get(bucket);
       if (still === undefined) continue;
-      const until = Math.max(still.until, still.lanes.get(lane) ?? -Infinity);
-      if (until > holder.deadline) {
+      const ofLane = still.lanes.get(lane) ?? null;
+      const until = ofLane === null ? still.until : later(still.until, ofLane);
+      if (until !== null && until > holder.deadline) {
         this.#waiting.refuse(holder, tooLong({ waitMs: until - now, heldBy: 'closed' }, holder.entry));
       }
     }
@@ -159,7 +161,7 @@ export class Hopeless {
       judged.set(bucket, count + 1);
       this.#refuseIfLate(holder);
     }
-    for (const ceiling of ceilings.values()) this.#lookSoon(ceiling, Infinity);
+    for (const ceiling of ceilings.values()) this.#lookSoon(ceiling, null);
   }
 
   #refuseIfLate(holder: Holder): void {
@@ -195,7 +197,10 @@ export class Hopeless {
       .filter((holder) => holder.entry.ceiling.key === ceiling.key)
       .filter((holder) => holder.waiter !== null || entered.has(holder))
       .toSorted((one, other) => one.entry.admission.urgency - other.entry.admission.urgency);
-    const positions = Array.from({ length: Math.min(upTo, line.length) }, (_, index) => index + 1);
+    const positions = Array.from(
+      { length: upTo === null ? line.length : Math.min(upTo, line.length) },
+      (_, index) => index + 1,
+    );
     const waits = await this.#parts.ceilings.forecast(ceiling, positions);
     const now = this.#parts.clock.monotonic();
     const ahead = new Map<string, number>();
@@ -212,6 +217,11 @@ export class Hopeless {
   }
 }
 
+/** The later of two times, where there is one already. */
+const later = (known: number | null, time: number): number => (known === null ? time : Math.max(known, time));
+
 /** The later of what the minute and the day have. */
 const holdOf = (minuteMs: number, dayMs: number): Hold =>
-  dayMs > minuteMs ? { waitMs: dayMs, heldBy: 'ceiling_day' } : { waitMs: minuteMs, heldBy: 'ceiling_minute' };
+  dayMs > minuteMs
+    ? { waitMs: dayMs, heldBy: 'ceiling_day' }
+    : { waitMs: minuteMs, heldBy: 'ceiling_minute' };

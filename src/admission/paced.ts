@@ -14,7 +14,7 @@ const restPerVisitMs = 0.01;
 export class Paced {
   readonly #clock: Clock;
   readonly #walk: () => number;
-  #restsUntil = -Infinity;
+  #restsUntil: number | null = null;
   #planned = false;
 
   /** @param walk everything that is due; returns how many calls it visited. */
@@ -26,7 +26,7 @@ export class Paced {
   /** Walks at once, or after the rest. What is asked for while a walk is planned is part of that one. */
   soon(): void {
     if (this.#planned) return;
-    const restMs = this.#restsUntil - this.#clock.monotonic();
+    const restMs = this.#restsUntil === null ? 0 : this.#restsUntil - this.#clock.monotonic();
     if (restMs <= 0) return this.#run();
     this.#planned = true;
     this.#clock.after(restMs, () => {
@@ -37,6 +37,6 @@ export class Paced {
 
   #run(): void {
     const visits = this.#walk();
-    this.#restsUntil = visits <= few ? -Infinity : this.#clock.monotonic() + visits * restPerVisitMs;
+    this.#restsUntil = visits <= few ? null : this.#clock.monotonic() + visits * restPerVisitMs;
   }
 }

@@ -9,7 +9,8 @@ import type { DeskParts } from './desk-parts.ts';
 import type { Gates } from './gates.ts';
 import type { Holder } from './holder.ts';
 import type { Hopeless } from './hopeless.ts';
-import type { Entry, EntrySettings } from './ticket.ts';
+import type { EntrySettings } from './buckets.policy.ts';
+import type { Entry } from './ticket.ts';
 import type { Waiting } from './waiting.ts';
 
 interface BucketChange {

@@ -3,7 +3,7 @@
  * anywhere else in the journey.
  */
 import type { CeilingRef, CeilingState, Place } from '../limiter/ceilings.ts';
-import type { Admission, BucketSetting, Grant, LaneSetting, Lesson, Settlement } from '../limiter/limiter.ts';
+import type { Admission, Grant, Lesson, Settlement } from '../limiter/limiter.ts';
 
 /** What the desk needs to know of a call. */
 export interface Entry {
@@ -22,15 +22,6 @@ export interface Entry {
   readonly clientGone: AbortSignal;
   /** False once the caller's key was removed or expired: a waiting call is refused then. */
   readonly stillValid: () => boolean;
-}
-
-/** What a reload may change of a call that is already in the desk. */
-export interface EntrySettings extends LaneSetting {
-  readonly setting: BucketSetting;
-  /** Limits of its ceiling. */
-  readonly perMinute: number | null;
-  readonly perDay: number | null;
-  readonly maxQueued: number;
 }
 
 /** Permission to send now: the bucket granted it and the ceiling's place is taken. */

@@ -22,7 +22,10 @@ export function createMemoryCeilings(clock: Clock): Ceilings {
   });
 
   /** Counts a call of the day, or says how long the day lasts yet. */
-  const takeOfDay = async (key: string, perDay: number): Promise<{ readonly refusedForMs: number | null }> => {
+  const takeOfDay = async (
+    key: string,
+    perDay: number,
+  ): Promise<{ readonly refusedForMs: number | null }> => {
     const counted = await days.consume(key, 1);
     if (counted.consumedPoints <= perDay) return { refusedForMs: null };
     await days.reward(key, 1);

@@ -161,11 +161,7 @@ export function createSettling(parts: {
     }
   };
 
-  const tellCharged = async (
-    book: BucketBook,
-    lease: KeptLease,
-    edge: CeilingEdge | null,
-  ): Promise<void> => {
+  const tellCharged = async (book: BucketBook, lease: KeptLease, edge: CeilingEdge | null): Promise<void> => {
     const { reply, sentAt } = await ask(book, chargedCall(asking(book), lease.lease, edge), readLease);
     absorb(book, reply, sentAt);
   };

@@ -87,7 +87,10 @@ const settingTexts = (setting: BucketSetting): string[] => [
 ];
 
 /** New settings hold for the bucket and these lanes; safe to repeat. */
-export function reconfigureCall(asking: Asking, { setting, lanes }: Omit<Reconfiguration, 'bucket'>): ScriptCall {
+export function reconfigureCall(
+  asking: Asking,
+  { setting, lanes }: Omit<Reconfiguration, 'bucket'>,
+): ScriptCall {
   const { script, keys, argv } = call('reconfigure', asking, settingTexts(setting));
   const changes = lanes.flatMap(({ lane, weight, maxInFlight, ceiling }) => [
     word(lane),

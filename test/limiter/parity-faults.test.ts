@@ -136,12 +136,7 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
     'local elsewhere = meanTurn(',
     'local elsewhere = here > 0 and here or meanTurn(',
   ],
-  [
-    'a refused newcomer is entered',
-    'admit',
-    "return 'queue_full', { text(waitMs), 'queue' }",
-    'return nil',
-  ],
+  ['a refused newcomer is entered', 'admit', "return 'queue_full', { text(waitMs), 'queue' }", 'return nil'],
   [
     'a position is the time of the script, not of the arrival',
     'admit',
@@ -212,7 +207,12 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
     "if before and before.kind == 'probing' then wakeWaiting(before) end",
     '',
   ],
-  ['a refusal names the wrong hold', 'forecast-at', "'ceiling_minute', 'ceiling_day', 'closed'", "'ceiling_minute', 'closed', 'closed'"],
+  [
+    'a refusal names the wrong hold',
+    'forecast-at',
+    "'ceiling_minute', 'ceiling_day', 'closed'",
+    "'ceiling_minute', 'closed', 'closed'",
+  ],
   [
     'a lane without a call in flight has one that is late',
     'forecast-at',

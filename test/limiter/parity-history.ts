@@ -228,7 +228,10 @@ const settingOf = (draw: Draw, nature: Nature): BucketSetting => ({
 /** Mostly the same; another one wakes lanes. */
 const ceilingOf = (draw: Draw): string => draw.one('40.none', '40.none', '40.none', '80.none');
 
-function changed(draw: Draw, nature: Nature): Pick<Extract<Step, { kind: 'reconfigure' }>, 'setting' | 'lanes'> {
+function changed(
+  draw: Draw,
+  nature: Nature,
+): Pick<Extract<Step, { kind: 'reconfigure' }>, 'setting' | 'lanes'> {
   const meters = nature.stated ? statedMeters(draw, nature.tight) : [];
   const setting = {
     ...settingOf(draw, nature),
@@ -287,7 +290,10 @@ const throttleOf = (draw: Draw): Throttle =>
 function learned(draw: Draw, throttle: Throttle | null): Learned {
   const headAgoMs = draw.one(0, draw.fraction(0, 40));
   const meters = Array.from({ length: draw.whole(0, 3) }, () => report(draw));
-  const asked = draw.one({}, { requestedCost: draw.one(0, 5, draw.fraction(0, 60)), requestedTokens: draw.whole(0, 200) });
+  const asked = draw.one(
+    {},
+    { requestedCost: draw.one(0, 5, draw.fraction(0, 60)), requestedTokens: draw.whole(0, 200) },
+  );
   return {
     feedback: { meters, throttle, ...asked },
     headAgoMs,

@@ -183,7 +183,10 @@ test.each(['returned', 'throttled'] as const)(
     const reply = await replica.limiter.admit(admission('again', { bucket, setting, maxInFlight: 1 }));
     if (reply.kind !== 'granted') throw new Error(`not granted: ${reply.kind}`);
     spoil('return 7');
-    const back = kind === 'returned' ? { kind, sleepMs: 0, because: 'backoff' as const } : { kind, closeMs: 0, requeue: true, sleepMs: 0 };
+    const back =
+      kind === 'returned'
+        ? { kind, sleepMs: 0, because: 'backoff' as const }
+        : { kind, closeMs: 0, requeue: true, sleepMs: 0 };
     await replica.limiter.settle(reply.grant, back, null);
     const { lua } = loadScripts().find(({ name }) => name === 'settle') ?? { lua: '' };
     spoil(lua);

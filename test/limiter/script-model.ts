@@ -4,7 +4,13 @@
  * Lua bit for bit; the simulation of several replicas uses it as its Redis.
  */
 import { closedMs, createBucket, type Bucket } from '../../src/limiter/bucket-state.policy.ts';
-import type { Admission, CeilingEdge, Lesson, Reconfiguration, Settlement } from '../../src/limiter/limiter.ts';
+import type {
+  Admission,
+  CeilingEdge,
+  Lesson,
+  Reconfiguration,
+  Settlement,
+} from '../../src/limiter/limiter.ts';
 import * as scheduler from '../../src/limiter/scheduler.policy.ts';
 import type { Effects, TimedLesson } from '../../src/limiter/scheduler.policy.ts';
 import { leasesPerTick } from '../../src/limiter/script-calls.ts';

@@ -99,7 +99,11 @@ atOrigins('the time told to a refused call', (instant) => {
     const [other] = admit(bucket, call('b'), replica, instant(1_000)).effects.grants;
     charged(bucket, other?.lease ?? '', { slots: 0, nextSlotMs: 4_000 }, instant(1_000));
     admit(bucket, call('c'), replica, instant(1_000));
-    expect(forecast(bucket, 'c', instant(1_000))).toEqual({ waitMs: 4_000, ahead: 0, heldBy: 'ceiling_minute' });
+    expect(forecast(bucket, 'c', instant(1_000))).toEqual({
+      waitMs: 4_000,
+      ahead: 0,
+      heldBy: 'ceiling_minute',
+    });
     const closed = { kind: 'throttled', closeMs: 9_000, requeue: true, sleepMs: 0 } as const;
     settle(bucket, grant?.lease ?? '', closed, null, instant(1_000));
     expect(forecast(bucket, 'c', instant(1_000))).toEqual({ waitMs: 9_000, ahead: 1, heldBy: 'closed' });

@@ -4,14 +4,7 @@ import type { Bucket } from '../../src/limiter/bucket-state.policy.ts';
 import { drain } from '../../src/limiter/meter.policy.ts';
 import { mostPerPump } from '../../src/limiter/pump.policy.ts';
 import { SortedNames } from '../../src/limiter/sorted.policy.ts';
-import {
-  cancel,
-  charged,
-  isIdle,
-  pumpOnly,
-  settle,
-  tick,
-} from '../../src/limiter/scheduler.policy.ts';
+import { cancel, charged, isIdle, pumpOnly, settle, tick } from '../../src/limiter/scheduler.policy.ts';
 import { atOrigins } from './at-origins.ts';
 import { admit, call, newBucket, bucketWith, replica } from './scheduling.ts';
 
@@ -254,12 +247,8 @@ atOrigins('a bucket', (instant) => {
   test('lets no answer lower a meter from which its call took nothing', () => {
     const bucket = newBucket(instant);
     const wish = { limit: 100, windowMs: 1_000_000 };
-    const [spent] = admit(
-      bucket,
-      call('a', { ...wish, costs: { requests: 50 } }),
-      replica,
-      instant(1_000),
-    ).effects.grants;
+    const [spent] = admit(bucket, call('a', { ...wish, costs: { requests: 50 } }), replica, instant(1_000))
+      .effects.grants;
     settle(bucket, spent?.lease ?? '', { kind: 'succeeded', spent: null }, null, instant(1_100));
     const other = call('b', { ...wish, callClass: 'graphql', costs: { cost: 1 } });
     const [free] = admit(bucket, other, replica, instant(9_000)).effects.grants;

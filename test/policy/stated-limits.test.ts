@@ -3,7 +3,8 @@ import { describe, expect, test } from '@jest/globals';
 import type { MeterSetting } from '../../src/limiter/limiter.ts';
 import { admit, createBucket } from '../../src/limiter/scheduler.policy.ts';
 import { origins } from './metering.ts';
-import { admission, replica } from './scheduling.ts';
+import { admission } from '../support/admission.ts';
+import { replica } from './scheduling.ts';
 
 const dayMs = 86_400_000;
 
@@ -13,7 +14,7 @@ describe.each(origins)('a bucket on a clock that begins at %d', (from) => {
     settings: readonly (readonly MeterSetting[])[],
     costs = { requests: 1, requests_day: 1 },
   ) => {
-    const bucket = createBucket();
+    const bucket = createBucket(0, from);
     return settings.map((meters, at) => {
       const call = admission(`t${at}`, { costs, maxWaitMs: 0 });
       const setting = { ...call.setting, meters };

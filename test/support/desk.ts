@@ -1,6 +1,7 @@
 /** The desk as tests use it: an entry with the fields filled in that they seldom care for, and the desk over its stores. */
 import { createDesk, type Desk } from '../../src/admission/admit.ts';
-import type { Entry, EntrySettings } from '../../src/admission/ticket.ts';
+import type { EntrySettings } from '../../src/admission/buckets.policy.ts';
+import type { Entry } from '../../src/admission/ticket.ts';
 import type { Clock } from '../../src/clock.ts';
 import type { Ceilings } from '../../src/limiter/ceilings.ts';
 import type { Limiter } from '../../src/limiter/limiter.ts';
@@ -39,7 +40,10 @@ export function entry(clock: Clock, ticket: string, wish: EntryWish = {}): Entry
 }
 
 /** What a reload says of a call: everything as it was, but for `changes`. */
-export function settingsOf({ admission: of, ceiling }: Entry, changes: Partial<EntrySettings>): EntrySettings {
+export function settingsOf(
+  { admission: of, ceiling }: Entry,
+  changes: Partial<EntrySettings>,
+): EntrySettings {
   const { setting, weight, maxInFlight, maxQueued } = of;
   const { perMinute, perDay } = { perMinute: ceiling.perMinute, perDay: ceiling.perDay, ...changes };
   return {
