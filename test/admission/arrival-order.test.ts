@@ -24,4 +24,3 @@ describe.each(origins)('by $name', ({ ms }) => {
     expect(order.next(ms + 500)).toBe(ms + 500);
   });
 });
-

@@ -159,7 +159,9 @@ describe('in a replica', () => {
   }
 
   test('books of names that are not used any more do not pile up', async () => {
-    const { limiter, clock } = limiterOn({ sluiceAdmitV1: () => ['wait_too_long', ['60000', 'requests'], ...tail] });
+    const { limiter, clock } = limiterOn({
+      sluiceAdmitV1: () => ['wait_too_long', ['60000', 'requests'], ...tail],
+    });
     limiter.start();
     for (let at = 0; at < 3_000; at += 1)
       await limiter.admit(admission(`t${at}`, { bucket: `made-up-${at}` }));

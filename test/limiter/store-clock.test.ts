@@ -9,7 +9,9 @@ import { origins } from '../support/origins.ts';
 const aheadMs = 1.79e12;
 
 /** Replies that took `thereMs` to Redis and `backMs` from it; sent at the given times. */
-function clockAfter(replies: readonly (readonly [sentAt: number, thereMs: number, backMs: number])[]): StoreClock {
+function clockAfter(
+  replies: readonly (readonly [sentAt: number, thereMs: number, backMs: number])[],
+): StoreClock {
   const clock = new StoreClock();
   for (const [sentAt, thereMs, backMs] of replies) {
     clock.note(sentAt + thereMs + aheadMs, sentAt, sentAt + thereMs + backMs);
@@ -29,7 +31,9 @@ describe.each(origins)('by $name', ({ ms: begin }) => {
       fc.property(fc.array(reply, { minLength: 1, maxLength: 30 }), (replies) => {
         const inTime = replies
           .map(([at, there, back]) => [begin + at, there, back] as const)
-          .toSorted(([one, there, back], [other, there2, back2]) => one + there + back - other - there2 - back2);
+          .toSorted(
+            ([one, there, back], [other, there2, back2]) => one + there + back - other - there2 - back2,
+          );
         const clock = clockAfter(inTime);
         const fastest = Math.min(...replies.map(([, there, back]) => there + back));
         const asked = begin + 61_000;
