@@ -13,6 +13,7 @@ import type { Ceilings } from '../limiter/ceilings.ts';
 import type { AdmissionReply, Limiter, LimiterListener } from '../limiter/limiter.ts';
 import { Charging } from './charging.ts';
 import type { DeskParts } from './desk-parts.ts';
+import { ArrivalOrder } from './arrival-order.ts';
 import { Gates } from './gates.ts';
 import type { Holder } from './holder.ts';
 import { Hopeless } from './hopeless.ts';
@@ -40,11 +41,6 @@ export interface Desk {
   readonly listener: LimiterListener;
 }
 
-/** Arrivals as close as this are taken for one after the other. Milliseconds: more than the least that positions tell apart. */
-const arrivalStepMs = 0.02;
-/** A clock that gives the same time to several calls does so for less than this. Milliseconds. */
-const sameMomentMs = 1;
-
 export interface DeskDependencies {
   readonly clock: Clock;
   readonly limiter: () => Limiter;
@@ -63,13 +59,7 @@ export function createDesk({ clock, limiter, ceilings, onFailure }: DeskDependen
 
   const reconfigure = reviser(parts, gates, { waiting, hopeless });
 
-  /** Calls of one process are in the order in which they arrived, also those of one moment. */
-  let lastArrival: number | null = null;
-  const nextArrival = (at: number): number => {
-    const isSame = lastArrival !== null && at <= lastArrival && lastArrival - at < sameMomentMs;
-    lastArrival = isSame && lastArrival !== null ? lastArrival + arrivalStepMs : at;
-    return lastArrival;
-  };
+  const arrivals = new ArrivalOrder();
 
   /** A newcomer is told at once when it cannot make it. The later of what bucket and ceiling expect is the truth. */
   const refuseIfHopeless = async (holder: Holder, reply: AdmissionReply, askedAt: number): Promise<void> => {
@@ -124,7 +114,7 @@ export function createDesk({ clock, limiter, ceilings, onFailure }: DeskDependen
         const maxQueued = isFull ? 0 : admission.maxQueued;
         const askedAt = clock.monotonic();
         gates.underLimits(admission, admission.ceiling);
-        const position = { kind: 'arrival', at: nextArrival(entry.arrivedAt) } as const;
+        const position = { kind: 'arrival', at: arrivals.next(entry.arrivedAt) } as const;
         const reply = await limiter().admit({ ...admission, maxQueued, maxWaitMs, position });
         if (reply.kind === 'granted') charging.take(reply.grant);
         else await refuseIfHopeless(holder, reply, askedAt);

@@ -77,6 +77,11 @@ export type AdmitResult =
 
 /** An arrival that is claimed to be longer ago than this is taken for this long ago. Milliseconds. */
 export const maxArrivalAgoMs = 10_000;
+/**
+ * One that is claimed to be later than now is taken for this much later at most. A clock that is known by half of a round
+ * trip is ahead by less, and calls of one moment, which come one after the other, stay apart. Milliseconds.
+ */
+export const maxArrivalAheadMs = 50;
 
 export { createBucket };
 
@@ -134,7 +139,7 @@ function enter(
  */
 function orderOf({ position, urgency }: Admission, now: number): number {
   if (position.kind === 'kept') return position.order;
-  const at = Math.max(0, Math.min(now, Math.max(position.at, now - maxArrivalAgoMs)));
+  const at = Math.max(0, Math.min(now + maxArrivalAheadMs, Math.max(position.at, now - maxArrivalAgoMs)));
   return urgency * orderUnit + Math.floor(at * sequencePerMs);
 }
 

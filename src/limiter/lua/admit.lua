@@ -32,6 +32,8 @@ if leaseMs > 3600000 then invalid('leaseMs') end
 if positionKind ~= 'arrival' and (positionKind ~= 'kept' or not position) then invalid('position') end
 -- An arrival that is claimed to be longer ago than this is taken for this long ago. Milliseconds.
 local maxArrivalAgoMs = 10000
+-- One that is claimed to be later than now is taken for this much later at most. Milliseconds.
+local maxArrivalAheadMs = 50
 -- @include scheduler
 
 local function standing(ticket)
@@ -44,7 +46,7 @@ end
 
 local function orderOf()
   if positionKind == 'kept' then return position end
-  local at = math.max(0, math.min(now, math.max(position or now, now - maxArrivalAgoMs)))
+  local at = math.max(0, math.min(now + maxArrivalAheadMs, math.max(position or now, now - maxArrivalAgoMs)))
   return urgency * orderUnit + math.floor(at * sequencePerMs)
 end
 
