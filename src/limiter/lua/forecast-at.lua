@@ -64,7 +64,7 @@ do
   end
 
   -- In the order in which equal waits are named.
-  local heldBySleep = { 'ceiling_minute', 'ceiling_day', 'closed', 'cost' }
+  local heldBySleep = { 'ceiling_minute', 'ceiling_day', 'closed' }
   local heldByMeter = { requests = 'requests', images = 'requests', tokens = 'tokens', requests_day = 'upstream_day',
     tokens_day = 'upstream_day', cost = 'cost' }
 
@@ -86,7 +86,7 @@ do
   -- Milliseconds, and what the longest wait comes from; where there is none, the line.
   function forecastAt(lane, place, now)
     local others = othersAhead(lane, place)
-    local waitMs, heldBy = 0, 'queue'
+    local waitMs, heldBy = 0, lane and lane.asleep[sleepIndex.document] and 'cost' or 'queue'
     local function consider(ms, by)
       if ms > waitMs then waitMs, heldBy = ms, by end
     end
