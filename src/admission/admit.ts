@@ -79,7 +79,7 @@ export function createDesk({ clock, limiter, ceilings, onFailure }: DeskDependen
     if (reply.kind === 'granted' || ceiling.perMinute === null) return 0;
     if (reply.kind === 'refused' && reply.reason !== 'wait_too_long') return 0;
     if (reply.kind === 'queued') turns.told(entry, reply.ahead);
-    const ahead = reply.kind === 'queued' ? reply.ahead : turns.inLane(entry);
+    const { ahead } = reply;
     const question = { agoMs: clock.monotonic() - askedAt, withinMs: withinMs(holder) };
     const [waitMs = 0] = await ceilings.forecast(ceiling, [turns.positionOf(entry, ahead)], question);
     hopeless.onRead(ceiling);

@@ -35,11 +35,6 @@ export class Turns {
     gate.depth = { calls: ahead, at: this.#clock.monotonic() };
   }
 
-  /** Calls that wait in the lane of this one, over all replicas as far as known here. */
-  inLane(entry: Entry): number {
-    return this.#depthOf(this.#gates.of(entry.admission), this.#waiting.inLane(entry));
-  }
-
   /** How long after a place has come free this call's lane wakes, milliseconds. */
   delayMs(entry: Entry): number {
     const own = this.#gates.of(entry.admission);

@@ -279,8 +279,8 @@ function refusalOf({ maxQueued, maxWaitMs }: Admission, reply: AdmissionReply): 
   if (reply.kind !== 'queued') return null;
   const { ahead, forecastMs: retryInMs, heldBy } = reply;
   if (ahead >= maxQueued && (ahead > 0 || retryInMs > 0)) {
-    return { kind: 'refused', reason: 'queue_full', heldBy: 'queue', retryInMs };
+    return { kind: 'refused', reason: 'queue_full', heldBy: 'queue', retryInMs, ahead };
   }
   if (retryInMs <= maxWaitMs) return null;
-  return { kind: 'refused', reason: 'wait_too_long', heldBy, retryInMs };
+  return { kind: 'refused', reason: 'wait_too_long', heldBy, retryInMs, ahead };
 }

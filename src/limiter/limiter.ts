@@ -105,6 +105,8 @@ export type AdmissionReply =
       /** What makes it wait longest. */
       readonly heldBy: HeldBy;
       readonly retryInMs: number;
+      /** Tickets of its lane that would have gone first. */
+      readonly ahead: number;
     }
   | { readonly kind: 'refused'; readonly reason: 'limiter_unavailable'; readonly retryInMs: number };
 

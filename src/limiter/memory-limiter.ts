@@ -132,8 +132,8 @@ export function createMemoryLimiter(clock: Clock, listener: LimiterListener): Li
         admission.ticket,
       );
       if (result.kind === 'refused') {
-        const { reason, heldBy, retryInMs } = result;
-        return { kind: 'refused', reason, heldBy, retryInMs };
+        const { reason, heldBy, retryInMs, ahead } = result;
+        return { kind: 'refused', reason, heldBy, retryInMs, ahead };
       }
       if (result.kind === 'queued') {
         const { forecastMs, ahead, heldBy } = result;

@@ -76,8 +76,8 @@ export function createTickets(parts: {
     if (reply.code !== 'granted' && reply.code !== 'queued') {
       book.tickets.delete(admission.ticket);
       absorb(book, reply, sentAt);
-      const { code: reason, heldBy, retryInMs } = reply;
-      return { kind: 'refused', reason, heldBy, retryInMs };
+      const { code: reason, heldBy, retryInMs, ahead } = reply;
+      return { kind: 'refused', reason, heldBy, retryInMs, ahead };
     }
     ticket.order = reply.order;
     if (ticket.state === 'entering') {

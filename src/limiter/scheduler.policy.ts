@@ -72,6 +72,7 @@ export type AdmitResult =
       readonly reason: 'queue_full' | 'wait_too_long';
       readonly heldBy: HeldBy;
       readonly retryInMs: number;
+      readonly ahead: number;
     };
 
 /** An arrival that is claimed to be longer ago than this is taken for this long ago. Milliseconds. */
@@ -163,10 +164,10 @@ function refusalOf(
   const { waitMs, heldBy } = forecastAt(bucket, lane, { ...admission, key: admission.lane, ahead }, now);
   const waiting = lane?.line.size ?? 0;
   if (waiting >= admission.maxQueued && (waiting > 0 || waitMs > 0)) {
-    return { kind: 'refused', reason: 'queue_full', heldBy: 'queue', retryInMs: waitMs };
+    return { kind: 'refused', reason: 'queue_full', heldBy: 'queue', retryInMs: waitMs, ahead };
   }
   if (waitMs <= admission.maxWaitMs) return null;
-  return { kind: 'refused', reason: 'wait_too_long', heldBy, retryInMs: waitMs };
+  return { kind: 'refused', reason: 'wait_too_long', heldBy, retryInMs: waitMs, ahead };
 }
 
 /** Expected wait of a waiting ticket, what it waits for, and how many of its lane go first; `null` if it does not wait. */

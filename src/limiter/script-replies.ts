@@ -53,6 +53,7 @@ export type AdmitReply = BucketReply &
         readonly code: 'queue_full' | 'wait_too_long';
         readonly retryInMs: number;
         readonly heldBy: HeldBy;
+        readonly ahead: number;
       }
   );
 
@@ -115,7 +116,7 @@ export function readAdmit(
       };
     case 'queue_full':
     case 'wait_too_long':
-      return { ...common, code, retryInMs: waitOf(own[0]), heldBy: heldBy(own[1]) };
+      return { ...common, code, retryInMs: waitOf(own[0]), heldBy: heldBy(own[1]), ahead: amountOf(own[2]) };
     default:
       return malformed();
   }

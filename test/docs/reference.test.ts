@@ -2,7 +2,7 @@
 import { readFileSync } from 'node:fs';
 import { describe, expect, test } from '@jest/globals';
 import { configJsonSchema } from '../../src/config/json-schema.ts';
-import { refusals } from '../../src/errors.ts';
+import { holds, refusals } from '../../src/errors.ts';
 import { createRegistry } from '../../src/telemetry/exposition.ts';
 import { createInstruments } from '../../src/telemetry/instruments.ts';
 
@@ -83,6 +83,11 @@ describe('the reference', () => {
     );
     const made = Object.entries(refusals).map(([code, { status }]) => `${code} ${status}`);
     expect(told.sort()).toEqual([...made, 'internal 500'].sort());
+  });
+
+  test('names everything that can hold a call back', () => {
+    const told = rowsOf(sectionOf('## What holds a call back')).flatMap(([cell]) => codesIn(cell));
+    expect(told.filter((name) => name !== 'heldBy').sort()).toEqual([...holds].sort());
   });
 
   test('names every metric with its labels', () => {

@@ -76,8 +76,8 @@ export class ScriptModel {
     const result = scheduler.admit(bucket, admission, replica, now);
     const common = this.#tell(result.effects, replica, now, ticket);
     if (result.kind === 'refused') {
-      const { reason: code, retryInMs, heldBy } = result;
-      return { ...common, code, retryInMs, heldBy };
+      const { reason: code, retryInMs, heldBy, ahead } = result;
+      return { ...common, code, retryInMs, heldBy, ahead };
     }
     const { order } = result;
     if (result.kind === 'queued') {

@@ -12,7 +12,7 @@ ARGV  1 bucket  2 replica  3 ticket  4 lane  5 weight  6 max in flight ('' = unl
       15 position: 'kept' and an order, or 'arrival' and a time ('' = now)  16 stated meters  17 learn (0/1)  18 probe
       19 now ('' = TIME)
 Reply granted {order, lease, expires at} | queued {forecast ms, ahead, order, held by} | queue_full, wait_too_long {retry in ms,
-      held by}
+      held by, ahead}
 ]]
 local stateKey, recordsKey, orderKey, replicasKey = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 -- @include arguments
@@ -58,9 +58,9 @@ local function refusal(order)
     ahead = ahead }
   local waitMs, heldBy = forecastAt(lane, place, now)
   local waiting = lane and lane.waiting or 0
-  if waiting >= maxQueued and (waiting > 0 or waitMs > 0) then return 'queue_full', { text(waitMs), 'queue' } end
+  if waiting >= maxQueued and (waiting > 0 or waitMs > 0) then return 'queue_full', { text(waitMs), 'queue', text(ahead) } end
   if waitMs <= maxWaitMs then return nil end
-  return 'wait_too_long', { text(waitMs), heldBy }
+  return 'wait_too_long', { text(waitMs), heldBy, text(ahead) }
 end
 
 local function enter(order)
