@@ -17,7 +17,7 @@ import type { LaneKey, SleepReason } from './limiter.ts';
 import { restMs, roomInMs } from './meter.policy.ts';
 
 /** In the order in which equal waits are named. */
-const sleepReasons: readonly SleepReason[] = ['ceiling_minute', 'ceiling_day', 'backoff', 'document'];
+const sleepReasons = ['ceiling_minute', 'ceiling_day', 'backoff'] as const satisfies readonly SleepReason[];
 
 /** A ceiling is looked ahead no further than this many windows: no call may wait longer. */
 const maxWindows = 10;
@@ -44,11 +44,10 @@ export interface Forecast {
 }
 
 /** What a sleeping lane's refusals name. A back-off is a time that the upstream closed for this lane alone. */
-const heldBySleep: Readonly<Record<SleepReason, HeldBy>> = {
+const heldBySleep: Readonly<Record<(typeof sleepReasons)[number], HeldBy>> = {
   ceiling_minute: 'ceiling_minute',
   ceiling_day: 'ceiling_day',
   backoff: 'closed',
-  document: 'cost',
 };
 
 /** What a full meter's refusals name. */
@@ -78,7 +77,8 @@ export function forecastAt(bucket: Bucket, lane: Lane | undefined, place: Place,
 /** What the bucket alone makes of the place, whatever the workspace's ceiling allows. */
 function bucketForecast(bucket: Bucket, lane: Lane | undefined, place: Place, now: number): Forecast {
   const others = othersAhead(bucket, lane, place);
-  let longest: Forecast = { waitMs: 0, heldBy: 'queue' };
+  // When the answer comes that a document waits for is not known: it may come at once, and refuses nobody.
+  let longest: Forecast = { waitMs: 0, heldBy: lane?.asleep.has('document') === true ? 'cost' : 'queue' };
   const consider = (waitMs: number, heldBy: HeldBy): void => {
     if (waitMs > longest.waitMs) longest = { waitMs, heldBy };
   };

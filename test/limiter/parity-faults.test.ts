@@ -199,7 +199,7 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
     "if not known or known.kind ~= 'probing' or known['until'] <= now then return false end",
     'if true then return false end',
   ],
-  ['a call that was not sent has found out', 'documents', 'if sent then', 'if true then'],
+  ['a call that was not sent has found out', 'documents', 'if not sent then', 'if false then'],
   [
     'waiting calls count with their estimate',
     'documents',

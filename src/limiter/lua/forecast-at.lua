@@ -72,7 +72,7 @@ do
   end
 
   -- In the order in which equal waits are named.
-  local heldBySleep = { 'ceiling_minute', 'ceiling_day', 'closed', 'cost' }
+  local heldBySleep = { 'ceiling_minute', 'ceiling_day', 'closed' }
   local heldByMeter = { requests = 'requests', images = 'requests', tokens = 'tokens', requests_day = 'upstream_day',
     tokens_day = 'upstream_day', cost = 'cost' }
 
@@ -94,7 +94,7 @@ do
   -- What the bucket alone makes of the place, whatever the workspace's ceiling allows.
   local function bucketForecast(lane, place, now)
     local others = othersAhead(lane, place)
-    local waitMs, heldBy = 0, 'queue'
+    local waitMs, heldBy = 0, lane and lane.asleep[sleepIndex.document] and 'cost' or 'queue'
     local function consider(ms, by)
       if ms > waitMs then waitMs, heldBy = ms, by end
     end

@@ -176,19 +176,25 @@ local function turnOf(costs)
   return longest > 0 and longest or 1
 end
 
+-- It is the document of the lane's next ticket that the lane sleeps for.
+local function sleepsFor(lane, ticket) return lane.asleep[sleepIndex.document] and headOf(lane).id == ticket.id end
+
 local function enqueue(lane, ticket)
   if lane.waiting == 0 then bucket.waitingWeight = bucket.waitingWeight + lane.weight end
   put(lineMember(lane.key, ticket.order, ticket.id))
   countWaiting(lane, ticket, 1)
   noteEstimate(ticket)
+  if sleepsFor(lane, ticket) then wake(lane, { 'document' }) end
   refreshReadiness(lane)
 end
 
 local function dequeue(lane, ticket)
+  local wasFirst = sleepsFor(lane, ticket)
   if not drop(lineMember(lane.key, ticket.order, ticket.id)) then return end
   countWaiting(lane, ticket, -1)
   forgetEstimate(ticket)
   if lane.waiting == 0 then bucket.waitingWeight = bucket.waitingWeight - lane.weight end
+  if wasFirst then wake(lane, { 'document' }) end
   refreshReadiness(lane)
 end
 
