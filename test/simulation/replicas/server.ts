@@ -280,11 +280,7 @@ export class Server {
     return 1;
   }
 
-  #places(
-    key: string,
-    [dayKey = '', minute, windowText, , ...positions]: string[],
-    now: number,
-  ): unknown {
+  #places(key: string, [dayKey = '', minute, windowText, , ...positions]: string[], now: number): unknown {
     const [perMinute, windowMs] = [minute === '' ? Infinity : Number(minute), Number(windowText)];
     const day = this.#day(dayKey, now);
     const times = [...this.#sendsAt(key).values()].toSorted((a, b) => a - b);
