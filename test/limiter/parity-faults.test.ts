@@ -136,7 +136,12 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
     'local elsewhere = meanTurn(',
     'local elsewhere = here > 0 and here or meanTurn(',
   ],
-  ['a refused newcomer is entered', 'admit', "return 'queue_full', { text(waitMs), 'queue', text(ahead) }", 'return nil'],
+  [
+    'a refused newcomer is entered',
+    'admit',
+    "return 'queue_full', { text(waitMs), 'queue', text(ahead) }",
+    'return nil',
+  ],
   [
     'a position is the time of the script, not of the arrival',
     'admit',
