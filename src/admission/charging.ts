@@ -132,7 +132,7 @@ export class Charging {
         because: reply.day ? 'ceiling_day' : 'ceiling_minute',
       };
       await this.#handBack(granted, null);
-      this.#hopeless.onFull(holder.entry.ceiling, reply);
+      this.#hopeless.onFull(holder.entry.ceiling);
       return false;
     }
     const stop = reasonToStop(holder, clock.monotonic());

@@ -60,7 +60,7 @@ export function prepare({ call, caller, route, body, labelKey, now }: PrepareInp
   const bucket = name('bucket', parts.upstream, parts.credential, parts.host, parts.model);
   const lane = name('lane', bucket, workspace.id);
   const { limits } = upstream;
-  const { setting, weight, maxInFlight, ceiling, maxQueued } = entrySettings(workspace, upstream);
+  const { setting, weight, maxInFlight, perMinute, ceiling, maxQueued } = entrySettings(workspace, upstream);
   const { costKey } = description;
   const entry: Omit<Entry, 'clientGone'> = {
     admission: {
@@ -70,6 +70,7 @@ export function prepare({ call, caller, route, body, labelKey, now }: PrepareInp
       lane,
       weight,
       maxInFlight,
+      perMinute,
       ceiling,
       maxQueued,
       urgency: urgencyOf(fields.get('priority')),

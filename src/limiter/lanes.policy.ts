@@ -20,6 +20,7 @@ export function laneFor(bucket: Bucket, key: LaneKey, setting: LaneSetting): Lan
       key,
       weight: setting.weight,
       maxInFlight: setting.maxInFlight,
+      perMinute: setting.perMinute,
       ceiling: setting.ceiling,
       start: bucket.virtual,
       inFlight: 0,
@@ -49,6 +50,7 @@ export function applyLaneSetting(bucket: Bucket, lane: Lane, setting: LaneSettin
     lane.maxInFlight = setting.maxInFlight;
     refreshReadiness(bucket, lane);
   }
+  lane.perMinute = setting.perMinute;
   if (lane.ceiling === setting.ceiling) return;
   lane.ceiling = setting.ceiling;
   if (lane.slots !== null) lane.slots = Math.max(1, lane.slots);

@@ -182,6 +182,7 @@ export function forecast(bucket: Bucket, ticketId: string, now: number): Standin
     costs: ticket.costs,
     weight: lane.weight,
     maxInFlight: lane.maxInFlight,
+    perMinute: lane.perMinute,
     ahead,
   };
   return { ...forecastAt(bucket, lane, asked, now), ahead };

@@ -122,10 +122,10 @@ async function oneOfEach(replica: TestReplica): Promise<readonly unknown[]> {
   } catch (failure) {
     told.push(String(failure));
   }
-  const [waitMs] = await ceilings.forecast(ceiling, [1]);
+  const [hold] = await ceilings.forecast(ceiling, [1]);
   const { remaining } = (await ceilings.state(ceiling)) ?? {};
   const day = await ceilings.dayState(ceiling);
-  expect([waitMs, remaining, day?.remaining, day?.nextPlaceMs].every(Number.isFinite)).toBe(true);
+  expect([hold?.waitMs, remaining, day?.remaining, day?.nextPlaceMs].every(Number.isFinite)).toBe(true);
   return told;
 }
 

@@ -11,19 +11,22 @@ import type { Settlement } from '../../src/limiter/limiter.ts';
 import type { DriverBooks } from './driver.ts';
 import type { BucketPlan, CallPlan, LanePlan, Plan, WorkspacePlan } from './plan.ts';
 import { Story } from './story.ts';
+import { toldOf, type Told } from './told.ts';
 
 export interface CallBook {
   readonly plan: CallPlan;
   readonly workspace: WorkspacePlan;
   /** What it asks for, of which the store took no more than the limits that it knew then. */
   asked: Costs;
-  /** Urgency, then arrival at the store. `Infinity` until the store has taken it in. */
-  order: number;
+  /** Which of the processes it came to, and as the how many-th of all calls. */
+  home: number;
+  arrival: number;
   admittedAt: number;
   inLineSince: number;
   state: 'new' | 'entering' | 'waiting' | 'sent' | 'ended';
   enteredAt: number;
   sends: number;
+  readonly sentAt: number[];
   executed: number;
   ends: string[];
   /** Calls of its lane that left while this one, which stands before them, was waiting: wrong if it leaves later. */
@@ -101,7 +104,8 @@ export class Books extends Story implements DriverBooks {
   readonly lanes = new Map<string, LaneBook>();
   readonly buckets = new Map<string, BucketBook>();
   readonly ceilings = new Map<string, CeilingBook>();
-  #sequence = 0;
+  readonly told: Told[] = [];
+  #arrivals = 0;
 
   constructor(plan: Plan) {
     super();
@@ -139,7 +143,8 @@ export class Books extends Story implements DriverBooks {
       const workspace = plan.workspaces.find(({ name }) => name === call.lane.workspace);
       if (workspace === undefined) continue;
       const fresh = {
-        order: Infinity,
+        home: 0,
+        arrival: 0,
         admittedAt: -1,
         inLineSince: -1,
         state: 'new',
@@ -152,6 +157,7 @@ export class Books extends Story implements DriverBooks {
         plan: call,
         asked: call.costs,
         workspace,
+        sentAt: [],
         ends: [],
         overtakenBy: [],
       });
@@ -192,11 +198,17 @@ export class Books extends Story implements DriverBooks {
     return must(this.ceilings.get(key), key);
   }
 
-  /** The store takes in a ticket: its place is decided here. */
+  /** A call comes to one of the processes: its place in its lane is decided here. */
+  arrived(id: string, home: number): void {
+    const call = this.call(id);
+    call.home = home;
+    call.arrival = ++this.#arrivals;
+  }
+
+  /** The store takes in a ticket. */
   admitted(id: string, rates: readonly Rate[], now: number): void {
     const call = this.call(id);
     call.asked = within(call.plan.costs, rates);
-    call.order = call.plan.urgency * 1e9 + ++this.#sequence;
     call.admittedAt = now;
     this.intoLine(call, now);
   }
@@ -239,7 +251,7 @@ export class Books extends Story implements DriverBooks {
     this.#noteProbes(bucket, now);
     const held = [...lane.leases].filter(({ heldUntil }) => heldUntil > now).length;
     if (cap !== null && held >= cap) this.broken(now, '3', `${id} granted, ${held} of ${cap} in flight`);
-    const earlier = [...lane.line].find((other) => other.order < call.order && other.admittedAt < now);
+    const earlier = [...lane.line].find((other) => isBefore(other, call) && other.admittedAt < now);
     if (earlier !== undefined) this.broken(now, '4', `${id} granted before ${earlier.plan.id}`);
     this.#fair(bucket, lane, turnMs(call.asked, rates) / lane.plan.weight, now);
     this.outOfLine(call);
@@ -345,6 +357,7 @@ export class Books extends Story implements DriverBooks {
     if (lease.sent) this.broken(now, '8', `${token} used twice`);
     lease.sent = true;
     call.sends += 1;
+    call.sentAt.push(now);
     call.state = 'sent';
     this.note(now, `send ${id} ${token}`);
     if (now >= plan.leavesAt && now > this.lastTurnAt(plan.leavesAt))
@@ -360,7 +373,7 @@ export class Books extends Story implements DriverBooks {
       if (at < known && known < until) this.broken(now, '2', `${id} sent into a closed bucket`);
     }
     for (const other of this.calls.values()) {
-      if (other.plan.lane !== lane.plan || other.order >= call.order || other === call) continue;
+      if (other.plan.lane !== lane.plan || !isBefore(other, call)) continue;
       if (other.state !== 'waiting' && other.state !== 'entering') continue;
       const held = [...lane.leases].find(
         (each) => each.call === other && each.turn < lease.turn && !each.sent && each.settlements === 0,
@@ -382,6 +395,10 @@ export class Books extends Story implements DriverBooks {
     return stall === undefined ? at : stall.at + stall.ms;
   };
 
+  refused(id: string, code: string, retryInMs: number, now: number): void {
+    this.told.push(toldOf([...this.calls.values()], { id, code, retryInMs, at: now }));
+  }
+
   ended(id: string, how: string, now: number): void {
     const call = this.call(id);
     call.ends.push(how);
@@ -395,6 +412,16 @@ export class Books extends Story implements DriverBooks {
       this.broken(now, '9', `${id} went on for ${lateMs.toFixed(1)} ms without its client`);
     }
   }
+}
+
+/** Calls that come to two processes within this time have no order. Milliseconds. */
+const sameMomentMs = 1;
+
+/** By urgency, then arrival. */
+export function isBefore(one: CallBook, other: CallBook): boolean {
+  if (one.plan.urgency !== other.plan.urgency) return one.plan.urgency < other.plan.urgency;
+  if (one.home === other.home) return one.arrival < other.arrival;
+  return one.enteredAt + sameMomentMs <= other.enteredAt;
 }
 
 function within(costs: Costs, rates: readonly Rate[]): Costs {

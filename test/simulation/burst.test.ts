@@ -118,7 +118,8 @@ async function run(burst: Burst, seed: number): Promise<Outcome> {
   const limiter: Limiter = createMemoryLimiter(own, { onGrant: take, onClosed() {} });
   for (let at = 0; at < burst.calls; at += 1) {
     clock.outside((at * burst.overMs) / burst.calls, () => {
-      void enter(limiter, burst, `t${at}`).then((grant) => grant !== null && take(grant));
+      const entering = { ticket: `t${at}`, at: own.monotonic() };
+      void enter(limiter, burst, entering).then((grant) => grant !== null && take(grant));
     });
   }
   await clock.run(600_000);
@@ -127,7 +128,11 @@ async function run(burst: Burst, seed: number): Promise<Outcome> {
   return { succeeded, refused, served, ratio: ((served.at(-1) ?? 0) - (arrivals[0] ?? 0)) / leastMs };
 }
 
-async function enter(limiter: Limiter, { limit, windowMs, maxInFlight }: Burst, ticket: string) {
+async function enter(
+  limiter: Limiter,
+  { limit, windowMs, maxInFlight }: Burst,
+  { ticket, at }: { readonly ticket: string; readonly at: number },
+) {
   const reply = await limiter.admit({
     ticket,
     bucket: 'b',
@@ -141,7 +146,9 @@ async function enter(limiter: Limiter, { limit, windowMs, maxInFlight }: Burst, 
     costs: { requests: 1 },
     maxWaitMs: Infinity,
     leaseMs: 1e9,
-    order: null,
+    document: null,
+    ceiling: 'none.none',
+    position: { kind: 'arrival', at },
   });
   return reply.kind === 'granted' ? reply.grant : null;
 }

@@ -46,6 +46,8 @@ export interface DriverBooks {
   counted(token: string, call: DrivenCall, busyMs: number): void;
   /** The process noticed that its lease had run out before it was used. */
   suspected(reason: string): void;
+  /** A call was refused, and told when to come again. */
+  refused(id: string, code: string, retryInMs: number, now: number): void;
   /** A call was given up before it had arrived. */
   blur(bucket: string): void;
   /** The upstream does what it states, and a grant is sent within the jitter that the meters allow for. */
@@ -57,6 +59,8 @@ export interface Scene {
   readonly chance: Chance;
   readonly books: DriverBooks;
   readonly desk: Desk;
+  /** What the clock of the process shows, which counts from elsewhere. Milliseconds. */
+  readonly ownTime: () => number;
   readonly upstream: Upstream;
   readonly bucket: BucketPlan;
   /** Keeps the sends of a lane in the order of their arrival upstream. */
@@ -95,6 +99,8 @@ export async function drive(scene: Scene, call: DrivenCall): Promise<void> {
         urgency: plan.urgency,
         callClass: plan.callClass,
         costs: plan.costs,
+        document: null,
+        ceiling: ceilingWord(call.workspace),
         leaseMs: books.plan.leaseMs,
       },
       ceiling: {
@@ -102,8 +108,11 @@ export async function drive(scene: Scene, call: DrivenCall): Promise<void> {
         perMinute: call.workspace.perMinute,
         perDay: call.workspace.perDay,
       },
+      arrivedAt: scene.ownTime(),
+      workspaceId: call.workspace.name,
       upstream: 'upstream',
       maxWaitMs: plan.maxWaitMs,
+      maxPreferMs: Infinity,
       clientGone: gone.signal,
       stillValid: () => clock.monotonic() < call.workspace.revokedAt,
     });
@@ -129,7 +138,7 @@ async function journey(scene: Scene, call: DrivenCall, ticket: Ticket, gone: Abo
     if (!lease.holds()) {
       books.reach('lease lost before sending');
       books.suspected('stalled');
-      lease.settle({ kind: 'returned', sleepMs: 0 }, null);
+      lease.settle({ kind: 'returned', sleepMs: 0, because: 'backoff' }, null);
       continue;
     }
     attempts += 1;
@@ -158,7 +167,7 @@ async function journey(scene: Scene, call: DrivenCall, ticket: Ticket, gone: Abo
     history = decision.history;
     books.reach(attempt.outcome.kind === 'answered' ? 'absorbed' : 'sent again after a failure');
     if (attempt.outcome.kind === 'never_sent') {
-      lease.settle({ kind: 'returned', sleepMs: decision.notBeforeMs }, null);
+      lease.settle({ kind: 'returned', sleepMs: decision.notBeforeMs, because: 'backoff' }, null);
       continue;
     }
     const closes = decision.closes === 'bucket';
@@ -297,12 +306,17 @@ function refusalOf({ books, clock }: Scene, call: DrivenCall, failure: unknown, 
   }
   books.reach(failure.code);
   const retryInMs = failure.details.retryInMs ?? 0;
+  books.refused(call.plan.id, failure.code, retryInMs, clock.monotonic());
   const late = clock.monotonic() - call.enteredAt;
   if (failure.code === 'wait_too_long' && late + retryInMs <= call.plan.maxWaitMs) {
     books.broken(clock.monotonic(), '10', `${call.plan.id} refused though ${retryInMs} ms fit its wait`);
   }
   return `${failure.code} ${retryInMs.toFixed(0)}`;
 }
+
+/** The limits of a workspace's ceiling as one word. */
+const ceilingWord = ({ perMinute, perDay }: WorkspacePlan): string =>
+  `${perMinute ?? 'none'}.${perDay ?? 'none'}`;
 
 /** What the operator wrote down of this bucket. */
 function settingOf(bucket: BucketPlan): BucketSetting {

@@ -6,7 +6,7 @@
 import type { Costs, MeterName } from '../../src/call.ts';
 import { mostJitterMs, mostLatenessMs } from '../../src/limiter/meter.policy.ts';
 import type { BucketSnapshot, Limiter } from '../../src/limiter/limiter.ts';
-import type { BucketBook, Books, CallBook, LaneBook } from './books.ts';
+import { isBefore, type BucketBook, type Books, type CallBook, type LaneBook } from './books.ts';
 import type { Upstream } from './upstream.ts';
 
 /** Share of a limit that may be kept free for others or for jitter. */
@@ -15,9 +15,9 @@ const ceilingMs = 60_150;
 /** Lateness and jitter that a meter may hold, and the way of a call. Milliseconds. */
 const slackMs = (windowMs: number): number => Math.min(mostLatenessMs, windowMs / 60) + 2 * mostJitterMs + 50;
 
-/** First of a lane that is not asleep and below its cap. */
+/** Who is first in a lane that is not asleep and below its cap; one of several where nobody can tell. */
 interface Head {
-  readonly call: CallBook;
+  readonly calls: readonly CallBook[];
   /** Its ceiling has a place. */
   readonly mayGo: boolean;
 }
@@ -139,9 +139,10 @@ export class Progress {
         this.#books.reach('cap blocks a lane');
         return [];
       }
-      let head: CallBook | null = null;
-      for (const call of lane.line) if (head === null || call.order < head.order) head = call;
-      return head === null ? [] : [{ call: head, mayGo: this.#ceilingHasRoom(lane, now) }];
+      const mayGo = this.#ceilingHasRoom(lane, now);
+      // Of calls that came to several processes in the same moment any may be the first.
+      const line = [...lane.line];
+      return { calls: line.filter((call) => !line.some((other) => isBefore(other, call))), mayGo };
     });
   }
 
@@ -167,10 +168,12 @@ export class Progress {
  */
 function someClassHasRoom(snapshot: BucketSnapshot | undefined, heads: readonly Head[]): boolean {
   if (snapshot === undefined) return false;
-  const classes = new Set(heads.filter(({ mayGo }) => mayGo).map(({ call }) => call.plan.callClass));
-  return [...classes].some((callClass) =>
-    heads.every(({ call: { plan } }) => plan.callClass !== callClass || hasRoom(snapshot, plan.costs)),
-  );
+  const ofAll = heads.flatMap(({ calls }) => calls.map(({ plan }) => plan));
+  return heads.some(({ calls, mayGo }) => {
+    const [callClass, ...others] = new Set(calls.map(({ plan }) => plan.callClass));
+    if (!mayGo || others.length > 0) return false;
+    return ofAll.every((plan) => plan.callClass !== callClass || hasRoom(snapshot, plan.costs));
+  });
 }
 
 function hasRoom(snapshot: BucketSnapshot, costs: Costs): boolean {
@@ -190,7 +193,6 @@ function drainMs({ limit, level, windowMs }: BucketSnapshot['meters'][number]): 
 function describe(snapshot: BucketSnapshot | undefined, heads: readonly Head[]): string {
   const meters =
     snapshot?.meters.map(({ meter, level, limit }) => `${meter} ${level.toFixed(2)}/${limit}`) ?? [];
-  return [...meters, ...heads.map(({ call: { plan } }) => `${plan.id} ${JSON.stringify(plan.costs)}`)].join(
-    ', ',
-  );
+  const calls = heads.flatMap((head) => head.calls);
+  return [...meters, ...calls.map(({ plan }) => `${plan.id} ${JSON.stringify(plan.costs)}`)].join(', ');
 }

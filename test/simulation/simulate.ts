@@ -4,7 +4,8 @@
  */
 import { createDesk, type Desk } from '../../src/admission/admit.ts';
 import type { Clock } from '../../src/clock.ts';
-import type { Limiter, LimiterListener } from '../../src/limiter/limiter.ts';
+import type { Ceilings } from '../../src/limiter/ceilings.ts';
+import type { Grant, Limiter } from '../../src/limiter/limiter.ts';
 import { createMemoryCeilings } from '../../src/limiter/memory-ceilings.ts';
 import { createMemoryLimiter } from '../../src/limiter/memory-limiter.ts';
 import { FakeClock } from '../support/fake-clock.ts';
@@ -12,9 +13,11 @@ import { shiftedClock } from '../support/shifted-clock.ts';
 import { balance } from './balance.ts';
 import { Books, must } from './books.ts';
 import { Chance } from './chance.ts';
+import { firstOf, patienceMs } from './counterfactual.ts';
 import { drive } from './driver.ts';
-import { planOf, type Plan } from './plan.ts';
+import { planOf, type CallPlan, type Plan } from './plan.ts';
 import { Progress } from './progress.ts';
+import type { Told } from './told.ts';
 import { Upstream } from './upstream.ts';
 import { ratesOf, Wire, wiredCeilings, wiredLimiter } from './wire.ts';
 
@@ -28,90 +31,167 @@ export interface History {
   readonly log: readonly string[];
   /** The clock by which it took place, in words. */
   readonly origin: string;
+  readonly told: readonly Told[];
+}
+
+/** What became of one call. */
+export interface Followed {
+  /** When it was first sent after a given time; `null` = it was not. */
+  readonly sentAt: number | null;
+  /** Its refusal; `null` = it was not refused. */
+  readonly told: Told | null;
 }
 
 export const simulate = (seed: number): Promise<History> => run(planOf(seed));
 
-export async function run(plan: Plan): Promise<History> {
-  const chance = new Chance(plan.seed ^ 0x51ce);
-  const clock = new FakeClock(() => (chance.happens(0.3) ? chance.between(0, 1.5) : 0));
-  const own = shiftedClock(clock, plan.origin.ms);
-  const books = new Books(plan);
-  const upstreams = new Map(plan.buckets.map((bucket) => [bucket.key, new Upstream(bucket)]));
-  const lastArrival = new Map<string, number>();
-  const desks: Desk[] = [];
-  const home = new Map<string, number>();
-  const wires = Array.from({ length: plan.desks }, () => new Wire(clock, chance, plan.wireMs));
+export const run = (plan: Plan): Promise<History> => new Run(plan).toEnd();
 
-  const listener: LimiterListener = {
-    onGrant(grant) {
-      books.issued(grant.ticket, grant.lease, ratesOf(store, grant.bucket), clock.monotonic());
-      const at = home.get(grant.ticket) ?? 0;
-      wires[at]?.tell(() => desks[at]?.listener.onGrant(grant));
-    },
-    onClosed(bucket, closedMs) {
-      books.reach('bucket closed');
-      desks.forEach((desk, at) => wires[at]?.tell(() => desk.listener.onClosed(bucket, closedMs)));
-    },
-  };
-  const store: Limiter = createMemoryLimiter(storeClock(clock, books, chance), listener);
-  const ceilings = createMemoryCeilings(own);
-  for (const wire of wires) {
-    const limiter = wiredLimiter(wire, () => store, books, clock);
-    desks.push(
-      createDesk({
-        clock: own,
-        limiter: () => limiter,
-        ceilings: wiredCeilings(wire, ceilings, books, clock),
-        onFailure: (failure) => books.broken(clock.monotonic(), '10', `background: ${String(failure)}`),
-      }),
-    );
+/** What becomes of one call after a time. Nothing else of the history is judged. */
+export const follow = (plan: Plan, id: string, after: number): Promise<Followed> =>
+  new Run(plan).follow(id, after);
+
+class Run {
+  readonly #plan: Plan;
+  readonly #chance: Chance;
+  readonly #clock: FakeClock;
+  readonly #books: Books;
+  readonly #upstreams: ReadonlyMap<string, Upstream>;
+  readonly #lastArrival = new Map<string, number>();
+  readonly #home = new Map<string, number>();
+  readonly #wires: readonly Wire[];
+  readonly #store: Limiter;
+  readonly #ceilings: Ceilings;
+  readonly #desks: readonly Desk[];
+
+  constructor(plan: Plan) {
+    this.#plan = plan;
+    const chance = new Chance(plan.seed ^ 0x51ce);
+    const clock = new FakeClock(() => (chance.happens(0.3) ? chance.between(0, 1.5) : 0));
+    this.#chance = chance;
+    this.#clock = clock;
+    this.#books = new Books(plan);
+    this.#upstreams = new Map(plan.buckets.map((bucket) => [bucket.key, new Upstream(bucket)]));
+    this.#wires = Array.from({ length: plan.desks }, () => new Wire(clock, chance, plan.wireMs));
+    this.#store = createMemoryLimiter(storeClock(clock, this.#books, chance), {
+      onGrant: (grant) => this.#granted(grant),
+      onClosed: (bucket, closedMs) => {
+        this.#books.reach('bucket closed');
+        this.#desks.forEach((desk, at) =>
+          this.#wires[at]?.tell(() => desk.listener.onClosed(bucket, closedMs)),
+        );
+      },
+    });
+    this.#ceilings = createMemoryCeilings(shiftedClock(clock, plan.origin.ms));
+    this.#desks = this.#wires.map((wire) => this.#desk(wire));
   }
 
-  for (const call of plan.calls) {
-    const at = chance.whole(0, plan.desks - 1);
-    home.set(call.id, at);
-    const book = books.call(call.id);
+  async toEnd(): Promise<History> {
+    const { violations, reached, log, told } = this.#books;
+    this.#begin();
+    const progress = new Progress(this.#books, () => this.#store, this.#upstreams);
+    const over = await this.#clock.run(longestHistoryMs, (now) => {
+      progress.look(now, this.#clock.stalledUntil);
+      const ended = [...this.#books.calls.values()].every(({ state }) => state === 'ended');
+      // What may still be set then: the tick, and one wake-up for each bucket.
+      if (ended && this.#clock.timers > 1 + this.#plan.buckets.length)
+        this.#books.broken(now, '10', `${this.#clock.timers} timers are left`);
+    });
+    // A quota of a day may close a bucket for longer than anybody waits: then only the tick is left.
+    const closed = this.#store.snapshot().some(({ closedMs }) => closedMs > 0);
+    if (!over && !closed) this.#books.broken(this.#clock.monotonic(), '10', 'the history does not end');
+    await balance({
+      closed,
+      books: this.#books,
+      clock: this.#clock,
+      store: this.#store,
+      ceilings: this.#ceilings,
+      desks: this.#desks,
+      upstreams: [...this.#upstreams.values()],
+    });
+    await this.#close();
+    return { violations, reached, log, told, origin: this.#plan.origin.name };
+  }
+
+  async follow(id: string, after: number): Promise<Followed> {
+    this.#begin();
+    const call = this.#books.call(id);
+    const sent = (): number | null => call.sentAt.find((at) => at > after) ?? null;
+    await this.#clock.run(patienceMs, () => {
+      if (sent() !== null || call.state === 'ended') this.#clock.halt();
+    });
+    await this.#close();
+    return { sentAt: sent(), told: this.#books.told.find((told) => told.id === id) ?? null };
+  }
+
+  async #close(): Promise<void> {
+    await this.#store.close();
+    await this.#ceilings.close();
+  }
+
+  #desk(wire: Wire): Desk {
+    const [books, clock] = [this.#books, this.#clock];
+    const limiter = wiredLimiter(wire, () => this.#store, books, clock);
+    return createDesk({
+      clock: shiftedClock(clock, this.#plan.origin.ms),
+      limiter: () => limiter,
+      ceilings: wiredCeilings(wire, this.#ceilings, books, clock),
+      onFailure: (failure) => books.broken(clock.monotonic(), '10', `background: ${String(failure)}`),
+    });
+  }
+
+  #granted(grant: Grant): void {
+    this.#books.issued(
+      grant.ticket,
+      grant.lease,
+      ratesOf(this.#store, grant.bucket),
+      this.#clock.monotonic(),
+    );
+    const at = this.#home.get(grant.ticket) ?? 0;
+    this.#wires[at]?.tell(() => this.#desks[at]?.listener.onGrant(grant));
+  }
+
+  /** Everything that is planned is put on the clock. */
+  #begin(): void {
+    const { calls, stalls, workspaces, desks, seed } = this.#plan;
+    const homes = new Chance(seed ^ 0x40e5);
+    for (const call of calls) {
+      const drawn = homes.whole(0, desks - 1);
+      this.#home.set(call.id, this.#home.get(firstOf(call.id)) ?? drawn);
+      if (call.at < Infinity) this.#clock.arrives(call.at, () => this.#arrive(call));
+    }
+    for (const { at, ms } of stalls) {
+      this.#clock.arrives(at, () => {
+        this.#books.reach('stalled');
+        this.#clock.stall(ms);
+      });
+    }
+    const recheck = (): void => this.#desks.forEach((desk) => desk.recheckKeys());
+    for (const { revokedAt } of workspaces) {
+      if (revokedAt < Infinity) this.#clock.arrives(revokedAt, recheck);
+    }
+    const lastAt = Math.max(0, ...calls.map(({ at }) => at).filter((at) => at < Infinity));
+    for (let at = recheckMs; at < lastAt; at += recheckMs) this.#clock.arrives(at, recheck);
+  }
+
+  #arrive(call: CallPlan): void {
     const bucket = must(
-      plan.buckets.find(({ key }) => key === call.lane.bucket),
+      this.#plan.buckets.find(({ key }) => key === call.lane.bucket),
       call.lane.bucket,
     );
-    const upstream = must(upstreams.get(bucket.key), bucket.key);
-    const desk = must(desks[at], `desk ${at}`);
-    clock.arrives(call.at, () => {
-      void drive({ clock, chance, books, desk, upstream, bucket, lastArrival }, book);
-    });
+    const home = this.#home.get(call.id) ?? 0;
+    const scene = {
+      clock: this.#clock,
+      chance: this.#chance,
+      books: this.#books,
+      desk: must(this.#desks[home], 'desk'),
+      ownTime: () => this.#clock.monotonic() + this.#plan.origin.ms,
+      upstream: must(this.#upstreams.get(bucket.key), bucket.key),
+      bucket,
+      lastArrival: this.#lastArrival,
+    };
+    this.#books.arrived(call.id, home);
+    void drive(scene, this.#books.call(call.id));
   }
-  for (const { at, ms } of plan.stalls) {
-    clock.arrives(at, () => {
-      books.reach('stalled');
-      clock.stall(ms);
-    });
-  }
-  for (const { revokedAt } of plan.workspaces) {
-    if (revokedAt < Infinity) clock.arrives(revokedAt, () => desks.forEach((desk) => desk.recheckKeys()));
-  }
-  const lastAt = Math.max(0, ...plan.calls.map(({ at }) => at));
-  for (let at = recheckMs; at < lastAt; at += recheckMs) {
-    clock.arrives(at, () => desks.forEach((desk) => desk.recheckKeys()));
-  }
-
-  const progress = new Progress(books, () => store, upstreams);
-  const over = await clock.run(longestHistoryMs, (now) => {
-    progress.look(now, clock.stalledUntil);
-    const ended = [...books.calls.values()].every(({ state }) => state === 'ended');
-    // What may still be set then: the tick, and one wake-up for each bucket.
-    if (ended && clock.timers > 1 + plan.buckets.length)
-      books.broken(now, '10', `${clock.timers} timers are left`);
-  });
-  // A quota of a day may close a bucket for longer than anybody waits: then only the tick is left.
-  const closed = store.snapshot().some(({ closedMs }) => closedMs > 0);
-  if (!over && !closed) books.broken(clock.monotonic(), '10', 'the history does not end');
-  await balance({ closed, books, clock, store, ceilings, desks, upstreams: [...upstreams.values()] });
-  await store.close();
-  await ceilings.close();
-  const { violations, reached, log } = books;
-  return { violations, reached, log, origin: plan.origin.name };
 }
 
 /** The store's own timers: outside the process when there is a wire; some wake-ups are lost, ticks never. */

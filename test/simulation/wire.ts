@@ -91,15 +91,16 @@ export function wiredLimiter(wire: Wire, limiter: () => Limiter, books: Books, c
         books.bucket(grant.bucket).lastLessonAt = now();
         return limiter().learn(grant, lesson);
       }),
-    charged: (grant: Grant, places, nextPlaceMs) =>
+    charged: (grant: Grant, edge) =>
       wire.ask(() => {
-        if (places === Infinity) books.reach('left the edge of the ceiling');
-        if (places <= 0) {
+        if (edge === null) books.reach('left the edge of the ceiling');
+        else if (edge.slots <= 0) {
           books.reach('last place under the ceiling taken');
-          books.sleeps(books.lane(grant.lane), now() + nextPlaceMs);
+          books.sleeps(books.lane(grant.lane), now() + edge.nextSlotMs);
         }
-        return limiter().charged(grant, places, nextPlaceMs);
+        return limiter().charged(grant, edge);
       }),
+    reconfigure: (change) => wire.ask(() => limiter().reconfigure(change)),
     cancel: (bucket, ticket) =>
       wire.ask(() => {
         books.outOfLine(books.call(ticket));

@@ -23,6 +23,7 @@ export class FakeClock implements Clock {
   #turns = 0;
   #stalledUntil = 0;
   #timers = 0;
+  #halted = false;
 
   /** @param lateMs how late the next timer of the process rings, milliseconds. */
   constructor(lateMs: () => number = () => 0, epochMs = Date.UTC(2026, 0, 1)) {
@@ -79,8 +80,13 @@ export class FakeClock implements Clock {
     return this.#timers;
   }
 
+  /** The run ends after this instant. */
+  halt(): void {
+    this.#halted = true;
+  }
+
   /**
-   * Runs until nothing is left, or until `limitMs`. `after` each instant's events, once their promises have settled,
+   * Runs until nothing is left, until somebody halts it, or until `limitMs`. `after` each instant's events, once their promises have settled,
    * is called with the time. True when nothing is left.
    */
   async run(limitMs: number, after: (now: number) => void = () => {}): Promise<boolean> {
@@ -105,6 +111,7 @@ export class FakeClock implements Clock {
       run();
       await setImmediate();
       after(this.#time);
+      if (this.#halted) return false;
     }
   }
 

@@ -101,6 +101,7 @@ local function applyLaneSetting(lane, setting)
     lane.maxInFlight = setting.maxInFlight
     refreshReadiness(lane)
   end
+  lane.perMinute = setting.perMinute
   if lane.ceiling == setting.ceiling then return end
   lane.ceiling = setting.ceiling
   if lane.slots then lane.slots = math.max(1, lane.slots) end
@@ -110,7 +111,7 @@ end
 local function laneFor(key, setting)
   local lane = laneOf(key)
   if not lane then
-    lane = { key = key, weight = setting.weight, maxInFlight = setting.maxInFlight, ceiling = setting.ceiling,
+    lane = { key = key, weight = setting.weight, maxInFlight = setting.maxInFlight, perMinute = setting.perMinute, ceiling = setting.ceiling,
       start = bucket.virtual, inFlight = 0, waiting = 0, waitingCosts = {}, asleep = { false, false, false, false },
       slots = false, unconfirmed = 0, serviceMs = 0, grantedAt = false, abandoned = {}, readyAs = false,
       readyMember = false, idleMember = false }

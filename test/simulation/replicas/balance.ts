@@ -2,6 +2,7 @@
  * The balance when everything is over: every call has ended once, nothing is held by anybody, what was reserved and
  * not used came back, every suspicion was counted, and no window of the upstream's log holds more than a ceiling.
  */
+import { asleepUntil } from '../../../src/limiter/lanes.policy.ts';
 import { tick } from '../../../src/limiter/scheduler.policy.ts';
 import type { FakeClock } from '../../support/fake-clock.ts';
 import type { Arrival, Upstream } from '../upstream.ts';
@@ -49,8 +50,9 @@ export function balance({ books, clock, server, replicas, upstreams }: Leftovers
   for (const model of server.models) {
     if (model.bucket === null) continue;
     // Whoever comes a lease later sweeps what others left behind, as soon as the bucket is open and the lane awake.
-    const asleep = [...model.bucket.lanes.values()].map(({ asleepUntil }) => asleepUntil);
-    const then = Math.max(model.seen, server.now(), model.bucket.closedUntil, ...asleep) + books.plan.leaseMs;
+    const asleep = [...model.bucket.lanes.values()].map((lane) => asleepUntil(lane) ?? 0);
+    const then =
+      Math.max(model.seen, server.now(), model.bucket.closedUntil ?? 0, ...asleep) + books.plan.leaseMs;
     for (let time = 0; time < 3; time += 1) tick(model.bucket, 'next', [], then);
     const { tickets, leases, waiting } = model.bucket;
     if (tickets.size + leases.size + waiting > 0) {

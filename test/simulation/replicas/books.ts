@@ -15,6 +15,7 @@ import { must } from '../books.ts';
 import type { DrivenCall, DriverBooks } from '../driver.ts';
 import type { BucketPlan, CallPlan, WorkspacePlan } from '../plan.ts';
 import { Story } from '../story.ts';
+import { toldOf, type Told } from '../told.ts';
 import { Fairness } from './fairness.ts';
 import type { ReplicasPlan } from './plan.ts';
 import type { Replica } from './replica.ts';
@@ -32,6 +33,7 @@ export interface Call extends DrivenCall {
   /** When Redis heard last that it is back in its line, and knew no lease of it. */
   backAt: number;
   sends: number;
+  readonly sentAt: number[];
   readonly ends: string[];
   /** When its process could first notice that its client left. */
   readonly skippedBy: Set<string>;
@@ -76,6 +78,7 @@ export class ReplicaBooks extends Story implements DriverBooks, ServerWatch {
   /** Leases that a replica suspects of overlapping, by reason. */
   readonly suspicions: string[] = [];
   overlaps = 0;
+  readonly told: Told[] = [];
   readonly takes = new Map<string, number>();
   /** When a replica last sent anything into a bucket. */
   readonly sentAt = new Map<string, number>();
@@ -107,6 +110,7 @@ export class ReplicaBooks extends Story implements DriverBooks, ServerWatch {
         enteredAt: call.at,
         executed: 0,
         sends: 0,
+        sentAt: [],
         ends: [],
         skippedBy: new Set(),
       });
@@ -179,7 +183,7 @@ export class ReplicaBooks extends Story implements DriverBooks, ServerWatch {
       if (model.bucket?.tickets.has(id) === true) this.broken(now, '11', `${id} was refused, and waits`);
       return;
     }
-    if (call.admittedAt >= 0 && argv[10] !== '') this.reach('entered again');
+    if (call.admittedAt >= 0 && argv[12]?.startsWith('kept') === true) this.reach('entered again');
     call.order = order;
     call.admittedAt = now;
     const newcomers = [...(model.bucket?.tickets.values() ?? [])].filter(
@@ -279,6 +283,7 @@ export class ReplicaBooks extends Story implements DriverBooks, ServerWatch {
     if (call.state === 'sent') this.broken(now, '8', `${id} is sent twice at once`);
     call.state = 'sent';
     call.sends += 1;
+    call.sentAt.push(now);
     this.sentAt.set(`${replica?.id ?? ''} ${plan.lane.bucket}`, now);
     const turnedAt = (at: number): number => replica?.turnedAt(at) ?? at;
     if (now >= plan.leavesAt && now > turnedAt(plan.leavesAt)) this.broken(now, '9', `${id}: client gone`);
@@ -359,6 +364,10 @@ export class ReplicaBooks extends Story implements DriverBooks, ServerWatch {
 
   isExact({ key, calm }: BucketPlan): boolean {
     return calm && !this.#blurred.has(key) && this.isFaultless && this.plan.network.meanMs <= 1;
+  }
+
+  refused(id: string, code: string, retryInMs: number, now: number): void {
+    this.told.push(toldOf([...this.calls.values()], { id, code, retryInMs, at: now }));
   }
 
   ended(id: string, how: string, now: number): void {

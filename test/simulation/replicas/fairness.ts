@@ -45,7 +45,7 @@ export class Fairness {
       if (bucket !== model.key) continue;
       const lane = model.bucket?.lanes.get(key);
       // A lane that was narrowed by its ceiling, or after a loss, is held back by more than the bucket.
-      const free = lane !== undefined && lane.asleepUntil === 0 && lane.places === null;
+      const free = lane !== undefined && lane.asleep.size === 0 && lane.slots === null;
       const waits = free && (lane.line.size > 0 || granted.has(key));
       if (this.#emptied.delete(key)) this.#waitingSince.delete(key);
       const others = lane?.line.names().filter((ticket) => ticket !== newcomer) ?? [];

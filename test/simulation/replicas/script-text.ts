@@ -3,13 +3,24 @@
  * the product writes (`script-calls.ts`) and reads (`script-replies.ts`) goes through here in the simulation.
  */
 import type { Costs, Feedback, MeterName, MeterReport } from '../../../src/call.ts';
-import type { Admission, Lesson, MeterSetting, Settlement } from '../../../src/limiter/limiter.ts';
+import type {
+  Admission,
+  BucketSetting,
+  CeilingEdge,
+  Lesson,
+  MeterSetting,
+  Position,
+  Reconfiguration,
+  Settlement,
+  SleepReason,
+} from '../../../src/limiter/limiter.ts';
 import type {
   AdmitReply,
   BucketReply,
   CancelReply,
   ForecastReply,
   LeaseReply,
+  ReconfigureReply,
   TickReply,
   ToldGrant,
 } from '../../../src/limiter/script-replies.ts';
@@ -22,6 +33,10 @@ const number = (text: string | undefined): number => {
   if (text === undefined || text === '' || Number.isNaN(read)) throw new Error(`not a number: ${text}`);
   return read;
 };
+
+/** '' = none. */
+const optional = (text: string | undefined): number | null =>
+  text === '' || text === undefined ? null : number(text);
 
 const words = (text: string | undefined): string[] => (text ?? '').split(' ').filter((word) => word !== '');
 
@@ -41,40 +56,67 @@ const metersOf = (text: string | undefined): MeterSetting[] =>
 
 /** ARGV of `admit` from the third on. */
 export function admissionOf(bucket: string, argv: readonly string[]): Admission {
-  const [ticket = '', lane = '', weight, cap, queued, urgency, callClass = '', costs, ...more] = argv;
-  const [maxWaitMs, leaseMs, order, meters, learn, probe] = more;
+  const [ticket = '', lane = '', weight, cap, ceiling = '', queued, urgency, callClass = '', ...more] = argv;
+  const [costs, document, maxWaitMs, leaseMs, position, ...setting] = more;
   return {
     ticket,
     bucket,
     lane,
     weight: number(weight),
-    maxInFlight: cap === '' ? null : number(cap),
+    maxInFlight: optional(cap),
+    ceiling,
     maxQueued: number(queued),
     urgency: number(urgency),
     callClass,
     costs: costsOf(costs),
     maxWaitMs: number(maxWaitMs),
     leaseMs: number(leaseMs),
-    order: order === '' ? null : number(order),
-    setting: { meters: metersOf(meters), learn: learn === '1', probe: number(probe) },
+    document: document === undefined || document === '' ? null : document,
+    position: positionOf(position),
+    setting: bucketSettingOf(setting),
   };
+}
+
+/** A time that the replica could not tell is that of the script, which is never before what the store has seen. */
+function positionOf(text: string | undefined): Position {
+  const [kind, value] = (text ?? '').split(' ');
+  if (kind === 'kept') return { kind, order: number(value) };
+  if (kind !== 'arrival') throw new Error(`not a position: ${text}`);
+  return { kind, at: optional(value) ?? Infinity };
+}
+
+const bucketSettingOf = ([meters, learn, probe]: readonly (string | undefined)[]): BucketSetting => ({
+  meters: metersOf(meters),
+  learn: learn === '1',
+  probe: number(probe),
+});
+
+/** ARGV of `reconfigure` from the third on; its time stands before the lanes. */
+export function reconfigurationOf(argv: readonly string[]): Omit<Reconfiguration, 'bucket'> {
+  const lanes: Reconfiguration['lanes'][number][] = [];
+  for (let at = 3; at + 3 < argv.length; at += 4) {
+    const [lane = '', weight, cap, ceiling = ''] = argv.slice(at, at + 4);
+    lanes.push({ lane, weight: number(weight), maxInFlight: optional(cap), ceiling });
+  }
+  return { setting: bucketSettingOf(argv), lanes };
+}
+
+/** ARGV of `charged` from the fourth on. */
+export function edgeOf([slots, nextSlotMs]: readonly (string | undefined)[]): CeilingEdge | null {
+  const left = optional(slots);
+  return left === null ? null : { slots: left, nextSlotMs: number(nextSlotMs) };
 }
 
 /** ARGV of `settle` from the fourth on. */
 export function settlementOf(argv: readonly string[]): Settlement {
-  const [kind, spent, closeMs, requeue, sleepMs] = argv;
+  const [kind, spent, closeMs, afterwards = '', sleepMs] = argv;
   switch (kind) {
     case 'succeeded':
       return { kind, spent: spent === '-' ? null : costsOf(spent) };
     case 'throttled':
-      return { kind, closeMs: number(closeMs), requeue: requeue === '1', sleepMs: number(sleepMs) };
+      return { kind, closeMs: number(closeMs), requeue: afterwards === '1', sleepMs: number(sleepMs) };
     case 'returned':
-      return {
-        kind,
-        sleepMs: number(sleepMs),
-        ...(requeue === '1' ? { asBefore: true } : {}),
-        ...(spent === '-' ? {} : { costs: costsOf(spent) }),
-      };
+      return { kind, sleepMs: number(sleepMs), because: reasonOf(afterwards) };
     case 'dropped':
     case 'unknown':
       return { kind };
@@ -83,9 +125,17 @@ export function settlementOf(argv: readonly string[]): Settlement {
   }
 }
 
-/** The four words of a lesson. */
+const reasons: readonly Exclude<SleepReason, 'document'>[] = ['ceiling_minute', 'ceiling_day', 'backoff'];
+
+function reasonOf(text: string): Exclude<SleepReason, 'document'> {
+  const reason = reasons.find((one) => one === text);
+  if (reason === undefined) throw new Error(`no reason to sleep: ${text}`);
+  return reason;
+}
+
+/** The six words of a lesson. */
 export function lessonOf(argv: readonly string[]): Lesson | null {
-  const [sentAgo, headAgo, reports, rateMeter] = argv;
+  const [sentAgo, headAgo, reports, rateMeter, refused, requested] = argv;
   if (sentAgo === '') return null;
   const meters = words(reports).map((word): MeterReport => {
     const [meter, limit, windowMs, lowest, highest] = word.split(':');
@@ -98,10 +148,16 @@ export function lessonOf(argv: readonly string[]): Lesson | null {
   });
   const throttle: Feedback['throttle'] =
     rateMeter === '' ? null : { kind: 'rate', waitMs: null, meter: rateMeter as MeterName };
-  return { feedback: { meters, throttle }, sentAgoMs: number(sentAgo), headAgoMs: number(headAgo) };
+  const [refusedUnits, requestedCost] = [optional(refused), optional(requested)];
+  const feedback: Feedback = {
+    meters,
+    throttle,
+    ...(requestedCost === null ? {} : { requestedCost }),
+    ...(refusedUnits === null ? {} : { requestedTokens: refusedUnits }),
+  };
+  return { feedback, sentAgoMs: number(sentAgo), headAgoMs: number(headAgo) };
 }
 
-export const numberOf = number;
 export const wordsOf = words;
 
 const text = (value: number): string => (value === Infinity ? 'inf' : String(value));
@@ -128,10 +184,13 @@ export function admitText(reply: AdmitReply): unknown {
   }
   const own =
     code === 'queued'
-      ? [text(reply.forecastMs), text(reply.ahead), text(reply.order)]
-      : [text(reply.retryInMs)];
+      ? [text(reply.forecastMs), text(reply.ahead), text(reply.order), reply.heldBy]
+      : [text(reply.retryInMs), reply.heldBy, text(reply.ahead)];
   return replyText(code, own, reply);
 }
+
+export const reconfigureText = (reply: ReconfigureReply): unknown =>
+  replyText(reply.born === null ? 'unknown_bucket' : 'reconfigured', [], reply);
 
 export const leaseText = (reply: LeaseReply, known: 'settled' | 'learned' | 'noted'): unknown =>
   replyText(reply.leaseKnown ? known : 'unknown_lease', [], reply);
@@ -142,7 +201,7 @@ export const cancelText = (reply: CancelReply): unknown =>
 export function forecastText(reply: ForecastReply): unknown {
   const { standing } = reply;
   if (standing === null) return replyText('not_waiting', [], reply);
-  return replyText('waiting', [text(standing.waitMs), text(standing.ahead)], reply);
+  return replyText('waiting', [text(standing.waitMs), text(standing.ahead), standing.heldBy], reply);
 }
 
 export function tickText(reply: TickReply): unknown {

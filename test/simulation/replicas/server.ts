@@ -188,7 +188,7 @@ export class Server {
       }
       return text(reply);
     };
-    const [first = '', second] = argv;
+    const [first = ''] = argv;
     switch (script) {
       case 'admit':
         return run(model.admit(written.admissionOf(bucket, argv), asked), written.admitText);
@@ -204,12 +204,12 @@ export class Server {
         if (lesson === null) throw new Error('learn without a lesson');
         return run(model.learn(first, lesson, asked), (reply) => written.leaseText(reply, 'learned'));
       }
-      case 'charged': {
-        const [places, nextPlaceMs] = [written.numberOf(second), written.numberOf(argv[2])];
-        return run(model.charged(first, places, nextPlaceMs, asked), (reply) =>
+      case 'charged':
+        return run(model.charged(first, written.edgeOf(argv.slice(1)), asked), (reply) =>
           written.leaseText(reply, 'noted'),
         );
-      }
+      case 'reconfigure':
+        return run(model.reconfigure(written.reconfigurationOf(argv), asked), written.reconfigureText);
       case 'cancel':
         return run(model.cancel(first, asked), written.cancelText);
       case 'forecast':

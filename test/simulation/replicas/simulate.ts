@@ -179,6 +179,7 @@ class Run {
         chance: this.#chance,
         books: this.#books,
         desk: replica.desk,
+        ownTime: () => process.monotonic(),
         upstream,
         bucket,
         lastArrival: replica.lastArrival,

@@ -1,0 +1,80 @@
+/**
+ * Other courses of a history from the moment at which a call was refused: the same world up to there, and then nothing
+ * that could not have been known. Nobody new comes, nobody leaves or loses patience, nothing breaks, the upstream stays
+ * as it is. Owns: the changed plans. Refuses to own: running and judging them.
+ */
+import type { CallPlan, Plan, WorkspacePlan } from './plan.ts';
+import type { Told } from './told.ts';
+
+/** Longer than any call of a counterfactual waits. Milliseconds. */
+export const patienceMs = 4 * 3_600_000;
+
+interface Changeable {
+  readonly calls: readonly CallPlan[];
+  readonly workspaces: readonly WorkspacePlan[];
+}
+
+/** What of a plan stays as it was until the refusal, and is quiet from then on. */
+function quietly<C extends CallPlan>(
+  { calls, workspaces }: { readonly calls: readonly C[]; readonly workspaces: readonly WorkspacePlan[] },
+  { id, at, came, sent, ended, known }: Told,
+): { calls: C[]; workspaces: WorkspacePlan[] } {
+  // Whom the store had not let into a lane yet is a newcomer.
+  const leavesAt = (call: C): number => {
+    const isNew = came.has(call.id) && !ended.has(call.id) && !known.has(call.id);
+    if (isNew && call.id !== id) return at;
+    return call.leavesAt >= at ? Infinity : call.leavesAt;
+  };
+  return {
+    calls: calls.map((call) => ({
+      ...call,
+      at: came.has(call.id) ? call.at : Infinity,
+      leavesAt: leavesAt(call),
+      fate: sent.has(call.id) ? call.fate : 'answered',
+      maxWaitMs: known.has(call.id) ? patienceMs : call.maxWaitMs,
+    })),
+    workspaces: workspaces.map((one) => ({
+      ...one,
+      revokedAt: one.revokedAt > at ? Infinity : one.revokedAt,
+    })),
+  };
+}
+
+/** The refused call is patient: it stands where it stood, until it is sent. */
+export function patient<P extends Changeable>(plan: P, told: Told): P {
+  const quiet = quietly(plan, told);
+  const calls = quiet.calls.map((call) =>
+    call.id === told.id ? { ...call, maxWaitMs: patienceMs, leavesAt: Infinity } : call,
+  );
+  return { ...plan, ...quiet, calls };
+}
+
+/** The refused call comes again when it was told to, with this much time. */
+export function returning<P extends Changeable>(plan: P, told: Told, maxWaitMs: number): P {
+  const quiet = quietly(plan, told);
+  const again = quiet.calls
+    .filter(({ id }) => id === told.id)
+    .map((call) => ({
+      ...call,
+      id: againOf(told.id),
+      at: told.at + told.retryInMs,
+      leavesAt: Infinity,
+      fate: 'answered' as const,
+      maxWaitMs,
+    }));
+  return { ...plan, ...quiet, calls: [...quiet.calls, ...again] };
+}
+
+/** How a call is named that comes again. */
+export const againOf = (id: string): string => `${id}r`;
+export const firstOf = (id: string): string => id.replace(/r+$/, '');
+
+/** The same of the plan of one process. */
+export const withoutTrouble = (plan: Plan, { at }: Told): Plan => ({
+  ...plan,
+  stalls: plan.stalls.filter((stall) => stall.at <= at),
+  buckets: plan.buckets.map((bucket) => ({
+    ...bucket,
+    changes: bucket.changes.filter((change) => change.at <= at),
+  })),
+});
