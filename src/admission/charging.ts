@@ -6,6 +6,7 @@
  * Keeps: a grant that comes before its caller waits takes its turn all the same, so that nobody behind it goes first; at
  * the edge of the ceiling nobody overtakes (4); a grant nobody can use goes back whole.
  */
+import { ceilingWindowMs } from '../limiter/ceiling.policy.ts';
 import type { CeilingRef, CeilingState, Place, TakeReply } from '../limiter/ceilings.ts';
 import type { Grant } from '../limiter/limiter.ts';
 import type { DeskParts } from './desk-parts.ts';
@@ -150,9 +151,10 @@ export class Charging {
   /** At the edge of the ceiling the scheduler counts places; away from it again, it must stop counting. */
   #tellEdge({ gate, grant, holder }: Granted, state: CeilingState | null): void {
     const now = this.#parts.clock.monotonic();
+    const mayBeAtEdge = gate.atEdge || knowsNothing(gate, holder.entry.ceiling, now);
     gate.slotAt = now;
     const atEdge = state !== null && state.remaining <= edgeOf(state.limit);
-    if (!atEdge && !gate.atEdge) return;
+    if (!atEdge && !mayBeAtEdge) return;
     gate.atEdge = atEdge;
     const { limiter, background } = this.#parts;
     if (!atEdge) return background(limiter().charged(grant, null));
@@ -178,4 +180,13 @@ export class Charging {
   #giveUp(grant: Grant): void {
     this.#parts.background(this.#parts.limiter().settle(grant, { kind: 'dropped' }, null));
   }
+}
+
+/**
+ * Another replica may have told the scheduler of an edge that this one has not seen: what was sent then is not in the window
+ * any more.
+ */
+function knowsNothing({ slotAt }: Gate, { perMinute, perDay }: CeilingRef, now: number): boolean {
+  if (slotAt === null) return true;
+  return (perMinute !== null || perDay !== null) && now - slotAt > ceilingWindowMs;
 }
