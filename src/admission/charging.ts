@@ -30,6 +30,8 @@ interface Granted {
 /** A place under the ceiling, as it was asked for. */
 interface Placed {
   readonly reply: TakeReply;
+  /** The limits that it was asked under. */
+  readonly ceiling: CeilingRef;
   /**
    * The call has to leave by then, on the monotonic clock: at most `freshMs` after its reply, and after the time that
    * the place is counted from, which is not before it was asked for.
@@ -95,7 +97,7 @@ export class Charging {
     const reply = await ceilings.take(ceiling, again, lateMs);
     const tookMs = clock.monotonic() - askedAt;
     this.#slowMs = tookMs <= freshMs ? 0 : Math.min(this.#slowMs, tookMs);
-    return { reply, goodUntil: askedAt + Math.min(lateMs, tookMs) + freshMs, tookMs };
+    return { reply, ceiling, goodUntil: askedAt + Math.min(lateMs, tookMs) + freshMs, tookMs };
   }
 
   /**
@@ -126,12 +128,15 @@ export class Charging {
       return false;
     }
     if (early.reply.kind === 'taken') await callerTurned(holder);
-    const { reply } = await this.#inTime(holder, early);
+    const placed = await this.#inTime(holder, early);
+    const { reply } = placed;
     if (reply.kind === 'refused') {
-      gate.asleep = {
-        until: clock.monotonic() + reply.waitMs + this.#turns.delayMs(holder.entry),
-        because: reply.day ? 'ceiling_day' : 'ceiling_minute',
-      };
+      if (isUnderLimits(placed, holder)) {
+        gate.asleep = {
+          until: clock.monotonic() + reply.waitMs + this.#turns.delayMs(holder.entry),
+          because: reply.day ? 'ceiling_day' : 'ceiling_minute',
+        };
+      }
       await this.#handBack(granted, null);
       this.#hopeless.onFull(holder.entry.ceiling);
       return false;
@@ -143,7 +148,7 @@ export class Charging {
       if (stop !== null) this.#waiting.refuse(holder, stop);
       return true;
     }
-    this.#tellEdge(granted, reply.state);
+    this.#tellEdge(granted, isUnderLimits(placed, holder) ? reply.state : null);
     this.#waiting.stop(holder)?.resolve(leaseOf(this.#parts, this.#hopeless, holder, grant, reply));
     return true;
   }
@@ -190,3 +195,7 @@ function knowsNothing({ slotAt }: Gate, { perMinute, perDay }: CeilingRef, now: 
   if (slotAt === null) return true;
   return (perMinute !== null || perDay !== null) && now - slotAt > ceilingWindowMs;
 }
+
+/** False: configuration changed since the ceiling was asked, its answer does not hold for what follows. */
+const isUnderLimits = ({ ceiling }: Placed, { entry }: Holder): boolean =>
+  ceiling.perMinute === entry.ceiling.perMinute && ceiling.perDay === entry.ceiling.perDay;

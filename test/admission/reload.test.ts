@@ -3,7 +3,9 @@ import { describe, expect, test } from '@jest/globals';
 import type { EntrySettings } from '../../src/admission/buckets.policy.ts';
 import type { Entry, Lease } from '../../src/admission/ticket.ts';
 import { Refusal } from '../../src/errors.ts';
+import type { Ceilings } from '../../src/limiter/ceilings.ts';
 import type { BucketSetting } from '../../src/limiter/limiter.ts';
+import { createMemoryCeilings } from '../../src/limiter/memory-ceilings.ts';
 import { embeddedDesk, entry, settingsOf, type EntryWish } from '../support/desk.ts';
 import { FakeClock } from '../support/fake-clock.ts';
 import { origins } from '../support/origins.ts';
@@ -11,15 +13,26 @@ import { shiftedClock } from '../support/shifted-clock.ts';
 
 const dayMs = 86_400_000;
 
-function world(originMs = 0) {
+/** @param takesMs how long the ceiling takes to answer, before it counts. */
+function world(originMs = 0, takesMs = 0) {
   const clock = new FakeClock();
   const own = shiftedClock(clock, originMs);
   /** What became of each call, in the order in which it was decided. */
   const story: string[] = [];
   const refusals = new Map<string, Refusal>();
   const leases = new Map<string, Lease>();
-  const { desk, limiter, ceilings } = embeddedDesk({
+  const fast = createMemoryCeilings(own);
+  const ceilings: Ceilings = {
+    ...fast,
+    async take(...asked) {
+      const reply = await fast.take(...asked);
+      if (takesMs > 0) await new Promise<void>((resolve) => void clock.after(takesMs, resolve));
+      return reply;
+    },
+  };
+  const { desk, limiter } = embeddedDesk({
     clock: own,
+    ceilings,
     onFailure: (failure) => story.push(`bug ${String(failure)}`),
   });
   const follow = async (id: string, entering: Entry): Promise<void> => {
@@ -80,6 +93,15 @@ describe.each(origins)('by $name, a ceiling of the minute', ({ ms }) => {
     const { enter, pass, reload, story } = world(ms);
     for (const id of ids) enter(id, { perMinute: 2 });
     await pass(5_000);
+    reload({ perMinute: null });
+    await pass(1_000);
+    expect(story).toEqual(ids);
+  });
+
+  test('that is taken away while a call hears of its last slot holds nobody for the minute', async () => {
+    const { enter, pass, reload, story } = world(ms, 80);
+    for (const id of ids) enter(id, { perMinute: 2 });
+    await pass(40);
     reload({ perMinute: null });
     await pass(1_000);
     expect(story).toEqual(ids);
@@ -159,6 +181,17 @@ describe.each(origins)('by $name, a ceiling of the day', ({ ms }) => {
     await pass(1);
     expect(story.slice(5)).toEqual(['x day_quota_exhausted', 'y day_quota_exhausted']);
     expect(refusals.get('x')?.details.heldBy).toBe('ceiling_day');
+  });
+
+  test('that is raised while a call hears of its refusal lets that call go', async () => {
+    const { enter, pass, reload, story } = world(ms, 80);
+    for (const id of ['a', 'b']) enter(id, wish);
+    await pass(1_000);
+    enter('c', wish);
+    await pass(40);
+    reload({ perDay: 5 });
+    await pass(1_000);
+    expect(story).toEqual(['a', 'b', 'c']);
   });
 
   test('that has refused a call lets newcomers go once it was raised, though nobody waited', async () => {
