@@ -20,13 +20,14 @@ local oldest = sentAt(expired)
 local reply = { live, text(oldest and math.max(0, oldest + windowMs - now) or 0), redis.call('GET', day) or '0',
   tostring(redis.call('PTTL', day)) }
 for i = 4, #ARGV do
-  local beyond = perMinute and tonumber(ARGV[i]) - (perMinute - live) or 0
-  if beyond <= 0 then
+  local behind = perMinute and live + tonumber(ARGV[i]) - 1 - perMinute or -1
+  if behind < 0 then
     reply[#reply + 1] = '0'
   else
-    local rounds, inRound = math.floor((beyond - 1) / perMinute), (beyond - 1) % perMinute
-    local freed = sentAt(expired + inRound + math.max(0, live - perMinute)) or now
-    reply[#reply + 1] = text(math.max(0, freed + windowMs - now) + rounds * windowMs)
+    local rounds = math.max(0, math.ceil((behind - live + 1) / perMinute))
+    local first = behind - rounds * perMinute
+    local freed = first >= 0 and sentAt(expired + first)
+    reply[#reply + 1] = text((freed and math.max(0, freed + windowMs - now) or 0) + rounds * windowMs)
   end
 end
 return reply
