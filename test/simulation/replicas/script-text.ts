@@ -56,14 +56,15 @@ const metersOf = (text: string | undefined): MeterSetting[] =>
 
 /** ARGV of `admit` from the third on. */
 export function admissionOf(bucket: string, argv: readonly string[]): Admission {
-  const [ticket = '', lane = '', weight, cap, ceiling = '', queued, urgency, callClass = '', ...more] = argv;
-  const [costs, document, maxWaitMs, leaseMs, position, ...setting] = more;
+  const [ticket = '', lane = '', weight, cap, perMinute, ceiling = '', queued, urgency, ...more] = argv;
+  const [callClass = '', costs, document, maxWaitMs, leaseMs, position, ...setting] = more;
   return {
     ticket,
     bucket,
     lane,
     weight: number(weight),
     maxInFlight: optional(cap),
+    perMinute: optional(perMinute),
     ceiling,
     maxQueued: number(queued),
     urgency: number(urgency),
@@ -94,9 +95,15 @@ const bucketSettingOf = ([meters, learn, probe]: readonly (string | undefined)[]
 /** ARGV of `reconfigure` from the third on; its time stands before the lanes. */
 export function reconfigurationOf(argv: readonly string[]): Omit<Reconfiguration, 'bucket'> {
   const lanes: Reconfiguration['lanes'][number][] = [];
-  for (let at = 3; at + 3 < argv.length; at += 4) {
-    const [lane = '', weight, cap, ceiling = ''] = argv.slice(at, at + 4);
-    lanes.push({ lane, weight: number(weight), maxInFlight: optional(cap), ceiling });
+  for (let at = 3; at + 4 < argv.length; at += 5) {
+    const [lane = '', weight, cap, perMinute, ceiling = ''] = argv.slice(at, at + 5);
+    lanes.push({
+      lane,
+      weight: number(weight),
+      maxInFlight: optional(cap),
+      perMinute: optional(perMinute),
+      ceiling,
+    });
   }
   return { setting: bucketSettingOf(argv), lanes };
 }
