@@ -178,7 +178,8 @@ export class Charging {
     gate.atEdge = true;
     const { until, because } = gate.asleep ?? { until: clock.monotonic(), because: 'ceiling_minute' };
     const sleepMs = Math.max(0, until - clock.monotonic());
-    await limiter().settle(grant, { kind: 'returned', sleepMs, because }, null);
+    const { ceiling } = holder.entry.admission;
+    await limiter().settle(grant, { kind: 'returned', sleepMs, because, ceiling }, null);
   }
 
   /** A grant nobody can use any more goes back whole. */

@@ -155,6 +155,8 @@ export type Settlement =
       readonly kind: 'returned';
       readonly sleepMs: number;
       readonly because: Exclude<SleepReason, 'document'>;
+      /** The limits (as in `LaneSetting`) of the ceiling that refused it; absent: those that the lane has. */
+      readonly ceiling?: string;
     }
   /** Sent, fate unknown: a capped lane stays taken until the lease expires. */
   | { readonly kind: 'unknown' };

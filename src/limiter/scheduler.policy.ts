@@ -83,6 +83,12 @@ export const maxArrivalAgoMs = 10_000;
  */
 export const maxArrivalAheadMs = 50;
 
+/**
+ * A refusal under other limits than the lane has comes from a replica that has not heard of the new ones, or has heard of
+ * them before: it holds the lane no longer than this. Milliseconds.
+ */
+export const maxOtherLimitsMs = 1_000;
+
 export { createBucket };
 
 /** Enters a ticket into its lane, or refuses it at once. Idempotent by ticket id. */
@@ -264,8 +270,10 @@ export function settle(
       end(bucket, lane, lease);
       requeueOrForget(bucket, lane, lease.ticket, settlement.kind === 'returned');
       if (settlement.kind === 'returned') {
-        if (settlement.because !== 'backoff') lane.slots = 1;
-        sleep(bucket, lane, settlement.because, now + settlement.sleepMs);
+        const { because, sleepMs, ceiling = lane.ceiling } = settlement;
+        if (because !== 'backoff') lane.slots = 1;
+        const heldMs = ceiling === lane.ceiling ? sleepMs : Math.min(sleepMs, maxOtherLimitsMs);
+        sleep(bucket, lane, because, now + heldMs);
       }
       break;
     case 'unknown':

@@ -120,9 +120,12 @@ export const settleCall = (
     ...lessonTexts(lesson),
   ]);
 
-/** What becomes of the ticket, or why its lane sleeps. */
+/** What becomes of the ticket, or why its lane sleeps, and under which limits. */
 function afterwards(settlement: Settlement): string {
-  if (settlement.kind === 'returned') return settlement.because;
+  if (settlement.kind === 'returned') {
+    const { because, ceiling } = settlement;
+    return ceiling === undefined ? because : `${because} ${word(ceiling)}`;
+  }
   return settlement.kind === 'throttled' && settlement.requeue ? '1' : '0';
 }
 

@@ -16,7 +16,7 @@ import {
 import { blankMemoryMs, bucketMemoryMs, unansweredMemoryMs } from '../../src/limiter/memory.policy.ts';
 import { maxCorrected, maxDocuments, maxProbeMs } from '../../src/limiter/documents.policy.ts';
 import { mostPerPump, probeDoublingMs, replicaLifeMs } from '../../src/limiter/pump.policy.ts';
-import { maxArrivalAgoMs, maxArrivalAheadMs } from '../../src/limiter/scheduler.policy.ts';
+import { maxArrivalAgoMs, maxArrivalAheadMs, maxOtherLimitsMs } from '../../src/limiter/scheduler.policy.ts';
 import {
   admitCall,
   cancelCall,
@@ -162,6 +162,7 @@ test('the constants are those of the policy', () => {
     unansweredMemoryMs,
     maxArrivalAgoMs,
     maxArrivalAheadMs,
+    maxOtherLimitsMs,
     maxProbeMs,
     maxDocuments,
     maxCorrected,

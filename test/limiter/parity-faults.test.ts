@@ -180,6 +180,7 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
   ['more is asked for than there is', 'lanes', 'math.min(cost[2], meter.limit) or cost[2]', 'cost[2] or 0'],
   ['no call is ever late', 'forecast-at', 'now - lane.grantedAt - lane.serviceMs', '0'],
   ['another ceiling wakes nobody', 'lanes', "wake(lane, { 'ceiling_minute', 'ceiling_day' })", ''],
+  ['a refusal under other limits holds a lane', 'settle', "ceiling == '' or ceiling == lane.ceiling", 'true'],
   [
     'another ceiling ends a back-off',
     'lanes',

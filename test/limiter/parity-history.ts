@@ -275,6 +275,7 @@ function ending(draw: Draw): { settlement: Settlement; lesson: Learned | null } 
       kind: 'returned',
       sleepMs: draw.one(0, draw.fraction(1, 800), 40_000),
       because: draw.one('ceiling_minute', 'ceiling_day'),
+      ...(draw.chance(0.5) ? { ceiling: ceilingOf(draw).ceiling } : {}),
     },
     { kind: 'returned', sleepMs: draw.one(0, draw.fraction(1, 800)), because: 'backoff' },
     { kind: 'unknown' },

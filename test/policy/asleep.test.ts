@@ -21,7 +21,8 @@ function asleep(instant: Instant, back: Settlement, waiting: number): Bucket {
   return bucket;
 }
 
-const returned = (because: 'ceiling_minute' | 'ceiling_day' | 'backoff', sleepMs = 50_000): Settlement => ({
+type Returned = Extract<Settlement, { kind: 'returned' }>;
+const returned = (because: Returned['because'], sleepMs = 50_000): Returned => ({
   kind: 'returned',
   sleepMs,
   because,
@@ -57,6 +58,16 @@ atOrigins('a lane that sleeps for its ceiling', (instant) => {
       const entered = admit(bucket, call('new', { ...plenty, ...lane }), replica, instant(2_000));
       expect([...settled.grants, ...entered.effects.grants]).toEqual([]);
       expect(asleepUntil(bucket.lanes.get('l') ?? never())).toBe(instant(51_010));
+    });
+
+    // A replica that has not heard of the new limits yet asked under the old ones, or its word comes late.
+    test('sleeps for a moment when it was refused under other limits than it has', () => {
+      const { bucket, grants } = bucketWith(instant, 1, { ...plenty, ...lane });
+      reconfigure(bucket, change({ ceiling: '50.none' }), instant(1_005));
+      const late = { ...returned(because, 80_000_000), ceiling: lane.ceiling };
+      settle(bucket, grants[0]?.lease ?? '', late, null, instant(1_010));
+      expect(tick(bucket, replica, [], instant(2_009)).grants).toEqual([]);
+      expect(tick(bucket, replica, [], instant(2_010)).grants).toHaveLength(1);
     });
 
     test('that is refused again under the new limits sleeps for those', () => {
