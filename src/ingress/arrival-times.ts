@@ -9,7 +9,7 @@
 import type { CancelTimer, Clock } from '../clock.ts';
 
 /** How often the process proves that it runs, milliseconds: an arrival is wrong by half of that where nothing shows a gap. */
-const beatMs = 20;
+const beatMs = 10;
 /** A beat that is later than this shows that the process was kept from running. Milliseconds. */
 const slackMs = 5;
 /** After a gap what had piled up is read before the next beat. Milliseconds. */
