@@ -123,7 +123,7 @@ export function settlementOf(argv: readonly string[]): Settlement {
     case 'throttled':
       return { kind, closeMs: number(closeMs), requeue: afterwards === '1', sleepMs: number(sleepMs) };
     case 'returned':
-      return { kind, sleepMs: number(sleepMs), because: reasonOf(afterwards) };
+      return { kind, sleepMs: number(sleepMs), ...whyOf(afterwards) };
     case 'dropped':
     case 'unknown':
       return { kind };
@@ -134,10 +134,12 @@ export function settlementOf(argv: readonly string[]): Settlement {
 
 const reasons: readonly Exclude<SleepReason, 'document'>[] = ['ceiling_minute', 'ceiling_day', 'backoff'];
 
-function reasonOf(text: string): Exclude<SleepReason, 'document'> {
-  const reason = reasons.find((one) => one === text);
-  if (reason === undefined) throw new Error(`no reason to sleep: ${text}`);
-  return reason;
+/** Why a lane sleeps, and under which limits its ceiling refused. */
+function whyOf(text: string): Pick<Extract<Settlement, { kind: 'returned' }>, 'because' | 'ceiling'> {
+  const [reason, ceiling] = text.split(' ');
+  const because = reasons.find((one) => one === reason);
+  if (because === undefined) throw new Error(`no reason to sleep: ${text}`);
+  return ceiling === undefined ? { because } : { because, ceiling };
 }
 
 /** The six words of a lesson. */
