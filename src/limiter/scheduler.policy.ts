@@ -87,7 +87,7 @@ export const maxArrivalAheadMs = 50;
  * A refusal under other limits than the lane has comes from a replica that has not heard of the new ones, or has heard of
  * them before: it holds the lane no longer than this. Milliseconds.
  */
-export const maxOtherLimitsMs = 1_000;
+export const maxOtherLimitsMs = 200;
 
 export { createBucket };
 

@@ -19,7 +19,7 @@ local kind, costs = ARGV[4], ARGV[5] ~= '-' and costList(ARGV[5], 'costs') or ni
 local closeMs, requeue, sleepMs = number(ARGV[6], 'closeMs'), ARGV[7] == '1', number(ARGV[8], 'sleepMs')
 local because, ceiling = string.match(ARGV[7], '^(%S*) ?(%S*)$')
 -- A refusal under other limits than the lane has holds it no longer than this. Milliseconds.
-local maxOtherLimitsMs = 1000
+local maxOtherLimitsMs = 200
 local lesson = lessonOf(ARGV[9], ARGV[10], ARGV[11], ARGV[12], ARGV[13], ARGV[14])
 local now = timeOf(ARGV[15])
 -- @include scheduler
