@@ -80,7 +80,7 @@ describe.each([300, 2_000, 100_000])('%p workspaces', (count) => {
       expect(labelled(all).length).toBeLessThanOrEqual(100);
       expect(labelled(all)).toEqual(expect.arrayContaining(busy.map(labelOf)));
     }
-  });
+  }, 120_000);
 });
 
 test('a workspace that only another replica has seen is shown here, with its limits', async () => {
