@@ -77,7 +77,9 @@ async function waitingTickets(count: number): Promise<void> {
   await measure(`forecast: ${title}`, (n) => run(forecastCall(asking, ticketName(tickets - 1 - n))));
   await measure(`cancel: ${title}`, (n) => run(cancelCall(asking, ticketName(tickets - 1 - n))));
   await measure(`learn: ${title}`, (n) => run(learnCall(asking, leased(n), lesson)));
-  await measure(`charged: ${title}`, (n) => run(chargedCall(asking, leased(n), { slots: 5, nextSlotMs: 1_000 })));
+  await measure(`charged: ${title}`, (n) =>
+    run(chargedCall(asking, leased(n), { slots: 5, nextSlotMs: 1_000 })),
+  );
   await measure(`tick, 1 lease: ${title}`, (n) => run(tickCall(asking, [leased(n)])));
   await measure(
     `tick, 64 leases: ${title}`,

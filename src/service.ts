@@ -7,7 +7,7 @@
 import type { AddressInfo } from 'node:net';
 import type { Clock, Random } from './clock.ts';
 import type { Settings } from './config/settings.ts';
-import { createRedisActivity } from './activity/redis-activity.ts';
+import { RedisActivity } from './activity/redis-activity.ts';
 import { windowOf } from './activity/window.policy.ts';
 import { Refusal } from './errors.ts';
 import { createObservation } from './page/observation.ts';
@@ -64,7 +64,7 @@ export async function startService({
   const shared =
     settings.redis === null
       ? null
-      : createRedisActivity({
+      : new RedisActivity({
           settings: settings.redis,
           clock,
           random,

@@ -64,7 +64,7 @@ const cluster: Scenario = {
     const killOwner = async (): Promise<void> => {
       for (const server of servers.slice(0, 3)) {
         // The bucket under load is the one with a line.
-        const keys = (await cli(server.port, 'keys', 'sluice:{*}:1:records')).split('\n');
+        const keys = (await cli(server.port, 'keys', 'sluice:{*}:2:records')).split('\n');
         for (const key of keys.filter((name) => name !== '')) {
           if (/^t:/m.test(await cli(server.port, 'hkeys', key))) return stopServer(server);
         }

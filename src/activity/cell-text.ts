@@ -1,5 +1,6 @@
 /**
- * Cells and calls as text for the shared store, and back: digests and numbers only, pairs of place and value, so that a quiet minute is short.
+ * Cells, calls and the busiest workspaces as text for the shared store, and back: digests, labels and numbers only, pairs
+ * of place and value, so that a quiet minute is short.
  * Owns the form; what another layout of cells wrote is not read (`null`), never guessed at.
  */
 import { emptyCell, type Cell } from './cell.ts';
@@ -37,15 +38,9 @@ function fill(values: Float64Array | Uint16Array, text: string | undefined): boo
   return true;
 }
 
-/** Lanes told of at most: a replica with more than this many busy ones tells of the first. */
-const maxLanes = 2_000;
-
 /** `lane:waiting:inFlight`, joined by commas. */
 export function callsText(calls: ReadonlyMap<ActivityKey, LaneCalls>): string {
-  return [...calls]
-    .slice(0, maxLanes)
-    .map(([lane, { waiting, inFlight }]) => `${lane}:${waiting}:${inFlight}`)
-    .join(',');
+  return [...calls].map(([lane, { waiting, inFlight }]) => `${lane}:${waiting}:${inFlight}`).join(',');
 }
 
 /** Reads what {@link callsText} wrote; nothing of a reply that looks different. */
@@ -56,5 +51,19 @@ export function callsOfText(text: unknown): readonly (readonly [ActivityKey, Lan
     return match === null
       ? []
       : [[match[1] ?? '', { waiting: Number(match[2]), inFlight: Number(match[3]) }] as const];
+  });
+}
+
+/** `label:busyness` to a tenth of a call, joined by commas. */
+export function busiestText(busiest: ReadonlyMap<string, number>): string {
+  return [...busiest].map(([label, busy]) => `${label}:${Math.round(busy * 10) / 10}`).join(',');
+}
+
+/** Reads what {@link busiestText} wrote; nothing of a reply that looks different. */
+export function busiestOfText(text: unknown): readonly (readonly [string, number])[] {
+  if (typeof text !== 'string') return [];
+  return text.split(',').flatMap((part) => {
+    const match = /^(w_[0-9a-f]{16}):(\d{1,12}(?:\.\d)?)$/.exec(part);
+    return match === null ? [] : [[match[1] ?? '', Number(match[2])] as const];
   });
 }

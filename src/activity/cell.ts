@@ -1,6 +1,7 @@
 /**
- * One minute of one workspace on one upstream, in numbers. Owns the layout of a cell and how two are added; refuses to
- * own whose it is. Counts add up, the longest wait does not: the one place that knows is {@link addInto}.
+ * One minute of one workspace on one upstream, in numbers. Owns the layout of a cell, how two are added and what is left
+ * of one without another; refuses to own whose it is. Counts add up, the longest wait does not: the places that know are
+ * {@link addInto} and {@link takeOut}.
  */
 import { outcomes, type CallOutcome } from '../telemetry/outcome.policy.ts';
 import type { RefusalCode } from '../errors.ts';
@@ -90,6 +91,29 @@ export function addInto(into: Cell, from: Cell): void {
   for (let i = 0; i < 60; i++)
     into.seconds[i] = Math.min(65_535, (into.seconds[i] ?? 0) + (from.seconds[i] ?? 0));
 }
+
+/**
+ * What is left of `whole`, a sum, without the `parts` of it. The longest wait that is left is not known where it was one
+ * of a part: it is then the bound of the longest waits left, which it does not exceed. No count is ever negative, also
+ * when a part was read a moment later than the whole.
+ */
+export function takeOut(whole: Cell, parts: readonly Cell[]): Cell {
+  const rest = emptyCell(whole.minute);
+  rest.counts.set(whole.counts);
+  for (const part of parts) {
+    for (let i = 0; i < length; i++) {
+      if (i !== waitMax) rest.counts[i] = Math.max(0, (rest.counts[i] ?? 0) - (part.counts[i] ?? 0));
+    }
+  }
+  const longest = rest.counts.findLastIndex((n, i) => i >= firstBound && n > 0);
+  const bound = longest < 0 ? 0 : (waitBoundsMs[longest - firstBound] ?? Infinity);
+  rest.counts[waitMax] = Math.min(rest.counts[waitMax] ?? 0, bound);
+  return rest;
+}
+
+/** True when nothing was counted: neither an arrival nor an end. */
+export const isEmpty = ({ counts, seconds }: Cell): boolean =>
+  counts.every((n) => n === 0) && seconds.every((n) => n === 0);
 
 /** Wait that `share` (0 to 1) of the calls did not exceed, milliseconds: the bound of its bucket, never above the longest seen. */
 export function waitQuantile(cell: Cell, share: number): number {

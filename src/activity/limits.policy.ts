@@ -10,8 +10,12 @@ export interface LaneLimits {
   readonly requestsPerMinute: number | null;
   readonly requestsPerDay: number | null;
   readonly maxWaitMs: number;
-  /** Request meter of the bucket its calls go to. Lanes with the same `group` share it. */
-  readonly bucket: { readonly group: string; readonly capacity: number; readonly perSecond: number } | null;
+  /** Request meter of the bucket its calls go to; `shared`: with all workspaces that use the upstream's own credential. */
+  readonly bucket: {
+    readonly shared: boolean;
+    readonly capacity: number;
+    readonly perSecond: number;
+  } | null;
 }
 
 export function configuredLimits(
@@ -34,14 +38,16 @@ export function configuredLimits(
   });
 }
 
-/** Workspaces with the same credential share a bucket; one with its own, or with one per host, has its own. */
+/** Workspaces with the same credential share a bucket; one that has or brings its own is taken to be alone with it. */
+export const sharesQuota = (workspace: WorkspaceSettings, upstream: UpstreamSettings): boolean =>
+  upstream.credential !== null && !workspace.credentials.has(upstream.name);
+
 function bucketOf(workspace: WorkspaceSettings, upstream: UpstreamSettings): LaneLimits['bucket'] {
-  const own = workspace.credentials.has(upstream.name) || upstream.credential === null;
-  const group = own ? `own ${workspace.id}` : 'shared';
+  const shared = sharesQuota(workspace, upstream);
   const { limits } = upstream;
   if (upstream.kind === 'commerce') {
-    return { group, capacity: limits.bucket.capacity, perSecond: limits.bucket.leakPerSecond };
+    return { shared, capacity: limits.bucket.capacity, perSecond: limits.bucket.leakPerSecond };
   }
   if (limits.requestsPerMinute === null) return null;
-  return { group, capacity: limits.requestsPerMinute, perSecond: limits.requestsPerMinute / 60 };
+  return { shared, capacity: limits.requestsPerMinute, perSecond: limits.requestsPerMinute / 60 };
 }

@@ -1,206 +1,211 @@
 /**
- * Remembers the last hour of every workspace on every upstream, minute by minute. Owns memory and its bound; refuses to
- * own limits (they are asked for when somebody looks) and labels.
+ * Remembers the last hour of workspaces on their upstreams, minute by minute. Owns the facts it hears, the sums over
+ * replicas and what the other replicas are told; refuses to own limits, labels, and for whom there is room (`books.ts`).
  *
- * Bound: `maxLanes` lanes of 61 cells (about 0.9 KB each, made when first used); beyond it the lane idle for longest is
- * forgotten. Workspace ids stay in this process's memory; what leaves it goes under a digest.
+ * Bound: `maxLanes` lanes and two totals per upstream, an hour each (`minutes.ts`). Workspace ids stay in this process's
+ * memory; what leaves it goes under a digest.
  */
-import { LRUCache } from 'lru-cache';
 import type { Clock } from '../clock.ts';
-import type { FactSink } from '../telemetry/events.ts';
-import { add, addArrival, addInto, addWait, emptyCell, shedReasons, type Cell } from './cell.ts';
+import type { EndedFact, FactSink } from '../telemetry/events.ts';
+import { Books, everybody, type BookOptions, type Changes } from './books.ts';
+import { add, addArrival, addInto, emptyCell, type Cell, type CellField } from './cell.ts';
+import { busyIn, type LaneId } from './lane-table.ts';
+import { addEnd, keptMinutes, minuteMs, secondsOf, type Minutes } from './minutes.ts';
 import type { ActivityKey, LaneCalls, SharedActivity } from './shared.ts';
 
-/** Whose lane. Stays in this process. */
-export interface LaneId {
-  readonly workspaceId: string;
-  readonly upstream: string;
-}
+export type { LaneId } from './lane-table.ts';
 
-/** Minutes kept: the running one and an hour of full ones. */
-const kept = 61;
-const minuteMs = 60_000;
+/** Lanes without room of their own of which other replicas are told that calls wait or are in flight. */
+const maxLiveForgotten = 1_000;
+/** Workspaces that other replicas are told of as the busiest: more than there are labels, so that all know who gets them. */
+const maxBusiest = 200;
 
-/** Upstream names have no blank, so that the pair is unambiguous. */
-const nameOf = (workspaceId: string, upstream: string): string => `${upstream} ${workspaceId}`;
-
-interface Lane extends LaneId {
-  readonly key: ActivityKey;
-  readonly cells: (Cell | undefined)[];
-  /** Minutes changed since the last publication. */
-  readonly changed: Set<number>;
-  /** Cell of the running minute: most facts find it here. */
-  current: Cell | null;
-}
-
-export interface Recorder extends FactSink {
-  /** Sum of the last `minutes` minutes (1 to 60) and the running one, all replicas. */
-  sum(workspaceId: string, upstream: string, minutes: number): Promise<Cell>;
-  /** Arrivals per second over the last hour, oldest first, all replicas; up to `until` (wall clock, default now). */
-  arrivals(workspaceId: string, upstream: string, until?: number): Promise<readonly number[]>;
-  /** Hands changed cells to the other replicas; called every few seconds. */
-  publish(): Promise<void>;
-  /** Calls of a lane that wait and that are in flight, all replicas; the others' are a few seconds old. */
-  calls(workspaceId: string, upstream: string): Promise<LaneCalls>;
-  /** Lanes with anything recorded in the last `minutes` minutes, on any replica. */
-  active(minutes: number): Promise<readonly LaneId[]>;
-  readonly lanes: number;
-}
-
-export interface RecorderOptions {
+export interface RecorderOptions extends BookOptions {
   readonly clock: Clock;
-  /** Digest of a lane for the shared store. */
-  readonly keyOf: (workspaceId: string, upstream: string) => ActivityKey;
   readonly shared: SharedActivity;
-  /** All configured pairs: recognizes lanes that only other replicas have seen. */
-  readonly configured?: () => Iterable<LaneId>;
+  /** Label of a workspace: by it the other replicas are told how busy it is. */
+  readonly labelOf: (workspaceId: string) => string;
   /** Lanes of this replica with calls that wait or are in flight now. */
   readonly live?: () => Iterable<LaneId & LaneCalls>;
-  readonly maxLanes?: number;
 }
 
-export function createRecorder(options: RecorderOptions): Recorder {
-  const { clock, keyOf, shared, configured, live, maxLanes = 1_000 } = options;
-  const lanes = new LRUCache<string, Lane>({
-    max: maxLanes,
-    dispose: ({ workspaceId, upstream }) => {
-      const own = found.get(upstream);
-      own?.delete(workspaceId);
-      if (own?.size === 0) found.delete(upstream);
-    },
-  });
-  /** The same lanes by upstream and workspace: every call asks twice, and a name put together costs more than the count. */
-  const found = new Map<string, Map<string, Lane>>();
-  const dirty = new Set<Lane>();
+/** Which of the recorded a sum is of. */
+export interface Span {
+  /** The last minutes (1 to 60), and the running one. */
+  readonly minutes: number;
+  /** What other replicas told is read no earlier than this, monotonic milliseconds; default: a few seconds ago. */
+  readonly readSince?: number;
+}
 
-  function newLane(workspaceId: string, upstream: string): Lane {
-    const key = keyOf(workspaceId, upstream);
-    const lane: Lane = { workspaceId, upstream, key, cells: [], changed: new Set(), current: null };
-    lanes.set(nameOf(workspaceId, upstream), lane);
-    let own = found.get(upstream);
-    if (own === undefined) found.set(upstream, (own = new Map()));
-    own.set(workspaceId, lane);
-    return lane;
+export class Recorder implements FactSink {
+  readonly #options: RecorderOptions;
+  readonly #books: Books;
+
+  constructor(options: RecorderOptions) {
+    this.#options = options;
+    this.#books = new Books(options);
   }
 
-  function cellNow(workspaceId: string, upstream: string): Cell {
-    const lane = found.get(upstream)?.get(workspaceId) ?? newLane(workspaceId, upstream);
-    const minute = Math.floor(clock.now() / minuteMs);
-    const { current } = lane;
-    if (current?.minute === minute && lane.changed.has(minute)) return current;
-    // Once a minute or publication: this makes the lane the last one to be forgotten.
-    lanes.get(nameOf(workspaceId, upstream));
-    let cell = lane.cells[minute % kept];
-    // A clock that stepped back far writes into the newer cell: counted, if late.
-    if (cell === undefined || cell.minute < minute) lane.cells[minute % kept] = cell = emptyCell(minute);
-    lane.changed.add(cell.minute);
-    dirty.add(lane);
-    lane.current = cell;
-    return cell;
+  /** Lanes remembered now. */
+  get lanes(): number {
+    return this.#books.lanes.size;
   }
 
-  /** Looking does not make a lane, nor keep one from being forgotten. */
-  const keyFor = (workspaceId: string, upstream: string): ActivityKey =>
-    found.get(upstream)?.get(workspaceId)?.key ?? keyOf(workspaceId, upstream);
-
-  async function cellsOf(
-    workspaceId: string,
-    upstream: string,
-    fromMinute: number,
-  ): Promise<readonly Cell[]> {
-    const lane = found.get(upstream)?.get(workspaceId);
-    const key = keyFor(workspaceId, upstream);
-    const own = (lane?.cells ?? []).flatMap((cell) =>
-      cell !== undefined && cell.minute >= fromMinute ? [cell] : [],
-    );
-    const others = await shared.others([key], fromMinute);
-    return [...own, ...(others.get(key) ?? [])];
+  arrived(workspaceId: string, upstream: string): void {
+    const now = this.#options.clock.now();
+    const second = Math.floor((now % minuteMs) / 1_000);
+    const minute = Math.floor(now / minuteMs);
+    const lane = this.#books.lane(workspaceId, upstream, minute);
+    addArrival(this.#books.own(lane, minute), second);
+    addArrival(this.#books.all(lane, minute), second);
   }
 
-  return {
-    arrived(workspaceId, upstream) {
-      const second = Math.floor((clock.now() % minuteMs) / 1_000);
-      addArrival(cellNow(workspaceId, upstream), second);
-    },
-    throttled(workspaceId, upstream, kind) {
-      add(cellNow(workspaceId, upstream), kind === 'rate' ? 'throttledRate' : 'throttledPermanent');
-    },
-    absorbed(workspaceId, upstream) {
-      add(cellNow(workspaceId, upstream), 'absorbed');
-    },
-    ended(workspaceId, upstream, fact) {
-      const cell = cellNow(workspaceId, upstream);
-      add(cell, fact.outcome);
-      addWait(cell, fact.waitedMs);
-      if (fact.outcome !== 'shed') return;
-      const reason = shedReasons.find((each) => each === fact.code);
-      if (reason !== undefined) add(cell, reason);
-    },
-    async sum(workspaceId, upstream, minutes) {
-      const from = Math.floor(clock.now() / minuteMs) - minutes;
-      const total = emptyCell(from);
-      for (const cell of await cellsOf(workspaceId, upstream, from)) addInto(total, cell);
-      return total;
-    },
-    async arrivals(workspaceId, upstream, until) {
-      const now = until ?? clock.now();
-      const from = Math.floor(now / minuteMs) - (kept - 1);
-      const seconds = Array.from(
-        { length: (kept - 1) * 60 + Math.floor((now % minuteMs) / 1_000) + 1 },
-        () => 0,
-      );
-      for (const cell of await cellsOf(workspaceId, upstream, from)) {
-        const start = (cell.minute - from) * 60;
-        for (const [i, n] of cell.seconds.entries()) {
-          if (start + i < seconds.length) seconds[start + i] = (seconds[start + i] ?? 0) + n;
-        }
-      }
-      return seconds.slice(-3_600);
-    },
-    async publish() {
-      const cells = [];
-      for (const lane of dirty) {
-        for (const minute of lane.changed) {
-          const cell = lane.cells[minute % kept];
-          if (cell?.minute === minute) cells.push({ lane: lane.key, cell });
-        }
-        lane.changed.clear();
-      }
-      dirty.clear();
-      const calls = new Map<ActivityKey, LaneCalls>();
-      for (const { workspaceId, upstream, waiting, inFlight } of live?.() ?? []) {
-        if (waiting + inFlight > 0) calls.set(keyFor(workspaceId, upstream), { waiting, inFlight });
-      }
-      // Also with nothing new: a replica without calls is a replica.
-      await shared.publish(cells, calls);
-    },
-    async calls(workspaceId, upstream) {
-      let { waiting, inFlight } = await shared.callsOf(keyFor(workspaceId, upstream));
-      for (const own of live?.() ?? []) {
-        if (own.workspaceId !== workspaceId || own.upstream !== upstream) continue;
-        waiting += own.waiting;
-        inFlight += own.inFlight;
-      }
-      return { waiting, inFlight };
-    },
-    async active(minutes) {
-      const from = Math.floor(clock.now() / minuteMs) - minutes;
-      const known = new Map<ActivityKey, LaneId>();
-      for (const lane of lanes.values()) {
-        if (lane.cells.some((cell) => cell !== undefined && cell.minute >= from)) known.set(lane.key, lane);
-      }
-      const foreign = new Set(await shared.active(from));
-      for (const key of known.keys()) foreign.delete(key);
-      if (foreign.size > 0) {
-        for (const { workspaceId, upstream } of configured?.() ?? []) {
-          const key = keyOf(workspaceId, upstream);
-          if (foreign.has(key)) known.set(key, { workspaceId, upstream });
-        }
-      }
-      return [...known.values()].map(({ workspaceId, upstream }) => ({ workspaceId, upstream }));
-    },
-    get lanes() {
-      return lanes.size;
-    },
-  };
+  throttled(workspaceId: string, upstream: string, kind: 'rate' | 'permanent'): void {
+    this.#count(workspaceId, upstream, kind === 'rate' ? 'throttledRate' : 'throttledPermanent');
+  }
+
+  absorbed(workspaceId: string, upstream: string): void {
+    this.#count(workspaceId, upstream, 'absorbed');
+  }
+
+  ended(workspaceId: string, upstream: string, fact: EndedFact): void {
+    const minute = this.#minute();
+    const lane = this.#books.lane(workspaceId, upstream, minute);
+    addEnd(this.#books.own(lane, minute), fact);
+    addEnd(this.#books.all(lane, minute), fact);
+    lane.busy += 1;
+  }
+
+  /** What was counted in a lane, all replicas. */
+  sum({ workspaceId, upstream }: LaneId, span: Span): Promise<Cell> {
+    const own = this.#books.lanes.find(workspaceId, upstream)?.minutes;
+    return this.#sum(own, this.#books.keyOf(workspaceId, upstream), span);
+  }
+
+  /** The same of all workspaces on an upstream, those included whose lanes were forgotten. */
+  async total(upstream: string, span: Span): Promise<Cell> {
+    const total = emptyCell(this.#minute() - span.minutes);
+    for (const who of everybody) {
+      const own = this.#books.total(upstream, who);
+      addInto(total, await this.#sum(own, this.#books.totalKeyOf(upstream, who), span));
+    }
+    return total;
+  }
+
+  /** Upstreams with anything recorded on this replica since it started. */
+  upstreams(): Iterable<string> {
+    return this.#books.upstreams();
+  }
+
+  /** Arrivals per second over the last hour, oldest first, all replicas; up to `until` (wall clock, default now). */
+  arrivals(workspaceId: string, upstream: string, until?: number): Promise<readonly number[]> {
+    const own = this.#books.lanes.find(workspaceId, upstream)?.minutes;
+    const now = until ?? this.#options.clock.now();
+    return this.#arrivals(own, this.#books.keyOf(workspaceId, upstream), now);
+  }
+
+  /** The same of all workspaces together whose calls carry the upstream's own credential. */
+  sharedArrivals(upstream: string, until: number): Promise<readonly number[]> {
+    const own = this.#books.total(upstream, 'sharing');
+    return this.#arrivals(own, this.#books.totalKeyOf(upstream, 'sharing'), until);
+  }
+
+  /** Workspaces with a lane on this replica, and how busy they are here (`telemetry/busyness.policy.ts`). */
+  busiest(): ReadonlyMap<string, number> {
+    const minute = this.#minute();
+    const found = new Map<string, number>();
+    for (const lane of this.#books.lanes.values()) {
+      found.set(lane.workspaceId, (found.get(lane.workspaceId) ?? 0) + busyIn(lane, minute));
+    }
+    return found;
+  }
+
+  /** Those of these lanes with anything recorded in the last `minutes` minutes, on any replica. */
+  async active<Id extends LaneId>(ids: readonly Id[], minutes: number): Promise<readonly Id[]> {
+    const from = this.#minute() - minutes;
+    const elsewhere = await this.#options.shared.active(from);
+    return ids.filter(({ workspaceId, upstream }) => {
+      const lane = this.#books.lanes.find(workspaceId, upstream);
+      if (lane?.minutes.hasSince(from) === true) return true;
+      return elsewhere.size > 0 && elsewhere.has(this.#books.keyOf(workspaceId, upstream));
+    });
+  }
+
+  /** Calls of a lane that wait and that are in flight, all replicas; the others' are a few seconds old. */
+  async calls(workspaceId: string, upstream: string): Promise<LaneCalls> {
+    const { shared, live } = this.#options;
+    let { waiting, inFlight } = await shared.callsOf(this.#books.keyOf(workspaceId, upstream));
+    for (const own of live?.() ?? []) {
+      if (own.workspaceId !== workspaceId || own.upstream !== upstream) continue;
+      waiting += own.waiting;
+      inFlight += own.inFlight;
+    }
+    return { waiting, inFlight };
+  }
+
+  /** Hands what changed to the other replicas; called every few seconds, also when nothing did. */
+  publish(): Promise<void> {
+    const { totals, lanes, dropped } = this.#books.takeChanges();
+    return this.#options.shared.publish({
+      totals: () => totals.flatMap(({ of, cells }) => cells.map((cell) => ({ lane: of.key, cell }))),
+      lanes: () => this.#told(lanes),
+      dropped,
+      calls: () => this.#liveCalls(),
+      busiest: () => this.#busiestByLabel(),
+    });
+  }
+
+  /** The others are told of every lane while there is room for all, and of the busier half when there is not. */
+  *#told(lanes: Changes['lanes']) {
+    const minute = this.#minute();
+    for (const { of, cells } of lanes) {
+      if (!this.#books.lanes.isSpared(of, minute)) continue;
+      of.published = true;
+      for (const cell of cells) yield { lane: of.minutes.key, cell };
+    }
+  }
+
+  /** Those with a lane, and some others. */
+  #liveCalls(): ReadonlyMap<ActivityKey, LaneCalls> {
+    const calls = new Map<ActivityKey, LaneCalls>();
+    let forgotten = 0;
+    for (const { workspaceId, upstream, waiting, inFlight } of this.#options.live?.() ?? []) {
+      if (waiting + inFlight === 0) continue;
+      const isKnown = this.#books.lanes.find(workspaceId, upstream) !== undefined;
+      if (!isKnown && ++forgotten > maxLiveForgotten) continue;
+      calls.set(this.#books.keyOf(workspaceId, upstream), { waiting, inFlight });
+    }
+    return calls;
+  }
+
+  #busiestByLabel(): ReadonlyMap<string, number> {
+    const ranked = [...this.busiest()].filter(([, busy]) => busy > 0).sort(([, a], [, b]) => b - a);
+    return new Map(ranked.slice(0, maxBusiest).map(([id, busy]) => [this.#options.labelOf(id), busy]));
+  }
+
+  #minute(): number {
+    return Math.floor(this.#options.clock.now() / minuteMs);
+  }
+
+  async #sum(own: Minutes | undefined, key: ActivityKey, { minutes, readSince }: Span): Promise<Cell> {
+    const from = this.#minute() - minutes;
+    const others = await this.#options.shared.others(key, from, readSince);
+    const total = emptyCell(from);
+    for (const cell of own?.since(from) ?? []) addInto(total, cell);
+    for (const cell of others) addInto(total, cell);
+    return total;
+  }
+
+  async #arrivals(own: Minutes | undefined, key: ActivityKey, now: number): Promise<readonly number[]> {
+    const from = Math.floor(now / minuteMs) - (keptMinutes - 1);
+    const others = await this.#options.shared.others(key, from);
+    return secondsOf([...(own?.since(from) ?? []), ...others], from, now);
+  }
+
+  #count(workspaceId: string, upstream: string, field: CellField): void {
+    const minute = this.#minute();
+    const lane = this.#books.lane(workspaceId, upstream, minute);
+    add(this.#books.own(lane, minute), field);
+    add(this.#books.all(lane, minute), field);
+  }
 }

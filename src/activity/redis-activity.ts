@@ -2,46 +2,30 @@
  * Shares activity through Redis, on a connection of its own: a long read for the page never stands in front of an
  * admission.
  *
- * Owns: keys, expiry, chunks, what is remembered of other replicas while somebody looks. Refuses to own: cells.
- * Keeps: names in Redis are digests and opaque replica ids, values are numbers; every key expires within 70 minutes; a
- * failing Redis is counted, never thrown: the view is then of this replica alone, and what was not stored is stored later.
+ * Owns: chunks, what waits for Redis, what is remembered of other replicas while somebody looks. Refuses to own: cells, and
+ * what is in Redis under which name (`redis-layout.ts`).
+ * Keeps: a failing Redis is counted, never thrown: the view is then of this replica alone, and what was not stored is
+ * stored later.
  */
 import type { Clock, Random } from '../clock.ts';
 import type { RedisSettings } from '../config/settings.ts';
-import { connectRedis } from '../limiter/redis-connection.ts';
+import { connectRedis, type RedisConnection } from '../limiter/redis-connection.ts';
 import type { RedisCommand, RedisErrorKind } from '../telemetry/events.ts';
 import { addInto, emptyCell, type Cell } from './cell.ts';
-import { callsOfText, callsText, cellOfText, cellText } from './cell-text.ts';
-import type { ActivityKey, LaneCalls, SharedActivity } from './shared.ts';
+import { busiestOfText, busiestText, callsOfText, callsText, cellOfText } from './cell-text.ts';
+import * as layout from './redis-layout.ts';
+import { Remembered } from './remembered.ts';
+import type { ActivityKey, LaneCalls, LaneCell, Publication, SharedActivity } from './shared.ts';
 
-/** Minutes in one key of a lane: an hour is seven reads, and no key is read for longer than it is good for. */
-const blockMinutes = 10;
-const hourMinutes = 61;
-const expirySeconds = 70 * 60;
-/** A replica that has not published for this long is not counted any more. Four publications. */
-const aliveMs = 20_000;
 /** Others publish every 5 s: what was read is good for a part of that. */
 const readGoodMs = 2_000;
 /** After a failure nothing is read for this long: a page with many lanes waits for one timeout, not for hundreds. */
 const pauseMs = 5_000;
 const cellsPerRequest = 200;
-/** Cells kept for a later publication while Redis fails: the oldest are given up. */
+/** Cells of lanes kept for a later publication while Redis fails: the oldest are given up. */
 const maxPending = 10_000;
-/** As many lanes as a recorder remembers; of one replica read at once, and remembered while somebody looks. */
-const maxLanes = 1_000;
-
-/** One slot of a Cluster holds all of it, so that a pipeline may touch any of it. The number is the layout. */
-const prefix = 'sluice:{activity}:1:';
-const replicasKey = `${prefix}replicas`;
-const aliveKey = (replica: string): string => `${prefix}alive:${replica}`;
-const callsKey = (replica: string): string => `${prefix}calls:${replica}`;
-const lanesKey = (replica: string): string => `${prefix}lanes:${replica}`;
-const cellsKey = (lane: ActivityKey, block: number): string => `${prefix}cells:${lane}:${block}`;
-const blockOf = (minute: number): number => Math.floor(minute / blockMinutes);
-
-export interface RedisActivity extends SharedActivity {
-  close(): void;
-}
+/** Lanes read lately that are remembered: as many as a recorder remembers. */
+const maxReads = 1_000;
 
 export interface RedisActivityParts {
   readonly settings: RedisSettings;
@@ -53,189 +37,206 @@ export interface RedisActivityParts {
   readonly onCommand: (command: RedisCommand, durationMs: number) => void;
 }
 
-type Words = readonly (string | number)[];
-type LaneCells = readonly { readonly replica: string; readonly cell: Cell }[];
+export class RedisActivity implements SharedActivity {
+  readonly #parts: RedisActivityParts;
+  readonly #connection: RedisConnection;
+  /** Cells that are not in Redis yet, by lane and minute. */
+  readonly #totals = new Map<string, LaneCell>();
+  readonly #lanes = new Map<string, LaneCell>();
+  readonly #dropped = new Set<ActivityKey>();
+  readonly #cells: Remembered<readonly Cell[]>;
+  readonly #calls: Remembered<ReadonlyMap<ActivityKey, LaneCalls>>;
+  readonly #others: Remembered<readonly string[]>;
+  readonly #alive: Remembered<number>;
+  #quietUntil: number | null = null;
+  #closed = false;
 
-export function createRedisActivity(parts: RedisActivityParts): RedisActivity {
-  const { settings, clock, random, replica, onError, onCommand } = parts;
-  const connection = connectRedis(settings, { clock, random }, () => onError('connection'));
-  const pending = new Map<string, { readonly lane: ActivityKey; readonly cell: Cell }>();
-  const reads = new Map<ActivityKey, { readonly at: number; readonly cells: Promise<LaneCells> }>();
-  let calls: { readonly at: number; readonly ofLanes: Promise<ReadonlyMap<ActivityKey, LaneCalls>> } | null =
-    null;
-  let members: { readonly at: number; readonly alive: Promise<number> } | null = null;
-  let quietUntil = -Infinity;
-  let closed = false;
-  const minuteNow = (): number => Math.floor(clock.now() / 60_000);
+  constructor(parts: RedisActivityParts) {
+    const { settings, clock, random, onError } = parts;
+    this.#parts = parts;
+    this.#connection = connectRedis(settings, { clock, random }, () => onError('connection'));
+    this.#cells = new Remembered(clock, readGoodMs, maxReads);
+    this.#calls = new Remembered(clock, readGoodMs, 1);
+    this.#others = new Remembered(clock, readGoodMs, 1);
+    this.#alive = new Remembered(clock, readGoodMs, 1);
+  }
 
-  /** Replies of a pipeline; rejects when any of its commands failed. */
-  const send = async (commands: readonly Words[]): Promise<readonly unknown[]> => {
-    if (!connection.isReady()) throw new Unready();
-    const replies = await connection.client.pipeline(commands.map((words) => [...words])).exec();
-    return (replies ?? []).map(([failure, reply]) => {
-      if (failure !== null) throw failure;
-      return reply;
-    });
-  };
-
-  /** `fallback` instead of what a failing Redis does not tell. */
-  const ask = async <T>(read: () => Promise<T>, fallback: T): Promise<T> => {
-    if (closed || clock.monotonic() < quietUntil) return fallback;
+  async publish({ totals, lanes, dropped, calls, busiest }: Publication): Promise<void> {
+    if (this.#closed) return;
+    this.#cells.forgetOld();
+    this.#keep(totals(), this.#totals);
+    this.#drop(dropped);
+    this.#keep(lanes(), this.#lanes);
+    const startedAt = this.#parts.clock.monotonic();
+    const { replica } = this.#parts;
     try {
-      return await read();
+      const told = { calls: callsText(calls()), busiest: busiestText(busiest()) };
+      const gone = [...this.#dropped];
+      await this.#send(layout.unlisting(replica, gone));
+      for (const lane of gone) this.#dropped.delete(lane);
+      await this.#store(this.#totals, (entry) => layout.storing(replica, entry));
+      await this.#store(this.#lanes, (entry) => [
+        ...layout.storing(replica, entry),
+        ...layout.listing(replica, entry),
+      ]);
+      await this.#send(layout.announcing(replica, this.#minute(), told));
+      this.#parts.onCommand('publish', this.#parts.clock.monotonic() - startedAt);
     } catch (failure) {
-      noteFailure(failure);
-      return fallback;
+      this.#noteFailure(failure);
     }
-  };
+  }
 
-  const noteFailure = (failure: unknown): void => {
-    if (closed) return;
-    quietUntil = clock.monotonic() + pauseMs;
-    onError(kindOf(failure));
-  };
+  async others(lane: ActivityKey, fromMinute: number, readSince?: number): Promise<readonly Cell[]> {
+    const cells = await this.#cells.of(lane, () => this.#ask(() => this.#readCells(lane), []), readSince);
+    return cells.filter(({ minute }) => minute >= fromMinute);
+  }
 
-  const memberNames = async (): Promise<readonly string[]> =>
-    texts((await send([['zrange', replicasKey, 0, -1]]))[0]);
+  async callsOf(lane: ActivityKey): Promise<LaneCalls> {
+    const all = await this.#calls.of('', () => this.#ask(() => this.#readCalls(), new Map()));
+    return all.get(lane) ?? { waiting: 0, inFlight: 0 };
+  }
 
-  const aliveNow = async (): Promise<number> => {
-    const others = (await memberNames()).filter((name) => name !== replica);
-    if (others.length === 0) return 1;
-    return 1 + Number((await send([['exists', ...others.map(aliveKey)]]))[0]);
-  };
+  active(fromMinute: number): Promise<ReadonlySet<ActivityKey>> {
+    return this.#ask<ReadonlySet<ActivityKey>>(async () => {
+      const replies = await this.#ofOthers((replica) => layout.readingLanes(replica, fromMinute));
+      return new Set(replies.flatMap(layout.texts));
+    }, new Set());
+  }
 
-  const readLane = async (lane: ActivityKey): Promise<LaneCells> => {
-    const last = blockOf(minuteNow());
-    const blocks = Math.ceil(hourMinutes / blockMinutes) + 1;
-    const commands = Array.from({ length: blocks }, (_, i) => ['hgetall', cellsKey(lane, last - i)]);
-    const found: { replica: string; cell: Cell }[] = [];
-    for (const reply of await send(commands)) {
-      for (const [field, text] of fieldsOf(reply)) {
-        const [name = '', minute = ''] = field.split(':');
-        const cell = name === replica ? null : cellOfText(Number(minute), text);
-        if (cell !== null) found.push({ replica: name, cell });
+  busiest(): Promise<ReadonlyMap<string, number>> {
+    return this.#ask<ReadonlyMap<string, number>>(async () => {
+      const sums = new Map<string, number>();
+      for (const reply of await this.#ofOthers(layout.readingBusiest)) {
+        for (const [label, busy] of busiestOfText(reply)) sums.set(label, (sums.get(label) ?? 0) + busy);
+      }
+      return sums;
+    }, new Map());
+  }
+
+  replicas(): Promise<number> {
+    return this.#alive.of('', () =>
+      this.#ask(async () => {
+        const others = await this.#otherReplicas();
+        if (others.length === 0) return 1;
+        return 1 + Number((await this.#send([layout.readingAlive(others)]))[0]);
+      }, 1),
+    );
+  }
+
+  close(): void {
+    this.#closed = true;
+    this.#connection.close();
+  }
+
+  /** Takes in what is to be stored, and gives up what is older than an hour, or too much of lanes. */
+  #keep(cells: Iterable<LaneCell>, pending: Map<string, LaneCell>): void {
+    for (const entry of cells) {
+      pending.set(`${entry.lane}:${entry.cell.minute}`, entry);
+      this.#dropped.delete(entry.lane);
+    }
+    const oldest = this.#minute() - layout.hourMinutes;
+    for (const [name, { cell }] of pending) {
+      const isTooMuch = pending === this.#lanes && pending.size > maxPending;
+      if (isTooMuch || cell.minute < oldest) pending.delete(name);
+    }
+  }
+
+  /** Lanes that are not remembered any more need not be stored either. */
+  #drop(dropped: readonly ActivityKey[]): void {
+    for (const lane of dropped) this.#dropped.add(lane);
+    // One that stays listed is read in vain, until it leaves the list with the hour.
+    if (this.#dropped.size > maxPending) this.#dropped.clear();
+    if (dropped.length === 0) return;
+    for (const [name, { lane }] of this.#lanes) if (this.#dropped.has(lane)) this.#lanes.delete(name);
+  }
+
+  async #store(pending: Map<string, LaneCell>, wordsOf: (entry: LaneCell) => layout.Words[]): Promise<void> {
+    while (pending.size > 0) {
+      const part = [...pending].slice(0, cellsPerRequest);
+      await this.#send(part.flatMap(([, entry]) => wordsOf(entry)));
+      for (const [name] of part) pending.delete(name);
+    }
+  }
+
+  /** What the others recorded in a lane, minute by minute. */
+  async #readCells(lane: ActivityKey): Promise<readonly Cell[]> {
+    if ((await this.#otherReplicas()).length === 0) return [];
+    const byMinute = new Map<number, Cell>();
+    for (const reply of await this.#send(layout.readingCells(lane, this.#minute()))) {
+      for (const [field, text] of layout.fieldsOf(reply)) {
+        const { replica, minute } = layout.ownerOf(field);
+        const cell = replica === this.#parts.replica ? null : cellOfText(minute, text);
+        if (cell === null) continue;
+        const total = byMinute.get(minute) ?? emptyCell(minute);
+        addInto(total, cell);
+        byMinute.set(minute, total);
       }
     }
-    return found;
-  };
+    return [...byMinute.values()];
+  }
 
   /** Calls on the other replicas, added up. A replica that was killed is forgotten when its key expires. */
-  const callsNow = async (): Promise<ReadonlyMap<ActivityKey, LaneCalls>> => {
-    const others = (await memberNames()).filter((name) => name !== replica);
+  async #readCalls(): Promise<ReadonlyMap<ActivityKey, LaneCalls>> {
     const sums = new Map<ActivityKey, LaneCalls>();
-    for (const reply of await send(others.map((name) => ['get', callsKey(name)]))) {
+    for (const reply of await this.#ofOthers(layout.readingCalls)) {
       for (const [lane, own] of callsOfText(reply)) {
         const sum = sums.get(lane) ?? { waiting: 0, inFlight: 0 };
         sums.set(lane, { waiting: sum.waiting + own.waiting, inFlight: sum.inFlight + own.inFlight });
       }
     }
     return sums;
-  };
+  }
 
-  /** What others recorded in a lane, read at most every {@link readGoodMs}. */
-  const laneCells = (lane: ActivityKey): Promise<LaneCells> => {
-    const now = clock.monotonic();
-    let known = reads.get(lane);
-    if (known === undefined || now - known.at >= readGoodMs) {
-      if (reads.size >= maxLanes) forgetReads();
-      if (reads.size >= maxLanes) reads.clear();
-      reads.set(lane, (known = { at: now, cells: ask(() => readLane(lane), []) }));
+  /** Asks the same of every other replica's keys. */
+  async #ofOthers(wordsFor: (replica: string) => layout.Words): Promise<readonly unknown[]> {
+    return this.#send((await this.#otherReplicas()).map(wordsFor));
+  }
+
+  /** Replicas that published within the hour, without this one. */
+  #otherReplicas(): Promise<readonly string[]> {
+    return this.#others.of('', async () =>
+      layout
+        .texts((await this.#send([layout.readingReplicas()]))[0])
+        .filter((name) => name !== this.#parts.replica),
+    );
+  }
+
+  /** Replies of a pipeline; rejects when any of its commands failed. */
+  async #send(commands: readonly layout.Words[]): Promise<readonly unknown[]> {
+    if (!this.#connection.isReady()) throw new Unready();
+    if (commands.length === 0) return [];
+    const replies = await this.#connection.client.pipeline(commands.map((words) => [...words])).exec();
+    return (replies ?? []).map(([failure, reply]) => {
+      if (failure !== null) throw failure;
+      return reply;
+    });
+  }
+
+  /** `fallback` instead of what a failing Redis does not tell. */
+  async #ask<T>(read: () => Promise<T>, fallback: T): Promise<T> {
+    if (this.#closed || this.#isQuiet()) return fallback;
+    try {
+      return await read();
+    } catch (failure) {
+      // Several lanes are read at once: one failure of Redis is one.
+      if (!this.#isQuiet()) this.#noteFailure(failure);
+      return fallback;
     }
-    return known.cells;
-  };
+  }
 
-  /** Nobody looks any more: memory goes back. */
-  const forgetReads = (): void => {
-    const now = clock.monotonic();
-    for (const [lane, { at }] of reads) if (now - at >= readGoodMs) reads.delete(lane);
-  };
+  #isQuiet(): boolean {
+    return this.#quietUntil !== null && this.#parts.clock.monotonic() < this.#quietUntil;
+  }
 
-  const announce = (minute: number): Words[] => [
-    ['set', aliveKey(replica), 1, 'px', aliveMs],
-    ['zadd', replicasKey, minute, replica],
-    ['zremrangebyscore', replicasKey, '-inf', `(${minute - hourMinutes}`],
-    ['expire', replicasKey, expirySeconds],
-    ['zremrangebyscore', lanesKey(replica), '-inf', `(${minute - hourMinutes}`],
-  ];
+  #noteFailure(failure: unknown): void {
+    if (this.#closed) return;
+    this.#quietUntil = this.#parts.clock.monotonic() + pauseMs;
+    this.#parts.onError(kindOf(failure));
+  }
 
-  const store = ({ lane, cell }: { readonly lane: ActivityKey; readonly cell: Cell }): Words[] => {
-    const key = cellsKey(lane, blockOf(cell.minute));
-    return [
-      ['hset', key, `${replica}:${cell.minute}`, cellText(cell)],
-      ['expire', key, expirySeconds],
-      ['zadd', lanesKey(replica), 'gt', cell.minute, lane],
-      ['expire', lanesKey(replica), expirySeconds],
-    ];
-  };
-
-  return {
-    async publish(cells, live = new Map()) {
-      forgetReads();
-      const minute = minuteNow();
-      for (const entry of cells) pending.set(`${entry.lane}:${entry.cell.minute}`, entry);
-      for (const [name, { cell }] of pending) {
-        if (pending.size > maxPending || cell.minute < minute - hourMinutes) pending.delete(name);
-      }
-      if (closed) return;
-      const startedAt = clock.monotonic();
-      try {
-        while (pending.size > 0) {
-          const part = [...pending].slice(0, cellsPerRequest);
-          await send(part.flatMap(([, entry]) => store(entry)));
-          for (const [name] of part) pending.delete(name);
-        }
-        await send([...announce(minute), ['set', callsKey(replica), callsText(live), 'px', aliveMs]]);
-        onCommand('publish', clock.monotonic() - startedAt);
-      } catch (failure) {
-        noteFailure(failure);
-      }
-    },
-
-    async others(lanes, fromMinute) {
-      const found = new Map<ActivityKey, readonly Cell[]>();
-      for (const lane of lanes) {
-        const byMinute = new Map<number, Cell>();
-        for (const { cell } of await laneCells(lane)) {
-          if (cell.minute < fromMinute) continue;
-          const total = byMinute.get(cell.minute) ?? emptyCell(cell.minute);
-          addInto(total, cell);
-          byMinute.set(cell.minute, total);
-        }
-        found.set(lane, [...byMinute.values()]);
-      }
-      return found;
-    },
-
-    async callsOf(lane) {
-      const now = clock.monotonic();
-      if (calls === null || now - calls.at >= readGoodMs) {
-        calls = { at: now, ofLanes: ask(callsNow, new Map()) };
-      }
-      return (await calls.ofLanes).get(lane) ?? { waiting: 0, inFlight: 0 };
-    },
-
-    active: (fromMinute) =>
-      ask(async () => {
-        const others = (await memberNames()).filter((name) => name !== replica);
-        const replies = await send(
-          others.map((name) => ['zrangebyscore', lanesKey(name), fromMinute, '+inf', 'limit', 0, maxLanes]),
-        );
-        return [...new Set(replies.flatMap(texts))];
-      }, []),
-
-    replicas() {
-      const now = clock.monotonic();
-      if (members === null || now - members.at >= readGoodMs) {
-        members = { at: now, alive: ask(aliveNow, 1) };
-      }
-      return members.alive;
-    },
-
-    close() {
-      closed = true;
-      connection.close();
-    },
-  };
+  #minute(): number {
+    return Math.floor(this.#parts.clock.now() / 60_000);
+  }
 }
 
 /** There is no connection now; the driver tells of that itself. */
@@ -246,17 +247,4 @@ function kindOf(failure: unknown): RedisErrorKind {
   if (!(failure instanceof Error)) return 'other';
   if (failure.name === 'ReplyError') return 'reply';
   return /timed? ?out/i.test(failure.message) ? 'timeout' : 'connection';
-}
-
-const texts = (reply: unknown): readonly string[] => (Array.isArray(reply) ? reply.map(String) : []);
-
-/** Fields of a hash, whichever of the driver's two forms it comes in. */
-function fieldsOf(reply: unknown): readonly (readonly [string, string])[] {
-  if (!Array.isArray(reply)) {
-    return typeof reply === 'object' && reply !== null
-      ? Object.entries(reply).map(([field, value]) => [field, String(value)] as const)
-      : [];
-  }
-  const words = texts(reply);
-  return words.flatMap((word, i) => (i % 2 === 0 ? [[word, words[i + 1] ?? ''] as const] : []));
 }

@@ -8,14 +8,9 @@ import { headroom, type Headroom } from './headroom.policy.ts';
 import type { LaneLimits } from './limits.policy.ts';
 import type { LaneId, Recorder } from './recorder.ts';
 
-/** Limits of a workspace on each upstream it may call; empty for an unknown workspace. */
-export interface LimitsSource {
-  limits(workspaceId: string): readonly LaneLimits[];
-}
-
 export interface Replays {
-  /** Remembered for a while: replaying an hour takes a millisecond or two. `lanes`: those with arrivals lately. */
-  headroomOf(id: LaneId, limits: LaneLimits, lanes: readonly LaneId[]): Promise<Headroom>;
+  /** Remembered for a while: replaying an hour takes a millisecond or two. */
+  headroomOf(id: LaneId, limits: LaneLimits): Promise<Headroom>;
   /** Calls in flight come first. */
   breathe(): Promise<void>;
 }
@@ -23,65 +18,48 @@ export interface Replays {
 /** How long a replayed headroom is shown before it is computed again, milliseconds. */
 const headroomAgeMs = 15_000;
 
-interface GroupTotal {
+/** Arrivals of everybody who shares the quota of an upstream's own credential. */
+interface SharedArrivals {
   readonly at: number;
   /** Wall clock of the last second. */
   readonly until: number;
   readonly seconds: Promise<readonly number[]>;
 }
 
-/** Limits of a lane; `undefined` where its workspace may not call its upstream any more. */
-export const limitsOf = (source: LimitsSource, { workspaceId, upstream }: LaneId): LaneLimits | undefined =>
-  source.limits(workspaceId).find((each) => each.upstream === upstream);
-
-export function createReplays(recorder: Recorder, source: LimitsSource, clock: Clock): Replays {
+export function createReplays(
+  recorder: Pick<Recorder, 'arrivals' | 'sharedArrivals'>,
+  clock: Clock,
+): Replays {
   const headrooms = new Map<string, { at: number; result: Promise<Headroom> }>();
-  const groups = new Map<string, GroupTotal>();
+  const together = new Map<string, SharedArrivals>();
   const breathe = (): Promise<void> => new Promise((resume) => void clock.after(0, resume));
 
-  function headroomOf(id: LaneId, limits: LaneLimits, lanes: readonly LaneId[]): Promise<Headroom> {
+  function headroomOf(id: LaneId, limits: LaneLimits): Promise<Headroom> {
     const now = clock.monotonic();
-    for (const [key, { at }] of headrooms) if (now - at > headroomAgeMs) headrooms.delete(key);
+    forgetOld(headrooms, now);
     const name = `${id.upstream} ${id.workspaceId}`;
     let known = headrooms.get(name);
-    if (known === undefined) headrooms.set(name, (known = { at: now, result: replayed(id, limits, lanes) }));
+    if (known === undefined) headrooms.set(name, (known = { at: now, result: replayed(id, limits) }));
     return known.result;
   }
 
   /**
-   * Arrivals of everybody in a bucket, added up once for all who share it: what the others sent is the total less one's
-   * own up to the same instant. Adding the others up for each would cost the square of their number.
+   * Read once for all who share: what the others sent is the total less one's own up to the same instant. Adding the
+   * others up for each would cost the square of their number, and many of them are not remembered one by one.
    */
-  function groupTotal(upstream: string, group: string, lanes: readonly LaneId[]): GroupTotal {
+  function sharedArrivals(upstream: string): SharedArrivals {
     const now = clock.monotonic();
-    for (const [key, { at }] of groups) if (now - at > headroomAgeMs) groups.delete(key);
-    const name = `${upstream} ${group}`;
-    let known = groups.get(name);
-    if (known === undefined) {
-      const until = clock.now();
-      const own = lanes.filter(
-        (lane) => lane.upstream === upstream && limitsOf(source, lane)?.bucket?.group === group,
-      );
-      groups.set(name, (known = { at: now, until, seconds: added(own, until) }));
-    }
-    return known;
+    forgetOld(together, now);
+    const known = together.get(upstream);
+    if (known !== undefined) return known;
+    const until = clock.now();
+    const read = { at: now, until, seconds: recorder.sharedArrivals(upstream, until) };
+    together.set(upstream, read);
+    return read;
   }
 
-  async function added(lanes: readonly LaneId[], until: number): Promise<readonly number[]> {
-    const total: number[] = [];
-    for (const [i, { workspaceId, upstream }] of lanes.entries()) {
-      if (i % 16 === 15) await breathe();
-      const seconds = await recorder.arrivals(workspaceId, upstream, until);
-      for (let second = 0; second < seconds.length; second++) {
-        total[second] = (total[second] ?? 0) + (seconds[second] ?? 0);
-      }
-    }
-    return total;
-  }
-
-  async function replayed(id: LaneId, limits: LaneLimits, lanes: readonly LaneId[]): Promise<Headroom> {
-    const group = limits.bucket?.group;
-    const total = group === undefined ? null : groupTotal(id.upstream, group, lanes);
+  async function replayed(id: LaneId, limits: LaneLimits): Promise<Headroom> {
+    const total = limits.bucket?.shared === true ? sharedArrivals(id.upstream) : null;
     const everybody = total === null ? [] : await total.seconds;
     const own = await recorder.arrivals(id.workspaceId, id.upstream, total?.until);
     // Own calls that came since the total was taken are in its running second only.
@@ -90,4 +68,12 @@ export function createReplays(recorder: Recorder, source: LimitsSource, clock: C
   }
 
   return { headroomOf, breathe };
+}
+
+/** The oldest come first in both maps. */
+function forgetOld(remembered: Map<string, { readonly at: number }>, now: number): void {
+  for (const [key, { at }] of remembered) {
+    if (now - at <= headroomAgeMs) return;
+    remembered.delete(key);
+  }
 }

@@ -13,25 +13,42 @@ export interface LaneCalls {
   readonly inFlight: number;
 }
 
+export interface LaneCell {
+  readonly lane: ActivityKey;
+  readonly cell: Cell;
+}
+
+/** What a replica tells the others every few seconds. Nothing of it is computed for a store without other replicas. */
+export interface Publication {
+  /** Changed cells of everybody together. What they count is never given up. */
+  readonly totals: () => Iterable<LaneCell>;
+  /** Changed cells of single lanes. */
+  readonly lanes: () => Iterable<LaneCell>;
+  /** Lanes that this replica does not remember any more: what they count is in the totals only. */
+  readonly dropped: readonly ActivityKey[];
+  /** Lanes with calls waiting or in flight. */
+  readonly calls: () => ReadonlyMap<ActivityKey, LaneCalls>;
+  /** The busiest workspaces, by label, and how busy they are (`telemetry/busyness.policy.ts`). */
+  readonly busiest: () => ReadonlyMap<string, number>;
+}
+
 export interface SharedActivity {
   /**
-   * Replaces this replica's cells of these minutes, and says that it is there. Called every few seconds with the cells
-   * that changed, perhaps none, and all lanes with calls waiting or in flight. A store that fails keeps the cells for later
-   * and does not reject.
+   * Replaces this replica's cells of these minutes, and says that it is there. Called every few seconds, also when nothing
+   * changed. A store that fails keeps what it was told for later and does not reject.
    */
-  publish(
-    cells: readonly { readonly lane: ActivityKey; readonly cell: Cell }[],
-    calls?: ReadonlyMap<ActivityKey, LaneCalls>,
-  ): Promise<void>;
-  /** Cells of the *other* replicas, from `fromMinute` on. */
-  others(
-    lanes: readonly ActivityKey[],
-    fromMinute: number,
-  ): Promise<ReadonlyMap<ActivityKey, readonly Cell[]>>;
+  publish(publication: Publication): Promise<void>;
+  /**
+   * Cells of a lane on the *other* replicas, from `fromMinute` on. They may have been read a moment ago, but not before
+   * `readSince` (monotonic milliseconds), if given.
+   */
+  others(lane: ActivityKey, fromMinute: number, readSince?: number): Promise<readonly Cell[]>;
   /** Calls of a lane on the *other* replicas together, a few seconds old. */
   callsOf(lane: ActivityKey): Promise<LaneCalls>;
-  /** Lanes that other replicas recorded anything for since `fromMinute`. */
-  active(fromMinute: number): Promise<readonly ActivityKey[]>;
+  /** Lanes that other replicas remember and recorded anything for since `fromMinute`. */
+  active(fromMinute: number): Promise<ReadonlySet<ActivityKey>>;
+  /** The busiest workspaces of the *other* replicas, by label, added up; a few seconds old. */
+  busiest(): Promise<ReadonlyMap<string, number>>;
   /** Replicas that published lately, this one included. */
   replicas(): Promise<number>;
 }
@@ -39,8 +56,9 @@ export interface SharedActivity {
 /** One process: there are no others. */
 export const embeddedActivity: SharedActivity = {
   publish: () => Promise.resolve(),
-  others: () => Promise.resolve(new Map()),
+  others: () => Promise.resolve([]),
   callsOf: () => Promise.resolve({ waiting: 0, inFlight: 0 }),
-  active: () => Promise.resolve([]),
+  active: () => Promise.resolve(new Set()),
+  busiest: () => Promise.resolve(new Map()),
   replicas: () => Promise.resolve(1),
 };

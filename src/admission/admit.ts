@@ -9,10 +9,11 @@
  */
 import type { Clock } from '../clock.ts';
 import { Refusal } from '../errors.ts';
-import type { Ceilings } from '../limiter/ceilings.ts';
+import type { CeilingHold, Ceilings } from '../limiter/ceilings.ts';
 import type { AdmissionReply, Limiter, LimiterListener } from '../limiter/limiter.ts';
 import { Charging } from './charging.ts';
 import type { DeskParts } from './desk-parts.ts';
+import { ArrivalOrder } from './arrival-order.ts';
 import { Gates } from './gates.ts';
 import type { Holder } from './holder.ts';
 import { Hopeless } from './hopeless.ts';
@@ -40,10 +41,9 @@ export interface Desk {
   readonly listener: LimiterListener;
 }
 
-/** Arrivals as close as this are taken for one after the other. Milliseconds: more than the least that positions tell apart. */
-const arrivalStepMs = 0.02;
-/** A clock that gives the same time to several calls does so for less than this. Milliseconds. */
-const sameMomentMs = 1;
+type Refused = Extract<AdmissionReply, { kind: 'refused' }>;
+
+const notHeld: CeilingHold = { waitMs: 0, heldBy: 'ceiling_minute' };
 
 export interface DeskDependencies {
   readonly clock: Clock;
@@ -63,37 +63,43 @@ export function createDesk({ clock, limiter, ceilings, onFailure }: DeskDependen
 
   const reconfigure = reviser(parts, gates, { waiting, hopeless });
 
-  /** Calls of one process are in the order in which they arrived, also those of one moment. */
-  let lastArrival: number | null = null;
-  const nextArrival = (at: number): number => {
-    const isSame = lastArrival !== null && at <= lastArrival && lastArrival - at < sameMomentMs;
-    lastArrival = isSame && lastArrival !== null ? lastArrival + arrivalStepMs : at;
-    return lastArrival;
-  };
+  const arrivals = new ArrivalOrder();
 
   /** A newcomer is told at once when it cannot make it. The later of what bucket and ceiling expect is the truth. */
   const refuseIfHopeless = async (holder: Holder, reply: AdmissionReply, askedAt: number): Promise<void> => {
-    const ceilingMs = await ceilingWaitMs(holder, reply, askedAt);
-    const byCeiling = { waitMs: ceilingMs, heldBy: 'ceiling_minute' } as const;
-    if (reply.kind === 'refused') {
-      throw ceilingMs > reply.retryInMs ? tooLong(byCeiling, holder.entry) : refusedBy(reply, holder.entry);
-    }
-    if (ceilingMs > withinMs(holder)) throw tooLong(byCeiling, holder.entry);
+    const byCeiling = await ceilingHold(holder, reply, askedAt);
+    if (reply.kind === 'refused') throw refusalOf(holder, reply, byCeiling);
+    if (byCeiling.waitMs > withinMs(holder)) throw tooLong(byCeiling, holder.entry);
     if (reply.kind === 'queued' && waiting.inLane(holder.entry) > reply.ahead) hopeless.onOvertaken(holder);
   };
 
-  /** Milliseconds until the ceiling has a place for a newcomer that waits, or would have waited. */
-  const ceilingWaitMs = async (holder: Holder, reply: AdmissionReply, askedAt: number): Promise<number> => {
+  /** What the limiter said, with the time at which the ceiling has a slot, too. */
+  const refusalOf = ({ entry }: Holder, reply: Refused, byCeiling: CeilingHold): Refusal => {
+    if (byCeiling.waitMs <= reply.retryInMs) return refusedBy(reply, entry);
+    return reply.reason === 'wait_too_long'
+      ? tooLong(byCeiling, entry)
+      : refusedBy({ ...reply, retryInMs: byCeiling.waitMs }, entry);
+  };
+
+  /** How long the ceiling holds a newcomer that waits, or would have waited. */
+  const ceilingHold = async (
+    holder: Holder,
+    reply: AdmissionReply,
+    askedAt: number,
+  ): Promise<CeilingHold> => {
     const { entry } = holder;
     const { ceiling } = entry;
-    if (reply.kind === 'granted' || ceiling.perMinute === null) return 0;
-    if (reply.kind === 'refused' && reply.reason !== 'wait_too_long') return 0;
+    if (reply.kind === 'granted' || !('ahead' in reply)) return notHeld;
+    if (ceiling.perMinute === null && ceiling.perDay === null) return notHeld;
     if (reply.kind === 'queued') turns.told(entry, reply.ahead);
-    const { ahead } = reply;
     const question = { agoMs: clock.monotonic() - askedAt, withinMs: withinMs(holder) };
-    const [waitMs = 0] = await ceilings.forecast(ceiling, [turns.positionOf(entry, ahead)], question);
+    const [hold = notHeld] = await ceilings.forecast(
+      ceiling,
+      [turns.positionOf(entry, reply.ahead)],
+      question,
+    );
     hopeless.onRead(ceiling);
-    return waitMs;
+    return hold;
   };
 
   /** A call that would not wait at all has a moment to pass, and yet is refused where it would have to wait. */
@@ -124,7 +130,7 @@ export function createDesk({ clock, limiter, ceilings, onFailure }: DeskDependen
         const maxQueued = isFull ? 0 : admission.maxQueued;
         const askedAt = clock.monotonic();
         gates.underLimits(admission, admission.ceiling);
-        const position = { kind: 'arrival', at: nextArrival(entry.arrivedAt) } as const;
+        const position = { kind: 'arrival', at: arrivals.next(entry.arrivedAt) } as const;
         const reply = await limiter().admit({ ...admission, maxQueued, maxWaitMs, position });
         if (reply.kind === 'granted') charging.take(reply.grant);
         else await refuseIfHopeless(holder, reply, askedAt);

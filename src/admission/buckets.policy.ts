@@ -87,8 +87,7 @@ export function ceilingLimits(
 /** What a reload may change of a call that is already in the desk. */
 export interface EntrySettings extends LaneSetting {
   readonly setting: BucketSetting;
-  /** Limits of its ceiling. */
-  readonly perMinute: number | null;
+  /** Sends per day that its ceiling allows; `null` = it has none. */
   readonly perDay: number | null;
   readonly maxQueued: number;
 }

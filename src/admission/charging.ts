@@ -6,6 +6,7 @@
  * Keeps: a grant that comes before its caller waits takes its turn all the same, so that nobody behind it goes first; at
  * the edge of the ceiling nobody overtakes (4); a grant nobody can use goes back whole.
  */
+import { ceilingWindowMs } from '../limiter/ceiling.policy.ts';
 import type { CeilingRef, CeilingState, Place, TakeReply } from '../limiter/ceilings.ts';
 import type { Grant } from '../limiter/limiter.ts';
 import type { DeskParts } from './desk-parts.ts';
@@ -29,6 +30,8 @@ interface Granted {
 /** A place under the ceiling, as it was asked for. */
 interface Placed {
   readonly reply: TakeReply;
+  /** The limits that it was asked under. */
+  readonly ceiling: CeilingRef;
   /**
    * The call has to leave by then, on the monotonic clock: at most `freshMs` after its reply, and after the time that
    * the place is counted from, which is not before it was asked for.
@@ -94,7 +97,7 @@ export class Charging {
     const reply = await ceilings.take(ceiling, again, lateMs);
     const tookMs = clock.monotonic() - askedAt;
     this.#slowMs = tookMs <= freshMs ? 0 : Math.min(this.#slowMs, tookMs);
-    return { reply, goodUntil: askedAt + Math.min(lateMs, tookMs) + freshMs, tookMs };
+    return { reply, ceiling, goodUntil: askedAt + Math.min(lateMs, tookMs) + freshMs, tookMs };
   }
 
   /**
@@ -125,14 +128,17 @@ export class Charging {
       return false;
     }
     if (early.reply.kind === 'taken') await callerTurned(holder);
-    const { reply } = await this.#inTime(holder, early);
+    const placed = await this.#inTime(holder, early);
+    const { reply } = placed;
     if (reply.kind === 'refused') {
-      gate.asleep = {
-        until: clock.monotonic() + reply.waitMs + this.#turns.delayMs(holder.entry),
-        because: reply.day ? 'ceiling_day' : 'ceiling_minute',
-      };
+      if (isUnderLimits(placed, holder)) {
+        gate.asleep = {
+          until: clock.monotonic() + reply.waitMs + this.#turns.delayMs(holder.entry),
+          because: reply.day ? 'ceiling_day' : 'ceiling_minute',
+        };
+      }
       await this.#handBack(granted, null);
-      this.#hopeless.onFull(holder.entry.ceiling, reply);
+      this.#hopeless.onFull(holder.entry.ceiling);
       return false;
     }
     const stop = reasonToStop(holder, clock.monotonic());
@@ -142,7 +148,7 @@ export class Charging {
       if (stop !== null) this.#waiting.refuse(holder, stop);
       return true;
     }
-    this.#tellEdge(granted, reply.state);
+    this.#tellEdge(granted, isUnderLimits(placed, holder) ? reply.state : null);
     this.#waiting.stop(holder)?.resolve(leaseOf(this.#parts, this.#hopeless, holder, grant, reply));
     return true;
   }
@@ -150,9 +156,10 @@ export class Charging {
   /** At the edge of the ceiling the scheduler counts places; away from it again, it must stop counting. */
   #tellEdge({ gate, grant, holder }: Granted, state: CeilingState | null): void {
     const now = this.#parts.clock.monotonic();
+    const mayBeAtEdge = gate.atEdge || knowsNothing(gate, holder.entry.ceiling, now);
     gate.slotAt = now;
     const atEdge = state !== null && state.remaining <= edgeOf(state.limit);
-    if (!atEdge && !gate.atEdge) return;
+    if (!atEdge && !mayBeAtEdge) return;
     gate.atEdge = atEdge;
     const { limiter, background } = this.#parts;
     if (!atEdge) return background(limiter().charged(grant, null));
@@ -171,7 +178,8 @@ export class Charging {
     gate.atEdge = true;
     const { until, because } = gate.asleep ?? { until: clock.monotonic(), because: 'ceiling_minute' };
     const sleepMs = Math.max(0, until - clock.monotonic());
-    await limiter().settle(grant, { kind: 'returned', sleepMs, because }, null);
+    const { ceiling } = holder.entry.admission;
+    await limiter().settle(grant, { kind: 'returned', sleepMs, because, ceiling }, null);
   }
 
   /** A grant nobody can use any more goes back whole. */
@@ -179,3 +187,16 @@ export class Charging {
     this.#parts.background(this.#parts.limiter().settle(grant, { kind: 'dropped' }, null));
   }
 }
+
+/**
+ * Another replica may have told the scheduler of an edge that this one has not seen: what was sent then is not in the window
+ * any more.
+ */
+function knowsNothing({ slotAt }: Gate, { perMinute, perDay }: CeilingRef, now: number): boolean {
+  if (slotAt === null) return true;
+  return (perMinute !== null || perDay !== null) && now - slotAt > ceilingWindowMs;
+}
+
+/** False: configuration changed since the ceiling was asked, its answer does not hold for what follows. */
+const isUnderLimits = ({ ceiling }: Placed, { entry }: Holder): boolean =>
+  ceiling.perMinute === entry.ceiling.perMinute && ceiling.perDay === entry.ceiling.perDay;

@@ -31,8 +31,8 @@ export interface Gate {
   /** When a grant of the lane last asked the ceiling for a slot, and when one last got it; `null` = never. */
   askedAt: number | null;
   slotAt: number | null;
-  /** Calls that waited in the lane, over all replicas, when a newcomer was last told so; `null` = never. */
-  depth: { readonly calls: number; readonly at: number } | null;
+  /** Calls that waited in the lane on other replicas when a newcomer was last told of its position; `null` = never. */
+  elsewhere: { readonly calls: number; readonly at: number } | null;
 }
 
 /** Names a lane: a grant, or the admission of a call. */
@@ -63,7 +63,7 @@ export class Gates {
         usedAt: 0,
         askedAt: null,
         slotAt: null,
-        depth: null,
+        elsewhere: null,
       };
       this.#gates.set(key, gate);
       if (this.#gates.size > veryMany) this.#forgetOld();

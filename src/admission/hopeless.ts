@@ -4,13 +4,13 @@
  * Keeps: who waits behind somebody refused is not counted behind it; looking at very many takes little of the others' time
  * (`paced.ts`), however many attempts end at once.
  */
-import type { CeilingRef, TakeReply } from '../limiter/ceilings.ts';
+import type { CeilingRef } from '../limiter/ceilings.ts';
 import type { BucketKey, LaneKey, Standing } from '../limiter/limiter.ts';
 import type { DeskParts } from './desk-parts.ts';
 import { keyOf } from './gates.ts';
 import type { Holder } from './holder.ts';
 import { Paced } from './paced.ts';
-import { draining, tooLong, type Hold } from './refusals.ts';
+import { draining, tooLong } from './refusals.ts';
 import type { Turns } from './turns.ts';
 import type { Waiting } from './waiting.ts';
 
@@ -25,8 +25,6 @@ const maxRejudged = 64;
 /** A look at those who wait for places of one ceiling. */
 interface Look {
   readonly ceiling: CeilingRef;
-  /** The day refused: nobody gets a slot before that, monotonic milliseconds; `null` = it did not. */
-  dayUntil: number | null;
   /** Places to ask for (`null` = one for everybody who waits); who stands further back is taken to get the last of them. */
   upTo: number | null;
   /** Calls that are in the line already though their callers do not wait yet. */
@@ -61,9 +59,8 @@ export class Hopeless {
   }
 
   /** A ceiling had no place. */
-  onFull(ceiling: CeilingRef, { day, waitMs }: Extract<TakeReply, { kind: 'refused' }>): void {
-    const look = this.#lookSoon(ceiling, null);
-    if (day) look.dayUntil = later(look.dayUntil, this.#parts.clock.monotonic() + waitMs);
+  onFull(ceiling: CeilingRef): void {
+    this.#lookSoon(ceiling, null);
   }
 
   /** A more urgent call went before others that wait for a place of its ceiling. */
@@ -85,7 +82,7 @@ export class Hopeless {
   #lookSoon(ceiling: CeilingRef, upTo: number | null): Look {
     let look = this.#looks.get(ceiling.key);
     if (look === undefined) {
-      look = { ceiling, dayUntil: null, upTo, entered: new Set() };
+      look = { ceiling, upTo, entered: new Set() };
       this.#looks.set(ceiling.key, look);
       this.#parts.background(Promise.resolve().then(() => this.#looking.soon()));
     }
@@ -192,7 +189,7 @@ export class Hopeless {
   }
 
   /** Everybody of this workspace and upstream, each lane in its order. */
-  async #lookUnder({ ceiling, dayUntil, upTo, entered }: Look): Promise<void> {
+  async #lookUnder({ ceiling, upTo, entered }: Look): Promise<void> {
     const line = [...this.#waiting.all()]
       .filter((holder) => holder.entry.ceiling.key === ceiling.key)
       .filter((holder) => holder.waiter !== null || entered.has(holder))
@@ -201,16 +198,16 @@ export class Hopeless {
       { length: upTo === null ? line.length : Math.min(upTo, line.length) },
       (_, index) => index + 1,
     );
-    const waits = await this.#parts.ceilings.forecast(ceiling, positions);
+    const holds = await this.#parts.ceilings.forecast(ceiling, positions);
     const now = this.#parts.clock.monotonic();
     const ahead = new Map<string, number>();
     for (const holder of line) {
       if (holder.left || (holder.waiter === null && !entered.has(holder))) continue;
       const lane = keyOf(holder.entry.admission);
       const before = ahead.get(lane) ?? 0;
-      const position = Math.min(this.#turns.positionOf(holder.entry, before), waits.length);
-      const hold = holdOf(waits[position - 1] ?? 0, dayUntil === null ? 0 : dayUntil - now);
-      const isLate = now + hold.waitMs > holder.deadline;
+      const position = Math.min(this.#turns.positionOf(holder.entry, before), holds.length);
+      const hold = holds[position - 1];
+      const isLate = hold !== undefined && now + hold.waitMs > holder.deadline;
       if (isLate && holder.waiter !== null) this.#waiting.refuse(holder, tooLong(hold, holder.entry));
       else ahead.set(lane, before + 1);
     }
@@ -219,9 +216,3 @@ export class Hopeless {
 
 /** The later of two times, where there is one already. */
 const later = (known: number | null, time: number): number => (known === null ? time : Math.max(known, time));
-
-/** The later of what the minute and the day have. */
-const holdOf = (minuteMs: number, dayMs: number): Hold =>
-  dayMs > minuteMs
-    ? { waitMs: dayMs, heldBy: 'ceiling_day' }
-    : { waitMs: minuteMs, heldBy: 'ceiling_minute' };

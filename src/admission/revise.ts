@@ -43,10 +43,10 @@ export function reviser(
 }
 
 function note(changes: Map<BucketKey, BucketChange>, { admission }: Entry): void {
-  const { bucket, setting, lane, weight, maxInFlight, ceiling } = admission;
+  const { bucket, setting, lane, weight, maxInFlight, perMinute, ceiling } = admission;
   let change = changes.get(bucket);
   if (change === undefined) changes.set(bucket, (change = { setting, lanes: new Map() }));
-  change.lanes.set(lane, { lane, weight, maxInFlight, ceiling });
+  change.lanes.set(lane, { lane, weight, maxInFlight, perMinute, ceiling });
 }
 
 const isSame = ({ admission }: Entry, settings: EntrySettings): boolean =>
@@ -60,7 +60,7 @@ function revisedEntry(entry: Entry, settings: EntrySettings): Entry {
   const { setting, weight, maxInFlight, ceiling, maxQueued, perMinute, perDay } = settings;
   return {
     ...entry,
-    admission: { ...entry.admission, setting, weight, maxInFlight, ceiling, maxQueued },
+    admission: { ...entry.admission, setting, weight, maxInFlight, perMinute, ceiling, maxQueued },
     ceiling: { key: entry.ceiling.key, perMinute, perDay },
   };
 }

@@ -17,7 +17,7 @@ export interface Entry {
   readonly upstream: string;
   /** How long the call may wait in all, milliseconds. */
   readonly maxWaitMs: number;
-  /** The longest wait that it could have asked for, milliseconds. */
+  /** The longest wait that `Prefer: wait` could have got it, milliseconds. */
   readonly maxPreferMs: number;
   readonly clientGone: AbortSignal;
   /** False once the caller's key was removed or expired: a waiting call is refused then. */

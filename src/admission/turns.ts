@@ -31,8 +31,8 @@ export class Turns {
 
   /** A newcomer was told how many calls go first in its lane, over all replicas. */
   told(entry: Entry, ahead: number): void {
-    const gate = this.#gates.of(entry.admission);
-    gate.depth = { calls: ahead, at: this.#clock.monotonic() };
+    const elsewhere = Math.max(0, ahead - this.#waiting.inLane(entry));
+    this.#gates.of(entry.admission).elsewhere = { calls: elsewhere, at: this.#clock.monotonic() };
   }
 
   /** How long after a place has come free this call's lane wakes, milliseconds. */
@@ -71,9 +71,9 @@ export class Turns {
     }
   }
 
-  #depthOf({ depth }: Gate, waiting: number): number {
-    const isFresh = depth !== null && this.#clock.monotonic() - depth.at < memoryMs;
-    return isFresh ? Math.max(waiting, depth.calls) : waiting;
+  #depthOf({ elsewhere }: Gate, waiting: number): number {
+    const isFresh = elsewhere !== null && this.#clock.monotonic() - elsewhere.at < memoryMs;
+    return isFresh ? waiting + elsewhere.calls : waiting;
   }
 }
 

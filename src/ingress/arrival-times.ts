@@ -9,7 +9,7 @@
 import type { CancelTimer, Clock } from '../clock.ts';
 
 /** How often the process proves that it runs, milliseconds: an arrival is wrong by half of that where nothing shows a gap. */
-const beatMs = 20;
+const beatMs = 10;
 /** A beat that is later than this shows that the process was kept from running. Milliseconds. */
 const slackMs = 5;
 /** After a gap what had piled up is read before the next beat. Milliseconds. */
@@ -17,44 +17,55 @@ const afterGapMs = 1;
 /** Without a request for so long the timer rests. Milliseconds. */
 const restAfterMs = 1_000;
 
-type Pulse =
-  | { readonly kind: 'resting' }
-  | {
-      readonly kind: 'beating';
-      readonly lastAt: number;
-      readonly dueAt: number;
-      readonly cancel: CancelTimer;
-    };
+/** A time in which the process did not run: what is read now may have arrived at any moment of it. */
+interface Gap {
+  /** Monotonic milliseconds. */
+  readonly middleAt: number;
+  /** No beat has followed it yet. */
+  readonly isNew: boolean;
+}
+
+interface Beating {
+  readonly kind: 'beating';
+  readonly lastAt: number;
+  readonly dueAt: number;
+  readonly cancel: CancelTimer;
+}
+
+type Pulse = { readonly kind: 'resting' | 'closed' } | Beating;
 
 export class ArrivalTimes {
   readonly #clock: Clock;
   #pulse: Pulse = { kind: 'resting' };
-  #newestAt = 0;
-  /** What is read now may have arrived at any time of this gap; its middle, monotonic milliseconds. */
-  #middleOfGap: number | null = null;
+  /** When a request was last read; `null` = none has been. */
+  #newestAt: number | null = null;
+  #gap: Gap | null = null;
 
   constructor(clock: Clock) {
     this.#clock = clock;
   }
 
-  /** A request was read: the monotonic milliseconds at which it arrived, as far as can be told. */
+  /** A request was read: the monotonic milliseconds at which it arrived, as far as can be told. Never before the one before. */
   arrived(): number {
     const now = this.#clock.monotonic();
-    this.#newestAt = now;
     if (this.#pulse.kind === 'resting') this.#beatIn(beatMs, now);
-    else this.#noticeGap(this.#pulse, now);
-    return this.#middleOfGap ?? now;
+    else if (this.#pulse.kind === 'beating') this.#noticeGap(this.#pulse, now);
+    this.#newestAt = now;
+    return this.#gap?.middleAt ?? now;
   }
 
+  /** No timer runs any more; requests that are still read arrive when they are read. */
   close(): void {
     if (this.#pulse.kind === 'beating') this.#pulse.cancel();
-    this.#pulse = { kind: 'resting' };
+    this.#pulse = { kind: 'closed' };
+    this.#gap = null;
   }
 
-  #noticeGap({ lastAt, dueAt }: Extract<Pulse, { kind: 'beating' }>, now: number): boolean {
-    if (now - dueAt <= slackMs) return false;
-    this.#middleOfGap ??= (lastAt + now) / 2;
-    return true;
+  /** The process was kept from running until now? It ran when it read a request, however late its timer is. */
+  #noticeGap({ lastAt, dueAt }: Beating, now: number): void {
+    const ranAt = Math.max(lastAt, this.#newestAt ?? lastAt);
+    if (now - dueAt <= slackMs || now - ranAt <= slackMs) return;
+    this.#gap = { middleAt: (ranAt + now) / 2, isNew: true };
   }
 
   #beatIn(ms: number, now: number): void {
@@ -63,14 +74,14 @@ export class ArrivalTimes {
   }
 
   #beat(): void {
-    if (this.#pulse.kind === 'resting') return;
+    if (this.#pulse.kind !== 'beating') return;
     const now = this.#clock.monotonic();
-    const { dueAt } = this.#pulse;
-    // The gap that ends here is over for what is read later than the requests that piled up in it.
-    const isNew = this.#middleOfGap === null && this.#noticeGap(this.#pulse, now);
-    if (!isNew) this.#middleOfGap = null;
-    if (isNew) return this.#beatIn(afterGapMs, now);
-    if (now - this.#newestAt > restAfterMs && now >= dueAt) this.#pulse = { kind: 'resting' };
+    this.#noticeGap(this.#pulse, now);
+    // What had piled up in the gap is read before the next beat.
+    this.#gap = this.#gap?.isNew === true ? { ...this.#gap, isNew: false } : null;
+    if (this.#gap !== null) return this.#beatIn(afterGapMs, now);
+    const isQuiet = this.#newestAt === null || now - this.#newestAt > restAfterMs;
+    if (isQuiet) this.#pulse = { kind: 'resting' };
     else this.#beatIn(beatMs, now);
   }
 }

@@ -60,8 +60,13 @@ export function prepare({ call, caller, route, body, labelKey, now }: PrepareInp
   const bucket = name('bucket', parts.upstream, parts.credential, parts.host, parts.model);
   const lane = name('lane', bucket, workspace.id);
   const { limits } = upstream;
-  const { setting, weight, maxInFlight, ceiling, maxQueued } = entrySettings(workspace, upstream);
+  const { setting, weight, maxInFlight, perMinute, ceiling, maxQueued } = entrySettings(workspace, upstream);
   const { costKey } = description;
+  const patience = {
+    preferSeconds: preferredWaitSeconds(fields.get('prefer')),
+    client: clientTimeouts(fields),
+    elapsedMs: now - call.receivedAt,
+  };
   const entry: Omit<Entry, 'clientGone'> = {
     admission: {
       ticket: call.id,
@@ -70,6 +75,7 @@ export function prepare({ call, caller, route, body, labelKey, now }: PrepareInp
       lane,
       weight,
       maxInFlight,
+      perMinute,
       ceiling,
       maxQueued,
       urgency: urgencyOf(fields.get('priority')),
@@ -82,15 +88,8 @@ export function prepare({ call, caller, route, body, labelKey, now }: PrepareInp
     ceiling: ceilingOf(workspace, upstream, labelKey),
     workspaceId: workspace.id,
     upstream: upstream.name,
-    maxPreferMs: limits.maxWaitCeilingSeconds * 1000,
-    maxWaitMs: maxWaitMsOf(
-      {
-        preferSeconds: preferredWaitSeconds(fields.get('prefer')),
-        client: clientTimeouts(fields),
-        elapsedMs: now - call.receivedAt,
-      },
-      limits,
-    ),
+    maxPreferMs: maxWaitMsOf({ ...patience, preferSeconds: limits.maxWaitCeilingSeconds }, limits),
+    maxWaitMs: maxWaitMsOf(patience, limits),
     stillValid: caller.stillValid,
   };
   // Of the same person only: an answer made with one credential is nobody else's.

@@ -44,11 +44,11 @@ export function createPressure(parts: {
     },
     async ceilings(ceiling) {
       const [perMinute, perDay] = await Promise.all([ceilings.state(ceiling), ceilings.dayState(ceiling)]);
-      const [ceilingMs = null] = await ceilings.forecast(ceiling, [desk.waitingUnder(ceiling.key) + 1]);
+      const [hold] = await ceilings.forecast(ceiling, [desk.waitingUnder(ceiling.key) + 1]);
       return {
         perMinute: shown(perMinute),
         perDay: shown(perDay),
-        nextSlotMs: nextSlotMs(ceilingMs, lastBuckets.of(ceiling.key)),
+        nextSlotMs: nextSlotMs(hold?.waitMs ?? null, lastBuckets.of(ceiling.key)),
       };
     },
     buckets: () =>

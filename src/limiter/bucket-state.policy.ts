@@ -56,6 +56,8 @@ export interface Lane {
   readonly key: LaneKey;
   weight: number;
   maxInFlight: number | null;
+  /** Of the workspace's ceiling; `null` = it has none. */
+  perMinute: number | null;
   /** The limits of the workspace's ceiling, as one opaque word. */
   ceiling: string;
   /** Start tag of the lane's next ticket (start-time fair queueing). */
@@ -194,7 +196,8 @@ export function costEntries(costs: Costs): [MeterName, number][] {
   return entries;
 }
 
-const meterNames: readonly MeterName[] = [
+/** In the order in which both stores go over them. */
+export const meterNames: readonly MeterName[] = [
   'requests',
   'tokens',
   'requests_day',

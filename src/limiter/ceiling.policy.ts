@@ -51,16 +51,21 @@ export function givePlaceBack(log: number[], place: number): void {
   if (at >= 0) log.splice(at, 1);
 }
 
-/** Milliseconds until the `k`-th call from now (1 = the next) finds a place, if nobody else takes one. */
+/**
+ * Milliseconds until the `k`-th call from now (1 = the next) finds a place, if nobody else takes one. Each call takes the
+ * place of the send `limit` before it, which may be one of those that are yet to come. After the limit was lowered more
+ * may be in the window than it allows.
+ */
 export function placeInMs(log: readonly number[], limit: number, k: number, now: number): number {
   const expired = expiredCount(log, now);
   const live = log.length - expired;
-  const beyond = k - (limit - live);
-  if (beyond <= 0) return 0;
-  const rounds = Math.floor((beyond - 1) / limit);
-  const inRound = (beyond - 1) % limit;
-  const freed = log[expired + inRound + Math.max(0, live - limit)] ?? now;
-  return Math.max(0, freed + ceilingWindowMs - now) + rounds * ceilingWindowMs;
+  const behind = live + k - 1 - limit;
+  if (behind < 0) return 0;
+  const rounds = Math.max(0, Math.ceil((behind - live + 1) / limit));
+  const first = behind - rounds * limit;
+  const freed = first < 0 ? undefined : log[expired + first];
+  const firstMs = freed === undefined ? 0 : Math.max(0, freed + ceilingWindowMs - now);
+  return firstMs + rounds * ceilingWindowMs;
 }
 
 /** Sends counted after `since`. `log` is ascending. */

@@ -49,6 +49,26 @@ export interface ForecastQuestion {
   readonly withinMs?: number;
 }
 
+/** How long a ceiling holds a call back, and which; 0 ms: it does not. */
+export interface CeilingHold {
+  readonly waitMs: number;
+  readonly heldBy: 'ceiling_minute' | 'ceiling_day';
+}
+
+/** What is left of a day. */
+export interface DayLeft {
+  /** Calls. */
+  readonly calls: number;
+  /** Until the count begins anew, milliseconds. */
+  readonly endsInMs: number;
+}
+
+/** A call's hold, from its wait for the minute and its position under the day (`null` = no such ceiling). */
+export const holdAt = (minuteMs: number, position: number, day: DayLeft | null): CeilingHold =>
+  day !== null && position > day.calls && day.endsInMs > minuteMs
+    ? { waitMs: day.endsInMs, heldBy: 'ceiling_day' }
+    : { waitMs: minuteMs, heldBy: 'ceiling_minute' };
+
 export interface Ceilings {
   /**
    * Takes a place, or refuses without a trace. `again` names a place of this ceiling that was taken too long before its
@@ -57,12 +77,12 @@ export interface Ceilings {
    */
   take(ceiling: CeilingRef, again?: Place, lateMs?: number): Promise<TakeReply>;
   giveBack(ceiling: CeilingRef, place: Place): Promise<void>;
-  /** Milliseconds until the k-th call from now finds a place, for each k of `positions` (1 = the next). */
+  /** When calls find a slot, if nobody else takes one: for each k of `positions`, the k-th from now (1 = the next). */
   forecast(
     ceiling: CeilingRef,
     positions: readonly number[],
     question?: ForecastQuestion,
-  ): Promise<readonly number[]>;
+  ): Promise<readonly CeilingHold[]>;
   /** The minute ceiling, read without taking; `null` without one. */
   state(ceiling: CeilingRef): Promise<CeilingState | null>;
   /** The day ceiling; `nextPlaceMs` is the time to the end of its window. */

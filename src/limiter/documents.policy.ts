@@ -24,7 +24,9 @@ export function knownCosts(bucket: Bucket, costs: Costs, document: string | null
 export function waitsForAnswer(bucket: Bucket, lane: Lane, { document }: Ticket, now: number): boolean {
   const known = document === null ? undefined : bucket.documents.get(document);
   if (document === null || known?.kind !== 'probing' || known.until <= now) return false;
-  bucket.documents.set(document, { ...known, lanes: [...known.lanes, lane.key] });
+  if (!known.lanes.includes(lane.key)) {
+    bucket.documents.set(document, { ...known, lanes: [...known.lanes, lane.key] });
+  }
   sleep(bucket, lane, 'document', known.until);
   return true;
 }
@@ -44,8 +46,8 @@ export function endProbe(
 ): void {
   const known = document === null ? undefined : bucket.documents.get(document);
   if (document === null || known?.kind !== 'probing' || known.lease !== token) return;
-  if (sent) remember(bucket, document, { kind: 'untold' }, now);
-  else forgetDocument(bucket, document);
+  if (!sent) return forgetDocument(bucket, document);
+  remember(bucket, document, { kind: 'untold' }, now);
   wakeWaiting(bucket, known);
 }
 
@@ -92,6 +94,8 @@ function remember(bucket: Bucket, document: string, cost: DocumentCost, now: num
 }
 
 function forgetDocument(bucket: Bucket, document: string): void {
+  const known = bucket.documents.get(document);
   bucket.documents.delete(document);
   bucket.documentAges.delete(document);
+  if (known?.kind === 'probing') wakeWaiting(bucket, known);
 }

@@ -10,13 +10,17 @@
  */
 import type { Costs, MeterName } from '../call.ts';
 import type { HeldBy } from '../errors.ts';
-import { closedMs, costEntries, meterOf, type Bucket, type Lane } from './bucket-state.policy.ts';
+import { closedMs, meterNames, meterOf, type Bucket, type Lane } from './bucket-state.policy.ts';
+import { ceilingWindowMs } from './ceiling.policy.ts';
 import { turnOf } from './lanes.policy.ts';
 import type { LaneKey, SleepReason } from './limiter.ts';
 import { restMs, roomInMs } from './meter.policy.ts';
 
 /** In the order in which equal waits are named. */
-const sleepReasons: readonly SleepReason[] = ['ceiling_minute', 'ceiling_day', 'backoff', 'document'];
+const sleepReasons = ['ceiling_minute', 'ceiling_day', 'backoff'] as const satisfies readonly SleepReason[];
+
+/** A ceiling is looked ahead no further than this many windows: no call may wait longer. */
+const maxWindows = 10;
 
 /** A whole number of calls, but for the rounding of a division. */
 const rounding = 1e-9;
@@ -27,6 +31,8 @@ export interface Place {
   readonly costs: Costs;
   readonly weight: number;
   readonly maxInFlight: number | null;
+  /** Of the workspace's ceiling; `null` = it has none. */
+  readonly perMinute: number | null;
   /** Tickets of the same lane that go first. */
   readonly ahead: number;
 }
@@ -38,11 +44,10 @@ export interface Forecast {
 }
 
 /** What a sleeping lane's refusals name. A back-off is a time that the upstream closed for this lane alone. */
-const heldBySleep: Readonly<Record<SleepReason, HeldBy>> = {
+const heldBySleep: Readonly<Record<(typeof sleepReasons)[number], HeldBy>> = {
   ceiling_minute: 'ceiling_minute',
   ceiling_day: 'ceiling_day',
   backoff: 'closed',
-  document: 'cost',
 };
 
 /** What a full meter's refusals name. */
@@ -57,8 +62,23 @@ const heldByMeter: Readonly<Record<MeterName, HeldBy>> = {
 
 /** `lane` is `undefined` for a workspace that has nothing in this bucket yet. */
 export function forecastAt(bucket: Bucket, lane: Lane | undefined, place: Place, now: number): Forecast {
+  let longest = bucketForecast(bucket, lane, place, now);
+  const { perMinute } = place;
+  if (perMinute === null) return longest;
+  // A call leaves one window of its ceiling after the call that takes the same slot before it.
+  for (let windows = 1; windows <= maxWindows && windows * perMinute <= place.ahead; windows += 1) {
+    const before = { ...place, ahead: place.ahead - windows * perMinute };
+    const waitMs = bucketForecast(bucket, lane, before, now).waitMs + windows * ceilingWindowMs;
+    if (waitMs > longest.waitMs) longest = { waitMs, heldBy: 'ceiling_minute' };
+  }
+  return longest;
+}
+
+/** What the bucket alone makes of the place, whatever the workspace's ceiling allows. */
+function bucketForecast(bucket: Bucket, lane: Lane | undefined, place: Place, now: number): Forecast {
   const others = othersAhead(bucket, lane, place);
-  let longest: Forecast = { waitMs: 0, heldBy: 'queue' };
+  // When the answer comes that a document waits for is not known: it may come at once, and refuses nobody.
+  let longest: Forecast = { waitMs: 0, heldBy: lane?.asleep.has('document') === true ? 'cost' : 'queue' };
   const consider = (waitMs: number, heldBy: HeldBy): void => {
     if (waitMs > longest.waitMs) longest = { waitMs, heldBy };
   };
@@ -67,9 +87,14 @@ export function forecastAt(bucket: Bucket, lane: Lane | undefined, place: Place,
     const until = lane?.asleep.get(reason);
     if (until !== undefined) consider(until - now, heldBySleep[reason]);
   }
-  for (const [name, units] of costEntries(place.costs)) {
-    const needed = units + costAhead(bucket, lane, place.ahead, others, name);
-    consider(drainFor(bucket, name, units, needed, now), heldByMeter[name]);
+  for (const name of meterNames) {
+    const units = place.costs[name] ?? 0;
+    // Whoever goes first in the lane is waited for, whatever it takes; calls of other lanes only for what both take.
+    const ahead =
+      units > 0
+        ? costAhead(bucket, lane, place.ahead, others, name)
+        : ownCostAhead(bucket, lane, place.ahead, name);
+    if (units + ahead > 0) consider(drainFor(bucket, name, units, units + ahead, now), heldByMeter[name]);
   }
   consider(serialWaitMs(lane, place, now), 'serialized');
   return longest;
@@ -121,13 +146,18 @@ function costAhead(
   name: MeterName,
 ): number {
   const limit = bucket.meters.get(name)?.limit ?? 0;
-  const waitingHere = lane?.line.size ?? 0;
-  const costHere = lane?.waitingCosts.get(name) ?? 0;
-  const waitingElsewhere = bucket.waiting - waitingHere;
-  const costElsewhere = (bucket.waitingCosts.get(name) ?? 0) - costHere;
-  const here = waitingHere > 0 ? (costHere * ahead) / waitingHere : 0;
+  const waitingElsewhere = bucket.waiting - (lane?.line.size ?? 0);
+  const costElsewhere = (bucket.waitingCosts.get(name) ?? 0) - (lane?.waitingCosts.get(name) ?? 0);
   const elsewhere = waitingElsewhere > 0 ? (costElsewhere * others) / waitingElsewhere : 0;
-  return Math.min(here, ahead * limit) + Math.min(elsewhere, others * limit);
+  return ownCostAhead(bucket, lane, ahead, name) + Math.min(elsewhere, others * limit);
+}
+
+/** The part of it that calls of the same lane take. */
+function ownCostAhead(bucket: Bucket, lane: Lane | undefined, ahead: number, name: MeterName): number {
+  const waitingHere = lane?.line.size ?? 0;
+  if (lane === undefined || waitingHere === 0) return 0;
+  const limit = bucket.meters.get(name)?.limit ?? 0;
+  return Math.min(((lane.waitingCosts.get(name) ?? 0) * ahead) / waitingHere, ahead * limit);
 }
 
 /** Room for the call itself, plus the draining time of everything that goes first. */

@@ -20,6 +20,7 @@ export function laneFor(bucket: Bucket, key: LaneKey, setting: LaneSetting): Lan
       key,
       weight: setting.weight,
       maxInFlight: setting.maxInFlight,
+      perMinute: setting.perMinute,
       ceiling: setting.ceiling,
       start: bucket.virtual,
       inFlight: 0,
@@ -49,6 +50,7 @@ export function applyLaneSetting(bucket: Bucket, lane: Lane, setting: LaneSettin
     lane.maxInFlight = setting.maxInFlight;
     refreshReadiness(bucket, lane);
   }
+  lane.perMinute = setting.perMinute;
   if (lane.ceiling === setting.ceiling) return;
   lane.ceiling = setting.ceiling;
   if (lane.slots !== null) lane.slots = Math.max(1, lane.slots);
@@ -83,21 +85,25 @@ export function turnOf(bucket: Bucket, costs: Costs): number {
   return longest > 0 ? longest : 1;
 }
 
+/** It was the document of the lane's next ticket that the lane slept for: another one need not wait. */
 export function enqueue(bucket: Bucket, lane: Lane, ticket: Ticket): void {
   if (lane.line.size === 0) bucket.waitingWeight += lane.weight;
   lane.line.set(ticket.id, ticket.order);
   bucket.waiting += 1;
   sumCosts(bucket, lane, ticket, 1);
   noteEstimate(bucket, ticket);
+  if (lane.line.first()?.name === ticket.id) wake(bucket, lane, ['document']);
   refreshReadiness(bucket, lane);
 }
 
 export function dequeue(bucket: Bucket, lane: Lane, ticket: Ticket): void {
+  const wasFirst = lane.line.first()?.name === ticket.id;
   if (!lane.line.delete(ticket.id)) return;
   bucket.waiting -= 1;
   if (lane.line.size === 0) bucket.waitingWeight -= lane.weight;
   sumCosts(bucket, lane, ticket, -1);
   forgetEstimate(bucket, ticket);
+  if (wasFirst) wake(bucket, lane, ['document']);
   refreshReadiness(bucket, lane);
 }
 

@@ -38,6 +38,8 @@ export interface LaneSetting {
   readonly weight: number;
   /** Grants in flight per lane; `null` = unlimited. */
   readonly maxInFlight: number | null;
+  /** Sends per minute that the workspace's ceiling allows; `null` = it has none. Forecasts look ahead by it. */
+  readonly perMinute: number | null;
   /**
    * The limits of the workspace's ceiling as one opaque word. A lane that sleeps because of its ceiling wakes when
    * another word comes: the limit for which it slept does not hold any more.
@@ -153,6 +155,8 @@ export type Settlement =
       readonly kind: 'returned';
       readonly sleepMs: number;
       readonly because: Exclude<SleepReason, 'document'>;
+      /** The limits (as in `LaneSetting`) of the ceiling that refused it; absent: those that the lane has. */
+      readonly ceiling?: string;
     }
   /** Sent, fate unknown: a capped lane stays taken until the lease expires. */
   | { readonly kind: 'unknown' };

@@ -6,7 +6,16 @@
  */
 import { RateLimiterMemory, RateLimiterRes } from 'rate-limiter-flexible';
 import type { Clock } from '../clock.ts';
-import type { CeilingRef, Ceilings, CeilingState, Place, TakeReply } from './ceilings.ts';
+import {
+  holdAt,
+  type CeilingHold,
+  type CeilingRef,
+  type Ceilings,
+  type CeilingState,
+  type DayLeft,
+  type Place,
+  type TakeReply,
+} from './ceilings.ts';
 import { MemorySlidingLog } from './memory-sliding-log.ts';
 
 const daySeconds = 86_400;
@@ -40,6 +49,13 @@ export function createMemoryCeilings(clock: Clock): Ceilings {
       remaining: seen?.remainingPoints ?? ceiling.perMinute,
       nextPlaceMs: seen?.msBeforeNext ?? 0,
     };
+  };
+
+  const dayLeft = async ({ key, perDay }: CeilingRef): Promise<DayLeft | null> => {
+    if (perDay === null) return null;
+    const seen = await days.get(key);
+    if (seen === null) return { calls: perDay, endsInMs: daySeconds * 1_000 };
+    return { calls: Math.max(0, perDay - seen.consumedPoints), endsInMs: seen.msBeforeNext };
   };
 
   const giveBack = async (ceiling: CeilingRef, place: Place): Promise<void> => {
@@ -76,10 +92,13 @@ export function createMemoryCeilings(clock: Clock): Ceilings {
 
     giveBack,
 
-    async forecast(ceiling, positions, { agoMs } = {}): Promise<readonly number[]> {
-      const { perMinute } = ceiling;
-      if (perMinute === null) return positions.map(() => 0);
-      return positions.map((k) => minutes.placeInMs(ceiling.key, perMinute, k, agoMs));
+    async forecast(ceiling, positions, { agoMs } = {}): Promise<readonly CeilingHold[]> {
+      const { key, perMinute } = ceiling;
+      const day = await dayLeft(ceiling);
+      return positions.map((k) => {
+        const minuteMs = perMinute === null ? 0 : minutes.placeInMs(key, perMinute, k, agoMs);
+        return holdAt(minuteMs, k, day);
+      });
     },
 
     state: read,

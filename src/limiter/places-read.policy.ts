@@ -4,12 +4,15 @@
  * bounds. Pure.
  */
 import { ceilingWindowMs } from './ceiling.policy.ts';
+import type { DayLeft } from './ceilings.ts';
 
 export interface PlacesRead {
   /** Monotonic milliseconds at which the reply came. */
   readonly at: number;
-  /** Places per window. */
-  readonly limit: number;
+  /** Places per window; `null` = the minute has no ceiling. */
+  readonly limit: number | null;
+  /** What is left of the day at `at`; `null` = it has no ceiling. */
+  readonly day: DayLeft | null;
   /** Sends in the window. */
   readonly live: number;
   /** Milliseconds from `at` until the k-th call found a place, for the k that were asked for. */
@@ -38,7 +41,7 @@ export function positionsToRead(limit: number, positions: readonly number[]): nu
 
 /** Milliseconds from `now` until the k-th call finds a place if nobody was sent since the read; `null` = it does not tell. */
 export function leastWaitMs(read: PlacesRead, k: number, now: number): number | null {
-  if (k <= read.limit - read.live) return 0;
+  if (read.limit === null || k <= read.limit - read.live) return 0;
   const waitMs = read.waits.get(k);
   return waitMs === undefined ? null : Math.max(0, waitMs - (now - read.at));
 }
@@ -53,6 +56,7 @@ export function mostWaitMs(read: PlacesRead, k: number, now: number): number | n
 /** Sends counted in the last `ms` before the read, as far as it tells; rather too many than too few. */
 export function sentBefore({ limit, live, waits }: PlacesRead, ms: number): number {
   let sent = 0;
+  if (limit === null) return sent;
   while (sent < live && (waits.get(limit - sent) ?? 0) > ceilingWindowMs - ms) sent += 1;
   return sent;
 }

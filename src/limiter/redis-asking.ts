@@ -10,7 +10,6 @@ import type { Telemetry } from '../telemetry/events.ts';
 import { orderUnit, sequencePerMs } from './bucket-state.policy.ts';
 import type { Admission, LaneKey } from './limiter.ts';
 import type { StoredAdmission } from './script-calls.ts';
-import { StoreClock } from './store-clock.ts';
 import type { BucketBook, KeptTicket } from './redis-book.ts';
 import { runScript } from './redis-commands.ts';
 import { RedisAway, type RedisLink } from './redis-link.ts';
@@ -68,10 +67,10 @@ export function createScripts({
   readonly link: RedisLink;
   readonly clock: Clock;
   readonly telemetry: Telemetry;
-  readonly replica: Pick<Replica, 'id' | 'beat'>;
+  readonly replica: Pick<Replica, 'id' | 'beat' | 'storeClock'>;
 }): Scripts {
   const open = new Set<Promise<unknown>>();
-  const storeClock = new StoreClock();
+  const { storeClock } = replica;
   let latest = { now: 0, sentAt: 0 };
 
   const askForLosses = async (book: BucketBook, { born, now }: BucketReply): Promise<void> => {

@@ -10,7 +10,15 @@ import { RateLimiterMemory, RateLimiterRes } from 'rate-limiter-flexible';
 import type { Clock } from '../clock.ts';
 import { Refusal } from '../errors.ts';
 import { ceilingWindowMs } from './ceiling.policy.ts';
-import type { CeilingRef, Ceilings, CeilingState, Place, TakeReply } from './ceilings.ts';
+import {
+  holdAt,
+  type CeilingHold,
+  type CeilingRef,
+  type Ceilings,
+  type CeilingState,
+  type Place,
+  type TakeReply,
+} from './ceilings.ts';
 import { amountOf, listOf, numberOf } from './malformed-reply.ts';
 import { PlaceTaken } from './memory-sliding-log.ts';
 import { OwnSends } from './own-sends.ts';
@@ -104,18 +112,20 @@ export function createRedisCeilings(dependencies: {
   };
 
   const readPlaces = async (
-    { key }: CeilingRef,
-    perMinute: number,
+    { key, perMinute, perDay }: CeilingRef,
     positions: readonly number[],
   ): Promise<PlacesRead & { readonly oldestMs: number }> => {
-    const argv = [String(perMinute), String(ceilingWindowMs), '', ...positions.map(String)];
-    const [live = 0, oldestMs = 0, ...waits] = await link.run('other', async (redis) =>
-      listOf(await runOwn(redis, 'places', [sendsKey(key)], argv)).map(amountOf),
+    const argv = [String(perMinute ?? ''), String(ceilingWindowMs), '', ...positions.map(String)];
+    const told = await link.run('other', async (redis) =>
+      listOf(await runOwn(redis, 'places', [sendsKey(key), dayKey(key)], argv)).map(numberOf),
     );
+    const [live = 0, oldestMs = 0, ofDay = 0, dayMs = 0, ...waits] = told;
+    const endsInMs = dayMs < 0 ? daySeconds * 1_000 : dayMs;
     const read = {
       at: clock.monotonic(),
       limit: perMinute,
       live,
+      day: perDay === null ? null : { calls: Math.max(0, perDay - ofDay), endsInMs },
       waits: new Map(positions.map((k, index) => [k, waits[index] ?? 0])),
     };
     return { ...read, oldestMs };
@@ -125,7 +135,7 @@ export function createRedisCeilings(dependencies: {
     const { key, perMinute } = ceiling;
     if (perMinute === null) return null;
     try {
-      const { live, oldestMs } = await readPlaces(ceiling, perMinute, []);
+      const { live, oldestMs } = await readPlaces(ceiling, []);
       return { limit: perMinute, remaining: Math.max(0, perMinute - live), nextPlaceMs: oldestMs };
     } catch (failure) {
       if (!(failure instanceof RedisAway)) throw failure;
@@ -138,18 +148,18 @@ export function createRedisCeilings(dependencies: {
   /** The places as read lately, where that tells enough, or read now. */
   const placesFor = async (
     ceiling: CeilingRef,
-    perMinute: number,
     positions: readonly number[],
     withinMs: number | undefined,
   ): Promise<PlacesRead> => {
+    const { perMinute, perDay } = ceiling;
     const known = reads.get(ceiling.key);
     const now = clock.monotonic();
     const ageMs = known === undefined ? Infinity : now - known.at;
-    if (known?.limit === perMinute && ageMs < forecastMs) {
+    if (known?.limit === perMinute && (known.day === null) === (perDay === null) && ageMs < forecastMs) {
       const tells = positions.every((k) => isTold(known, k, now, ageMs < repeatMs ? undefined : withinMs));
       if (tells) return known;
     }
-    const read = await readPlaces(ceiling, perMinute, positionsToRead(perMinute, positions));
+    const read = await readPlaces(ceiling, perMinute === null ? [] : positionsToRead(perMinute, positions));
     if (reads.size > 10_000) reads.clear();
     reads.set(ceiling.key, read);
     return read;
@@ -194,19 +204,26 @@ export function createRedisCeilings(dependencies: {
       }
     },
 
-    async forecast(ceiling, positions, { agoMs, withinMs } = {}): Promise<readonly number[]> {
-      const { key, perMinute } = ceiling;
-      if (perMinute === null || positions.length === 0) return positions.map(() => 0);
+    async forecast(ceiling, positions, { agoMs, withinMs } = {}): Promise<readonly CeilingHold[]> {
+      const { key, perMinute, perDay } = ceiling;
+      const isNone = perMinute === null && perDay === null;
+      if (isNone || positions.length === 0) return positions.map((k) => holdAt(0, k, null));
       const asOf = agoMs === undefined ? Infinity : clock.monotonic() - agoMs;
       try {
-        const read = await placesFor(ceiling, perMinute, positions, withinMs);
+        const read = await placesFor(ceiling, positions, withinMs);
         const now = clock.monotonic();
         const sent = read.at > asOf ? sentBefore(read, read.at - asOf) : 0;
-        return positions.map((k) => leastWaitMs(read, Math.max(1, k - sent), now) ?? 0);
+        return positions.map((position) => {
+          const k = Math.max(1, position - sent);
+          return holdAt(leastWaitMs(read, k, now) ?? 0, k, read.day);
+        });
       } catch (failure) {
         if (!(failure instanceof RedisAway)) throw failure;
-        if (whenDown === 'deny') return positions.map(() => 0);
-        return positions.map((k) => share.placeInMs(key, share.share(perMinute), k, agoMs));
+        if (whenDown === 'deny') return positions.map((k) => holdAt(0, k, null));
+        const ofMinute = perMinute === null ? null : share.share(perMinute);
+        return positions.map((k) =>
+          holdAt(ofMinute === null ? 0 : share.placeInMs(key, ofMinute, k, agoMs), k, null),
+        );
       }
     },
 

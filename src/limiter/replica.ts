@@ -11,6 +11,7 @@ import { amountOf, listOf, numberOf, textOf } from './malformed-reply.ts';
 import { runOwn } from './redis-commands.ts';
 import type { RedisClient, RedisConnection } from './redis-connection.ts';
 import { serverFacts } from './redis-server.policy.ts';
+import { StoreClock } from './store-clock.ts';
 
 const beatMs = 1_000;
 /** A replica is heard of for this long (`presence.lua`). Milliseconds. */
@@ -26,6 +27,8 @@ export const presenceKeys = [
 export interface Replica {
   /** Opaque, new with every start of the process. */
   readonly id: string;
+  /** Redis' time: each heartbeat tells it, and whoever else hears it. */
+  readonly storeClock: StoreClock;
   /** Replicas heard of lately, this one included. At least 1; kept while Redis is away. */
   count(): number;
   /** Monotonic milliseconds at which Redis last lost data, as far as known; `null` = never in this time. */
@@ -57,6 +60,7 @@ export function createReplica(dependencies: {
 }): Replica {
   const { connection, clock, random, telemetry } = dependencies;
   const id = `r${random.hex(12)}`;
+  const storeClock = new StoreClock();
   const watchers: (() => void)[] = [];
   let replicas = 1;
   /** When so many were last heard of, or this one came back and waits for the others. Monotonic milliseconds. */
@@ -97,6 +101,7 @@ export function createReplica(dependencies: {
       numberOf(reply[2]),
       amountOf(reply[3]),
     ];
+    storeClock.note(now, sentAt, clock.monotonic());
     const backAgoMs = reply[4] === '' || reply[4] === undefined ? null : amountOf(reply[4]);
     const agoMs = now - numberOf(since);
     backAt = backAgoMs === null ? null : sentAt - backAgoMs;
@@ -128,6 +133,7 @@ export function createReplica(dependencies: {
 
   return {
     id,
+    storeClock,
     count: () => replicas,
     lostAt: () => (lostAt === null || clock.monotonic() - lostAt > rememberedMs ? null : lostAt),
     backAt: () => backAt,

@@ -77,6 +77,17 @@ export type AdmitResult =
 
 /** An arrival that is claimed to be longer ago than this is taken for this long ago. Milliseconds. */
 export const maxArrivalAgoMs = 10_000;
+/**
+ * One that is claimed to be later than now is taken for this much later at most. A clock that is known by half of a round
+ * trip is ahead by less, and calls of one moment, which come one after the other, stay apart. Milliseconds.
+ */
+export const maxArrivalAheadMs = 50;
+
+/**
+ * A refusal under other limits than the lane has comes from a replica that has not heard of the new ones, or has heard of
+ * them before: it holds the lane no longer than this. Milliseconds.
+ */
+export const maxOtherLimitsMs = 200;
 
 export { createBucket };
 
@@ -134,7 +145,7 @@ function enter(
  */
 function orderOf({ position, urgency }: Admission, now: number): number {
   if (position.kind === 'kept') return position.order;
-  const at = Math.max(0, Math.min(now, Math.max(position.at, now - maxArrivalAgoMs)));
+  const at = Math.max(0, Math.min(now + maxArrivalAheadMs, Math.max(position.at, now - maxArrivalAgoMs)));
   return urgency * orderUnit + Math.floor(at * sequencePerMs);
 }
 
@@ -177,6 +188,7 @@ export function forecast(bucket: Bucket, ticketId: string, now: number): Standin
     costs: ticket.costs,
     weight: lane.weight,
     maxInFlight: lane.maxInFlight,
+    perMinute: lane.perMinute,
     ahead,
   };
   return { ...forecastAt(bucket, lane, asked, now), ahead };
@@ -258,8 +270,10 @@ export function settle(
       end(bucket, lane, lease);
       requeueOrForget(bucket, lane, lease.ticket, settlement.kind === 'returned');
       if (settlement.kind === 'returned') {
-        if (settlement.because !== 'backoff') lane.slots = 1;
-        sleep(bucket, lane, settlement.because, now + settlement.sleepMs);
+        const { because, sleepMs, ceiling = lane.ceiling } = settlement;
+        if (because !== 'backoff') lane.slots = 1;
+        const heldMs = ceiling === lane.ceiling ? sleepMs : Math.min(sleepMs, maxOtherLimitsMs);
+        sleep(bucket, lane, because, now + heldMs);
       }
       break;
     case 'unknown':

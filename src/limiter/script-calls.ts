@@ -65,6 +65,7 @@ export const admitCall = (asking: Asking, admission: StoredAdmission): ScriptCal
     word(admission.lane),
     number(admission.weight),
     optionalNumber(admission.maxInFlight),
+    optionalNumber(admission.perMinute),
     word(admission.ceiling),
     number(admission.maxQueued),
     number(admission.urgency),
@@ -92,10 +93,11 @@ export function reconfigureCall(
   { setting, lanes }: Omit<Reconfiguration, 'bucket'>,
 ): ScriptCall {
   const { script, keys, argv } = call('reconfigure', asking, settingTexts(setting));
-  const changes = lanes.flatMap(({ lane, weight, maxInFlight, ceiling }) => [
+  const changes = lanes.flatMap(({ lane, weight, maxInFlight, perMinute, ceiling }) => [
     word(lane),
     number(weight),
     optionalNumber(maxInFlight),
+    optionalNumber(perMinute),
     word(ceiling),
   ]);
   return { script, keys, argv: [...argv, ...changes] };
@@ -118,9 +120,12 @@ export const settleCall = (
     ...lessonTexts(lesson),
   ]);
 
-/** What becomes of the ticket, or why its lane sleeps. */
+/** What becomes of the ticket, or why its lane sleeps, and under which limits. */
 function afterwards(settlement: Settlement): string {
-  if (settlement.kind === 'returned') return settlement.because;
+  if (settlement.kind === 'returned') {
+    const { because, ceiling } = settlement;
+    return ceiling === undefined ? because : `${because} ${word(ceiling)}`;
+  }
   return settlement.kind === 'throttled' && settlement.requeue ? '1' : '0';
 }
 

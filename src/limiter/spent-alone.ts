@@ -176,6 +176,7 @@ const ofSeeds = {
   lane: 'seed',
   callClass: 'seed',
   maxInFlight: null,
+  perMinute: null,
   ceiling: 'none',
   document: null,
   maxWaitMs: 0,

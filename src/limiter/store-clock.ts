@@ -4,13 +4,15 @@
  *
  * Owns: the estimate. A reply that names Redis' time was made between the sending of its command and its arrival, so the
  * estimate from the fastest round trip is wrong by half of that at most (the rule of NTP, RFC 5905 §10). Refuses to own:
- * this process' clock.
+ * this process' clock. Keeps: a better estimate never turns the order of this process' calls around.
  */
 
-/** A better sample than this old is looked for; clocks drift apart by less than a millisecond meanwhile. Milliseconds. */
-const maxSampleAgeMs = 30_000;
+/** How fast two clocks may drift apart: a sample is worth less with each second. Milliseconds per millisecond. */
+const drift = 1e-4;
 /** Two samples that differ by more than both round trips and this come of a clock that was set. Milliseconds. */
-const stepMs = 5;
+const setByMs = 5;
+/** More than the least that positions tell apart (`sequencePerMs`). Milliseconds. */
+const stepMs = 0.02;
 
 interface Sample {
   /** Redis' time less this process' monotonic time, milliseconds. */
@@ -22,6 +24,8 @@ interface Sample {
 
 export class StoreClock {
   #best: Sample | null = null;
+  /** The latest monotonic time that was asked for, and what was told. */
+  #latest: { readonly monotonic: number; readonly told: number } | null = null;
 
   /** A reply named Redis' time `storeNow`; its command was sent at `sentAt` and it was read at `readAt` (monotonic). */
   note(storeNow: number, sentAt: number, readAt: number): void {
@@ -31,17 +35,33 @@ export class StoreClock {
       at: readAt,
     };
     const best = this.#best;
-    const isOld = best !== null && readAt - best.at > maxSampleAgeMs;
-    if (best === null || isOld || sample.roundTripMs <= best.roundTripMs || disagree(best, sample)) {
+    if (best === null) this.#best = sample;
+    else if (wasSet(best, sample)) {
       this.#best = sample;
-    }
+      this.#latest = null;
+    } else if (sample.roundTripMs <= roundTripAt(best, readAt)) this.#best = sample;
   }
 
-  /** Redis' time at this monotonic time, milliseconds; `null` before the first reply. */
+  /**
+   * Redis' time at this monotonic time, milliseconds; `null` before the first reply. A later time than one that was asked
+   * for before is told as later, too.
+   */
   at(monotonic: number): number | null {
-    return this.#best === null ? null : monotonic + this.#best.offsetMs;
+    if (this.#best === null) return null;
+    const latest = this.#latest;
+    const estimate = monotonic + this.#best.offsetMs;
+    if (latest !== null && monotonic < latest.monotonic) return Math.min(estimate, latest.told - stepMs);
+    if (latest?.monotonic === monotonic) return latest.told;
+    const told = latest === null ? estimate : Math.max(estimate, latest.told + stepMs);
+    this.#latest = { monotonic, told };
+    return told;
   }
 }
 
-const disagree = (one: Sample, other: Sample): boolean =>
-  Math.abs(one.offsetMs - other.offsetMs) > (one.roundTripMs + other.roundTripMs) / 2 + stepMs;
+/** What the round trip of a sample is worth later. */
+const roundTripAt = ({ roundTripMs, at }: Sample, now: number): number => roundTripMs + (now - at) * drift;
+
+const wasSet = (best: Sample, sample: Sample): boolean => {
+  const errorMs = (roundTripAt(best, sample.at) + sample.roundTripMs) / 2;
+  return Math.abs(best.offsetMs - sample.offsetMs) > errorMs + setByMs;
+};

@@ -3,12 +3,13 @@
  * listening, `/activity`, the live page. Owns the wiring and the pace of sharing; refuses to own any figure. The gateway
  * reports to `telemetry` and tells what only it knows through {@link ObservationSource}.
  */
-import { configuredLimits } from '../activity/limits.policy.ts';
-import { createRecorder } from '../activity/recorder.ts';
+import { Busiest } from '../activity/busiest.ts';
+import { configuredLimits, sharesQuota } from '../activity/limits.policy.ts';
+import { Recorder } from '../activity/recorder.ts';
 import { embeddedActivity, type SharedActivity } from '../activity/shared.ts';
 import { createActivity, type Activity, type CeilingState } from '../activity/snapshot.ts';
 import type { Settings } from '../config/settings.ts';
-import { digest } from '../telemetry/labels.ts';
+import { digest, workspaceLabel } from '../telemetry/labels.ts';
 import { createTelemetry, type RunningTelemetry, type TelemetryPorts } from '../telemetry/telemetry.ts';
 import type { PressureSource } from '../telemetry/events.ts';
 import { createPage, type Page } from './page.ts';
@@ -56,18 +57,28 @@ export function createObservation(
     ceilings: () => Promise.resolve(nothing),
   };
   const timeline = createTimeline(clock);
-  const recorder = createRecorder({
+  const recorder = new Recorder({
     clock,
     shared,
     keyOf: (workspaceId, upstream) => digest(labelKey, 'activity', upstream, workspaceId),
+    labelOf: (workspaceId) => busiest.labelOf(workspaceId),
+    isShown: (workspaceId) => telemetry.isLabelled(workspaceId),
     live: () => telemetry.lanes(),
-    *configured() {
-      for (const { id, upstreams } of settings.workspaces.values()) {
-        for (const upstream of upstreams) yield { workspaceId: id, upstream };
-      }
+    sharesQuota(workspaceId, upstreamName) {
+      const workspace = settings.workspaces.get(workspaceId);
+      const upstream = settings.upstreams.get(upstreamName);
+      return workspace !== undefined && upstream !== undefined && sharesQuota(workspace, upstream);
     },
   });
   const telemetry = createTelemetry(settings, { ...ports, sinks: [recorder, timeline] });
+  const busiest = new Busiest({
+    clock,
+    shared,
+    recorder,
+    labels: telemetry,
+    labelOf: (workspaceId) => workspaceLabel(labelKey, workspaceId),
+    workspaces: () => settings.workspaces,
+  });
   const activity = createActivity(
     recorder,
     {
@@ -82,6 +93,11 @@ export function createObservation(
         };
       },
       labelOf: (workspaceId) => telemetry.labelOf(workspaceId),
+      async labelled() {
+        await busiest.prefer();
+        return telemetry.labelled();
+      },
+      upstreams: () => settings.upstreams.keys(),
       replicas: () => shared.replicas(),
     },
     clock,
@@ -106,6 +122,7 @@ export function createObservation(
     cancelSharing = clock.after(shareEveryMs, () => {
       recorder
         .publish()
+        .then(() => busiest.prefer())
         .catch(onBug)
         .finally(() => {
           if (!closed) shareLater();
@@ -124,6 +141,7 @@ export function createObservation(
     },
     reconfigure(next) {
       settings = next;
+      busiest.reconfigured();
       telemetry.reconfigure(next);
     },
     async close() {

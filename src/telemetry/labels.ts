@@ -3,12 +3,14 @@
  * refuses to own who may be labelled where: everything visible outside (metrics, logs, traces, activity) asks here.
  *
  * The cap: a process holds `limit` labels at a time. A workspace keeps the label it was given while it is active, so
- * its counters never go backwards; a label is taken back only when its workspace has been idle for `idleMs` *and*
- * another workspace needs it (the listener then removes its series). Until then newcomers fold into `other`.
- * Least-recently-used eviction would be wrong: 101 busy workspaces would restart each other's counters all the time.
+ * its counters never go backwards; a label is taken back only when another workspace needs it *and* its own workspace has
+ * been idle for `idleMs`, or is clearly less busy than the other (the listener then removes its series). Until then
+ * newcomers fold into `other`. Least-recently-used eviction would be wrong: 101 busy workspaces would restart each other's
+ * counters all the time.
  */
 import { createHmac } from 'node:crypto';
 import type { Clock } from '../clock.ts';
+import { clearlyBusier } from './busyness.policy.ts';
 
 /** Label of every workspace beyond the cap. */
 export const otherLabel = 'other';
@@ -44,6 +46,14 @@ export interface Labels {
   of(workspaceId: string): string;
   /** The same for somebody who only looks: a held label grows no younger by it. */
   look(workspaceId: string): string;
+  /**
+   * Gives labels to workspaces that are clearly busier than some that hold one (`busyness.policy.ts`), the busiest first,
+   * and takes them from the least busy. `busy`: how busy workspaces are; one that is left out is idle.
+   */
+  prefer(busy: ReadonlyMap<string, number>): void;
+  /** Workspaces that hold a label now. */
+  holders(): Iterable<string>;
+  holds(workspaceId: string): boolean;
   /** Labels held now, at most `limit`. */
   readonly size: number;
 }
@@ -62,11 +72,21 @@ export function createLabels(labelKey: string, clock: Clock, options: LabelOptio
   function freeIdlest(now: number): boolean {
     for (const [id, slot] of slots) {
       if (now - slot.lastActive < idleMs) return false;
-      slots.delete(id);
-      options.onRelease?.(slot.label);
+      giveUp(id);
       return true;
     }
     return false;
+  }
+
+  function take(workspaceId: string, now: number): string {
+    const label = workspaceLabel(labelKey, workspaceId);
+    slots.set(workspaceId, { label, lastActive: now });
+    return label;
+  }
+
+  function giveUp(workspaceId: string): void {
+    const label = slots.get(workspaceId)?.label;
+    if (slots.delete(workspaceId) && label !== undefined) options.onRelease?.(label);
   }
 
   const labels: Labels = {
@@ -84,10 +104,25 @@ export function createLabels(labelKey: string, clock: Clock, options: LabelOptio
         return held.label;
       }
       if (slots.size >= limit && !freeIdlest(now)) return otherLabel;
-      const label = workspaceLabel(labelKey, workspaceId);
-      slots.set(workspaceId, { label, lastActive: now });
-      return label;
+      return take(workspaceId, now);
     },
+    prefer(busy) {
+      const now = clock.monotonic();
+      const busyOf = (workspaceId: string): number => busy.get(workspaceId) ?? 0;
+      const holders = [...slots.keys()].sort((a, b) => busyOf(a) - busyOf(b));
+      const others = [...busy].filter(([id]) => !slots.has(id)).sort(([, a], [, b]) => b - a);
+      for (const [id, ownBusy] of others) {
+        if (slots.size >= limit) {
+          const [leastBusy] = holders;
+          if (leastBusy === undefined || !clearlyBusier(ownBusy, busyOf(leastBusy))) return;
+          giveUp(leastBusy);
+          holders.shift();
+        }
+        take(id, now);
+      }
+    },
+    holders: () => slots.keys(),
+    holds: (workspaceId) => slots.has(workspaceId),
     get size() {
       return slots.size;
     },

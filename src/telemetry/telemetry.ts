@@ -29,6 +29,11 @@ export interface TelemetryPorts {
 export interface RunningTelemetry extends Telemetry {
   /** Workspaces and upstreams with calls now, how many wait and how many are in flight: this replica. Ids stay in memory. */
   lanes(): Iterable<FollowedLane>;
+  /** Gives labels to workspaces that are clearly busier than some that hold one; see `labels.ts`. */
+  preferLabels(busy: ReadonlyMap<string, number>): void;
+  /** Workspaces that are shown under a label of their own now. Ids stay in memory. */
+  labelled(): Iterable<string>;
+  isLabelled(workspaceId: string): boolean;
   /** A scrape, in the plain form unless told otherwise. */
   metrics(format?: MetricsFormat): Promise<MetricsPage>;
   /** Takes over new log settings. */
@@ -120,6 +125,9 @@ export function createTelemetry(settings: TelemetrySettings, ports: TelemetryPor
     live: () => live.read(clock.monotonic()),
     limiterHealth: () => ({ ...health }),
     labelOf: (workspaceId) => labels.look(workspaceId),
+    preferLabels: (busy) => labels.prefer(busy),
+    labelled: () => labels.holders(),
+    isLabelled: (workspaceId) => labels.holds(workspaceId),
     lanes: () => live.lanes(),
     log: logger.log,
     metrics: (format = 'prometheus') => metrics.page(format),

@@ -1,24 +1,27 @@
 import { readFileSync } from 'node:fs';
-import { describe, expect, test } from '@jest/globals';
+import { describe, expect, jest, test } from '@jest/globals';
 import { z } from 'zod';
-import { emptyCell, type Cell } from '../../src/activity/cell.ts';
-import { createRecorder, type Recorder } from '../../src/activity/recorder.ts';
+import { add, addWait, emptyCell, read, takeOut } from '../../src/activity/cell.ts';
+import { Recorder } from '../../src/activity/recorder.ts';
 import { createActivity, type ActivitySource } from '../../src/activity/snapshot.ts';
 import { embeddedActivity, type SharedActivity } from '../../src/activity/shared.ts';
 import { windowOf } from '../../src/activity/window.policy.ts';
 import type { EndedFact } from '../../src/telemetry/events.ts';
 import { createLabels, digest, workspaceLabel } from '../../src/telemetry/labels.ts';
 import { settableClock, type SettableClock } from '../telemetry/drive.ts';
+import { sharedStore } from './shared-store.ts';
 
 const minute = 60_000;
 const keyOf = (workspaceId: string, upstream: string) => digest('key', 'activity', workspaceId, upstream);
+const labelOf = (workspaceId: string) => workspaceLabel('key', workspaceId);
+const lane = (workspaceId: string) => ({ workspaceId, upstream: 'lm' });
 
 function recorderAt(
   clock: SettableClock,
   shared: SharedActivity = embeddedActivity,
   maxLanes?: number,
 ): Recorder {
-  return createRecorder({ clock, keyOf, shared, ...(maxLanes === undefined ? {} : { maxLanes }) });
+  return new Recorder({ clock, keyOf, labelOf, shared, ...(maxLanes === undefined ? {} : { maxLanes }) });
 }
 
 const ended = (given: Partial<EndedFact> = {}): EndedFact => ({
@@ -31,14 +34,15 @@ const ended = (given: Partial<EndedFact> = {}): EndedFact => ({
   ...given,
 });
 
-const source = (labelOf: (id: string) => string): ActivitySource => ({
+/** `shown`: the workspaces that are shown by their labels. */
+const source = (label: (id: string) => string, shown: readonly string[] = []): ActivitySource => ({
   limits: () => [
     {
       upstream: 'lm',
       requestsPerMinute: 500,
       requestsPerDay: 10_000,
       maxWaitMs: 45_000,
-      bucket: { group: 'g', capacity: 500, perSecond: 500 / 60 },
+      bucket: { shared: true, capacity: 500, perSecond: 500 / 60 },
     },
   ],
   now: () =>
@@ -49,45 +53,11 @@ const source = (labelOf: (id: string) => string): ActivitySource => ({
       inFlight: 1,
       nextSlotMs: 119.04,
     }),
-  labelOf,
+  labelOf: label,
+  labelled: () => Promise.resolve(shown),
+  upstreams: () => ['lm'],
   replicas: () => Promise.resolve(1),
 });
-
-/** A store that two recorders share, as Redis will be. */
-function sharedBetween(): (replica: string) => SharedActivity {
-  const published = new Map<string, Map<string, Map<number, Cell>>>();
-  return (replica) => ({
-    publish(cells) {
-      const own = published.get(replica) ?? new Map<string, Map<number, Cell>>();
-      published.set(replica, own);
-      for (const { lane, cell } of cells) {
-        const byMinute = own.get(lane) ?? new Map<number, Cell>();
-        own.set(lane, byMinute);
-        byMinute.set(cell.minute, structuredClone(cell));
-      }
-      return Promise.resolve();
-    },
-    others(lanes, fromMinute) {
-      const found = new Map<string, Cell[]>();
-      for (const lane of lanes) {
-        const cells = [...published].filter(([name]) => name !== replica);
-        found.set(
-          lane,
-          cells
-            .flatMap(([, own]) => [...(own.get(lane)?.values() ?? [])])
-            .filter((c) => c.minute >= fromMinute),
-        );
-      }
-      return Promise.resolve(found);
-    },
-    active: () =>
-      Promise.resolve(
-        [...published].filter(([name]) => name !== replica).flatMap(([, own]) => [...own.keys()]),
-      ),
-    callsOf: () => Promise.resolve({ waiting: 3, inFlight: 1 }),
-    replicas: () => Promise.resolve(published.size),
-  });
-}
 
 describe('the recorder', () => {
   test('remembers an hour, minute by minute, and no longer', async () => {
@@ -104,7 +74,7 @@ describe('the recorder', () => {
       ).ofWorkspace('acme', 60 * minute)
     ).upstreams[0] ?? { recent: null };
     expect(recent).toMatchObject({ calls: 2, held: 2, waitMs: { p50: 1_000, p95: 9_000, max: 9_000 } });
-    const count = async (minutes: number) => (await recorder.sum('acme', 'lm', minutes)).counts[0];
+    const count = async (minutes: number) => (await recorder.sum(lane('acme'), { minutes })).counts[0];
     expect(await count(29)).toBe(1);
     clock.advance(31 * minute);
     expect(await count(60)).toBe(1);
@@ -115,10 +85,10 @@ describe('the recorder', () => {
   test('gives arrivals second by second, the running one last', async () => {
     const clock = settableClock(Date.UTC(2026, 10, 21, 12) - 1_000);
     const recorder = recorderAt(clock);
-    recorder.arrived('acme', 'lm', 0);
+    recorder.arrived('acme', 'lm');
     clock.advance(2_500);
-    recorder.arrived('acme', 'lm', 0);
-    recorder.arrived('acme', 'lm', 0);
+    recorder.arrived('acme', 'lm');
+    recorder.arrived('acme', 'lm');
     expect((await recorder.arrivals('acme', 'lm')).slice(-4)).toEqual([0, 1, 0, 2]);
     clock.advance(58_000 + 59 * minute);
     const hour = await recorder.arrivals('acme', 'lm');
@@ -130,11 +100,12 @@ describe('the recorder', () => {
     const recorder = recorderAt(settableClock(), embeddedActivity, 50);
     for (let i = 0; i < 10_000; i++) {
       recorder.ended(`ws-${i}`, 'lm', ended());
-      await recorder.sum(`asked-${i}`, 'lm', 5);
+      await recorder.sum(lane(`asked-${i}`), { minutes: 5 });
     }
     expect(recorder.lanes).toBe(50);
-    expect((await recorder.sum('ws-9999', 'lm', 5)).counts[0]).toBe(1);
-    expect((await recorder.sum('ws-0', 'lm', 5)).counts[0]).toBe(0);
+    expect((await recorder.sum(lane('ws-9999'), { minutes: 5 })).counts[0]).toBe(1);
+    expect((await recorder.sum(lane('ws-0'), { minutes: 5 })).counts[0]).toBe(0);
+    expect((await recorder.total('lm', { minutes: 5 })).counts[0]).toBe(10_000);
   });
 
   test('counts calls that wait and are in flight on every replica, its own as they are now', async () => {
@@ -143,31 +114,32 @@ describe('the recorder', () => {
       { workspaceId: 'acme', upstream: 'shop', waiting: 9, inFlight: 9 },
     ];
     const live = () => lanes;
-    const alone = createRecorder({ clock: settableClock(), keyOf, shared: embeddedActivity, live });
+    const alone = new Recorder({ clock: settableClock(), keyOf, labelOf, shared: embeddedActivity, live });
     expect(await alone.calls('acme', 'lm')).toEqual({ waiting: 2, inFlight: 0 });
-    const shared = sharedBetween()('one');
-    const together = createRecorder({ clock: settableClock(), keyOf, shared, live });
-    expect(await together.calls('acme', 'lm')).toEqual({ waiting: 5, inFlight: 1 });
+    const share = sharedStore();
+    const [one, two] = ['one', 'two'].map(
+      (name) => new Recorder({ clock: settableClock(), keyOf, labelOf, shared: share(name), live }),
+    ) as [Recorder, Recorder];
+    await one.publish();
+    lanes[0] = { workspaceId: 'acme', upstream: 'lm', waiting: 3, inFlight: 1 };
+    expect(await two.calls('acme', 'lm')).toEqual({ waiting: 5, inFlight: 1 });
   });
 
   test('answers for all replicas, also for a workspace that only another one has seen', async () => {
     const clock = settableClock();
-    const share = sharedBetween();
-    const configured = () => [{ workspaceId: 'acme', upstream: 'lm' }];
-    const [one, two] = ['one', 'two'].map((name) =>
-      createRecorder({ clock, keyOf, shared: share(name), configured }),
-    ) as [Recorder, Recorder];
+    const share = sharedStore();
+    const [one, two] = ['one', 'two'].map((name) => recorderAt(clock, share(name))) as [Recorder, Recorder];
     one.ended('acme', 'lm', ended({ waitedMs: 40 }));
-    one.arrived('acme', 'lm', 0);
+    one.arrived('acme', 'lm');
     await one.publish();
-    expect(await two.active(60)).toEqual([{ workspaceId: 'acme', upstream: 'lm' }]);
+    expect(await two.active([lane('acme'), lane('idle')], 60)).toEqual([lane('acme')]);
     two.ended('acme', 'lm', ended({ waitedMs: 2_000 }));
     await two.publish();
     one.ended('acme', 'lm', ended());
     await one.publish();
     for (const recorder of [one, two]) {
-      const sum = await recorder.sum('acme', 'lm', 5);
-      expect(sum.counts[0]).toBe(3);
+      expect((await recorder.sum(lane('acme'), { minutes: 5 })).counts[0]).toBe(3);
+      expect((await recorder.total('lm', { minutes: 5 })).counts[0]).toBe(3);
       expect((await recorder.arrivals('acme', 'lm')).at(-1)).toBe(1);
     }
   });
@@ -185,14 +157,14 @@ describe('/activity', () => {
     const recorder = recorderAt(clock);
     const labels = createLabels('key', clock, { limit: 1 });
     for (const id of ['acme', 'folded']) {
-      recorder.arrived(id, 'lm', 0);
+      recorder.arrived(id, 'lm');
       recorder.throttled(id, 'lm', 'rate');
       recorder.absorbed(id, 'lm');
       recorder.ended(id, 'lm', ended({ outcome: 'shed', code: 'queue_full' }));
     }
     const activity = createActivity(
       recorder,
-      source((id) => labels.of(id)),
+      source((id) => labels.of(id), ['acme']),
       clock,
     );
     const own = await activity.ofWorkspace('acme', 90_000);
@@ -211,32 +183,26 @@ describe('/activity', () => {
   test('adds a shared bucket up once, however many workspaces share it', async () => {
     const clock = settableClock();
     const recorder = recorderAt(clock);
-    let asked = 0;
-    const counting: Recorder = {
-      ...recorder,
-      lanes: 0,
-      arrivals: (...given) => {
-        asked += 1;
-        return recorder.arrivals(...given);
-      },
-    };
+    const asked = jest.spyOn(recorder, 'arrivals');
+    const askedTogether = jest.spyOn(recorder, 'sharedArrivals');
     const labels = createLabels('key', clock, { limit: 100 });
     for (let second = 0; second < 60; second++) {
-      for (let n = 0; n < 80; n++) recorder.arrived(`ws-${n}`, 'lm', 0);
+      for (let n = 0; n < 80; n++) recorder.arrived(`ws-${n}`, 'lm');
       clock.advance(1_000);
     }
+    const names = Array.from({ length: 80 }, (_, n) => `ws-${n}`);
     const activity = createActivity(
-      counting,
-      source((id) => labels.of(id)),
+      recorder,
+      source((id) => labels.of(id), names),
       clock,
     );
     const { workspaces } = await activity.ofAll(minute);
-    expect(workspaces).toHaveLength(80);
-    expect(asked).toBe(2 * 80);
+    expect(workspaces.filter(({ workspace }) => workspace !== 'other')).toHaveLength(80);
+    expect([asked.mock.calls.length, askedTogether.mock.calls.length]).toEqual([80, 1]);
     // Each sends 60 a minute; all of them 4,800 through a bucket of 500: calls wait, which the own 60 alone would not.
     const shared = (await activity.ofWorkspace('ws-7', minute)).upstreams[0]?.headroom;
     const aloneRecorder = recorderAt(clock);
-    for (let n = 0; n < 60; n++) aloneRecorder.arrived('ws-7', 'lm', 0);
+    for (let n = 0; n < 60; n++) aloneRecorder.arrived('ws-7', 'lm');
     const alone = (
       await createActivity(
         aloneRecorder,
@@ -252,7 +218,7 @@ describe('/activity', () => {
     const clock = settableClock();
     const recorder = recorderAt(clock);
     for (let second = 0; second < 60; second++) {
-      for (let n = 0; n < 5; n++) recorder.arrived('acme', 'lm', 0);
+      for (let n = 0; n < 5; n++) recorder.arrived('acme', 'lm');
       clock.advance(1_000);
     }
     recorder.absorbed('acme', 'lm');
@@ -285,6 +251,21 @@ describe('/activity', () => {
     ['window=5m&window=5m', null],
   ])('reads the window of %p as %p ms', (query, expected) => {
     expect(windowOf(query)).toBe(expected);
+  });
+
+  test('what is left of a total has its counts, and waits no longer than any that can be left', () => {
+    const whole = emptyCell(1);
+    const part = emptyCell(1);
+    for (const waitedMs of [30, 900, 4_500]) addWait(whole, waitedMs);
+    add(whole, 'ok', 3);
+    addWait(part, 4_500);
+    add(part, 'ok');
+    const rest = takeOut(whole, [part]);
+    expect([read(rest, 'ok'), read(rest, 'held'), read(rest, 'waitSumMs')]).toEqual([2, 2, 930]);
+    // Nobody kept 900: its bucket ends at 1,000.
+    expect(read(rest, 'waitMaxMs')).toBe(1_000);
+    expect(read(takeOut(whole, []), 'waitMaxMs')).toBe(4_500);
+    expect(takeOut(part, [whole]).counts.every((n) => n === 0)).toBe(true);
   });
 
   test('an empty cell has no waits', () => {

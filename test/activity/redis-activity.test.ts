@@ -4,21 +4,22 @@ import { afterEach, beforeEach, describe, expect, test } from '@jest/globals';
 import { Redis } from 'ioredis';
 import { addArrival, addWait, emptyCell } from '../../src/activity/cell.ts';
 import { cellOfText, cellText } from '../../src/activity/cell-text.ts';
-import { createRecorder, type LaneId, type Recorder } from '../../src/activity/recorder.ts';
-import { createRedisActivity, type RedisActivity } from '../../src/activity/redis-activity.ts';
+import { Recorder, type LaneId } from '../../src/activity/recorder.ts';
+import { RedisActivity } from '../../src/activity/redis-activity.ts';
 import type { LaneCalls } from '../../src/activity/shared.ts';
 import { systemRandom } from '../../src/clock.ts';
 import { parseSettings } from '../../src/config/load.ts';
 import type { EndedFact } from '../../src/telemetry/events.ts';
-import { digest } from '../../src/telemetry/labels.ts';
+import { digest, workspaceLabel } from '../../src/telemetry/labels.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
 import { gatewayYaml } from '../support/gateway.ts';
 import { settableClock, type SettableClock } from '../telemetry/drive.ts';
 
 const hash = `sha256:${'0'.repeat(64)}`;
 const keyOf = (workspaceId: string, upstream: string) => digest('key', 'activity', upstream, workspaceId);
-const configured = () => [{ workspaceId: 'canary-acme', upstream: 'canary-lm' }];
+const labelOf = (workspaceId: string) => workspaceLabel('key', workspaceId);
 const lane = ['canary-acme', 'canary-lm'] as const;
+const laneId = (workspaceId: string = lane[0], upstream: string = lane[1]) => ({ workspaceId, upstream });
 const ok: EndedFact = { outcome: 'ok', code: null, waitedMs: 0, attempts: 1, absorbed: 0, durationMs: 10 };
 
 interface Replica {
@@ -43,12 +44,12 @@ afterEach(async () => {
 });
 
 /** A replica's recorder over this test's Redis. */
-function replica(name: string, live: readonly (LaneId & LaneCalls)[] = []): Replica {
+function replica(name: string, live: readonly (LaneId & LaneCalls)[] = [], maxLanes = 1_000): Replica {
   const yaml = `redis: { url: "${redis.url}", commandTimeoutMs: 2000 }\n${gatewayYaml({ upstreams: '  up: { origins: ["https://api.example"], credential: "Bearer one" }' }, { acme: hash.replace(/0/g, 'b') })}`;
   const { redis: settings } = parseSettings(yaml, { path: 'test.yaml', env: {} });
   if (settings === null) throw new Error('no Redis is configured');
   const errors: string[] = [];
-  const shared = createRedisActivity({
+  const shared = new RedisActivity({
     settings,
     clock,
     random: systemRandom,
@@ -56,7 +57,7 @@ function replica(name: string, live: readonly (LaneId & LaneCalls)[] = []): Repl
     onError: (kind) => void errors.push(kind),
     onCommand: () => {},
   });
-  const recorder = createRecorder({ clock, keyOf, shared, configured, live: () => live });
+  const recorder = new Recorder({ clock, keyOf, labelOf, shared, live: () => live, maxLanes });
   const made = { name, shared, recorder, errors };
   replicas.push(made);
   return made;
@@ -64,7 +65,7 @@ function replica(name: string, live: readonly (LaneId & LaneCalls)[] = []): Repl
 
 /** Publishes until it is stored: the connection may be (again) on its way. */
 async function published({ name, recorder }: Replica): Promise<void> {
-  const alive = `sluice:{activity}:1:alive:${name}`;
+  const alive = `sluice:{activity}:2:alive:${name}`;
   const reader = new Redis(redis.port, '127.0.0.1');
   try {
     await reader.del(alive);
@@ -86,17 +87,18 @@ describe('activity in Redis', () => {
   test('two replicas show the sum of both, each its own calls once, and count each other', async () => {
     const [one, two] = [replica('one'), replica('two')];
     await published(two);
-    one.recorder.arrived(...lane, 0);
+    one.recorder.arrived(...lane);
     one.recorder.ended(...lane, { ...ok, waitedMs: 40 });
     await published(one);
-    expect(await two.recorder.active(60)).toEqual([{ workspaceId: lane[0], upstream: lane[1] }]);
+    later();
+    expect(await two.recorder.active([laneId(), laneId('idle')], 60)).toEqual([laneId()]);
     two.recorder.ended(...lane, { ...ok, waitedMs: 2_000.5 });
     await published(two);
     one.recorder.ended(...lane, ok);
     await one.recorder.publish();
     later();
     for (const { recorder, shared } of [one, two]) {
-      const sum = await recorder.sum(...lane, 5);
+      const sum = await recorder.sum(laneId(), { minutes: 5 });
       expect(sum.counts[0]).toBe(3);
       expect(Math.max(...sum.counts)).toBe(2_040.5);
       const arrivals = await recorder.arrivals(...lane);
@@ -113,6 +115,7 @@ describe('activity in Redis', () => {
     const [one, two] = [replica('one', calls), replica('two', [{ ...busy, waiting: 1, inFlight: 0 }])];
     await published(one);
     await published(two);
+    later();
     expect(await one.recorder.calls(...lane)).toEqual({ waiting: 5, inFlight: 1 });
     expect(await two.recorder.calls(...lane)).toEqual({ waiting: 5, inFlight: 1 });
     calls.pop();
@@ -120,8 +123,8 @@ describe('activity in Redis', () => {
     later();
     expect(await two.recorder.calls(...lane)).toEqual({ waiting: 1, inFlight: 0 });
     const reader = new Redis(redis.port, '127.0.0.1');
-    expect(await reader.pttl('sluice:{activity}:1:calls:two')).toBeLessThanOrEqual(20_000);
-    expect(await reader.pttl('sluice:{activity}:1:calls:two')).toBeGreaterThan(0);
+    expect(await reader.pttl('sluice:{activity}:2:calls:two')).toBeLessThanOrEqual(20_000);
+    expect(await reader.pttl('sluice:{activity}:2:calls:two')).toBeGreaterThan(0);
     reader.disconnect();
   });
 
@@ -133,11 +136,11 @@ describe('activity in Redis', () => {
       await published(one);
     }
     later();
-    expect((await two.recorder.sum(...lane, 60)).counts[0]).toBe(4);
-    expect((await two.recorder.sum(...lane, 52)).counts[0]).toBe(3);
-    expect((await two.recorder.sum(...lane, 21)).counts[0]).toBe(1);
+    expect((await two.recorder.sum(laneId(), { minutes: 60 })).counts[0]).toBe(4);
+    expect((await two.recorder.sum(laneId(), { minutes: 52 })).counts[0]).toBe(3);
+    expect((await two.recorder.sum(laneId(), { minutes: 21 })).counts[0]).toBe(1);
     clock.advance(10 * 60_000);
-    expect((await two.recorder.sum(...lane, 60)).counts[0]).toBe(2);
+    expect((await two.recorder.sum(laneId(), { minutes: 60 })).counts[0]).toBe(2);
   });
 
   test('a publication of hundreds of lanes reaches the other replica whole', async () => {
@@ -146,9 +149,37 @@ describe('activity in Redis', () => {
     for (let i = 0; i < 450; i++) one.recorder.ended(`ws-${i}`, 'lm', ok);
     await published(one);
     let seen = 0;
-    for (let i = 0; i < 450; i++) seen += (await two.recorder.sum(`ws-${i}`, 'lm', 5)).counts[0] ?? 0;
+    for (let i = 0; i < 450; i++)
+      seen += (await two.recorder.sum(laneId(`ws-${i}`, 'lm'), { minutes: 5 })).counts[0] ?? 0;
     expect(seen).toBe(450);
-    expect(await two.shared.active(0)).toHaveLength(450);
+    expect((await two.shared.active(0)).size).toBe(450);
+    expect((await two.recorder.total('lm', { minutes: 5 })).counts[0]).toBe(450);
+  });
+
+  test('2,000 workspaces over three replicas with room for 50 each: every replica knows all calls and the busiest', async () => {
+    const all = [replica('one', [], 50), replica('two', [], 50), replica('three', [], 50)];
+    for (let i = 0; i < 2_000; i++) {
+      all[i % 3]?.recorder.ended(`ws-${i}`, 'lm', ok);
+      all[(i + 1) % 3]?.recorder.ended(`busy-${i % 10}`, 'lm', ok);
+      if ([60, 100, 500, 1_500].includes(i)) for (const each of all) await published(each);
+    }
+    for (const each of all) await published(each);
+    later();
+    const reader = new Redis(redis.port, '127.0.0.1');
+    for (const { name, shared, recorder } of all) {
+      expect((await recorder.total('lm', { minutes: 60 })).counts[0]).toBe(4_000);
+      const busiest = [...(await shared.busiest())].sort(([, a], [, b]) => b - a).slice(0, 10);
+      expect(busiest.map(([label]) => label).sort()).toEqual(
+        Array.from({ length: 10 }, (_, n) => labelOf(`busy-${n}`)).sort(),
+      );
+      for (let n = 0; n < 10; n++) {
+        const { counts } = await recorder.sum(laneId(`busy-${n}`, 'lm'), { minutes: 60 });
+        expect(counts[0]).toBe(200);
+      }
+      // Those with one call were told of while there was room for all, and are forgotten now.
+      expect(await reader.zcard(`sluice:{activity}:2:lanes:${name}`)).toBe(10);
+    }
+    reader.disconnect();
   });
 
   test('every key expires within 70 minutes; neither keys nor values name anybody', async () => {
@@ -173,7 +204,7 @@ describe('activity in Redis', () => {
           expect(member).toMatch(/^(one|[\w-]{16,64})$/);
         expect((await reader.zrange(key, '0', '-1')).join()).not.toMatch(/canary/);
       } else {
-        expect(await reader.get(key)).toMatch(/^(1|[0-9a-f]{32}:1:2|)$/);
+        expect(await reader.get(key)).toMatch(/^(1|(w_[0-9a-f]{16}:1,?)*)$/);
       }
     }
     reader.disconnect();
@@ -189,8 +220,8 @@ describe('activity in Redis', () => {
     two.recorder.ended(...lane, ok);
     two.recorder.ended(...lane, ok);
     await two.recorder.publish();
-    expect((await two.recorder.sum(...lane, 5)).counts[0]).toBe(2);
-    expect(await two.recorder.active(60)).toHaveLength(1);
+    expect((await two.recorder.sum(laneId(), { minutes: 5 })).counts[0]).toBe(2);
+    expect(await two.recorder.active([laneId()], 60)).toHaveLength(1);
     expect(await two.shared.replicas()).toBe(1);
     expect(two.errors).toContain('connection');
 
@@ -201,19 +232,23 @@ describe('activity in Redis', () => {
     later();
     await published(one);
     later();
-    expect((await one.recorder.sum(...lane, 5)).counts[0]).toBe(3);
+    expect((await one.recorder.sum(laneId(), { minutes: 5 })).counts[0]).toBe(3);
   });
 
   test('a Redis that answers with errors is asked once in a while, not for every lane', async () => {
-    const one = replica('one');
+    const [one, two] = [replica('one'), replica('two')];
     await published(one);
+    await published(two);
     const reader = new Redis(redis.port, '127.0.0.1');
     await reader.call('acl', 'setuser', 'default', '-hgetall');
+    reader.disconnect();
     one.errors.length = 0;
     later();
-    for (let i = 0; i < 50; i++) await one.recorder.sum(`ws-${i}`, 'lm', 5);
+    const sums = Array.from({ length: 50 }, (_, i) =>
+      one.recorder.sum(laneId(`ws-${i}`, 'lm'), { minutes: 5 }),
+    );
+    expect((await Promise.all(sums)).every(({ counts }) => counts.every((n) => n === 0))).toBe(true);
     expect(one.errors).toEqual(['reply']);
-    reader.disconnect();
   });
 });
 

@@ -5,7 +5,7 @@
 import type { Desk } from '../../src/admission/admit.ts';
 import type { Entry } from '../../src/admission/ticket.ts';
 import { Refusal } from '../../src/errors.ts';
-import type { Ceilings } from '../../src/limiter/ceilings.ts';
+import { holdAt, type Ceilings } from '../../src/limiter/ceilings.ts';
 import { createMemoryCeilings } from '../../src/limiter/memory-ceilings.ts';
 import { Chance } from '../simulation/chance.ts';
 import { ReplicaBooks } from '../simulation/replicas/books.ts';
@@ -103,7 +103,8 @@ function entryOf(
 }
 
 /** Sees a place for everybody. */
-const forecast: Ceilings['forecast'] = async (_ceiling, positions) => positions.map(() => 0);
+const forecast: Ceilings['forecast'] = async (_ceiling, positions) =>
+  positions.map((k) => holdAt(0, k, null));
 
 function embedded(clock: FakeClock, { isBlind = false }: Load): Desk {
   const ceilings = { ...createMemoryCeilings(clock), ...(isBlind ? { forecast } : {}) };

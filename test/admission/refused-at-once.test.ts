@@ -123,7 +123,9 @@ describe('a call that cannot leave within its wait is refused while no time pass
     await clock.run(1_000);
     await first;
     // The next place frees 59,150 ms after the reply, when 58,800 ms of the wait are left.
-    const second = desk.enter(entry(clock, 'b', { ...one, maxWaitMs: 59_300 })).catch((failure: unknown) => failure);
+    const second = desk
+      .enter(entry(clock, 'b', { ...one, maxWaitMs: 59_300 }))
+      .catch((failure: unknown) => failure);
     await clock.run(2_000);
     expect(await Promise.race([second, Promise.resolve('waits')])).toMatchObject({ code: 'wait_too_long' });
   });

@@ -3,7 +3,7 @@ import { afterAll, afterEach, beforeAll, expect, test } from '@jest/globals';
 import { createCommerceSimulator } from '../../src/simulators/commerce.ts';
 import { serviceOf } from '../support/gateway.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
-import { fleetConfig } from '../support/redis-fleet.ts';
+import { fleetConfig, type FleetConfig } from '../support/redis-fleet.ts';
 
 let redis: RedisServer;
 beforeAll(async () => {
@@ -15,37 +15,63 @@ afterEach(async () => {
 });
 afterAll(() => redis.stop());
 
+async function startShop() {
+  const shop = createCommerceSimulator({
+    latency: { minMs: 0, maxMs: 0 },
+    stores: {
+      'acme.myshopify.com': {
+        plan: { limit: 40, leak: 2, max: 2000, restore: 1000 },
+        apps: { 'app-sim': ['shpat_sim'] },
+      },
+    },
+  });
+  const { url } = await shop.listen();
+  open.push(() => shop.close());
+  return { shop, url };
+}
+
+/** Asks a replica; what came back. */
+async function startReplica(config: FleetConfig): Promise<(query: string) => Promise<string>> {
+  const service = await serviceOf(config.yaml());
+  open.push(() => service.close());
+  return async (query) => {
+    const answer = await fetch(
+      `http://127.0.0.1:${service.dataAddress.port}/via/shop/admin/api/2026-10/graphql.json`,
+      {
+        method: 'POST',
+        headers: { authorization: `Bearer ${config.keys['acme']}`, 'content-type': 'application/json' },
+        body: JSON.stringify({ query }),
+      },
+    );
+    return `${answer.status} ${(await answer.text()).includes('THROTTLED')}`;
+  };
+}
+
 test.each(['maxInFlight: none', ''])(
   'ten dear queries at once are never throttled (%s)',
   async (shopLimits) => {
-    const shop = createCommerceSimulator({
-      latency: { minMs: 0, maxMs: 0 },
-      stores: {
-        'acme.myshopify.com': {
-          plan: { limit: 40, leak: 2, max: 2000, restore: 1000 },
-          apps: { 'app-sim': ['shpat_sim'] },
-        },
-      },
-    });
-    const { url } = await shop.listen();
-    open.push(() => shop.close());
+    const { shop, url } = await startShop();
     const config = fleetConfig({ redis: `url: "redis://127.0.0.1:${redis.port}"`, shopUrl: url, shopLimits });
-    const service = await serviceOf(config.yaml());
-    open.push(() => service.close());
+    const ask = await startReplica(config);
     const query = '# sim: requested=500 actual=500 ms=100\n{ shop { name } }';
-    const ask = async (): Promise<string> => {
-      const answer = await fetch(
-        `http://127.0.0.1:${service.dataAddress.port}/via/shop/admin/api/2026-10/graphql.json`,
-        {
-          method: 'POST',
-          headers: { authorization: `Bearer ${config.keys['acme']}`, 'content-type': 'application/json' },
-          body: JSON.stringify({ query }),
-        },
-      );
-      return `${answer.status} ${(await answer.text()).includes('THROTTLED')}`;
-    };
-    expect(new Set(await Promise.all(Array.from({ length: 10 }, ask)))).toEqual(new Set(['200 false']));
+    const answers = await Promise.all(Array.from({ length: 10 }, () => ask(query)));
+    expect(new Set(answers)).toEqual(new Set(['200 false']));
     expect(shop.log.map(({ decision }) => decision)).toEqual(Array(10).fill('admitted'));
   },
   60_000,
 );
+
+test('what a query costs is known to every replica when one was told', async () => {
+  const { shop, url } = await startShop();
+  const config = fleetConfig({
+    redis: `url: "redis://127.0.0.1:${redis.port}"`,
+    shopUrl: url,
+    shopLimits: 'maxInFlight: none',
+  });
+  const [one, other] = [await startReplica(config), await startReplica(config)];
+  const query = '# sim: requested=400 actual=400 ms=800\n{ shop { id } }';
+  expect(await one(query)).toBe('200 false');
+  expect(await Promise.all([1, 2, 3].map(() => other(query)))).toEqual(Array(3).fill('200 false'));
+  // Nobody has to find it out again: the three are under way together.
+  expect(shop.log.map(({ inFlight }) => inFlight.scope)).toEqual([1, 1, 2, 3]);
+}, 60_000);

@@ -214,10 +214,8 @@ export function storeContract(name: string, store: StoreUnderTest): void {
       test('forecasts the k-th place from now, over several windows', async () => {
         const two = ceiling(2, null);
         await replica.ceilings.take(two);
-        const [first = -1, second = -1, third = -1, fourth = -1] = await replica.ceilings.forecast(
-          two,
-          [1, 2, 3, 4],
-        );
+        const holds = await replica.ceilings.forecast(two, [1, 2, 3, 4]);
+        const [first = -1, second = -1, third = -1, fourth = -1] = holds.map(({ waitMs }) => waitMs);
         expect(first).toBe(0);
         expect(second).toBeGreaterThan(ceilingWindowMs - 10_000);
         expect(third).toBeGreaterThanOrEqual(second);
@@ -227,11 +225,23 @@ export function storeContract(name: string, store: StoreUnderTest): void {
       test('does not count those twice who were sent since the positions were told', async () => {
         const one = ceiling(1, null);
         await replica.ceilings.take(one);
-        const [now = 0] = await replica.ceilings.forecast(one, [2]);
-        expect(now).toBeGreaterThan(2 * ceilingWindowMs - 10_000);
-        const [then = 0] = await replica.ceilings.forecast(one, [2], { agoMs: 10_000 });
-        expect(then).toBeLessThanOrEqual(ceilingWindowMs);
-        expect(then).toBeGreaterThan(ceilingWindowMs - 10_000);
+        const [now] = await replica.ceilings.forecast(one, [2]);
+        expect(now?.waitMs).toBeGreaterThan(2 * ceilingWindowMs - 10_000);
+        const [then] = await replica.ceilings.forecast(one, [2], { agoMs: 10_000 });
+        expect(then?.waitMs).toBeLessThanOrEqual(ceilingWindowMs);
+        expect(then?.waitMs).toBeGreaterThan(ceilingWindowMs - 10_000);
+      });
+
+      test('forecasts the end of the day for whoever comes after what is left of it', async () => {
+        const three = ceiling(null, 3);
+        await replica.ceilings.take(three);
+        const [second, third, fourth] = await replica.ceilings.forecast(three, [1, 2, 3]);
+        expect([second?.waitMs, third?.waitMs]).toEqual([0, 0]);
+        expect(fourth).toMatchObject({ heldBy: 'ceiling_day' });
+        expect(fourth?.waitMs).toBeGreaterThan(86_300_000);
+        const five = ceiling(2, 5);
+        const [, , , , , sixth] = await replica.ceilings.forecast(five, [1, 2, 3, 4, 5, 6]);
+        expect(sixth).toMatchObject({ heldBy: 'ceiling_day' });
       });
 
       test('counts a day ceiling alone', async () => {

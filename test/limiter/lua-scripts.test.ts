@@ -12,8 +12,10 @@ import {
   loadScripts,
   readAdmit,
   readLease,
+  readReconfigure,
   readMessage,
   readTick,
+  reconfigureCall,
   settleCall,
   tickCall,
   type AdmitReply,
@@ -126,10 +128,14 @@ test('an hour after the last use nothing is left, and not before a closed bucket
 
 test('what is malformed is an error before anything is written', async () => {
   const call = admitCall(by('r1'), one('t1'));
+  const header = readFileSync(new URL('../../src/limiter/lua/admit.lua', import.meta.url), 'utf8');
+  const placeOf = (what: string): number => Number(new RegExp(`(\\d+) ${what}`).exec(header)?.[1] ?? NaN) - 1;
+  const lists = [placeOf('costs'), placeOf('stated meters')];
   for (let at = 0; at < call.argv.length; at += 1) {
-    if (at === 16) continue;
+    // Whatever is not '1' is a no.
+    if (at === placeOf('learn')) continue;
     const argv = call.argv.map((text, place) => (place === at ? 'not:a number=' : text));
-    if (at === 10 || at === 15) argv[at] = 'bogus=1 bogus:1:1';
+    if (lists.includes(at)) argv[at] = 'bogus=1 bogus:1:1';
     await expect(run({ ...call, argv })).rejects.toThrow(/sluice: invalid/);
     expect(await redis.dbsize()).toBe(0);
   }
@@ -234,6 +240,60 @@ test('a replica that lost some of its tickets can tell from the counts', async (
   const lease = (await tick('r1', [], 6_500)).grants[0]?.lease ?? '';
   await run(settleCall(by('r1', 6_500), lease, done, null));
   expect(await tick('r2', [], 6_600)).toMatchObject({ waitingHere: 0, unnamed: 0, waiting: 0 });
+});
+
+const wide = { weight: 1, maxInFlight: null, perMinute: null, ceiling: 'none.none' };
+const paced = {
+  learn: true,
+  probe: 0,
+  meters: [{ meter: 'requests' as const, limit: 40, windowMs: 20_000 }],
+};
+
+test('new settings make no bucket and no lane, and what is malformed among them is an error before anything is written', async () => {
+  const change = { setting: paced, lanes: [{ ...wide, lane: 'unknown' }] };
+  const call = reconfigureCall(by('r1'), change);
+  expect(readReconfigure(await run(call))).toMatchObject({ born: null });
+  expect(await redis.dbsize()).toBe(0);
+  for (let at = 6; at < call.argv.length; at += 1) {
+    const argv = call.argv.map((text, place) => (place === at ? 'not:a number=' : text));
+    await expect(run({ ...call, argv })).rejects.toThrow(/sluice: invalid/);
+  }
+  await admit('r1', one('t1'));
+  readReconfigure(await run(call));
+  const [, records] = bucketKeys('b');
+  expect((await redis.hkeys(records)).filter((field) => field.startsWith('l:'))).toEqual(['l:lane']);
+});
+
+test('calls of another replica that go on under new settings hear of their grants', async () => {
+  await admit('r1', one('t1'), 1_000);
+  expect((await admit('r2', one('t2'), 1_000)).code).toBe('queued');
+  const change = { setting: paced, lanes: [{ ...wide, lane: 'lane' }] };
+  expect(readReconfigure(await run(reconfigureCall(by('r1', 1_001), change))).grants).toEqual([]);
+  await subscriber.ping();
+  expect(heard).toMatchObject([{ replica: 'r2', message: { kind: 'grants', grants: [{ ticket: 't2' }] } }]);
+});
+
+test('what one replica was told of a document is charged to the calls of another', async () => {
+  const points = {
+    learn: true,
+    probe: 0,
+    meters: [{ meter: 'cost' as const, limit: 1_000, windowMs: 10_000 }],
+  };
+  const asks = { setting: points, costs: { cost: 50 }, document: 'd', maxInFlight: null };
+  const lease = await grantOf('r1', one('t1', asks), 1_000);
+  expect(await admit('r2', one('t2', { ...asks, lane: 'm' }), 1_000)).toMatchObject({
+    code: 'queued',
+    heldBy: 'cost',
+  });
+  const lesson = { feedback: { meters: [], throttle: null, requestedCost: 900 }, sentAgoMs: 1, headAgoMs: 0 };
+  await run(settleCall(by('r1', 1_100), lease, done, lesson));
+  await subscriber.ping();
+  expect(heard).toMatchObject([{ replica: 'r2', message: { kind: 'grants', grants: [{ ticket: 't2' }] } }]);
+  expect((await tick('r1', [], 1_100)).meters).toMatchObject([{ meter: 'cost', level: 950 }]);
+  expect(await admit('r1', one('t3', { ...asks, maxWaitMs: 5_000 }), 1_100)).toMatchObject({
+    code: 'wait_too_long',
+    heldBy: 'cost',
+  });
 });
 
 test('sections sort as the numbers do, and give them back', async () => {

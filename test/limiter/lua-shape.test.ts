@@ -14,7 +14,9 @@ import {
   quietGapMs,
 } from '../../src/limiter/meter.policy.ts';
 import { blankMemoryMs, bucketMemoryMs, unansweredMemoryMs } from '../../src/limiter/memory.policy.ts';
+import { maxCorrected, maxDocuments, maxProbeMs } from '../../src/limiter/documents.policy.ts';
 import { mostPerPump, probeDoublingMs, replicaLifeMs } from '../../src/limiter/pump.policy.ts';
+import { maxArrivalAgoMs, maxArrivalAheadMs, maxOtherLimitsMs } from '../../src/limiter/scheduler.policy.ts';
 import {
   admitCall,
   cancelCall,
@@ -158,9 +160,15 @@ test('the constants are those of the policy', () => {
     bucketMemoryMs,
     blankMemoryMs,
     unansweredMemoryMs,
+    maxArrivalAgoMs,
+    maxArrivalAheadMs,
+    maxOtherLimitsMs,
+    maxProbeMs,
+    maxDocuments,
+    maxCorrected,
   };
   for (const [name, value] of Object.entries({ ...constants, sequencePerMs })) {
-    expect(all).toMatch(new RegExp(`^local ${name} = ${value}$`, 'm'));
+    expect(all).toMatch(new RegExp(`^ *local ${name} = ${value}$`, 'm'));
   }
   expect(all).toContain(`local replicaChannel = '${replicaChannel('')}'`);
   expect(all).toContain(`words(ARGV[3], 'leases', ${leasesPerTick})`);

@@ -136,7 +136,12 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
     'local elsewhere = meanTurn(',
     'local elsewhere = here > 0 and here or meanTurn(',
   ],
-  ['a refused newcomer is entered', 'admit', "return 'queue_full', { text(waitMs), 'queue', text(ahead) }", 'return nil'],
+  [
+    'a refused newcomer is entered',
+    'admit',
+    "return 'queue_full', { text(waitMs), 'queue', text(ahead) }",
+    'return nil',
+  ],
   [
     'a position is the time of the script, not of the arrival',
     'admit',
@@ -175,6 +180,7 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
   ['more is asked for than there is', 'lanes', 'math.min(cost[2], meter.limit) or cost[2]', 'cost[2] or 0'],
   ['no call is ever late', 'forecast-at', 'now - lane.grantedAt - lane.serviceMs', '0'],
   ['another ceiling wakes nobody', 'lanes', "wake(lane, { 'ceiling_minute', 'ceiling_day' })", ''],
+  ['a refusal under other limits holds a lane', 'settle', "ceiling == '' or ceiling == lane.ceiling", 'true'],
   [
     'another ceiling ends a back-off',
     'lanes',
@@ -194,7 +200,7 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
     "if not known or known.kind ~= 'probing' or known['until'] <= now then return false end",
     'if true then return false end',
   ],
-  ['a call that was not sent has found out', 'documents', 'if sent then', 'if true then'],
+  ['a call that was not sent has found out', 'documents', 'if not sent then', 'if false then'],
   [
     'waiting calls count with their estimate',
     'documents',

@@ -14,6 +14,7 @@ export interface AdmitStep {
   readonly lane: number;
   readonly weight: number;
   readonly maxInFlight: number | null;
+  readonly perMinute: number | null;
   readonly ceiling: string;
   readonly maxQueued: number;
   readonly urgency: number;
@@ -199,13 +200,13 @@ function admission(draw: Draw, nature: Nature, index: number): Omit<AdmitStep, '
     lane: draw.whole(1, nature.lanes),
     weight: draw.one(1, 1, 1, 2, 0.5, 3),
     maxInFlight: draw.chance(0.9) ? nature.caps : draw.one(null, 1, 3),
-    ceiling: ceilingOf(draw),
+    ...ceilingOf(draw),
     maxQueued: draw.one(1_000, 1_000, 1_000, 3, 1, 0),
     urgency: draw.one(3, 3, 3, 0, 7, 1),
     callClass,
     costs,
     document: document ?? null,
-    arrivedAgoMs: draw.one(0, 0, null, draw.fraction(0, 600), 15_000, -5),
+    arrivedAgoMs: draw.one(0, 0, null, draw.fraction(0, 600), 15_000, -5, -2_000),
     maxWaitMs: draw.one(1e6, 1e6, 45_000, 1_000, 0, Infinity),
     leaseMs: draw.one(30_000, 5_000, 700.5),
     again: draw.chance(0.15),
@@ -226,7 +227,10 @@ const settingOf = (draw: Draw, nature: Nature): BucketSetting => ({
 });
 
 /** Mostly the same; another one wakes lanes. */
-const ceilingOf = (draw: Draw): string => draw.one('40.none', '40.none', '40.none', '80.none');
+const ceilingOf = (draw: Draw): { readonly perMinute: number | null; readonly ceiling: string } => {
+  const perMinute = draw.one<number | null>(4, 4, 4, 1, null);
+  return { perMinute, ceiling: `${perMinute ?? 'none'}.none` };
+};
 
 function changed(
   draw: Draw,
@@ -241,7 +245,7 @@ function changed(
     lane: draw.whole(1, nature.lanes + 1),
     weight: draw.one(1, 2, 0.5),
     maxInFlight: draw.one(null, nature.caps, 1, 3),
-    ceiling: ceilingOf(draw),
+    ...ceilingOf(draw),
   }));
   return { setting, lanes };
 }
@@ -271,6 +275,7 @@ function ending(draw: Draw): { settlement: Settlement; lesson: Learned | null } 
       kind: 'returned',
       sleepMs: draw.one(0, draw.fraction(1, 800), 40_000),
       because: draw.one('ceiling_minute', 'ceiling_day'),
+      ...(draw.chance(0.5) ? { ceiling: ceilingOf(draw).ceiling } : {}),
     },
     { kind: 'returned', sleepMs: draw.one(0, draw.fraction(1, 800)), because: 'backoff' },
     { kind: 'unknown' },

@@ -150,7 +150,7 @@ class Model {
       bucket: this.#key,
       lane,
       // What the replica cannot tell is the time of the script, which is never before what the store has seen.
-      position: position.kind === 'kept' ? position : { ...position, at: position.at ?? Infinity },
+      position: position.kind === 'kept' ? position : { ...position, at: position.at ?? this.#now() },
     };
     const last = n === step.count - 1;
     const run = (): object => {
@@ -159,6 +159,11 @@ class Model {
       return reply;
     };
     this.#plan(step, admitCall(asking, { ...admission, position }), run, last, admission);
+  }
+
+  /** Time as the store sees it, which never steps back. */
+  #now(): number {
+    return this.#store.bucket === null ? this.#clock : Math.max(this.#clock, this.#store.seen);
   }
 
   #positionOf(step: Entering, ticket: string): StoredAdmission['position'] {

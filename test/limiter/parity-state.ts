@@ -110,6 +110,7 @@ const normalMeter = (meter: Meter): Normal => {
 const normalLane = (lane: Lane): Normal => ({
   weight: lane.weight,
   maxInFlight: lane.maxInFlight ?? false,
+  perMinute: lane.perMinute ?? false,
   ceiling: lane.ceiling,
   start: lane.start,
   inFlight: lane.inFlight,
@@ -192,6 +193,7 @@ const recordFields: Record<string, readonly string[]> = {
     'key',
     'weight',
     'maxInFlight',
+    'perMinute',
     'ceiling',
     'start',
     'inFlight',

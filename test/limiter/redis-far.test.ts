@@ -1,12 +1,8 @@
 /** A Redis that answers every command, only late: far away, or behind a slow network. */
 import { createServer, connect, type AddressInfo } from 'node:net';
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals';
-import { Redis } from 'ioredis';
 import { createDesk, type Desk } from '../../src/admission/admit.ts';
 import { systemClock, systemRandom } from '../../src/clock.ts';
-import { ceilingWindowMs, takePlace } from '../../src/limiter/ceiling.policy.ts';
-import { listOf } from '../../src/limiter/malformed-reply.ts';
-import { defineCommands, runOwn } from '../../src/limiter/redis-commands.ts';
 import { createStores, type Stores } from '../../src/limiter/stores.ts';
 import { noTelemetry } from '../../src/telemetry/noop.ts';
 import { entry } from '../support/desk.ts';
@@ -102,25 +98,4 @@ describe('a Redis 110 ms away', () => {
     expect(served).toEqual([100, 100, 100]);
     expect(modes).toEqual(['redis']);
   }, 30_000);
-});
-
-test('the script counts late calls as the policy does', async () => {
-  const client = new Redis(redis.port);
-  ends.push(() => client.disconnect());
-  defineCommands(client);
-  const log: number[] = [];
-  let now = 1_000_000;
-  const steps = [0, 1, 400, 20_000, 39_900, 300, 300, 60_150, 5, 1_000, 59_000, 150, 2_000, 60_000];
-  for (const [at, gap] of steps.entries()) {
-    now += gap;
-    const lateMs = [0, 500, 130, 2_000, 0][at % 5] ?? 0;
-    const words = [`p${at}`, '3', '', String(ceilingWindowMs), '86400', String(now), String(lateMs)];
-    const [kind, , ms] = listOf(await runOwn(client, 'consume', ['sends:{p}', 'day:{p}'], words));
-    const reply = takePlace(log, 3, now, lateMs);
-    expect([at, kind, Number(ms)]).toEqual(
-      reply.kind === 'taken' ? [at, 'taken', reply.nextPlaceMs] : [at, 'minute', reply.waitMs],
-    );
-    const scores = await client.zrange('sends:{p}', '0', '-1', 'WITHSCORES');
-    expect(scores.filter((_, index) => index % 2 === 1).map(Number)).toEqual(log);
-  }
 });

@@ -4,6 +4,7 @@ import { Redis } from 'ioredis';
 import type { MeterName } from '../../src/call.ts';
 import type { Grant, Lesson } from '../../src/limiter/limiter.ts';
 import { createRedisLimiter } from '../../src/limiter/redis-limiter.ts';
+import { StoreClock } from '../../src/limiter/store-clock.ts';
 import { noTelemetry } from '../../src/telemetry/noop.ts';
 import { FakeClock } from '../support/fake-clock.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
@@ -139,6 +140,7 @@ describe('in a replica', () => {
       },
       replica: {
         id: 'r',
+        storeClock: new StoreClock(),
         count: () => 1,
         lostAt: () => null,
         backAt: () => null,
@@ -157,7 +159,9 @@ describe('in a replica', () => {
   }
 
   test('books of names that are not used any more do not pile up', async () => {
-    const { limiter, clock } = limiterOn({ sluiceAdmitV1: () => ['wait_too_long', ['60000', 'requests'], ...tail] });
+    const { limiter, clock } = limiterOn({
+      sluiceAdmitV1: () => ['wait_too_long', ['60000', 'requests'], ...tail],
+    });
     limiter.start();
     for (let at = 0; at < 3_000; at += 1)
       await limiter.admit(admission(`t${at}`, { bucket: `made-up-${at}` }));

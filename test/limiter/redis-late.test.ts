@@ -32,7 +32,7 @@ afterAll(async () => {
 });
 
 /** Replicas on one connection; the first attempt of every admission of a `late` one is lost, and the second waits. */
-function replicaOn(late: Promise<void> | null): RedisLimiter {
+async function replicaOn(late: Promise<void> | null): Promise<RedisLimiter> {
   const link: RedisLink = {
     isUp: true,
     async run<T>(
@@ -50,6 +50,7 @@ function replicaOn(late: Promise<void> | null): RedisLimiter {
   };
   const shared = { clock: systemClock, telemetry: noTelemetry };
   const replica = createReplica({ ...shared, connection, random: systemRandom });
+  await replica.beat(connection.client);
   const listener = { onGrant: () => {}, onClosed: () => {} };
   return createRedisLimiter({ ...shared, link, replica, listener, onStranded: () => false });
 }
@@ -57,8 +58,8 @@ function replicaOn(late: Promise<void> | null): RedisLimiter {
 test('a call that had to ask twice stands where it arrived, before those that came later', async () => {
   const more = { bucket: 'late', maxInFlight: 1 };
   let arrive = (): void => {};
-  const inTime = replicaOn(null);
-  const late = replicaOn(new Promise((resolve) => (arrive = resolve)));
+  const inTime = await replicaOn(null);
+  const late = await replicaOn(new Promise((resolve) => (arrive = resolve)));
   expect((await inTime.admit(admission('holder', more))).kind).toBe('granted');
   expect(await inTime.admit(admission('before', more))).toMatchObject({ kind: 'queued', ahead: 0 });
   const first = late.admit(admission('first', more));
@@ -79,8 +80,8 @@ test('it is refused like everybody else when it would wait too long', async () =
     probe: 0,
   };
   const more = { bucket: 'long', setting, maxWaitMs: 1_000 };
-  const inTime = replicaOn(null);
-  const late = replicaOn(Promise.resolve());
+  const inTime = await replicaOn(null);
+  const late = await replicaOn(Promise.resolve());
   expect((await inTime.admit(admission('only', more))).kind).toBe('granted');
   expect(await late.admit(admission('more', more))).toMatchObject({
     kind: 'refused',

@@ -6,6 +6,7 @@ import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } fr
 import { Redis } from 'ioredis';
 import { defineCommands } from '../../src/limiter/redis-commands.ts';
 import { connectRedis } from '../../src/limiter/redis-connection.ts';
+import { bucketKeys } from '../../src/limiter/keys.ts';
 import { loadScripts } from '../../src/limiter/scripts.ts';
 import type { Connect } from '../../src/limiter/stores.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
@@ -122,10 +123,10 @@ async function oneOfEach(replica: TestReplica): Promise<readonly unknown[]> {
   } catch (failure) {
     told.push(String(failure));
   }
-  const [waitMs] = await ceilings.forecast(ceiling, [1]);
+  const [hold] = await ceilings.forecast(ceiling, [1]);
   const { remaining } = (await ceilings.state(ceiling)) ?? {};
   const day = await ceilings.dayState(ceiling);
-  expect([waitMs, remaining, day?.remaining, day?.nextPlaceMs].every(Number.isFinite)).toBe(true);
+  expect([hold?.waitMs, remaining, day?.remaining, day?.nextPlaceMs].every(Number.isFinite)).toBe(true);
   return told;
 }
 
@@ -169,7 +170,7 @@ test('with whenDown: deny, a refused call that Redis has entered all the same is
   const { lua } = loadScripts().find(({ name }) => name === 'admit') ?? { lua: '' };
   spoil(`local function admit() ${lua} end admit() return 7`);
   const tickets = async (): Promise<string[]> =>
-    (await straight.hkeys(`sluice:{${bucket}}:1:records`)).filter((field) => field.startsWith('t:'));
+    (await straight.hkeys(bucketKeys(bucket)[1])).filter((field) => field.startsWith('t:'));
   expect(await replica.limiter.admit(admission('second', more))).toMatchObject({ kind: 'refused' });
   while ((await tickets()).length > 1) await new Promise((resolve) => setTimeout(resolve, 5));
   expect(await tickets()).toEqual(['t:first']);

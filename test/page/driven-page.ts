@@ -4,14 +4,14 @@
  */
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
-import { createRecorder } from '../../src/activity/recorder.ts';
+import { Recorder } from '../../src/activity/recorder.ts';
 import { embeddedActivity } from '../../src/activity/shared.ts';
 import { createActivity } from '../../src/activity/snapshot.ts';
 import { systemClock, type Clock } from '../../src/clock.ts';
 import type { BucketSnapshot } from '../../src/limiter/limiter.ts';
 import { createPage } from '../../src/page/page.ts';
 import { createTimeline } from '../../src/page/timeline.ts';
-import { digest } from '../../src/telemetry/labels.ts';
+import { digest, workspaceLabel } from '../../src/telemetry/labels.ts';
 import { createTelemetry } from '../../src/telemetry/telemetry.ts';
 import { callAt, callerNamed, fixedRandom, lm, memoryLines, shop } from '../telemetry/drive.ts';
 
@@ -24,9 +24,10 @@ export interface CallScript {
 
 /** Starts the page on a free loopback port. `clock` is the pace of samples and waits. */
 export async function drivenPage(clock: Clock = systemClock) {
-  const recorder = createRecorder({
+  const recorder = new Recorder({
     clock,
     keyOf: (workspaceId, upstream) => digest('key', 'activity', workspaceId, upstream),
+    labelOf: (workspaceId) => workspaceLabel('key', workspaceId),
     shared: embeddedActivity,
   });
   const timeline = createTimeline(clock);
@@ -52,12 +53,14 @@ export async function drivenPage(clock: Clock = systemClock) {
           requestsPerMinute: 120,
           requestsPerDay: null,
           maxWaitMs: 45_000,
-          bucket: { group: 's', capacity: 40, perSecond: 2 },
+          bucket: { shared: true, capacity: 40, perSecond: 2 },
         },
       ],
       now: () =>
         Promise.resolve({ perMinute: null, perDay: null, waiting: 0, inFlight: 0, nextSlotMs: null }),
       labelOf: (id) => telemetry.labelOf(id),
+      labelled: () => Promise.resolve(telemetry.labelled()),
+      upstreams: () => [lm.name, shop.name],
       replicas: () => Promise.resolve(3),
     },
     clock,

@@ -61,16 +61,17 @@ atOrigins('the sliding log', (instant) => {
     );
   });
 
-  test('forecasts the place of the k-th call exactly when nobody else comes', () => {
+  test('forecasts the place of the k-th call exactly when nobody else comes, also after the limit changed', () => {
     fc.assert(
       fc.property(
         fc.integer({ min: 1, max: 5 }),
+        fc.integer({ min: 1, max: 12 }),
         gaps,
         fc.integer({ min: 1, max: 17 }),
-        (limit, steps, k) => {
+        (limit, before, steps, k) => {
           const log: number[] = [];
           let now = instant(0);
-          for (const gap of steps) takePlace(log, limit, (now += gap));
+          for (const gap of steps) takePlace(log, before, (now += gap));
           const forecast = placeInMs(log, limit, k, now);
           let then = now;
           for (let at = 1; at <= k; at += 1) {
@@ -79,6 +80,7 @@ atOrigins('the sliding log', (instant) => {
             expect(reply.kind).toBe('taken');
           }
           expect(forecast).toBeCloseTo(then - now, 3);
+          expect(log.filter((at) => at > then - ceilingWindowMs).length).toBeLessThanOrEqual(limit);
         },
       ),
     );

@@ -170,6 +170,26 @@ atOrigins('the time told to a refused call', (instant) => {
     expect(bucket.lanes.get('l')?.abandoned).toEqual([]);
   });
 
+  // Once it was the clock: 1,795,330,130 s over Redis, the uptime of the process without it.
+  test('of a second call does not grow with the time since its lane was last granted, or never', () => {
+    const wish = { limit: 40, windowMs: 20_000, maxInFlight: 1, maxWaitMs: 40_000 };
+    const bucket = newBucket(instant);
+    const [early] = admit(bucket, call('early', { ...wish, lane: 'old' }), replica, instant(1_000)).effects
+      .grants;
+    settle(bucket, early?.lease ?? '', { kind: 'succeeded', spent: null }, null, instant(1_200));
+    const tenHours = instant(36_000_000);
+    for (let at = 0; at < 200; at += 1) {
+      admit(bucket, call(`busy${at}`, { ...wish, maxInFlight: null, lane: 'busy' }), replica, tenHours);
+    }
+    for (const lane of ['new', 'old']) {
+      const kinds = [1, 2, 3].map(
+        (at) => admit(bucket, call(`${lane}${at}`, { ...wish, lane }), replica, tenHours).kind,
+      );
+      expect([lane, ...kinds]).toEqual([lane, 'queued', 'queued', 'queued']);
+      expect(forecast(bucket, `${lane}3`, tenHours)?.waitMs).toBeLessThan(40_000);
+    }
+  });
+
   test('goes on with the places that are left beside a call of unknown fate', () => {
     const wish = { limit: 1_000, maxInFlight: 2 };
     const bucket = newBucket(instant);

@@ -13,7 +13,7 @@ import { atOrigins } from './at-origins.ts';
 /** What a store would tell of the log now. */
 function read(log: readonly number[], limit: number, positions: readonly number[], now: number): PlacesRead {
   const waits = new Map(positions.map((k) => [k, placeInMs(log, limit, k, now)]));
-  return { at: now, limit, live: log.filter((at) => at + ceilingWindowMs > now).length, waits };
+  return { at: now, limit, day: null, live: log.filter((at) => at + ceilingWindowMs > now).length, waits };
 }
 
 const history = fc.record({

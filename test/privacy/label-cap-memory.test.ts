@@ -2,10 +2,10 @@
 import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
 import { expect, test } from '@jest/globals';
-import { createRecorder } from '../../src/activity/recorder.ts';
+import { Recorder } from '../../src/activity/recorder.ts';
 import { embeddedActivity } from '../../src/activity/shared.ts';
 import { createTimeline } from '../../src/page/timeline.ts';
-import { digest } from '../../src/telemetry/labels.ts';
+import { digest, workspaceLabel } from '../../src/telemetry/labels.ts';
 import { createTelemetry } from '../../src/telemetry/telemetry.ts';
 import { callAt, callerNamed, fixedRandom, lm, settableClock, shop } from '../telemetry/drive.ts';
 
@@ -20,9 +20,10 @@ function heap(): number {
 
 test('10,000 workspaces and then 10,000 others: the second lot adds nothing', async () => {
   const clock = settableClock();
-  const recorder = createRecorder({
+  const recorder = new Recorder({
     clock,
     keyOf: (workspaceId, upstream) => digest('key', 'activity', upstream, workspaceId),
+    labelOf: (workspaceId) => workspaceLabel('key', workspaceId),
     shared: embeddedActivity,
     live: () => telemetry.lanes(),
   });
@@ -52,7 +53,8 @@ test('10,000 workspaces and then 10,000 others: the second lot adds nothing', as
     const { body } = await telemetry.metrics();
     return { bytes: heap(), scrape: body.split('\n').length, lanes: recorder.lanes };
   };
-  await lot('warm');
+  // How busy workspaces were is remembered of 20,000 beside those with a lane.
+  for (const name of ['warm', 'warmer', 'full']) await lot(name);
   const first = await lot('first');
   const second = await lot('second');
   expect(second.scrape).toBe(first.scrape);

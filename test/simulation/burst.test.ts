@@ -140,6 +140,7 @@ async function enter(
     lane: 'l',
     weight: 1,
     maxInFlight,
+    perMinute: null,
     maxQueued: 10_000,
     urgency: 3,
     callClass: 'c',

@@ -95,6 +95,7 @@ export async function drive(scene: Scene, call: DrivenCall): Promise<void> {
         lane: plan.lane.key,
         weight: plan.lane.weight,
         maxInFlight: plan.lane.maxInFlight,
+        perMinute: call.workspace.perMinute,
         maxQueued: plan.isLetIn ? Infinity : call.workspace.maxQueued,
         urgency: plan.urgency,
         callClass: plan.callClass,

@@ -25,6 +25,7 @@ export function admission(ticket: string, wish: AdmissionWish = {}): Admission {
     lane: 'lane',
     weight: 1,
     maxInFlight: null,
+    perMinute: null,
     ceiling: 'none.none',
     maxQueued: 100,
     urgency: 3,

@@ -27,7 +27,7 @@ export function entry(clock: Clock, ticket: string, wish: EntryWish = {}): Entry
   const { clientGone = new AbortController().signal, stillValid = () => true, ...asked } = more;
   const arrivedAt = wish.arrivedAt ?? clock.monotonic();
   return {
-    admission: admission(ticket, { ceiling: ceilingWord(perMinute, perDay), ...asked, arrivedAt }),
+    admission: admission(ticket, { perMinute, ceiling: ceilingWord(perMinute, perDay), ...asked, arrivedAt }),
     arrivedAt,
     ceiling: { key: workspace, perMinute, perDay },
     workspaceId: workspace,

@@ -63,7 +63,8 @@ export function callAt(clock: Clock, given: Partial<Call> = {}): Call {
     rawFields: ['Authorization', 'Bearer canary-key'],
     source: '203.0.113.7',
     clientGone: new AbortController().signal,
-    readBody: () => Promise.resolve({ bytes: Buffer.from('canary-body'), replayable: true, completeAt: null }),
+    readBody: () =>
+      Promise.resolve({ bytes: Buffer.from('canary-body'), replayable: true, completeAt: null }),
     tell: () => {},
     ...given,
   };

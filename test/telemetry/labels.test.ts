@@ -63,6 +63,46 @@ describe('a workspace label', () => {
     }
   });
 
+  test('goes to a clearly busier workspace, from the least busy one, whose series go', () => {
+    const released: string[] = [];
+    const labels = createLabels('key', settableClock(), { limit: 2, onRelease: (l) => released.push(l) });
+    const [, least] = ['first', 'least'].map((id) => labels.of(id));
+    labels.prefer(
+      new Map([
+        ['first', 20],
+        ['least', 9],
+        ['late', 20],
+      ]),
+    );
+    expect(released).toEqual([least]);
+    expect([...labels.holders()]).toEqual(['first', 'late']);
+    expect(labels.of('least')).toBe('other');
+  });
+
+  test('does not change hands between workspaces that are about as busy, nor between those with next to no calls', () => {
+    const labels = createLabels('key', settableClock(), { limit: 1 });
+    labels.of('holder');
+    for (const [holder, other] of [
+      [100, 150],
+      [0, 1],
+      [1, 3],
+    ] as const) {
+      labels.prefer(
+        new Map([
+          ['holder', holder],
+          ['other', other],
+        ]),
+      );
+      expect([...labels.holders()]).toEqual(['holder']);
+    }
+  });
+
+  test('is given to the busiest first while there are labels left', () => {
+    const labels = createLabels('key', settableClock(), { limit: 2 });
+    labels.prefer(new Map(Array.from({ length: 10 }, (_, n) => [`ws-${n}`, n])));
+    expect([...labels.holders()]).toEqual(['ws-9', 'ws-8']);
+  });
+
   test('holds at most 100 labels over 10,000 workspaces', () => {
     const labels = createLabels('key', settableClock());
     const seen = new Set(Array.from({ length: 10_000 }, (_, i) => labels.of(`ws-${i}`)));

@@ -7,10 +7,10 @@ ticket was admitted before, by this script or by its replica alone: there are at
 each with a socket. The order that a repeated attempt brings is no admission; its replica judges that reply itself.
 
 KEYS  1 state  2 records  3 order  4 replicas
-ARGV  1 bucket  2 replica  3 ticket  4 lane  5 weight  6 max in flight ('' = unlimited)  7 ceiling  8 max queued
-      9 urgency  10 call class  11 costs  12 document ('' = the costs are known)  13 max wait ms  14 lease ms
-      15 position: 'kept' and an order, or 'arrival' and a time ('' = now)  16 stated meters  17 learn (0/1)  18 probe
-      19 now ('' = TIME)
+ARGV  1 bucket  2 replica  3 ticket  4 lane  5 weight  6 max in flight ('' = unlimited)  7 per minute ('' = no
+      ceiling)  8 ceiling  9 max queued  10 urgency  11 call class  12 costs  13 document ('' = the costs are known)
+      14 max wait ms  15 lease ms  16 position: 'kept' and an order, or 'arrival' and a time ('' = now)
+      17 stated meters  18 learn (0/1)  19 probe  20 now ('' = TIME)
 Reply granted {order, lease, expires at} | queued {forecast ms, ahead, order, held by} | queue_full, wait_too_long {retry in ms,
       held by, ahead}
 ]]
@@ -19,19 +19,21 @@ local stateKey, recordsKey, orderKey, replicasKey = KEYS[1], KEYS[2], KEYS[3], K
 local bucketName, caller = identifier(ARGV[1], 'bucket'), identifier(ARGV[2], 'replica')
 local ticketId, laneKey = identifier(ARGV[3], 'ticket'), identifier(ARGV[4], 'lane')
 local laneSetting = { weight = number(ARGV[5], 'weight'), maxInFlight = optional(ARGV[6], 'maxInFlight') or false,
-  ceiling = identifier(ARGV[7], 'ceiling') }
-local maxQueued, urgency = number(ARGV[8], 'maxQueued'), number(ARGV[9], 'urgency')
-local callClass, costs = identifier(ARGV[10], 'callClass'), costList(ARGV[11], 'costs')
-local document = ARGV[12] ~= '' and identifier(ARGV[12], 'document')
-local maxWaitMs, leaseMs = number(ARGV[13], 'maxWaitMs'), number(ARGV[14], 'leaseMs')
-local positionKind, positionValue = string.match(ARGV[15], '^(%a+) ?(.*)$')
-local position, meters = optional(positionValue, 'position'), meterSettings(ARGV[16])
-local learn, probe, now = ARGV[17] == '1', number(ARGV[18], 'probe'), timeOf(ARGV[19])
+  perMinute = optional(ARGV[7], 'perMinute') or false, ceiling = identifier(ARGV[8], 'ceiling') }
+local maxQueued, urgency = number(ARGV[9], 'maxQueued'), number(ARGV[10], 'urgency')
+local callClass, costs = identifier(ARGV[11], 'callClass'), costList(ARGV[12], 'costs')
+local document = ARGV[13] ~= '' and identifier(ARGV[13], 'document')
+local maxWaitMs, leaseMs = number(ARGV[14], 'maxWaitMs'), number(ARGV[15], 'leaseMs')
+local positionKind, positionValue = string.match(ARGV[16], '^(%a+) ?(.*)$')
+local position, meters = optional(positionValue, 'position'), meterSettings(ARGV[17])
+local learn, probe, now = ARGV[18] == '1', number(ARGV[19], 'probe'), timeOf(ARGV[20])
 if laneSetting.weight <= 0 then invalid('weight') end
 if leaseMs > 3600000 then invalid('leaseMs') end
 if positionKind ~= 'arrival' and (positionKind ~= 'kept' or not position) then invalid('position') end
 -- An arrival that is claimed to be longer ago than this is taken for this long ago. Milliseconds.
 local maxArrivalAgoMs = 10000
+-- One that is claimed to be later than now is taken for this much later at most. Milliseconds.
+local maxArrivalAheadMs = 50
 -- @include scheduler
 
 local function standing(ticket)
@@ -44,7 +46,7 @@ end
 
 local function orderOf()
   if positionKind == 'kept' then return position end
-  local at = math.max(0, math.min(now, math.max(position or now, now - maxArrivalAgoMs)))
+  local at = math.max(0, math.min(now + maxArrivalAheadMs, math.max(position or now, now - maxArrivalAgoMs)))
   return urgency * orderUnit + math.floor(at * sequencePerMs)
 end
 
@@ -53,7 +55,7 @@ local function refusal(order)
   local lane = laneOf(laneKey)
   local ahead = lane and rankOf(laneKey, order, ticketId) or 0
   local place = { key = laneKey, costs = costs, weight = laneSetting.weight, maxInFlight = laneSetting.maxInFlight,
-    ahead = ahead }
+    perMinute = laneSetting.perMinute, ahead = ahead }
   local waitMs, heldBy = forecastAt(lane, place, now)
   local waiting = lane and lane.waiting or 0
   if waiting >= maxQueued and (waiting > 0 or waitMs > 0) then return 'queue_full', { text(waitMs), 'queue', text(ahead) } end

@@ -11,7 +11,7 @@ local bucket
 local asRead, current = {}, {}
 local waitingChange = {}
 
-local laneFields = { 'key', 'weight', 'maxInFlight', 'ceiling', 'start', 'inFlight', 'waiting', 'waitingCosts', 'asleep',
+local laneFields = { 'key', 'weight', 'maxInFlight', 'perMinute', 'ceiling', 'start', 'inFlight', 'waiting', 'waitingCosts', 'asleep',
   'slots', 'unconfirmed', 'serviceMs', 'grantedAt', 'abandoned', 'readyAs' }
 local ticketFields = { 'id', 'lane', 'replica', 'order', 'callClass', 'costs', 'document', 'leaseMs', 'lease' }
 local documentFields = { 'kind', 'points', 'lease', 'until', 'lanes', 'at' }

@@ -24,11 +24,19 @@ do
 
   local function ageMember(name, record) return 'd:' .. sortable(record.at) .. ':' .. name end
 
+  local function wakeWaiting(known)
+    for _, key in ipairs(known.lanes) do
+      local lane = laneOf(key)
+      if lane then wake(lane, { 'document' }) end
+    end
+  end
+
   local function forgetDocument(name)
     local known = documentOf(name)
     if not known then return end
     drop(ageMember(name, known))
     discard('d', name)
+    if known.kind == 'probing' then wakeWaiting(known) end
   end
 
   local function remember(name, record, now)
@@ -47,7 +55,9 @@ do
   function waitsForAnswer(lane, ticket, now)
     local known = documentOf(ticket.document)
     if not known or known.kind ~= 'probing' or known['until'] <= now then return false end
-    table.insert(known.lanes, lane.key)
+    local isListed = false
+    for _, key in ipairs(known.lanes) do isListed = isListed or key == lane.key end
+    if not isListed then table.insert(known.lanes, lane.key) end
     sleep(lane, 'document', known['until'])
     return true
   end
@@ -59,23 +69,13 @@ do
     remember(document, { kind = 'probing', points = false, lease = lease.token, ['until'] = now + maxProbeMs, lanes = {} }, now)
   end
 
-  local function wakeWaiting(known)
-    for _, key in ipairs(known.lanes) do
-      local lane = laneOf(key)
-      if lane then wake(lane, { 'document' }) end
-    end
-  end
-
   -- The lease ends. `sent` false: its call never reached the upstream, another one may find out.
   function endProbe(lease, sent, now)
     local document = lease.document
     local known = documentOf(document)
     if not known or known.kind ~= 'probing' or known.lease ~= lease.token then return end
-    if sent then
-      remember(document, { kind = 'untold', points = false, lease = false, ['until'] = false, lanes = {} }, now)
-    else
-      forgetDocument(document)
-    end
+    if not sent then return forgetDocument(document) end
+    remember(document, { kind = 'untold', points = false, lease = false, ['until'] = false, lanes = {} }, now)
     wakeWaiting(known)
   end
 

@@ -3,6 +3,9 @@
 
 local forecastAt, forecastOf
 do
+  -- A ceiling is looked ahead no further than this many windows; its window is that of ceiling.policy.ts. Milliseconds.
+  local maxWindows = 10
+  local ceilingWindowMs = 60150
   -- A whole number of calls, but for the rounding of a division.
   local rounding = 1e-9
 
@@ -42,16 +45,21 @@ do
     return math.min(waitingElsewhere, math.max(byShare, lanesBefore(start, place.key) - own))
   end
 
+  -- What calls of the same lane that go first take.
+  local function ownCostAhead(lane, ahead, name)
+    if not lane or lane.waiting == 0 then return 0 end
+    local meter = bucket.meters[name]
+    local limit = meter and meter.limit or 0
+    return math.min(((lane.waitingCosts[name] or 0) * ahead) / lane.waiting, ahead * limit)
+  end
+
   local function costAhead(lane, ahead, others, name)
     local meter = bucket.meters[name]
     local limit = meter and meter.limit or 0
-    local waitingHere = lane and lane.waiting or 0
-    local costHere = lane and lane.waitingCosts[name] or 0
-    local waitingElsewhere = bucket.waiting - waitingHere
-    local costElsewhere = (bucket.waitingCosts[name] or 0) - costHere
-    local here = waitingHere > 0 and (costHere * ahead) / waitingHere or 0
+    local waitingElsewhere = bucket.waiting - (lane and lane.waiting or 0)
+    local costElsewhere = (bucket.waitingCosts[name] or 0) - (lane and lane.waitingCosts[name] or 0)
     local elsewhere = waitingElsewhere > 0 and (costElsewhere * others) / waitingElsewhere or 0
-    return math.min(here, ahead * limit) + math.min(elsewhere, others * limit)
+    return ownCostAhead(lane, ahead, name) + math.min(elsewhere, others * limit)
   end
 
   local function drainFor(name, units, needed, now)
@@ -64,7 +72,7 @@ do
   end
 
   -- In the order in which equal waits are named.
-  local heldBySleep = { 'ceiling_minute', 'ceiling_day', 'closed', 'cost' }
+  local heldBySleep = { 'ceiling_minute', 'ceiling_day', 'closed' }
   local heldByMeter = { requests = 'requests', images = 'requests', tokens = 'tokens', requests_day = 'upstream_day',
     tokens_day = 'upstream_day', cost = 'cost' }
 
@@ -83,10 +91,10 @@ do
     return underWayMs + (rounds - 1) * lane.serviceMs
   end
 
-  -- Milliseconds, and what the longest wait comes from; where there is none, the line.
-  function forecastAt(lane, place, now)
+  -- What the bucket alone makes of the place, whatever the workspace's ceiling allows.
+  local function bucketForecast(lane, place, now)
     local others = othersAhead(lane, place)
-    local waitMs, heldBy = 0, 'queue'
+    local waitMs, heldBy = 0, lane and lane.asleep[sleepIndex.document] and 'cost' or 'queue'
     local function consider(ms, by)
       if ms > waitMs then waitMs, heldBy = ms, by end
     end
@@ -95,12 +103,30 @@ do
       local till = lane and lane.asleep[i]
       if till then consider(till - now, by) end
     end
-    for _, cost in ipairs(place.costs) do
-      local name, units = cost[1], cost[2]
-      local needed = units + costAhead(lane, place.ahead, others, name)
-      consider(drainFor(name, units, needed, now), heldByMeter[name])
+    local wanted = {}
+    for _, cost in ipairs(place.costs) do wanted[cost[1]] = cost[2] end
+    for _, name in ipairs(meterNames) do
+      local units = wanted[name] or 0
+      local ahead = units > 0 and costAhead(lane, place.ahead, others, name) or ownCostAhead(lane, place.ahead, name)
+      if units + ahead > 0 then consider(drainFor(name, units, units + ahead, now), heldByMeter[name]) end
     end
     consider(serialWaitMs(lane, place, now), 'serialized')
+    return waitMs, heldBy
+  end
+
+  -- Milliseconds, and what the longest wait comes from; where there is none, the line.
+  function forecastAt(lane, place, now)
+    local waitMs, heldBy = bucketForecast(lane, place, now)
+    local perMinute = place.perMinute
+    if not perMinute then return waitMs, heldBy end
+    local windows = 1
+    while windows <= maxWindows and windows * perMinute <= place.ahead do
+      local before = { key = place.key, costs = place.costs, weight = place.weight, maxInFlight = place.maxInFlight,
+        ahead = place.ahead - windows * perMinute }
+      local ms = bucketForecast(lane, before, now) + windows * ceilingWindowMs
+      if ms > waitMs then waitMs, heldBy = ms, 'ceiling_minute' end
+      windows = windows + 1
+    end
     return waitMs, heldBy
   end
 
@@ -109,7 +135,8 @@ do
     if not ticket or ticket.lease then return nil end
     local lane = laneOf(ticket.lane)
     local ahead = rankOf(ticket.lane, ticket.order, ticket.id)
-    local place = { key = lane.key, costs = ticket.costs, weight = lane.weight, maxInFlight = lane.maxInFlight, ahead = ahead }
+    local place = { key = lane.key, costs = ticket.costs, weight = lane.weight, maxInFlight = lane.maxInFlight,
+      perMinute = lane.perMinute, ahead = ahead }
     local waitMs, heldBy = forecastAt(lane, place, now)
     return waitMs, ahead, heldBy
   end

@@ -101,6 +101,7 @@ local function applyLaneSetting(lane, setting)
     lane.maxInFlight = setting.maxInFlight
     refreshReadiness(lane)
   end
+  lane.perMinute = setting.perMinute
   if lane.ceiling == setting.ceiling then return end
   lane.ceiling = setting.ceiling
   if lane.slots then lane.slots = math.max(1, lane.slots) end
@@ -110,7 +111,7 @@ end
 local function laneFor(key, setting)
   local lane = laneOf(key)
   if not lane then
-    lane = { key = key, weight = setting.weight, maxInFlight = setting.maxInFlight, ceiling = setting.ceiling,
+    lane = { key = key, weight = setting.weight, maxInFlight = setting.maxInFlight, perMinute = setting.perMinute, ceiling = setting.ceiling,
       start = bucket.virtual, inFlight = 0, waiting = 0, waitingCosts = {}, asleep = { false, false, false, false },
       slots = false, unconfirmed = 0, serviceMs = 0, grantedAt = false, abandoned = {}, readyAs = false,
       readyMember = false, idleMember = false }
@@ -175,19 +176,25 @@ local function turnOf(costs)
   return longest > 0 and longest or 1
 end
 
+-- It is the document of the lane's next ticket that the lane sleeps for.
+local function sleepsFor(lane, ticket) return lane.asleep[sleepIndex.document] and headOf(lane).id == ticket.id end
+
 local function enqueue(lane, ticket)
   if lane.waiting == 0 then bucket.waitingWeight = bucket.waitingWeight + lane.weight end
   put(lineMember(lane.key, ticket.order, ticket.id))
   countWaiting(lane, ticket, 1)
   noteEstimate(ticket)
+  if sleepsFor(lane, ticket) then wake(lane, { 'document' }) end
   refreshReadiness(lane)
 end
 
 local function dequeue(lane, ticket)
+  local wasFirst = sleepsFor(lane, ticket)
   if not drop(lineMember(lane.key, ticket.order, ticket.id)) then return end
   countWaiting(lane, ticket, -1)
   forgetEstimate(ticket)
   if lane.waiting == 0 then bucket.waitingWeight = bucket.waitingWeight - lane.weight end
+  if wasFirst then wake(lane, { 'document' }) end
   refreshReadiness(lane)
 end
 

@@ -7,7 +7,7 @@ sleeps for a ceiling which has other limits now wakes.
 
 KEYS  1 state  2 records  3 order  4 replicas
 ARGV  1 bucket  2 replica  3 stated meters  4 learn (0/1)  5 probe  6 now ('' = TIME)  7... lane, weight, max in flight
-      ('' = unlimited), ceiling of each lane
+      ('' = unlimited), per minute ('' = no ceiling), ceiling of each lane
 Reply reconfigured {} | unknown_bucket {}
 ]]
 local stateKey, recordsKey, orderKey, replicasKey = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -16,9 +16,10 @@ local bucketName, caller = identifier(ARGV[1], 'bucket'), identifier(ARGV[2], 'r
 local setting = { meters = meterSettings(ARGV[3]), learn = ARGV[4] == '1', probe = number(ARGV[5], 'probe') }
 local now = timeOf(ARGV[6])
 local changes = {}
-for i = 7, #ARGV, 4 do
+for i = 7, #ARGV, 5 do
   changes[#changes + 1] = { lane = identifier(ARGV[i], 'lane'), weight = number(ARGV[i + 1], 'weight'),
-    maxInFlight = optional(ARGV[i + 2], 'maxInFlight') or false, ceiling = identifier(ARGV[i + 3], 'ceiling') }
+    maxInFlight = optional(ARGV[i + 2], 'maxInFlight') or false,
+    perMinute = optional(ARGV[i + 3], 'perMinute') or false, ceiling = identifier(ARGV[i + 4], 'ceiling') }
   if changes[#changes].weight <= 0 then invalid('weight') end
 end
 -- @include scheduler

@@ -6,7 +6,8 @@ whose fate is unknown keeps a capped lane taken until the lease expires.
 
 KEYS  1 state  2 records  3 order  4 replicas
 ARGV  1 bucket  2 replica  3 lease  4 kind (succeeded, throttled, dropped, returned, unknown)  5 spent ('-' = as
-      reserved)  6 close ms  7 throttled: requeue (0/1), returned: why the lane sleeps  8 sleep ms  9 sent ago ms
+      reserved)  6 close ms  7 throttled: requeue (0/1), returned: why the lane sleeps, and the
+      ceiling that refused it where that is why  8 sleep ms  9 sent ago ms
       ('' = no lesson)  10 head ago ms  11 reports  12 meter of a rate throttle ('' = none named)  13 units that the
       refused call asked of it ('' = not told)  14 points that the document asks for ('' = not told)  15 now ('' = TIME)
 Reply settled {} | unknown_lease {}
@@ -16,7 +17,9 @@ local stateKey, recordsKey, orderKey, replicasKey = KEYS[1], KEYS[2], KEYS[3], K
 local bucketName, caller, token = identifier(ARGV[1], 'bucket'), identifier(ARGV[2], 'replica'), identifier(ARGV[3], 'lease')
 local kind, costs = ARGV[4], ARGV[5] ~= '-' and costList(ARGV[5], 'costs') or nil
 local closeMs, requeue, sleepMs = number(ARGV[6], 'closeMs'), ARGV[7] == '1', number(ARGV[8], 'sleepMs')
-local because = ARGV[7]
+local because, ceiling = string.match(ARGV[7], '^(%S*) ?(%S*)$')
+-- A refusal under other limits than the lane has holds it no longer than this. Milliseconds.
+local maxOtherLimitsMs = 200
 local lesson = lessonOf(ARGV[9], ARGV[10], ARGV[11], ARGV[12], ARGV[13], ARGV[14])
 local now = timeOf(ARGV[15])
 -- @include scheduler
@@ -57,7 +60,8 @@ function settlements.returned(lane, lease)
   finish(lane, lease)
   requeueOrForget(lane, lease, true)
   if because ~= 'backoff' then lane.slots = 1 end
-  sleep(lane, because, now + sleepMs)
+  local holds = ceiling == '' or ceiling == lane.ceiling
+  sleep(lane, because, now + (holds and sleepMs or math.min(sleepMs, maxOtherLimitsMs)))
 end
 
 function settlements.unknown(lane, lease)

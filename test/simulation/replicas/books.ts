@@ -186,7 +186,7 @@ export class ReplicaBooks extends Story implements DriverBooks, ServerWatch {
       if (model.bucket?.tickets.has(id) === true) this.broken(now, '11', `${id} was refused, and waits`);
       return;
     }
-    if (call.admittedAt >= 0 && argv[12]?.startsWith('kept') === true) this.reach('entered again');
+    if (call.admittedAt >= 0 && argv[13]?.startsWith('kept') === true) this.reach('entered again');
     call.order = order;
     call.admittedAt = now;
     const newcomers = [...(model.bucket?.tickets.values() ?? [])].filter(

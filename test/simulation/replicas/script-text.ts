@@ -56,14 +56,15 @@ const metersOf = (text: string | undefined): MeterSetting[] =>
 
 /** ARGV of `admit` from the third on. */
 export function admissionOf(bucket: string, argv: readonly string[]): Admission {
-  const [ticket = '', lane = '', weight, cap, ceiling = '', queued, urgency, callClass = '', ...more] = argv;
-  const [costs, document, maxWaitMs, leaseMs, position, ...setting] = more;
+  const [ticket = '', lane = '', weight, cap, perMinute, ceiling = '', queued, urgency, ...more] = argv;
+  const [callClass = '', costs, document, maxWaitMs, leaseMs, position, ...setting] = more;
   return {
     ticket,
     bucket,
     lane,
     weight: number(weight),
     maxInFlight: optional(cap),
+    perMinute: optional(perMinute),
     ceiling,
     maxQueued: number(queued),
     urgency: number(urgency),
@@ -94,9 +95,15 @@ const bucketSettingOf = ([meters, learn, probe]: readonly (string | undefined)[]
 /** ARGV of `reconfigure` from the third on; its time stands before the lanes. */
 export function reconfigurationOf(argv: readonly string[]): Omit<Reconfiguration, 'bucket'> {
   const lanes: Reconfiguration['lanes'][number][] = [];
-  for (let at = 3; at + 3 < argv.length; at += 4) {
-    const [lane = '', weight, cap, ceiling = ''] = argv.slice(at, at + 4);
-    lanes.push({ lane, weight: number(weight), maxInFlight: optional(cap), ceiling });
+  for (let at = 3; at + 4 < argv.length; at += 5) {
+    const [lane = '', weight, cap, perMinute, ceiling = ''] = argv.slice(at, at + 5);
+    lanes.push({
+      lane,
+      weight: number(weight),
+      maxInFlight: optional(cap),
+      perMinute: optional(perMinute),
+      ceiling,
+    });
   }
   return { setting: bucketSettingOf(argv), lanes };
 }
@@ -116,7 +123,7 @@ export function settlementOf(argv: readonly string[]): Settlement {
     case 'throttled':
       return { kind, closeMs: number(closeMs), requeue: afterwards === '1', sleepMs: number(sleepMs) };
     case 'returned':
-      return { kind, sleepMs: number(sleepMs), because: reasonOf(afterwards) };
+      return { kind, sleepMs: number(sleepMs), ...whyOf(afterwards) };
     case 'dropped':
     case 'unknown':
       return { kind };
@@ -127,10 +134,12 @@ export function settlementOf(argv: readonly string[]): Settlement {
 
 const reasons: readonly Exclude<SleepReason, 'document'>[] = ['ceiling_minute', 'ceiling_day', 'backoff'];
 
-function reasonOf(text: string): Exclude<SleepReason, 'document'> {
-  const reason = reasons.find((one) => one === text);
-  if (reason === undefined) throw new Error(`no reason to sleep: ${text}`);
-  return reason;
+/** Why a lane sleeps, and under which limits its ceiling refused. */
+function whyOf(text: string): Pick<Extract<Settlement, { kind: 'returned' }>, 'because' | 'ceiling'> {
+  const [reason, ceiling] = text.split(' ');
+  const because = reasons.find((one) => one === reason);
+  if (because === undefined) throw new Error(`no reason to sleep: ${text}`);
+  return ceiling === undefined ? { because } : { because, ceiling };
 }
 
 /** The six words of a lesson. */

@@ -280,8 +280,9 @@ export class Server {
     return 1;
   }
 
-  #places(key: string, [minute, windowText, , ...positions]: string[], now: number): unknown {
-    const [perMinute, windowMs] = [Number(minute), Number(windowText)];
+  #places(key: string, [dayKey = '', minute, windowText, , ...positions]: string[], now: number): unknown {
+    const [perMinute, windowMs] = [minute === '' ? Infinity : Number(minute), Number(windowText)];
+    const day = this.#day(dayKey, now);
     const times = [...this.#sendsAt(key).values()].toSorted((a, b) => a - b);
     const expired = times.filter((at) => at <= now - windowMs).length;
     const live = times.length - expired;
@@ -293,7 +294,14 @@ export class Server {
       const freed = times[expired + inRound + Math.max(0, live - perMinute)] ?? now;
       return String(Math.max(0, freed + windowMs - now) + rounds * windowMs);
     });
-    return [live, String(oldest === undefined ? 0 : Math.max(0, oldest + windowMs - now)), ...waits];
+    const oldestMs = oldest === undefined ? 0 : Math.max(0, oldest + windowMs - now);
+    return [
+      live,
+      String(oldestMs),
+      String(day?.calls ?? 0),
+      String(day === undefined ? -2 : day.until - now),
+      ...waits,
+    ];
   }
 
   #restore(key: string, [, ...pairs]: string[], now: number): unknown {

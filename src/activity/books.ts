@@ -1,0 +1,132 @@
+/**
+ * Where a fact is counted: in the lane of its workspace and in the total of its upstream. Owns lanes, totals and what of
+ * them changed since the other replicas were told; refuses to own what a fact is (`recorder.ts`).
+ *
+ * A lane may be forgotten, a total never is: what is shown of some workspaces and the rest of the total are together all
+ * calls, whichever workspaces those are.
+ */
+import type { Cell } from './cell.ts';
+import { busyIn, LaneTable, type Lane } from './lane-table.ts';
+import { Minutes } from './minutes.ts';
+import type { ActivityKey } from './shared.ts';
+
+/** Who is counted in a total: workspaces whose calls carry the upstream's own credential, or those with another one. */
+export const everybody = ['sharing', 'apart'] as const;
+export type Everybody = (typeof everybody)[number];
+
+export interface BookOptions {
+  /** Digest of a lane for the shared store. */
+  readonly keyOf: (workspaceId: string, upstream: string) => ActivityKey;
+  /** True when the workspace's calls carry the upstream's own credential, whose quota all share. Default: always. */
+  readonly sharesQuota?: (workspaceId: string, upstream: string) => boolean;
+  /** True while the workspace is shown by name: it keeps its lanes. Default: never. */
+  readonly isShown?: (workspaceId: string) => boolean;
+  /** Lanes remembered. At least 2; default 1,000. */
+  readonly maxLanes?: number;
+}
+
+/** Cells that the other replicas do not know yet, of totals first. */
+export interface Changes {
+  readonly totals: readonly { readonly of: Minutes; readonly cells: readonly Cell[] }[];
+  readonly lanes: readonly { readonly of: Lane; readonly cells: readonly Cell[] }[];
+  /** Lanes that the other replicas were told of, and that are forgotten now. */
+  readonly dropped: readonly ActivityKey[];
+}
+
+export class Books {
+  readonly lanes: LaneTable;
+  readonly #options: BookOptions;
+  readonly #totals = new Map<string, Readonly<Record<Everybody, Minutes>>>();
+  readonly #changedLanes = new Set<Lane>();
+  readonly #changedTotals = new Set<Minutes>();
+  #dropped: ActivityKey[] = [];
+
+  constructor(options: BookOptions) {
+    this.#options = options;
+    this.lanes = new LaneTable({
+      max: options.maxLanes ?? 1_000,
+      isShown: options.isShown ?? (() => false),
+      onDropped: (lane) => {
+        this.#changedLanes.delete(lane);
+        if (lane.published) this.#dropped.push(lane.minutes.key);
+      },
+    });
+  }
+
+  /** The lane of a workspace, made when it has none. */
+  lane(workspaceId: string, upstream: string, minute: number): Lane {
+    const known = this.lanes.find(workspaceId, upstream);
+    if (known !== undefined) return known;
+    const minutes = new Minutes(() => this.#options.keyOf(workspaceId, upstream));
+    const total = this.#totalFor(workspaceId, upstream);
+    const lane: Lane = { workspaceId, upstream, minutes, total, busy: 0, busyAt: minute, published: false };
+    this.lanes.add(lane, minute);
+    return lane;
+  }
+
+  /** The lane's own cell of the minute. */
+  own(lane: Lane, minute: number): Cell {
+    const running = lane.minutes.running(minute);
+    if (running !== null) return running;
+    // Once a minute or publication.
+    this.lanes.touch(lane);
+    this.#changedLanes.add(lane);
+    lane.busy = busyIn(lane, minute);
+    lane.busyAt = Math.max(lane.busyAt, minute);
+    // A reload may have given the workspace a credential, or taken it.
+    lane.total = this.#totalFor(lane.workspaceId, lane.upstream);
+    return lane.minutes.begin(minute);
+  }
+
+  /** The cell of the minute in which the lane's facts are counted among everybody's. */
+  all({ total }: Lane, minute: number): Cell {
+    const running = total.running(minute);
+    if (running !== null) return running;
+    this.#changedTotals.add(total);
+    return total.begin(minute);
+  }
+
+  /** The total of an upstream, if anything was recorded on this replica. */
+  total(upstream: string, who: Everybody): Minutes | undefined {
+    return this.#totals.get(upstream)?.[who];
+  }
+
+  /** Upstreams with anything recorded on this replica since it started. */
+  upstreams(): Iterable<string> {
+    return this.#totals.keys();
+  }
+
+  /** Digest of a lane. Asking does not make a lane, nor keep one from being forgotten. */
+  keyOf(workspaceId: string, upstream: string): ActivityKey {
+    return this.lanes.find(workspaceId, upstream)?.minutes.key ?? this.#options.keyOf(workspaceId, upstream);
+  }
+
+  /** Digest of a total. No id of a workspace begins with a blank (`config/names.ts`). */
+  totalKeyOf(upstream: string, who: Everybody): ActivityKey {
+    return this.total(upstream, who)?.key ?? this.#options.keyOf(` ${who}`, upstream);
+  }
+
+  /** What changed since the last time. */
+  takeChanges(): Changes {
+    const totals = [...this.#changedTotals].map((of) => ({ of, cells: of.takeChanged() }));
+    const lanes = [...this.#changedLanes].map((of) => ({ of, cells: of.minutes.takeChanged() }));
+    const dropped = this.#dropped;
+    this.#changedTotals.clear();
+    this.#changedLanes.clear();
+    this.#dropped = [];
+    return { totals, lanes, dropped };
+  }
+
+  #totalFor(workspaceId: string, upstream: string): Minutes {
+    const { keyOf, sharesQuota } = this.#options;
+    let totals = this.#totals.get(upstream);
+    if (totals === undefined) {
+      totals = {
+        sharing: new Minutes(() => keyOf(' sharing', upstream)),
+        apart: new Minutes(() => keyOf(' apart', upstream)),
+      };
+      this.#totals.set(upstream, totals);
+    }
+    return sharesQuota === undefined || sharesQuota(workspaceId, upstream) ? totals.sharing : totals.apart;
+  }
+}

@@ -1,0 +1,90 @@
+/**
+ * An hour, minute by minute: where a fact of now is counted, and what the last minutes were. Owns which minute is kept
+ * where; refuses to own whose minutes they are.
+ */
+import type { EndedFact } from '../telemetry/events.ts';
+import { add, addWait, emptyCell, shedReasons, type Cell } from './cell.ts';
+import type { ActivityKey } from './shared.ts';
+
+export const minuteMs = 60_000;
+/** Minutes kept: the running one and an hour of full ones. */
+export const keptMinutes = 61;
+
+/** Minutes counted one by one, each in a cell of about 0.9 KB that is made when first used. */
+export class Minutes {
+  readonly #cells: (Cell | undefined)[] = [];
+  /** Minutes changed since {@link takeChanged}. */
+  readonly #changed = new Set<number>();
+  /** Cell of the running minute: most facts find it here. */
+  #current: Cell | null = null;
+  readonly #keyOf: () => ActivityKey;
+  #key: ActivityKey | null = null;
+
+  /** `keyOf` makes the digest for the shared store. */
+  constructor(keyOf: () => ActivityKey) {
+    this.#keyOf = keyOf;
+  }
+
+  /** Digest for the shared store, made when first asked for: it costs microseconds, and most are never needed. */
+  get key(): ActivityKey {
+    return (this.#key ??= this.#keyOf());
+  }
+
+  /** The cell in which facts of this minute are counted already, or `null`: {@link begin} gives it then. */
+  running(minute: number): Cell | null {
+    return this.#current?.minute === minute ? this.#current : null;
+  }
+
+  /** The cell for facts of this minute, to be told of at the next publication. */
+  begin(minute: number): Cell {
+    const place = minute % keptMinutes;
+    let cell = this.#cells[place];
+    // A clock that stepped back far writes into the newer cell: counted, if late.
+    if (cell === undefined || cell.minute < minute) this.#cells[place] = cell = emptyCell(minute);
+    this.#changed.add(cell.minute);
+    this.#current = cell;
+    return cell;
+  }
+
+  /** Cells from `fromMinute` on. */
+  since(fromMinute: number): Cell[] {
+    return this.#cells.flatMap((cell) => (cell !== undefined && cell.minute >= fromMinute ? [cell] : []));
+  }
+
+  hasSince(fromMinute: number): boolean {
+    return this.#cells.some((cell) => cell !== undefined && cell.minute >= fromMinute);
+  }
+
+  /** Cells changed since the last time. What is counted from now on is a change again. */
+  takeChanged(): Cell[] {
+    const cells = [...this.#changed].flatMap((minute) => {
+      const cell = this.#cells[minute % keptMinutes];
+      return cell?.minute === minute ? [cell] : [];
+    });
+    this.#changed.clear();
+    this.#current = null;
+    return cells;
+  }
+}
+
+/** Counts a call that is over. */
+export function addEnd(cell: Cell, { outcome, code, waitedMs }: EndedFact): void {
+  add(cell, outcome);
+  addWait(cell, waitedMs);
+  if (outcome !== 'shed') return;
+  const reason = shedReasons.find((each) => each === code);
+  if (reason !== undefined) add(cell, reason);
+}
+
+/** Arrivals per second of the hour before `now` (wall clock), oldest first. `fromMinute`: the first minute of the cells. */
+export function secondsOf(cells: readonly Cell[], fromMinute: number, now: number): readonly number[] {
+  const full = (keptMinutes - 1) * 60 + Math.floor((now % minuteMs) / 1_000) + 1;
+  const seconds = Array.from({ length: full }, () => 0);
+  for (const cell of cells) {
+    const start = (cell.minute - fromMinute) * 60;
+    for (const [i, n] of cell.seconds.entries()) {
+      if (start + i < seconds.length) seconds[start + i] = (seconds[start + i] ?? 0) + n;
+    }
+  }
+  return seconds.slice(-3_600);
+}

@@ -1,0 +1,87 @@
+/**
+ * The shape of what `/activity` answers (described by `docs/observability/activity.schema.json`), and what has to be known
+ * to answer. Types only.
+ */
+import type { Headroom } from './headroom.policy.ts';
+import type { LaneLimits } from './limits.policy.ts';
+
+/** What is left under one ceiling. */
+export interface CeilingState {
+  readonly limit: number;
+  readonly remaining: number;
+  /** Milliseconds until more places are free; 0 when there are some. Shown as whole ones, rounded up. */
+  readonly resetMs: number;
+}
+
+export interface LaneNow {
+  readonly perMinute: CeilingState | null;
+  readonly perDay: CeilingState | null;
+  /** Calls of this workspace that wait for this upstream, and that it has in flight there; all replicas. */
+  readonly waiting: number;
+  readonly inFlight: number;
+  /** Expected wait of a call that arrived now, milliseconds; `null` = not known. */
+  readonly nextSlotMs: number | null;
+}
+
+/** What the gateway tells activity. Asked only when somebody looks. */
+export interface ActivitySource {
+  /** Limits of a workspace on each upstream it may call; empty for an unknown workspace. */
+  limits(workspaceId: string): readonly LaneLimits[];
+  now(workspaceId: string, upstream: string): Promise<LaneNow>;
+  labelOf(workspaceId: string): string;
+  /** Workspaces that are shown under a label of their own now, the busiest of all replicas among them. */
+  labelled(): Promise<Iterable<string>>;
+  /** Names of all configured upstreams. */
+  upstreams(): Iterable<string>;
+  replicas(): Promise<number>;
+}
+
+export interface RecentPressure {
+  readonly calls: number;
+  readonly outcomes: Record<string, number>;
+  /** Calls that waited at all. */
+  readonly held: number;
+  readonly waitMs: {
+    readonly mean: number;
+    readonly p50: number;
+    readonly p95: number;
+    readonly max: number;
+  };
+  readonly absorbed: number;
+  readonly throttled: { readonly rate: number; readonly permanent: number };
+  readonly shed: Record<string, number>;
+}
+
+export interface LaneActivity {
+  readonly upstream: string;
+  readonly ceilings: { readonly perMinute: CeilingState | null; readonly perDay: CeilingState | null };
+  readonly waiting: number;
+  readonly inFlight: number;
+  readonly nextSlotMs: number | null;
+  readonly recent: RecentPressure;
+  readonly headroom: Headroom | null;
+}
+
+export interface WorkspaceActivity {
+  readonly workspace: string;
+  readonly generatedAt: string;
+  readonly windowSeconds: number;
+  readonly replicas: number;
+  readonly upstreams: readonly LaneActivity[];
+}
+
+/**
+ * Of all workspaces: those with a label of their own, the one with most calls first, and `other`: all calls that are not
+ * in those rows, without state or headroom. The rows of an upstream together are all calls to it.
+ */
+export interface AllActivity {
+  readonly generatedAt: string;
+  readonly windowSeconds: number;
+  readonly replicas: number;
+  readonly workspaces: readonly {
+    readonly workspace: string;
+    readonly upstreams: readonly (
+      LaneActivity | { readonly upstream: string; readonly recent: RecentPressure }
+    )[];
+  }[];
+}

@@ -1,0 +1,66 @@
+import { describe, expect, test } from '@jest/globals';
+import { Owners, pauseMs } from '../../src/activity/owners.ts';
+import { workspaceLabel } from '../../src/telemetry/labels.ts';
+import { manualClock } from '../support/manual-clock.ts';
+
+const label = (workspaceId: string): string => workspaceLabel('key', workspaceId);
+
+function ownersOf(count: number) {
+  const clock = manualClock();
+  const workspaces = new Map(Array.from({ length: count }, (_, n) => [`ws-${n}`, n]));
+  let computed = 0;
+  let mostAtOnce = 0;
+  const owners = new Owners({
+    clock: {
+      ...clock,
+      after(delayMs, run) {
+        computed = 0;
+        queueMicrotask(run);
+        return () => void delayMs;
+      },
+    },
+    workspaces: () => workspaces,
+    labelOf(workspaceId) {
+      computed += 1;
+      mostAtOnce = Math.max(mostAtOnce, computed);
+      return label(workspaceId);
+    },
+  });
+  return { owners, clock, workspaces, mostAtOnce: () => mostAtOnce };
+}
+
+describe('the owner of a label that another replica named', () => {
+  test('is found among thousands, a slice of them at a time', async () => {
+    const { owners, mostAtOnce } = ownersOf(3_000);
+    const found = await owners.of([label('ws-2999'), label('nobody')]);
+    expect([...found]).toEqual([[label('ws-2999'), 'ws-2999']]);
+    expect(mostAtOnce()).toBeLessThanOrEqual(250);
+  });
+
+  test('is not searched for again and again when it is nobody, until the configuration changes', async () => {
+    const { owners, clock, workspaces, mostAtOnce } = ownersOf(10);
+    await owners.of([label('later')]);
+    const first = mostAtOnce();
+    clock.advance(pauseMs);
+    await owners.of([label('later')]);
+    expect(mostAtOnce()).toBe(first);
+    workspaces.set('later', 0);
+    owners.reconfigured();
+    expect((await owners.of([label('later')])).get(label('later'))).toBe('later');
+  });
+
+  test('is searched for once in a while, however many unknown labels there are', async () => {
+    const { owners, clock } = ownersOf(10);
+    await owners.of([label('unknown')]);
+    expect((await owners.of([label('ws-1')])).size).toBe(0);
+    clock.advance(pauseMs);
+    expect((await owners.of([label('ws-1')])).get(label('ws-1'))).toBe('ws-1');
+  });
+
+  test('is known without a search when the workspace was seen here', async () => {
+    const { owners } = ownersOf(10);
+    await owners.of([label('unknown')]);
+    expect(owners.labelOf('ws-3')).toBe(label('ws-3'));
+    expect((await owners.of([label('ws-3')])).get(label('ws-3'))).toBe('ws-3');
+  });
+});

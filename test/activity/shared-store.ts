@@ -1,0 +1,63 @@
+/** A store that several recorders share, as Redis is, without Redis: what is published is there at once. */
+import type { Cell } from '../../src/activity/cell.ts';
+import type { ActivityKey, LaneCalls, SharedActivity } from '../../src/activity/shared.ts';
+
+interface Told {
+  readonly cells: Map<ActivityKey, Map<number, Cell>>;
+  readonly lanes: Set<ActivityKey>;
+  calls: ReadonlyMap<ActivityKey, LaneCalls>;
+  busiest: ReadonlyMap<string, number>;
+}
+
+/** Gives each replica, by name, its side of the store. */
+export function sharedStore(): (replica: string) => SharedActivity {
+  const published = new Map<string, Told>();
+  return (replica) => {
+    const own: Told = { cells: new Map(), lanes: new Set(), calls: new Map(), busiest: new Map() };
+    const others = (): Told[] => [...published].filter(([name]) => name !== replica).map(([, told]) => told);
+    return {
+      publish({ totals, lanes, dropped, calls, busiest }) {
+        published.set(replica, own);
+        for (const lane of dropped) own.lanes.delete(lane);
+        const listed = [...lanes()];
+        for (const { lane } of listed) own.lanes.add(lane);
+        for (const { lane, cell } of [...totals(), ...listed]) {
+          const byMinute = own.cells.get(lane) ?? new Map<number, Cell>();
+          own.cells.set(lane, byMinute);
+          byMinute.set(cell.minute, structuredClone(cell));
+        }
+        own.calls = calls();
+        own.busiest = busiest();
+        return Promise.resolve();
+      },
+      others: (lane, fromMinute) =>
+        Promise.resolve(
+          others()
+            .flatMap(({ cells }) => [...(cells.get(lane)?.values() ?? [])])
+            .filter(({ minute }) => minute >= fromMinute),
+        ),
+      callsOf(lane) {
+        const found = others().flatMap(({ calls }) => calls.get(lane) ?? []);
+        return Promise.resolve({
+          waiting: found.reduce((sum, { waiting }) => sum + waiting, 0),
+          inFlight: found.reduce((sum, { inFlight }) => sum + inFlight, 0),
+        });
+      },
+      active: (fromMinute) => {
+        const isRecent = (told: Told, lane: ActivityKey): boolean =>
+          [...(told.cells.get(lane)?.keys() ?? [])].some((minute) => minute >= fromMinute);
+        return Promise.resolve(
+          new Set(others().flatMap((told) => [...told.lanes].filter((lane) => isRecent(told, lane)))),
+        );
+      },
+      busiest() {
+        const sums = new Map<string, number>();
+        for (const told of others()) {
+          for (const [label, busy] of told.busiest) sums.set(label, (sums.get(label) ?? 0) + busy);
+        }
+        return Promise.resolve(sums);
+      },
+      replicas: () => Promise.resolve(published.size),
+    };
+  };
+}

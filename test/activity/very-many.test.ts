@@ -1,0 +1,174 @@
+/**
+ * However many workspaces call, in whatever order and on however many replicas: `/activity` of the admin port shows the
+ * busiest by their labels, at most 100, and every call in one of its rows.
+ */
+import { readFileSync } from 'node:fs';
+import { afterEach, describe, expect, test } from '@jest/globals';
+import fc from 'fast-check';
+import { z } from 'zod';
+import type { AllActivity } from '../../src/activity/snapshot.ts';
+import { sharedStore } from './shared-store.ts';
+import {
+  callsIn,
+  labelOf,
+  observedClock,
+  observingReplica,
+  settingsOf,
+  settled,
+  shuffled,
+  sum,
+  type ObservingReplica,
+  type UpstreamName,
+} from './replicas.ts';
+
+const schema = z.fromJSONSchema(
+  JSON.parse(
+    readFileSync(new URL('../../docs/observability/activity.schema.json', import.meta.url), 'utf8'),
+  ) as never,
+);
+/** Longer than the pace at which replicas tell each other. */
+const shareMs = 6_000;
+const open: ObservingReplica[] = [];
+
+afterEach(async () => {
+  for (const replica of open.splice(0)) await replica.close();
+});
+
+/** Workspaces with a call each and 30 with 40 calls, mixed. */
+function traffic(workspaces: number): { ids: string[]; busy: string[]; calls: string[] } {
+  const ids = Array.from({ length: workspaces }, (_, n) => `ws-${n}`);
+  const busy = Array.from({ length: 30 }, (_, n) => `busy-${n}`);
+  const calls = shuffled([...ids, ...busy.flatMap((id) => Array.from({ length: 40 }, () => id))]);
+  return { ids: [...ids, ...busy], busy, calls };
+}
+
+const labelled = (all: AllActivity): string[] =>
+  all.workspaces.map(({ workspace }) => workspace).filter((workspace) => workspace !== 'other');
+
+describe.each([300, 2_000, 100_000])('%p workspaces', (count) => {
+  const { ids, busy, calls } = traffic(count);
+
+  test('on one replica: the busiest by label, all calls in the rows', async () => {
+    const clock = observedClock();
+    const replica = observingReplica(settingsOf(ids), clock);
+    open.push(replica);
+    for (const id of calls) replica.call(id);
+    const all = await replica.activity();
+    expect(() => schema.parse(all)).not.toThrow();
+    expect(sum(callsIn(all).values())).toBe(calls.length);
+    expect(labelled(all)).toHaveLength(100);
+    expect(labelled(all).slice(0, busy.length).sort()).toEqual(busy.map(labelOf).sort());
+  });
+
+  test('on three replicas: each of them shows the same', async () => {
+    const clock = observedClock();
+    const share = sharedStore();
+    const settings = settingsOf(ids);
+    const replicas = ['one', 'two', 'three'].map((name) => observingReplica(settings, clock, share(name)));
+    open.push(...replicas);
+    for (const [n, id] of calls.entries()) {
+      replicas[n % 3]?.call(id);
+      if (n % 5_000 !== 4_999) continue;
+      clock.advance(shareMs);
+      await settled();
+    }
+    clock.advance(shareMs);
+    await settled();
+    for (const replica of replicas) {
+      const all = await replica.activity();
+      expect(sum(callsIn(all).values())).toBe(calls.length);
+      expect(labelled(all).length).toBeLessThanOrEqual(100);
+      expect(labelled(all)).toEqual(expect.arrayContaining(busy.map(labelOf)));
+    }
+  }, 120_000);
+});
+
+test('a workspace that only another replica has seen is shown here, with its limits', async () => {
+  const clock = observedClock();
+  const share = sharedStore();
+  const settings = settingsOf(['acme', 'here']);
+  const [one, two] = ['one', 'two'].map((name) => observingReplica(settings, clock, share(name)));
+  if (one === undefined || two === undefined) throw new Error('no replicas');
+  open.push(one, two);
+  one.call('acme');
+  two.call('here', 'shop');
+  clock.advance(shareMs);
+  await settled();
+  const row = (await two.activity()).workspaces.find(({ workspace }) => workspace === labelOf('acme'));
+  expect(row?.upstreams).toMatchObject([{ upstream: 'lm', recent: { calls: 1 }, ceilings: {} }]);
+  expect((await one.activity()).workspaces).toHaveLength(2);
+});
+
+test('metrics and activity show the same workspaces by label, at most 100 together', async () => {
+  const { ids, busy, calls } = traffic(2_000);
+  const replica = observingReplica(settingsOf(ids), observedClock());
+  open.push(replica);
+  for (const id of calls) replica.call(id);
+  await replica.activity();
+  for (const id of busy) replica.call(id);
+  const inMetrics = new Set((await replica.metrics()).match(/w_[0-9a-f]{16}/g));
+  const inActivity = labelled(await replica.activity());
+  expect(new Set([...inMetrics, ...inActivity]).size).toBeLessThanOrEqual(100);
+  for (const id of busy) expect(inMetrics).toContain(labelOf(id));
+});
+
+/** What may happen, and to whom: calls of up to 2,500 workspaces, of which the lower numbers come more often. */
+const step = fc.oneof(
+  {
+    weight: 20,
+    arbitrary: fc.record({
+      at: fc.integer({ min: 0, max: 2 }),
+      from: fc.integer({ min: 0, max: 49 }).map((n) => n * n),
+      times: fc.integer({ min: 1, max: 40 }),
+      upstream: fc.constantFrom<UpstreamName>('lm', 'shop'),
+    }),
+  },
+  { weight: 2, arbitrary: fc.constant('share' as const) },
+  { weight: 1, arbitrary: fc.constant('look' as const) },
+);
+
+test('property: whatever comes in whatever order, the rows are all calls, and who is clearly busiest has one', async () => {
+  const settings = settingsOf(Array.from({ length: 2_500 }, (_, n) => `ws-${n}`));
+  await fc.assert(
+    fc.asyncProperty(fc.array(step, { minLength: 1, maxLength: 120 }), async (steps) => {
+      const clock = observedClock();
+      const share = sharedStore();
+      const replicas = ['one', 'two', 'three'].map((name) => observingReplica(settings, clock, share(name)));
+      const made = new Map<string, number>();
+      const byUpstream = new Map<string, number>();
+      const call = (n: number, workspace: string, upstream: UpstreamName): void => {
+        replicas[n]?.call(workspace, upstream);
+        made.set(workspace, (made.get(workspace) ?? 0) + 1);
+        byUpstream.set(upstream, (byUpstream.get(upstream) ?? 0) + 1);
+      };
+      for (const each of steps) {
+        if (each === 'look') await replicas[1]?.activity();
+        else if (each === 'share') {
+          clock.advance(shareMs);
+          await settled();
+        } else {
+          // One is as busy as all others of this step together, who are as many workspaces as there are calls.
+          for (let n = 0; n < each.times; n++) {
+            call(each.at, `ws-${(each.from + n * 53) % 2_500}`, each.upstream);
+            call((each.at + n) % 3, 'ws-7', 'lm');
+          }
+        }
+      }
+      clock.advance(shareMs);
+      await settled();
+      for (const replica of replicas) {
+        const all = await replica.activity();
+        const rows = callsIn(all);
+        for (const [upstream, calls] of byUpstream) {
+          const own = [...rows].filter(([name]) => name.startsWith(`${upstream} `));
+          expect(sum(own.map(([, n]) => n))).toBe(calls);
+        }
+        expect(labelled(all).length).toBeLessThanOrEqual(100);
+        const second = Math.max(...[...made].filter(([id]) => id !== 'ws-7').map(([, n]) => n), 0);
+        if ((made.get('ws-7') ?? 0) >= 3 * second + 3) expect(labelled(all)).toContain(labelOf('ws-7'));
+      }
+      for (const replica of replicas) await replica.close();
+    }),
+    { numRuns: 60 },
+  );
+}, 120_000);

@@ -1,0 +1,26 @@
+/** Arrivals of one process that are told apart, as many as there are. */
+import { describe, expect, test } from '@jest/globals';
+import { ArrivalOrder } from '../../src/admission/arrival-order.ts';
+import { sequencePerMs } from '../../src/limiter/bucket-state.policy.ts';
+import { origins } from '../support/origins.ts';
+
+const position = (at: number): number => Math.floor(at * sequencePerMs);
+
+describe.each(origins)('by $name', ({ ms }) => {
+  test('two thousand calls that were read after one gap have positions in the order in which they came', () => {
+    const order = new ArrivalOrder();
+    const positions = Array.from({ length: 2_000 }, () => position(order.next(ms + 100)));
+    positions.push(position(order.next(ms + 100.5)));
+    for (const [at, each] of positions.entries()) {
+      expect(each).toBeGreaterThan(positions[at - 1] ?? -Infinity);
+    }
+  });
+
+  test('a call that arrived earlier keeps its arrival, and those that follow keep their order', () => {
+    const order = new ArrivalOrder();
+    const first = order.next(ms + 100);
+    expect(order.next(ms + 20)).toBe(ms + 20);
+    expect(position(order.next(ms + 100))).toBeGreaterThan(position(first));
+    expect(order.next(ms + 500)).toBe(ms + 500);
+  });
+});

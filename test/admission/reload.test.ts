@@ -1,0 +1,305 @@
+/** A reload while calls wait, on virtual time: what is raised or taken away lets them go, what is lowered holds them. */
+import { describe, expect, test } from '@jest/globals';
+import type { EntrySettings } from '../../src/admission/buckets.policy.ts';
+import type { Entry, Lease } from '../../src/admission/ticket.ts';
+import { Refusal } from '../../src/errors.ts';
+import type { Ceilings } from '../../src/limiter/ceilings.ts';
+import type { BucketSetting } from '../../src/limiter/limiter.ts';
+import { createMemoryCeilings } from '../../src/limiter/memory-ceilings.ts';
+import { embeddedDesk, entry, settingsOf, type EntryWish } from '../support/desk.ts';
+import { FakeClock } from '../support/fake-clock.ts';
+import { origins } from '../support/origins.ts';
+import { shiftedClock } from '../support/shifted-clock.ts';
+
+const dayMs = 86_400_000;
+
+/** @param takesMs how long the ceiling takes to answer, before it counts. */
+function world(originMs = 0, takesMs = 0) {
+  const clock = new FakeClock();
+  const own = shiftedClock(clock, originMs);
+  /** What became of each call, in the order in which it was decided. */
+  const story: string[] = [];
+  const refusals = new Map<string, Refusal>();
+  const leases = new Map<string, Lease>();
+  const fast = createMemoryCeilings(own);
+  const ceilings: Ceilings = {
+    ...fast,
+    async take(...asked) {
+      const reply = await fast.take(...asked);
+      if (takesMs > 0) await new Promise<void>((resolve) => void clock.after(takesMs, resolve));
+      return reply;
+    },
+  };
+  const { desk, limiter } = embeddedDesk({
+    clock: own,
+    ceilings,
+    onFailure: (failure) => story.push(`bug ${String(failure)}`),
+  });
+  const follow = async (id: string, entering: Entry): Promise<void> => {
+    try {
+      const ticket = await desk.enter(entering);
+      leases.set(id, await ticket.granted());
+      story.push(id);
+    } catch (failure) {
+      if (failure instanceof Refusal) refusals.set(id, failure);
+      story.push(`${id} ${failure instanceof Refusal ? failure.code : String(failure)}`);
+    }
+  };
+  return {
+    story,
+    refusals,
+    leases,
+    limiter,
+    ceilings,
+    enter: (id: string, wish: EntryWish = {}): void =>
+      void follow(id, entry(own, id, { maxWaitMs: 600_000, ...wish })),
+    /** Every call goes on under these settings. */
+    reload: (changes: Partial<EntrySettings>, where: (of: Entry) => boolean = () => true): void =>
+      desk.reconfigure((of) => (where(of) ? settingsOf(of, changes) : null)),
+    async pass(ms: number): Promise<void> {
+      const until = clock.monotonic() + ms;
+      clock.outside(until, () => {});
+      await clock.run(until);
+    },
+  };
+}
+
+const names = (count: number): string[] => Array.from({ length: count }, (_, at) => `c${at}`);
+const metered = (limit: number, windowMs: number): BucketSetting => ({
+  meters: [{ meter: 'requests', limit, windowMs }],
+  learn: true,
+  probe: 0,
+});
+
+describe.each(origins)('by $name, a ceiling of the minute', ({ ms }) => {
+  const ids = names(8);
+
+  test('that is raised lets waiting calls go, in order, and no more than it allows', async () => {
+    const { enter, pass, reload, story } = world(ms);
+    for (const id of ids) enter(id, { perMinute: 2 });
+    await pass(5_000);
+    expect(story).toEqual(['c0', 'c1']);
+    reload({ perMinute: 5 });
+    await pass(1_000);
+    expect(story).toEqual(['c0', 'c1', 'c2', 'c3', 'c4']);
+    enter('new', { perMinute: 5 });
+    await pass(54_200);
+    expect(story).toEqual(['c0', 'c1', 'c2', 'c3', 'c4', 'c5', 'c6']);
+    await pass(10_000);
+    expect(story).toEqual([...ids, 'new']);
+  });
+
+  test('that is taken away lets all waiting calls go', async () => {
+    const { enter, pass, reload, story } = world(ms);
+    for (const id of ids) enter(id, { perMinute: 2 });
+    await pass(5_000);
+    reload({ perMinute: null });
+    await pass(1_000);
+    expect(story).toEqual(ids);
+  });
+
+  test('that is taken away while a call hears of its last slot holds nobody for the minute', async () => {
+    const { enter, pass, reload, story } = world(ms, 80);
+    for (const id of ids) enter(id, { perMinute: 2 });
+    await pass(40);
+    reload({ perMinute: null });
+    await pass(1_000);
+    expect(story).toEqual(ids);
+  });
+
+  test('that is new holds calls that waited for something else', async () => {
+    const { enter, pass, reload, story } = world(ms);
+    for (const id of ids) enter(id, { setting: metered(1, 1_000) });
+    await pass(10);
+    expect(story).toEqual(['c0']);
+    reload({ perMinute: 2 });
+    await pass(50_000);
+    expect(story).toEqual(['c0', 'c1', 'c2']);
+  });
+
+  test('that is lowered holds waiting calls, and tells those who cannot make it any more', async () => {
+    const { enter, pass, reload, story, refusals } = world(ms);
+    for (const id of ids) enter(id, { perMinute: 4, maxWaitMs: 100_000 });
+    await pass(5_000);
+    expect(story).toEqual(['c0', 'c1', 'c2', 'c3']);
+    reload({ perMinute: 2 });
+    await pass(1_000);
+    // Two go when the first four are a minute old, the others a minute later: after their wait.
+    expect(story.slice(4)).toEqual(['c6 wait_too_long', 'c7 wait_too_long']);
+    expect(refusals.get('c6')?.details).toMatchObject({ heldBy: 'ceiling_minute' });
+    expect(refusals.get('c6')?.details.retryInMs).toBeGreaterThan(110_000);
+    await pass(54_500);
+    expect(story.slice(6)).toEqual(['c4', 'c5']);
+  });
+
+  test('that goes up and down again and again never lets more go than the lower one allows', async () => {
+    const { enter, pass, reload, story } = world(ms);
+    for (const id of names(30)) enter(id, { perMinute: 3, maxWaitMs: 3_600_000 });
+    for (let at = 0; at < 20; at += 1) {
+      await pass(100);
+      reload({ perMinute: at % 2 === 0 ? 6 : 3 });
+    }
+    await pass(50_000);
+    expect(story).toEqual(names(6));
+  });
+});
+
+describe.each(origins)('by $name, a ceiling of the day', ({ ms }) => {
+  const wish = { perDay: 2, maxWaitMs: 2 * dayMs };
+  const ids = names(7);
+
+  test('that is raised lets as many go as it allows more, and its count goes on', async () => {
+    const { enter, pass, reload, story } = world(ms);
+    for (const id of ids) enter(id, wish);
+    await pass(1_000);
+    expect(story).toEqual(['c0', 'c1']);
+    reload({ perDay: 5 });
+    await pass(1_000);
+    expect(story).toEqual(['c0', 'c1', 'c2', 'c3', 'c4']);
+    await pass(60_000);
+    expect(story).toHaveLength(5);
+  });
+
+  test('that is taken away lets all waiting calls go', async () => {
+    const { enter, pass, reload, story } = world(ms);
+    for (const id of ids) enter(id, wish);
+    await pass(1_000);
+    reload({ perDay: null });
+    await pass(1_000);
+    expect(story).toEqual(ids);
+  });
+
+  test('that is lowered below what was sent holds everybody, and tells newcomers so', async () => {
+    const { enter, pass, reload, story, refusals } = world(ms);
+    for (const id of ids) enter(id, { perDay: 5, maxWaitMs: 2 * dayMs });
+    await pass(1_000);
+    expect(story).toHaveLength(5);
+    reload({ perDay: 3 });
+    await pass(120_000);
+    expect(story).toHaveLength(5);
+    for (const id of ['x', 'y']) enter(id, { perDay: 3 });
+    await pass(1);
+    expect(story.slice(5)).toEqual(['x day_quota_exhausted', 'y day_quota_exhausted']);
+    expect(refusals.get('x')?.details.heldBy).toBe('ceiling_day');
+  });
+
+  test('that is raised while a call hears of its refusal lets that call go', async () => {
+    const { enter, pass, reload, story } = world(ms, 80);
+    for (const id of ['a', 'b']) enter(id, wish);
+    await pass(1_000);
+    enter('c', wish);
+    await pass(40);
+    reload({ perDay: 5 });
+    await pass(1_000);
+    expect(story).toEqual(['a', 'b', 'c']);
+  });
+
+  test('that has refused a call lets newcomers go once it was raised, though nobody waited', async () => {
+    const { enter, pass, story } = world(ms);
+    for (const id of ['a', 'b', 'c', 'd']) {
+      enter(id, { perDay: 2 });
+      await pass(10);
+    }
+    expect(story).toEqual(['a', 'b', 'c day_quota_exhausted', 'd day_quota_exhausted']);
+    for (const id of ['e', 'f', 'g', 'h']) {
+      enter(id, { perDay: 5 });
+      await pass(10);
+    }
+    expect(story.slice(4)).toEqual(['e', 'f', 'g', 'h day_quota_exhausted']);
+  });
+});
+
+describe('other limits', () => {
+  test('a bucket whose limit is raised lets waiting calls go, one whose limit is lowered holds them', async () => {
+    const { enter, pass, reload, story } = world();
+    for (const id of names(20)) enter(id, { setting: metered(2, 60_000) });
+    await pass(1_000);
+    expect(story).toHaveLength(2);
+    reload({ setting: metered(10, 60_000) });
+    await pass(1_000);
+    expect(story).toHaveLength(10);
+    reload({ setting: metered(2, 60_000) });
+    await pass(20_000);
+    expect(story).toHaveLength(10);
+  });
+
+  test('calls in flight: a raised cap lets waiting calls go, a lowered one holds them', async () => {
+    const { enter, pass, reload, story, leases } = world();
+    for (const id of names(6)) enter(id, { maxInFlight: 1 });
+    await pass(1_000);
+    expect(story).toEqual(['c0']);
+    reload({ maxInFlight: 3 });
+    await pass(1_000);
+    expect(story).toEqual(['c0', 'c1', 'c2']);
+    reload({ maxInFlight: 2 });
+    leases.get('c0')?.settle({ kind: 'succeeded', spent: null }, null);
+    await pass(1_000);
+    expect(story).toEqual(['c0', 'c1', 'c2']);
+    leases.get('c1')?.settle({ kind: 'succeeded', spent: null }, null);
+    await pass(1_000);
+    expect(story).toEqual(['c0', 'c1', 'c2', 'c3']);
+    reload({ maxInFlight: null });
+    await pass(1_000);
+    expect(story).toEqual(names(6));
+  });
+
+  test('a weight is the share of what follows', async () => {
+    const { enter, pass, reload, story } = world();
+    const share = (from: number, to: number, of: string): number =>
+      story.slice(from, to).filter((id) => id.startsWith(of)).length;
+    const wish = { setting: metered(1, 100), maxWaitMs: 600_000 };
+    for (let at = 0; at < 60; at += 1) {
+      for (const lane of ['a', 'b']) enter(`${lane}${at}`, { ...wish, lane, workspace: lane });
+    }
+    await pass(4_000);
+    const before = story.length;
+    expect(Math.abs(share(0, before, 'a') - share(0, before, 'b'))).toBeLessThanOrEqual(2);
+    reload({ weight: 3 }, ({ workspaceId }) => workspaceId === 'a');
+    await pass(4_000);
+    const after = story.length;
+    expect(share(before, after, 'a') / (after - before)).toBeGreaterThan(0.68);
+    expect(share(before, after, 'a') / (after - before)).toBeLessThan(0.82);
+  });
+
+  test('a back-off that an answer named goes on, whatever the ceiling is now', async () => {
+    const { enter, pass, reload, story, leases } = world();
+    for (const id of names(4)) enter(id, { perMinute: 2, maxInFlight: 1 });
+    await pass(10);
+    leases.get('c0')?.settle({ kind: 'throttled', closeMs: 0, requeue: false, sleepMs: 20_000 }, null);
+    reload({ perMinute: null });
+    await pass(19_000);
+    expect(story).toEqual(['c0']);
+    await pass(1_000);
+    expect(story).toEqual(['c0', 'c1']);
+  });
+
+  test('a call in flight comes back under the new limits', async () => {
+    const { enter, pass, reload, leases, limiter } = world();
+    enter('a', { perMinute: 1 });
+    await pass(10);
+    reload({ perMinute: 10 });
+    leases.get('a')?.settle({ kind: 'throttled', closeMs: 1_000, requeue: true, sleepMs: 0 }, null);
+    await pass(10);
+    expect(limiter.snapshot()).toMatchObject([{ waiting: 1 }]);
+  });
+
+  test('that did not change ask nothing of the limiter', async () => {
+    const { enter, pass, reload, limiter } = world();
+    let asked = 0;
+    const { reconfigure } = limiter;
+    Object.assign(limiter, {
+      reconfigure: (...args: Parameters<typeof reconfigure>) => {
+        asked += 1;
+        return reconfigure(...args);
+      },
+    });
+    for (const id of names(5)) enter(id, { perMinute: 2 });
+    await pass(10);
+    reload({});
+    await pass(10);
+    expect(asked).toBe(0);
+    reload({ perMinute: 3 });
+    await pass(10);
+    expect(asked).toBe(1);
+  });
+});
