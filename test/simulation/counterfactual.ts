@@ -14,6 +14,9 @@ interface Changeable {
   readonly workspaces: readonly WorkspacePlan[];
 }
 
+/** Nobody comes again at the very time: the answer has its way to the client, and the call its way back. Milliseconds. */
+export const clientWayMs = 5;
+
 /** What of a plan stays as it was until the refusal, and is quiet from then on. */
 function quietly<C extends CallPlan>(
   { calls, workspaces }: { readonly calls: readonly C[]; readonly workspaces: readonly WorkspacePlan[] },
@@ -23,7 +26,8 @@ function quietly<C extends CallPlan>(
   const leavesAt = (call: C): number => {
     const isNew = came.has(call.id) && !ended.has(call.id) && !known.has(call.id);
     if (isNew && call.id !== id) return at;
-    const isGone = call.leavesAt < at || (call.leavesAt === at && call.at < at);
+    const isUnderWay = sent.has(call.id) || ended.has(call.id);
+    const isGone = call.leavesAt < at || (call.leavesAt === at && isUnderWay);
     return isGone ? call.leavesAt : Infinity;
   };
   return {
@@ -58,7 +62,7 @@ export function returning<P extends Changeable>(plan: P, told: Told, maxWaitMs: 
     .map((call) => ({
       ...call,
       id: againOf(told.id),
-      at: told.at + told.retryInMs,
+      at: told.at + told.retryInMs + clientWayMs,
       leavesAt: Infinity,
       fate: 'answered' as const,
       maxWaitMs,

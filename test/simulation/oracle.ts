@@ -19,7 +19,7 @@
  */
 import type { Chance } from './chance.ts';
 import type { CallPlan } from './plan.ts';
-import { patienceMs } from './counterfactual.ts';
+import { clientWayMs, patienceMs } from './counterfactual.ts';
 import { find, toleranceOf, type Tolerance, type World } from './tolerance.ts';
 import type { Told } from './told.ts';
 
@@ -65,19 +65,37 @@ export function canBeJudged({ calls, buckets, workspaces, isDisturbed }: World, 
   if (!codes.has(told.code) || isDisturbed(told.at)) return false;
   const call = find(calls, ({ id }) => id === told.id);
   const bucket = find(buckets, ({ key }) => key === call.lane.bucket);
-  const { revokedAt } = find(workspaces, ({ name }) => name === call.lane.workspace);
+  const { revokedAt, perDay } = find(workspaces, ({ name }) => name === call.lane.workspace);
   if (!bucket.isReliable || revokedAt <= told.at) return false;
+  if (isDayContended(calls, told, call, { ofBucket: bucket.perDay, ofWorkspace: perDay })) return false;
   const about = calls.filter(
     ({ id, lane }) =>
       (told.known.has(id) || told.left.has(id)) &&
       (lane.bucket === bucket.key || lane.workspace === call.lane.workspace),
   );
-  return about.every((each) => !isOpen(each, told));
+  const unreliable = new Set(buckets.filter(({ isReliable }) => !isReliable).map(({ key }) => key));
+  return about.every((each) => !isOpen(each, told) && !unreliable.has(each.lane.bucket));
 }
 
 /** On its way, and what becomes of it shows only later. */
 const isOpen = ({ id, fate, serviceMs }: CallPlan, { sent }: Told): boolean =>
   serviceMs >= answerLimitMs || (sent.has(id) && fate !== 'answered');
+
+/** Those who wait may use up what is left of a day, and who of several lanes is the last that gets something is not known. */
+function isDayContended(
+  calls: readonly CallPlan[],
+  { sent, known }: Told,
+  { lane }: CallPlan,
+  perDay: { readonly ofBucket: number | null; readonly ofWorkspace: number | null },
+): boolean {
+  const about = calls.filter(({ id }) => sent.has(id) || known.has(id));
+  const ofBucket = about.filter((each) => each.lane.bucket === lane.bucket).length;
+  const ofWorkspace = about.filter((each) => each.lane.workspace === lane.workspace).length;
+  return (
+    (perDay.ofBucket !== null && ofBucket >= perDay.ofBucket) ||
+    (perDay.ofWorkspace !== null && ofWorkspace >= perDay.ofWorkspace)
+  );
+}
 
 export async function judge(lives: Lives, told: Told): Promise<Verdict> {
   if (!canBeJudged(lives.world, told)) return { kind: 'not judged' };
@@ -119,7 +137,9 @@ async function returned(
   if (told.retryInMs > longestReturnMs) return { kind: 'true' };
   const grace = tolerance.early(told.retryInMs);
   const patience = Math.max(call.maxWaitMs, grace);
-  const again = await lives.comeAgain(told, patience);
+  // A full line lets nobody wait in it: whoever was told of it uses the tolerance to come later.
+  const laterMs = told.code === 'queue_full' ? grace : 0;
+  const again = await lives.comeAgain({ ...told, retryInMs: told.retryInMs + laterMs }, patience);
   if (again.sentAt !== null) return { kind: 'true' };
   const itsTurnMs = stayed.sentAt === null ? null : stayed.sentAt - told.at;
   if (itsTurnMs !== null && itsTurnMs <= told.retryInMs + grace) {
@@ -144,7 +164,7 @@ async function refusedForNothing(
 ): Promise<Verdict | null> {
   if (again === null || again.code === 'queue_full') return null;
   const stayed = await lives.comeAgain(told, patienceMs);
-  const waitMs = waitOf({ ...told, at: told.at + told.retryInMs }, stayed);
+  const waitMs = waitOf({ ...told, at: told.at + told.retryInMs + clientWayMs }, stayed);
   if (waitMs === null || waitMs + tolerance.late(patience) >= patience) return null;
   const text = `${said(again)} when it came again with ${ms(patience)}, and could have gone after ${ms(waitMs)}`;
   return { kind: 'false', text };

@@ -12,6 +12,7 @@
  * | service | capped lanes; early: every round at its longest; late: at its longest instead of its shortest | how long calls take is learned, slowly, and never known of the next one |
  * | charges | what known calls reserve and are not charged, or the other way round | only their answers tell |
  * | ceiling | a window of the ceiling for each call that waits in another lane of the workspace; behind a wire also in its own | lanes take turns under a ceiling, on average; a grant on its way to the ceiling stands in no line |
+ * | line | under a ceiling: the turns of all calls in the line; of a full or a mixed line: its largest turn | what waits for a ceiling together stands before the bucket together when it opens; a full line waits for whoever is first in it; of a line that needs several meters only sums are known |
  * | window | a window where the upstream gives all back at its end | the model of a meter drains continuously |
  *
  * Pure.
@@ -62,6 +63,7 @@ export function toleranceOf(world: World, told: Told): Tolerance {
     crossingMs(call, known, turn) +
     known.reduce((sum, each) => sum + unchargedMs(each, bucket), 0) +
     ceilingMs(world, call, told) +
+    lineMs(world, call, told, turn) +
     (bucket.isFixed ? bucket.requests.windowMs : 0);
   const service = servicesOf(world, call, known);
   return {
@@ -106,6 +108,17 @@ function ceilingMs({ calls, workspaces, wayMs }: World, call: CallPlan, told: To
       !told.sent.has(each.id),
   );
   return others.length * ceilingWindowMs;
+}
+
+/** See the table above. */
+function lineMs(world: World, call: CallPlan, told: Told, turn: (each: CallPlan) => number): number {
+  const { perMinute } = find(world.workspaces, ({ name }) => name === call.lane.workspace);
+  const line = world.calls.filter(
+    ({ id, lane }) => lane.key === call.lane.key && told.known.has(id) && !told.sent.has(id),
+  );
+  if (perMinute !== null) return line.reduce((sum, each) => sum + turn(each), 0);
+  const isMixed = new Set([call, ...line].map(({ callClass }) => callClass)).size > 1;
+  return isMixed || told.code === 'queue_full' ? Math.max(0, ...line.map(turn)) : 0;
 }
 
 interface Services {
