@@ -8,13 +8,14 @@ import type { Feedback, Throttle } from '../../call.ts';
 import type { AnswerTime } from '../duration.policy.ts';
 import { retryAfterMs } from '../retry-after.policy.ts';
 import type { AnswerFacts } from './facts.policy.ts';
-import { plainReadings, quotaReadings } from './ietf.policy.ts';
+import { namedWindowReadings, plainReadings, quotaReadings } from './ietf.policy.ts';
 import { exhaustedForMs, reportsOf, type Reading } from './reading.policy.ts';
 
 export function learnFromGeneric({ status, fields, nowMs }: AnswerFacts): Feedback {
   const at: AnswerTime = { date: fields.get('date'), now: nowMs };
   const structured = quotaReadings(fields);
-  const readings = structured.length > 0 ? structured : plainReadings(fields, at);
+  const readings =
+    structured.length > 0 ? structured : [...plainReadings(fields, at), ...namedWindowReadings(fields)];
   return { meters: reportsOf(readings), throttle: throttleOf(status, retryAfterMs(fields, nowMs), readings) };
 }
 
