@@ -13,10 +13,7 @@ import { kindOf } from './standin/kinds.mjs';
 
 const run = promisify(execFile);
 const deployments = kindOf('apps/v1', 'deployments');
-const shared = [
-  ...['--set', 'redis.existingSecret.name=r'],
-  ...['--set', 'privacy.labelKey.existingSecret.name=p'],
-];
+const shared = ['--set', 'redis.existingSecret.name=r', '--set', 'privacy.labelKey.existingSecret.name=p'];
 const modes = {
   'a count of 3': ['--set', 'replicaCount=3'],
   'no count': [],
