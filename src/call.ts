@@ -66,8 +66,20 @@ export interface CallBody {
   readonly completeAt: number | null;
 }
 
-/** Dimension of a bucket. `requests` and `tokens` count per minute (or the window the upstream reported), `*_day` per day, `cost` commerce GraphQL points. */
-export type MeterName = 'requests' | 'tokens' | 'requests_day' | 'tokens_day' | 'cost' | 'images';
+/**
+ * Dimension of a bucket. `requests` and `tokens` count per minute (or the window the upstream reported), `*_day` per day, `cost`
+ * commerce GraphQL points. An upstream that has several windows of requests at once has its shortest as `requests_burst` and
+ * one of half an hour or more as `requests_hour`, beside `requests`.
+ */
+export type MeterName =
+  | 'requests'
+  | 'tokens'
+  | 'requests_day'
+  | 'tokens_day'
+  | 'cost'
+  | 'images'
+  | 'requests_burst'
+  | 'requests_hour';
 
 /** What one call takes from each meter; absent = 0. */
 export type Costs = Readonly<Partial<Record<MeterName, number>>>;
@@ -79,6 +91,11 @@ export interface MeterReport {
   readonly limit: number;
   /** Length of the window in which `limit` units drain, milliseconds; `null` = the answer does not tell, keep the known one. */
   readonly windowMs: number | null;
+  /**
+   * Time until a window of untold length ends, milliseconds, at most; the window is no shorter. `null` or absent = not told. It
+   * matters where `windowMs` is `null`.
+   */
+  readonly resetMs?: number | null;
   /** Level (used units) including this call, as an interval because of rounding. `lowest <= highest`; `null` = not told. */
   readonly level: { readonly lowest: number; readonly highest: number } | null;
 }

@@ -25,11 +25,12 @@ export function withoutHelm(object) {
   return copy;
 }
 
-/** For overlays: the configuration by its meaning, and without the checksum that only Helm computes. */
+/** For overlays: the configuration by its meaning, and without the annotations that only Helm needs. */
 export function byMeaning(object) {
   const copy = withoutHelm(object);
   if (copy.data?.['sluice.yaml'] !== undefined) copy.data['sluice.yaml'] = parse(copy.data['sluice.yaml']);
   delete copy.spec?.template?.metadata?.annotations?.['checksum/restart'];
+  if (copy.metadata.annotations?.['sluice/replicas'] !== undefined) delete copy.metadata.annotations;
   return copy;
 }
 

@@ -42,7 +42,7 @@ function live(store, object) {
 }
 
 /** @returns a session with one stand-in; `close()` it. */
-async function open() {
+export async function open() {
   const folder = mkdtempSync(join(tmpdir(), 'sluice-helm-'));
   const kubeconfig = join(folder, 'kubeconfig');
   const server = await startStandIn(kubeconfig);

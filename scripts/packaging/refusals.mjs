@@ -54,6 +54,16 @@ export const refusals = [
     says: [/minReplicas \(5\) is over/],
   },
   {
+    name: 'a scale-in window under its period',
+    values: { ...redis, autoscaling: { hpa: true, scaleDownWindowSeconds: 60, scaleDownPeriodSeconds: 120 } },
+    says: [/scaleDownWindowSeconds \(60\)/, /scaleDownPeriodSeconds \(120\)/],
+  },
+  {
+    name: 'the same by KEDA',
+    values: { ...redis, autoscaling: { keda: true, scaleDownWindowSeconds: 119 } },
+    says: [/scaleDownWindowSeconds \(119\)/],
+  },
+  {
     name: 'two replicas without Redis',
     values: { replicaCount: 2 },
     says: [/needs Redis/, /replicaCount: 1/],

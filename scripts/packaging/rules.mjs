@@ -40,6 +40,11 @@ function podProblems({ spec }) {
       container.resources?.requests?.memory && container.resources.limits?.memory,
       named('has no memory bounds'),
     );
+    expect(
+      container.resources?.requests?.['ephemeral-storage'] &&
+        container.resources.limits?.['ephemeral-storage'],
+      named('has no bounds of ephemeral storage'),
+    );
     expect(!container.image.endsWith(':latest') && /[:@]/.test(container.image), named('has no fixed image'));
     for (const name of repeated((container.env ?? []).map((item) => item.name)))
       expect(false, named(`has ${name} twice`));
@@ -72,6 +77,10 @@ function gatewayProblems(deployment, pods) {
   for (const probe of ['livenessProbe', 'startupProbe', 'readinessProbe']) {
     expect(container[probe]?.httpGet?.port === 'admin', `${probe} is not on the admin port`);
   }
+  expect(
+    container.startupProbe?.initialDelaySeconds > 0,
+    'the startup probe asks before the process can listen',
+  );
   const keys = Object.keys(deployment.spec.selector.matchLabels);
   expect(
     keys.every((key) => /\/(name|instance)$/.test(key)),

@@ -204,4 +204,9 @@ export const meterNames: readonly MeterName[] = [
   'tokens_day',
   'cost',
   'images',
+  'requests_burst',
+  'requests_hour',
 ];
+
+/** Further windows of requests: a call takes from them what it takes from `requests`, where the bucket has them. */
+export const requestWindows: readonly MeterName[] = ['requests_burst', 'requests_hour'];

@@ -4,7 +4,14 @@
  * specification in `scheduler.policy.ts`.
  */
 import type { Costs } from '../call.ts';
-import type { Bucket, DocumentCost, Lane, Lease, Ticket } from './bucket-state.policy.ts';
+import {
+  requestWindows,
+  type Bucket,
+  type DocumentCost,
+  type Lane,
+  type Lease,
+  type Ticket,
+} from './bucket-state.policy.ts';
 import { forgetEstimate, sleep, sumCosts, takeable, wake } from './lanes.policy.ts';
 
 /** Calls wait this long at most for the answer that tells what they cost; then they go with the estimate. Milliseconds. */
@@ -14,10 +21,15 @@ export const maxDocuments = 1_000;
 /** Waiting tickets whose cost is corrected when their document's becomes known; others keep their estimate in the sums. */
 export const maxCorrected = 500;
 
-/** What a call that asks for the document costs, as far as known. */
+/** What a call that asks for the document costs, as far as known, of every window that the bucket has. */
 export function knownCosts(bucket: Bucket, costs: Costs, document: string | null): Costs {
   const known = document === null ? undefined : bucket.documents.get(document);
-  return known?.kind === 'told' ? { ...costs, cost: known.points } : costs;
+  const told = known?.kind === 'told' ? { ...costs, cost: known.points } : costs;
+  const { requests } = told;
+  if (requests === undefined) return told;
+  const windows = requestWindows.filter((name) => bucket.meters.has(name));
+  if (windows.length === 0) return told;
+  return { ...told, ...Object.fromEntries(windows.map((name) => [name, requests])) };
 }
 
 /** True when the lane's next ticket has to wait for another call's answer: its lane sleeps until then. */

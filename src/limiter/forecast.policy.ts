@@ -54,6 +54,8 @@ const heldBySleep: Readonly<Record<(typeof sleepReasons)[number], HeldBy>> = {
 const heldByMeter: Readonly<Record<MeterName, HeldBy>> = {
   requests: 'requests',
   images: 'requests',
+  requests_burst: 'requests',
+  requests_hour: 'requests',
   tokens: 'tokens',
   requests_day: 'upstream_day',
   tokens_day: 'upstream_day',

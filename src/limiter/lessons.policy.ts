@@ -2,8 +2,8 @@
  * What settings and answers do to the meters of a bucket. Part of the specification in `scheduler.policy.ts`; the
  * arithmetic of a single meter is in `meter.policy.ts` and `meter-learning.policy.ts`.
  */
-import type { Costs, Feedback } from '../call.ts';
-import { meterOf, type Bucket, type Lane, type Lease } from './bucket-state.policy.ts';
+import type { Costs, Feedback, MeterName } from '../call.ts';
+import { meterOf, requestWindows, type Bucket, type Lane, type Lease } from './bucket-state.policy.ts';
 import { learnDocument } from './documents.policy.ts';
 import type { BucketSetting } from './limiter.ts';
 import { giveUnitsBack, markAnswered, refund } from './meter.policy.ts';
@@ -59,6 +59,10 @@ export function refusedUnits({ throttle, requestedCost, requestedTokens }: Feedb
   return null;
 }
 
+/** A refusal for want of `named` (`null` = of whatever): the meters that did not count the call. */
+const concerns = (named: MeterName | null, name: MeterName): boolean =>
+  named === null || named === name || (named === 'requests' && requestWindows.includes(name));
+
 export function applyThrottle(
   bucket: Bucket,
   lease: Lease,
@@ -71,7 +75,7 @@ export function applyThrottle(
   for (const [name, mark] of lease.marks) {
     const meter = meterOf(bucket, name, now);
     // Only the bucket's own refusal proves that nothing was counted; a call without an answer may have run.
-    if (closeMs > 0 && (named === null || named === name)) {
+    if (closeMs > 0 && concerns(named, name)) {
       giveUnitsBack(meter, mark, lease.grantedAt, now);
     }
   }

@@ -69,7 +69,8 @@ export function learnMeter(
   const isNewer = meter.reported === null || seen.sentAt >= meter.reported.sentAt;
   if (isNewer && report.limit > 0) {
     const windowMs = report.windowMs !== null && report.windowMs > 0 ? report.windowMs : null;
-    applyReport(meter, { limit: report.limit, windowMs, sentAt: seen.sentAt }, { learn, now });
+    const leftMs = report.resetMs ?? null;
+    applyReport(meter, { limit: report.limit, windowMs, sentAt: seen.sentAt }, { leftMs, learn, now });
   }
   if (report.level === null || meter.limit === null) return;
   const { lower, upper } = levelBounds(meter, report.level, { mark, seen }, now);

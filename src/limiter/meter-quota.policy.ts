@@ -12,6 +12,7 @@ import {
   type Quota,
   type ReportedQuota,
 } from './meter.policy.ts';
+import { learnedWindowMs } from './window-learning.policy.ts';
 
 /** What the operator states now; `null`: nothing any more. It holds at once, whatever was learned before. */
 export function applySetting(meter: Meter, stated: Quota | null, learn: boolean, now: number): void {
@@ -19,13 +20,18 @@ export function applySetting(meter: Meter, stated: Quota | null, learn: boolean,
   enforce(meter, learn, now);
 }
 
-/** What an answer tells of the quota. A window that it does not tell is as long as it was told before. */
+/**
+ * What an answer tells of the quota. A window that it does not tell is as long as it was told before, or as learned from what
+ * is left of it (`leftMs`, milliseconds; `null` = not told).
+ */
 export function applyReport(
   meter: Meter,
   told: ReportedQuota,
-  { learn, now }: { readonly learn: boolean; readonly now: number },
+  { leftMs, learn, now }: { readonly leftMs: number | null; readonly learn: boolean; readonly now: number },
 ): void {
-  meter.reported = { ...told, windowMs: told.windowMs ?? meter.reported?.windowMs ?? null };
+  const known =
+    meter.reported?.limit === told.limit || leftMs === null ? (meter.reported?.windowMs ?? null) : null;
+  meter.reported = { ...told, windowMs: told.windowMs ?? learnedWindowMs(known, leftMs) };
   enforce(meter, learn, now);
 }
 

@@ -194,13 +194,14 @@ const meterText = (setting: BucketSetting): string =>
 function lessonTexts(lesson: Lesson | null): string[] {
   if (lesson === null) return ['', '', '', '', '', ''];
   const { meters, throttle, requestedCost } = lesson.feedback;
-  const reports = meters.map(({ meter, limit, windowMs, level }) =>
+  const reports = meters.map(({ meter, limit, windowMs, resetMs, level }) =>
     [
       meter,
       number(limit > 0 ? limit : 0),
       windowMs === null ? '-' : number(windowMs),
       level === null ? '-' : number(level.lowest),
       level === null ? '-' : number(level.highest),
+      resetMs === undefined || resetMs === null ? '-' : number(resetMs),
     ].join(':'),
   );
   const rateMeter = throttle?.kind === 'rate' ? throttle.meter : null;

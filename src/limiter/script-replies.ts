@@ -223,6 +223,8 @@ const meterNames: readonly MeterName[] = [
   'tokens_day',
   'cost',
   'images',
+  'requests_burst',
+  'requests_hour',
 ];
 
 const heldBy = (value: unknown): HeldBy => holds.find((name) => name === value) ?? malformed();

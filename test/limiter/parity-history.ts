@@ -310,9 +310,19 @@ function report(draw: Draw): MeterReport {
   const limit = draw.one(3, 3, 5, 100, 0, draw.fraction(1, 60));
   const lowest = draw.fraction(0, limit * 1.2);
   return {
-    meter: draw.one<MeterName>('requests', 'requests', 'tokens', 'cost', 'requests_day', 'images'),
+    meter: draw.one<MeterName>(
+      'requests',
+      'requests',
+      'tokens',
+      'cost',
+      'requests_day',
+      'images',
+      'requests_burst',
+      'requests_hour',
+    ),
     limit,
     windowMs: draw.one(null, null, 1_500, 9_000.25, 0),
+    ...draw.one({}, { resetMs: draw.one(0, 1_000, 700.5, 12_400, 61_000, 9_999_999) }),
     level: draw.chance(0.8) ? { lowest, highest: lowest + draw.one(0, 1, draw.fraction(0, 5)) } : null,
   };
 }

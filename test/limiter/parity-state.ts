@@ -2,7 +2,14 @@
  * The whole state of a bucket in one normal form, made from the policy's data and from what Redis holds. Numbers are
  * kept as they are: both stores must come to the same double.
  */
-import type { Bucket, DocumentCost, Lane, Lease, Ticket } from '../../src/limiter/bucket-state.policy.ts';
+import {
+  meterNames,
+  type Bucket,
+  type DocumentCost,
+  type Lane,
+  type Lease,
+  type Ticket,
+} from '../../src/limiter/bucket-state.policy.ts';
 import type { Meter } from '../../src/limiter/meter.policy.ts';
 import type { SortedNames } from '../../src/limiter/sorted.policy.ts';
 import { readPacked } from './parity-messagepack.ts';
@@ -17,7 +24,6 @@ export interface Beside {
   readonly unnamed: ReadonlyMap<string, string>;
 }
 
-const meterNames = ['requests', 'tokens', 'requests_day', 'tokens_day', 'cost', 'images'] as const;
 const scalars = [
   'learn',
   'probe',

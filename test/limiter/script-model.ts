@@ -3,7 +3,7 @@
  * back, grants kept until their replica names them, messages to other replicas). The parity property holds it to the
  * Lua bit for bit; the simulation of several replicas uses it as its Redis.
  */
-import { closedMs, createBucket, type Bucket } from '../../src/limiter/bucket-state.policy.ts';
+import { meterNames, closedMs, createBucket, type Bucket } from '../../src/limiter/bucket-state.policy.ts';
 import type {
   Admission,
   CeilingEdge,
@@ -34,8 +34,6 @@ export interface Asked {
   readonly replica: string;
   readonly clock: number;
 }
-
-const meterNames = ['requests', 'tokens', 'requests_day', 'tokens_day', 'cost', 'images'] as const;
 
 export class ScriptModel {
   readonly key: string;

@@ -13,6 +13,9 @@ One line per rule in scripts/packaging/refusals.mjs proves that it fires.
 {{- if and $facts.autoscaled (gt (int $v.autoscaling.minReplicas) (int $v.autoscaling.maxReplicas)) -}}
 {{- fail (printf "autoscaling.minReplicas (%d) is over autoscaling.maxReplicas (%d)." (int $v.autoscaling.minReplicas) (int $v.autoscaling.maxReplicas)) -}}
 {{- end -}}
+{{- if and $facts.autoscaled (lt (int $v.autoscaling.scaleDownWindowSeconds) (int $v.autoscaling.scaleDownPeriodSeconds)) -}}
+{{- fail (printf "autoscaling.scaleDownWindowSeconds (%d) is under autoscaling.scaleDownPeriodSeconds (%d): pods that were added within the period would leave several at once. Raise the window, or shorten the period." (int $v.autoscaling.scaleDownWindowSeconds) (int $v.autoscaling.scaleDownPeriodSeconds)) -}}
+{{- end -}}
 {{- if and (not $facts.redis) (or $facts.autoscaled (gt (int $facts.replicas) 1)) -}}
 {{- fail "More than one replica needs Redis: without it each pod would allow the whole limit. Set redis.existingSecret.name (or redis.url), or replicaCount: 1 without autoscaling." -}}
 {{- end -}}

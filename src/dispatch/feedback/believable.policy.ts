@@ -36,12 +36,13 @@ export function believable(told: Feedback): Feedback {
 }
 
 /** Full is the most that a bucket can be: what is beyond the limit was refused, not counted. */
-function bounded({ meter, limit, windowMs, level }: MeterReport): MeterReport | null {
+function bounded({ meter, limit, windowMs, resetMs, level }: MeterReport): MeterReport | null {
   if (!(limit >= leastLimit && limit <= mostLimit)) return null;
   return {
     meter,
     limit,
     windowMs: windowMs === null ? null : Math.min(Math.max(windowMs, shortestWindowMs), longestWindowMs),
+    ...(resetMs === undefined || resetMs === null ? {} : { resetMs: Math.min(resetMs, longestWindowMs) }),
     level:
       level === null
         ? null

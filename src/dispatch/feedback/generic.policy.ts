@@ -4,22 +4,32 @@
  * Owns: 429, 503 and the rate-limit fields that no provider owns. Refuses to own: bodies; without a known shape they
  * prove nothing. Invariant: only requests are metered.
  */
-import type { Feedback, Throttle } from '../../call.ts';
+import type { Feedback, MeterName, MeterReport } from '../../call.ts';
 import type { AnswerTime } from '../duration.policy.ts';
 import { retryAfterMs } from '../retry-after.policy.ts';
 import type { AnswerFacts } from './facts.policy.ts';
-import { plainReadings, quotaReadings } from './ietf.policy.ts';
-import { exhaustedForMs, reportsOf, type Reading } from './reading.policy.ts';
+import { namedWindowReadings, plainReadings, quotaReadings } from './ietf.policy.ts';
+import { exhaustedForMs, reportsOf } from './reading.policy.ts';
 
 export function learnFromGeneric({ status, fields, nowMs }: AnswerFacts): Feedback {
   const at: AnswerTime = { date: fields.get('date'), now: nowMs };
   const structured = quotaReadings(fields);
-  const readings = structured.length > 0 ? structured : plainReadings(fields, at);
-  return { meters: reportsOf(readings), throttle: throttleOf(status, retryAfterMs(fields, nowMs), readings) };
+  const readings =
+    structured.length > 0 ? structured : [...plainReadings(fields, at), ...namedWindowReadings(fields)];
+  const meters = reportsOf(readings);
+  const wantedFor = exhaustedMeter(meters) ?? 'requests';
+  const statedMs = retryAfterMs(fields, nowMs);
+  if (status === 429) {
+    const waitMs = statedMs ?? exhaustedForMs(readings);
+    return { meters, throttle: { kind: 'rate', waitMs, meter: wantedFor } };
+  }
+  const isOverload = status === 503 || status === 529;
+  return { meters, throttle: isOverload ? { kind: 'overload', waitMs: statedMs } : null };
 }
 
-function throttleOf(status: number, statedMs: number | null, readings: readonly Reading[]): Throttle | null {
-  if (status === 429)
-    return { kind: 'rate', waitMs: statedMs ?? exhaustedForMs(readings), meter: 'requests' };
-  return status === 503 || status === 529 ? { kind: 'overload', waitMs: statedMs } : null;
+/** The window of requests that is used up, where an answer tells of several and one is. */
+function exhaustedMeter(meters: readonly MeterReport[]): MeterName | null {
+  const full = meters.filter(({ level, limit }) => level !== null && level.highest >= limit);
+  const [only] = full;
+  return full.length === 1 && only !== undefined ? only.meter : null;
 }

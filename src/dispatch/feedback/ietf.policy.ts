@@ -115,35 +115,86 @@ export function quotaReadings(fields: ReadonlyMap<string, string>): readonly Rea
     }));
 }
 
-/** Reading of the un-dimensioned triple `x-ratelimit-*` or `ratelimit-*`, requests by convention; none when absent. */
+/** Windows by which some gateways name their limits: `x-ratelimit-limit-second` (Kong), `-minute`, `-hour`, `-day`. */
+const namedWindowsMs: Readonly<Record<string, number>> = {
+  second: 1_000,
+  minute: 60_000,
+  hour: 3_600_000,
+  day: 86_400_000,
+};
+
+/** Readings of `x-ratelimit-limit-<window>` and `x-ratelimit-remaining-<window>`. */
+export function namedWindowReadings(fields: ReadonlyMap<string, string>): readonly Reading[] {
+  return Object.entries(namedWindowsMs).flatMap(([window, windowMs]) => {
+    const limit = count(fields.get(`x-ratelimit-limit-${window}`));
+    if (limit === null) return [];
+    const remaining = count(fields.get(`x-ratelimit-remaining-${window}`));
+    return [
+      {
+        dimension: 'requests',
+        meter: 'requests',
+        limit,
+        remaining,
+        resetInMs: null,
+        resetMeans: 'window',
+        resetGrainMs: 0,
+        remainingGrain: 1,
+        statedWindowMs: windowMs,
+      },
+    ];
+  });
+}
+
+/**
+ * Readings of the un-dimensioned triple `x-ratelimit-*` or `ratelimit-*`, requests by convention; none when absent. Up to
+ * draft 06 the limit is followed by its policies, one or several: `10, 10;w=1, 50;w=60`. What remains is told of the one
+ * that is the limit.
+ */
 export function plainReadings(fields: ReadonlyMap<string, string>, at: AnswerTime): readonly Reading[] {
   const prefix = fields.has('x-ratelimit-limit') ? 'x-ratelimit-' : 'ratelimit-';
   const stated = fields.get(`${prefix}limit`);
   if (stated === undefined) return [];
-  // Up to draft 06 the limit is followed by its policies: `100, 100;w=60`.
   const items = itemsOf(stated);
-  const seconds = items.map((item) => count(item.parameters['w'])).find((w) => w !== null && w > 0);
+  const limit = count(stated) ?? count(items[0]?.names[0]);
   const until = reset(fields.get(`${prefix}reset`), at);
+  const common = {
+    dimension: 'requests',
+    meter: 'requests',
+    resetMeans: 'window',
+    remainingGrain: 1,
+  } as const;
+  const policies = items.flatMap((item) => {
+    const seconds = count(item.parameters['w']);
+    const quota = count(item.names[0]);
+    return seconds === null || seconds <= 0 || quota === null ? [] : [{ quota, windowMs: seconds * 1000 }];
+  });
+  const own = policies.find(({ quota }) => quota === limit);
+  const remaining = count(fields.get(`${prefix}remaining`));
+  const first: Reading = {
+    ...common,
+    limit,
+    remaining,
+    ...until,
+    statedWindowMs: own?.windowMs ?? policies[0]?.windowMs ?? windowAround(until.resetInMs),
+  };
+  const others = policies.filter((policy) => policy !== (own ?? policies[0]));
   return [
-    {
-      dimension: 'requests',
-      meter: 'requests',
-      limit: count(stated) ?? count(items[0]?.names[0]),
-      remaining: count(fields.get(`${prefix}remaining`)),
-      ...until,
-      resetMeans: 'window',
-      remainingGrain: 1,
-      statedWindowMs:
-        seconds === undefined || seconds === null ? windowAround(until.resetInMs) : seconds * 1000,
-    },
+    first,
+    ...others.map(({ quota, windowMs }) => ({
+      ...common,
+      limit: quota,
+      remaining: null,
+      resetInMs: null,
+      resetGrainMs: 0,
+      statedWindowMs: windowMs,
+    })),
   ];
 }
 
 /**
- * A window cannot be shorter than what is left of it. Beyond a minute that is worth knowing (GitHub counts by the hour;
- * taking its limit for a minute's would send sixty times too fast); below, nothing is proved.
+ * A window cannot be shorter than what is left of it. What is left beyond an hour is taken for a day's; shorter ones are
+ * learned from what successive answers say is left (`window-learning.policy.ts`).
  */
 function windowAround(resetInMs: number | null): number | null {
-  if (resetInMs === null || resetInMs <= 60_000) return null;
-  return resetInMs <= 3_600_000 ? 3_600_000 : resetInMs <= 86_400_000 ? 86_400_000 : null;
+  return resetInMs !== null && resetInMs > 3_600_000 && resetInMs <= 86_400_000 ? 86_400_000 : null;
 }

@@ -102,14 +102,48 @@ export function meterOf(reading: Reading, windowMs: number | null): MeterName | 
 /** Reports of all readings that name a usable limit; of two for one meter the tighter limit. */
 export function reportsOf(readings: readonly Reading[]): readonly MeterReport[] {
   const reports: MeterReport[] = [];
+  const windows = requestWindows(readings);
   for (const reading of readings) {
     const windowMs = windowOf(reading);
     const meter = meterOf(reading, windowMs);
     if (meter === null || reading.limit === null || reading.limit <= 0) continue;
-    addTighter(reports, { meter, limit: reading.limit, windowMs, level: levelOf(reading, windowMs) });
+    const { limit } = reading;
+    const level = levelOf(reading, windowMs);
+    const own = meter === 'requests' ? meterAmong(windows, windowMs) : meter;
+    addTighter(reports, { meter: own, limit, windowMs, ...resetOf(reading, windowMs), level });
   }
   return reports;
 }
+
+/** A window of this length or more counts beside one of about a minute as the hourly one. */
+const hourlyMs = 1_800_000;
+
+/** The windows of less than a day that are told of requests at once, shortest first. */
+function requestWindows(readings: readonly Reading[]): readonly number[] {
+  const windows = new Set<number>();
+  for (const reading of readings) {
+    const windowMs = reading.meter === 'requests' ? windowOf(reading) : null;
+    if (windowMs !== null && windowMs < dayMs && (reading.limit ?? 0) > 0) windows.add(windowMs);
+  }
+  return [...windows].toSorted((a, b) => a - b);
+}
+
+/** Which meter of requests a window is, beside the others of the same answer. A window alone is `requests`. */
+function meterAmong(windows: readonly number[], windowMs: number | null): MeterName {
+  if (windowMs === null || windows.length < 2) return 'requests';
+  const [shortest] = windows;
+  const longest = windows.at(-1);
+  if (windowMs === longest && windowMs >= hourlyMs) return 'requests_hour';
+  const hasMiddle = windows.length > 2 || (longest ?? 0) < hourlyMs;
+  return windowMs === shortest && hasMiddle ? 'requests_burst' : 'requests';
+}
+
+/** What a report without a window tells of its length. */
+const resetOf = (
+  { resetMeans, resetInMs }: Reading,
+  windowMs: number | null,
+): Pick<MeterReport, 'resetMs'> =>
+  windowMs === null && resetMeans === 'window' && resetInMs !== null ? { resetMs: resetInMs } : {};
 
 /** Adds a report, or lets it replace the one of its meter when its limit is lower. */
 function addTighter(reports: MeterReport[], report: MeterReport): void {

@@ -2,7 +2,8 @@
 -- what is malformed ends the script with an error and leaves no trace.
 
 -- The meters a bucket may have, in the order in which costs are listed.
-local meterNames = { 'requests', 'tokens', 'requests_day', 'tokens_day', 'cost', 'images' }
+local meterNames = { 'requests', 'tokens', 'requests_day', 'tokens_day', 'cost', 'images', 'requests_burst',
+  'requests_hour' }
 local isMeter = {}
 for _, name in ipairs(meterNames) do isMeter[name] = true end
 
@@ -36,7 +37,7 @@ local function costList(text, what)
   return costs
 end
 
--- `meter:limit:windowMs:lowest:highest` words, '-' = not told; nil when the age is not given: nothing was learned.
+-- `meter:limit:windowMs:lowest:highest:resetMs` words, '-' = not told; nil when the age is not given: nothing was learned.
 local function lessonOf(sentAgo, headAgo, reports, rateMeter, refusedUnits, requestedCost)
   local sentAgoMs = optional(sentAgo, 'sentAgoMs')
   if sentAgoMs == nil then return nil end
@@ -46,11 +47,12 @@ local function lessonOf(sentAgo, headAgo, reports, rateMeter, refusedUnits, requ
     if not isMeter[rateMeter] then invalid('rateMeter') end
     lesson.rateMeter = rateMeter
   end
-  for name, limit, windowMs, lowest, highest in
-    string.gmatch(reports, '([^ :]+):([^ :]+):([^ :]+):([^ :]+):([^ :]+)') do
+  for name, limit, windowMs, lowest, highest, resetMs in
+    string.gmatch(reports, '([^ :]+):([^ :]+):([^ :]+):([^ :]+):([^ :]+):([^ :]+)') do
     if not isMeter[name] then invalid('reports') end
     local report = { meter = name, limit = number(limit, 'limit') }
     if windowMs ~= '-' then report.windowMs = number(windowMs, 'windowMs') end
+    if resetMs ~= '-' then report.resetMs = number(resetMs, 'resetMs') end
     if lowest ~= '-' then
       report.lowest, report.highest = number(lowest, 'lowest'), number(highest, 'highest')
     end

@@ -3,19 +3,24 @@
 local knownCosts, waitsForAnswer, beginProbe, endProbe, learnDocument
 -- Lua allows 200 local names in one function, and an included file is a part of its script's.
 do
+  local requestWindows = { 'requests_burst', 'requests_hour' }
   local maxProbeMs = 5000
   local maxDocuments = 1000
   local maxCorrected = 500
 
   local function documentOf(name) return name and recordOf('d', name) or nil end
 
-  -- What a call that asks for the document costs, as far as known: a new list where an answer told it.
+  -- What a call that asks for the document costs, as far as known, of every window that the bucket has.
   function knownCosts(costs, document)
     local known = documentOf(document)
-    if not known or known.kind ~= 'told' then return costs end
+    local isTold = known and known.kind == 'told'
+    if not isTold and not bucket.meters.requests_burst and not bucket.meters.requests_hour then return costs end
     local units, list = {}, {}
     for _, cost in ipairs(costs) do units[cost[1]] = cost[2] end
-    units.cost = known.points
+    if isTold then units.cost = known.points end
+    for _, name in ipairs(requestWindows) do
+      if units.requests and bucket.meters[name] then units[name] = units.requests end
+    end
     for _, name in ipairs(meterNames) do
       if units[name] and units[name] > 0 then list[#list + 1] = { name, units[name] } end
     end

@@ -73,7 +73,7 @@ do
 
   -- In the order in which equal waits are named.
   local heldBySleep = { 'ceiling_minute', 'ceiling_day', 'closed' }
-  local heldByMeter = { requests = 'requests', images = 'requests', tokens = 'tokens', requests_day = 'upstream_day',
+  local heldByMeter = { requests = 'requests', images = 'requests', requests_burst = 'requests', requests_hour = 'requests', tokens = 'tokens', requests_day = 'upstream_day',
     tokens_day = 'upstream_day', cost = 'cost' }
 
   local function serialWaitMs(lane, place, now)

@@ -46,7 +46,8 @@ end
 local function applyThrottle(lease, closeMs, lesson, now)
   local named = lesson and lesson.rateMeter
   for _, mark in ipairs(lease.marks) do
-    if closeMs > 0 and (not named or named == mark[1]) then
+    local isWindow = named == 'requests' and (mark[1] == 'requests_burst' or mark[1] == 'requests_hour')
+    if closeMs > 0 and (not named or named == mark[1] or isWindow) then
       giveUnitsBack(meterOf(mark[1], now), mark[2], lease.grantedAt, now)
     end
   end

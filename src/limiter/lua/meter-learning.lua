@@ -91,7 +91,8 @@ do
     drain(meter, now)
     local isNewer = not meter.reported or seen.sentAt >= meter.reported[3]
     if isNewer and report.limit > 0 then
-      applyReport(meter, report.limit, report.windowMs and report.windowMs > 0 and report.windowMs, seen.sentAt, learn, now)
+      applyReport(meter, report.limit, report.windowMs and report.windowMs > 0 and report.windowMs, report.resetMs,
+        seen.sentAt, learn, now)
     end
     if not report.lowest or not meter.limit then return end
     local lower, upper = levelBounds(meter, report, mark, seen, now)

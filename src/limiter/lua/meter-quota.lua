@@ -1,6 +1,19 @@
 -- Mirror of meter-quota.policy.ts: which quota holds for a meter.
 -- A stated quota is { limit, window }, a reported one { limit, window or false, sent at }. Limit and window in force, or
 -- false for the limit.
+-- Mirror of window-learning.policy.ts: the length of a window that no answer tells. Milliseconds.
+local usualWindowsMs = { 1000, 2000, 3000, 4000, 5000, 6000, 8000, 10000, 12000, 15000, 20000, 30000, 45000, 60000,
+  120000, 180000, 300000, 600000, 900000, 1200000, 1800000, 3600000 }
+
+local function learnedWindowMs(known, leftMs)
+  if not leftMs or leftMs <= 0 then return known end
+  local least = leftMs > 10000 and leftMs - 1000 or leftMs
+  for _, windowMs in ipairs(usualWindowsMs) do
+    if windowMs >= least then return known and math.max(known, windowMs) or windowMs end
+  end
+  return known
+end
+
 local function quotaInForce(meter, learn)
   local stated, reported = meter.stated, meter.reported
   if not reported then
@@ -34,7 +47,8 @@ local function applySetting(meter, stated, learn, now)
   enforce(meter, learn, now)
 end
 
-local function applyReport(meter, limit, windowMs, sentAt, learn, now)
-  meter.reported = { limit, windowMs or meter.reported and meter.reported[2], sentAt }
+local function applyReport(meter, limit, windowMs, leftMs, sentAt, learn, now)
+  local known = meter.reported and (meter.reported[1] == limit or not leftMs) and meter.reported[2] or false
+  meter.reported = { limit, windowMs or learnedWindowMs(known, leftMs), sentAt }
   enforce(meter, learn, now)
 end

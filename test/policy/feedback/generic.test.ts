@@ -87,7 +87,53 @@ describe('quotas in fields', () => {
       'x-ratelimit-reset': String(now / 1000 + 3000),
     };
     expect(learn(200, fields).meters).toMatchObject([
-      { meter: 'requests', limit: 5000, windowMs: 3_600_000 },
+      { meter: 'requests', limit: 5000, windowMs: null, resetMs: 3_000_000 },
+    ]);
+  });
+
+  test('several windows told at once are several meters', () => {
+    const two = {
+      'ratelimit-policy': '"second";q=10;w=1, "minute";q=100;w=60',
+      ratelimit: '"second";r=9;t=1',
+    };
+    expect(learn(200, two).meters).toMatchObject([
+      { meter: 'requests_burst', limit: 10, windowMs: 1_000, level: { lowest: 0, highest: 1 } },
+      { meter: 'requests', limit: 100, windowMs: 60_000, level: null },
+    ]);
+    const three = { 'x-ratelimit-limit': '10, 10;w=1, 50;w=60, 1000;w=3600', 'x-ratelimit-remaining': '4' };
+    expect(learn(200, three).meters).toMatchObject([
+      { meter: 'requests_burst', limit: 10, windowMs: 1_000, level: { lowest: 5, highest: 6 } },
+      { meter: 'requests', limit: 50, windowMs: 60_000, level: null },
+      { meter: 'requests_hour', limit: 1_000, windowMs: 3_600_000, level: null },
+    ]);
+  });
+
+  test('a window alone is the meter of requests, whatever its length', () => {
+    const fields = (w: number) => ({ 'ratelimit-policy': `"a";q=10;w=${w}`, ratelimit: '"a";r=9;t=1' });
+    expect(learn(200, fields(1)).meters).toMatchObject([{ meter: 'requests', windowMs: 1_000 }]);
+    expect(learn(200, fields(3600)).meters).toMatchObject([{ meter: 'requests', windowMs: 3_600_000 }]);
+    expect(learn(200, fields(86_400)).meters).toMatchObject([{ meter: 'requests_day' }]);
+  });
+
+  test('fields named after their window say how long it is', () => {
+    const fields = {
+      'x-ratelimit-limit-second': '5',
+      'x-ratelimit-remaining-second': '4',
+      'x-ratelimit-limit-hour': '1000',
+      'x-ratelimit-remaining-hour': '990',
+      'x-ratelimit-limit-day': '9000',
+    };
+    expect(learn(200, fields).meters).toMatchObject([
+      { meter: 'requests', limit: 5, windowMs: 1_000, level: { lowest: 0, highest: 1 } },
+      { meter: 'requests_hour', limit: 1_000, windowMs: 3_600_000, level: { lowest: 9, highest: 10 } },
+      { meter: 'requests_day', limit: 9_000, windowMs: 86_400_000 },
+    ]);
+  });
+
+  test('what is left of a window of untold length is told on', () => {
+    const fields = { 'x-ratelimit-limit': '10', 'x-ratelimit-remaining': '3', 'x-ratelimit-reset': '1' };
+    expect(learn(200, fields).meters).toEqual([
+      { meter: 'requests', limit: 10, windowMs: null, resetMs: 1_000, level: { lowest: 6, highest: 7 } },
     ]);
   });
 });

@@ -1,0 +1,109 @@
+/** Three pods under what clusters do to them: restarts, drains, broken upgrades, changes by hand. */
+import type { Helm } from '../cluster/client.ts';
+import { createNamespace } from '../cluster/namespace.ts';
+import { until } from '../cluster/processes.ts';
+import { Release } from '../cluster/release.ts';
+import type { Report } from '../report.ts';
+import { valuesOf } from '../value-sets.ts';
+import type { Scene } from './scene.ts';
+
+const COUNT = 3;
+/** Drains take the pods with this label only: other checks run on the same nodes. */
+export const DRAINED = 'verify/drained=yes';
+export const drainable = ['--set-string', `podLabels.${DRAINED}`];
+const values = [...valuesOf('02-redis'), '--set', `replicaCount=${COUNT}`, ...drainable];
+
+export async function checkDisruption(scene: Scene, helm: Helm): Promise<void> {
+  const { client, report, chart, version } = scene;
+  const release = new Release(client, `h${helm}-disruption`, chart, helm);
+  const label = `${version}, helm ${helm}, three pods`;
+  const check = (what: string, run: () => Promise<string | void>): Promise<boolean> =>
+    report.check(`${label}: ${what}`, run);
+  await createNamespace(client, release.namespace);
+  if (!(await check('install --wait', () => release.install(values)))) return;
+  await check('rollout restart', () =>
+    release.during(report, { name: `${label}: restart`, min: COUNT, max: COUNT + 1 }, async () => {
+      await release.kubectl(['rollout', 'restart', `deployment/${release.deployment}`]);
+      await release.rolledOut();
+    }),
+  );
+  await check('two nodes drained at once: one pod is away at a time', () =>
+    drained(release, report, `${label}: drain of two nodes`),
+  );
+  await check('a release whose pods never become ready takes no pod away and is rolled back', () =>
+    broken(release, report, `${label}: broken upgrade`),
+  );
+  await check('a pod that never becomes ready does not block a drain', () => unreadyDrained(release));
+  if (helm === 4)
+    await check('a number set by kubectl scale is not undone silently', () => scaledByHand(release));
+  await check('uninstall leaves nothing', () => release.uninstall());
+  await client.kubectl(['delete', 'namespace', release.namespace, '--wait=false']);
+}
+
+/** Drains two of the nodes that hold pods, both at once. The budget lets one pod go at a time. */
+export async function drained(release: Release, report: Report, name: string): Promise<string> {
+  const { client } = release;
+  const count = await release.replicas();
+  const label = ['-l', `app.kubernetes.io/instance=${release.name}`];
+  const on = await release.kubectl(['get', 'pods', ...label, '-o', 'jsonpath={.items[*].spec.nodeName}']);
+  const nodes = [...new Set(on.split(' '))].slice(0, 2);
+  if (nodes.length < 2) throw new Error(`all pods are on ${on}: the drain of two nodes shows nothing`);
+  const only = ['--pod-selector', DRAINED];
+  const options = ['--ignore-daemonsets', '--delete-emptydir-data', '--timeout', '240s', ...only];
+  try {
+    return await release.during(report, { name, min: count - 1, max: count }, async () => {
+      await Promise.all(nodes.map((node) => client.kubectl(['drain', node, ...options])));
+      await release.untilReady(count);
+    });
+  } finally {
+    for (const node of nodes) await client.kubectl(['uncordon', node]);
+  }
+}
+
+const unready = ['--set-string', 'podAnnotations.verify/ready=false'];
+
+async function broken(release: Release, report: Report, name: string): Promise<string> {
+  const flag = release.helm === 4 ? '--rollback-on-failure' : '--atomic';
+  const note = await release.during(report, { name, min: COUNT, max: COUNT + 1 }, async () => {
+    const upgrade = ['upgrade', release.name, release.chart, ...values, ...unready, flag, '--timeout', '25s'];
+    const passed = await release.run(upgrade).then(
+      () => true,
+      () => false,
+    );
+    if (passed) throw new Error('the upgrade passed');
+  });
+  await release.untilReady(COUNT);
+  return note;
+}
+
+async function unreadyDrained(release: Release): Promise<void> {
+  const { client } = release;
+  await release.run(['upgrade', release.name, release.chart, ...values, ...unready]);
+  const find = 'jsonpath={.items[?(@.metadata.annotations.verify/ready=="false")].spec.nodeName}';
+  let node = '';
+  await until('a pod is scheduled and not ready', 60_000, async () => {
+    node = (await release.kubectl(['get', 'pods', '-o', find])).trim();
+    return node !== '';
+  });
+  const only = ['--pod-selector', DRAINED];
+  const options = ['--ignore-daemonsets', '--delete-emptydir-data', '--timeout', '120s', ...only];
+  try {
+    await client.kubectl(['drain', node, ...options]);
+  } finally {
+    await client.kubectl(['uncordon', node]);
+    await release.run(['rollback', release.name, '--wait', '--timeout', '240s']);
+  }
+}
+
+/** Server-side apply finds that somebody else owns the number; forced, it takes it over. */
+async function scaledByHand(release: Release): Promise<void> {
+  await release.kubectl(['scale', 'deployment', release.deployment, '--replicas', '4']);
+  await release.rolledOut();
+  const said = await release.upgrade(values).then(
+    () => 'it passed',
+    (failure: unknown) => String(failure),
+  );
+  if (!/conflict with "kubectl"/.test(said)) throw new Error(`an upgrade with another number: ${said}`);
+  await release.upgrade([...values, '--force-conflicts']);
+  await release.untilReady(COUNT);
+}

@@ -1,0 +1,30 @@
+/** The value files that the chart ships with, each a way to install it. */
+import { readdirSync } from 'node:fs';
+import { join } from 'node:path';
+import { chart } from '../packaging/generated.mjs';
+
+export interface ValueSet {
+  readonly name: string;
+  /** Options for helm. */
+  readonly options: readonly string[];
+}
+
+const folder = (name: string): ValueSet[] =>
+  readdirSync(join(chart, name)).map((file) => ({
+    name: file.replace('.yaml', ''),
+    options: ['-f', join(chart, name, file)],
+  }));
+
+/** The defaults, every file of ci/, every file of examples/. */
+export const valueSets: readonly ValueSet[] = [
+  { name: 'default', options: [] },
+  ...folder('ci'),
+  ...folder('examples'),
+];
+
+/** @returns the options of one file. @throws when there is none of that name */
+export function valuesOf(name: string): readonly string[] {
+  const found = valueSets.find((set) => set.name === name);
+  if (found === undefined) throw new Error(`no value file ${name}`);
+  return found.options;
+}

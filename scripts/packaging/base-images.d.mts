@@ -1,0 +1,3 @@
+export const BUILD: string;
+export const RUNTIME: string;
+export function makeBaseImages(buildah: (args: string[]) => string, folder: string): void;
