@@ -22,6 +22,7 @@ export interface CallBook {
   home: number;
   arrival: number;
   admittedAt: number;
+  isTurnedAway: boolean;
   inLineSince: number;
   state: 'new' | 'entering' | 'waiting' | 'sent' | 'ended';
   enteredAt: number;
@@ -108,6 +109,8 @@ export class Books extends Story implements DriverBooks {
   readonly ceilings = new Map<string, CeilingBook>();
   readonly told: Told[] = [];
   #arrivals = 0;
+  /** What is wrong unless the same instant brings more: a newcomer's own grant is heard of after those of others. */
+  #doubts: (() => void)[] = [];
 
   constructor(plan: Plan) {
     super();
@@ -148,6 +151,7 @@ export class Books extends Story implements DriverBooks {
         home: 0,
         arrival: 0,
         admittedAt: -1,
+        isTurnedAway: false,
         inLineSince: -1,
         state: 'new',
         enteredAt: call.at,
@@ -165,6 +169,11 @@ export class Books extends Story implements DriverBooks {
         overtakenBy: [],
       });
     }
+  }
+
+  /** Called when an instant is over. */
+  judgeDoubts(): void {
+    for (const judge of this.#doubts.splice(0)) judge();
   }
 
   counted(token: string): void {
@@ -214,6 +223,13 @@ export class Books extends Story implements DriverBooks {
     call.asked = within(call.plan.costs, rates);
     call.admittedAt = now;
     this.intoLine(call, now);
+  }
+
+  /** The store has not let it in, and its process will hear of it. */
+  turnedAway(id: string): void {
+    const call = this.call(id);
+    call.isTurnedAway = true;
+    this.outOfLine(call);
   }
 
   /** The store has let it in: the line is bounded, but a call that is sent again is never turned away. */
@@ -299,14 +315,17 @@ export class Books extends Story implements DriverBooks {
       if (since > now) continue;
       mine.units += turn;
       mine.largest = Math.max(mine.largest, turn);
-      const lead = mine.units - theirs.units;
-      if (lead > mine.largest + theirs.largest + 1e-6) {
-        this.broken(now, '5', `${lane.plan.key} is ${lead.toFixed(2)} ahead of ${other.plan.key}`);
-      }
+      const lead = (): number => mine.units - theirs.units;
+      const isAhead = (): boolean => lead() > mine.largest + theirs.largest + 1e-6;
+      if (!isAhead()) continue;
+      this.#doubts.push(() => {
+        if (!isAhead()) return;
+        this.broken(now, '5', `${lane.plan.key} is ${lead().toFixed(2)} ahead of ${other.plan.key}`);
+      });
     }
   }
 
-  /** Only lanes that nothing but the bucket holds back can be compared. */
+  /** Only lanes that nothing but the bucket holds back can be compared, and where a turn stays what it was. */
   comparable(lane: LaneBook): boolean {
     const { plan } = this.ceiling(lane.plan.workspace);
     const bucket = this.plan.buckets.find(({ key }) => key === lane.plan.bucket);
@@ -315,6 +334,7 @@ export class Books extends Story implements DriverBooks {
       plan.perMinute === null &&
       plan.perDay === null &&
       bucket?.cost === null &&
+      bucket.tells !== 'fields' &&
       lane.line.size > 0
     );
   }

@@ -6,8 +6,10 @@
 import type { CallPlan, Plan, WorkspacePlan } from './plan.ts';
 import type { Told } from './told.ts';
 
-/** Longer than any call of a counterfactual waits. Milliseconds. */
-export const patienceMs = 4 * 3_600_000;
+/** A counterfactual that goes on for longer is given up. Milliseconds. */
+export const longestCourseMs = 4 * 3_600_000;
+/** A call that waits without limit would wait for tens of thousands of years. Milliseconds. */
+export const patienceMs = 1e15;
 
 interface Changeable {
   readonly calls: readonly CallPlan[];

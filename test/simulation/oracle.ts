@@ -55,10 +55,14 @@ const answerLimitMs = 4_900;
 /** The least that is told, where a time is only expected. Milliseconds. */
 const leastToldMs = 1_000;
 
-/** One of the refusals that can be judged, drawn anew for every history. */
+/** Of the refusals of a history that can be judged: the one that was told the longest wait, and any other. */
 export function sampleOf(world: World, told: readonly Told[], chance: Chance): readonly Told[] {
-  const [first, ...others] = told.filter((each) => canBeJudged(world, each));
-  return first === undefined ? [] : [chance.pick([first, ...others])];
+  const [longest, ...others] = told
+    .filter((each) => canBeJudged(world, each))
+    .toSorted((one, other) => other.retryInMs - one.retryInMs);
+  const [first, ...more] = others;
+  if (longest === undefined) return [];
+  return first === undefined ? [longest] : [longest, chance.pick([first, ...more])];
 }
 
 export function canBeJudged({ calls, buckets, workspaces, isDisturbed }: World, told: Told): boolean {
@@ -78,8 +82,8 @@ export function canBeJudged({ calls, buckets, workspaces, isDisturbed }: World, 
 }
 
 /** On its way, and what becomes of it shows only later. */
-const isOpen = ({ id, fate, serviceMs }: CallPlan, { sent }: Told): boolean =>
-  serviceMs >= answerLimitMs || (sent.has(id) && fate !== 'answered');
+const isOpen = ({ id, fate, serviceMs, leavesAt }: CallPlan, { sent, at }: Told): boolean =>
+  serviceMs >= answerLimitMs || (sent.has(id) && (fate !== 'answered' || leavesAt === at));
 
 /** Those who wait may use up what is left of a day, and who of several lanes is the last that gets something is not known. */
 function isDayContended(
@@ -162,7 +166,8 @@ async function refusedForNothing(
   again: Told | null,
   { tolerance, patience }: { readonly tolerance: Tolerance; readonly patience: number },
 ): Promise<Verdict | null> {
-  if (again === null || again.code === 'queue_full') return null;
+  // Where wake-ups get lost it is the returning call itself that wakes the others.
+  if (again === null || again.code === 'queue_full' || lives.world.slackMs > 0) return null;
   const stayed = await lives.comeAgain(told, patienceMs);
   const waitMs = waitOf({ ...told, at: told.at + told.retryInMs + clientWayMs }, stayed);
   if (waitMs === null || waitMs + tolerance.late(patience) >= patience) return null;

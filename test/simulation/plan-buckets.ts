@@ -42,7 +42,7 @@ export function bucketPlan(chance: Chance, index: number, calm: boolean): Bucket
 type Truth = Omit<BucketPlan, keyof typeof undisturbed | 'statedShare' | 'probe'>;
 
 /** Points whose need only answers tell: what is reserved for the first call of a document is a guess. */
-function documentPlan(chance: Chance, truth: Truth): BucketPlan {
+export function documentPlan(chance: Chance, truth: Truth): BucketPlan {
   const points = truth.cost?.limit ?? 0;
   const documents = Array.from({ length: chance.whole(1, 3) }, (_, at): DocumentPlan => ({
     name: `d${at}`,
@@ -54,7 +54,8 @@ function documentPlan(chance: Chance, truth: Truth): BucketPlan {
     ...undisturbed,
     requests,
     documents,
-    isReliable: true,
+    // In a line of several documents nobody knows what those cost that nobody has asked for.
+    isReliable: false,
     hints: true,
     statedShare: 1,
     probe: 0,

@@ -5,7 +5,7 @@ import type { BucketPlan, CallPlan, Fate, LanePlan } from './plan.ts';
 
 const troubles: readonly [Fate, ...Fate[]] = ['lost', 'lost', 'unsent', 'secondary', 'overload', 'permanent'];
 /** What is reserved for a document that nobody has asked for yet. */
-const guessedPoints = 10;
+export const guessedPoints = 10;
 
 export interface CallScene {
   readonly lanes: readonly LanePlan[];

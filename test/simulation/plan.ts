@@ -10,6 +10,7 @@ import { originOf, type Origin } from '../support/origins.ts';
 import { Chance } from './chance.ts';
 import { bucketPlan } from './plan-buckets.ts';
 import { callPlans } from './plan-calls.ts';
+import { specialPlan } from './plan-special.ts';
 
 export interface MeterPlan {
   readonly limit: number;
@@ -118,6 +119,7 @@ export interface Plan {
 
 export function planOf(seed: number): Plan {
   const chance = new Chance(seed);
+  if (chance.happens(0.1)) return specialPlan(seed, chance);
   const calm = chance.happens(0.4);
   const buckets = Array.from({ length: chance.whole(1, 2) }, (_, index) => bucketPlan(chance, index, calm));
   const spanMs = chance.pick([200, 3_000, 20_000, 70_000]);

@@ -34,6 +34,7 @@ export class Progress {
   /** Called when an instant is over. `stalledUntil`: the process could not have acted before. */
   look(now: number, stalledUntil: number): void {
     const { plan } = this.#books;
+    this.#books.judgeDoubts();
     const snapshots = this.#limiter().snapshot();
     for (const bucket of this.#books.buckets.values()) {
       const snapshot = snapshots.find((each) => each.bucket === bucket.key);

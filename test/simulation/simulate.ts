@@ -13,7 +13,7 @@ import { shiftedClock } from '../support/shifted-clock.ts';
 import { balance } from './balance.ts';
 import { Books, must } from './books.ts';
 import { Chance } from './chance.ts';
-import { againOf, firstOf, patienceMs, patient, returning, withoutTrouble } from './counterfactual.ts';
+import { againOf, firstOf, longestCourseMs, patient, returning, withoutTrouble } from './counterfactual.ts';
 import { drive } from './driver.ts';
 import { planOf, type BucketPlan, type CallPlan, type Plan } from './plan.ts';
 import { Progress } from './progress.ts';
@@ -57,6 +57,13 @@ export const livesOf = (plan: Plan): Lives => ({
       until: Infinity,
     }),
 });
+
+/** The log of the course in which the refused call waits on, a moment beyond its refusal. */
+export async function courseOf(plan: Plan, told: Told): Promise<readonly string[]> {
+  const course = new Run(patient(withoutTrouble(plan, told), told));
+  await course.follow(told.id, { after: told.at, until: told.at + 1 });
+  return course.log;
+}
 
 class Run {
   readonly #plan: Plan;
@@ -133,17 +140,20 @@ class Run {
     const progress = new Progress(this.#books, () => this.#store, this.#upstreams);
     const sent = (): number | null => call.sentAt.find((at) => at > after) ?? null;
     let vacantAt: number | null = null;
-    await this.#clock.run(Math.min(until, patienceMs), (now) => {
+    await this.#clock.run(Math.min(until, longestCourseMs), (now) => {
       if (sent() !== null || call.state === 'ended') return this.#clock.halt();
       // To look is to drain a meter in two steps instead of one: whoever looks elsewhere gets another history.
       if (now <= after) progress.look(now, this.#clock.stalledUntil);
-      if (now < after) return;
       vacancy.look(call, now);
       vacantAt = vacancy.since;
     });
     await this.#close();
     const told = this.#books.told.find((each) => each.id === id) ?? null;
     return { sentAt: sent(), vacantAt, told };
+  }
+
+  get log(): readonly string[] {
+    return this.#books.log;
   }
 
   async #close(): Promise<void> {

@@ -10,10 +10,12 @@
  * | turns | the largest call of each other lane that waits, and one of the call's own; behind a wire each call that has just left its line | start-time fair queueing is fair within one call of each lane |
  * | crossing | two of the call's own turns where other calls are about | which of two calls the upstream counts first is known only afterwards (`callsOfCalm`) |
  * | service | capped lanes; early: every round at its longest; late: at its longest instead of its shortest | how long calls take is learned, slowly, and never known of the next one |
- * | charges | what known calls reserve and are not charged, or the other way round | only their answers tell |
+ * | charges | what known calls reserve and are not charged, or the other way round; of documents only before an answer told their cost | only answers tell |
  * | ceiling | a window of the ceiling for each call that waits in another lane of the workspace; behind a wire also in its own | lanes take turns under a ceiling, on average; a grant on its way to the ceiling stands in no line |
- * | line | under a ceiling: the turns of all calls in the line; of a full or a mixed line: its largest turn | what waits for a ceiling together stands before the bucket together when it opens; a full line waits for whoever is first in it; of a line that needs several meters only sums are known |
- * | window | a window where the upstream gives all back at its end | the model of a meter drains continuously |
+ * | line | under a ceiling: the turns of all calls in the line; of a full line: its largest turn; of a mixed line: as often the difference of its calls as calls stand in it | what waits for a ceiling together stands before the bucket together when it opens; a full line waits for whoever is first in it; of a line whose calls differ only the sum is known |
+ * | standstill | early, where something else than the line decides (a closing, a ceiling, a day): the turns of all who wait; of a call that was refused while it waited also a window of its ceiling | those before it go first when the bucket opens or the lane wakes |
+ * | together | late: the turns of those who were refused in the same moment | each is told as if the others went |
+ * | window | a window where only limit, remaining and reset tell of it | it is learned from several answers, and the model of a meter drains continuously where the upstream may give all back at once |
  *
  * Pure.
  */
@@ -53,22 +55,39 @@ export function toleranceOf(world: World, told: Told): Tolerance {
   const bucket = find(world.buckets, ({ key }) => key === call.lane.bucket);
   const known = world.calls.filter(({ id, lane }) => told.known.has(id) && lane.bucket === bucket.key);
   const isDay = told.retryInMs > longestWithoutDayMs;
+  const left = world.calls.filter(({ id, lane }) => told.left.has(id) && lane.bucket === bucket.key);
+  const about = [...known, ...left];
   const turn = (each: CallPlan): number => turnMs(each, bucket, isDay);
+  // Any answer to a call of a document, a refusal too, has told what such calls cost.
+  const isTold = ({ document }: CallPlan): boolean =>
+    world.calls.some(
+      (each) =>
+        each.document?.name === document?.name &&
+        each.lane.bucket === bucket.key &&
+        told.sent.has(each.id) &&
+        !told.inFlight.has(each.id),
+    );
+  const service = servicesOf(world, call, known);
+  const togetherMs = left.reduce((sum, each) => sum + turn(each), 0);
+  const { perMinute } = find(world.workspaces, ({ name }) => name === call.lane.workspace);
+  const waitingMs = known.reduce((sum, each) => sum + turn(each), 0);
+  const isStandstill = !told.isNewcomer || told.retryInMs > waitingMs;
+  const ofCeilingMs = told.isNewcomer || perMinute === null ? 0 : ceilingWindowMs;
+  const standstillMs = isStandstill ? waitingMs + ofCeilingMs : 0;
   const fixed =
     restMs +
     commandWays * world.wayMs +
     world.slackMs +
     turnsMs(call, known, told, turn) +
-    world.calls.reduce((sum, each) => sum + (told.left.has(each.id) ? turn(each) : 0), 0) +
+    (world.wayMs > 0 ? togetherMs : 0) +
     crossingMs(call, known, turn) +
-    known.reduce((sum, each) => sum + unchargedMs(each, bucket), 0) +
+    about.reduce((sum, each) => sum + unchargedMs(each, bucket, isTold(each)), 0) +
     ceilingMs(world, call, told) +
     lineMs(world, call, told, turn) +
-    (bucket.isFixed ? bucket.requests.windowMs : 0);
-  const service = servicesOf(world, call, known);
+    (bucket.tells === 'fields' ? bucket.requests.windowMs : 0);
   return {
-    early: (waitMs) => fixed + restShare * waitMs + service.rounds * service.longestMs,
-    late: (waitMs) => fixed + restShare * waitMs + service.rounds * (service.longestMs - service.shortestMs),
+    early: (waitMs) => fixed + standstillMs + restShare * waitMs + service.earlyMs,
+    late: (waitMs) => fixed + togetherMs + restShare * waitMs + service.lateMs,
   };
 }
 
@@ -117,34 +136,40 @@ function lineMs(world: World, call: CallPlan, told: Told, turn: (each: CallPlan)
     ({ id, lane }) => lane.key === call.lane.key && told.known.has(id) && !told.sent.has(id),
   );
   if (perMinute !== null) return line.reduce((sum, each) => sum + turn(each), 0);
-  const isMixed = new Set([call, ...line].map(({ callClass }) => callClass)).size > 1;
-  return isMixed || told.code === 'queue_full' ? Math.max(0, ...line.map(turn)) : 0;
+  const isBehindOthers = line.some(
+    ({ id, urgency, at }) => id !== call.id && urgency <= call.urgency && at <= call.at,
+  );
+  const isMixed = isBehindOthers && new Set(line.map(turn)).size > 1;
+  const turns = line.map(turn);
+  const largest = Math.max(0, ...turns);
+  const mixedMs = isMixed ? (largest - Math.min(largest, ...turns)) * line.length : 0;
+  return told.code === 'queue_full' ? largest + mixedMs : mixedMs;
 }
 
-interface Services {
-  readonly rounds: number;
-  readonly longestMs: number;
-  readonly shortestMs: number;
-}
-
-function servicesOf({ calls }: World, { lane }: CallPlan, known: readonly CallPlan[]): Services {
-  if (lane.maxInFlight === null) return { rounds: 0, longestMs: 0, shortestMs: 0 };
+function servicesOf(
+  { calls }: World,
+  { lane }: CallPlan,
+  known: readonly CallPlan[],
+): { readonly earlyMs: number; readonly lateMs: number } {
+  if (lane.maxInFlight === null) return { earlyMs: 0, lateMs: 0 };
   const own = known.filter((each) => each.lane.key === lane.key).length;
   const taken = calls
     .filter((each) => each.lane.key === lane.key)
     .map(({ serviceMs, bodyMs }) => serviceMs + bodyMs);
-  return {
-    rounds: Math.floor(own / lane.maxInFlight) + 1,
-    longestMs: Math.max(...taken) + callWaysMs,
-    shortestMs: Math.min(...taken),
-  };
+  const rounds = Math.floor(own / lane.maxInFlight) + 1;
+  const longestMs = Math.max(...taken) + callWaysMs;
+  return { earlyMs: rounds * longestMs, lateMs: rounds * (longestMs - Math.min(...taken)) };
 }
 
 /** How long what the call reserves and is not charged, or the other way round, keeps the bucket busy. */
-function unchargedMs({ costs, chargedShare, document }: CallPlan, bucket: BucketPlan): number {
+function unchargedMs(
+  { costs, chargedShare, document }: CallPlan,
+  bucket: BucketPlan,
+  isKnown: boolean,
+): number {
   const share = Math.abs(1 - chargedShare);
   const points = document?.points ?? costs.cost ?? 0;
-  const guessed = document === null ? 0 : document.points - (costs.cost ?? 0);
+  const guessed = document === null || isKnown ? 0 : document.points - (costs.cost ?? 0);
   return Math.max(
     busyMs(bucket.tokens, (costs.tokens ?? 0) * share),
     busyMs(bucket.cost, points * share + Math.max(0, guessed)),

@@ -40,13 +40,20 @@ export class Vacancy {
     const books = this.#books;
     const lane = books.lane(call.plan.lane.key);
     const bucket = books.bucket(call.plan.lane.bucket);
-    if (!this.#tells || bucket.blurred) return false;
+    if (!this.#tells || bucket.blurred || this.#isBlurred(bucket.key)) return false;
     if (!lane.line.has(call) || lane.asleepUntil >= now || isShut(bucket, now)) return false;
     const ahead = [...lane.line].filter((other) => isBefore(other, call));
     if (!isBelowCap(lane, ahead.length, now) || !hasPlaces(books, lane, ahead.length + 1, now)) return false;
     const others = bucket.lanes.filter((other) => other !== lane).flatMap(firstOf);
     const wanted = [call, ...ahead, ...others].map(({ plan }) => plan);
     return this.#upstream.hasRoom([...wanted, ...this.#onTheirWay(call.plan.lane.bucket)], keptFree, now);
+  }
+
+  /** An upstream that refuses for other reasons than its quota does not say whether it counted the call. */
+  #isBlurred(bucket: string): boolean {
+    return [...this.#books.calls.values()].some(
+      ({ plan, sends }) => sends > 0 && plan.lane.bucket === bucket && plan.fate !== 'answered',
+    );
   }
 
   /** Granted calls that the upstream has not counted yet. */

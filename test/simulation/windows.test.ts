@@ -149,7 +149,7 @@ describe.each(origins)('an upstream whose windows nobody stated, $name', ({ ms }
       // The first calls are sent as they come; then at most one call a window finds out that a window does not drain.
       const windowsNeeded = Math.ceil(served.length / limit);
       // Times are told in whole seconds: up to one is lost where a window begins.
-    expect(served.at(-1)).toBeLessThanOrEqual((windowsNeeded - 1) * (seconds * 1_000 + 1_000));
+      expect(served.at(-1)).toBeLessThanOrEqual((windowsNeeded - 1) * (seconds * 1_000 + 1_000));
       expect(throttled.filter((at) => at > seconds * 1_000).length).toBeLessThanOrEqual(windowsNeeded - 1);
     },
   );

@@ -69,7 +69,7 @@ export function wiredLimiter(wire: Wire, limiter: () => Limiter, books: Books, c
         return limiter()
           .admit(admission)
           .then((reply) => {
-            if (reply.kind === 'refused') books.outOfLine(books.call(admission.ticket));
+            if (reply.kind === 'refused') books.turnedAway(admission.ticket);
             else if (reply.kind === 'queued') books.accepted(admission.ticket, now());
             if (reply.kind === 'granted') {
               const rates = ratesOf(limiter(), admission.bucket);

@@ -30,6 +30,7 @@ export interface Call extends DrivenCall {
   /** Place in its lane, as Redis last told. */
   order: number;
   admittedAt: number;
+  isTurnedAway: boolean;
   /** When Redis heard last that it is back in its line, and knew no lease of it. */
   backAt: number;
   sends: number;
@@ -107,6 +108,7 @@ export class ReplicaBooks extends Story implements DriverBooks, ServerWatch {
         replica: null,
         order: Infinity,
         admittedAt: -1,
+        isTurnedAway: false,
         backAt: -Infinity,
         state: 'new',
         enteredAt: call.at,
