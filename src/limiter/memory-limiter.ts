@@ -19,7 +19,7 @@ import type {
   Settlement,
 } from './limiter.ts';
 import { memoryMs } from './memory.policy.ts';
-import { drain } from './meter.policy.ts';
+import { levelAt } from './meter.policy.ts';
 import * as scheduler from './scheduler.policy.ts';
 
 const tickMs = 1_000;
@@ -196,9 +196,8 @@ function snapshotOf(kept: Kept, now: number): BucketSnapshot {
     waiting: bucket.waiting,
     inFlight: bucket.leases.size,
     meters: [...bucket.meters.values()].flatMap((meter) => {
-      drain(meter, now);
-      const { name, limit, level, windowMs } = meter;
-      return limit === null ? [] : [{ meter: name, limit, level, windowMs }];
+      const { name, limit, windowMs } = meter;
+      return limit === null ? [] : [{ meter: name, limit, level: levelAt(meter, now), windowMs }];
     }),
   };
 }

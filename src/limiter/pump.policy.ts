@@ -13,7 +13,7 @@ import {
   type Ticket,
 } from './bucket-state.policy.ts';
 import { confirm, dequeue, refreshReadiness, turnOf, wakeLanes, type Budget } from './lanes.policy.ts';
-import { answer } from './lessons.policy.ts';
+import { answerUntold } from './lessons.policy.ts';
 import {
   calmLatenessMs,
   mostLatenessMs,
@@ -122,7 +122,8 @@ const isAlive = (bucket: Bucket, replica: string, now: number): boolean =>
 function room(bucket: Bucket, ticket: Ticket, now: number): number {
   let longest = 0;
   for (const [name, units] of costEntries(ticket.costs)) {
-    longest = Math.max(longest, roomInMs(meterOf(bucket, name, now), units, now));
+    const wanted = { units, waiting: bucket.waitingCosts.get(name) ?? 0 };
+    longest = Math.max(longest, roomInMs(meterOf(bucket, name, now), wanted, now));
   }
   return longest;
 }
@@ -210,7 +211,7 @@ function soonest(a: number | null, b: number | null): number | null {
 
 /** Ends the lease's hold on its lane; meters are settled by the caller. */
 export function end(bucket: Bucket, lane: Lane, lease: Lease): void {
-  answer(bucket, lease, lease.grantedAt);
+  answerUntold(bucket, lease, lease.expiresAt);
   bucket.leases.delete(lease.token);
   bucket.expiries.delete(lease.token);
   lane.inFlight -= 1;

@@ -85,8 +85,13 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
     'local later = meter.granted - mark[2]',
     'local later = 0',
   ],
-  ['a crowd counts as calm', 'meter-learning', 'if not seen.calm then', 'if false then'],
-  ['what was refused counts as taken', 'meter-learning', 'later - (meter.returned - mark[4])', 'later'],
+  [
+    'a crowd counts as calm',
+    'meter-learning',
+    'if not isInOrder or not seen.calm then',
+    'if not isInOrder then',
+  ],
+  ['what was refused counts as taken', 'meter-learning', 'later - (meter.returned - mark[3])', 'later'],
   ['a closed bucket is granted from', 'pump', 'if bucket.closedUntil > now then return end', ''],
   [
     'the first class that has no room blocks nobody',
@@ -175,6 +180,22 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
   ['more is asked for than there is', 'lanes', 'math.min(cost[2], meter.limit) or cost[2]', 'cost[2] or 0'],
   ['no call is ever late', 'forecast-at', 'now - lane.grantedAt - lane.serviceMs', '0'],
   ['a refused call asked for what was reserved', 'lessons', 'lesson.refusedUnits or reserved', 'reserved'],
+  ['nothing is kept free for others', 'meter', 'limit - keptFree(meter, waiting)', 'limit'],
+  ['no refusal is anybody else’s doing', 'meter-learning', 'noteContest(meter, cost, now)', ''],
+  [
+    'what others take is not learned',
+    'meter-learning',
+    'noteOthers(meter, meter.level - before, sinceMs)',
+    '',
+  ],
+  ['a shut bucket is a gulp', 'meter-learning', 'isShut(meter, cost, seen.closedMs)', 'false'],
+  ['older answers forget a fuller bucket', 'meter-learning', 'seen.sentAt <= known[3]', 'false'],
+  [
+    'a refusal is forgotten by the next answer',
+    'meter-learning',
+    'meter.top = { meter.level, meter.at, now }',
+    '',
+  ],
   ['time steps back', 'bucket-state', 'math.max(now, bucket.seen)', 'now'],
 ];
 const most = 400;

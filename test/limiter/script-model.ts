@@ -5,6 +5,7 @@
  */
 import { createBucket, type Bucket } from '../../src/limiter/bucket-state.policy.ts';
 import type { Admission, Lesson, Settlement } from '../../src/limiter/limiter.ts';
+import { levelAt } from '../../src/limiter/meter.policy.ts';
 import * as scheduler from '../../src/limiter/scheduler.policy.ts';
 import type { Effects, TimedLesson } from '../../src/limiter/scheduler.policy.ts';
 import { leasesPerTick } from '../../src/limiter/script-calls.ts';
@@ -244,8 +245,7 @@ function metersOf(bucket: Bucket, now: number): TickReply['meters'] {
     const meter = bucket.meters.get(name);
     if (meter === undefined || meter.limit === null) return [];
     const { limit, windowMs } = meter;
-    const level = Math.max(0, meter.level - Math.max(0, now - meter.at) * (limit / windowMs));
-    return [{ meter: name, limit, level, windowMs }];
+    return [{ meter: name, limit, level: levelAt(meter, now), windowMs }];
   });
 }
 

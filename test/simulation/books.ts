@@ -280,7 +280,8 @@ export class Books extends Story implements DriverBooks {
       );
       const mine = pairOf(bucket, lane, other, since, before);
       const theirs = pairOf(bucket, other, lane, since, other.lastTurn);
-      if (since > now) continue;
+      // Whoever begins to wait is entered after those who had room before it.
+      if (since >= now) continue;
       mine.units += turn;
       mine.largest = Math.max(mine.largest, turn);
       const lead = mine.units - theirs.units;

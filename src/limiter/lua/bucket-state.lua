@@ -14,7 +14,7 @@ local ticketFields = { 'id', 'lane', 'replica', 'order', 'callClass', 'costs', '
 local leaseFields = { 'token', 'ticket', 'lane', 'replica', 'grantedAt', 'quiet', 'calm', 'marks', 'expiresAt',
   'answered', 'unconfirmed', 'abandoned', 'told' }
 local meterFields = { 'name', 'limit', 'windowMs', 'stated', 'reported', 'level', 'at', 'granted', 'answered', 'returned',
-  'reserve', 'others', 'learnedAt', 'surprisedAt', 'fastestMs' }
+  'others', 'heardAt', 'contest', 'top', 'untold', 'fastestMs' }
 local bucketFields = { 'born', 'seen', 'learn', 'probe', 'opened', 'probingSince', 'closedUntil', 'closedAt', 'virtual',
   'sequence', 'lastGrantAt', 'crowdedAt', 'waiting', 'waitingWeight', 'leases', 'waitingCosts', 'meters' }
 local fieldsOf = { l = laneFields, t = ticketFields, e = leaseFields }
@@ -60,7 +60,7 @@ local function assumedWindowMs(name) return string.sub(name, -4) == '_day' and 8
 
 local function createMeter(name, now)
   return { name = name, limit = false, windowMs = assumedWindowMs(name), stated = false, reported = false, level = 0, at = now,
-    granted = 0, answered = 0, returned = 0, reserve = 0, others = 0, learnedAt = false, surprisedAt = false,
+    granted = 0, answered = 0, returned = 0, others = 0, heardAt = false, contest = false, top = false, untold = false,
     fastestMs = false }
 end
 

@@ -1,5 +1,5 @@
 -- Mirror of lessons.policy.ts: what settings and answers do to the meters of a bucket. A lease's marks are a list of
--- { meter, { cost, granted, answered } }.
+-- { meter, mark }.
 local sequencePerMs = 64
 
 local function applySettings(setting, now)
@@ -19,17 +19,6 @@ end
 
 local function unansweredMember(lease) return 'g:' .. sortable(lease.grantedAt) .. ':' .. lease.token end
 
--- The lease's call is no longer on its way to the upstream's counters.
-local function answer(lease, now)
-  if lease.answered then return end
-  lease.answered = true
-  if lease.quiet then drop(unansweredMember(lease)) end
-  for _, mark in ipairs(lease.marks) do
-    local meter = meterOf(mark[1], now)
-    meter.answered = meter.answered + mark[2][1]
-  end
-end
-
 local function markOf(lease, name)
   for _, mark in ipairs(lease.marks) do
     if mark[1] == name then return mark[2] end
@@ -37,15 +26,68 @@ local function markOf(lease, name)
   return nil
 end
 
-local function applyLesson(lease, lesson, now)
-  answer(lease, now)
+-- The lease's call is no longer on its way to the upstream's counters.
+local function answer(lease)
+  if lease.answered then return end
+  lease.answered = true
+  if lease.quiet then drop(unansweredMember(lease)) end
+  for _, mark in ipairs(lease.marks) do
+    local meter = bucket.meters[mark[1]]
+    if meter then meter.answered = meter.answered + mark[2][1] end
+  end
+end
+
+-- The same, and it has told nothing. If it arrived, it did before `at`.
+local function answerUntold(lease, at)
+  if lease.answered then return end
+  answer(lease)
+  for _, mark in ipairs(lease.marks) do
+    local meter = bucket.meters[mark[1]]
+    if meter then markUntold(meter, mark[2], at) end
+  end
+end
+
+local function applySilence(lease, now)
+  answerUntold(lease, now)
+  bucket.opened = true
+end
+
+local function isTold(reports, name)
+  for _, report in ipairs(reports) do
+    if report.meter == name and report.lowest then return true end
+  end
+  return false
+end
+
+local function learnFrom(lease, lesson, closedMs, now)
+  local isFirst = not lease.answered
+  answer(lease)
   bucket.opened = true
   local seen = { sentAt = now - lesson.sentAgoMs, headAt = now - lesson.headAgoMs, quiet = lease.quiet,
-    calm = lease.calm }
+    calm = lease.calm, closedMs = closedMs }
   for _, report in ipairs(lesson.meters) do
     local meter = meterOf(report.meter, now)
     learnMeter(meter, report, markOf(lease, report.meter), seen, bucket.learn, now)
   end
+  if not isFirst or closedMs > 0 then return end
+  for _, mark in ipairs(lease.marks) do
+    if not isTold(lesson.meters, mark[1]) then markUntold(meterOf(mark[1], now), mark[2], now) end
+  end
+end
+
+local function applyLesson(lease, lesson, now) learnFrom(lease, lesson, 0, now) end
+
+-- What the refused call asked of the meter that refused it (nil: nothing), and whether the model had room for that.
+local function refusalOf(lease, name, lesson)
+  local meter = bucket.meters[name]
+  local mark = markOf(lease, name)
+  local reserved = mark and mark[1] or 0
+  local asked = lesson.refusedUnits or reserved
+  if asked <= 0 then return nil end
+  local grantedAt = lease.grantedAt
+  local isKnown = meter and meter.heardAt
+  local isNew = grantedAt >= bucket.closedAt and grantedAt >= (meter and meter.contest and meter.contest[3] or grantedAt)
+  return asked, asked <= reserved and isKnown and isNew
 end
 
 local function applyThrottle(lease, closeMs, lesson, now)
@@ -55,15 +97,17 @@ local function applyThrottle(lease, closeMs, lesson, now)
       giveUnitsBack(meterOf(mark[1], now), mark[2], lease.grantedAt, now)
     end
   end
-  if lesson then applyLesson(lease, lesson, now) else answer(lease, now) end
-  if closeMs <= 0 then return end
-  if named then
-    local mark = markOf(lease, named)
-    local reserved = mark and mark[1] or 0
-    local asked = lesson.refusedUnits or reserved
-    local surprising = lease.grantedAt >= bucket.closedAt and asked <= reserved
-    if asked > 0 then refused(meterOf(named, now), asked, closeMs, surprising, now) end
+  local asked, hadRoom
+  if named then asked, hadRoom = refusalOf(lease, named, lesson) end
+  if lesson then
+    learnFrom(lease, lesson, closeMs, now)
+  elseif closeMs > 0 then
+    answer(lease)
+  else
+    answerUntold(lease, now)
   end
+  if closeMs <= 0 then return end
+  if asked then refused(meterOf(named, now), asked, closeMs, hadRoom, now) end
   bucket.closedUntil = math.max(bucket.closedUntil, now + closeMs)
   bucket.closedAt = now
 end
@@ -77,7 +121,7 @@ local function correct(lease, spent, now)
 end
 
 local function giveBack(lease, now)
-  answer(lease, now)
+  answer(lease)
   for _, mark in ipairs(lease.marks) do
     giveUnitsBack(meterOf(mark[1], now), mark[2], lease.grantedAt, now)
   end

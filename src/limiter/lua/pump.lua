@@ -42,7 +42,7 @@ end
 
 -- Ends the lease's hold on its lane; meters are settled by the caller. (`end` is a word of Lua.)
 local function finish(lane, lease)
-  answer(lease, lease.grantedAt)
+  answerUntold(lease, lease.expiresAt)
   drop(expiryMember(lease))
   noteTold(lease)
   discard('e', lease.token)
@@ -126,7 +126,7 @@ end
 local function room(ticket, now)
   local longest = 0
   for _, cost in ipairs(ticket.costs) do
-    longest = math.max(longest, roomInMs(meterOf(cost[1], now), cost[2], now))
+    longest = math.max(longest, roomInMs(meterOf(cost[1], now), cost[2], bucket.waitingCosts[cost[1]] or 0, now))
   end
   return longest
 end

@@ -2,6 +2,7 @@
 local replicaChannel = 'sluice:r:'
 -- @include sorted
 -- @include bucket-state
+-- @include meter-others
 -- @include meter
 -- @include meter-quota
 -- @include meter-learning

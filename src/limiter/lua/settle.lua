@@ -32,7 +32,7 @@ local settlements = {}
 
 function settlements.succeeded(lane, lease)
   if costs then correct(lease, costs, now) end
-  if lesson then applyLesson(lease, lesson, now) else bucket.opened = true end
+  if lesson then applyLesson(lease, lesson, now) else applySilence(lease, now) end
   noteService(lane, now - lease.grantedAt)
   finish(lane, lease)
   requeueOrForget(lane, lease, false)

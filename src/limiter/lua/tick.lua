@@ -51,8 +51,8 @@ local function meterTexts(own)
   for _, name in ipairs(meterNames) do
     local meter = bucket.meters[name]
     if meter and meter.limit then
-      local level = math.max(0, meter.level - math.max(0, now - meter.at) * drainRate(meter))
-      own[#own + 1] = name .. ' ' .. text(meter.limit) .. ' ' .. text(level) .. ' ' .. text(meter.windowMs)
+      local level = text(levelAt(meter, now))
+      own[#own + 1] = name .. ' ' .. text(meter.limit) .. ' ' .. level .. ' ' .. text(meter.windowMs)
     end
   end
   return own
