@@ -1,0 +1,153 @@
+/**
+ * What a call costs, in one interleaved run: `npm run bench:cost` (ROUNDS=7, CALLS=3000).
+ *
+ * - gateway: CPU of the gateway's process per call over 64 connections, embedded and with Redis, against plain express and
+ *   http-proxy-middleware with a keep-alive agent of 256 sockets. The ratio is the median of the rounds' own ratios.
+ * - Redis: CPU of the server per call, by the server's own count (`INFO cpu`), all commands of a call; what it uses while
+ *   nobody calls is taken out. One bucket at 1 and 64 connections, and 1,000 workspaces over 100 buckets at 64.
+ *
+ * Redis, upstream, proxies and this client share the machine. Absolute figures belong to it; ratios carry over.
+ */
+import { randomBytes } from 'node:crypto';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { Redis } from 'ioredis';
+import { createKey } from '../src/cli/keys.ts';
+import { startRedis } from '../test/support/redis.ts';
+import { cpuMs } from './gateway.ts';
+import { endProxies, load, startGateway, startPlain, startUpstream } from './proxies.ts';
+
+const rounds = Number(process.env['ROUNDS'] ?? 7);
+const calls = Number(process.env['CALLS'] ?? 3_000);
+const folder = mkdtempSync(join(tmpdir(), 'sluice-cost-'));
+const server = await startRedis();
+const redis = new Redis(server.port, '127.0.0.1');
+
+/** `µs` of CPU that the server has used since its start. */
+async function redisCpuUs(): Promise<number> {
+  const info = await redis.info('cpu');
+  const of = (name: string): number => Number(new RegExp(`${name}:([\\d.]+)`).exec(info)?.[1] ?? NaN);
+  return 1e6 * (of('used_cpu_user') + of('used_cpu_sys'));
+}
+
+/** Configuration of `workspaces` workspaces, every tenth with a credential of its own (and so a bucket). */
+function configOf(name: string, origin: string, workspaces: number, withRedis: boolean) {
+  const keys = Array.from({ length: workspaces }, () => createKey());
+  const path = join(folder, `${name}.yaml`);
+  const lines = keys.map(
+    ({ hash }, n) => `  w${n}: { keys: ["${hash}"], credentials: { api: "Bearer c${Math.floor(n / 10)}" } }`,
+  );
+  writeFileSync(
+    path,
+    `server: { host: 127.0.0.1, adminHost: 127.0.0.1, port: 0, adminPort: 0 }
+log: { level: info, sampleSuccesses: 0 }
+${withRedis ? `redis: { url: "${server.url}" }\nprivacy: { labelKey: "${randomBytes(32).toString('base64')}" }\n` : ''}upstreams:
+  api:
+    origins: ["${origin}"]
+    allowPrivateAddresses: true
+    kind: generic
+    limits: { requestsPerMinute: 100000000, requestsPerDay: none }
+workspaces:
+${lines.join('\n')}
+`,
+  );
+  return { path, keys: keys.map(({ key }) => key) };
+}
+
+interface Row {
+  readonly name: string;
+  readonly port: number;
+  readonly pid: number;
+  readonly path: string;
+  readonly keys: readonly string[];
+  readonly connections: number;
+  readonly usesRedis: boolean;
+  readonly calls: number;
+  readonly cpuUs: number[];
+  readonly redisUs: number[];
+  readonly rate: number[];
+}
+
+const median = (values: readonly number[]): number => {
+  const sorted = values.toSorted((a, b) => a - b);
+  return ((sorted[(sorted.length - 1) >> 1] ?? NaN) + (sorted[sorted.length >> 1] ?? NaN)) / 2;
+};
+
+async function round(row: Row, count: number, idleUsPerMs: number): Promise<void> {
+  const { port, path, keys, connections } = row;
+  const headers = (n: number) => ({ authorization: `Bearer ${keys[n % keys.length] ?? ''}` });
+  const cpuBefore = cpuMs(row.pid);
+  const redisBefore = await redisCpuUs();
+  const ms = await load({ port, path, headers, calls: count, connections });
+  const redisUs = (await redisCpuUs()) - redisBefore - idleUsPerMs * ms;
+  row.cpuUs.push(((cpuMs(row.pid) - cpuBefore) * 1000) / count);
+  row.redisUs.push(redisUs / count);
+  row.rate.push((count * 1000) / ms);
+}
+
+try {
+  const upstream = await startUpstream();
+  const origin = `http://127.0.0.1:${upstream.port}`;
+  const through = `/proxy?target=${encodeURIComponent(`${origin}/v1/things?a=b`)}`;
+  const gateway = async (name: string, workspaces: number, withRedis: boolean) => {
+    const { path, keys } = configOf(name, origin, workspaces, withRedis);
+    return { ...(await startGateway(path)), path: through, keys, usesRedis: withRedis };
+  };
+  const plain = {
+    ...(await startPlain(upstream.port)),
+    path: '/v1/things?a=b',
+    keys: [''],
+    usesRedis: false,
+  };
+  const embedded = await gateway('embedded', 1, false);
+  const shared = await gateway('shared', 1, true);
+  const many = await gateway('many', 1_000, true);
+  const rowOf = (name: string, of: typeof shared, connections: number): Row => ({
+    name,
+    ...of,
+    connections,
+    calls: connections === 1 ? Math.ceil(calls / 4) : calls,
+    cpuUs: [],
+    redisUs: [],
+    rate: [],
+  });
+  const rows = [
+    rowOf('plain express + http-proxy-middleware, 64 connections', plain, 64),
+    rowOf('embedded, 64 connections', embedded, 64),
+    rowOf('Redis, one bucket, 64 connections', shared, 64),
+    rowOf('Redis, one bucket, 1 connection', shared, 1),
+    rowOf('Redis, 1,000 workspaces over 100 buckets, 64 connections', many, 64),
+  ];
+  for (const row of rows)
+    await round({ ...row, cpuUs: [], redisUs: [], rate: [] }, Math.max(row.calls, 3_000), 0);
+  const idleFrom = await redisCpuUs();
+  await new Promise((resolve) => setTimeout(resolve, 3_000));
+  const idleUsPerMs = ((await redisCpuUs()) - idleFrom) / 3_000;
+  for (let n = 0; n < rounds; n += 1) {
+    for (const row of n % 2 === 0 ? rows : rows.toReversed()) await round(row, row.calls, idleUsPerMs);
+  }
+  print(rows, idleUsPerMs);
+} finally {
+  endProxies();
+  redis.disconnect();
+  await server.stop();
+  rmSync(folder, { recursive: true });
+}
+
+function print(rows: readonly Row[], idleUsPerMs: number): void {
+  const plain = rows[0]?.cpuUs ?? [];
+  console.log(`${rounds} interleaved rounds of ${calls} calls, medians, Node ${process.versions.node}`);
+  for (const row of rows) {
+    const ratio = median(row.cpuUs.map((cpu, n) => cpu / (plain[n] ?? NaN)));
+    const us = (values: readonly number[]): string => `${median(values).toFixed(0).padStart(5)} µs`;
+    const gateway = `${us(row.cpuUs)} CPU${row.connections === 64 ? ` (${ratio.toFixed(2)} x plain)` : ''.padEnd(15)}`;
+    const inRedis = row.usesRedis ? `  ${us(row.redisUs)} in Redis` : '';
+    console.log(
+      `  ${row.name.padEnd(58)} ${gateway}  ${median(row.rate).toFixed(0).padStart(5)} calls/s${inRedis}`,
+    );
+  }
+  console.log(
+    `  Redis while nobody calls: ${(idleUsPerMs * 1000).toFixed(0)} µs of CPU a second, taken out above`,
+  );
+}

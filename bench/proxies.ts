@@ -1,0 +1,95 @@
+/**
+ * The processes of a cost measurement, each a child of this one: an upstream that answers 1 KB of JSON, the plain
+ * yardstick, gateways; and a closed-loop client. Owns starting and ending them by their ids.
+ */
+import { spawn, type ChildProcess } from 'node:child_process';
+import http from 'node:http';
+import { createInterface } from 'node:readline';
+
+const upstreamSource = `
+import http from 'node:http';
+const body = JSON.stringify({ data: 'x'.repeat(1000) });
+const server = http.createServer((request, response) => {
+  request.resume();
+  response.writeHead(200, { 'content-type': 'application/json', 'content-length': body.length });
+  response.end(body);
+});
+server.keepAliveTimeout = 60000;
+server.listen(0, '127.0.0.1', () => console.log(JSON.stringify({ port: server.address().port })));`;
+
+/** As a user writes it who reads the first page of the documentation, with an agent that keeps connections. */
+const plainSource = (upstreamPort: number): string => `
+import express from 'express';
+import http from 'node:http';
+import { createProxyMiddleware } from 'http-proxy-middleware';
+const app = express();
+const agent = new http.Agent({ keepAlive: true, maxSockets: 256 });
+app.use(createProxyMiddleware({ target: 'http://127.0.0.1:${upstreamPort}', changeOrigin: true, agent }));
+const server = app.listen(0, '127.0.0.1', () => console.log(JSON.stringify({ port: server.address().port })));`;
+
+export interface Started {
+  readonly pid: number;
+  readonly port: number;
+}
+
+const children: ChildProcess[] = [];
+
+export const startUpstream = (): Promise<Started> => start(['--input-type=module', '-e', upstreamSource]);
+export const startPlain = (upstreamPort: number): Promise<Started> =>
+  start(['--input-type=module', '-e', plainSource(upstreamPort)]);
+export const startGateway = (config: string): Promise<Started> =>
+  start(['src/main.ts', 'serve', '--config', config]);
+
+/** Ends what was started here, by process id. */
+export function endProxies(): void {
+  for (const child of children) child.kill('SIGKILL');
+}
+
+/** Resolves with the first port that the process tells in a line of JSON. */
+async function start(args: readonly string[]): Promise<Started> {
+  const child = spawn(process.execPath, args, { stdio: ['ignore', 'pipe', 'inherit'], cwd: process.cwd() });
+  children.push(child);
+  for await (const line of createInterface({ input: child.stdout })) {
+    const told = JSON.parse(line) as { port?: number };
+    if (typeof told.port !== 'number' || child.pid === undefined) continue;
+    child.stdout.resume();
+    return { pid: child.pid, port: told.port };
+  }
+  throw new Error(`${args.join(' ').slice(0, 80)} ended before it listened`);
+}
+
+export interface Load {
+  readonly port: number;
+  readonly path: string;
+  /** Of call `n`. */
+  readonly headers: (n: number) => Readonly<Record<string, string>>;
+  readonly calls: number;
+  readonly connections: number;
+}
+
+/** Resolves with the milliseconds it took; rejects when a call does not succeed. */
+export async function load({ port, path, headers, calls, connections }: Load): Promise<number> {
+  const agent = new http.Agent({ keepAlive: true, maxSockets: connections });
+  let sent = 0;
+  let failed = 0;
+  const one = (n: number): Promise<void> =>
+    new Promise((resolve) => {
+      http
+        .get({ host: '127.0.0.1', port, path, headers: headers(n), agent }, (response) => {
+          if (response.statusCode !== 200) failed += 1;
+          response.resume().once('end', resolve);
+        })
+        .once('error', () => {
+          failed += 1;
+          resolve();
+        });
+    });
+  const startedAt = performance.now();
+  const worker = async (): Promise<void> => {
+    while (sent < calls) await one(sent++);
+  };
+  await Promise.all(Array.from({ length: connections }, worker));
+  agent.destroy();
+  if (failed > 0) throw new Error(`${failed} of ${calls} calls failed`);
+  return performance.now() - startedAt;
+}
