@@ -19,7 +19,7 @@ module.exports = {
       to: {
         pathNot: [
           '\\.policy\\.ts$',
-          '^src/(call|errors|limiter/limiter|config/(settings|defaults))\\.ts$',
+          '^src/(call|errors|limiter/(limiter|bucket-events)|config/(settings|defaults))\\.ts$',
           'node_modules/(ipaddr|graphql)',
         ],
       },

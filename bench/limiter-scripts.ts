@@ -1,33 +1,25 @@
 /**
  * What the bucket scheduler costs Redis: time per script with few and with many waiting tickets and active buckets,
- * and memory per waiting call and per idle workspace. `node bench/limiter-scripts.ts [calls]` (2,000 per figure).
+ * and memory per waiting call and per idle workspace. `node bench/limiter-scripts.ts [calls] [library | script]` (2,000 per
+ * figure; functions of a library, or EVALSHA as on servers before Redis 7).
  *
- * Measured on the server: Redis' own latency histogram of `EVALSHA` (`INFO latencystats`), reset before each row, so
+ * Measured on the server: Redis' own latency histogram of `FCALL` or `EVALSHA` (`INFO latencystats`), reset before each row, so
  * the network and this process are not in it. A private redis-server on this machine, one call at a time.
  */
 import { createHash } from 'node:crypto';
 import { Redis } from 'ioredis';
-import {
-  admitCall,
-  cancelCall,
-  chargedCall,
-  forecastCall,
-  learnCall,
-  loadScripts,
-  readAdmit,
-  readLease,
-  readTick,
-  settleCall,
-  tickCall,
-  type ScriptCall,
-} from '../src/limiter/scripts.ts';
+import type { BucketEvent } from '../src/limiter/bucket-events.ts';
+import { applyCall } from '../src/limiter/event-codec.ts';
+import { readBatch, type BatchReply } from '../src/limiter/reply-codec.ts';
 import { admission } from '../test/support/admission.ts';
+import { loadInto } from '../test/support/loaded-scripts.ts';
 import { startRedis } from '../test/support/redis.ts';
 
 const calls = Number(process.argv[2] ?? 2_000);
 const server = await startRedis({ args: ['--latency-tracking-info-percentiles', '50', '99', '100'] });
 const redis = new Redis(server.port, '127.0.0.1', { replyMapping: 'legacy' });
-const hashes = new Map<string, string>();
+const form = process.argv[3] === 'script' ? 'script' : 'library';
+const scripts = await loadInto(redis, form);
 const rows: Record<string, Record<string, string | number>> = {};
 let tickets = 0;
 const lesson = {
@@ -45,10 +37,6 @@ interface Held {
 }
 
 try {
-  for (const { name, lua } of loadScripts()) {
-    await redis.script('LOAD', lua);
-    hashes.set(name, createHash('sha1').update(lua).digest('hex'));
-  }
   const version = /redis_version:(\S+)/.exec(await redis.info('server'))?.[1];
   console.log(`redis ${version}, ${calls} calls per row, microseconds inside the server\n`);
   await waitingTickets(100);
@@ -74,30 +62,27 @@ async function waitingTickets(count: number): Promise<void> {
   const asking = { bucket: 'shared', replica: replica(0) };
   const leased = (n: number): string => held[n % held.length]?.lease ?? '';
   await measure(`admit, queued: ${title}`, async (n) => held.push(...(await enter('shared', n % 100))));
-  await measure(`forecast: ${title}`, (n) => run(forecastCall(asking, ticketName(tickets - 1 - n))));
-  await measure(`cancel: ${title}`, (n) => run(cancelCall(asking, ticketName(tickets - 1 - n))));
-  await measure(`learn: ${title}`, (n) => run(learnCall(asking, leased(n), lesson)));
-  await measure(`charged: ${title}`, (n) =>
-    run(chargedCall(asking, leased(n), { slots: 5, nextSlotMs: 1_000 })),
+  await measure(`forecast: ${title}`, (n) =>
+    run(asking, { kind: 'forecast', ticket: ticketName(tickets - 1 - n) }),
   );
-  await measure(`tick, 1 lease: ${title}`, (n) => run(tickCall(asking, [leased(n)])));
+  await measure(`cancel: ${title}`, (n) =>
+    run(asking, { kind: 'cancel', ticket: ticketName(tickets - 1 - n) }),
+  );
+  await measure(`learn: ${title}`, (n) => run(asking, { kind: 'learn', lease: leased(n), lesson }));
+  await measure(`charged: ${title}`, (n) =>
+    run(asking, { kind: 'charge', lease: leased(n), edge: { slots: 5, nextSlotMs: 1_000 } }),
+  );
+  await measure(`tick, 1 lease: ${title}`, (n) => run(asking, { kind: 'tick', leases: [leased(n)] }));
   await measure(
     `tick, 64 leases: ${title}`,
-    () =>
-      run(
-        tickCall(
-          asking,
-          held.slice(0, 64).map(({ lease }) => lease),
-        ),
-      ),
+    () => run(asking, { kind: 'tick', leases: held.slice(0, 64).map(({ lease }) => lease) }),
     Math.min(calls, 300),
   );
   for (let n = 0; n < calls; n += 1) held.push(...(await enter('shared', n % 100)));
   await measure(`settle, grants the next: ${title}`, async () => {
     const ended = held.shift();
     if (ended === undefined) throw new Error('nothing is in flight');
-    const call = settleCall(asking, ended.lease, { kind: 'succeeded', spent: null }, lesson);
-    const { grants } = readLease(await run(call));
+    const { grants } = (await run(asking, settled(ended.lease))).bucket;
     held.push(...grants.map(({ lease }) => ({ bucket: 'shared', lease })));
   });
 }
@@ -108,11 +93,12 @@ async function crowdAtTheDoor(count: number): Promise<void> {
   const asking = { bucket: 'door', replica: replica(0) };
   const [first] = await enter('door', 0);
   const closing = { kind: 'throttled', closeMs: 60_000, requeue: false, sleepMs: 0 } as const;
-  const { now } = readLease(await run(settleCall(asking, first?.lease ?? '', closing, null)));
+  const closes = { kind: 'settle', lease: first?.lease ?? '', settlement: closing, lesson: null } as const;
+  const { now } = (await run(asking, closes)).bucket;
   for (let n = 0; n < count; n += 1) await enter('door', n % 100);
   const later = { ...asking, now: now + 60_001 };
   const title = `tick, grants 64: ${count.toLocaleString('en')} waiting`;
-  await measure(title, () => run(tickCall(later, [])), Math.floor(count / 64));
+  await measure(title, () => run(later, { kind: 'tick', leases: [] }), Math.floor(count / 64));
 }
 
 /** `count` buckets, each used before; calls go to one after the other and find nobody waiting. */
@@ -120,15 +106,14 @@ async function activeBuckets(count: number): Promise<void> {
   await redis.flushall();
   const title = `${count.toLocaleString('en')} buckets`;
   const empty = await memory();
-  const done = { kind: 'succeeded', spent: null } as const;
   const settle = ({ bucket, lease }: Held): Promise<unknown> =>
-    run(settleCall({ bucket, replica: replica(0) }, lease, done, lesson));
+    run({ bucket, replica: replica(0) }, settled(lease));
   for (let n = 0; n < count; n += 1) for (const held of await enter(bucketName(n), 0)) await settle(held);
   rows[`memory per idle workspace with its own bucket, ${title}`] = {
     bytes: Math.round(((await memory()) - empty) / count),
   };
   for (let n = 0; n < count; n += 1)
-    readTick(await run(tickCall({ bucket: bucketName(n), replica: replica(0) }, [])));
+    await run({ bucket: bucketName(n), replica: replica(0) }, { kind: 'tick', leases: [] });
   const held: Held[] = [];
   await measure(`admit, granted: ${title}`, async (n) =>
     held.push(...(await enter(bucketName(n % count), n))),
@@ -152,22 +137,30 @@ async function enter(bucket: string, lane: number): Promise<Held[]> {
     maxWaitMs: 1e9,
     leaseMs: 600_000,
   });
-  const reply = readAdmit(await run(admitCall({ bucket, replica: replica(0) }, asked)), asked);
-  return reply.code === 'granted' ? [{ bucket, lease: reply.grant.lease }] : [];
+  const [reply] = (await run({ bucket, replica: replica(0) }, { kind: 'admit', admission: asked })).replies;
+  return reply?.kind === 'granted' ? [{ bucket, lease: reply.lease }] : [];
 }
 
 async function measure(title: string, one: (n: number) => Promise<unknown>, times = calls): Promise<void> {
   await redis.config('RESETSTAT');
   for (let n = 0; n < times; n += 1) await one(n);
-  const found = /latency_percentiles_usec_evalsha:p50=([\d.]+),p99=([\d.]+),p100=([\d.]+)/.exec(
+  const found = /latency_percentiles_usec_(?:fcall|evalsha):p50=([\d.]+),p99=([\d.]+),p100=([\d.]+)/.exec(
     await redis.info('latencystats'),
   );
   if (found === null) throw new Error('this server tells no latency percentiles (Redis 7 does)');
   rows[title] = { p50: Number(found[1]), p99: Number(found[2]), max: Number(found[3]) };
 }
 
-async function run({ script, keys, argv }: ScriptCall): Promise<unknown> {
-  return redis.evalsha(hashes.get(script) ?? '', keys.length, ...keys, ...argv);
+/** One event alone, as a replica without other calls sends it. */
+async function run(
+  asking: { readonly bucket: string; readonly replica: string; readonly now?: number },
+  event: BucketEvent,
+): Promise<BatchReply> {
+  return readBatch(await scripts.run(applyCall(asking, [event])), [event]);
+}
+
+function settled(lease: string): BucketEvent {
+  return { kind: 'settle', lease, settlement: { kind: 'succeeded', spent: null }, lesson };
 }
 
 async function memory(): Promise<number> {

@@ -20,7 +20,7 @@ import { restMs, roomInMs } from './meter.policy.ts';
 const sleepReasons = ['ceiling_minute', 'ceiling_day', 'backoff'] as const satisfies readonly SleepReason[];
 
 /** A ceiling is looked ahead no further than this many windows: no call may wait longer. */
-const maxWindows = 10;
+export const maxWindows = 10;
 
 /** A whole number of calls, but for the rounding of a division. */
 const rounding = 1e-9;

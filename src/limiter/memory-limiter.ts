@@ -1,11 +1,13 @@
 /**
- * The embedded store: runs `scheduler.policy.ts` in this process, one bucket state per key, one timer per bucket.
+ * The embedded store: runs `apply.policy.ts` in this process, one bucket state per key, one timer per bucket.
  *
  * Owns: when the pump runs again (the policy says `nextAt`, the clock wakes), handing grants to the listener, and
  * forgetting buckets that have been idle long enough (`memory.policy.ts`). Refuses to own: any decision. Every operation
  * completes in the turn in which it was asked; the promises are the port's.
  */
 import type { Clock } from '../clock.ts';
+import { apply, type Applied } from './apply.policy.ts';
+import type { BucketEvent, EventKind, ReplyOf } from './bucket-events.ts';
 import { closedMs, createBucket, type Bucket } from './bucket-state.policy.ts';
 import {
   grantUnderWay,
@@ -23,7 +25,8 @@ import {
 } from './limiter.ts';
 import { memoryMs } from './memory.policy.ts';
 import { drain } from './meter.policy.ts';
-import * as scheduler from './scheduler.policy.ts';
+import type { Granted } from './pump.policy.ts';
+import { forecast, isIdle, pumpOnly } from './scheduler.policy.ts';
 
 const tickMs = 1_000;
 const replica = 'embedded';
@@ -59,21 +62,28 @@ export function createMemoryLimiter(clock: Clock, listener: LimiterListener): Li
     return kept;
   };
 
-  /** Every touch of a bucket: the replica lives, the transition runs, its effects are carried out. */
-  const touch = <T extends { readonly effects: scheduler.Effects }>(
+  /** Every touch of a bucket: the replica lives, the event is applied, what it did is carried out. */
+  const applyTo = <K extends EventKind>(
+    kept: Kept,
+    event: Extract<BucketEvent, { kind: K }>,
+  ): { readonly reply: ReplyOf[K]; readonly grants: readonly Granted[] } => {
+    const applied = touch(kept, (bucket, now) => apply(bucket, { replica, events: [event] }, now));
+    // The policy replies in kind.
+    return { reply: applied.replies[0] as ReplyOf[K], grants: applied.grants };
+  };
+
+  const touch = <T extends Pick<Applied, 'grants' | 'nextAt'> & Partial<Pick<Applied, 'replies'>>>(
     kept: Kept,
     transition: (bucket: Bucket, now: number) => T,
-    own: string | null = null,
   ): T => {
     const now = clock.monotonic();
     kept.usedAt = now;
     kept.bucket.replicas.set(replica, now);
     const result = transition(kept.bucket, now);
     scheduleTick();
-    wakeAgain(kept, result.effects.nextAt, now);
-    for (const granted of result.effects.grants) {
-      if (granted.ticket !== own) outbox.push(grantOf(kept.key, granted));
-    }
+    wakeAgain(kept, result.nextAt, now);
+    const told = result.replies?.[0]?.kind === 'granted' ? result.replies[0].lease : null;
+    for (const granted of result.grants) if (granted.lease !== told) outbox.push(grantOf(kept.key, granted));
     deliver();
     return result;
   };
@@ -86,9 +96,12 @@ export function createMemoryLimiter(clock: Clock, listener: LimiterListener): Li
     delivering = false;
   };
 
-  const run = (key: BucketKey, transition: (bucket: Bucket, now: number) => scheduler.Effects): void => {
+  const applyIfKnown = <K extends EventKind>(
+    key: BucketKey,
+    event: Extract<BucketEvent, { kind: K }>,
+  ): void => {
     const kept = buckets.get(key);
-    if (kept !== undefined) touch(kept, (bucket, now) => ({ effects: transition(bucket, now) }));
+    if (kept !== undefined) applyTo<K>(kept, event);
   };
 
   const wakeAgain = (kept: Kept, at: number | null, now: number): void => {
@@ -100,7 +113,7 @@ export function createMemoryLimiter(clock: Clock, listener: LimiterListener): Li
     kept.cancelWake = clock.after(at - now, () => {
       kept.wakeAt = null;
       kept.cancelWake = null;
-      run(kept.key, (bucket, then) => scheduler.pumpOnly(bucket, then));
+      touch(kept, pumpOnly);
     });
   };
 
@@ -111,9 +124,9 @@ export function createMemoryLimiter(clock: Clock, listener: LimiterListener): Li
       const now = clock.monotonic();
       let busy = false;
       for (const kept of buckets.values()) {
-        if (!scheduler.isIdle(kept.bucket, now)) {
+        if (!isIdle(kept.bucket, now)) {
           busy = true;
-          run(kept.key, (bucket, then) => scheduler.tick(bucket, replica, [...bucket.leases.keys()], then));
+          applyTo<'tick'>(kept, { kind: 'tick', leases: [...kept.bucket.leases.keys()] });
         } else if (now - kept.usedAt > memoryMs(kept.bucket, kept.usedAt)) {
           kept.cancelWake?.();
           buckets.delete(kept.key);
@@ -126,59 +139,44 @@ export function createMemoryLimiter(clock: Clock, listener: LimiterListener): Li
   return {
     async admit(admission: Admission): Promise<AdmissionReply> {
       const kept = keep(admission);
-      const result = touch(
-        kept,
-        (bucket, now) => scheduler.admit(bucket, admission, replica, now),
-        admission.ticket,
-      );
-      if (result.kind === 'refused') {
-        const { reason, heldBy, retryInMs, ahead } = result;
-        return { kind: 'refused', reason, heldBy, retryInMs, ahead };
-      }
-      if (result.kind === 'queued') {
-        const { forecastMs, ahead, heldBy } = result;
+      const { bucket: _bucket, ...asked } = admission;
+      const { reply, grants } = applyTo<'admit'>(kept, { kind: 'admit', admission: asked });
+      if (reply.kind === 'refused') return reply;
+      if (reply.kind === 'queued') {
+        const { forecastMs, ahead, heldBy } = reply;
         return { kind: 'queued', forecastMs, ahead, heldBy };
       }
-      const granted = result.effects.grants.find((grant) => grant.ticket === admission.ticket);
+      const granted = grants.find(({ lease }) => lease === reply.lease);
       if (granted === undefined) return grantUnderWay;
       return { kind: 'granted', grant: grantOf(kept.key, granted) };
     },
 
-    async settle(grant: Grant, settlement: Settlement, lesson: Lesson | null): Promise<void> {
-      run(grant.bucket, (bucket, now) =>
-        scheduler.settle(bucket, grant.lease, settlement, timed(lesson, now), now),
-      );
+    async settle({ bucket, lease }: Grant, settlement: Settlement, lesson: Lesson | null): Promise<void> {
+      applyIfKnown<'settle'>(bucket, { kind: 'settle', lease, settlement, lesson });
       if (settlement.kind === 'throttled' && settlement.closeMs > 0) {
-        listener.onClosed(grant.bucket, settlement.closeMs);
+        listener.onClosed(bucket, settlement.closeMs);
       }
     },
 
-    async learn(grant: Grant, lesson: Lesson): Promise<void> {
-      run(grant.bucket, (bucket, now) =>
-        scheduler.learn(
-          bucket,
-          grant.lease,
-          timed(lesson, now) ?? { feedback: lesson.feedback, sentAt: now, headAt: now },
-          now,
-        ),
-      );
+    async learn({ bucket, lease }: Grant, lesson: Lesson): Promise<void> {
+      applyIfKnown<'learn'>(bucket, { kind: 'learn', lease, lesson });
     },
 
-    async charged(grant: Grant, edge: CeilingEdge | null): Promise<void> {
-      run(grant.bucket, (bucket, now) => scheduler.charged(bucket, grant.lease, edge, now));
+    async charged({ bucket, lease }: Grant, edge: CeilingEdge | null): Promise<void> {
+      applyIfKnown<'charge'>(bucket, { kind: 'charge', lease, edge });
     },
 
-    async reconfigure(change: Reconfiguration): Promise<void> {
-      run(change.bucket, (bucket, now) => scheduler.reconfigure(bucket, change, now));
+    async reconfigure({ bucket, setting, lanes }: Reconfiguration): Promise<void> {
+      applyIfKnown<'reconfigure'>(bucket, { kind: 'reconfigure', setting, lanes });
     },
 
     async cancel(bucket: BucketKey, ticket: string): Promise<void> {
-      run(bucket, (state, now) => scheduler.cancel(state, ticket, now));
+      applyIfKnown<'cancel'>(bucket, { kind: 'cancel', ticket });
     },
 
     async forecast(bucket: BucketKey, ticket: string) {
       const kept = buckets.get(bucket);
-      return kept === undefined ? null : scheduler.forecast(kept.bucket, ticket, clock.monotonic());
+      return kept === undefined ? null : forecast(kept.bucket, ticket, clock.monotonic());
     },
 
     snapshot: () => [...buckets.values()].map((kept) => snapshotOf(kept, clock.monotonic())),
@@ -191,18 +189,13 @@ export function createMemoryLimiter(clock: Clock, listener: LimiterListener): Li
   };
 }
 
-const grantOf = (bucket: BucketKey, granted: scheduler.Granted): Grant => ({
+const grantOf = (bucket: BucketKey, granted: Granted): Grant => ({
   ticket: granted.ticket,
   bucket,
   lane: granted.lane,
   lease: granted.lease,
   expiresAt: granted.expiresAt,
 });
-
-function timed(lesson: Lesson | null, now: number): scheduler.TimedLesson | null {
-  if (lesson === null) return null;
-  return { feedback: lesson.feedback, sentAt: now - lesson.sentAgoMs, headAt: now - lesson.headAgoMs };
-}
 
 function snapshotOf(kept: Kept, now: number): BucketSnapshot {
   const { bucket } = kept;

@@ -24,17 +24,17 @@ import {
 import { applyReport } from './meter-quota.policy.ts';
 
 /** So many calls more than what has drained since do not make a burst. */
-const callsOfCalm = 2;
+export const callsOfCalm = 2;
 /** A slower answer raises what is taken for the fastest by this factor, and at least by so many milliseconds. */
-const fastestRise = 1.01;
-const leastRiseMs = 0.05;
+export const fastestRise = 1.01;
+export const leastRiseMs = 0.05;
 /** Of the time of the fastest answer this share, or all but so many milliseconds, passes behind the arrival of a call. */
-const answeringShare = 0.8;
-const calmJitterMs = 50;
+export const answeringShare = 0.8;
+export const calmJitterMs = 50;
 /** A place kept free because others drink from the bucket is used again after this long without a surprise. */
-const reserveMemoryMs = 60_000;
+export const reserveMemoryMs = 60_000;
 /** Calls of one burst are all surprised by the same thing. */
-const oneSurpriseMs = 1_000;
+export const oneSurpriseMs = 1_000;
 
 type Level = NonNullable<MeterReport['level']>;
 

@@ -21,7 +21,7 @@ export const mostJitterMs = 100;
  * the first call arrives, not when we let it go, and whoever starts a burst is busy just then. The answers end the rest.
  */
 export const mostLatenessMs = 1_000;
-const windowsOfLateness = 60;
+export const windowsOfLateness = 60;
 /** A call sent this long after the one before it cannot have been overtaken on the way, milliseconds. */
 export const quietGapMs = 20;
 /** A call among calls that leave at the pace of the meter reaches the upstream within this time of its grant, milliseconds. */

@@ -3,8 +3,9 @@
  * Redis may lose everything; this book is what it is rebuilt from. Data only.
  */
 import type { Admission, BucketKey, Grant, MeterSnapshot } from './limiter.ts';
+import { Outbox } from './outbox.ts';
 import { replicaLifeMs } from './pump.policy.ts';
-import type { ToldGrant } from './script-replies.ts';
+import type { ToldGrant } from './reply-codec.ts';
 
 /** Redis takes a replica for dead that it has not seen for 5 s; a second for the ways there. */
 const silentMs = replicaLifeMs - 1_000;
@@ -58,6 +59,8 @@ export interface BucketBook {
   readonly key: BucketKey;
   readonly tickets: Map<string, KeptTicket>;
   readonly leases: Map<string, KeptLease>;
+  /** Events on their way. */
+  readonly outbox: Outbox;
   /** Birth of the bucket's data as last told; `null` = not known. */
   born: number | null;
   /** Redis' time of the latest reply, comparable within one life. */
@@ -95,6 +98,7 @@ export const createBook = (key: BucketKey, now: number): BucketBook => ({
   key,
   tickets: new Map(),
   leases: new Map(),
+  outbox: new Outbox(),
   born: null,
   toldAt: -Infinity,
   lostAt: null,
@@ -119,6 +123,11 @@ export const waitingOf = (book: BucketBook): KeptTicket[] =>
   [...book.tickets.values()]
     .filter(({ state }) => state === 'waiting')
     .sort((a, b) => (a.order === null || b.order === null ? 0 : a.order - b.order));
+
+/** A ticket or a lease of this replica was in the bucket before what was sent at `at` (monotonic milliseconds). */
+export const isInRedis = (book: BucketBook, at: number): boolean =>
+  book.leases.size > 0 ||
+  [...book.tickets.values()].some(({ state, knownAt }) => state === 'waiting' && knownAt < at);
 
 /** Redis heard of this replica, after a silence perhaps in which it passed over tickets of the dead. */
 export const noteSeen = (book: BucketBook, sentAt: number): void => {

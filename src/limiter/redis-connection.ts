@@ -133,6 +133,10 @@ export function connectRedis(
   };
 }
 
+/** Who takes writes: every primary of a Cluster as known now, else the client itself. */
+export const primaryClients = (client: RedisClient): readonly Pick<RedisClient, 'call'>[] =>
+  client instanceof Cluster ? client.nodes('master') : [client];
+
 /** `host:port` of the primary of each slot as last told, also of one that is gone. Sorted. */
 const primariesOf = ({ slots }: Cluster): string[] =>
   [...new Set(slots.flatMap(([primary]) => primary ?? []))].sort();

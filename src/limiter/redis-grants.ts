@@ -12,7 +12,7 @@ import { fenceMs, KeptLease, waitingOf, type BucketBook, type KeptTicket } from 
 import { settlingMs, type Scripts } from './redis-asking.ts';
 import type { Settling } from './redis-settling.ts';
 import type { Replica } from './replica.ts';
-import type { BucketReply, ToldGrant } from './scripts.ts';
+import type { BucketReply, ToldGrant } from './reply-codec.ts';
 
 export interface Grants {
   /** Takes what the reply to a command sent at `sentAt` (monotonic milliseconds) tells of the bucket. */

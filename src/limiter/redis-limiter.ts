@@ -24,21 +24,10 @@ import { createSettling, type Settling } from './redis-settling.ts';
 import { createTickets, type Tickets } from './redis-tickets.ts';
 import { createTicks, type Ticks } from './redis-ticks.ts';
 import type { Replica } from './replica.ts';
-import {
-  admitCall,
-  forecastCall,
-  learnCall,
-  readAdmit,
-  readForecast,
-  readLease,
-  readMessage,
-  readReconfigure,
-  reconfigureCall,
-  settleCall,
-} from './scripts.ts';
+import { readMessage } from './reply-codec.ts';
 
-/** Lanes that one script call reconfigures at most. */
-const lanesPerCall = 64;
+/** Lanes that one event reconfigures at most. */
+const lanesPerEvent = 64;
 
 export interface RedisLimiter extends Limiter {
   /** Enters a ticket that has its place already; never refused. */
@@ -87,8 +76,11 @@ export function createRedisLimiter(dependencies: {
     if (book === undefined) books.set(key, (book = createBook(key, clock.monotonic())));
     return book;
   };
-  const scripts = createScripts(dependencies);
-  const { asking, ask, background } = scripts;
+  const scripts = createScripts({
+    ...dependencies,
+    absorb: (book, reply, sentAt) => grants.absorb(book, reply, sentAt),
+  });
+  const { ask, background } = scripts;
 
   // The parts call each other in a circle: what a reply tells ends leases, and the end of a lease brings a reply.
   const enterAgain = (book: BucketBook, ticket: KeptTicket): void => tickets.enterAgain(book, ticket);
@@ -96,7 +88,6 @@ export function createRedisLimiter(dependencies: {
     ...dependencies,
     scripts,
     bookOf,
-    absorb: (book, reply, sentAt) => grants.absorb(book, reply, sentAt),
     enterAgain,
     tellCancelled: (book, ticket) => tickets.tellCancelled(book, ticket),
   });
@@ -107,7 +98,6 @@ export function createRedisLimiter(dependencies: {
     enterAgain,
     wakeAgain: (book) => ticks.wakeAgain(book),
   });
-  const { absorb } = grants;
   const tickets: Tickets = createTickets({
     ...dependencies,
     scripts,
@@ -116,7 +106,7 @@ export function createRedisLimiter(dependencies: {
     grants,
     settle: settling.settle,
   });
-  const ticks: Ticks = createTicks({ ...dependencies, scripts, books, absorb, settling, enterAgain });
+  const ticks: Ticks = createTicks({ ...dependencies, scripts, books, settling, enterAgain });
 
   /** Levels as told at `toldAt`, drained since. */
   const snapshotOf = (book: BucketBook, toldAt = book.metersAt): BucketSnapshot => {
@@ -141,26 +131,16 @@ export function createRedisLimiter(dependencies: {
       if (lease !== undefined) await settling.settle(lease, settlement, lesson);
     },
 
-    async learn(grant, lesson) {
-      const book = books.get(grant.bucket);
-      if (book?.leases.has(grant.lease) !== true || !link.isUp) return;
-      try {
-        const { reply, sentAt } = await ask(book, learnCall(asking(book), grant.lease, lesson), readLease);
-        absorb(book, reply, sentAt);
-      } catch (failure) {
-        if (!(failure instanceof RedisAway)) throw failure;
-      }
+    async learn({ bucket, lease }, lesson) {
+      const book = books.get(bucket);
+      if (book?.leases.has(lease) === true && link.isUp)
+        await ask<'learn'>(book, { kind: 'learn', lease, lesson });
     },
 
-    async charged(grant, edge) {
-      const book = books.get(grant.bucket);
-      const lease = book?.leases.get(grant.lease);
-      if (book === undefined || lease === undefined || !link.isUp) return;
-      try {
-        await settling.tellCharged(book, lease, edge);
-      } catch (failure) {
-        if (!(failure instanceof RedisAway)) throw failure;
-      }
+    async charged({ bucket, lease }, edge) {
+      const book = books.get(bucket);
+      if (book?.leases.has(lease) === true && link.isUp)
+        await ask<'charge'>(book, { kind: 'charge', lease, edge });
     },
 
     async reconfigure(change) {
@@ -168,15 +148,10 @@ export function createRedisLimiter(dependencies: {
       if (book === undefined) return;
       applyToTickets(book, change);
       if (!link.isUp) return;
-      try {
-        for (let from = 0; from < change.lanes.length; from += lanesPerCall) {
-          const lanes = change.lanes.slice(from, from + lanesPerCall);
-          const call = reconfigureCall(asking(book), { setting: change.setting, lanes });
-          const { reply, sentAt } = await ask(book, call, readReconfigure);
-          absorb(book, reply, sentAt);
-        }
-      } catch (failure) {
-        if (!(failure instanceof RedisAway)) throw failure;
+      const { setting } = change;
+      for (let from = 0; from < change.lanes.length; from += lanesPerEvent) {
+        const lanes = change.lanes.slice(from, from + lanesPerEvent);
+        await ask<'reconfigure'>(book, { kind: 'reconfigure', setting, lanes });
       }
     },
 
@@ -185,13 +160,8 @@ export function createRedisLimiter(dependencies: {
     async forecast(bucket, ticket) {
       const book = books.get(bucket);
       if (book?.tickets.get(ticket)?.state !== 'waiting' || !link.isUp) return null;
-      try {
-        const { reply } = await ask(book, forecastCall(asking(book), ticket), readForecast);
-        return reply.standing;
-      } catch (failure) {
-        if (failure instanceof RedisAway) return null;
-        throw failure;
-      }
+      const asked = await ask<'forecast'>(book, { kind: 'forecast', ticket });
+      return asked.kind === 'applied' ? asked.reply.standing : null;
     },
 
     snapshot: () => [...books.values()].map(snapshotOf),
@@ -216,14 +186,13 @@ export function createRedisLimiter(dependencies: {
 
     async spend(admission) {
       const book = bookOf(admission.bucket);
-      const { reply, sentAt } = await ask(book, admitCall(asking(book), scripts.stored(admission)), (raw) =>
-        readAdmit(raw, admission),
-      );
-      absorb(book, reply, sentAt);
-      if (reply.code !== 'granted') return false;
-      const { lease } = reply.grant;
-      const ended_ = await ask(book, settleCall(asking(book), lease, { kind: 'unknown' }, null), readLease);
-      absorb(book, ended_.reply, ended_.sentAt);
+      const asked = await ask<'admit'>(book, { kind: 'admit', admission: scripts.stored(admission) });
+      if (asked.kind === 'unavailable') throw new RedisAway();
+      if (asked.reply.kind !== 'granted') return false;
+      const { lease } = asked.reply;
+      const settlement = { kind: 'unknown' } as const;
+      const ended = await ask<'settle'>(book, { kind: 'settle', lease, settlement, lesson: null });
+      if (ended.kind === 'unavailable') throw new RedisAway();
       return true;
     },
 

@@ -7,11 +7,10 @@
  */
 import type { Clock } from '../clock.ts';
 import type { Telemetry } from '../telemetry/events.ts';
-import type { BucketKey, CeilingEdge, Lesson, LimiterListener, Settlement } from './limiter.ts';
+import type { BucketKey, Lesson, LimiterListener, Settlement } from './limiter.ts';
 import type { Positioned, Scripts } from './redis-asking.ts';
 import { fenceMs, type BucketBook, type KeptLease, type KeptTicket } from './redis-book.ts';
-import { RedisAway, type RedisLink } from './redis-link.ts';
-import { chargedCall, readLease, settleCall, type BucketReply } from './scripts.ts';
+import type { RedisLink } from './redis-link.ts';
 import { atOnce, goesBack, withoutTicket } from './settlements.policy.ts';
 
 /** A settlement is not told again within this time: it may still be on its way. Milliseconds. */
@@ -34,8 +33,6 @@ interface Pending {
 export interface Settling {
   /** Ends the lease and tells Redis; a ticket that goes back waits again. */
   settle(lease: KeptLease, asked: Settlement, lesson: Lesson | null): Promise<void>;
-  /** A call took a slot of a ceiling that is nearly used, or is not any more; rejects with `RedisAway`. */
-  tellCharged(book: BucketBook, lease: KeptLease, edge: CeilingEdge | null): Promise<void>;
   /** Redis granted what nobody waits for here. */
   dropStray(book: BucketBook, lease: KeptLease): void;
   /** Redis names a lease that has ended here: its settlement was lost with Redis' data, or is still on its way. */
@@ -60,15 +57,13 @@ export function createSettling(parts: {
   readonly telemetry: Telemetry;
   readonly listener: LimiterListener;
   readonly bookOf: (key: BucketKey) => BucketBook;
-  readonly absorb: (book: BucketBook, reply: BucketReply, sentAt: number) => void;
   readonly enterAgain: (book: BucketBook, ticket: KeptTicket) => void;
   readonly tellCancelled: (book: BucketBook, ticket: string) => void;
   /** A ticket went back to its line while Redis is away. True = somebody else keeps it now. */
   readonly onStranded: (admission: Positioned) => boolean;
 }): Settling {
-  const { scripts, link, clock, telemetry, listener, bookOf, absorb, enterAgain, tellCancelled, onStranded } =
-    parts;
-  const { asking, ask, background } = scripts;
+  const { scripts, link, clock, telemetry, listener, bookOf, enterAgain, tellCancelled, onStranded } = parts;
+  const { ask, background } = scripts;
   const ended = new Map<string, number>();
   const pending = new Map<string, Pending>();
   /** Of `pending`, those for which no return of Redis is to be waited for. */
@@ -138,37 +133,37 @@ export function createSettling(parts: {
     ticket: KeptTicket | undefined,
   ): Promise<void> => {
     const { lease, settlement, lesson } = told;
-    try {
-      const call = settleCall(asking(book), lease.lease, settlement, lesson);
-      const { reply, sentAt, attempts } = await ask(book, call, readLease);
-      const waits = ticket?.state === 'waiting' && book.tickets.get(lease.ticket) === ticket;
-      if (!reply.leaseKnown && attempts === 1) countLost(lease, 'expired');
-      if (waits) ticket.knownAt = sentAt;
-      absorb(book, reply, sentAt);
-      if (waits && !reply.leaseKnown && ticket.state === 'waiting') enterAgain(book, ticket);
+    const waits = (): boolean => ticket?.state === 'waiting' && book.tickets.get(lease.ticket) === ticket;
+    let waited = false;
+    const asked = await ask<'settle'>(
+      book,
+      { kind: 'settle', lease: lease.lease, settlement, lesson },
+      {
+        take: ({ reply, sentAt, attempts }) => {
+          waited = waits();
+          if (!reply.known && attempts === 1) countLost(lease, 'expired');
+          if (waited && ticket !== undefined) ticket.knownAt = sentAt;
+        },
+      },
+    );
+    if (asked.kind === 'applied') {
+      if (waited && !asked.reply.known && ticket?.state === 'waiting') enterAgain(book, ticket);
       if (goesBack(settlement) && ticket?.cancelled === true) tellCancelled(book, lease.ticket);
-    } catch (failure) {
-      if (!(failure instanceof RedisAway)) throw failure;
+    } else {
       if (pending.size < maxPending) {
         pending.set(lease.lease, told);
         if (link.isUp) wrong.add(lease.lease);
       }
-      const waits = ticket?.state === 'waiting' && book.tickets.get(lease.ticket) === ticket;
-      if (waits && onStranded(scripts.positioned(ticket))) book.tickets.delete(lease.ticket);
+      if (waits() && ticket !== undefined && onStranded(scripts.positioned(ticket)))
+        book.tickets.delete(lease.ticket);
     }
     if (settlement.kind === 'throttled' && settlement.closeMs > 0) {
       listener.onClosed(lease.bucket, settlement.closeMs);
     }
   };
 
-  const tellCharged = async (book: BucketBook, lease: KeptLease, edge: CeilingEdge | null): Promise<void> => {
-    const { reply, sentAt } = await ask(book, chargedCall(asking(book), lease.lease, edge), readLease);
-    absorb(book, reply, sentAt);
-  };
-
   return {
     settle,
-    tellCharged,
     dropStray,
     tellAgain,
     hasEnded: (lease) => ended.has(lease),

@@ -7,12 +7,13 @@
  */
 import type { Clock } from '../clock.ts';
 import { grantUnderWay, type Admission, type AdmissionReply, type BucketKey } from './limiter.ts';
-import type { Asked, Positioned, Scripts } from './redis-asking.ts';
+import type { AdmitReply } from './bucket-events.ts';
+import type { Positioned, Scripts } from './redis-asking.ts';
 import { noteSeen, waitingOf, type BucketBook, type KeptLease, type KeptTicket } from './redis-book.ts';
 import type { Grants } from './redis-grants.ts';
 import { RedisAway, type RedisLink } from './redis-link.ts';
 import type { Settling } from './redis-settling.ts';
-import { admitCall, cancelCall, readAdmit, readCancel } from './scripts.ts';
+import type { ToldGrant } from './reply-codec.ts';
 
 /** After a wrong answer a ticket is not entered again sooner. Milliseconds. */
 const enterAgainMs = 1_000;
@@ -35,59 +36,28 @@ export function createTickets(parts: {
   readonly clock: Clock;
   readonly books: ReadonlyMap<BucketKey, BucketBook>;
   readonly bookOf: (key: BucketKey) => BucketBook;
-  readonly grants: Pick<Grants, 'absorb' | 'deliver'>;
+  readonly grants: Pick<Grants, 'deliver'>;
   readonly settle: Settling['settle'];
 }): Tickets {
   const { scripts, link, clock, books, bookOf, settle } = parts;
-  const { asking, ask, background, positioned, stored } = scripts;
-  const { absorb, deliver } = parts.grants;
+  const { ask, background, positioned, stored } = scripts;
+  const { deliver } = parts.grants;
 
   const admit = async (admission: Admission): Promise<AdmissionReply> => {
     const book = bookOf(admission.bucket);
     const ticket = createTicket(admission, 'entering', clock.monotonic());
     book.tickets.set(admission.ticket, ticket);
-    let asked: Asked<ReturnType<typeof readAdmit>>;
-    try {
-      const call = admitCall(asking(book), stored(admission));
-      asked = await ask(book, call, (raw) => readAdmit(raw, admission), admission.lane);
-    } catch (failure) {
-      if (book.tickets.get(admission.ticket) === ticket && ticket.state === 'entering') {
-        book.tickets.delete(admission.ticket);
-        // Redis may have entered it all the same. Is it there, only this reply was wrong.
-        if (failure instanceof RedisAway && link.isUp) tellCancelled(book, admission.ticket);
-        else if (failure instanceof RedisAway) book.moved.add(admission.ticket);
-      }
-      // Nobody waits for it any more, or only the reply is missing: its grant came otherwise, and it may wait again since,
-      // here or where waiting calls went.
-      const isKept = book.tickets.get(admission.ticket) === ticket && ticket.state === 'granted';
-      const isPlaced = isKept || ticket.state === 'waiting' || ticket.cancelled;
-      if (!(failure instanceof RedisAway && isPlaced)) throw failure;
-      return grantUnderWay;
-    }
-    const { reply, sentAt } = asked;
-    // A bucket in which nothing of this replica was has most likely expired, as any that nobody uses: it is a new one.
-    // While it is closed it does not expire.
-    const isAnother = reply.born !== book.born && book.born !== null;
-    if (isAnother && book.closedUntil <= sentAt && !isInRedis(book, sentAt)) {
-      book.born = null;
-      await scripts.askForLosses(book, reply);
-    }
-    noteSeen(book, sentAt);
-    if (reply.code !== 'granted' && reply.code !== 'queued') {
-      book.tickets.delete(admission.ticket);
-      absorb(book, reply, sentAt);
-      const { code: reason, heldBy, retryInMs, ahead } = reply;
-      return { kind: 'refused', reason, heldBy, retryInMs, ahead };
-    }
-    ticket.order = reply.order;
-    if (ticket.state === 'entering') {
-      ticket.state = 'waiting';
-      ticket.knownAt = sentAt;
-    }
-    absorb(book, reply, sentAt);
-    if (reply.code === 'granted') {
+    const asked = await ask<'admit'>(
+      book,
+      { kind: 'admit', admission: stored(admission) },
+      { newcomer: admission.lane, take: ({ reply, sentAt }) => noteAdmitted(book, ticket, reply, sentAt) },
+    );
+    if (asked.kind === 'unavailable') return leaveUnanswered(book, ticket);
+    const { reply, bucket, sentAt } = asked;
+    if (reply.kind === 'refused') return reply;
+    if (reply.kind === 'granted') {
       let handed: KeptLease | null = null;
-      deliver(book, reply.grant, reply.now, sentAt, (lease) => (handed = lease));
+      deliver(book, grantOf(admission, reply), bucket.now, sentAt, (lease) => (handed = lease));
       if (ticket.cancelled) book.tickets.delete(admission.ticket);
       if (handed !== null) return { kind: 'granted', grant: handed };
       return grantUnderWay;
@@ -100,10 +70,31 @@ export function createTickets(parts: {
     return { kind: 'queued', forecastMs, ahead, heldBy };
   };
 
-  /** A ticket or a lease of this replica was in the bucket before a command that was sent at `at`. */
-  const isInRedis = (book: BucketBook, at: number): boolean =>
-    book.leases.size > 0 ||
-    [...book.tickets.values()].some(({ state, knownAt }) => state === 'waiting' && knownAt < at);
+  const noteAdmitted = (book: BucketBook, ticket: KeptTicket, reply: AdmitReply, sentAt: number): void => {
+    noteSeen(book, sentAt);
+    if (reply.kind === 'refused') return void book.tickets.delete(ticket.admission.ticket);
+    ticket.order = reply.order;
+    if (ticket.state !== 'entering') return;
+    ticket.state = 'waiting';
+    ticket.knownAt = sentAt;
+  };
+
+  /** Redis may have entered it all the same. */
+  const leaveUnanswered = (book: BucketBook, ticket: KeptTicket): AdmissionReply => {
+    const { ticket: id } = ticket.admission;
+    const isHere = book.tickets.get(id) === ticket;
+    if (isHere && ticket.state === 'entering') {
+      book.tickets.delete(id);
+      // Is Redis there, only this reply was wrong.
+      if (link.isUp) tellCancelled(book, id);
+      else book.moved.add(id);
+    }
+    // Nobody waits for it any more, or only the reply is missing: its grant came otherwise, and it may wait again since,
+    // here or where waiting calls went.
+    const isKept = isHere && ticket.state === 'granted';
+    if (isKept || ticket.state === 'waiting' || ticket.cancelled) return grantUnderWay;
+    throw new RedisAway();
+  };
 
   /** A ticket that waits here and that Redis does not know. */
   const enterAgain = (book: BucketBook, ticket: KeptTicket): void => {
@@ -117,30 +108,31 @@ export function createTickets(parts: {
       ticket.state === 'waiting' &&
       ticket.knownAt === Infinity;
     background(
-      ask(book, admitCall(asking(book), admission), (raw) => readAdmit(raw, admission)).then(
-        ({ reply, sentAt }) => {
-          if (ticket.state === 'waiting') ticket.knownAt = sentAt;
-          noteSeen(book, sentAt);
-          absorb(book, reply, sentAt);
-          if (reply.code === 'granted') deliver(book, reply.grant, reply.now, sentAt);
-          else if (ticket.cancelled) tellCancelled(book, admission.ticket);
+      ask<'admit'>(
+        book,
+        { kind: 'admit', admission },
+        {
+          take: ({ sentAt }) => {
+            if (ticket.state === 'waiting') ticket.knownAt = sentAt;
+            noteSeen(book, sentAt);
+          },
         },
-        (failure: unknown) => {
+      ).then((asked) => {
+        if (asked.kind === 'unavailable') {
           // Redis is there and has answered wrongly: no return of it is to be waited for.
           if (link.isUp && isOutside())
             clock.after(enterAgainMs, () => isOutside() && enterAgain(book, ticket));
-          throw failure;
-        },
-      ),
+          return;
+        }
+        const { reply, bucket, sentAt } = asked;
+        if (reply.kind === 'granted') deliver(book, grantOf(admission, reply), bucket.now, sentAt);
+        else if (ticket.cancelled) tellCancelled(book, admission.ticket);
+      }),
     );
   };
 
   const tellCancelled = (book: BucketBook, ticket: string): void =>
-    background(
-      ask(book, cancelCall(asking(book), ticket), readCancel).then(({ reply, sentAt }) =>
-        absorb(book, reply, sentAt),
-      ),
-    );
+    background(ask<'cancel'>(book, { kind: 'cancel', ticket }));
 
   const cancel = async (bucket: BucketKey, id: string): Promise<void> => {
     const book = books.get(bucket);
@@ -187,6 +179,11 @@ export function createTickets(parts: {
     },
   };
 }
+
+const grantOf = (
+  { ticket, lane }: Admission,
+  { lease, expiresAt }: Extract<AdmitReply, { kind: 'granted' }>,
+): ToldGrant => ({ ticket, lane, lease, expiresAt });
 
 /** `now`: monotonic milliseconds. */
 const createTicket = (admission: Admission, state: KeptTicket['state'], now: number): KeptTicket => ({

@@ -7,6 +7,7 @@
  */
 import type { Clock } from '../clock.ts';
 import type { BucketKey } from './limiter.ts';
+import { leasesPerTick } from './event-codec.ts';
 import type { Scripts } from './redis-asking.ts';
 import {
   countWaiting,
@@ -16,10 +17,8 @@ import {
   type KeptLease,
   type KeptTicket,
 } from './redis-book.ts';
-import type { Grants } from './redis-grants.ts';
 import type { RedisLink } from './redis-link.ts';
 import type { Settling } from './redis-settling.ts';
-import { leasesPerTick, readTick, tickCall } from './scripts.ts';
 
 const tickMs = 1_000;
 /** How long a replica that has not promised to pump waits beyond the time at which a pump is due. */
@@ -47,12 +46,11 @@ export function createTicks(parts: {
   readonly link: RedisLink;
   readonly clock: Clock;
   readonly books: Map<BucketKey, BucketBook>;
-  readonly absorb: Grants['absorb'];
   readonly settling: Pick<Settling, 'countLost' | 'tellWrong' | 'forgetOld'>;
   readonly enterAgain: (book: BucketBook, ticket: KeptTicket) => void;
 }): Ticks {
-  const { scripts, link, clock, books, absorb, settling, enterAgain } = parts;
-  const { asking, ask, background } = scripts;
+  const { scripts, link, clock, books, settling, enterAgain } = parts;
+  const { ask, background } = scripts;
   let cancelTick = (): void => {};
   let closed = false;
 
@@ -80,27 +78,30 @@ export function createTicks(parts: {
       ({ state, knownAt }) => state === 'waiting' && knownAt < Infinity,
     );
     const held = leases.filter(({ lease }) => book.leases.has(lease));
-    const call = tickCall(
-      asking(book),
-      held.map(({ lease }) => lease),
+    let stillWaiting: readonly KeptTicket[] = [];
+    let isOneLost = false;
+    const asked = await ask<'tick'>(
+      book,
+      { kind: 'tick', leases: held.map(({ lease }) => lease) },
+      {
+        take: ({ reply, bucket, sentAt }) => {
+          if (bucket.born === book.born && bucket.born !== null) {
+            for (const lease of held) {
+              if (!lease.lost) lease.expiresAt = Math.max(lease.expiresAt, sentAt + lease.leaseMs - fenceMs);
+            }
+          }
+          stillWaiting = known.filter(
+            (ticket) => ticket.state === 'waiting' && ticket.knownAt < sentAt && !ticket.cancelled,
+          );
+          noteSeen(book, sentAt);
+          isOneLost = reply.waitingHere + bucket.unnamed < stillWaiting.length || book.isDoubtful;
+          book.isDoubtful = false;
+          book.meters = reply.meters;
+          book.metersAt = clock.monotonic();
+        },
+      },
     );
-    const { reply, sentAt } = await ask(book, call, readTick);
-    if (reply.born === book.born && reply.born !== null) {
-      for (const lease of held) {
-        if (!lease.lost) lease.expiresAt = Math.max(lease.expiresAt, sentAt + lease.leaseMs - fenceMs);
-      }
-    }
-    const stillWaiting = known.filter(
-      (ticket) => ticket.state === 'waiting' && ticket.knownAt < sentAt && !ticket.cancelled,
-    );
-    const told = reply.waitingHere + reply.unnamed;
-    noteSeen(book, sentAt);
-    const { isDoubtful } = book;
-    book.isDoubtful = false;
-    book.meters = reply.meters;
-    book.metersAt = clock.monotonic();
-    absorb(book, reply, sentAt);
-    const isOneLost = told < stillWaiting.length || isDoubtful;
+    if (asked.kind === 'unavailable') return;
     for (const ticket of stillWaiting) {
       const isLost = isOneLost || ticket.isDoubtful;
       if (isLost && ticket.state === 'waiting' && ticket.knownAt < Infinity) enterAgain(book, ticket);

@@ -1,62 +1,78 @@
 /**
- * The Redis scripts of the bucket scheduler: their sources with includes resolved, and the names under which they are
- * defined.
- *
- * A line `-- @include name` is replaced by `lua/name.lua`, once per script: a name that is not there and a file that
- * includes itself are errors when the process starts, not when the first call comes. Nothing but such files ever
- * becomes Lua source; what a call carries goes in KEYS and ARGV (`script-calls.ts`).
+ * The bucket scheduler on Redis, one source (`lua/library.lua`) made two ways: a function library, which a server of
+ * Redis 7 loads once, and a script for older servers. What a call carries goes in KEYS and ARGV (`event-codec.ts`).
  */
+import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
-import { scriptNames, type ScriptName } from './script-calls.ts';
+import { meterNames, orderUnit, requestWindows, sequencePerMs } from './bucket-state.policy.ts';
+import { ceilingWindowMs } from './ceiling.policy.ts';
+import { maxCorrected, maxDocuments, maxProbeMs } from './documents.policy.ts';
+import { maxWindows } from './forecast.policy.ts';
+import { replicaChannel } from './keys.ts';
+import { luaSource, type Constants, type ReadLua } from './lua-source.ts';
+import { blankMemoryMs, bucketMemoryMs, unansweredMemoryMs } from './memory.policy.ts';
+import * as learning from './meter-learning.policy.ts';
+import * as meter from './meter.policy.ts';
+import { mostPerPump, probeDoublingMs, replicaLifeMs } from './pump.policy.ts';
+import { maxArrivalAgoMs, maxArrivalAheadMs, maxOtherLimitsMs } from './scheduler.policy.ts';
+import { usualWindowsMs } from './window-learning.policy.ts';
+import { leasesPerTick, longestLeaseMs } from './event-codec.ts';
 
-/**
- * Tells versions apart in this process and in what a person reads. Redis knows a script by its digest, so that old and
- * new replicas run their own side by side; what both read is told apart by `layoutVersion` (`keys.ts`).
- */
-export const scriptVersion = 1;
-
-/** A script as ioredis' `defineCommand` wants it. Every script takes the same keys (`keys.ts`). */
-export interface Script {
-  readonly name: ScriptName;
-  /** Versioned command name: `sluiceAdmitV1`. */
-  readonly command: string;
-  readonly lua: string;
-  readonly numberOfKeys: 4;
+/** `apply` in both forms; Redis knows each by a digest, so that old and new replicas run their own side by side. */
+export interface Scripts {
+  /** For `FUNCTION LOAD`. */
+  readonly library: string;
+  /** The library's function. */
+  readonly called: string;
+  /** For `EVALSHA`. */
+  readonly script: string;
 }
 
-/** Text of `lua/<name>.lua`, or `null` when there is no such file. */
-export type ReadLua = (name: string) => string | null;
-
-/** `sluiceAdmitV1` for `admit`. */
-export const commandName = (name: ScriptName): string =>
-  `sluice${name.charAt(0).toUpperCase()}${name.slice(1)}V${scriptVersion}`;
-
-/** All scripts. Throws when a file is missing, an include is unknown, or a file includes itself. */
-export function loadScripts(read: ReadLua = readLuaFile): readonly Script[] {
-  return scriptNames.map((name) => ({
-    name,
-    command: commandName(name),
-    lua: resolveIncludes(name, read),
-    numberOfKeys: 4,
-  }));
+/** The constants among what a policy exports. */
+function numbersOf(policy: object): Constants {
+  return Object.fromEntries(
+    Object.entries(policy).filter((entry): entry is [string, number] => typeof entry[1] === 'number'),
+  );
 }
 
-/** The source of one script with every include in place; each file is included once, where it is first named. */
-export function resolveIncludes(name: string, read: ReadLua): string {
-  const included = new Set<string>();
-  const open: string[] = [];
-  const resolve = (file: string): string => {
-    if (open.includes(file)) throw new Error(`lua: ${[...open, file].join(' includes ')}`);
-    if (included.has(file)) return '';
-    const source = read(file);
-    if (source === null) throw new Error(`lua: no file ${file}.lua (${open.join(' includes ') || 'script'})`);
-    open.push(file);
-    const resolved = source.replace(/^-- @include ([\w-]+)$/gm, (_line, wanted: string) => resolve(wanted));
-    open.pop();
-    included.add(file);
-    return resolved;
+/** What the scripts take over from the policy. */
+export const scriptConstants: Constants = {
+  ...numbersOf(meter),
+  ...numbersOf(learning),
+  blankMemoryMs,
+  bucketMemoryMs,
+  ceilingWindowMs,
+  leasesPerTick,
+  longestLeaseMs,
+  maxArrivalAgoMs,
+  maxArrivalAheadMs,
+  maxCorrected,
+  maxDocuments,
+  maxOtherLimitsMs,
+  maxProbeMs,
+  maxWindows,
+  meterNames,
+  mostPerPump,
+  orderUnit,
+  probeDoublingMs,
+  replicaChannel: replicaChannel(''),
+  replicaLifeMs,
+  requestWindows,
+  sequencePerMs,
+  unansweredMemoryMs,
+  usualWindowsMs,
+};
+
+/** Both forms. Throws when a file is wrong (`lua-source.ts`). */
+export function buildScripts(read: ReadLua = readLuaFile): Scripts {
+  const source = luaSource('library', read, scriptConstants);
+  const name = `sluice_${createHash('sha256').update(source).digest('hex').slice(0, 16)}`;
+  const called = `${name}_apply`;
+  return {
+    library: `#!lua name=${name}\n${source}redis.register_function('${called}', apply)\n`,
+    called,
+    script: `${source}return apply(KEYS, ARGV)\n`,
   };
-  return resolve(name);
 }
 
 function readLuaFile(name: string): string | null {
@@ -67,6 +83,3 @@ function readLuaFile(name: string): string | null {
     throw failure;
   }
 }
-
-export * from './script-calls.ts';
-export * from './script-replies.ts';

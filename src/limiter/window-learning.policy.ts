@@ -14,7 +14,7 @@ const minuteMs = 60_000;
 const hourMs = 3_600_000;
 
 /** Windows that upstreams have, ascending. Milliseconds. */
-const usualWindowsMs: readonly number[] = [
+export const usualWindowsMs: readonly number[] = [
   ...[1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 30, 45, 60].map((seconds) => seconds * secondMs),
   ...[2, 3, 5, 10, 15, 20, 30].map((minutes) => minutes * minuteMs),
   hourMs,

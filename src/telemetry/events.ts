@@ -25,18 +25,8 @@ export type RedisErrorKind = (typeof redisErrorKinds)[number];
 
 /** Commands with their own series in `sluice_redis_command_seconds`; anything else counts as `other`. */
 export type RedisCommand =
-  | 'admit'
-  | 'settle'
-  | 'learn'
-  | 'charged'
-  | 'reconfigure'
-  | 'cancel'
-  | 'forecast'
-  | 'tick'
-  | 'consume'
-  | 'reward'
-  | 'publish'
-  | 'other';
+  /** Events of one bucket: admissions, settlements, ticks and all others, as many as came together. */
+  'apply' | 'consume' | 'reward' | 'publish' | 'other';
 
 /** How a call ended. */
 export interface CallEnd {

@@ -12,6 +12,7 @@ import { Chance } from '../simulation/chance.ts';
 import { ReplicaBooks } from '../simulation/replicas/books.ts';
 import type { ReplicasPlan } from '../simulation/replicas/plan.ts';
 import { Replica } from '../simulation/replicas/replica.ts';
+import { batchOf } from '../simulation/replicas/batch-text.ts';
 import { Server } from '../simulation/replicas/server.ts';
 import { embeddedDesk, entry } from '../support/desk.ts';
 import { FakeClock } from '../support/fake-clock.ts';
@@ -139,7 +140,13 @@ async function over(clock: FakeClock, load: Load, commands: Map<string, number>)
     calls: [],
   };
   const nothing = (): void => {};
-  const watch = { ran: nothing, placeTaken: nothing, placeReturned: nothing, lost: nothing, reach: nothing };
+  const watch = {
+    applied: nothing,
+    placeTaken: nothing,
+    placeReturned: nothing,
+    lost: nothing,
+    reach: nothing,
+  };
   const replicas: Replica[] = [];
   const server = new CountingServer(
     watch,
@@ -160,11 +167,17 @@ async function over(clock: FakeClock, load: Load, commands: Map<string, number>)
 }
 
 class CountingServer extends Server {
+  /** Commands by name, and events of batches by kind. */
   commands = new Map<string, number>();
 
   override execute(command: string, words: readonly string[]): unknown {
-    this.commands.set(command, (this.commands.get(command) ?? 0) + 1);
+    this.#count(command);
+    if (command === 'sluiceApplyV1') for (const { kind } of batchOf(words[4] ?? '').events) this.#count(kind);
     return super.execute(command, words);
+  }
+
+  #count(name: string): void {
+    this.commands.set(name, (this.commands.get(name) ?? 0) + 1);
   }
 }
 

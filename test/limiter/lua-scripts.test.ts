@@ -4,33 +4,26 @@
  */
 import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from '@jest/globals';
 import { Redis } from 'ioredis';
-import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { bucketKeys, replicaChannel } from '../../src/limiter/keys.ts';
+import type { ReplyOf, StoredAdmission } from '../../src/limiter/bucket-events.ts';
+import { applyCall } from '../../src/limiter/event-codec.ts';
+import type { Lesson, Reconfiguration, Settlement } from '../../src/limiter/limiter.ts';
 import {
-  admitCall,
-  loadScripts,
-  readAdmit,
-  readLease,
-  readReconfigure,
+  readBatch,
   readMessage,
-  readTick,
-  reconfigureCall,
-  settleCall,
-  tickCall,
-  type AdmitReply,
+  type BucketReply,
   type ReplicaMessage,
-  type ScriptCall,
-  type StoredAdmission,
-  type TickReply,
-} from '../../src/limiter/scripts.ts';
+} from '../../src/limiter/reply-codec.ts';
 import { admission as asked, type AdmissionWish } from '../support/admission.ts';
+import { applied } from '../support/bucket-store.ts';
+import { loadInto, type LoadedScripts } from '../support/loaded-scripts.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
 
 let server: RedisServer;
 let redis: Redis;
 let subscriber: Redis;
-const hashes = new Map<string, string>();
+let scripts: LoadedScripts;
 const heard: { replica: string; message: ReplicaMessage }[] = [];
 
 beforeAll(async () => {
@@ -41,10 +34,7 @@ beforeAll(async () => {
   subscriber.on('pmessage', (_pattern: string, channel: string, text: string) => {
     heard.push({ replica: channel.slice(replicaChannel('').length), message: readMessage(text) });
   });
-  for (const { name, lua } of loadScripts()) {
-    await redis.script('LOAD', lua);
-    hashes.set(name, createHash('sha1').update(lua).digest('hex'));
-  }
+  scripts = await loadInto(redis, 'library');
 });
 
 beforeEach(() => {
@@ -60,9 +50,6 @@ afterAll(async () => {
   redis.disconnect();
   await server.stop();
 });
-
-const run = async ({ script, keys, argv }: ScriptCall): Promise<unknown> =>
-  redis.evalsha(hashes.get(script) ?? '', keys.length, ...keys, ...argv);
 
 /** A call that arrives when the script runs. */
 const one = (
@@ -88,21 +75,40 @@ const by = (replica: string, now?: number) => ({
   ...(now === undefined ? {} : { now }),
 });
 
-async function admit(replica: string, admission: StoredAdmission, now?: number): Promise<AdmitReply> {
-  return readAdmit(await run(admitCall(by(replica, now), admission)), admission);
-}
+type Told<K extends keyof ReplyOf> = Promise<BucketReply & ReplyOf[K]>;
 
-async function tick(replica: string, leases: readonly string[] = [], now?: number): Promise<TickReply> {
-  return readTick(await run(tickCall(by(replica, now), leases)));
-}
+const admit = (replica: string, admission: StoredAdmission, now?: number): Told<'admit'> =>
+  applied<'admit'>(scripts, by(replica, now), { kind: 'admit', admission });
+
+const tick = (replica: string, leases: readonly string[] = [], now?: number): Told<'tick'> =>
+  applied<'tick'>(scripts, by(replica, now), { kind: 'tick', leases });
+
+const settle = (
+  asking: ReturnType<typeof by>,
+  lease: string,
+  settlement: Settlement,
+  lesson: Lesson | null = null,
+): Told<'settle'> => applied<'settle'>(scripts, asking, { kind: 'settle', lease, settlement, lesson });
+
+const reconfigure = (
+  asking: ReturnType<typeof by>,
+  change: Omit<Reconfiguration, 'bucket'>,
+): Told<'reconfigure'> => applied<'reconfigure'>(scripts, asking, { kind: 'reconfigure', ...change });
 
 async function grantOf(replica: string, admission: StoredAdmission, now?: number): Promise<string> {
   const reply = await admit(replica, admission, now);
-  if (reply.code !== 'granted') throw new Error(`not granted but ${reply.code}`);
-  return reply.grant.lease;
+  if (reply.kind !== 'granted') throw new Error(`not granted but ${reply.kind}`);
+  return reply.lease;
 }
 
 const done = { kind: 'succeeded', spent: null } as const;
+
+const wide = { weight: 1, maxInFlight: null, perMinute: null, ceiling: 'none.none' };
+const paced = {
+  learn: true,
+  probe: 0,
+  meters: [{ meter: 'requests' as const, limit: 40, windowMs: 20_000 }],
+};
 
 test("the server's own clock counts unless a time is named", async () => {
   const [seconds = '0', micros = '0'] = (await redis.time()).map(String);
@@ -122,33 +128,80 @@ test('an hour after the last use nothing is left, and not before a closed bucket
     expect(life).toBeLessThanOrEqual(3_600_000);
   }
   const closing = { kind: 'throttled', closeMs: 7_200_000, requeue: true, sleepMs: 0 } as const;
-  await run(settleCall(by('r1', 1_000), lease, closing, null));
+  await settle(by('r1', 1_000), lease, closing);
   for (const key of bucketKeys('b')) expect(await redis.pttl(key)).toBeGreaterThan(10_790_000);
 });
 
-test('what is malformed is an error before anything is written', async () => {
-  const call = admitCall(by('r1'), one('t1'));
-  const header = readFileSync(new URL('../../src/limiter/lua/admit.lua', import.meta.url), 'utf8');
-  const placeOf = (what: string): number => Number(new RegExp(`(\\d+) ${what}`).exec(header)?.[1] ?? NaN) - 1;
-  const lists = [placeOf('costs'), placeOf('stated meters')];
-  for (let at = 0; at < call.argv.length; at += 1) {
-    // Whatever is not '1' is a no.
-    if (at === placeOf('learn')) continue;
-    const argv = call.argv.map((text, place) => (place === at ? 'not:a number=' : text));
-    if (lists.includes(at)) argv[at] = 'bogus=1 bogus:1:1';
-    await expect(run({ ...call, argv })).rejects.toThrow(/sluice: invalid/);
+/** Every value in a batch, as the way to it, and the same batch with something else there. */
+function spoiled(batch: object): { readonly at: string; readonly text: string }[] {
+  const found: { at: string; text: string }[] = [];
+  const visit = (value: unknown, at: string, put: (other: unknown) => void): void => {
+    if (typeof value === 'object' && value !== null) {
+      for (const [name, inner] of Object.entries(value)) {
+        visit(inner, `${at}.${name}`, (other) => Reflect.set(value, name, other));
+      }
+    } else if (value !== undefined && typeof value !== 'boolean') {
+      put('not:a number=');
+      found.push({ at, text: JSON.stringify(batch) });
+      put(value);
+    }
+  };
+  visit(batch, '', () => {});
+  return found;
+}
+
+test('what is malformed is an error before anything is written, wherever it stands in a batch', async () => {
+  const entering = { kind: 'admit', admission: one('t1', { document: 'd' }) } as const;
+  const lesson: Lesson = {
+    feedback: {
+      meters: [{ meter: 'requests', limit: 1, windowMs: 2, level: { lowest: 1, highest: 1 } }],
+      throttle: null,
+    },
+    sentAgoMs: 1,
+    headAgoMs: 0,
+  };
+  const { keys, argv } = applyCall(by('r1', 1_000), [
+    entering,
+    { kind: 'settle', lease: 't1.1', settlement: { kind: 'succeeded', spent: { requests: 1 } }, lesson },
+    {
+      kind: 'settle',
+      lease: 't1.1',
+      settlement: { kind: 'throttled', closeMs: 1, requeue: true, sleepMs: 1 },
+      lesson: null,
+    },
+    {
+      kind: 'settle',
+      lease: 't1.1',
+      settlement: { kind: 'returned', sleepMs: 1, because: 'backoff' },
+      lesson: null,
+    },
+    { kind: 'learn', lease: 't1.1', lesson },
+    { kind: 'charge', lease: 't1.1', edge: { slots: 1, nextSlotMs: 1 } },
+    { kind: 'cancel', ticket: 't1' },
+    { kind: 'forecast', ticket: 't1' },
+    { kind: 'tick', leases: ['t1.1'] },
+    {
+      kind: 'reconfigure',
+      setting: entering.admission.setting,
+      lanes: [{ ...wide, maxInFlight: 1, lane: 'l' }],
+    },
+  ]);
+  const places = spoiled(JSON.parse(argv[0]) as object);
+  expect(places.length).toBeGreaterThan(50);
+  for (const { at, text } of places) {
+    expect([at, await scripts.run({ keys, argv: [text] }).catch(String)]).toEqual([
+      at,
+      expect.stringMatching(/sluice: invalid/),
+    ]);
     expect(await redis.dbsize()).toBe(0);
   }
-  const settle = settleCall(by('r1'), 't1.1', done, null);
-  const argv = settle.argv.map((text, at) => (at === 3 ? 'finished' : text));
-  await expect(run({ ...settle, argv })).rejects.toThrow(/sluice: invalid kind/);
 });
 
 test('a refused call leaves no ticket, no lane and no replica', async () => {
   const closed = { maxWaitMs: 10, costs: { requests: 1 } };
   await grantOf('r1', one('t1'), 1_000);
   const full = { maxInFlight: null, costs: { requests: 40 } };
-  expect((await admit('r1', one('t2', { ...full, lane: 'm' }), 1_000)).code).toBe('queued');
+  expect((await admit('r1', one('t2', { ...full, lane: 'm' }), 1_000)).kind).toBe('queued');
   const [, records, order, replicas] = bucketKeys('b');
   const before = [
     await redis.hkeys(records),
@@ -156,7 +209,7 @@ test('a refused call leaves no ticket, no lane and no replica', async () => {
     await redis.zcard(replicas),
   ];
   const refused = await admit('r9', one('t3', { ...closed, lane: 'n' }), 1_001);
-  expect(refused.code).toBe('wait_too_long');
+  expect(refused).toMatchObject({ kind: 'refused', reason: 'wait_too_long' });
   const after = [
     await redis.hkeys(records),
     await redis.zrange(order, '0', '-1'),
@@ -167,9 +220,9 @@ test('a refused call leaves no ticket, no lane and no replica', async () => {
 
 test('another replica hears of its grant, and is told again until it names the lease', async () => {
   const lease = await grantOf('r1', one('t1'));
-  expect((await admit('r2', one('t2'))).code).toBe('queued');
-  const settled = readLease(await run(settleCall(by('r1'), lease, done, null)));
-  expect(settled).toMatchObject({ leaseKnown: true, grants: [] });
+  expect((await admit('r2', one('t2'))).kind).toBe('queued');
+  const settled = await settle(by('r1'), lease, done);
+  expect(settled).toMatchObject({ known: true, grants: [] });
   await subscriber.ping();
   const [first] = heard;
   if (first?.message.kind !== 'grants') throw new Error('nobody was told');
@@ -181,7 +234,7 @@ test('another replica hears of its grant, and is told again until it names the l
   }
   expect(await tick('r2', [grant?.lease ?? ''])).toMatchObject({ grants: [], unnamed: 0 });
   const again = await admit('r2', one('t2'));
-  expect(again).toMatchObject({ code: 'granted', grant: { lease: grant?.lease } });
+  expect(again).toMatchObject({ kind: 'granted', lease: grant?.lease });
 });
 
 test('replicas with waiting tickets hear that the bucket has closed, others do not', async () => {
@@ -189,7 +242,7 @@ test('replicas with waiting tickets hear that the bucket has closed, others do n
   await admit('r2', one('t2'), 1_000);
   await tick('r3', [], 1_000);
   const closing = { kind: 'throttled', closeMs: 2_500, requeue: true, sleepMs: 0 } as const;
-  const settled = readLease(await run(settleCall(by('r1', 1_000), lease, closing, null)));
+  const settled = await settle(by('r1', 1_000), lease, closing);
   expect(settled).toMatchObject({ closedMs: 2_500, nextInMs: 2_500 });
   await subscriber.ping();
   expect(heard).toEqual([{ replica: 'r2', message: { kind: 'closed', bucket: 'b', closedMs: 2_500 } }]);
@@ -215,18 +268,18 @@ test('one replica is told to pump next, and another when the first one does not'
 test('after everything was lost, tickets entered again keep their places before newcomers', async () => {
   const lease = await grantOf('r1', one('t1'));
   const queued = await admit('r1', one('t2'));
-  if (queued.code !== 'queued') throw new Error('not queued');
+  if (queued.kind !== 'queued') throw new Error('not queued');
   await redis.flushall();
   expect(await tick('r1', [lease])).toMatchObject({ born: null, waitingHere: 0 });
   expect(await redis.dbsize()).toBe(0);
   const busy = await grantOf('r2', one('t7'));
   const newcomer = await admit('r2', one('t8'));
   const entered = await admit('r1', one('t2', {}, { kind: 'kept', order: queued.order }));
-  expect(newcomer).toMatchObject({ code: 'queued', ahead: 0 });
-  expect(entered).toMatchObject({ code: 'queued', ahead: 0, order: queued.order });
+  expect(newcomer).toMatchObject({ kind: 'queued', ahead: 0 });
+  expect(entered).toMatchObject({ kind: 'queued', ahead: 0, order: queued.order });
   expect(entered.born).not.toBe(queued.born);
-  expect(readLease(await run(settleCall(by('r1'), lease, done, null))).leaseKnown).toBe(false);
-  await run(settleCall(by('r2'), busy, done, null));
+  expect(await settle(by('r1'), lease, done)).toMatchObject({ known: false });
+  await settle(by('r2'), busy, done);
   await subscriber.ping();
   expect(heard.map(({ replica }) => replica)).toEqual(['r1']);
 });
@@ -238,37 +291,52 @@ test('a replica that lost some of its tickets can tell from the counts', async (
   expect(await tick('r2', [], 1_001)).toMatchObject({ waitingHere: 2, unnamed: 0, waiting: 2 });
   await tick('r1', [], 5_000);
   const lease = (await tick('r1', [], 6_500)).grants[0]?.lease ?? '';
-  await run(settleCall(by('r1', 6_500), lease, done, null));
+  await settle(by('r1', 6_500), lease, done);
   expect(await tick('r2', [], 6_600)).toMatchObject({ waitingHere: 0, unnamed: 0, waiting: 0 });
 });
 
-const wide = { weight: 1, maxInFlight: null, perMinute: null, ceiling: 'none.none' };
-const paced = {
-  learn: true,
-  probe: 0,
-  meters: [{ meter: 'requests' as const, limit: 40, windowMs: 20_000 }],
-};
-
-test('new settings make no bucket and no lane, and what is malformed among them is an error before anything is written', async () => {
+test('new settings make no bucket and no lane', async () => {
   const change = { setting: paced, lanes: [{ ...wide, lane: 'unknown' }] };
-  const call = reconfigureCall(by('r1'), change);
-  expect(readReconfigure(await run(call))).toMatchObject({ born: null });
+  expect(await reconfigure(by('r1'), change)).toMatchObject({ born: null });
   expect(await redis.dbsize()).toBe(0);
-  for (let at = 6; at < call.argv.length; at += 1) {
-    const argv = call.argv.map((text, place) => (place === at ? 'not:a number=' : text));
-    await expect(run({ ...call, argv })).rejects.toThrow(/sluice: invalid/);
-  }
   await admit('r1', one('t1'));
-  readReconfigure(await run(call));
+  await reconfigure(by('r1'), change);
   const [, records] = bucketKeys('b');
   expect((await redis.hkeys(records)).filter((field) => field.startsWith('l:'))).toEqual(['l:lane']);
 });
 
+test('events of one batch are applied in order, at one time, and told as if each had come alone', async () => {
+  const events = [
+    { kind: 'admit', admission: one('t1') },
+    { kind: 'admit', admission: one('t2') },
+    { kind: 'cancel', ticket: 't2' },
+    { kind: 'cancel', ticket: 't1' },
+    { kind: 'tick', leases: [] },
+  ] as const;
+  const { bucket, replies } = readBatch(await scripts.run(applyCall(by('r1'), events)), events);
+  expect(replies).toMatchObject([
+    { kind: 'granted' },
+    { kind: 'queued', ahead: 0 },
+    { kind: 'cancel', cancelled: true },
+    { kind: 'cancel', cancelled: false },
+    { kind: 'tick', waitingHere: 0, inFlight: 1 },
+  ]);
+  expect(bucket).toMatchObject({ unnamed: 1, grants: [] });
+});
+
+test('what a batch leaves out, because enough was granted, is not applied', async () => {
+  const wanted = Array.from({ length: 70 }, (_, n) => one(`t${n}`, { maxInFlight: null, limit: 1_000 }));
+  const events = wanted.map((admission) => ({ kind: 'admit', admission }) as const);
+  const { replies } = readBatch(await scripts.run(applyCall(by('r1'), events)), events);
+  expect(replies).toHaveLength(64);
+  expect(await tick('r1')).toMatchObject({ inFlight: 64, waiting: 0 });
+});
+
 test('calls of another replica that go on under new settings hear of their grants', async () => {
   await admit('r1', one('t1'), 1_000);
-  expect((await admit('r2', one('t2'), 1_000)).code).toBe('queued');
+  expect((await admit('r2', one('t2'), 1_000)).kind).toBe('queued');
   const change = { setting: paced, lanes: [{ ...wide, lane: 'lane' }] };
-  expect(readReconfigure(await run(reconfigureCall(by('r1', 1_001), change))).grants).toEqual([]);
+  expect((await reconfigure(by('r1', 1_001), change)).grants).toEqual([]);
   await subscriber.ping();
   expect(heard).toMatchObject([{ replica: 'r2', message: { kind: 'grants', grants: [{ ticket: 't2' }] } }]);
 });
@@ -282,16 +350,16 @@ test('what one replica was told of a document is charged to the calls of another
   const asks = { setting: points, costs: { cost: 50 }, document: 'd', maxInFlight: null };
   const lease = await grantOf('r1', one('t1', asks), 1_000);
   expect(await admit('r2', one('t2', { ...asks, lane: 'm' }), 1_000)).toMatchObject({
-    code: 'queued',
+    kind: 'queued',
     heldBy: 'cost',
   });
   const lesson = { feedback: { meters: [], throttle: null, requestedCost: 900 }, sentAgoMs: 1, headAgoMs: 0 };
-  await run(settleCall(by('r1', 1_100), lease, done, lesson));
+  await settle(by('r1', 1_100), lease, done, lesson);
   await subscriber.ping();
   expect(heard).toMatchObject([{ replica: 'r2', message: { kind: 'grants', grants: [{ ticket: 't2' }] } }]);
   expect((await tick('r1', [], 1_100)).meters).toMatchObject([{ meter: 'cost', level: 950 }]);
   expect(await admit('r1', one('t3', { ...asks, maxWaitMs: 5_000 }), 1_100)).toMatchObject({
-    code: 'wait_too_long',
+    reason: 'wait_too_long',
     heldBy: 'cost',
   });
 });

@@ -4,110 +4,114 @@
  */
 import { describe, expect, test } from '@jest/globals';
 import { readFileSync } from 'node:fs';
-import { orderUnit, sequencePerMs } from '../../src/limiter/bucket-state.policy.ts';
-import { replicaChannel } from '../../src/limiter/keys.ts';
-import {
-  calmLatenessMs,
-  leastJitterMs,
-  mostJitterMs,
-  mostLatenessMs,
-  quietGapMs,
-} from '../../src/limiter/meter.policy.ts';
-import { blankMemoryMs, bucketMemoryMs, unansweredMemoryMs } from '../../src/limiter/memory.policy.ts';
-import { maxCorrected, maxDocuments, maxProbeMs } from '../../src/limiter/documents.policy.ts';
-import { mostPerPump, probeDoublingMs, replicaLifeMs } from '../../src/limiter/pump.policy.ts';
-import { maxArrivalAgoMs, maxArrivalAheadMs, maxOtherLimitsMs } from '../../src/limiter/scheduler.policy.ts';
-import {
-  admitCall,
-  cancelCall,
-  chargedCall,
-  commandName,
-  forecastCall,
-  learnCall,
-  leasesPerTick,
-  loadScripts,
-  longestLeaseMs,
-  reconfigureCall,
-  resolveIncludes,
-  scriptNames,
-  settleCall,
-  tickCall,
-  type ScriptCall,
-  type ScriptName,
-} from '../../src/limiter/scripts.ts';
+import { luaSource, withConstants, withIncludes, withPositions } from '../../src/limiter/lua-source.ts';
+import { bucketMemoryMs } from '../../src/limiter/memory.policy.ts';
+import { applyCall, leasesPerTick, longestLeaseMs } from '../../src/limiter/event-codec.ts';
+import type { BucketEvent } from '../../src/limiter/bucket-events.ts';
+import { buildScripts, scriptConstants } from '../../src/limiter/scripts.ts';
 import { admission } from '../support/admission.ts';
 
 const folder = new URL('../../src/limiter/lua/', import.meta.url);
 const read = (name: string): string => readFileSync(new URL(`${name}.lua`, folder), 'utf8');
 const includesOf = (name: string): string[] =>
   [...read(name).matchAll(/^-- @include (\S+)$/gm)].flatMap(([, of = '']) => [of, ...includesOf(of)]);
-/** The scripts of the bucket scheduler and all they are made of; the ceiling's scripts beside them have their own test. */
-const files = [...new Set(scriptNames.flatMap((name) => [name, ...includesOf(name)]))];
-const shared = files.filter((name) => !scriptNames.some((script) => script === name));
+/** `apply` and all it is made of; the ceiling's scripts beside it have their own test. */
+const files = ['library', ...new Set(includesOf('library'))];
 
 const asking = { bucket: 'b', replica: 'r' };
-const lesson = { feedback: { meters: [], throttle: null }, sentAgoMs: 1, headAgoMs: 0 };
-const setting = { meters: [], learn: true, probe: 0 };
-const calls: Record<ScriptName, ScriptCall> = {
-  admit: admitCall(asking, admission('t')),
-  settle: settleCall(asking, 't.1', { kind: 'dropped' }, lesson),
-  learn: learnCall(asking, 't.1', lesson),
-  charged: chargedCall(asking, 't.1', { slots: 1, nextSlotMs: 0 }),
-  reconfigure: reconfigureCall(asking, {
-    setting,
-    lanes: [],
-  }),
-  cancel: cancelCall(asking, 't'),
-  tick: tickCall(asking, []),
-  forecast: forecastCall(asking, 't'),
+const lesson = {
+  feedback: {
+    meters: [
+      { meter: 'requests' as const, limit: 1, windowMs: 1, resetMs: 1, level: { lowest: 1, highest: 1 } },
+    ],
+    throttle: { kind: 'rate' as const, waitMs: null, meter: 'requests' as const },
+    requestedCost: 1,
+    requestedTokens: 1,
+  },
+  sentAgoMs: 1,
+  headAgoMs: 0,
 };
+const asked = admission('t', { maxInFlight: 1, perMinute: 1, document: 'd' });
+const lane = { lane: 'l', weight: 1, maxInFlight: 1, perMinute: 1, ceiling: 'none.none' };
+/** With everything that an event of its kind may carry. */
+const events: { readonly [K in BucketEvent['kind']]: readonly Extract<BucketEvent, { kind: K }>[] } = {
+  admit: [
+    { kind: 'admit', admission: asked },
+    { kind: 'admit', admission: { ...asked, position: { kind: 'kept', order: 1 } } },
+  ],
+  settle: [
+    { kind: 'settle', lease: 't.1', settlement: { kind: 'succeeded', spent: { requests: 1 } }, lesson },
+    {
+      kind: 'settle',
+      lease: 't.1',
+      settlement: { kind: 'throttled', closeMs: 1, requeue: true, sleepMs: 1 },
+      lesson: null,
+    },
+    {
+      kind: 'settle',
+      lease: 't.1',
+      settlement: { kind: 'returned', sleepMs: 1, because: 'ceiling_day', ceiling: 'none.none' },
+      lesson: null,
+    },
+  ],
+  learn: [{ kind: 'learn', lease: 't.1', lesson }],
+  charge: [{ kind: 'charge', lease: 't.1', edge: { slots: 1, nextSlotMs: 0 } }],
+  cancel: [{ kind: 'cancel', ticket: 't' }],
+  forecast: [{ kind: 'forecast', ticket: 't' }],
+  tick: [{ kind: 'tick', leases: ['t.1'] }],
+  reconfigure: [{ kind: 'reconfigure', setting: asked.setting, lanes: [lane] }],
+};
+const kinds = Object.keys(events) as BucketEvent['kind'][];
 
-describe.each(scriptNames)('%s.lua', (name) => {
-  const source = read(name);
-  const header = /^--\[\[\n([\s\S]*?)\]\]\n/.exec(source)?.[1] ?? '';
-  const body = source.slice(header.length);
-  const declared = [
-    ...(/^ARGV([\s\S]*?)^Reply/gm.exec(header)?.[1]?.matchAll(/(?:^|\s{2})(\d+) [a-z]/g) ?? []),
-  ];
+/** Names of everything that events of this kind have on the wire. */
+function namesOn(kind: BucketEvent['kind']): string[] {
+  const names = new Set<string>();
+  for (const event of events[kind]) {
+    const { argv } = applyCall(asking, [event]);
+    JSON.parse(argv[0], (name, value: unknown) => {
+      if (/^[a-z]/i.test(name)) names.add(name);
+      return value;
+    });
+  }
+  return [...names].filter((name) => !['bucket', 'replica', 'events', 'kind'].includes(name));
+}
+
+describe.each(kinds)('%s.lua', (kind) => {
+  const source = read(kind);
+  const header = /^(?:--.*\n)+/.exec(source)?.[0] ?? '';
 
   test('opens with its contract', () => {
-    expect(header).toMatch(/^[A-Z].*\S\n/);
-    expect(header).toMatch(/^Guarantees: /m);
-    expect(header).toMatch(/^KEYS {2}1 state {2}2 records {2}3 order {2}4 replicas$/m);
-    expect(header).toMatch(/^Reply /m);
+    expect(header).toMatch(/^-- [A-Z].*\S\n/);
+    for (const part of ['Guarantees: ', 'Event ', 'Reply ']) expect(header).toContain(`\n-- ${part}`);
   });
 
-  test('takes keys and arguments once, as declared, and names them', () => {
-    expect([...body.matchAll(/KEYS\[(\d+)\]/g)].map(([, at]) => at)).toEqual(['1', '2', '3', '4']);
-    const used = new Set([...body.matchAll(/ARGV\[(\d+)\]/g)].map(([, at]) => Number(at)));
-    const places = declared.map(([, at]) => Number(at));
-    expect(places).toEqual(places.map((_place, at) => at + 1));
-    expect([...used].toSorted((a, b) => a - b)).toEqual(places);
-    expect(calls[name].argv.length).toBe(places.length);
-    expect(calls[name].keys.length).toBe(4);
-    const taken = body.slice(0, body.indexOf('-- @include scheduler'));
-    expect(body.slice(taken.length)).not.toMatch(/ARGV|KEYS/);
-    expect(taken.replaceAll('-- @include arguments', '')).not.toMatch(/redis\.call/);
-  });
-
-  test('reads the time from its last argument', () => {
-    expect(header).toMatch(new RegExp(`${declared.length} now \\('' = TIME\\)`));
-    expect(body).toContain(`timeOf(ARGV[${declared.length}])`);
-  });
-
-  test('saves on every path that touched the bucket', () => {
-    const [known = '', ...rest] = body.split(/^now = notBefore\(now\)$/m);
-    expect(known).toMatch(/if not openBucket\(\) then (return replyUnknown|createBucket)/);
-    expect(rest).toHaveLength(1);
-    const saved = rest[0]?.indexOf('\nsave(now)\n') ?? -1;
-    expect(saved).toBeGreaterThan(0);
-    expect(rest[0]?.slice(0, saved)).not.toMatch(/^\s*return/m);
+  test('names everything that the event carries, and checks it', () => {
+    const contract = header.slice(header.indexOf('-- Event'));
+    const names = namesOn(kind).filter((name) => !(kind === 'settle' && isOfLesson(name)));
+    for (const name of names) expect(`${contract}`).toMatch(new RegExp(`\\b${name}\\b`));
+    expect(source).toMatch(new RegExp(`^ *function checks\\.${kind}\\(event\\)`, 'm'));
+    expect(source).toMatch(new RegExp(`^ *function events\\.${kind}\\(event, now\\)`, 'm'));
   });
 });
 
-test('shared files never name KEYS or ARGV', () => {
-  for (const name of shared.filter((file) => file !== 'arguments')) {
-    expect(`${name}: ${read(name).replace(/^--.*$/gm, '')}`).not.toMatch(/KEYS|ARGV/);
+/** The contract of `learn.lua` has these. */
+const isOfLesson = (name: string): boolean =>
+  /Ago|^(meters|meter|limit|windowMs|resetMs|lowest|highest|rateMeter|refusedUnits|requestedCost|level)$/.test(
+    name,
+  );
+
+test('apply.lua checks a batch before it begins, saves once, and answers after that', () => {
+  const source = read('apply');
+  const places = ['readBatch(args[1])', 'begin(keys, batch)', 'openBucket()', 'save(now)', 'tellGrants()'];
+  const at = places.map((call) => source.lastIndexOf(call));
+  expect(at).not.toContain(-1);
+  expect(at).toEqual(at.toSorted((a, b) => a - b));
+  expect(source).toMatch(/^KEYS {2}1 state {2}2 records {2}3 order {2}4 replicas$/m);
+});
+
+test('only apply and the beginning of a run look at keys and arguments', () => {
+  for (const name of files.filter((file) => !['run', 'apply'].includes(file))) {
+    expect(`${name}: ${read(name).replace(/^ *--.*$/gm, '')}`).not.toMatch(/KEYS|ARGV|\bkeys\b|\bargs\b/);
   }
 });
 
@@ -141,39 +145,19 @@ test('every command is a known one, and every written key gets an expiry', () =>
 });
 
 test('no name from outside becomes source: scripts are the same text for every call', () => {
-  expect(loadScripts().map(({ lua }) => lua)).toEqual(loadScripts().map(({ lua }) => lua));
+  expect(buildScripts()).toEqual(buildScripts());
   expect(files.map(read).join('\n')).not.toMatch(/\b(loadstring|load|dofile|setfenv)\s*\(/);
 });
 
 test('the constants are those of the policy', () => {
-  const all = files.map(read).join('\n');
-  const constants = {
-    leastJitterMs,
-    mostJitterMs,
-    mostLatenessMs,
-    calmLatenessMs,
-    quietGapMs,
-    mostPerPump,
-    probeDoublingMs,
-    replicaLifeMs,
-    orderUnit,
-    bucketMemoryMs,
-    blankMemoryMs,
-    unansweredMemoryMs,
-    maxArrivalAgoMs,
-    maxArrivalAheadMs,
-    maxOtherLimitsMs,
-    maxProbeMs,
-    maxDocuments,
-    maxCorrected,
-  };
-  for (const [name, value] of Object.entries({ ...constants, sequencePerMs })) {
-    expect(all).toMatch(new RegExp(`^ *local ${name} = ${value}$`, 'm'));
+  const { library } = buildScripts();
+  for (const [name, value] of Object.entries(scriptConstants)) {
+    if (typeof value === 'object') continue;
+    const written = typeof value === 'string' ? `'${value}'` : String(value);
+    expect(library).toMatch(new RegExp(`^ *local ${name} = ${written}$`, 'm'));
   }
-  expect(all).toContain(`local replicaChannel = '${replicaChannel('')}'`);
-  expect(all).toContain(`words(ARGV[3], 'leases', ${leasesPerTick})`);
-  expect(all).toContain(`if leaseMs > ${longestLeaseMs} then`);
   expect(bucketMemoryMs).toBeGreaterThanOrEqual(longestLeaseMs);
+  expect(leasesPerTick).toBe(scriptConstants['leasesPerTick']);
 });
 
 describe('includes', () => {
@@ -181,43 +165,72 @@ describe('includes', () => {
 
   test('are put in place once, where they are first named', () => {
     const sources = { a: '-- @include b\n-- @include c\nend', b: '-- @include c\nB', c: 'C' };
-    expect(resolveIncludes('a', from(sources)).split(/\n+/)).toEqual(['C', 'B', 'end']);
+    expect(withIncludes('a', from(sources)).split(/\n+/)).toEqual(['C', 'B', 'end']);
   });
 
   test('that are not there are errors', () => {
-    expect(() => resolveIncludes('a', from({ a: '-- @include b' }))).toThrow('no file b.lua (a)');
-    expect(() => loadScripts(() => null)).toThrow('no file admit.lua');
+    expect(() => withIncludes('a', from({ a: '-- @include b' }))).toThrow('no file b.lua (a)');
+    expect(() => buildScripts(() => null)).toThrow('no file library.lua');
   });
 
   test('that include themselves are errors', () => {
     const sources = { a: '-- @include b', b: '-- @include a' };
-    expect(() => resolveIncludes('a', from(sources))).toThrow('a includes b includes a');
+    expect(() => withIncludes('a', from(sources))).toThrow('a includes b includes a');
   });
 });
 
-test('command names carry the version, so that old and new replicas run side by side', () => {
-  expect(scriptNames.map(commandName)).toEqual([
-    'sluiceAdmitV1',
-    'sluiceSettleV1',
-    'sluiceLearnV1',
-    'sluiceChargedV1',
-    'sluiceReconfigureV1',
-    'sluiceCancelV1',
-    'sluiceTickV1',
-    'sluiceForecastV1',
-  ]);
+describe('constants', () => {
+  test('stand where they are asked for, as the same doubles', () => {
+    expect(withConstants('do\n  -- @constant a b\nend', { a: 0.1, b: 'text' })).toBe(
+      "do\n  local a = 0.1\n  local b = 'text'\nend",
+    );
+    expect(withConstants('-- @constant a', { a: 2 ** 48 })).toBe('local a = 281474976710656');
+  });
+
+  test('that the policy does not have are errors', () => {
+    expect(() => luaSource('a', () => '-- @constant b', {})).toThrow('no constant b');
+  });
+});
+
+describe('fields of records', () => {
+  const declared = '-- @record lane: key weight\n--   until\n-- @record lease: token lane\n';
+  const body = (code: string): string => withPositions(`${declared}${code}`).slice(declared.length);
+
+  test('become positions, in code and not in comments', () => {
+    expect(body('lane.weight = lease.lane + lane.until -- lane.weight')).toBe(
+      'lane[2] = lease[2] + lane[3] -- lane.weight',
+    );
+  });
+
+  test('of other tables stay names', () => {
+    expect(body("setting.weight = asked.lane, planes.key, 'lane.key'")).toBe(
+      "setting.weight = asked.lane, planes.key, 'lane.key'",
+    );
+  });
+
+  test('that a record does not have are errors', () => {
+    expect(() => body('lane.wieght = 1')).toThrow('a lane has no field wieght');
+    expect(() => body('lane.key.weight = 1')).toThrow('a field of what has no name');
+    expect(() => body('laneOf(key).weight = 1')).toThrow('a field of what has no name');
+  });
 });
 
 test('names that are not opaque words, and numbers that are none, never reach Redis', () => {
   for (const name of ['', 'a:b', 'a b', 'a}b', 'a\n', 'ä']) {
-    expect(() => cancelCall({ bucket: name, replica: 'r' }, 't')).toThrow(RangeError);
-    expect(() => cancelCall(asking, name)).toThrow(RangeError);
+    expect(() => applyCall({ bucket: name, replica: 'r' }, events.cancel)).toThrow(RangeError);
+    expect(() => applyCall(asking, [{ kind: 'cancel', ticket: name }])).toThrow(RangeError);
   }
-  expect(() => chargedCall(asking, 't.1', { slots: NaN, nextSlotMs: 0 })).toThrow(RangeError);
   expect(() =>
-    tickCall(
-      asking,
-      Array.from({ length: leasesPerTick + 1 }, (_, n) => `t.${n}`),
-    ),
+    applyCall(asking, [{ kind: 'charge', lease: 't.1', edge: { slots: NaN, nextSlotMs: 0 } }]),
   ).toThrow(RangeError);
+  const leases = Array.from({ length: leasesPerTick + 1 }, (_, n) => `t.${n}`);
+  expect(() => applyCall(asking, [{ kind: 'tick', leases }])).toThrow(RangeError);
+});
+
+test('a setting is written once for all events of a batch that have it', () => {
+  const { argv } = applyCall(asking, [...events.admit, ...events.reconfigure]);
+  expect(argv[0].match(/"setting"/g)).toHaveLength(1);
+  const other = { kind: 'reconfigure', setting: { ...asked.setting }, lanes: [] } as const;
+  const text = applyCall(asking, [...events.admit, other, ...events.admit]).argv[0];
+  expect(text.match(/"setting"/g)).toHaveLength(3);
 });

@@ -36,6 +36,8 @@ export type Step = {
   readonly replica: string;
   /** The operation is repeated at the same time: its reply was lost. */
   readonly twice: boolean;
+  /** It happens at the time of the step before, and goes in one batch with it. */
+  readonly joins: boolean;
 } & (
   | AdmitStep
   | {
@@ -46,7 +48,7 @@ export type Step = {
     }
   | { readonly kind: 'learn'; readonly lease: number; readonly lesson: Learned }
   | {
-      readonly kind: 'charged';
+      readonly kind: 'charge';
       readonly lease: number;
       readonly edge: CeilingEdge | null;
     }
@@ -94,7 +96,19 @@ export function historyOf(seed: number): Step[] {
     calm: seed % 8 === 5,
   };
   const length = draw.whole(8, 36);
-  return Array.from({ length }, (_, index) => step(draw, nature, index));
+  const steps = Array.from({ length }, (_, index) => step(draw, nature, index));
+  return seed % 2 === 0 ? joined(steps, new Draw(randomFrom(seed))) : steps;
+}
+
+/** The same history with some steps in batches, each of one replica. */
+function joined(steps: readonly Step[], draw: Draw): Step[] {
+  const many = draw.one(0.3, 0.6, 0.9);
+  let { replica } = steps[0] ?? { replica: '' };
+  return steps.map((step, index) => {
+    const joins = index > 0 && draw.chance(many);
+    if (!joins) ({ replica } = step);
+    return { ...step, joins, replica };
+  });
 }
 
 interface Nature {
@@ -134,6 +148,7 @@ function step(draw: Draw, nature: Nature, index: number): Step {
     afterMs: draw.chance(0.05) ? slow(draw) : nature.calm ? calm(draw) : quick(draw),
     replica: `r${draw.whole(1, nature.replicas)}`,
     twice: draw.chance(0.08),
+    joins: false,
   };
   const lease = draw.chance(0.8) ? draw.whole(0, 1) : draw.whole(0, 30);
   const ticket = draw.chance(0.75) ? draw.whole(0, 2) : draw.whole(0, index + 2);
@@ -142,10 +157,10 @@ function step(draw: Draw, nature: Nature, index: number): Step {
       return { ...common, kind: 'settle', lease, ...ending(draw) };
     case 'learn':
       return { ...common, kind: 'learn', lease, lesson: learned(draw, null) };
-    case 'charged':
+    case 'charge':
       return {
         ...common,
-        kind: 'charged',
+        kind: 'charge',
         lease,
         edge: draw.chance(0.15) ? null : { slots: draw.whole(0, 3), nextSlotMs: draw.fraction(0, 900) },
       };
@@ -167,7 +182,7 @@ function step(draw: Draw, nature: Nature, index: number): Step {
 // prettier-ignore
 const kinds = [
   'admit', 'admit', 'admit', 'settle', 'settle', 'settle', 'settle', 'tick', 'tick',
-  'learn', 'charged', 'charged', 'cancel', 'forecast', 'loss', 'reconfigure',
+  'learn', 'charge', 'charge', 'cancel', 'forecast', 'loss', 'reconfigure',
 ] as const;
 
 /** Often to the very millisecond at which something ends. */

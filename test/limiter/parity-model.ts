@@ -3,34 +3,21 @@
  * store adds) and says what every script call must answer, publish and leave behind.
  */
 import { closedMs } from '../../src/limiter/bucket-state.policy.ts';
-import type { Admission } from '../../src/limiter/limiter.ts';
 import { memoryMs } from '../../src/limiter/memory.policy.ts';
-import {
-  admitCall,
-  cancelCall,
-  chargedCall,
-  forecastCall,
-  learnCall,
-  leasesPerTick,
-  reconfigureCall,
-  settleCall,
-  tickCall,
-  type Asking,
-  type ScriptCall,
-  type StoredAdmission,
-} from '../../src/limiter/script-calls.ts';
-import type { ReplicaMessage } from '../../src/limiter/script-replies.ts';
+import type { BucketEvent, StoredAdmission } from '../../src/limiter/bucket-events.ts';
+import { applyCall, leasesPerTick, type ApplyCall } from '../../src/limiter/event-codec.ts';
+import type { BatchReply, ReplicaMessage } from '../../src/limiter/reply-codec.ts';
 import { originOf } from '../support/origins.ts';
 import type { AdmitStep, Step } from './parity-history.ts';
 import { stateOfPolicy, type Normal } from './parity-state.ts';
-import { ScriptModel, type Asked } from './script-model.ts';
+import { ScriptModel } from './script-model.ts';
 
 export interface Planned {
-  readonly step: Step;
+  readonly what: string;
+  readonly events: readonly BucketEvent[];
   /** `null`: everything is lost. */
-  readonly call: ScriptCall | null;
-  readonly admission: Admission | null;
-  readonly reply: object | null;
+  readonly call: ApplyCall | null;
+  readonly reply: BatchReply | null;
   /** `undefined`: not looked at after this call. */
   readonly state: Normal | undefined;
   /** Milliseconds that what is left behind has to live; 0 = there is nothing. */
@@ -77,12 +64,28 @@ class Model {
   }
 
   run(history: readonly Step[]): Plan {
-    for (const step of history) {
-      this.#clock = Math.max(0, this.#clock + step.afterMs);
-      const named = this.#nameOf(step);
-      for (let time = 0; time < (step.twice ? 2 : 1); time += 1) this.#step(step, named);
+    for (const steps of batchesOf(history)) {
+      const [first] = steps;
+      this.#clock = Math.max(0, this.#clock + first.afterMs);
+      if (first.kind === 'loss') {
+        this.#store.lose();
+        this.#planned.push({ what: 'loss', events: [], call: null, reply: null, state: null, lifeMs: 0 });
+        continue;
+      }
+      const events = steps.flatMap((step) => this.#eventsOf(step));
+      for (let time = 0; time < (first.twice ? 2 : 1); time += 1) {
+        if (steps.length > 1) this.#inBatches(first.replica, events);
+        else
+          for (const [at, event] of events.entries())
+            this.#plan(first.replica, [event], at === events.length - 1);
+      }
     }
     return { planned: this.#planned, messages: this.#messages };
+  }
+
+  /** What was left out goes in another batch, as a replica sends it. */
+  #inBatches(replica: string, events: readonly BucketEvent[]): void {
+    for (let from = 0; from < events.length;) from += this.#plan(replica, events.slice(from), true);
   }
 
   /** The lease or ticket a step is about: those that are live first, then those that were, newest first. */
@@ -98,72 +101,40 @@ class Model {
     return names[step.ticket] ?? 'none';
   }
 
-  #step(step: Step, named: string): void {
-    const store = this.#store;
-    const asking: Asking = { bucket: this.#key, replica: step.replica, now: this.#clock };
-    const asked: Asked = { replica: step.replica, clock: this.#clock };
+  #eventsOf(step: Step): BucketEvent[] {
+    const named = this.#nameOf(step);
     switch (step.kind) {
       case 'admit':
-        for (let n = 0; n < step.count; n += 1) this.#admit(step, n, asking, asked);
-        return;
-      case 'settle': {
-        const { settlement, lesson } = step;
-        const call = settleCall(asking, named, settlement, lesson);
-        return this.#plan(step, call, () => store.settle(named, settlement, lesson, asked));
-      }
-      case 'learn': {
-        const call = learnCall(asking, named, step.lesson);
-        return this.#plan(step, call, () => store.learn(named, step.lesson, asked));
-      }
-      case 'charged': {
-        const { edge } = step;
-        const call = chargedCall(asking, named, edge);
-        return this.#plan(step, call, () => store.charged(named, edge, asked));
-      }
+        return Array.from({ length: step.count }, (_, n) => this.#admit(step, n));
+      case 'settle':
+        return [{ kind: 'settle', lease: named, settlement: step.settlement, lesson: step.lesson }];
+      case 'learn':
+        return [{ kind: 'learn', lease: named, lesson: step.lesson }];
+      case 'charge':
+        return [{ kind: 'charge', lease: named, edge: step.edge }];
       case 'reconfigure': {
         const lanes = step.lanes.map((lane) => ({ ...lane, lane: `l${lane.lane}` }));
-        const change = { setting: step.setting, lanes };
-        return this.#plan(step, reconfigureCall(asking, change), () => store.reconfigure(change, asked));
+        return [{ kind: 'reconfigure', setting: step.setting, lanes }];
       }
       case 'cancel':
-        return this.#plan(step, cancelCall(asking, named), () => store.cancel(named, asked));
       case 'forecast':
-        return this.#plan(step, forecastCall(asking, named), () => store.forecast(named, asked));
+        return [{ kind: step.kind, ticket: named }];
       case 'tick': {
         const own = this.#leases.filter((_lease, at) => step.renew > 0 && at % step.renew === 0);
-        const renewed = own.slice(0, leasesPerTick);
-        return this.#plan(step, tickCall(asking, renewed), () => store.tick(renewed, asked));
+        return [{ kind: 'tick', leases: own.slice(0, leasesPerTick) }];
       }
       case 'loss':
-        store.lose();
-        this.#planned.push({ step, call: null, admission: null, reply: null, state: null, lifeMs: 0 });
+        return [];
     }
   }
 
-  #admit(step: Entering, n: number, asking: Asking, asked: Asked): void {
+  #admit(step: Entering, n: number): BucketEvent {
     const ticket = `t${step.ticket + n}`;
-    const position = this.#positionOf(step, ticket);
     const lane = step.spread ? `m${step.lane}-${n}` : `l${step.lane}`;
-    const admission: Admission = {
-      ...step,
-      ticket,
-      bucket: this.#key,
-      lane,
-      // What the replica cannot tell is the time of the script, which is never before what the store has seen.
-      position: position.kind === 'kept' ? position : { ...position, at: position.at ?? this.#now() },
+    return {
+      kind: 'admit',
+      admission: { ...step, ticket, lane, position: this.#positionOf(step, ticket) },
     };
-    const last = n === step.count - 1;
-    const run = (): object => {
-      const reply = this.#store.admit(admission, asked);
-      if ('order' in reply) this.#orders.set(ticket, reply.order);
-      return reply;
-    };
-    this.#plan(step, admitCall(asking, { ...admission, position }), run, last, admission);
-  }
-
-  /** Time as the store sees it, which never steps back. */
-  #now(): number {
-    return this.#store.bucket === null ? this.#clock : Math.max(this.#clock, this.#store.seen);
   }
 
   #positionOf(step: Entering, ticket: string): StoredAdmission['position'] {
@@ -174,26 +145,39 @@ class Model {
     return { kind: 'arrival', at: arrivedAgoMs === null ? null : this.#clock - arrivedAgoMs };
   }
 
-  #plan(
-    step: Step,
-    call: ScriptCall,
-    run: () => object,
-    look = true,
-    admission: Admission | null = null,
-  ): void {
+  /** How many of the events were applied. */
+  #plan(replica: string, events: readonly BucketEvent[], look: boolean): number {
     const store = this.#store;
-    const isKnown = store.bucket !== null || admission !== null;
-    const reply = run();
-    if (isKnown && step.kind !== 'forecast') {
-      for (const { lease } of store.effects.grants) this.#leases.unshift(lease);
+    const reply = store.apply(events, { replica, clock: this.#clock });
+    for (const { event, reply: own, grants } of store.done) {
+      if (event.kind === 'admit' && 'order' in own) this.#orders.set(event.admission.ticket, own.order);
+      for (const { lease } of grants) this.#leases.unshift(lease);
     }
     const { bucket, born, seen, unnamed } = store;
     const known = bucket === null ? null : stateOfPolicy(bucket, { born, seen, unnamed });
     const state = bucket !== null && !look ? undefined : known;
     const shutMs = bucket === null ? 0 : closedMs(bucket, seen);
     const lifeMs = bucket === null ? 0 : memoryMs(bucket, seen) + Math.min(longestClosedMs, shutMs);
-    this.#planned.push({ step, call, admission, reply, state, lifeMs });
+    const call = applyCall({ bucket: this.#key, replica, now: this.#clock }, events);
+    const what = events.map(({ kind }) => kind).join(', ');
+    this.#planned.push({ what, events, call, reply, state, lifeMs });
+    return reply.replies.length;
   }
+}
+
+type Steps = readonly [Step, ...Step[]];
+
+/** Steps that join the one before go with it; a loss is no event. */
+function batchesOf(history: readonly Step[]): Steps[] {
+  const batches: [Step, ...Step[]][] = [];
+  for (const step of history) {
+    const batch = batches.at(-1);
+    if (step.joins && batch !== undefined && batch[0].kind !== 'loss' && step.kind !== 'loss') {
+      // A step before it may have been left out.
+      batch.push(step);
+    } else batches.push([step]);
+  }
+  return batches;
 }
 
 /** Of a store that began earlier, or of one that was further ahead. */

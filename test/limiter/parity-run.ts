@@ -2,36 +2,13 @@
  * The Redis side of the parity property: sends the calls of a plan to the scripts in one pipeline, reads the four keys
  * after each step, and names the first difference in replies, messages or state.
  */
-import { createHash } from 'node:crypto';
 import type { Redis } from 'ioredis';
 import { bucketKeys } from '../../src/limiter/keys.ts';
-import type { ScriptName } from '../../src/limiter/script-calls.ts';
-import {
-  loadScripts,
-  readAdmit,
-  readCancel,
-  readForecast,
-  readLease,
-  readMessage,
-  readReconfigure,
-  readTick,
-  type ReadLua,
-} from '../../src/limiter/scripts.ts';
+import { readBatch, readMessage } from '../../src/limiter/reply-codec.ts';
+import type { LoadedScripts } from '../support/loaded-scripts.ts';
 import type { Step } from './parity-history.ts';
 import { planOf, startOf, type Plan, type Planned } from './parity-model.ts';
 import { stateOfRedis, type Dump } from './parity-state.ts';
-
-/** Scripts loaded into a server, by name. */
-export type Loaded = Readonly<Record<ScriptName, string>>;
-
-export async function load(redis: Redis, read?: ReadLua): Promise<Loaded> {
-  const hashes: Record<string, string> = {};
-  for (const { name, lua } of read === undefined ? loadScripts() : loadScripts(read)) {
-    await redis.script('LOAD', lua);
-    hashes[name] = createHash('sha1').update(lua).digest('hex');
-  }
-  return hashes as Loaded;
-}
 
 /** Hears what scripts publish, by bucket. */
 export class Messages {
@@ -77,7 +54,7 @@ export class Messages {
 export interface Bench {
   readonly redis: Redis;
   readonly messages: Messages;
-  readonly loaded: Loaded;
+  readonly loaded: LoadedScripts;
 }
 
 let runs = 0;
@@ -111,7 +88,7 @@ async function replies(bench: Bench, bucket: string, plan: Plan): Promise<Seen[]
   const pipeline = bench.redis.pipeline();
   for (const { call, state: expected } of plan.planned) {
     if (call === null) pipeline.del(...keys);
-    else pipeline.evalsha(bench.loaded[call.script], call.keys.length, ...call.keys, ...call.argv);
+    else bench.loaded.queue(pipeline, call);
     if (expected === undefined) continue;
     pipeline.getBuffer(state);
     pipeline.hgetallBuffer(records);
@@ -144,7 +121,7 @@ function stepDifference(plan: Plan, seen: readonly Seen[]): string | null {
   for (const [at, planned] of plan.planned.entries()) {
     const { reply, dump } = seen[at] ?? { reply: undefined, dump: null };
     const found = replyDifference(planned, reply) ?? (dump === null ? null : dumpDifference(planned, dump));
-    if (found !== null) return `call ${at} (${planned.call?.script ?? 'loss'}): ${found}`;
+    if (found !== null) return `call ${at} (${planned.what}): ${found}`;
   }
   return null;
 }
@@ -152,28 +129,7 @@ function stepDifference(plan: Plan, seen: readonly Seen[]): string | null {
 function replyDifference(planned: Planned, reply: unknown): string | null {
   if (planned.call === null) return null;
   if (reply instanceof Error) return `failed: ${reply.message}`;
-  return difference('reply', planned.reply, readReply(planned, reply));
-}
-
-function readReply({ call, admission }: Planned, reply: unknown): unknown {
-  switch (call?.script) {
-    case 'admit':
-      return readAdmit(reply, admission ?? { ticket: '', lane: '' });
-    case 'cancel':
-      return readCancel(reply);
-    case 'forecast':
-      return readForecast(reply);
-    case 'tick':
-      return readTick(reply);
-    case 'reconfigure':
-      return readReconfigure(reply);
-    case 'settle':
-    case 'learn':
-    case 'charged':
-      return readLease(reply);
-    case undefined:
-      return null;
-  }
+  return difference('reply', planned.reply, readBatch(reply, planned.events));
 }
 
 function dumpDifference(planned: Planned, dump: Dump): string | null {

@@ -2,7 +2,6 @@
 import { setTimeout as pause } from 'node:timers/promises';
 import { afterAll, afterEach, beforeAll, expect, test } from '@jest/globals';
 import type { Grant } from '../../src/limiter/limiter.ts';
-import { commandName } from '../../src/limiter/scripts.ts';
 import { defineCommands } from '../../src/limiter/redis-commands.ts';
 import { connectRedis } from '../../src/limiter/redis-connection.ts';
 import { admission } from '../support/admission.ts';
@@ -25,10 +24,13 @@ async function startLate(lateMs: number): Promise<TestReplica> {
     const connection = connectRedis(...parts);
     const { client } = connection;
     defineCommands(client);
-    const name = commandName('admit');
-    const send: (...words: readonly string[]) => Promise<unknown> = Reflect.get(client, name).bind(client);
-    if (lateMs > 0) {
-      Reflect.set(client, name, (...words: readonly string[]) => pause(lateMs).then(() => send(...words)));
+    for (const name of lateMs > 0 ? ['sluiceApplyV1', 'fcall'] : []) {
+      const send: (...words: readonly unknown[]) => Promise<unknown> = Reflect.get(client, name).bind(client);
+      Reflect.set(client, name, (...words: readonly unknown[]) =>
+        String(words.at(-1)).includes('"kind":"admit"')
+          ? pause(lateMs).then(() => send(...words))
+          : send(...words),
+      );
     }
     return connection;
   });

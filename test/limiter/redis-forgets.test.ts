@@ -110,7 +110,6 @@ describe('in Redis', () => {
 });
 
 describe('in a replica', () => {
-  const tail = ['1000', '', '0', '1', [], ''];
   /** A limiter whose scripts answer as told, each command after `attempts` attempts. */
   function limiterOn(scripts: Readonly<Record<string, () => unknown>>, attempts = 1) {
     const clock = new FakeClock();
@@ -119,7 +118,7 @@ describe('in a replica', () => {
       Object.entries(scripts).map(([name, reply]) => [
         name,
         async (...words: readonly string[]) => {
-          called.push(`${name} ${words[6] ?? ''}`);
+          called.push(`${name} ${words[4] ?? ''}`);
           return reply();
         },
       ]),
@@ -160,7 +159,7 @@ describe('in a replica', () => {
 
   test('books of names that are not used any more do not pile up', async () => {
     const { limiter, clock } = limiterOn({
-      sluiceAdmitV1: () => ['wait_too_long', ['60000', 'requests', '0'], ...tail],
+      sluiceApplyV1: () => '[1000,null,0,1,false,[],0,[["wait_too_long",60000,"requests",0]]]',
     });
     limiter.start();
     for (let at = 0; at < 3_000; at += 1)

@@ -40,8 +40,8 @@ async function replicaOn(late: Promise<void> | null): Promise<RedisLimiter> {
       send: (client: RedisClient) => Promise<T>,
       { onAttempts }: { readonly onAttempts?: (count: number) => void } = {},
     ) {
-      if (command === 'admit' && late !== null) await late;
-      onAttempts?.(command === 'admit' && late !== null ? 2 : 1);
+      if (command === 'apply' && late !== null) await late;
+      onAttempts?.(command === 'apply' && late !== null ? 2 : 1);
       return send(connection.client);
     },
     watch: () => {},

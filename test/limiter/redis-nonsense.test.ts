@@ -4,10 +4,10 @@
  */
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from '@jest/globals';
 import { Redis } from 'ioredis';
+import { bucketKeys } from '../../src/limiter/keys.ts';
 import { defineCommands } from '../../src/limiter/redis-commands.ts';
 import { connectRedis } from '../../src/limiter/redis-connection.ts';
-import { bucketKeys } from '../../src/limiter/keys.ts';
-import { loadScripts } from '../../src/limiter/scripts.ts';
+import { buildScripts } from '../../src/limiter/scripts.ts';
 import type { Connect } from '../../src/limiter/stores.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
 import { admission } from '../support/admission.ts';
@@ -24,8 +24,11 @@ afterEach(async () => {
   for (const close of closers.splice(0)) await close();
 });
 
-/** A replica whose `command` (`AdmitV1`) is another script, from the moment that `spoil` is called. */
-async function replicaWith(command: string, whenDown: 'local' | 'deny') {
+/**
+ * A replica to which Redis answers otherwise from the moment that `spoil` is called: a command of ceilings or presence
+ * (`Consume`), or every batch that has an event of a kind (`admit`). `null`: as before.
+ */
+async function replicaWith(what: string, whenDown: 'local' | 'deny') {
   const clients: Parameters<typeof defineCommands>[0][] = [];
   const connect: Connect = (...wanted) => {
     const connection = connectRedis(...wanted);
@@ -35,30 +38,57 @@ async function replicaWith(command: string, whenDown: 'local' | 'deny') {
   };
   const replica = await startReplica(`url: "${server.url}", whenDown: ${whenDown}`, connect);
   closers.push(() => replica.close());
-  const spoil = (lua: string): void => {
-    for (const client of clients)
-      client.defineCommand(`sluice${command}`, { lua, numberOfKeys: keysOf(command) });
+  const numberOfKeys = keysOf[what] ?? null;
+  const spoil = (lua: string | null): void => {
+    for (const client of clients) {
+      if (numberOfKeys !== null) {
+        client.defineCommand(`sluice${what}V1`, { lua: lua ?? '', numberOfKeys });
+        continue;
+      }
+      client.defineCommand('spoilt', { lua: spoilt(what, lua), numberOfKeys: 4 });
+      const run = Reflect.get(client, 'spoilt') as (...words: string[]) => Promise<unknown>;
+      Reflect.set(client, 'sluiceApplyV1', run);
+      Reflect.set(client, 'fcall', (_name: string, _keys: number, ...words: string[]) =>
+        Reflect.apply(run, client, words),
+      );
+    }
   };
   return { replica, spoil };
 }
 
-const keysOf = (command: string): number =>
-  ({ ConsumeV1: 2, GivebackV1: 2, PlacesV1: 1, RestoreV1: 1, PresenceV1: 3 })[command] ?? 4;
+const keysOf: Readonly<Record<string, number>> = {
+  Consume: 2,
+  Giveback: 2,
+  Places: 2,
+  Restore: 1,
+  Presence: 3,
+};
 
-const tail = `'1000', '', '0', '1000', {}, '1'`;
+/** Batches without such an event are applied. */
+const spoilt = (kind: string, lua: string | null): string =>
+  lua === null
+    ? buildScripts().script
+    : `if string.find(ARGV[1], '"kind":"${kind}"', 1, true) then return (function() ${lua} end)() end
+${buildScripts().script}`;
+
+/** A reply of `apply` with this reply to its one event. */
+const replyOf = (words: string, now = '1000'): string =>
+  `return '[${now},null,0,1000,true,[],0,[[${words}]]]'`;
 const nonsense: readonly (readonly [string, string])[] = [
   ['nothing', `return false`],
   ['a number', `return 7`],
-  ['an empty list', `return {}`],
-  ['a list with missing fields', `return { 'granted', { '1', 't.1', '20000' } }`],
-  ['an unknown code', `return { 'welcome', {}, ${tail} }`],
-  ['a grant without its words', `return { 'granted', {}, ${tail} }`],
-  ['a grant whose lease is no word', `return { 'granted', { '1', 't 1', '20000' }, ${tail} }`],
-  ['a grant whose end is no number', `return { 'granted', { '1', 't.1', 'nan' }, ${tail} }`],
-  ['a grant whose end never comes', `return { 'granted', { '1', 't.1', 'inf' }, ${tail} }`],
-  ['a place that is no number', `return { 'queued', { '0', '0', 'inf' }, ${tail} }`],
-  ['a time that is no number', `return { 'queued', { '0', '0', '1' }, 'nan', '', '0', '1000', {}, '1' }`],
-  ['grants that are none', `return { 'queued', { '0', '0', '1' }, '1000', '', '0', '1000', { 'x' }, '1' }`],
+  ['no JSON', `return 'granted'`],
+  ['an empty list', `return '[]'`],
+  ['no reply to its event', `return '[1000,null,0,1000,true,[],0,[]]'`],
+  ['more replies than there are events', `return '[1000,null,0,1000,true,[],0,[[],[]]]'`],
+  ['an unknown code', replyOf('"welcome"')],
+  ['a grant without its words', replyOf('"granted"')],
+  ['a grant whose lease is no word', replyOf('"granted",1,"t 1",20000')],
+  ['a grant whose end is no number', replyOf('"granted",1,"t.1","nan"')],
+  ['a grant whose end never comes', replyOf('"granted",1,"t.1","inf"')],
+  ['a place that is no number', replyOf('"queued",0,0,"inf","queue"')],
+  ['a time that is no number', replyOf('"queued",0,0,1,"queue"', '"nan"')],
+  ['grants that are none', `return '[1000,null,0,1000,true,["x"],0,[["queued",0,0,1,"queue"]]]'`],
 ];
 
 let buckets = 0;
@@ -76,24 +106,24 @@ const admit = (replica: TestReplica, ticket: string) =>
 
 describe.each(nonsense)('admit answers %s', (_what, lua) => {
   test('with whenDown: local, the call goes on by this replica’s share, and the bug is logged once', async () => {
-    const { replica, spoil } = await replicaWith('AdmitV1', 'local');
+    const { replica, spoil } = await replicaWith('admit', 'local');
     spoil(lua);
     await admit(replica, 'early');
     expect(await replica.granted('early')).toMatchObject({ ticket: 'early' });
     await admit(replica, 'late');
     expect(await replica.granted('late')).toMatchObject({ ticket: 'late' });
     expect(replica.told).toEqual(['mode redis', 'error reply', 'mode local']);
-    expect(replica.bugs).toEqual([expect.stringMatching(/wrongly .*"admit".*malformed/)]);
+    expect(replica.bugs).toEqual([expect.stringMatching(/wrongly .*"apply".*malformed/)]);
   });
 
   test('with whenDown: deny, calls are refused as the contract says, and it is logged once', async () => {
-    const { replica, spoil } = await replicaWith('AdmitV1', 'deny');
+    const { replica, spoil } = await replicaWith('admit', 'deny');
     spoil(lua);
     for (const ticket of ['one', 'two', 'three']) {
       expect(await admit(replica, ticket)).toMatchObject({ kind: 'refused', reason: 'limiter_unavailable' });
     }
     expect(replica.told).not.toContain('mode deny');
-    expect(replica.bugs).toEqual([expect.stringMatching(/wrongly .*"admit".*malformed/)]);
+    expect(replica.bugs).toEqual([expect.stringMatching(/wrongly .*"apply".*malformed/)]);
   });
 });
 
@@ -131,7 +161,7 @@ async function oneOfEach(replica: TestReplica): Promise<readonly unknown[]> {
   return told;
 }
 
-const commands = ['Admit', 'Settle', 'Learn', 'Charged', 'Reconfigure', 'Cancel', 'Tick', 'Forecast'];
+const kinds = ['admit', 'settle', 'learn', 'charge', 'reconfigure', 'cancel', 'tick', 'forecast'];
 const ofCeilings = ['Consume', 'Giveback', 'Places', 'Restore', 'Presence'];
 const everyNonsense = [
   ...nonsense.map(([, lua]) => lua),
@@ -141,16 +171,16 @@ const everyNonsense = [
   `return { '1', 'first', 'nan', '1', '' }`,
 ];
 
-describe.each([...commands, ...ofCeilings])('whatever %s answers', (name) => {
+describe.each([...kinds, ...ofCeilings])('whatever %s answers', (name) => {
   test.each(['local', 'deny'] as const)(
     'with whenDown: %s, no caller sees an internal error',
     async (mode) => {
-      const { replica, spoil } = await replicaWith(`${name}V1`, mode);
+      const { replica, spoil } = await replicaWith(name, mode);
       for (const [at, lua] of everyNonsense.entries()) {
         bucket = `${name}-${mode}-${at}`;
         spoil(lua);
         const told = await oneOfEach(replica);
-        const refused = mode === 'deny' && name === 'Admit' ? 'refused' : 'queued';
+        const refused = mode === 'deny' && name === 'admit' ? 'refused' : 'queued';
         const admitted = told[0] === 'granted' ? 'granted' : refused;
         expect([told[0], told[1]]).toEqual([admitted, refused]);
         const isDenied = mode === 'deny' && name === 'Consume';
@@ -163,13 +193,12 @@ describe.each([...commands, ...ofCeilings])('whatever %s answers', (name) => {
 });
 
 test('with whenDown: deny, a refused call that Redis has entered all the same is taken out', async () => {
-  const { replica, spoil } = await replicaWith('AdmitV1', 'deny');
+  const { replica, spoil } = await replicaWith('admit', 'deny');
   const straight = new Redis(server.port, '127.0.0.1');
   closers.push(async () => straight.disconnect());
   const more = { bucket, setting, maxInFlight: 1 };
   await replica.limiter.admit(admission('first', more));
-  const { lua } = loadScripts().find(({ name }) => name === 'admit') ?? { lua: '' };
-  spoil(`local function admit() ${lua} end admit() return 7`);
+  spoil(`(function() ${buildScripts().script} end)() return 7`);
   const tickets = async (): Promise<string[]> =>
     (await straight.hkeys(bucketKeys(bucket)[1])).filter((field) => field.startsWith('t:'));
   expect(await replica.limiter.admit(admission('second', more))).toMatchObject({ kind: 'refused' });
@@ -181,7 +210,7 @@ test('with whenDown: deny, a refused call that Redis has entered all the same is
 test.each(['returned', 'throttled'] as const)(
   'with whenDown: deny, a call whose way back into the line (%s) was answered wrongly is granted again',
   async (kind) => {
-    const { replica, spoil } = await replicaWith('SettleV1', 'deny');
+    const { replica, spoil } = await replicaWith('settle', 'deny');
     const reply = await replica.limiter.admit(admission('again', { bucket, setting, maxInFlight: 1 }));
     if (reply.kind !== 'granted') throw new Error(`not granted: ${reply.kind}`);
     spoil('return 7');
@@ -190,8 +219,7 @@ test.each(['returned', 'throttled'] as const)(
         ? { kind, sleepMs: 0, because: 'backoff' as const }
         : { kind, closeMs: 0, requeue: true, sleepMs: 0 };
     await replica.limiter.settle(reply.grant, back, null);
-    const { lua } = loadScripts().find(({ name }) => name === 'settle') ?? { lua: '' };
-    spoil(lua);
+    spoil(null);
     const grant = await replica.granted('again');
     expect(grant.lease).not.toBe(reply.grant.lease);
     await replica.limiter.settle(grant, { kind: 'succeeded', spent: null }, null);
@@ -200,7 +228,7 @@ test.each(['returned', 'throttled'] as const)(
 );
 
 test('with whenDown: deny, a call whose entering again was answered wrongly is entered once more', async () => {
-  const { replica, spoil } = await replicaWith('AdmitV1', 'deny');
+  const { replica, spoil } = await replicaWith('admit', 'deny');
   const straight = new Redis(server.port, '127.0.0.1');
   closers.push(async () => straight.disconnect());
   const slow = { ...setting, meters: [{ meter: 'requests' as const, limit: 1, windowMs: 1_500 }] };
@@ -210,7 +238,6 @@ test('with whenDown: deny, a call whose entering again was answered wrongly is e
   spoil('return 7');
   await straight.flushall();
   while (replica.bugs.length === 0) await new Promise((resolve) => setTimeout(resolve, 5));
-  const { lua } = loadScripts().find(({ name }) => name === 'admit') ?? { lua: '' };
-  spoil(lua);
+  spoil(null);
   expect(await replica.granted('waits')).toMatchObject({ ticket: 'waits' });
 });

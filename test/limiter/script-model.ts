@@ -1,30 +1,14 @@
 /**
- * The scripts of one bucket in TypeScript: `scheduler.policy.ts` and what a store adds to it (time that never steps
- * back, grants kept until their replica names them, messages to other replicas). The parity property holds it to the
- * Lua bit for bit; the simulation of several replicas uses it as its Redis.
+ * `apply` on Redis in TypeScript: `apply.policy.ts` and what a store adds to it (time that never steps back, grants kept
+ * until their replica names them, messages to other replicas, who pumps next). The parity property holds it to the Lua
+ * bit for bit; the simulation of several replicas uses it as its Redis.
  */
-import { meterNames, closedMs, createBucket, type Bucket } from '../../src/limiter/bucket-state.policy.ts';
-import type {
-  Admission,
-  CeilingEdge,
-  Lesson,
-  Reconfiguration,
-  Settlement,
-} from '../../src/limiter/limiter.ts';
-import * as scheduler from '../../src/limiter/scheduler.policy.ts';
-import type { Effects, TimedLesson } from '../../src/limiter/scheduler.policy.ts';
-import { leasesPerTick } from '../../src/limiter/script-calls.ts';
-import type {
-  AdmitReply,
-  BucketReply,
-  CancelReply,
-  ForecastReply,
-  LeaseReply,
-  ReconfigureReply,
-  ReplicaMessage,
-  TickReply,
-  ToldGrant,
-} from '../../src/limiter/script-replies.ts';
+import { apply, type Applied } from '../../src/limiter/apply.policy.ts';
+import { replyUnknown, type BucketEvent, type EventReply } from '../../src/limiter/bucket-events.ts';
+import { closedMs, createBucket, type Bucket } from '../../src/limiter/bucket-state.policy.ts';
+import { leasesPerTick } from '../../src/limiter/event-codec.ts';
+import { mostPerPump, type Effects, type Granted } from '../../src/limiter/pump.policy.ts';
+import type { BatchReply, BucketReply, ReplicaMessage, ToldGrant } from '../../src/limiter/reply-codec.ts';
 
 /** A message and the replica it goes to. */
 export type Sent = ReplicaMessage & { readonly replica: string };
@@ -35,6 +19,13 @@ export interface Asked {
   readonly clock: number;
 }
 
+/** What became of one event, for whoever judges it: `null` = it was left out. */
+export interface Done {
+  readonly event: BucketEvent;
+  readonly reply: EventReply;
+  readonly grants: readonly Granted[];
+}
+
 export class ScriptModel {
   readonly key: string;
   /** Told of everything that is published, in order. */
@@ -43,11 +34,12 @@ export class ScriptModel {
   bucket: Bucket | null = null;
   born = 0;
   seen = 0;
-  /** Leases no call of their replica has named yet, with that replica. */
+  /** Leases no event of their replica has named yet, with that replica. */
   unnamed = new Map<string, string>();
   /** Who pumps next, and when. */
   #promise: { readonly replica: string; readonly at: number } | null = null;
-  /** What the last transition did. */
+  /** What the last run did, event by event, and what the last event did. */
+  done: readonly Done[] = [];
   effects: Effects = { grants: [], nextAt: null };
 
   constructor(key: string, publish: (message: Sent) => void) {
@@ -60,125 +52,58 @@ export class ScriptModel {
     this.bucket = null;
   }
 
-  admit(admission: Admission, { replica, clock }: Asked): AdmitReply {
-    if (this.bucket === null) {
-      this.bucket = createBucket(admission.setting.probe, clock);
-      this.born = clock;
-      this.seen = clock;
-      this.unnamed = new Map();
-      this.#promise = null;
-    }
-    const bucket = this.bucket;
-    const now = this.#now(clock);
-    const { ticket, lane } = admission;
-    const result = scheduler.admit(bucket, admission, replica, now);
-    const common = this.#tell(result.effects, replica, now, ticket);
-    if (result.kind === 'refused') {
-      const { reason: code, retryInMs, heldBy, ahead } = result;
-      return { ...common, code, retryInMs, heldBy, ahead };
-    }
-    const { order } = result;
-    if (result.kind === 'queued') {
-      const { forecastMs, ahead, heldBy } = result;
-      return { ...common, code: 'queued', order, forecastMs, ahead, heldBy };
-    }
-    const lease = bucket.tickets.get(ticket)?.lease ?? '';
-    const expiresAt = bucket.leases.get(lease)?.expiresAt ?? NaN;
-    return { ...common, code: 'granted', order, grant: { ticket, lane, lease, expiresAt } };
-  }
-
-  settle(
-    token: string,
-    settlement: Settlement,
-    lesson: Lesson | null,
+  /** `watch` is told of each event as soon as it is applied. */
+  apply(
+    events: readonly BucketEvent[],
     { replica, clock }: Asked,
-  ): LeaseReply {
-    if (this.bucket === null) return { ...nothing(clock), leaseKnown: false };
-    const now = this.#now(clock);
-    const lease = this.bucket.leases.get(token);
-    const held = lease !== undefined && !lease.abandoned;
-    const learned = lesson === null ? null : timed(lesson, now);
-    const effects = scheduler.settle(this.bucket, token, settlement, learned, now);
-    if (held) this.unnamed.delete(token);
-    const common = this.#tell(effects, replica, now, null);
-    if (held && settlement.kind === 'throttled' && settlement.closeMs > 0) {
-      this.#tellClosed(replica, common.closedMs);
+    watch: (done: Done) => void = () => {},
+  ): BatchReply {
+    const run = { grants: [] as Granted[], nextAt: null as number | null, pumped: false, closes: false };
+    const done: Done[] = [];
+    let unnamed = 0;
+    for (const event of events) {
+      if (run.grants.length >= mostPerPump) break;
+      if (this.bucket === null && event.kind === 'admit') this.#create(event.admission.setting.probe, clock);
+      const applied = this.bucket === null ? null : this.#one(this.bucket, event, replica, clock);
+      const reply = applied?.replies[0] ?? (event.kind === 'admit' ? null : replyUnknown(event.kind));
+      if (reply === null) throw new Error('an admission without a reply');
+      done.push({ event, reply, grants: applied?.grants ?? [] });
+      this.done = done;
+      if (applied !== null) {
+        run.grants.push(...applied.grants);
+        if (applied.pumped) run.nextAt = applied.nextAt;
+        run.pumped ||= applied.pumped;
+        run.closes ||= applied.closes;
+        if (event.kind === 'tick') unnamed = this.#unnamedOf(replica).length;
+        if (applied.pumped) this.effects = applied;
+      }
+      watch({ event, reply, grants: applied?.grants ?? [] });
     }
-    return { ...common, leaseKnown: held };
-  }
-
-  learn(token: string, lesson: Lesson, asked: Asked): LeaseReply {
-    return this.#named(token, asked, (bucket, now) =>
-      scheduler.learn(bucket, token, timed(lesson, now), now),
-    );
-  }
-
-  charged(token: string, edge: CeilingEdge | null, asked: Asked): LeaseReply {
-    return this.#named(token, asked, (bucket, now) => scheduler.charged(bucket, token, edge, now));
-  }
-
-  reconfigure(change: Omit<Reconfiguration, 'bucket'>, { replica, clock }: Asked): ReconfigureReply {
-    if (this.bucket === null) return nothing(clock);
+    const replies = done.map(({ reply }) => reply);
+    if (this.bucket === null) return { bucket: nothing(clock), replies };
     const now = this.#now(clock);
-    return this.#tell(scheduler.reconfigure(this.bucket, change, now), replica, now, null);
+    const own = this.#tell(this.bucket, run, { replica, now }, done);
+    return { bucket: { ...own, unnamed }, replies };
   }
 
-  cancel(ticket: string, { replica, clock }: Asked): CancelReply {
-    if (this.bucket === null) return { ...nothing(clock), cancelled: false };
-    const cancelled = this.bucket.tickets.get(ticket)?.lease === null;
-    const now = this.#now(clock);
-    const effects = scheduler.cancel(this.bucket, ticket, now);
-    return { ...this.#tell(effects, replica, now, null), cancelled };
+  #create(probe: number, clock: number): void {
+    this.bucket = createBucket(probe, clock);
+    this.born = clock;
+    this.seen = clock;
+    this.unnamed = new Map();
+    this.#promise = null;
   }
 
-  forecast(ticket: string, { clock }: Asked): ForecastReply {
-    if (this.bucket === null) return { ...nothing(clock), standing: null };
-    const now = this.#now(clock);
-    const standing = scheduler.forecast(this.bucket, ticket, now);
-    return { ...this.#common(this.bucket, null, now), standing, leads: false, grants: [] };
+  #one(bucket: Bucket, event: BucketEvent, replica: string, clock: number): Applied {
+    const applied = apply(bucket, { replica, events: [event] }, this.#now(clock));
+    for (const token of applied.named) this.unnamed.delete(token);
+    for (const granted of applied.grants) this.unnamed.set(granted.lease, granted.replica);
+    for (const token of this.unnamed.keys()) if (!bucket.leases.has(token)) this.unnamed.delete(token);
+    return applied;
   }
 
-  tick(renewed: readonly string[], { replica, clock }: Asked): TickReply {
-    if (this.bucket === null) {
-      return { ...nothing(clock), waitingHere: 0, unnamed: 0, waiting: 0, inFlight: 0, meters: [] };
-    }
-    const bucket = this.bucket;
-    const now = this.#now(clock);
-    for (const token of renewed) {
-      const lease = bucket.leases.get(token);
-      if (lease?.ticket.replica === replica && !lease.abandoned) this.unnamed.delete(token);
-    }
-    const effects = scheduler.tick(bucket, replica, renewed, now);
-    const common = this.#tell(effects, replica, now, null);
-    const unnamed = [...this.unnamed].filter(([, of]) => of === replica).map(([token]) => token);
-    const fresh = new Set(effects.grants.map((granted) => granted.lease));
-    const older = unnamed
-      .toSorted()
-      .slice(0, leasesPerTick)
-      .filter((token) => !fresh.has(token));
-    const tickets = [...bucket.tickets.values()];
-    return {
-      ...common,
-      grants: [...common.grants, ...older.map((token) => this.#told(bucket, token))],
-      waitingHere: tickets.filter((ticket) => ticket.replica === replica && ticket.lease === null).length,
-      unnamed: unnamed.length,
-      waiting: tickets.filter((ticket) => ticket.lease === null).length,
-      inFlight: bucket.leases.size,
-      meters: metersOf(bucket, now),
-    };
-  }
-
-  #named(
-    token: string,
-    { replica, clock }: Asked,
-    transition: (bucket: Bucket, now: number) => Effects,
-  ): LeaseReply {
-    if (this.bucket === null) return { ...nothing(clock), leaseKnown: false };
-    const leaseKnown = this.bucket.leases.has(token);
-    const now = this.#now(clock);
-    const effects = transition(this.bucket, now);
-    if (leaseKnown) this.unnamed.delete(token);
-    return { ...this.#tell(effects, replica, now, null), leaseKnown };
+  #unnamedOf(replica: string): string[] {
+    return [...this.unnamed].filter(([, of]) => of === replica).map(([token]) => token);
   }
 
   /** Time as the bucket sees it. */
@@ -188,38 +113,48 @@ export class ScriptModel {
   }
 
   /** What every reply carries, and what goes to others. */
-  #tell(effects: Effects, caller: string, now: number, ownTicket: string | null): BucketReply {
-    const { bucket } = this;
-    if (bucket === null) throw new Error('no bucket');
-    this.effects = effects;
+  #tell(
+    bucket: Bucket,
+    run: { readonly grants: readonly Granted[]; readonly nextAt: number | null; readonly closes: boolean },
+    { replica, now }: { readonly replica: string; readonly now: number },
+    done: readonly Done[],
+  ): Omit<BucketReply, 'unnamed'> {
+    const told = new Set(done.flatMap(({ reply }) => (reply.kind === 'granted' ? [reply.lease] : [])));
     const others = new Map<string, ToldGrant[]>();
     const grants: ToldGrant[] = [];
-    for (const { ticket, lane, lease, replica, expiresAt } of effects.grants) {
-      this.unnamed.set(lease, replica);
-      const told = { ticket, lane, lease, expiresAt };
-      if (replica !== caller) others.set(replica, [...(others.get(replica) ?? []), told]);
-      else if (ticket !== ownTicket) grants.push(told);
+    for (const { ticket, lane, lease, replica: of, expiresAt } of run.grants) {
+      const grant = { ticket, lane, lease, expiresAt };
+      if (of !== replica) others.set(of, [...(others.get(of) ?? []), grant]);
+      else if (!told.has(lease)) grants.push(grant);
     }
-    for (const [replica, told] of others) {
-      this.#publish({ replica, kind: 'grants', bucket: this.key, born: this.born, grants: told });
+    for (const [of, granted] of others) {
+      this.#publish({ replica: of, kind: 'grants', bucket: this.key, born: this.born, grants: granted });
     }
-    for (const token of this.unnamed.keys()) if (!bucket.leases.has(token)) this.unnamed.delete(token);
-    const leads = this.#leads(bucket, caller, effects.nextAt, now);
-    return { ...this.#common(bucket, effects.nextAt, now), grants, leads };
-  }
-
-  #common(bucket: Bucket, nextAt: number | null, now: number): Omit<BucketReply, 'grants' | 'leads'> {
+    if (done.some(({ event }) => event.kind === 'tick')) {
+      const fresh = new Set(run.grants.map(({ lease }) => lease));
+      const first = this.#unnamedOf(replica).toSorted().slice(0, leasesPerTick);
+      const older = first.filter((token) => !fresh.has(token) && !told.has(token));
+      grants.push(...older.map((token) => this.#told(bucket, token)));
+    }
+    if (run.closes) this.#tellClosed(replica, closedMs(bucket, now));
     return {
       now,
-      nextInMs: nextAt === null ? null : nextAt - now,
+      nextInMs: run.nextAt === null ? null : run.nextAt - now,
       closedMs: closedMs(bucket, now),
       born: this.born,
+      leads: this.#leads(bucket, replica, run, now),
+      grants,
     };
   }
 
   /** One replica promises to pump; kept unless it is late by more than 30 ms or another time comes 2 ms before it. */
-  #leads(bucket: Bucket, replica: string, nextAt: number | null, now: number): boolean {
-    if (bucket.waiting === 0 || nextAt === null) this.#promise = null;
+  #leads(
+    bucket: Bucket,
+    replica: string,
+    { nextAt, pumped }: { readonly nextAt: number | null; readonly pumped?: boolean },
+    now: number,
+  ): boolean {
+    if (bucket.waiting === 0 || (pumped === true && nextAt === null)) this.#promise = null;
     if (nextAt === null || bucket.waiting === 0) return false;
     const kept = this.#promise;
     if (kept !== null && kept.replica !== replica && kept.at <= nextAt + 2 && kept.at + 30 >= now)
@@ -228,12 +163,12 @@ export class ScriptModel {
     return true;
   }
 
-  #tellClosed(caller: string, closedMs: number): void {
+  #tellClosed(caller: string, forMs: number): void {
     const tickets = [...(this.bucket?.tickets.values() ?? [])];
     for (const replica of this.bucket?.replicas.names().toReversed() ?? []) {
       if (replica === caller) continue;
       if (!tickets.some((ticket) => ticket.replica === replica && ticket.lease === null)) continue;
-      this.#publish({ replica, kind: 'closed', bucket: this.key, closedMs });
+      this.#publish({ replica, kind: 'closed', bucket: this.key, closedMs: forMs });
     }
   }
 
@@ -252,20 +187,5 @@ const nothing = (now: number): BucketReply => ({
   born: null,
   grants: [],
   leads: false,
-});
-
-function metersOf(bucket: Bucket, now: number): TickReply['meters'] {
-  return meterNames.flatMap((name) => {
-    const meter = bucket.meters.get(name);
-    if (meter === undefined || meter.limit === null) return [];
-    const { limit, windowMs } = meter;
-    const level = Math.max(0, meter.level - Math.max(0, now - meter.at) * (limit / windowMs));
-    return [{ meter: name, limit, level, windowMs }];
-  });
-}
-
-const timed = (lesson: Lesson, now: number): TimedLesson => ({
-  feedback: lesson.feedback,
-  sentAt: now - lesson.sentAgoMs,
-  headAt: now - lesson.headAgoMs,
+  unnamed: 0,
 });

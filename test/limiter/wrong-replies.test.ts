@@ -9,22 +9,22 @@ test('one line per command and interval is logged, with how many more there were
     void lines.push(`${message} ${JSON.stringify(fields)}`);
   const wrong = createWrongReplies(clock, { bug });
   for (let at = 0; at < 1_000; at += 1) {
-    wrong.tell('admit', new Error('WRONGTYPE'));
+    wrong.tell('apply', new Error('WRONGTYPE'));
     wrong.tell('consume', new Error('WRONGTYPE'));
     await clock.run(40 * (at + 1));
   }
   expect(lines).toEqual([
-    'Redis answered a command wrongly {"command":"admit"}',
+    'Redis answered a command wrongly {"command":"apply"}',
     'Redis answered a command wrongly {"command":"consume"}',
-    'Redis went on answering a command wrongly {"command":"admit","count":749}',
+    'Redis went on answering a command wrongly {"command":"apply","count":749}',
     'Redis went on answering a command wrongly {"command":"consume","count":749}',
   ]);
   await clock.run(90_000);
   expect(lines.slice(4)).toEqual([
-    'Redis went on answering a command wrongly {"command":"admit","count":250}',
+    'Redis went on answering a command wrongly {"command":"apply","count":250}',
     'Redis went on answering a command wrongly {"command":"consume","count":250}',
   ]);
-  wrong.tell('admit', new Error('WRONGTYPE'));
+  wrong.tell('apply', new Error('WRONGTYPE'));
   expect(lines).toHaveLength(7);
   wrong.close();
   await clock.run(200_000);

@@ -47,7 +47,7 @@ describe('a scrape', () => {
   test('has exactly the published labels and, where they are a closed set, values', async () => {
     const given = driven();
     oneCall(given, 'acme');
-    given.telemetry.redisCommand('admit', 1);
+    given.telemetry.redisCommand('apply', 1);
     const text = await given.scrape();
     const values = new Map<string, Set<string>>();
     for (const [name, type, labels] of published) {
@@ -122,10 +122,10 @@ describe('a scrape', () => {
 
   test('counts Redis commands, errors and lost leases', async () => {
     const given = driven();
-    given.telemetry.redisCommand('admit', 2);
+    given.telemetry.redisCommand('apply', 2);
     given.telemetry.redisError('timeout');
     given.telemetry.leaseLost('stalled');
-    expect(await given.value('sluice_redis_command_seconds_sum', { command: 'admit' })).toBeCloseTo(0.002);
+    expect(await given.value('sluice_redis_command_seconds_sum', { command: 'apply' })).toBeCloseTo(0.002);
     expect(await given.value('sluice_redis_errors_total', { kind: 'timeout' })).toBe(1);
     expect(await given.value('sluice_leases_lost_total', { reason: 'stalled' })).toBe(1);
   });

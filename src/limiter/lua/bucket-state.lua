@@ -4,40 +4,20 @@
 --                                                       w:<replica> = waiting
 --   order    sorted set, see sorted.lua       replicas sorted set: replica by the time it was last heard of
 
-local sequencePerMs = 64
+-- @constant sequencePerMs
 
-local bucket
--- By kind: packed as read (`false` = not there), and as it is now (`false` = gone).
-local asRead, current = {}, {}
-local waitingChange = {}
-
-local laneFields = { 'key', 'weight', 'maxInFlight', 'perMinute', 'ceiling', 'start', 'inFlight', 'waiting', 'waitingCosts', 'asleep',
-  'slots', 'unconfirmed', 'serviceMs', 'grantedAt', 'abandoned', 'readyAs' }
-local ticketFields = { 'id', 'lane', 'replica', 'order', 'callClass', 'costs', 'document', 'leaseMs', 'lease' }
-local documentFields = { 'kind', 'points', 'lease', 'until', 'lanes', 'at' }
-local leaseFields = { 'token', 'ticket', 'lane', 'replica', 'document', 'grantedAt', 'quiet', 'calm', 'marks', 'expiresAt',
-  'answered', 'unconfirmed', 'abandoned', 'told' }
-local meterFields = { 'name', 'limit', 'windowMs', 'stated', 'reported', 'level', 'at', 'granted', 'answered', 'returned',
-  'reserve', 'others', 'learnedAt', 'surprisedAt', 'fastestMs' }
-local bucketFields = { 'born', 'seen', 'learn', 'probe', 'opened', 'probingSince', 'closedUntil', 'closedAt', 'virtual',
-  'sequence', 'lastGrantAt', 'crowdedAt', 'waiting', 'waitingWeight', 'leases', 'waitingCosts', 'meters' }
-local fieldsOf = { l = laneFields, t = ticketFields, e = leaseFields, d = documentFields }
-
--- Values by position; `false` stands for nothing.
-local function listed(record, fields)
-  local values = {}
-  for i, field in ipairs(fields) do
-    local value = record[field]
-    values[i] = value == nil and false or value
-  end
-  return values
-end
-
-local function named(values, fields)
-  local record = {}
-  for i, field in ipairs(fields) do record[field] = values[i] end
-  return record
-end
+-- A record is kept, read and packed as a list of values; `false` stands for nothing. The loader (scripts.ts) turns
+-- `lane.weight` into `lane[2]` by these lines, and refuses a field that is not among them.
+-- @record lane: key weight maxInFlight perMinute ceiling start inFlight waiting waitingCosts asleep slots unconfirmed
+--   serviceMs grantedAt abandoned readyAs
+-- @record ticket: id lane replica order callClass costs document leaseMs lease
+-- @record known: kind points lease until lanes at
+-- @record lease: token ticket lane replica document grantedAt quiet calm marks expiresAt answered unconfirmed
+--   abandoned told
+-- @record meter: name limit windowMs stated reported level at granted answered returned reserve others learnedAt
+--   surprisedAt fastestMs
+-- @record bucket: born seen learn probe opened probingSince closedUntil closedAt virtual sequence lastGrantAt crowdedAt
+--   waiting waitingWeight leases waitingCosts meters
 
 local function recordOf(kind, name)
   local field = kind .. ':' .. name
@@ -45,7 +25,7 @@ local function recordOf(kind, name)
   if record == nil then
     local packed = redis.call('HGET', recordsKey, field)
     asRead[field] = packed
-    record = packed and named(cmsgpack.unpack(packed), fieldsOf[kind])
+    record = packed and cmsgpack.unpack(packed)
     current[field] = record
   end
   return record or nil
@@ -54,18 +34,14 @@ end
 local function ticketOf(id) return recordOf('t', id) end
 local function leaseOf(token) return recordOf('e', token) end
 local function keep(kind, name, record) current[kind .. ':' .. name] = record end
-local function discard(kind, name)
-  recordOf(kind, name)
-  current[kind .. ':' .. name] = false
-end
+-- Whether it is there need not be known.
+local function discard(kind, name) current[kind .. ':' .. name] = false end
 
 -- Length of the window of a meter as its name says it, milliseconds.
 local function assumedWindowMs(name) return string.sub(name, -4) == '_day' and 86400000 or 60000 end
 
 local function createMeter(name, now)
-  return { name = name, limit = false, windowMs = assumedWindowMs(name), stated = false, reported = false, level = 0, at = now,
-    granted = 0, answered = 0, returned = 0, reserve = 0, others = 0, learnedAt = false, surprisedAt = false,
-    fastestMs = false }
+  return { name, false, assumedWindowMs(name), false, false, 0, now, 0, 0, 0, 0, 0, false, false, false }
 end
 
 local function meterOf(name, now)
@@ -81,9 +57,10 @@ end
 local function openBucket()
   local packed = redis.call('GET', stateKey)
   if not packed then return false end
-  bucket = named(cmsgpack.unpack(packed), bucketFields)
+  bucket = cmsgpack.unpack(packed)
+  -- Packed as a list; by name while the run lasts.
   local meters = {}
-  for _, values in ipairs(bucket.meters) do meters[values[1]] = named(values, meterFields) end
+  for _, meter in ipairs(bucket.meters) do meters[meter.name] = meter end
   bucket.meters = meters
   return true
 end
@@ -91,9 +68,8 @@ end
 -- A new life of the bucket: whatever is left of an older one is gone.
 local function createBucket(probe, now)
   redis.call('DEL', recordsKey, orderKey, replicasKey)
-  bucket = { born = now, seen = now, learn = true, probe = probe, opened = probe <= 0, probingSince = false,
-    closedUntil = false, closedAt = false, virtual = 0, sequence = math.floor(now * sequencePerMs), lastGrantAt = false,
-    crowdedAt = false, waiting = 0, waitingWeight = 0, leases = 0, waitingCosts = {}, meters = {} }
+  bucket = { now, now, true, probe, probe <= 0, false, false, false, 0, math.floor(now * sequencePerMs), false, false, 0, 0, 0,
+    {}, {} }
 end
 
 -- Milliseconds for which nobody may send yet; 0 = the bucket is open.

@@ -3,23 +3,20 @@
 local knownCosts, waitsForAnswer, beginProbe, endProbe, learnDocument
 -- Lua allows 200 local names in one function, and an included file is a part of its script's.
 do
-  local requestWindows = { 'requests_burst', 'requests_hour' }
-  local maxProbeMs = 5000
-  local maxDocuments = 1000
-  local maxCorrected = 500
+  -- @constant requestWindows maxProbeMs maxDocuments maxCorrected
 
   local function documentOf(name) return name and recordOf('d', name) or nil end
 
   -- What a call that asks for the document costs, as far as known, of every window that the bucket has.
   function knownCosts(costs, document)
-    local known = documentOf(document)
+    local known, meters = documentOf(document), bucket.meters
     local isTold = known and known.kind == 'told'
-    if not isTold and not bucket.meters.requests_burst and not bucket.meters.requests_hour then return costs end
+    if not isTold and not meters.requests_burst and not meters.requests_hour then return costs end
     local units, list = {}, {}
     for _, cost in ipairs(costs) do units[cost[1]] = cost[2] end
     if isTold then units.cost = known.points end
     for _, name in ipairs(requestWindows) do
-      if units.requests and bucket.meters[name] then units[name] = units.requests end
+      if units.requests and meters[name] then units[name] = units.requests end
     end
     for _, name in ipairs(meterNames) do
       if units[name] and units[name] > 0 then list[#list + 1] = { name, units[name] } end
@@ -27,7 +24,7 @@ do
     return list
   end
 
-  local function ageMember(name, record) return 'd:' .. sortable(record.at) .. ':' .. name end
+  local function ageMember(name, known) return 'd:' .. sortable(known.at) .. ':' .. name end
 
   local function wakeWaiting(known)
     for _, key in ipairs(known.lanes) do
@@ -44,12 +41,13 @@ do
     if known.kind == 'probing' then wakeWaiting(known) end
   end
 
-  local function remember(name, record, now)
+  -- `known` is without its time.
+  local function remember(name, known, now)
     local before = documentOf(name)
     if before then drop(ageMember(name, before)) end
-    record.at = now
-    keep('d', name, record)
-    put(ageMember(name, record))
+    known.at = now
+    keep('d', name, known)
+    put(ageMember(name, known))
     if redis.call('ZLEXCOUNT', orderKey, '[d:', '(d;') > maxDocuments then
       local oldest = firstByTime('d')
       if oldest then forgetDocument(oldest) end
@@ -59,11 +57,11 @@ do
   -- True when the lane's next ticket has to wait for another call's answer: its lane sleeps until then.
   function waitsForAnswer(lane, ticket, now)
     local known = documentOf(ticket.document)
-    if not known or known.kind ~= 'probing' or known['until'] <= now then return false end
+    if not known or known.kind ~= 'probing' or known.until <= now then return false end
     local isListed = false
     for _, key in ipairs(known.lanes) do isListed = isListed or key == lane.key end
     if not isListed then table.insert(known.lanes, lane.key) end
-    sleep(lane, 'document', known['until'])
+    sleep(lane, 'document', known.until)
     return true
   end
 
@@ -71,7 +69,7 @@ do
   function beginProbe(lease, now)
     local document = lease.document
     if not document or documentOf(document) then return end
-    remember(document, { kind = 'probing', points = false, lease = lease.token, ['until'] = now + maxProbeMs, lanes = {} }, now)
+    remember(document, { 'probing', false, lease.token, now + maxProbeMs, {} }, now)
   end
 
   -- The lease ends. `sent` false: its call never reached the upstream, another one may find out.
@@ -80,7 +78,7 @@ do
     local known = documentOf(document)
     if not known or known.kind ~= 'probing' or known.lease ~= lease.token then return end
     if not sent then return forgetDocument(document) end
-    remember(document, { kind = 'untold', points = false, lease = false, ['until'] = false, lanes = {} }, now)
+    remember(document, { 'untold', false, false, false, {} }, now)
     wakeWaiting(known)
   end
 
@@ -102,10 +100,10 @@ do
   -- An answer told what the document costs.
   function learnDocument(document, points, now)
     if not document then return end
-    local before = documentOf(document)
-    remember(document, { kind = 'told', points = points, lease = false, ['until'] = false, lanes = {} }, now)
-    if before and before.kind == 'told' then return end
+    local known = documentOf(document)
+    remember(document, { 'told', points, false, false, {} }, now)
+    if known and known.kind == 'told' then return end
     correctWaiting(document, points)
-    if before and before.kind == 'probing' then wakeWaiting(before) end
+    if known and known.kind == 'probing' then wakeWaiting(known) end
   end
 end

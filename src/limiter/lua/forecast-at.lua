@@ -3,9 +3,8 @@
 
 local forecastAt, forecastOf
 do
-  -- A ceiling is looked ahead no further than this many windows; its window is that of ceiling.policy.ts. Milliseconds.
-  local maxWindows = 10
-  local ceilingWindowMs = 60150
+  -- A ceiling is looked ahead no further than this many windows.
+  -- @constant maxWindows ceilingWindowMs
   -- A whole number of calls, but for the rounding of a division.
   local rounding = 1e-9
 

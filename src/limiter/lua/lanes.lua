@@ -1,10 +1,10 @@
 -- Mirror of lanes.policy.ts: entering and leaving the line, sleeping and waking, and the one decision whether a lane
 -- is in the running.
-local orderUnit = 281474976710656
+-- @constant orderUnit
 -- A lane's `asleep` is a list of times, one per reason in this order; false = not for this reason.
 local sleepReasons = { 'ceiling_minute', 'ceiling_day', 'backoff', 'document' }
 local sleepIndex = {}
-for i, reason in ipairs(sleepReasons) do sleepIndex[reason] = i end
+for i = 1, #sleepReasons do sleepIndex[sleepReasons[i]] = i end
 
 -- When the lane wakes; false = it does not sleep.
 local function asleepUntil(lane)
@@ -25,26 +25,34 @@ local function idleMember(lane)
   return idle and 'i:' .. sortable(lane.start) .. ':' .. lane.key or false
 end
 
--- A lane remembers under which members the sorted set has it; between scripts they follow from its record.
+-- During a run, by lane: under which members the sorted set has it (between runs they follow from its record), and the
+-- first ticket of its line.
+local readyMembers, idleMembers, heads
+
 local function laneOf(key)
   local lane = recordOf('l', key)
-  if lane and lane.readyMember == nil then
-    lane.readyMember, lane.idleMember = readyMember(lane), idleMember(lane)
+  if lane and readyMembers[key] == nil then
+    readyMembers[key], idleMembers[key] = readyMember(lane), idleMember(lane)
   end
   return lane
 end
 
-local function moveMember(lane, field, member)
-  if lane[field] == member then return end
-  if lane[field] then drop(lane[field]) end
+local function moveMember(members, key, member)
+  local before = members[key]
+  if before == member then return end
+  if before then drop(before) end
   if member then put(member) end
-  lane[field] = member
+  members[key] = member
 end
 
--- First ticket of the line, looked up again only after the line has changed.
+-- Looked up again only after the line has changed.
 local function headOf(lane)
-  if not lane.head then lane.head = ticketOf(string.sub(firstOf('l:' .. lane.key), #lane.key + 21)) end
-  return lane.head
+  local head = heads[lane.key]
+  if not head then
+    head = ticketOf(string.sub(firstOf('l:' .. lane.key), #lane.key + 21))
+    heads[lane.key] = head
+  end
+  return head
 end
 
 -- The one place that decides whether a lane is in the running.
@@ -53,14 +61,15 @@ local function refreshReadiness(lane)
     and (not lane.maxInFlight or lane.inFlight < lane.maxInFlight)
     and (not lane.slots or lane.unconfirmed < math.max(1, lane.slots))
   if not lane.readyAs then lane.start = math.max(lane.start, bucket.virtual) end
-  lane.readyAs = ready and headOf(lane).callClass or false
-  moveMember(lane, 'readyMember', readyMember(lane))
+  local ticket = ready and headOf(lane)
+  lane.readyAs = ticket and ticket.callClass or false
+  moveMember(readyMembers, lane.key, readyMember(lane))
 end
 
--- Only a tick asks for idle lanes, so their section is brought up to date when the script ends.
+-- Only a tick asks for idle lanes, so their section is brought up to date before it does, and when a run ends.
 local function refreshIdleness()
   for field, lane in pairs(current) do
-    if lane and string.sub(field, 1, 2) == 'l:' then moveMember(lane, 'idleMember', idleMember(lane)) end
+    if lane and string.byte(field) == 108 then moveMember(idleMembers, lane.key, idleMember(lane)) end
   end
 end
 
@@ -111,10 +120,9 @@ end
 local function laneFor(key, setting)
   local lane = laneOf(key)
   if not lane then
-    lane = { key = key, weight = setting.weight, maxInFlight = setting.maxInFlight, perMinute = setting.perMinute, ceiling = setting.ceiling,
-      start = bucket.virtual, inFlight = 0, waiting = 0, waitingCosts = {}, asleep = { false, false, false, false },
-      slots = false, unconfirmed = 0, serviceMs = 0, grantedAt = false, abandoned = {}, readyAs = false,
-      readyMember = false, idleMember = false }
+    lane = { key, setting.weight, setting.maxInFlight, setting.perMinute, setting.ceiling, bucket.virtual, 0, 0, {},
+      { false, false, false, false }, false, 0, 0, false, {}, false }
+    readyMembers[key], idleMembers[key] = false, false
     keep('l', key, lane)
   end
   applyLaneSetting(lane, setting)
@@ -132,7 +140,7 @@ end
 
 -- A ticket starts (+1) or stops (-1) waiting: the sums of its lane, its bucket and its replica.
 local function countWaiting(lane, ticket, sign)
-  lane.head = nil
+  heads[lane.key] = nil
   lane.waiting = lane.waiting + sign
   bucket.waiting = bucket.waiting + sign
   waitingChange[ticket.replica] = (waitingChange[ticket.replica] or 0) + sign
@@ -177,7 +185,10 @@ local function turnOf(costs)
 end
 
 -- It is the document of the lane's next ticket that the lane sleeps for.
-local function sleepsFor(lane, ticket) return lane.asleep[sleepIndex.document] and headOf(lane).id == ticket.id end
+local function sleepsFor(lane, ticket)
+  if not lane.asleep[sleepIndex.document] then return false end
+  return headOf(lane) == ticket
+end
 
 local function enqueue(lane, ticket)
   if lane.waiting == 0 then bucket.waitingWeight = bucket.waitingWeight + lane.weight end

@@ -1,13 +1,7 @@
 -- Mirror of meter-learning.policy.ts: what answers teach a meter.
 local learnMeter, refused
 do
-  local callsOfCalm = 2
-  local fastestRise = 1.01
-  local leastRiseMs = 0.05
-  local answeringShare = 0.8
-  local calmJitterMs = 50
-  local reserveMemoryMs = 60000
-  local oneSurpriseMs = 1000
+  -- @constant callsOfCalm fastestRise leastRiseMs answeringShare calmJitterMs reserveMemoryMs oneSurpriseMs
 
   local function keepFree(meter, units, now)
     meter.reserve = math.max(0, math.min(units, (meter.limit or 0) * largestReserveShare))

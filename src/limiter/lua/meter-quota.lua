@@ -2,8 +2,7 @@
 -- A stated quota is { limit, window }, a reported one { limit, window or false, sent at }. Limit and window in force, or
 -- false for the limit.
 -- Mirror of window-learning.policy.ts: the length of a window that no answer tells. Milliseconds.
-local usualWindowsMs = { 1000, 2000, 3000, 4000, 5000, 6000, 8000, 10000, 12000, 15000, 20000, 30000, 45000, 60000,
-  120000, 180000, 300000, 600000, 900000, 1200000, 1800000, 3600000 }
+-- @constant usualWindowsMs
 
 local function learnedWindowMs(known, leftMs)
   if not leftMs or leftMs <= 0 then return known end

@@ -1,13 +1,6 @@
 -- Mirror of meter.policy.ts: one dimension of a bucket. Same names, same order of operations, so that both stores
 -- come to the same numbers.
-local leastJitterMs = 25
-local mostJitterMs = 100
-local mostLatenessMs = 1000
-local windowsOfLateness = 60
-local quietGapMs = 20
-local calmLatenessMs = 250
-local othersMemoryMs = 10000
-local largestReserveShare = 0.1
+-- @constant leastJitterMs mostJitterMs mostLatenessMs windowsOfLateness quietGapMs calmLatenessMs othersMemoryMs largestReserveShare
 
 -- Units drained per millisecond; 0 while no limit is known.
 local function drainRate(meter) return meter.limit and meter.limit / meter.windowMs or 0 end

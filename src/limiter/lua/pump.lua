@@ -1,15 +1,11 @@
 -- Mirror of pump.policy.ts: the pump in which every transition ends. Sweeps what expired, wakes lanes, then grants
 -- heads of lanes in fair order while the bucket is open and every meter the head needs has room. Its work is bounded
 -- by `mostPerPump`; each piece of it is O(log n).
-local probeDoublingMs = 250
-local replicaLifeMs = 5000
-local mostPerPump = 64
+-- @constant probeDoublingMs replicaLifeMs mostPerPump
 
--- Of this script, over all its pumps: grants in the order made, and when the next one may be possible (nil: never by
+-- Of this run, over all its pumps: grants in the order made, and when the next one may be possible (nil: never by
 -- itself).
-local granted = {}
-local nextAt = nil
-local pumped = false
+local granted, nextAt, pumped
 
 local function soonest(a, b)
   if not a then return b end
@@ -153,11 +149,9 @@ local function grant(lane, ticket, now)
   for i, cost in ipairs(costs) do
     marks[i] = { cost[1], take(meterOf(cost[1], now), cost[2], now, behind(before, cost[1])) }
   end
-  local lease = { token = ticket.id .. '.' .. string.format('%.0f', bucket.sequence), ticket = ticket.id,
-    lane = lane.key, replica = ticket.replica, document = ticket.document, grantedAt = now,
-    quiet = quiet, calm = calm, marks = marks,
-    expiresAt = now + ticket.leaseMs, answered = false, unconfirmed = lane.slots and true or false,
-    abandoned = false, told = false }
+  local token = ticket.id .. '.' .. string.format('%.0f', bucket.sequence)
+  local lease = { token, ticket.id, lane.key, ticket.replica, ticket.document, now, quiet, calm, marks,
+    now + ticket.leaseMs, false, lane.slots and true or false, false, false }
   ticket.lease = lease.token
   keep('e', lease.token, lease)
   put(expiryMember(lease))

@@ -1,26 +1,44 @@
--- What every script answers, and what other replicas are told. All numbers go as text: Redis cuts fractions off.
--- Reply: { code, own words, now, ms until the next pump ('' = none by itself), ms closed, birth of the bucket, grants,
---   '1' = the caller is expected to pump then }
+-- What every run answers, and what other replicas are told. JSON is written by hand: cjson rounds numbers.
 -- Message to a replica: `g <bucket> <birth>` and one grant per line, or `c <bucket> <ms closed>`.
 -- Grant: `<ticket> <lane> <lease> <expires at>`; times are on the store's clock.
-local function text(value) return string.format('%.17g', value) end
+
+-- The same double when it is read back; 'inf' is no number of JSON, but a word that both ends know.
+local function text(value)
+  if value == math.huge then return '"inf"' end
+  return string.format('%.17g', value)
+end
 
 local function grantText(lease)
   return lease.ticket .. ' ' .. lease.lane .. ' ' .. lease.token .. ' ' .. text(lease.expiresAt)
 end
 
--- Sends the grants of other replicas and returns those of the caller, but for the ticket told by the reply itself.
-local function tellGrants(ownTicket)
+local function grantJson(lease)
+  return '["' .. lease.ticket .. '","' .. lease.lane .. '","' .. lease.token .. '",' .. text(lease.expiresAt) .. ']'
+end
+
+-- Grants of earlier runs that the caller has not named yet.
+local function addUnnamed(own)
+  local told, section = {}, 'u:' .. caller
+  for _, lease in ipairs(granted) do told[lease.token] = true end
+  for _, member in ipairs(redis.call('ZRANGEBYLEX', orderKey, '[' .. section .. ':', '(' .. section .. ';', 'LIMIT', 0, 64)) do
+    local token = string.sub(member, #section + 2)
+    if not told[token] and not toldByReply[token] then own[#own + 1] = grantJson(leaseOf(token)) end
+  end
+end
+
+-- Sends the grants of other replicas and returns those of the caller, but for those that the reply to an event tells.
+local function tellGrants()
   local own, messages = {}, {}
   for _, lease in ipairs(granted) do
     if lease.replica ~= caller then
       local head = messages[lease.replica] or 'g ' .. bucketName .. ' ' .. text(bucket.born)
       messages[lease.replica] = head .. '\n' .. grantText(lease)
-    elseif lease.ticket ~= ownTicket then
-      own[#own + 1] = grantText(lease)
+    elseif not toldByReply[lease.token] then
+      own[#own + 1] = grantJson(lease)
     end
   end
   for replica, message in pairs(messages) do redis.call('PUBLISH', replicaChannel .. replica, message) end
+  if tellsUnnamed then addUnnamed(own) end
   return own
 end
 
@@ -33,10 +51,14 @@ local function tellClosed(now)
   end
 end
 
-local function replyWith(code, own, grants, now)
-  return { code, own, text(now), nextAt and text(nextAt - now) or '', text(closedMs(now)), text(bucket.born), grants,
-    promised(now) }
+local function replyWith(replies, grants, now)
+  local leads = promised(now) and ',true,[' or ',false,['
+  return '[' .. text(now) .. ',' .. (nextAt and text(nextAt - now) or 'null') .. ',' .. text(closedMs(now)) .. ','
+    .. text(bucket.born) .. leads .. table.concat(grants, ',') .. '],' .. text(unnamed) .. ',['
+    .. table.concat(replies, ',') .. ']]'
 end
 
 -- The bucket does not exist: there is nothing to end, and nothing is written.
-local function replyUnknown(code, now) return { code, {}, text(now), '', '0', '', {}, '' } end
+local function replyUnknown(replies, now)
+  return '[' .. text(now) .. ',null,0,null,false,[],0,[' .. table.concat(replies, ',') .. ']]'
+end

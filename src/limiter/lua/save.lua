@@ -1,25 +1,32 @@
 -- The end of every transition: what changed is written back, and every key gets its expiry. `memoryMs` mirrors
 -- memory.policy.ts. Milliseconds.
-local bucketMemoryMs = 3600000
-local blankMemoryMs = 60000
-local unansweredMemoryMs = 5000
+-- @constant bucketMemoryMs blankMemoryMs unansweredMemoryMs
 local longestClosedMs = 30 * 24 * 3600000
 
 local function saveRecords()
+  local written, gone = {}, {}
   for field, record in pairs(current) do
-    local before = asRead[field]
     if record then
-      local packed = cmsgpack.pack(listed(record, fieldsOf[string.sub(field, 1, 1)]))
-      if packed ~= before then redis.call('HSET', recordsKey, field, packed) end
-    elseif before then
-      redis.call('HDEL', recordsKey, field)
+      local packed = cmsgpack.pack(record)
+      if packed ~= asRead[field] then
+        written[#written + 1] = field
+        written[#written + 1] = packed
+        -- A call takes no more than some thousand words.
+        if #written >= 1000 then
+          redis.call('HSET', recordsKey, unpack(written))
+          written = {}
+        end
+      end
+    elseif asRead[field] ~= false then
+      gone[#gone + 1] = field
     end
   end
   for replica, change in pairs(waitingChange) do
-    if change ~= 0 and redis.call('HINCRBY', recordsKey, 'w:' .. replica, change) <= 0 then
-      redis.call('HDEL', recordsKey, 'w:' .. replica)
-    end
+    local field = 'w:' .. replica
+    if change ~= 0 and redis.call('HINCRBY', recordsKey, field, change) <= 0 then gone[#gone + 1] = field end
   end
+  if #written > 0 then redis.call('HSET', recordsKey, unpack(written)) end
+  if #gone > 0 then redis.call('HDEL', recordsKey, unpack(gone)) end
 end
 
 local function memoryMs(now)
@@ -35,15 +42,13 @@ end
 local function save(now)
   bucket.seen = now
   refreshIdleness()
-  local state = listed(bucket, bucketFields)
-  local meters = {}
-  for _, name in ipairs(meterNames) do
-    if bucket.meters[name] then meters[#meters + 1] = listed(bucket.meters[name], meterFields) end
-  end
-  state[#state] = meters
+  local byName, meters = bucket.meters, {}
+  for _, name in ipairs(meterNames) do meters[#meters + 1] = byName[name] end
   local shutMs = math.min(longestClosedMs, closedMs(now))
   local lifeMs = string.format('%.0f', math.ceil(memoryMs(now)) + math.ceil(shutMs))
-  redis.call('SET', stateKey, cmsgpack.pack(state), 'PX', lifeMs)
+  bucket.meters = meters
+  redis.call('SET', stateKey, cmsgpack.pack(bucket), 'PX', lifeMs)
+  bucket.meters = byName
   saveRecords()
   redis.call('PEXPIRE', recordsKey, lifeMs)
   redis.call('PEXPIRE', orderKey, lifeMs)

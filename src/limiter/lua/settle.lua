@@ -1,96 +1,97 @@
---[[
-Ends a lease, once, and learns from its answer. Mirror of `settle` in scheduler.policy.ts.
+-- Ends a lease, once, and learns from its answer. Mirror of `settle` in scheduler.policy.ts.
+-- Guarantees: a token that is not known any more (settled, expired, lost) changes nothing but what the pump does; a call
+-- whose fate is unknown keeps a capped lane taken until the lease expires.
+-- Event { lease, outcome: succeeded (spent: [[meter, units]], absent = as reserved), throttled (closeMs, requeue, sleepMs),
+--   dropped, returned (because, sleepMs, the ceiling that refused it where it did), unknown; lesson as in learn.lua, absent = none }
+-- Reply ["settled"] | ["unknown_lease"]
+do
+  -- @constant maxOtherLimitsMs
 
-Guarantees: a token that is not known any more (settled, expired, lost) changes nothing but what the pump does; a call
-whose fate is unknown keeps a capped lane taken until the lease expires.
-
-KEYS  1 state  2 records  3 order  4 replicas
-ARGV  1 bucket  2 replica  3 lease  4 kind (succeeded, throttled, dropped, returned, unknown)  5 spent ('-' = as
-      reserved)  6 close ms  7 throttled: requeue (0/1), returned: why the lane sleeps, and the
-      ceiling that refused it where that is why  8 sleep ms  9 sent ago ms
-      ('' = no lesson)  10 head ago ms  11 reports  12 meter of a rate throttle ('' = none named)  13 units that the
-      refused call asked of it ('' = not told)  14 points that the document asks for ('' = not told)  15 now ('' = TIME)
-Reply settled {} | unknown_lease {}
-]]
-local stateKey, recordsKey, orderKey, replicasKey = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
--- @include arguments
-local bucketName, caller, token = identifier(ARGV[1], 'bucket'), identifier(ARGV[2], 'replica'), identifier(ARGV[3], 'lease')
-local kind, costs = ARGV[4], ARGV[5] ~= '-' and costList(ARGV[5], 'costs') or nil
-local closeMs, requeue, sleepMs = number(ARGV[6], 'closeMs'), ARGV[7] == '1', number(ARGV[8], 'sleepMs')
-local because, ceiling = string.match(ARGV[7], '^(%S*) ?(%S*)$')
--- A refusal under other limits than the lane has holds it no longer than this. Milliseconds.
-local maxOtherLimitsMs = 200
-local lesson = lessonOf(ARGV[9], ARGV[10], ARGV[11], ARGV[12], ARGV[13], ARGV[14])
-local now = timeOf(ARGV[15])
--- @include scheduler
-
-local function requeueOrForget(lane, lease, again)
-  if not again then return discard('t', lease.ticket) end
-  local ticket = ticketOf(lease.ticket)
-  ticket.lease = false
-  ticket.costs = takeable(knownCosts(ticket.costs, ticket.document))
-  enqueue(lane, ticket)
-end
-
-local settlements = {}
-
-function settlements.succeeded(lane, lease)
-  if costs then correct(lease, costs, now) end
-  if lesson then applyLesson(lease, lesson, now) else bucket.opened = true end
-  noteService(lane, now - lease.grantedAt)
-  finish(lane, lease)
-  requeueOrForget(lane, lease, false)
-end
-
-function settlements.throttled(lane, lease)
-  applyThrottle(lease, closeMs, lesson, now)
-  finish(lane, lease)
-  requeueOrForget(lane, lease, requeue)
-  if sleepMs > 0 then sleep(lane, 'backoff', now + sleepMs) end
-end
-
-function settlements.dropped(lane, lease)
-  giveBack(lease, now)
-  finish(lane, lease)
-  requeueOrForget(lane, lease, false)
-end
-
-function settlements.returned(lane, lease)
-  giveBack(lease, now)
-  finish(lane, lease)
-  requeueOrForget(lane, lease, true)
-  if because ~= 'backoff' then lane.slots = 1 end
-  local holds = ceiling == '' or ceiling == lane.ceiling
-  sleep(lane, because, now + (holds and sleepMs or math.min(sleepMs, maxOtherLimitsMs)))
-end
-
-function settlements.unknown(lane, lease)
-  if lane.maxInFlight then
-    noteTold(lease)
-    lease.abandoned = true
-    expireAt(lease, now + ticketOf(lease.ticket).leaseMs)
-    table.insert(lane.abandoned, lease.expiresAt)
-    table.sort(lane.abandoned)
-  else
-    finish(lane, lease)
+  local function requeueOrForget(lane, lease, again)
+    if not again then return discard('t', lease.ticket) end
+    local ticket = ticketOf(lease.ticket)
+    ticket.lease = false
+    ticket.costs = takeable(knownCosts(ticket.costs, ticket.document))
+    enqueue(lane, ticket)
   end
-  discard('t', lease.ticket)
-end
 
-if not settlements[kind] then invalid('kind') end
-if kind == 'returned' and not sleepIndex[because] then invalid('because') end
-if not openBucket() then return replyUnknown('unknown_lease', now) end
-now = notBefore(now)
-local lease = leaseOf(token)
-local held = lease and not lease.abandoned
-if held then
-  local lane = laneOf(lease.lane)
-  confirm(lane, lease)
-  settlements[kind](lane, lease)
-  endProbe(lease, kind ~= 'dropped' and kind ~= 'returned', now)
+  local settlements = {}
+
+  function settlements.succeeded(lane, lease, told, now)
+    if told.spent then correct(lease, told.spent, now) end
+    if told.lesson then applyLesson(lease, told.lesson, now) else bucket.opened = true end
+    noteService(lane, now - lease.grantedAt)
+    finish(lane, lease)
+    requeueOrForget(lane, lease, false)
+  end
+
+  function settlements.throttled(lane, lease, told, now)
+    applyThrottle(lease, told.closeMs, told.lesson, now)
+    finish(lane, lease)
+    requeueOrForget(lane, lease, told.requeue)
+    if told.sleepMs > 0 then sleep(lane, 'backoff', now + told.sleepMs) end
+  end
+
+  function settlements.dropped(lane, lease, _, now)
+    giveBack(lease, now)
+    finish(lane, lease)
+    requeueOrForget(lane, lease, false)
+  end
+
+  function settlements.returned(lane, lease, told, now)
+    giveBack(lease, now)
+    finish(lane, lease)
+    requeueOrForget(lane, lease, true)
+    if told.because ~= 'backoff' then lane.slots = 1 end
+    local holds = not told.ceiling or told.ceiling == lane.ceiling
+    sleep(lane, told.because, now + (holds and told.sleepMs or math.min(told.sleepMs, maxOtherLimitsMs)))
+  end
+
+  function settlements.unknown(lane, lease, _, now)
+    if lane.maxInFlight then
+      noteTold(lease)
+      lease.abandoned = true
+      local ticket = ticketOf(lease.ticket)
+      expireAt(lease, now + ticket.leaseMs)
+      table.insert(lane.abandoned, lease.expiresAt)
+      table.sort(lane.abandoned)
+    else
+      finish(lane, lease)
+    end
+    discard('t', lease.ticket)
+  end
+
+  local outcomes = {}
+  function outcomes.succeeded(event) event.spent = event.spent and costList(event.spent, 'spent') end
+  function outcomes.throttled(event)
+    event.closeMs, event.sleepMs = number(event.closeMs, 'closeMs'), number(event.sleepMs, 'sleepMs')
+  end
+  function outcomes.returned(event)
+    event.sleepMs = number(event.sleepMs, 'sleepMs')
+    if not sleepIndex[event.because] then invalid('because') end
+    event.ceiling = event.ceiling and identifier(event.ceiling, 'ceiling')
+  end
+  function outcomes.dropped() end
+  function outcomes.unknown() end
+
+  function checks.settle(event)
+    identifier(event.lease, 'lease')
+    if not outcomes[event.outcome] then invalid('outcome') end
+    outcomes[event.outcome](event)
+    if event.lesson then lessonOf(event.lesson) end
+  end
+
+  function events.settle(event, now)
+    local lease = leaseOf(event.lease)
+    local held = lease and not lease.abandoned
+    if held then
+      local lane = laneOf(lease.lane)
+      confirm(lane, lease)
+      settlements[event.outcome](lane, lease, event, now)
+      endProbe(lease, event.outcome ~= 'dropped' and event.outcome ~= 'returned', now)
+      if event.outcome == 'throttled' and event.closeMs > 0 then closes = true end
+    end
+    pump(now)
+    return held and '["settled"]' or '["unknown_lease"]'
+  end
 end
-pump(now)
-save(now)
-local grants = tellGrants(nil)
-if held and kind == 'throttled' and closeMs > 0 then tellClosed(now) end
-return replyWith(held and 'settled' or 'unknown_lease', {}, grants, now)

@@ -9,8 +9,8 @@
  * What holds under a fault is said where it is judged: a replica is `disturbed` while it is stopped, cut off, or was
  * not understood; nothing is asked of it then but that it does no harm.
  */
-import type { ScriptName } from '../../../src/limiter/scripts.ts';
-import type { Asked, ScriptModel } from '../../limiter/script-model.ts';
+import type { BucketEvent } from '../../../src/limiter/bucket-events.ts';
+import type { Asked, Done, ScriptModel } from '../../limiter/script-model.ts';
 import { must } from '../books.ts';
 import type { DrivenCall, DriverBooks } from '../driver.ts';
 import type { BucketPlan, CallPlan, WorkspacePlan } from '../plan.ts';
@@ -19,7 +19,6 @@ import { toldOf, type Told } from '../told.ts';
 import { Fairness } from './fairness.ts';
 import type { ReplicasPlan } from './plan.ts';
 import type { Replica } from './replica.ts';
-import { settlementOf } from './script-text.ts';
 import type { ServerWatch } from './server.ts';
 
 export interface Call extends DrivenCall {
@@ -138,19 +137,20 @@ export class ReplicaBooks extends Story implements DriverBooks, ServerWatch {
 
   // ---- the server --------------------------------------------------------------------------------------------------
 
-  ran(script: ScriptName, model: ScriptModel, asked: Asked, argv: readonly string[], reply: object): void {
+  applied({ event, reply }: Done, model: ScriptModel, asked: Asked): void {
     const now = this.#monotonic();
-    if (script === 'forecast') return;
-    if (script === 'admit' && isCall(argv[0])) this.#admitted(model, argv, reply, now);
-    if (script === 'settle' && Reflect.get(reply, 'leaseKnown') === true)
-      this.#settled(model, asked, argv, now);
-    if (script === 'settle' && Reflect.get(reply, 'leaseKnown') === false) {
-      const call = this.leases.get(argv[0] ?? '')?.call;
-      if (call !== undefined) call.backAt = now;
+    if (event.kind === 'forecast') return;
+    if (event.kind === 'admit' && isCall(event.admission.ticket)) this.#admitted(model, event, reply, now);
+    if (event.kind === 'settle' && reply.kind === 'lease') {
+      if (reply.known) this.#settled(model, asked, event, now);
+      else {
+        const call = this.leases.get(event.lease)?.call;
+        if (call !== undefined) call.backAt = now;
+      }
     }
     if (model.bucket === null) return;
-    if (this.keepsLog) this.#noteCommand(script, model, asked, argv, Reflect.get(reply, 'leads') === true);
-    const newcomer = script === 'admit' ? (argv[0] ?? null) : null;
+    if (this.keepsLog) this.#noteEvent(event, model, asked);
+    const newcomer = event.kind === 'admit' ? event.admission.ticket : null;
     this.#fairness.look(model, newcomer, now);
     for (const [at, { ticket, lease }] of model.effects.grants.entries()) {
       if (!isCall(ticket)) continue;
@@ -160,30 +160,30 @@ export class ReplicaBooks extends Story implements DriverBooks, ServerWatch {
     }
   }
 
-  #noteCommand(
-    script: ScriptName,
-    model: ScriptModel,
-    asked: Asked,
-    argv: readonly string[],
-    leads: boolean,
-  ): void {
+  #noteEvent(event: BucketEvent, model: ScriptModel, asked: Asked): void {
     const { nextAt } = model.effects;
-    const next =
-      nextAt === null ? '' : `, next in ${(nextAt - model.seen).toFixed(1)}${leads ? ' by it' : ''}`;
-    const kind = script === 'settle' ? (argv[1] ?? '') : '';
-    const text = `redis ${model.key} ${script} ${asked.replica} ${argv[0] ?? ''} ${kind}${next}`;
+    const next = nextAt === null ? '' : `, next in ${(nextAt - model.seen).toFixed(1)}`;
+    const name = 'lease' in event ? event.lease : 'ticket' in event ? event.ticket : '';
+    const what = event.kind === 'admit' ? event.admission.ticket : name;
+    const kind = event.kind === 'settle' ? event.settlement.kind : '';
+    const text = `redis ${model.key} ${event.kind} ${asked.replica} ${what} ${kind}${next}`;
     this.note(this.#monotonic(), text);
   }
 
-  #admitted(model: ScriptModel, argv: readonly string[], reply: object, now: number): void {
-    const id = argv[0] ?? '';
+  #admitted(
+    model: ScriptModel,
+    { admission }: Extract<BucketEvent, { kind: 'admit' }>,
+    reply: object,
+    now: number,
+  ): void {
+    const id = admission.ticket;
     const call = this.call(id);
     const order: unknown = Reflect.get(reply, 'order');
     if (typeof order !== 'number') {
       if (model.bucket?.tickets.has(id) === true) this.broken(now, '11', `${id} was refused, and waits`);
       return;
     }
-    if (call.admittedAt >= 0 && argv[13]?.startsWith('kept') === true) this.reach('entered again');
+    if (call.admittedAt >= 0 && admission.position.kind === 'kept') this.reach('entered again');
     call.order = order;
     call.admittedAt = now;
     const newcomers = [...(model.bucket?.tickets.values() ?? [])].filter(
@@ -195,9 +195,13 @@ export class ReplicaBooks extends Story implements DriverBooks, ServerWatch {
     }
   }
 
-  #settled(model: ScriptModel, asked: Asked, argv: readonly string[], now: number): void {
-    const lease = this.leases.get(argv[0] ?? '');
-    const settlement = settlementOf(argv.slice(1, 6));
+  #settled(
+    model: ScriptModel,
+    asked: Asked,
+    { lease: token, settlement }: Extract<BucketEvent, { kind: 'settle' }>,
+    now: number,
+  ): void {
+    const lease = this.leases.get(token);
     if (lease === undefined) return;
     if (lease.settlements > 0) this.reach('told again');
     lease.settlements += 1;

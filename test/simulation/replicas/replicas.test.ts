@@ -28,6 +28,7 @@ const interesting = [
   'bucket closed',
   'ceiling used up',
   'entered again',
+  'events in one batch',
   'fault cut',
   'fault down',
   'fault failover',

@@ -6,13 +6,12 @@
  * Owns: data and its loss. Refuses to own: the way to it and back (`connection.ts`), judgement (`books.ts`).
  */
 import { ceilingWindowMs } from '../../../src/limiter/ceiling.policy.ts';
-import { commandName, scriptNames, type ScriptName } from '../../../src/limiter/scripts.ts';
-import { ScriptModel, type Asked, type Sent } from '../../limiter/script-model.ts';
-import * as written from './script-text.ts';
+import { ScriptModel, type Asked, type Done, type Sent } from '../../limiter/script-model.ts';
+import { batchOf, messageText, replyText } from './batch-text.ts';
 
 /** Told of what the data goes through while it is the truth (not while a new primary is being rebuilt). */
 export interface ServerWatch {
-  ran(script: ScriptName, model: ScriptModel, asked: Asked, argv: readonly string[], reply: object): void;
+  applied(done: Done, model: ScriptModel, asked: Asked): void;
   placeTaken(ceiling: string, id: string): void;
   placeReturned(ceiling: string, id: string): void;
   lost(what: string): void;
@@ -140,12 +139,11 @@ export class Server {
   }
 
   #send(message: Sent): void {
-    if (!this.#silent) this.#publish(`sluice:r:${message.replica}`, written.messageText(message));
+    if (!this.#silent) this.#publish(`sluice:r:${message.replica}`, messageText(message));
   }
 
   #run({ clock, command, words }: Entry): unknown {
-    const script = scriptNames.find((name) => commandName(name) === command);
-    if (script !== undefined) return this.#script(script, words, clock);
+    if (command === ownCommand('Apply')) return this.#apply(words[4] ?? '', clock);
     const [key = '', ...argv] = words;
     switch (command) {
       case ownCommand('Consume'):
@@ -177,46 +175,18 @@ export class Server {
     }
   }
 
-  #script(script: ScriptName, words: readonly string[], clock: number): unknown {
-    const [, , , , bucket = '', replica = '', ...argv] = words;
+  #apply(batch: string, clock: number): string {
+    const { bucket, replica, events } = batchOf(batch);
     const asked: Asked = { replica, clock };
     const model = this.model(bucket);
-    const run = <R extends object>(reply: R, text: (reply: R) => unknown): unknown => {
-      if (!this.#silent) {
-        this.bucketCommands += 1;
-        this.#watch.ran(script, model, asked, argv, reply);
-      }
-      return text(reply);
+    const watch = (done: Done): void => {
+      if (!this.#silent) this.#watch.applied(done, model, asked);
     };
-    const [first = ''] = argv;
-    switch (script) {
-      case 'admit':
-        return run(model.admit(written.admissionOf(bucket, argv), asked), written.admitText);
-      case 'settle': {
-        const settlement = written.settlementOf(argv.slice(1, 6));
-        const lesson = written.lessonOf(argv.slice(6));
-        return run(model.settle(first, settlement, lesson, asked), (reply) =>
-          written.leaseText(reply, 'settled'),
-        );
-      }
-      case 'learn': {
-        const lesson = written.lessonOf(argv.slice(1));
-        if (lesson === null) throw new Error('learn without a lesson');
-        return run(model.learn(first, lesson, asked), (reply) => written.leaseText(reply, 'learned'));
-      }
-      case 'charged':
-        return run(model.charged(first, written.edgeOf(argv.slice(1)), asked), (reply) =>
-          written.leaseText(reply, 'noted'),
-        );
-      case 'reconfigure':
-        return run(model.reconfigure(written.reconfigurationOf(argv), asked), written.reconfigureText);
-      case 'cancel':
-        return run(model.cancel(first, asked), written.cancelText);
-      case 'forecast':
-        return run(model.forecast(first, asked), written.forecastText);
-      case 'tick':
-        return run(model.tick(written.wordsOf(first), asked), written.tickText);
-    }
+    if (!this.#silent) this.bucketCommands += 1;
+    const reply = model.apply(events, asked, watch);
+    if (!this.#silent && events.length > 1) this.#watch.reach('events in one batch');
+    if (!this.#silent && reply.replies.length < events.length) this.#watch.reach('events left out');
+    return replyText(reply, events);
   }
 
   // ---- ceilings: consume.lua, giveback.lua, places.lua, restore.lua ------------------------------------------------

@@ -18,7 +18,8 @@ const overdueMs = 1_500;
 export class Watch {
   readonly #books: ReplicaBooks;
   readonly #server: Server;
-  readonly #idleSince = new Map<string, number>();
+  /** Since when a grant is due that was due at this time (the server's), by bucket. */
+  readonly #idleSince = new Map<string, { readonly due: number; readonly from: number }>();
   readonly #unknownSince = new Map<string, number>();
   readonly #leftSince = new Map<string, number>();
 
@@ -47,8 +48,10 @@ export class Watch {
       this.#idleSince.delete(model.key);
       return;
     }
-    const from = Math.max(this.#idleSince.get(model.key) ?? now);
-    this.#idleSince.set(model.key, from);
+    // Somebody has asked where another time is named than a moment ago, though that one may have come, too.
+    const known = this.#idleSince.get(model.key);
+    const from = known?.due === dueIn ? known.from : now;
+    this.#idleSince.set(model.key, { due: dueIn, from });
     const clean = helpers.some((replica) => replica.undisturbedSince(now) <= from - 1_000);
     const withinMs = this.#books.isFaultless
       ? 60 + 12 * this.#books.plan.network.meanMs
@@ -57,7 +60,7 @@ export class Watch {
         : lossyMs;
     if (now - from <= withinMs) return;
     this.#books.broken(now, '6', `${model.key} may grant since ${from.toFixed(0)}, and nobody asks`);
-    this.#idleSince.set(model.key, now + 60_000);
+    this.#idleSince.set(model.key, { due: dueIn, from: now + 60_000 });
   }
 
   /**

@@ -1,0 +1,155 @@
+/**
+ * The protocol of a bucket as a fold: every event is applied as if it had come alone, all at one time. Part of the
+ * specification in `scheduler.policy.ts`; `lua/apply.lua` mirrors it.
+ */
+import type { BucketEvent, EventReply, LeaseReply, StoredAdmission } from './bucket-events.ts';
+import { meterNames, type Bucket } from './bucket-state.policy.ts';
+import type { Admission, BucketKey, Lesson, MeterSnapshot } from './limiter.ts';
+import { mostPerPump, type Effects, type Granted } from './pump.policy.ts';
+import * as scheduler from './scheduler.policy.ts';
+import type { TimedLesson } from './scheduler.policy.ts';
+
+export interface Applied {
+  /** Of the first events. Those without a reply were not applied: enough was granted, and a store must not be held up. */
+  readonly replies: readonly EventReply[];
+  /** In the order in which they were made, also those that replies tell of. */
+  readonly grants: readonly Granted[];
+  /** Earliest time at which another pump may grant; `null` = none by itself. */
+  readonly nextAt: number | null;
+  /** Whether any event ended in a pump: `nextAt` tells nothing otherwise. */
+  readonly pumped: boolean;
+  /** Leases that events named and that were there: their grants need not be told again. */
+  readonly named: readonly string[];
+  /** An event closed the bucket. */
+  readonly closes: boolean;
+}
+
+/** What one event did. */
+interface Done {
+  readonly reply: EventReply;
+  readonly effects: Effects | null;
+  readonly named?: readonly string[];
+  readonly closes?: boolean;
+}
+
+/** Applies events to a bucket that is there, in order. At least the first one is applied. */
+export function apply(
+  bucket: Bucket,
+  { replica, events }: { readonly replica: string; readonly events: readonly BucketEvent[] },
+  now: number,
+): Applied {
+  const replies: EventReply[] = [];
+  const grants: Granted[] = [];
+  const named: string[] = [];
+  let nextAt: number | null = null;
+  let pumped = false;
+  let closes = false;
+  for (const event of events) {
+    if (grants.length >= mostPerPump) break;
+    const done = applyOne(bucket, replica, event, now);
+    replies.push(done.reply);
+    named.push(...(done.named ?? []));
+    closes ||= done.closes === true;
+    if (done.effects === null) continue;
+    grants.push(...done.effects.grants);
+    ({ nextAt } = done.effects);
+    pumped = true;
+  }
+  return { replies, grants, nextAt, pumped, named, closes };
+}
+
+function applyOne(bucket: Bucket, replica: string, event: BucketEvent, now: number): Done {
+  switch (event.kind) {
+    case 'admit':
+      return admitted(bucket, replica, event.admission, now);
+    case 'settle': {
+      const { lease, settlement, lesson } = event;
+      const isHeld = bucket.leases.get(lease)?.abandoned === false;
+      const learned = lesson === null ? null : timed(lesson, now);
+      return {
+        ...onLease(isHeld, lease, scheduler.settle(bucket, lease, settlement, learned, now)),
+        closes: isHeld && settlement.kind === 'throttled' && settlement.closeMs > 0,
+      };
+    }
+    case 'learn': {
+      const isKnown = bucket.leases.has(event.lease);
+      const effects = scheduler.learn(bucket, event.lease, timed(event.lesson, now), now);
+      return onLease(isKnown, event.lease, effects);
+    }
+    case 'charge': {
+      const isKnown = bucket.leases.has(event.lease);
+      const effects = scheduler.charged(bucket, event.lease, event.edge, now);
+      return onLease(isKnown, event.lease, effects);
+    }
+    case 'cancel': {
+      const cancelled = bucket.tickets.get(event.ticket)?.lease === null;
+      const effects = scheduler.cancel(bucket, event.ticket, now);
+      return { reply: { kind: 'cancel', cancelled }, effects };
+    }
+    case 'forecast': {
+      const standing = scheduler.forecast(bucket, event.ticket, now);
+      return { reply: { kind: 'forecast', standing }, effects: null };
+    }
+    case 'tick':
+      return ticked(bucket, replica, event.leases, now);
+    case 'reconfigure':
+      return { reply: { kind: 'reconfigure' }, effects: scheduler.reconfigure(bucket, event, now) };
+  }
+}
+
+function onLease(known: boolean, lease: string, effects: Effects): Done & { readonly reply: LeaseReply } {
+  return { reply: { kind: 'lease', known }, effects, named: known ? [lease] : [] };
+}
+
+function admitted(bucket: Bucket, replica: string, admission: StoredAdmission, now: number): Done {
+  const { effects, ...result } = scheduler.admit(bucket, onStoreClock(admission, now), replica, now);
+  if (result.kind !== 'granted') return { reply: result, effects };
+  const lease = bucket.leases.get(bucket.tickets.get(admission.ticket)?.lease ?? '');
+  if (lease === undefined) throw new Error('a granted ticket has no lease');
+  const { token, expiresAt } = lease;
+  return { reply: { kind: 'granted', order: result.order, lease: token, expiresAt }, effects };
+}
+
+/** The bucket's own key tells nothing here. */
+function onStoreClock(admission: StoredAdmission, now: number): Admission {
+  const { position } = admission;
+  const bucket: BucketKey = '';
+  if (position.kind === 'kept') return { ...admission, position, bucket };
+  return { ...admission, position: { kind: 'arrival', at: position.at ?? now }, bucket };
+}
+
+function ticked(bucket: Bucket, replica: string, leases: readonly string[], now: number): Done {
+  const named = leases.filter((token) => {
+    const lease = bucket.leases.get(token);
+    return lease?.ticket.replica === replica && !lease.abandoned;
+  });
+  const effects = scheduler.tick(bucket, replica, leases, now);
+  let waitingHere = 0;
+  for (const ticket of bucket.tickets.values()) {
+    if (ticket.replica === replica && ticket.lease === null) waitingHere += 1;
+  }
+  const { waiting } = bucket;
+  const meters = metersOf(bucket, now);
+  return {
+    reply: { kind: 'tick', waitingHere, waiting, inFlight: bucket.leases.size, meters },
+    effects,
+    named,
+  };
+}
+
+/** As of now, without moving the meters themselves. */
+function metersOf(bucket: Bucket, now: number): MeterSnapshot[] {
+  return meterNames.flatMap((name) => {
+    const meter = bucket.meters.get(name);
+    if (meter === undefined || meter.limit === null) return [];
+    const { limit, windowMs } = meter;
+    const level = Math.max(0, meter.level - Math.max(0, now - meter.at) * (limit / windowMs));
+    return [{ meter: name, limit, level, windowMs }];
+  });
+}
+
+const timed = (lesson: Lesson, now: number): TimedLesson => ({
+  feedback: lesson.feedback,
+  sentAt: now - lesson.sentAgoMs,
+  headAt: now - lesson.headAgoMs,
+});

@@ -1,0 +1,133 @@
+/**
+ * The one protocol of a bucket: `apply(bucket, replica, events, now) -> replies`. What can happen to a bucket, and what
+ * is answered, as types only; `apply.policy.ts` says what they mean, `event-codec.ts` how they travel to Redis and back.
+ */
+import type { HeldBy } from '../errors.ts';
+import type {
+  Admission,
+  BucketSetting,
+  CeilingEdge,
+  LaneKey,
+  LaneSetting,
+  Lesson,
+  MeterSnapshot,
+  Settlement,
+  Standing,
+} from './limiter.ts';
+
+/** An admission as a store takes it: times are on the store's own clock, `null` = the time at which it is applied. */
+export type StoredAdmission = Omit<Admission, 'position' | 'bucket'> & {
+  readonly position:
+    | { readonly kind: 'arrival'; readonly at: number | null }
+    | { readonly kind: 'kept'; readonly order: number };
+};
+
+/** Every event is safe to repeat: a store that may have applied it is asked again. */
+export type BucketEvent =
+  /** Enters a ticket into its lane, or refuses it. */
+  | { readonly kind: 'admit'; readonly admission: StoredAdmission }
+  /** Ends a lease, and learns from its answer. */
+  | {
+      readonly kind: 'settle';
+      readonly lease: string;
+      readonly settlement: Settlement;
+      readonly lesson: Lesson | null;
+    }
+  /** Learns from an answer whose call goes on. */
+  | { readonly kind: 'learn'; readonly lease: string; readonly lesson: Lesson }
+  /** The lease took a slot of a ceiling that is nearly used; `null` = it is not nearly used any more. */
+  | { readonly kind: 'charge'; readonly lease: string; readonly edge: CeilingEdge | null }
+  /** A waiting ticket leaves. */
+  | { readonly kind: 'cancel'; readonly ticket: string }
+  /** Where a waiting ticket stands; changes nothing. */
+  | { readonly kind: 'forecast'; readonly ticket: string }
+  /** The replica lives, and goes on holding these leases. Without any it is the pump that a reply asked for. */
+  | { readonly kind: 'tick'; readonly leases: readonly string[] }
+  /** New settings hold for the bucket and these lanes. */
+  | {
+      readonly kind: 'reconfigure';
+      readonly setting: BucketSetting;
+      readonly lanes: readonly (LaneSetting & { readonly lane: LaneKey })[];
+    };
+
+export type EventKind = BucketEvent['kind'];
+
+export type AdmitReply =
+  /** `expiresAt`: of the lease, on the store's clock. `order`: the position, to be given back if it must be entered again. */
+  | { readonly kind: 'granted'; readonly order: number; readonly lease: string; readonly expiresAt: number }
+  | {
+      readonly kind: 'queued';
+      readonly order: number;
+      readonly forecastMs: number;
+      readonly ahead: number;
+      readonly heldBy: HeldBy;
+    }
+  | {
+      readonly kind: 'refused';
+      readonly reason: 'queue_full' | 'wait_too_long';
+      readonly retryInMs: number;
+      readonly heldBy: HeldBy;
+      readonly ahead: number;
+    };
+
+/** False: the lease had ended or was lost. */
+export interface LeaseReply {
+  readonly kind: 'lease';
+  readonly known: boolean;
+}
+
+/** False: the ticket did not wait (unknown, or granted in the meantime: its grant is on its way). */
+export interface CancelReply {
+  readonly kind: 'cancel';
+  readonly cancelled: boolean;
+}
+
+/** `null`: the ticket does not wait. */
+export interface ForecastReply {
+  readonly kind: 'forecast';
+  readonly standing: Standing | null;
+}
+
+export interface TickReply {
+  readonly kind: 'tick';
+  /** Tickets of this replica that wait in the bucket. */
+  readonly waitingHere: number;
+  readonly waiting: number;
+  readonly inFlight: number;
+  readonly meters: readonly MeterSnapshot[];
+}
+
+export interface ReconfigureReply {
+  readonly kind: 'reconfigure';
+}
+
+export interface ReplyOf {
+  readonly admit: AdmitReply;
+  readonly settle: LeaseReply;
+  readonly learn: LeaseReply;
+  readonly charge: LeaseReply;
+  readonly cancel: CancelReply;
+  readonly forecast: ForecastReply;
+  readonly tick: TickReply;
+  readonly reconfigure: ReconfigureReply;
+}
+
+export type EventReply = ReplyOf[EventKind];
+
+/** What a store answers for a bucket that it does not know; an `admit` creates it. */
+export function replyUnknown(kind: Exclude<EventKind, 'admit'>): EventReply {
+  switch (kind) {
+    case 'settle':
+    case 'learn':
+    case 'charge':
+      return { kind: 'lease', known: false };
+    case 'cancel':
+      return { kind: 'cancel', cancelled: false };
+    case 'forecast':
+      return { kind: 'forecast', standing: null };
+    case 'tick':
+      return { kind: 'tick', waitingHere: 0, waiting: 0, inFlight: 0, meters: [] };
+    case 'reconfigure':
+      return { kind: 'reconfigure' };
+  }
+}

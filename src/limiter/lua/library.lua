@@ -1,0 +1,41 @@
+-- The bucket scheduler, in the order in which Lua needs it. Two things are made of this one source (scripts.ts): a function
+-- library, which a server of Redis 7 loads once, and a script for older servers.
+-- @constant replicaChannel
+
+-- What a run works on; `begin` (run.lua) sets it anew, because a function library outlives its runs.
+local stateKey, recordsKey, orderKey, replicasKey
+local bucketName, caller
+local bucket
+-- By field of the records: packed as read (`false` = not there), and as it is now (`false` = gone).
+local asRead, current, waitingChange
+-- The setting that was applied last, and whether the caller has been noted as alive.
+local appliedSetting, isHeard
+-- Leases that the reply to an admission tells; with a tick, grants that the caller has not named; whether it closed.
+local toldByReply, tellsUnnamed, unnamed, closes
+-- By kind: applies an event, and returns the reply to it as JSON.
+local events = {}
+
+-- @include batch
+-- @include sorted
+-- @include bucket-state
+-- @include meter
+-- @include meter-quota
+-- @include meter-learning
+-- @include lanes
+-- @include documents
+-- @include lessons
+-- @include pump
+-- @include forecast-at
+-- @include save
+-- @include waker
+-- @include reply
+-- @include run
+-- @include admit
+-- @include settle
+-- @include learn
+-- @include charge
+-- @include reconfigure
+-- @include cancel
+-- @include tick
+-- @include forecast
+-- @include apply
