@@ -9,6 +9,7 @@
  */
 import { type RateLimiterCompatibleAbstract, RateLimiterRedis, RateLimiterRes } from 'rate-limiter-flexible';
 import { ceilingWindowMs } from './ceiling.policy.ts';
+import { Gathered } from './gathered.ts';
 import { amountOf, listOf, malformed } from './malformed-reply.ts';
 import { runOwn } from './redis-commands.ts';
 import type { RedisClient } from './redis-connection.ts';
@@ -19,6 +20,19 @@ export const daySeconds = 86_400;
 /** Keys of one ceiling; the tag keeps them in one slot of a Cluster. */
 export const sendsKey = (key: string): string => `sluice:sends:{${key}}`;
 export const dayKey = (key: string): string => `sluice:day:{${key}}`;
+
+const keysOf = (rlKey: string): [sends: string, day: string] => [
+  rlKey,
+  dayKey(rlKey.slice('sluice:sends:{'.length, -1)),
+];
+
+/** Places that one command takes at most. */
+const maxTogether = 64;
+
+interface Taking {
+  readonly id: string;
+  readonly lateMs: number;
+}
 
 /** Options of a call. */
 export interface RedisLogOptions {
@@ -37,6 +51,10 @@ export class RedisSlidingLog extends RateLimiterRedis {
   readonly #link: RedisLink;
   readonly #perMinute: number | null;
   readonly #perDay: number | null;
+  readonly #taking = new Gathered<Taking, RateLimiterRes>(
+    (key, asked) => this.#take(key, asked),
+    maxTogether,
+  );
 
   /** `null` = no such ceiling; at least one of both is set. */
   constructor(options: {
@@ -74,19 +92,27 @@ export class RedisSlidingLog extends RateLimiterRedis {
     if (force) throw new Error('a sliding log has no set or block');
     if (id === undefined || Math.abs(points) !== 1)
       throw new Error('a sliding log takes one named place at a time');
-    const keys = [rlKey, dayKey(rlKey.slice('sluice:sends:{'.length, -1))];
     if (points < 0) {
       const day = this.#perDay === null ? '0' : '1';
       await this.#link.run('reward', async (client) =>
-        amountOf(await runOwn(client, 'giveback', keys, [id, day])),
+        amountOf(await runOwn(client, 'giveback', keysOf(rlKey), [id, day])),
       );
       return new RateLimiterRes(0, 0, 0, false);
     }
+    return this.#taking.ask(rlKey, { id, lateMs });
+  }
+
+  /** Calls of one workspace that ask at once ask together; each has its own answer. */
+  async #take(rlKey: string, asked: readonly Taking[]): Promise<readonly RateLimiterRes[]> {
+    const keys = keysOf(rlKey);
     const limits = [String(this.#perMinute ?? ''), String(this.#perDay ?? '')];
-    const argv = [id, ...limits, String(ceilingWindowMs), String(daySeconds), '', String(lateMs)];
-    return this.#link.run('consume', async (client) =>
-      this.#read(await runOwn(client, 'consume', keys, argv)),
-    );
+    const calls = asked.flatMap(({ id, lateMs }) => [id, String(lateMs)]);
+    const argv = [...limits, String(ceilingWindowMs), String(daySeconds), '', ...calls];
+    return this.#link.run('consume', async (client) => {
+      const told = listOf(await runOwn(client, 'consume', keys, argv));
+      if (told.length !== 3 * asked.length) return malformed();
+      return asked.map((_one, at) => this.#read(told.slice(3 * at, 3 * at + 3)));
+    });
   }
 
   async _get(rlKey: string): Promise<RateLimiterRes | null> {

@@ -21,30 +21,37 @@ afterAll(async () => {
 
 const step = fc.record({
   gapMs: fc.constantFrom(0, 1, 300, 5_000, 39_900, 59_000, 60_000, 60_150),
-  lateMs: fc.constantFrom(0, 0, 0, 130, 500, 2_000),
+  /** Of calls that ask in one command. */
+  late: fc.array(fc.constantFrom(0, 0, 0, 130, 500, 2_000), { minLength: 1, maxLength: 4 }),
   /** Configuration names another limit from now on. */
   limit: fc.constantFrom(null, null, null, null, 1, 2, 3, 7),
 });
 const positions = [1, 2, 3, 4, 5, 8, 15];
 let histories = 0;
 
-test('calls that leave late and limits that go up and down count as in the policy', async () => {
+test('calls that ask together, leave late, and limits that go up and down count as in the policy', async () => {
   await fc.assert(
     fc.asyncProperty(fc.array(step, { minLength: 1, maxLength: 40 }), async (steps) => {
       const keys = [`sends:{p${(histories += 1)}}`, `day:{p${histories}}`];
       const log: number[] = [];
       let now = 1_000_000;
       let limit = 3;
-      for (const [at, { gapMs, lateMs, limit: next }] of steps.entries()) {
+      for (const [at, { gapMs, late, limit: next }] of steps.entries()) {
         now += gapMs;
         limit = next ?? limit;
-        const times = [String(ceilingWindowMs), '86400', String(now), String(lateMs)];
-        const taking = await runOwn(client, 'consume', keys, [`c${at}`, String(limit), '', ...times]);
-        const [kind, , ms] = listOf(taking);
-        const reply = takePlace(log, limit, now, lateMs);
-        expect([at, kind, Number(ms)]).toEqual(
-          reply.kind === 'taken' ? [at, 'taken', reply.nextPlaceMs] : [at, 'minute', reply.waitMs],
-        );
+        const times = [String(ceilingWindowMs), '86400', String(now)];
+        const calls = late.flatMap((lateMs, n) => [`c${at}.${n}`, String(lateMs)]);
+        const told = listOf(await runOwn(client, 'consume', keys, [String(limit), '', ...times, ...calls]));
+        const replies = late.map((lateMs) => takePlace(log, limit, now, lateMs));
+        expect([
+          at,
+          ...told.filter((_word, n) => n % 3 !== 1).map((word) => (Number(word) >= 0 ? Number(word) : word)),
+        ]).toEqual([
+          at,
+          ...replies.flatMap((reply) =>
+            reply.kind === 'taken' ? ['taken', reply.nextPlaceMs] : ['minute', reply.waitMs],
+          ),
+        ]);
         const asked = [String(limit), String(ceilingWindowMs), String(now), ...positions.map(String)];
         const [live, , , , ...waits] = listOf(await runOwn(client, 'places', keys, asked));
         expect([live, ...waits.map(Number)]).toEqual([

@@ -205,14 +205,26 @@ export class Server {
 
   #consume(
     key: string,
-    [dayKey = '', id = '', minute, day, windowText, dayS, , late]: string[],
+    [dayKey = '', minute = '', day = '', windowText = '', dayS = '', , ...calls]: string[],
     clock: number,
-  ): unknown {
+  ): unknown[] {
+    const limits = { minute, day, windowText, dayS };
+    return calls.flatMap((id, at) =>
+      at % 2 === 0 ? this.#take({ key, dayKey }, limits, { id, late: calls[at + 1] ?? '' }, clock) : [],
+    );
+  }
+
+  #take(
+    { key, dayKey }: { readonly key: string; readonly dayKey: string },
+    { minute, day, windowText, dayS }: Readonly<Record<'minute' | 'day' | 'windowText' | 'dayS', string>>,
+    { id, late }: { readonly id: string; readonly late: string },
+    clock: number,
+  ): unknown[] {
     const [perMinute, perDay] = [minute === '' ? null : Number(minute), day === '' ? null : Number(day)];
     const windowMs = Number(windowText);
     const sends = this.#sendsAt(key);
     const now = clock;
-    const placed = Math.max(now + Number(late ?? 0), ...sends.values());
+    const placed = Math.max(now + Number(late), ...sends.values());
     const times = (): number[] => [...sends.values()].toSorted((a, b) => a - b);
     const nextMs = (): string => String(Math.max(0, (times()[0] ?? now - windowMs) + windowMs - now));
     if (perMinute !== null) {
