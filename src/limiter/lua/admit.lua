@@ -31,7 +31,7 @@ do
   local function refusal(asked, order, now)
     if asked.order then return nil end
     local lane = laneOf(asked.lane)
-    local ahead = lane and rankOf(asked.lane, order, asked.ticket) or 0
+    local ahead = lane and lane.waiting > 0 and rankOf(asked.lane, order, asked.ticket) or 0
     local place = { key = asked.lane, costs = asked.costs, weight = asked.weight, maxInFlight = asked.maxInFlight,
       perMinute = asked.perMinute, ahead = ahead }
     local waitMs, heldBy = forecastAt(lane, place, now)
@@ -49,8 +49,10 @@ do
     local ticket = { asked.ticket, asked.lane, caller, order, asked.callClass, asked.costs, asked.document, asked.leaseMs,
       false }
     keep('t', asked.ticket, ticket)
-    enqueue(lane, ticket)
-    pump(now)
+    if not grantAtOnce(lane, ticket, now) then
+      enqueue(lane, ticket)
+      pump(now)
+    end
     return standing(ticket, now)
   end
 

@@ -77,8 +77,14 @@ end
 local function rescheduleWaking(lane, before)
   local till = asleepUntil(lane)
   if before ~= till then
-    if before then drop('s:' .. sortable(before) .. ':' .. lane.key) end
-    if till then put('s:' .. sortable(till) .. ':' .. lane.key) end
+    if before then
+      drop('s:' .. sortable(before) .. ':' .. lane.key)
+      noteDrop('s', before)
+    end
+    if till then
+      put('s:' .. sortable(till) .. ':' .. lane.key)
+      notePut('s', till)
+    end
   end
   refreshReadiness(lane)
 end
@@ -227,10 +233,12 @@ end
 -- Returns what is left of the budget, and when the next lane wakes (nil: none sleeps, or the budget is used up).
 local function wakeLanes(budget, now)
   while budget > 0 do
+    local soonestAt = earliestOf('s')
+    if not soonestAt or soonestAt > now then return budget, soonestAt or nil end
     local key, at = firstByTime('s')
-    if not key or at > now then return budget, at end
     budget = budget - 1
     drop('s:' .. sortable(at) .. ':' .. key)
+    noteDrop('s', at)
     local lane = laneOf(key)
     if lane then
       lane.asleep = { false, false, false, false }

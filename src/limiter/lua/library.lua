@@ -12,6 +12,8 @@ local asRead, current, waitingChange
 local appliedSetting, isHeard
 -- Leases that the reply to an admission tells; with a tick, grants that the caller has not named; whether it closed.
 local toldByReply, tellsUnnamed, unnamed, closes
+-- Earliest time in a section of the order, as far as this run knows: nil = unknown, false = the section is empty.
+local earliest
 -- By kind: applies an event, and returns the reply to it as JSON.
 local events = {}
 

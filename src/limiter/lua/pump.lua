@@ -18,8 +18,10 @@ local function expiryMember(lease) return 'e:' .. sortable(lease.expiresAt) .. '
 -- The lease lives until then.
 local function expireAt(lease, at)
   drop(expiryMember(lease))
+  noteDrop('e', lease.expiresAt)
   lease.expiresAt = at
   put(expiryMember(lease))
+  notePut('e', at)
 end
 
 -- The replica has named the grant: it need not be told again.
@@ -40,6 +42,7 @@ end
 local function finish(lane, lease)
   answer(lease, lease.grantedAt)
   drop(expiryMember(lease))
+  noteDrop('e', lease.expiresAt)
   noteTold(lease)
   discard('e', lease.token)
   bucket.leases = bucket.leases - 1
@@ -52,8 +55,9 @@ end
 -- Returns what is left of the budget, and when the next lease expires.
 local function sweepLeases(budget, now)
   while budget > 0 do
-    local token, at = firstByTime('e')
-    if not token or at > now then return budget, at end
+    local soonestAt = earliestOf('e')
+    if not soonestAt or soonestAt > now then return budget, soonestAt or nil end
+    local token = firstByTime('e')
     budget = budget - 1
     local lease = leaseOf(token)
     local lane = laneOf(lease.lane)
@@ -138,8 +142,8 @@ local function behind(tokens, meterName)
   return list
 end
 
+-- The ticket is in no line any more.
 local function grant(lane, ticket, now)
-  dequeue(lane, ticket)
   bucket.sequence = bucket.sequence + 1
   local quiet = not bucket.lastGrantAt or now - bucket.lastGrantAt >= quietGapMs
   if not quiet then bucket.crowdedAt = now end
@@ -155,6 +159,7 @@ local function grant(lane, ticket, now)
   ticket.lease = lease.token
   keep('e', lease.token, lease)
   put(expiryMember(lease))
+  notePut('e', lease.expiresAt)
   put('u:' .. lease.replica .. ':' .. lease.token)
   if quiet then put(unansweredMember(lease)) end
   bucket.leases = bucket.leases + 1
@@ -204,9 +209,28 @@ local function pump(now)
         nextAt = soonest(nextAt, now + inMs)
       else
         budget = budget - 1
+        dequeue(lane, ticket)
         grant(lane, ticket, now)
       end
     end
   end
   nextAt = now
+end
+
+-- What `enqueue` and a pump do with a ticket that comes where nobody waits and may go at once, without the way through
+-- the line; false = it may not, and nothing was done.
+local function grantAtOnce(lane, ticket, now)
+  if bucket.waiting > 0 or ticket.document or closedMs(now) > 0 or asleepUntil(lane) then return false end
+  if lane.maxInFlight and lane.inFlight >= lane.maxInFlight then return false end
+  if lane.slots and lane.unconfirmed >= math.max(1, lane.slots) then return false end
+  if probeTime(now) > now or room(ticket, now) > 0 then return false end
+  lane.start = math.max(lane.start, bucket.virtual)
+  -- Adding and taking out again leaves the sums as the line does, to the last bit.
+  sumCosts(lane, ticket, 1)
+  sumCosts(lane, ticket, -1)
+  pumped, nextAt = true, soonest(earliestOf('s') or nil, earliestOf('e') or nil)
+  grant(lane, ticket, now)
+  local probeAt = probeTime(now)
+  if probeAt > now then nextAt = soonest(nextAt, probeAt) end
+  return true
 end

@@ -6,6 +6,7 @@ local function begin(keys, batch)
   asRead, current, waitingChange = {}, {}, {}
   readyMembers, idleMembers, heads = {}, {}, {}
   granted, nextAt, pumped = {}, nil, false
+  earliest = {}
   appliedSetting, isHeard = nil, false
   toldByReply, tellsUnnamed, unnamed, closes = {}, false, 0, false
 end

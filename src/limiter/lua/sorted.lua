@@ -42,6 +42,27 @@ local function firstByTime(section)
   return string.sub(member, 20), unsortable(string.sub(member, 3, 18))
 end
 
+-- A member was put into a section of times, or dropped.
+local function notePut(section, at)
+  local known = earliest[section]
+  if known == false or (known and at < known) then earliest[section] = at end
+end
+
+local function noteDrop(section, at)
+  if earliest[section] == at then earliest[section] = nil end
+end
+
+-- Earliest time in a section; false = it is empty.
+local function earliestOf(section)
+  local known = earliest[section]
+  if known == nil then
+    local _, at = firstByTime(section)
+    known = at or false
+    earliest[section] = known
+  end
+  return known
+end
+
 -- Names of a section of times, from a time on and before another, in order.
 local function between(section, from, till)
   local names = {}
