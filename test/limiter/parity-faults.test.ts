@@ -96,7 +96,12 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
     'nextAt = now + inMs',
   ],
   ['dead replicas are granted', 'pump', 'heard and tonumber(heard) + replicaLifeMs >= now', 'heard'],
-  ['leases end one pump late', 'pump', 'if not token or at > now then', 'if not token or at >= now then'],
+  [
+    'leases end one pump late',
+    'pump',
+    'if not soonestAt or soonestAt > now then',
+    'if not soonestAt or soonestAt >= now then',
+  ],
   [
     'an abandoned ticket comes back',
     'pump',
