@@ -81,7 +81,8 @@ export function pump(bucket: Bucket, now: number): Effects {
     }
     const inMs = room(bucket, head.ticket, now);
     if (inMs > 0) {
-      blocked.add(head.ticket.callClass);
+      // Not the ticket's own class: each round blocks a class that could be chosen, or spends some of the budget.
+      blocked.add(head.readyAs);
       nextAt = soonest(nextAt, now + inMs);
       continue;
     }
@@ -90,15 +91,15 @@ export function pump(bucket: Bucket, now: number): Effects {
   }
 }
 
-/** Head of the ready lane that is first in fair order, among the classes that are not blocked. */
+/** Head of the ready lane that is first in fair order, among the classes that are not blocked, and the class under which it is ready. */
 function nextHead(
   bucket: Bucket,
   blocked: ReadonlySet<string>,
   budget: Budget,
   now: number,
-): { lane: Lane; ticket: Ticket } | null {
+): { lane: Lane; ticket: Ticket; readyAs: string } | null {
   while (budget.left > 0) {
-    let best: { name: string; score: number } | undefined;
+    let best: { name: string; score: number; readyAs: string } | undefined;
     for (const [callClass, lanes] of bucket.ready) {
       const first = lanes.first();
       if (first === undefined || blocked.has(callClass)) continue;
@@ -107,14 +108,14 @@ function nextHead(
         first.score < best.score ||
         (first.score === best.score && first.name < best.name)
       ) {
-        best = first;
+        best = { ...first, readyAs: callClass };
       }
     }
     if (best === undefined) return null;
     const lane = bucket.lanes.get(best.name);
     const ticket = lane === undefined ? undefined : bucket.tickets.get(lane.line.first()?.name ?? '');
     if (lane === undefined || ticket === undefined) return null;
-    if (isAlive(bucket, ticket.replica, now)) return { lane, ticket };
+    if (isAlive(bucket, ticket.replica, now)) return { lane, ticket, readyAs: best.readyAs };
     budget.left -= 1;
     dequeue(bucket, lane, ticket);
     bucket.tickets.delete(ticket.id);

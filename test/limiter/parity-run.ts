@@ -59,19 +59,23 @@ export interface Bench {
 
 let runs = 0;
 
+/** A history with everything that the policy says of it, for a bucket of its own. */
+export interface Prepared {
+  readonly bucket: string;
+  readonly plan: Plan;
+}
+
+export function prepare(seed: number, steps: readonly Step[]): Prepared {
+  runs += 1;
+  const bucket = `b${runs}`;
+  return { bucket, plan: planOf(steps, bucket, startOf(seed)) };
+}
+
 /** The first difference of each history, `null` where both stores agree. The histories run side by side. */
-export async function differences(
-  bench: Bench,
-  histories: readonly { readonly seed: number; readonly steps: readonly Step[] }[],
-): Promise<(string | null)[]> {
-  const plans = histories.map(({ seed, steps }) => {
-    runs += 1;
-    const bucket = `b${runs}`;
-    return { bucket, plan: planOf(steps, bucket, startOf(seed)) };
-  });
-  const results = await Promise.all(plans.map(({ bucket, plan }) => replies(bench, bucket, plan)));
+export async function differences(bench: Bench, histories: readonly Prepared[]): Promise<(string | null)[]> {
+  const results = await Promise.all(histories.map(({ bucket, plan }) => replies(bench, bucket, plan)));
   await bench.messages.settled(bench.redis);
-  return plans.map(
+  return histories.map(
     ({ bucket, plan }, at) =>
       stepDifference(plan, results[at] ?? []) ?? messageDifference(plan, bench.messages.take(bucket)),
   );
@@ -150,17 +154,33 @@ function messageDifference(plan: Plan, heard: readonly { replica: string; text: 
 
 /** Path and values of the first difference; numbers must be the same double. */
 export function difference(path: string, expected: unknown, actual: unknown): string | null {
+  const found = differenceBelow(expected, actual);
+  return found === null ? null : `${path}${found}`;
+}
+
+/** The path is put together on the way back only: nearly every comparison finds nothing. */
+function differenceBelow(expected: unknown, actual: unknown): string | null {
+  if (expected === actual) return null;
   if (typeof expected !== 'object' || expected === null || typeof actual !== 'object' || actual === null) {
-    return expected === actual ? null : `${path}: policy ${show(expected)}, Redis ${show(actual)}`;
+    return `: policy ${show(expected)}, Redis ${show(actual)}`;
   }
-  const names = new Set([...Object.keys(expected), ...Object.keys(actual)]);
-  for (const name of names) {
-    const found = difference(
-      `${path}.${name}`,
-      Reflect.get(expected, name) as unknown,
-      Reflect.get(actual, name) as unknown,
-    );
-    if (found !== null) return found;
+  if (Array.isArray(expected) && Array.isArray(actual)) {
+    for (let at = 0; at < Math.max(expected.length, actual.length); at += 1) {
+      const found = differenceBelow(expected[at], actual[at]);
+      if (found !== null) return `.${at}${found}`;
+    }
+    return null;
+  }
+  const left = expected as Readonly<Record<string, unknown>>;
+  const right = actual as Readonly<Record<string, unknown>>;
+  for (const name in left) {
+    const found = differenceBelow(left[name], right[name]);
+    if (found !== null) return `.${name}${found}`;
+  }
+  for (const name in right) {
+    if (name in left) continue;
+    const found = differenceBelow(undefined, right[name]);
+    if (found !== null) return `.${name}${found}`;
   }
   return null;
 }
@@ -174,13 +194,13 @@ export async function shrink(
   steps: readonly Step[],
 ): Promise<{ steps: readonly Step[]; found: string }> {
   let best = steps;
-  let found = (await differences(bench, [{ seed, steps }]))[0] ?? '';
+  let found = (await differences(bench, [prepare(seed, steps)]))[0] ?? '';
   for (let size = Math.ceil(best.length / 2); size >= 1;) {
     const starts = Array.from({ length: Math.ceil(best.length / size) }, (_, n) => n * size);
     const tries = starts.map((from) => best.filter((_step, at) => at < from || at >= from + size));
     const results = await differences(
       bench,
-      tries.map((shorter) => ({ seed, steps: shorter })),
+      tries.map((shorter) => prepare(seed, shorter)),
     );
     const hit = results.findIndex((result) => result !== null);
     if (hit >= 0) {

@@ -11,7 +11,7 @@ import { loadInto, type Form } from '../support/loaded-scripts.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
 import { historyOf } from './parity-history.ts';
 import { startOf } from './parity-model.ts';
-import { differences, Messages, shrink, type Bench } from './parity-run.ts';
+import { differences, Messages, prepare, shrink, type Bench } from './parity-run.ts';
 
 const histories = Number(process.env['SLUICE_PARITY_HISTORIES'] ?? 1_000);
 const firstSeed = Number(process.env['SLUICE_PARITY_SEED'] ?? 1);
@@ -46,7 +46,10 @@ test(
       const count = Math.min(atOnce, firstSeed + histories - seed);
       const batch = Array.from({ length: count }, (_, n) => ({ seed: seed + n, steps: historyOf(seed + n) }));
       const bench = benches[((seed - firstSeed) / atOnce) % 2 === 0 ? 'library' : 'script'];
-      const results = await differences(bench, batch);
+      const results = await differences(
+        bench,
+        batch.map(({ seed: one, steps }) => prepare(one, steps)),
+      );
       const at = results.findIndex((result) => result !== null);
       const failing = batch[at];
       if (failing === undefined) continue;

@@ -91,32 +91,34 @@ local function precedes(a, b)
   return #a < #b
 end
 
--- Key of the ready lane that is first in fair order, among the classes that are not blocked. One step per class.
+-- Key of the ready lane that is first in fair order, among the classes that are not blocked, and the class under which
+-- it stands there. One step per class.
 local function firstReady(blocked)
-  local best, bestStart
+  local best, bestStart, bestClass
   local from = '[r:'
   while true do
     local member = redis.call('ZRANGEBYLEX', orderKey, from, '(r;', 'LIMIT', '0', '1')[1]
-    if not member then return best end
+    if not member then return best, bestClass end
     local callClass, digits, key = string.match(member, '^r:([^:]+):(%x+):(.+)$')
     if not blocked[callClass] then
       local start = unsortable(digits)
       if not best or start < bestStart or (start == bestStart and precedes(key, best)) then
-        best, bestStart = key, start
+        best, bestStart, bestClass = key, start, callClass
       end
     end
     from = '[r:' .. callClass .. ';'
   end
 end
 
--- Lane and ticket that go next, passing over tickets of dead replicas, and what is left of the budget.
+-- Lane and ticket that go next, passing over tickets of dead replicas, what is left of the budget, and the class under
+-- which the lane is ready.
 local function nextHead(blocked, budget, now)
   while budget > 0 do
-    local key = firstReady(blocked)
+    local key, readyAs = firstReady(blocked)
     if not key then break end
     local lane = laneOf(key)
     local ticket = headOf(lane)
-    if isAlive(ticket.replica, now) then return lane, ticket, budget end
+    if isAlive(ticket.replica, now) then return lane, ticket, budget, readyAs end
     budget = budget - 1
     dequeue(lane, ticket)
     discard('t', ticket.id)
@@ -193,8 +195,8 @@ local function pump(now)
       nextAt = soonest(nextAt, probeAt)
       return
     end
-    local lane, ticket
-    lane, ticket, budget = nextHead(blocked, budget, now)
+    local lane, ticket, readyAs
+    lane, ticket, budget, readyAs = nextHead(blocked, budget, now)
     if not lane then
       if budget > 0 then return end
       break
@@ -205,7 +207,8 @@ local function pump(now)
     else
       local inMs = room(ticket, now)
       if inMs > 0 then
-        blocked[ticket.callClass] = true
+        -- Not the ticket's own class: each round blocks a class that could be chosen, or spends some of the budget.
+        blocked[readyAs] = true
         nextAt = soonest(nextAt, now + inMs)
       else
         budget = budget - 1
