@@ -1,8 +1,11 @@
 /**
- * Settings of a text that is checked in a thread of its own. Owns nothing but the order: check there, build here in slices.
+ * Settings of a text, while calls go on. Owns nothing but the order: a long text is checked in a thread of its own, and the
+ * settings are built here in slices.
  */
 import type { Slices } from '../slices.ts';
+import { checkText } from './check-text.ts';
 import { checkInThread, type StartThread } from './check-thread.ts';
+import { checkedInput } from './checked-input.ts';
 import { readSettings, readText, settingsOf, textDigest, type ConfigSource } from './load.ts';
 import type { Settings } from './settings.ts';
 
@@ -10,9 +13,15 @@ export interface ApartOptions {
   readonly slices: Slices;
   /** Ends the thread. */
   readonly signal: AbortSignal;
-  /** Replaces the thread that checks texts. */
+  /** Replaces the thread that checks long texts, and has it check short ones too. */
   readonly startThread?: StartThread | undefined;
 }
+
+/**
+ * Texts of so many characters at most, some hundred workspaces, are checked in this thread: that takes it a few milliseconds, and
+ * a thread half a second to start.
+ */
+export const maxShortText = 12_000;
 
 /**
  * Settings of a text of the file, while calls go on.
@@ -20,11 +29,14 @@ export interface ApartOptions {
  */
 export async function settingsApart(
   text: string,
-  { path, env }: ConfigSource,
+  source: ConfigSource,
   { slices, signal, startThread }: ApartOptions,
 ): Promise<Settings> {
-  const checked = await checkInThread({ text, path, env }, signal, startThread);
-  const settings = await settingsOf(checked, path, slices);
+  const isShort = startThread === undefined && text.length <= maxShortText;
+  const checked = isShort
+    ? checkedInput(checkText(text, source))
+    : await checkInThread({ text, ...source }, signal, startThread);
+  const settings = await settingsOf(checked, source.path, slices);
   signal.throwIfAborted();
   return settings;
 }
