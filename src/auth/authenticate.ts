@@ -152,8 +152,17 @@ function targetShows(key: string, rawUrl: string): boolean {
     const shows = key.startsWith(prefix) ? text.includes(key) : text.split(/[/?&=]/).includes(key);
     if (shows || (text.includes(prefix) && keyShape.test(text))) return true;
     if (layers === layersOfEncoding || !text.includes('%')) return false;
-    // Octet by octet, as broken encodings elsewhere in the target must not hide the key; keys are ASCII.
-    text = text.replace(/%([0-9a-f]{2})/gi, (_, hex: string) =>
+    text = percentDecoded(text);
+  }
+}
+
+/** One layer of percent-encoding less. What is no ASCII need not be right: keys are. */
+function percentDecoded(text: string): string {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    // Octet by octet, as broken encodings elsewhere in the target must not hide the key.
+    return text.replace(/%([0-9a-f]{2})/gi, (_, hex: string) =>
       String.fromCharCode(Number.parseInt(hex, 16)),
     );
   }
