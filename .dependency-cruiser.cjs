@@ -19,7 +19,7 @@ module.exports = {
       to: {
         pathNot: [
           '\\.policy\\.ts$',
-          '^src/(call|errors|limiter/(limiter|bucket-events)|config/(settings|defaults))\\.ts$',
+          '^src/(call|errors|bucket|limiter/(limiter|bucket-events)|config/(settings|defaults))\\.ts$',
           'node_modules/(ipaddr|graphql)',
         ],
       },
@@ -34,8 +34,54 @@ module.exports = {
     {
       name: 'stages-see-the-port-only',
       severity: 'error',
-      from: { path: `^${stage}` },
-      to: { path: '^src/limiter/(redis-|scripts|memory-)' },
+      comment:
+        'what a stage asks of shared state is in the ports; policies hold constants of the specification',
+      from: { path: `^${stage}|^src/journey/` },
+      to: { path: '^src/limiter/', pathNot: ['^src/limiter/(limiter|ceilings)\\.ts$', '\\.policy\\.ts$'] },
+    },
+    {
+      name: 'the-journey-goes-one-way',
+      severity: 'error',
+      comment: 'gateway.ts → journey → stages → limiter: nothing calls back into what stands before it',
+      from: { path: `^${stage}|^src/(limiter|telemetry|activity)/` },
+      to: { path: '^src/((journey|observation|page|cli)/|(gateway|service|main)\\.ts)' },
+    },
+    {
+      name: 'limiter-knows-no-stage',
+      severity: 'error',
+      from: { path: '^src/limiter/' },
+      to: { path: `^${stage}` },
+    },
+    {
+      name: 'admission-has-one-face',
+      severity: 'error',
+      comment:
+        'the queue, its types, the settings of a call, coalescing; how a call waits is the business of the folder',
+      from: { path: '^src/', pathNot: '^src/admission/' },
+      to: {
+        path: '^src/admission/',
+        pathNot: '^src/admission/(admission|ticket|buckets\\.policy|coalescing)\\.ts$',
+      },
+    },
+    {
+      name: 'telemetry-hears-and-does-not-ask',
+      severity: 'error',
+      comment: 'the limiter reports to telemetry; words that both need are in src/bucket.ts',
+      from: { path: '^src/telemetry/' },
+      to: { path: '^src/(limiter|activity|page|observation)/' },
+    },
+    {
+      name: 'core-knows-no-page',
+      severity: 'error',
+      comment: 'what looks at the gateway is put together in observation/',
+      from: { path: '^src/', pathNot: '^src/(page|observation)/' },
+      to: { path: '^src/page/' },
+    },
+    {
+      name: 'observation-is-composed-once',
+      severity: 'error',
+      from: { path: '^src/', pathNot: '^src/(observation/|(gateway|service)\\.ts)' },
+      to: { path: '^src/observation/' },
     },
     { name: 'no-circular', severity: 'error', from: { path: '^src/' }, to: { circular: true } },
     {

@@ -31,15 +31,18 @@ export interface Call {
    * Rejects with a `Refusal` (`body_too_large`, `overloaded`), or with `clientGone.reason` when the client left.
    */
   readonly readBody: (owner: string) => Promise<CallBody>;
-  /** Leaves word of what is known so far, so that a refusal thrown later can tell it too. Later words replace earlier ones. */
-  readonly tell: (known: KnownSoFar) => void;
+  /** Reports what is known so far, so that a refusal thrown later can carry it too. Later reports replace earlier ones. */
+  readonly report: (known: KnownSoFar) => void;
 }
 
-/** Who calls: the workspace, and where its key was found (that field never travels upstream). */
+/** Who calls: the workspace, and where its key was found (those fields never travel upstream). */
 export interface Caller {
   readonly workspace: WorkspaceSettings;
-  /** Lower-case name of the field that carried the API key. */
-  readonly keyField: string;
+  /**
+   * Lower-case names of every field that carries an API key, the one used first, then any other (also
+   * `sluice-upstream-authorization` or a cookie). None of them may travel upstream.
+   */
+  readonly keyFields: readonly string[];
   /** False once the key was removed from configuration or expired. Asked again before every sending. */
   readonly stillValid: () => boolean;
 }

@@ -1,35 +1,29 @@
 /**
- * READ FIRST. Builds every part and tells the journey of a call in `handle`; its second half is `journey/travel.ts`:
+ * READ FIRST. Builds every part and tells the journey of a call in `handle`; its second half is `journey/forward.ts`:
  *
  *   authenticate → resolve the target → read the body → enter the lane → (granted → send → learn → judge)* → answer
  *
  * Owns: the order of the stages and what they hand each other, and the lives of the parts. Refuses to own: any decision
  * inside a stage. Invariant: the API key never reaches an upstream.
  */
-import { createDesk, type Desk } from './admission/admit.ts';
-import { entrySettings } from './admission/buckets.policy.ts';
-import { createJoins } from './admission/join.ts';
-import {
-  addInjected,
-  authenticate,
-  injectedFields,
-  injectedForAll,
-  type AuthenticatedCaller,
-} from './auth/authenticate.ts';
+import { AdmissionQueue } from './admission/admission.ts';
+import { callSettings } from './admission/buckets.policy.ts';
+import { createCoalescing } from './admission/coalescing.ts';
+import { addInjected, authenticate, injectedFields, injectedForAll } from './auth/authenticate.ts';
 import { FailedAttempts } from './auth/failed-attempts.ts';
 import { KeyIndex, Keyring } from './auth/keyring.ts';
-import type { Call, Outcome } from './call.ts';
+import type { Call, Caller, Outcome } from './call.ts';
 import type { Clock, Random } from './clock.ts';
 import type { Settings } from './config/settings.ts';
 import type { Resolve } from './dispatch/agents.ts';
 import { createDispatcher, pseudonym } from './dispatch/dispatcher.ts';
 import { Refusal } from './errors.ts';
-import { followedToItsEnd, tellFailure } from './journey/follow.ts';
+import { followedToItsEnd, reportFailure } from './journey/follow.ts';
 import { ceilingOf, prepare } from './journey/prepare.ts';
-import { createPressure, noCeilings } from './journey/pressure.ts';
-import { createTravel } from './journey/travel.ts';
+import { Forwarder } from './journey/forward.ts';
+import type { CeilingsNow } from './activity/shape.ts';
 import { createStores } from './limiter/stores.ts';
-import type { CeilingsNow } from './page/observation.ts';
+import { createPressure, noCeilings } from './observation/pressure.ts';
 import { createSlices, type Slices } from './slices.ts';
 import { createRouteFinder } from './target/route.ts';
 import type { ObservedBucket, Telemetry } from './telemetry/events.ts';
@@ -49,7 +43,7 @@ export interface Gateway {
   /** The journey of one call. Rejects with a `Refusal`, with `clientGone.reason`, or with a bug. */
   handle(call: Call): Promise<Outcome>;
   /** Names the caller of a request that is not sent anywhere (`/activity`). */
-  identify(call: Call): Promise<AuthenticatedCaller>;
+  identify(call: Call): Promise<Caller>;
   /** Fields in which API keys may come, lower case. */
   credentialFields(): ReadonlySet<string>;
   /**
@@ -80,29 +74,29 @@ export function createGateway(parts: GatewayParts): Gateway {
   const keyring = new Keyring(settings, clock);
   const failedAttempts = new FailedAttempts();
   const dispatcher = createDispatcher(settings, clock, resolve);
-  const joins = createJoins();
+  const coalescing = createCoalescing();
   const stores = createStores({
     settings,
     clock,
     random,
     telemetry,
     listener: {
-      onGrant: (grant) => desk.listener.onGrant(grant),
-      onClosed: (bucket, closedMs) => desk.listener.onClosed(bucket, closedMs),
+      onGrant: (grant) => admission.listener.onGrant(grant),
+      onClosed: (bucket, closedMs) => admission.listener.onClosed(bucket, closedMs),
     },
   });
   const { limiter, ceilings } = stores;
-  const desk: Desk = createDesk({
+  const admission: AdmissionQueue = new AdmissionQueue({
     clock,
-    limiter: () => limiter,
+    limiter,
     ceilings,
     onFailure: (failure) => telemetry.log.bug('a limiter operation failed', failure),
   });
-  const pressure = createPressure({ clock, limiter, ceilings, desk });
-  const travel = createTravel({ desk, ceilings, dispatcher, telemetry, routes: () => routes });
+  const pressure = createPressure({ clock, limiter, ceilings, admission });
+  const forwarder = new Forwarder({ admission, ceilings, dispatcher, telemetry, routes: () => routes });
   telemetry.configured(settings.upstreams.values());
 
-  const identify = async (call: Call): Promise<AuthenticatedCaller> => {
+  const identify = async (call: Call): Promise<Caller> => {
     try {
       return authenticate(call.rawFields, keyring, injected, call.rawUrl);
     } catch (refusal) {
@@ -121,14 +115,14 @@ export function createGateway(parts: GatewayParts): Gateway {
       const body = await call.readBody(caller.workspace.id);
       const { labelKey } = settings.privacy;
       const prepared = prepare({ call, caller, route, body, labelKey, now: clock.monotonic() });
-      pressure.remember(prepared);
-      followed.admitting(prepared.entry.admission.lane);
-      const outcome = await joins.run(prepared.joinKey, call.clientGone, (nobodyLeft) =>
-        travel(prepared, nobodyLeft, followed),
+      pressure.remember(prepared.request);
+      followed.admitting(prepared.request.admission.lane);
+      const outcome = await coalescing.run(prepared.coalescingKey, call.clientGone, (nobodyLeft) =>
+        forwarder.forward(prepared, nobodyLeft, followed),
       );
       return followedToItsEnd(outcome, followed);
     } catch (failure) {
-      tellFailure(call, followed, failure);
+      reportFailure(call, followed, failure);
       throw failure;
     }
   };
@@ -148,11 +142,11 @@ export function createGateway(parts: GatewayParts): Gateway {
     injected = fields;
     keyring.replace(keys);
     telemetry.configured(next.upstreams.values());
-    desk.recheckKeys();
-    desk.reconfigure(({ workspaceId, upstream: name }) => {
+    admission.recheckKeys();
+    admission.reconfigure(({ workspaceId, upstream: name }) => {
       const workspace = next.workspaces.get(workspaceId);
       const upstream = next.upstreams.get(name);
-      return workspace === undefined || upstream === undefined ? null : entrySettings(workspace, upstream);
+      return workspace === undefined || upstream === undefined ? null : callSettings(workspace, upstream);
     });
   };
   let lastTakenOver: Promise<void> = Promise.resolve();
@@ -160,7 +154,7 @@ export function createGateway(parts: GatewayParts): Gateway {
   let cancelRecheck = (): void => {};
   const recheckLater = (): void => {
     cancelRecheck = clock.after(recheckMs, () => {
-      desk.recheckKeys();
+      admission.recheckKeys();
       recheckLater();
     });
   };
@@ -176,7 +170,7 @@ export function createGateway(parts: GatewayParts): Gateway {
       lastTakenOver = takenOver.catch(() => {});
       return takenOver;
     },
-    drain: (budgetMs) => desk.drain(budgetMs),
+    drain: (budgetMs) => admission.drain(budgetMs),
     async ceilings(workspaceId, upstreamName) {
       const workspace = settings.workspaces.get(workspaceId);
       const upstream = settings.upstreams.get(upstreamName);

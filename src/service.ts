@@ -5,30 +5,19 @@
  * Invariant: a call that was accepted gets its answer or one retryable refusal, also while the process ends.
  */
 import type { AddressInfo } from 'node:net';
-import type { Clock, Random } from './clock.ts';
-import type { Settings } from './config/settings.ts';
-import { RedisActivity } from './activity/redis-activity.ts';
 import { windowOf } from './activity/window.policy.ts';
-import { Refusal } from './errors.ts';
-import { createObservation } from './page/observation.ts';
+import type { Settings } from './config/settings.ts';
 import type { Resolve } from './dispatch/agents.ts';
+import { Refusal } from './errors.ts';
 import { createGateway, type Gateway } from './gateway.ts';
-import { createAdminServer } from './ingress/admin-server.ts';
-import { createDataServer } from './ingress/data-server.ts';
+import { createAdminServer, type AdminServer } from './ingress/admin-server.ts';
+import { createDataServer, type DataServer } from './ingress/data-server.ts';
+import type { Observation } from './observation/observation.ts';
+import { startObservation, type ObservationParts } from './observation/start.ts';
 import type { Slices } from './slices.ts';
-import type { Log } from './telemetry/events.ts';
-import { silentLog } from './telemetry/noop.ts';
-import type { RunningTelemetry, TelemetryPorts } from './telemetry/telemetry.ts';
-import { startTracing } from './telemetry/traces.ts';
+import type { RunningTelemetry } from './telemetry/telemetry.ts';
 
-export interface ServiceParts {
-  readonly settings: Settings;
-  readonly clock: Clock;
-  readonly random: Random;
-  /** Where log lines go. */
-  readonly destination: TelemetryPorts['destination'];
-  /** Environment, for the standard `OTEL_*` variables only. */
-  readonly env: Readonly<Record<string, string | undefined>>;
+export interface ServiceParts extends ObservationParts {
   /** Replaces the system's name resolution of upstreams. */
   readonly resolve?: Resolve;
   /** Replaces the slices in which a reload does its work. */
@@ -48,57 +37,72 @@ export interface Service {
   close(): Promise<void>;
 }
 
-/** Builds everything and listens on both ports. */
-export async function startService({
-  settings,
-  clock,
-  random,
-  destination,
-  env,
-  resolve,
-  slices,
-}: ServiceParts): Promise<Service> {
-  const instance = random.hex(8);
-  let log: Log = silentLog;
-  const tracing = await startTracing(
-    env,
-    instance,
-    lateLog(() => log),
-  );
-  const metrics = { processMetrics: true, exemplars: tracing !== null };
-  const shared =
-    settings.redis === null
-      ? null
-      : new RedisActivity({
-          settings: settings.redis,
-          clock,
-          random,
-          replica: instance,
-          onError: (kind) => observation.telemetry.redisError(kind),
-          onCommand: (command, durationMs) => observation.telemetry.redisCommand(command, durationMs),
-        });
-  const observation = createObservation(settings, {
-    clock,
-    random,
-    destination,
-    tracing,
-    metrics,
-    ...(shared === null ? {} : { shared }),
-  });
-  log = observation.telemetry.log;
-  const { telemetry, activity, page } = observation;
-  const gateway = createGateway({
-    settings,
-    clock,
-    random,
-    telemetry,
-    ...(slices === undefined ? {} : { slices }),
-    ...(resolve === undefined ? {} : { resolve }),
-  });
-  let draining = false;
-  const onBug = (bug: unknown): void => telemetry.log.bug('a call met a fault of ours', bug);
+/** Everything that runs, in the order in which it was started. */
+interface Running {
+  readonly observation: Observation;
+  readonly gateway: Gateway;
+  readonly data: DataServer;
+  readonly admin: AdminServer;
+}
 
-  const data = createDataServer({
+/** Builds everything and listens on both ports. */
+export async function startService(parts: ServiceParts): Promise<Service> {
+  const { settings, clock } = parts;
+  let draining = false;
+  const observation = await startObservation(parts);
+  const { telemetry } = observation;
+  const gateway = createGateway({ ...parts, telemetry });
+  const running: Running = {
+    observation,
+    gateway,
+    data: dataServer(parts, gateway, observation),
+    admin: adminServer(parts, observation, () => !draining),
+  };
+  observation.observe({
+    heldBytes: () => running.data.stats().heldBytes,
+    buckets: gateway.buckets,
+    ceilings: gateway.ceilings,
+  });
+  const close = async (): Promise<void> => {
+    await running.data.close();
+    await endBehind(running);
+  };
+  const listening = await gateway
+    .ready()
+    .then(() => listenOnBoth(running))
+    .catch(async (failure: unknown) => {
+      await close();
+      throw failure;
+    });
+  return {
+    ...listening,
+    gateway,
+    telemetry,
+    async reconfigure(next) {
+      await gateway.reconfigure(next);
+      observation.reconfigure(next);
+    },
+    async drain(signal) {
+      draining = true;
+      const { drainSeconds, drainDelaySeconds } = settings.server;
+      const [limitMs, delayMs] = [drainSeconds * 1000, drainDelaySeconds * 1000];
+      const cancelRefusals = clock.after(delayMs, () => gateway.drain(Math.max(0, limitMs - delayMs)));
+      const options = signal === undefined ? { delayMs, limitMs } : { delayMs, limitMs, signal };
+      const { cut } = await running.data.drain(options);
+      cancelRefusals();
+      await endBehind(running);
+      return cut;
+    },
+    close,
+  };
+}
+
+function dataServer(
+  { settings, clock, random }: ServiceParts,
+  gateway: Gateway,
+  { activity, telemetry }: Observation,
+): DataServer {
+  return createDataServer({
     settings: settings.server,
     clock,
     random,
@@ -111,17 +115,19 @@ export async function startService({
     },
     credentialFields: gateway.credentialFields,
     onEarlyRefusal: telemetry.refusedEarly,
-    onBug,
+    onBug: bugLog(telemetry),
   });
-  observation.observe({
-    heldBytes: () => data.stats().heldBytes,
-    buckets: gateway.buckets,
-    ceilings: gateway.ceilings,
-  });
-  const admin = createAdminServer({
+}
+
+function adminServer(
+  { settings }: ServiceParts,
+  { activity, page, telemetry }: Observation,
+  isReady: () => boolean,
+): AdminServer {
+  return createAdminServer({
     host: settings.server.adminHost,
     port: settings.server.adminPort,
-    isReady: () => !draining,
+    isReady,
     metrics: telemetry.metrics,
     async activity(rawUrl) {
       const windowMs = windowOf(queryOf(rawUrl));
@@ -129,73 +135,32 @@ export async function startService({
     },
     page: page.index,
     routes: [(app) => page.addRoutes(app)],
-    onBug,
+    onBug: bugLog(telemetry),
   });
-
-  const end = async (): Promise<void> => {
-    await admin.close();
-    await gateway.close();
-    await observation.close();
-    shared?.close();
-  };
-  const close = async (): Promise<void> => {
-    await data.close();
-    await end();
-  };
-
-  const listening = await gateway
-    .ready()
-    .then(() => listenOnBoth(data, admin))
-    .catch(async (failure: unknown) => {
-      await close();
-      throw failure;
-    });
-
-  return {
-    ...listening,
-    gateway,
-    telemetry,
-    async reconfigure(next) {
-      await gateway.reconfigure(next);
-      observation.reconfigure(next);
-    },
-    async drain(signal) {
-      draining = true;
-      const { drainSeconds, drainDelaySeconds } = settings.server;
-      const budgetMs = Math.max(0, drainSeconds - drainDelaySeconds) * 1000;
-      const cancelRefusals = clock.after(drainDelaySeconds * 1000, () => gateway.drain(budgetMs));
-      const limitMs = drainSeconds * 1000;
-      const { cut } = await data.drain({
-        delayMs: drainDelaySeconds * 1000,
-        limitMs,
-        ...(signal === undefined ? {} : { signal }),
-      });
-      cancelRefusals();
-      await end();
-      return cut;
-    },
-    close,
-  };
 }
 
-/** A log that is there before the one it writes to: tracing starts first, and tells of its last export. */
-const lateLog = (log: () => Log): Log => ({
-  debug: (message, fields) => log().debug(message, fields),
-  info: (message, fields) => log().info(message, fields),
-  warn: (message, fields) => log().warn(message, fields),
-  error: (message, fields) => log().error(message, fields),
-  bug: (message, cause, fields) => log().bug(message, cause, fields),
-});
+/** Data port first: whoever sees the admin port open may call. */
+async function listenOnBoth({
+  data,
+  admin,
+}: Running): Promise<Pick<Service, 'dataAddress' | 'adminAddress'>> {
+  const dataAddress = await data.listen();
+  return { dataAddress, adminAddress: await admin.listen() };
+}
+
+/** Ends everything behind the data port. */
+async function endBehind({ admin, gateway, observation }: Running): Promise<void> {
+  await admin.close();
+  await gateway.close();
+  await observation.close();
+}
+
+const bugLog =
+  ({ log }: RunningTelemetry) =>
+  (bug: unknown): void =>
+    log.bug('a call met a fault of ours', bug);
 
 const windowForm = 'window is like 90s, 15m or 1h.';
 
 /** The raw query of a request target, without `?`. */
 const queryOf = (rawUrl: string): string => rawUrl.slice(rawUrl.indexOf('?') + 1 || rawUrl.length);
-
-async function listenOnBoth(
-  data: { listen(): Promise<AddressInfo> },
-  admin: { listen(): Promise<AddressInfo> },
-): Promise<Pick<Service, 'dataAddress' | 'adminAddress'>> {
-  const dataAddress = await data.listen();
-  return { dataAddress, adminAddress: await admin.listen() };
-}

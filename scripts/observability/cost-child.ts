@@ -8,7 +8,7 @@ import { systemClock, systemRandom } from '../../src/clock.ts';
 import { parseSettings } from '../../src/config/load.ts';
 import { createGateway } from '../../src/gateway.ts';
 import { createDataServer } from '../../src/ingress/data-server.ts';
-import { createObservation } from '../../src/page/observation.ts';
+import { createObservation } from '../../src/observation/observation.ts';
 import type { Telemetry } from '../../src/telemetry/events.ts';
 import { noTelemetry, silentLog } from '../../src/telemetry/noop.ts';
 import { startTracing } from '../../src/telemetry/traces.ts';

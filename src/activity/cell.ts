@@ -18,7 +18,7 @@ export const shedReasons = [
 ] as const satisfies readonly RefusalCode[];
 
 /** Upper bounds of the wait histogram, milliseconds; one more bucket catches the rest. */
-export const waitBoundsMs = [
+const waitBoundsMs = [
   5, 10, 25, 50, 100, 250, 500, 1_000, 2_000, 5_000, 10_000, 15_000, 20_000, 30_000, 45_000, 60_000, 75_000,
   120_000, 300_000, 600_000,
 ] as const;

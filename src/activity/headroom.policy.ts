@@ -12,7 +12,7 @@ export interface Headroom {
   readonly growth: number | null;
 }
 
-export const largestGrowth = 10;
+const largestGrowth = 10;
 
 /** Replays `own` (arrivals per second, oldest first) among `others` (the same seconds, the same bucket). */
 export function headroom(

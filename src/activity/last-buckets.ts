@@ -4,7 +4,7 @@
  */
 import { LRUCache } from 'lru-cache';
 import type { Clock } from '../clock.ts';
-import type { BucketKey, BucketSnapshot } from '../limiter/limiter.ts';
+import type { BucketKey, BucketSnapshot } from '../bucket.ts';
 
 /** Ceilings remembered; the one used longest ago is forgotten first. */
 const maxCeilings = 10_000;

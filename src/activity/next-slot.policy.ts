@@ -2,7 +2,7 @@
  * When the next call of a workspace could leave, from what is known of its ceiling and of the bucket it used last. Pure;
  * an expectation, never a promise: others may come first, and the upstream may say something new.
  */
-import type { BucketSnapshot } from '../limiter/limiter.ts';
+import type { BucketSnapshot } from '../bucket.ts';
 
 /**
  * Expected wait of a call that arrived now, milliseconds. `ceilingMs`: of the workspace's own ceiling. The bucket adds the

@@ -13,14 +13,18 @@ export interface CeilingState {
   readonly resetMs: number;
 }
 
-export interface LaneNow {
+/** Ceilings of a workspace on an upstream, as they are now. */
+export interface CeilingsNow {
   readonly perMinute: CeilingState | null;
   readonly perDay: CeilingState | null;
+  /** Expected wait of a call that arrived now, milliseconds; `null` = not known. */
+  readonly nextSlotMs: number | null;
+}
+
+export interface LaneNow extends CeilingsNow {
   /** Calls of this workspace that wait for this upstream, and that it has in flight there; all replicas. */
   readonly waiting: number;
   readonly inFlight: number;
-  /** Expected wait of a call that arrived now, milliseconds; `null` = not known. */
-  readonly nextSlotMs: number | null;
 }
 
 /** What the gateway tells activity. Asked only when somebody looks. */

@@ -1,7 +1,7 @@
 /** Reads `?window=`: how far back activity looks. Owns the syntax and its range. */
 
 /** An hour: what is remembered. */
-export const longestWindowMs = 3_600_000;
+const longestWindowMs = 3_600_000;
 
 /**
  * `window=90s`, `15m` or `1h` in a raw query string, as milliseconds; an hour when absent. `null` when it is written

@@ -84,8 +84,8 @@ export function ceilingLimits(
   };
 }
 
-/** What a reload may change of a call that is already in the desk. */
-export interface EntrySettings extends LaneSetting {
+/** What a reload may change of a call that is already in admission. */
+export interface CallSettings extends LaneSetting {
   readonly setting: BucketSetting;
   /** Sends per day that its ceiling allows; `null` = it has none. */
   readonly perDay: number | null;
@@ -93,7 +93,7 @@ export interface EntrySettings extends LaneSetting {
 }
 
 /** What configuration says of a workspace's calls to an upstream that wait, or will. */
-export function entrySettings(workspace: WorkspaceSettings, upstream: UpstreamSettings): EntrySettings {
+export function callSettings(workspace: WorkspaceSettings, upstream: UpstreamSettings): CallSettings {
   const { perMinute, perDay } = ceilingLimits(workspace, upstream);
   return {
     setting: bucketSetting(upstream),

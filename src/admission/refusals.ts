@@ -1,19 +1,16 @@
 /**
- * The refusals of the desk and the times they tell. Refuses to own: deciding that a call is refused. Keeps: nobody is
+ * The refusals of admission and the times they name. Refuses to own: deciding that a call is refused. Keeps: no client is
  * invited sooner than the truth, or than a second where the truth is only expected.
  */
 import { Refusal, type HeldBy } from '../errors.ts';
 import type { AdmissionReply } from '../limiter/limiter.ts';
-import type { Entry } from './ticket.ts';
-
-/** Something went wrong that is not a refusal (a store failed): the waiting call is told, never lost. */
-export type Failure = Refusal | Error;
+import type { AdmissionRequest } from './ticket.ts';
 
 /**
  * Where the time to try again is only expected (a line that does not move is expected to move at once), clients are not
  * invited sooner than this: `retry-after-ms: 1` would make SDKs ask a thousand times a second. Milliseconds.
  */
-const leastRetryMs = 1_000;
+const minRetryMs = 1_000;
 
 /** What keeps a call from leaving within its wait. */
 export interface Hold {
@@ -25,7 +22,10 @@ export interface Hold {
 const isOfDay = (heldBy: HeldBy): boolean => heldBy === 'ceiling_day' || heldBy === 'upstream_day';
 
 /** The call cannot leave within its wait. `maxPreferMs`: the longest wait that it could ask for. */
-export const tooLong = ({ waitMs, heldBy }: Hold, { maxPreferMs }: Pick<Entry, 'maxPreferMs'>): Refusal =>
+export const tooLong = (
+  { waitMs, heldBy }: Hold,
+  { maxPreferMs }: Pick<AdmissionRequest, 'maxPreferMs'>,
+): Refusal =>
   new Refusal(isOfDay(heldBy) ? 'day_quota_exhausted' : 'wait_too_long', {
     retryInMs: waitMs,
     heldBy,
@@ -55,23 +55,23 @@ function advice(waitMs: number, maxPreferMs: number): string {
 /** The call's wait is over; `waitMs` is what it would have had to wait yet, as far as known. */
 export const expired = (waitMs: number, heldBy: HeldBy): Refusal =>
   new Refusal('wait_expired', {
-    retryInMs: Math.max(leastRetryMs, waitMs),
+    retryInMs: Math.max(minRetryMs, waitMs),
     heldBy,
     detail: `The call waited as long as it may. ${cause[heldBy]}`,
   });
 
 /** The process ends before the call's turn would come. */
-export const draining = (): Refusal => new Refusal('draining', { retryInMs: leastRetryMs });
+export const draining = (): Refusal => new Refusal('draining', { retryInMs: minRetryMs });
 
 /** What the limiter said of a newcomer. */
 export function refusedBy(
   reply: Extract<AdmissionReply, { kind: 'refused' }>,
-  entry: Pick<Entry, 'maxPreferMs'>,
+  entry: Pick<AdmissionRequest, 'maxPreferMs'>,
 ): Refusal {
   if (reply.reason === 'wait_too_long') {
     return tooLong({ waitMs: reply.retryInMs, heldBy: reply.heldBy }, entry);
   }
-  const retryInMs = Math.max(leastRetryMs, reply.retryInMs);
+  const retryInMs = Math.max(minRetryMs, reply.retryInMs);
   return reply.reason === 'queue_full'
     ? new Refusal('queue_full', { retryInMs, heldBy: reply.heldBy })
     : new Refusal('limiter_unavailable', { retryInMs });

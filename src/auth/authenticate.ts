@@ -9,23 +9,12 @@
 import type { Caller } from '../call.ts';
 import { Refusal } from '../errors.ts';
 import type { Settings, WorkspaceSettings } from '../config/settings.ts';
+import { apiKeyPrefix, showsApiKey } from './api-key.policy.ts';
 import type { Keyring } from './keyring.ts';
 
-/** A caller, with all fields that must stay here. */
-export interface AuthenticatedCaller extends Caller {
-  /**
-   * Lower-case names of every field that carries an API key, the one used and any other (also
-   * `sluice-upstream-authorization` or a cookie). None of them may travel upstream.
-   */
-  readonly keyFields: readonly string[];
-}
-
-const prefix = 'slc_';
 const longestKeyBytes = 256;
 /** RFC 6750 §2.1 `b64token`. */
 const keyForm = /^[A-Za-z0-9._~+/-]+=*$/;
-/** A key as `sluice keys create` makes it, anywhere in a value. */
-const keyShape = /slc_[A-Za-z0-9-]+_[A-Za-z0-9_-]{43}/;
 
 /** Lower-case names of the fields in which Sluice injects upstream credentials: an SDK may put its API key there. */
 export function injectedFields({
@@ -61,12 +50,12 @@ export function authenticate(
   keyring: Keyring,
   injected: ReadonlySet<string>,
   rawUrl = '/',
-): AuthenticatedCaller {
+): Caller {
   const identity = identityFields(rawFields, injected);
   const candidates = candidatesOf(identity);
   const [chosen] = candidates;
   if (chosen === undefined) throw new Refusal('unauthenticated');
-  if (candidates.some(({ key }) => key.startsWith(prefix) && key !== chosen.key)) {
+  if (candidates.some(({ key }) => key.startsWith(apiKeyPrefix) && key !== chosen.key)) {
     throw new Refusal('request_invalid', { detail: 'Send one API key: two fields hold different ones.' });
   }
   const isUsable = chosen.key.length <= longestKeyBytes && keyForm.test(chosen.key);
@@ -82,7 +71,6 @@ export function authenticate(
   }
   return {
     workspace: match.workspace,
-    keyField: chosen.field,
     keyFields: fieldsThatShow(chosen.key, rawFields, chosen.field),
     stillValid: () => keyring.holds(match),
   };
@@ -120,7 +108,7 @@ function candidatesOf(identity: ReadonlyMap<string, string>): readonly Candidate
   const own = identity.get('sluice-key');
   if (own !== undefined) candidates.push({ field: 'sluice-key', key: own });
   for (const [field, value] of identity) {
-    if (field === 'sluice-key' || field === 'authorization' || !value.startsWith(prefix)) continue;
+    if (field === 'sluice-key' || field === 'authorization' || !value.startsWith(apiKeyPrefix)) continue;
     candidates.push({ field, key: value });
   }
   const bearer = /^bearer ([^ ].*)$/i.exec(identity.get('authorization') ?? '')?.[1];
@@ -134,9 +122,8 @@ function fieldsThatShow(key: string, rawFields: readonly string[], keyField: str
   for (let at = 0; at + 1 < rawFields.length; at += 2) {
     const value = rawFields[at + 1] ?? '';
     // A key of another form may be short: only whole values are compared then.
-    const shows = key.startsWith(prefix) ? value.includes(key) : value.replace(/^bearer /i, '') === key;
-    if (shows || (value.includes(prefix) && keyShape.test(value)))
-      fields.add((rawFields[at] ?? '').toLowerCase());
+    const shows = key.startsWith(apiKeyPrefix) ? value.includes(key) : value.replace(/^bearer /i, '') === key;
+    if (shows || showsApiKey(value)) fields.add((rawFields[at] ?? '').toLowerCase());
   }
   return [...fields];
 }
@@ -149,8 +136,8 @@ function targetShows(key: string, rawUrl: string): boolean {
   let text = rawUrl;
   for (let layers = 0; ; layers++) {
     // A key of another form may be short: only whole segments and values are compared then.
-    const shows = key.startsWith(prefix) ? text.includes(key) : text.split(/[/?&=]/).includes(key);
-    if (shows || (text.includes(prefix) && keyShape.test(text))) return true;
+    const shows = key.startsWith(apiKeyPrefix) ? text.includes(key) : text.split(/[/?&=]/).includes(key);
+    if (shows || showsApiKey(text)) return true;
     if (layers === layersOfEncoding || !text.includes('%')) return false;
     text = percentDecoded(text);
   }

@@ -2,7 +2,7 @@
  * Rules between values of the file: names that must exist, values that must differ, secrets that must be there. Reads
  * the plain tree defensively, so that these mistakes are reported together with those of single values.
  */
-import { defaultWaits } from './defaults.ts';
+import { defaultServer, defaultWaits } from './defaults.ts';
 import type { Finding } from './problem.ts';
 import { checkRedis } from './redis-checks.ts';
 import { section } from './tree.ts';
@@ -40,7 +40,8 @@ function checkServer(server: Section): Finding[] {
   const found: Finding[] = [];
   const at = (key: string, reason: string, fix: string): void =>
     void found.push({ path: ['server', key], reason, fix });
-  const { port = 8080, adminPort = 9090, maxBodyBytes = 10_485_760, maxReplayBytes, maxHeldBytes } = server;
+  const set: Section = { ...defaultServer, ...server };
+  const { port, adminPort, maxBodyBytes, maxReplayBytes, maxHeldBytes } = set;
   if (port === adminPort && port !== 0)
     at('adminPort', 'is the data port', 'give the admin port its own number');
   if (typeof maxBodyBytes === 'number') {

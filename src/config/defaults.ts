@@ -1,7 +1,14 @@
 /**
- * Defaults of the waits: the schema's descriptions, the rules between keys and the settings all take them from here.
+ * Defaults that more than one place needs: the schema's descriptions, the rules between keys and the settings all take them from here.
  * The chart and the documents repeat them; `test/config/defaults.test.ts` holds those to this file.
  */
+
+/** Where the server listens, and the largest request body that it takes. */
+export const defaultServer = {
+  port: 8080,
+  adminPort: 9090,
+  maxBodyBytes: 10_485_760,
+} as const;
 
 /** How long and how many calls wait where neither the server nor the upstream says it. */
 export const defaultWaits = {

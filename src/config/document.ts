@@ -82,7 +82,7 @@ type Filled =
   | { readonly kind: 'missing'; readonly reason: string; readonly fix: string };
 
 /** Replaces every reference of one value. Variables are not read again for references of their own. */
-export function interpolate(text: string, env: Env): Filled {
+function interpolate(text: string, env: Env): Filled {
   let reason: string | null = null;
   let fix = '';
   const filled = text.replace(/\$?\$\{([^}]*)(\}?)/g, (whole: string, name: string, end: string) => {

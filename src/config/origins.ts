@@ -54,7 +54,7 @@ function readHost(scheme: 'https' | 'http', hostAndPort: string, wildcard: boole
 }
 
 /** The address a host spells out, without brackets, or `null` for a name. */
-export function literalAddress(host: string): string | null {
+function literalAddress(host: string): string | null {
   const bare = host.replace(/^\[|\]$/g, '');
   return ipaddr.isValid(bare) ? bare : null;
 }

@@ -1,14 +1,15 @@
 /** `server`: ports, sizes, the drain, and the waits of upstreams that state none. */
 import { z } from 'zod';
+import { defaultServer } from './defaults.ts';
 import { count, port, seconds, section } from './values.ts';
 import { waitShape } from './wait-schema.ts';
 
 export const server = section({
   host: z.string().min(1).default('0.0.0.0').describe('Address the data port listens on.'),
-  port: port().default(8080).describe('Data port. 0 = any free port.'),
+  port: port().default(defaultServer.port).describe('Data port. 0 = any free port.'),
   adminHost: z.string().min(1).default('0.0.0.0').describe('Address the admin port listens on.'),
   adminPort: port()
-    .default(9090)
+    .default(defaultServer.adminPort)
     .describe('Admin port: probes, metrics, activity, live page. Never make it public.'),
   publicHosts: z
     .array(z.string().regex(/^[a-z0-9.[\]:-]+$/i))
@@ -16,7 +17,7 @@ export const server = section({
     .describe(
       'Names (host or host:port) under which Sluice itself is reached; no origin may be one of them.',
     ),
-  maxBodyBytes: count().default(10_485_760).describe('Largest request body.'),
+  maxBodyBytes: count().default(defaultServer.maxBodyBytes).describe('Largest request body.'),
   maxReplayBytes: count()
     .optional()
     .describe('Larger bodies are sent once and never again. Default maxBodyBytes.'),

@@ -1,5 +1,5 @@
 /** Rules between the values of one upstream: keys with two places, waits, origins that must not be ours or private. */
-import { defaultWaits } from './defaults.ts';
+import { defaultServer, defaultWaits } from './defaults.ts';
 import { upstreamNamePattern } from './names.ts';
 import { isLoopback, isPrivateLiteral, readOrigin } from './origins.ts';
 import type { Finding, Path } from './problem.ts';
@@ -114,7 +114,7 @@ function isOwnAddress(pattern: OriginPattern, server: Section): boolean {
     const cut = typeof entry === 'string' ? /^(.*?)(?::(\d+))?$/.exec(entry.toLowerCase()) : null;
     return cut !== null && covers(cut[1] ?? '') && (cut[2] === undefined || Number(cut[2]) === pattern.port);
   });
-  const ownPorts = [server['port'] ?? 8080, server['adminPort'] ?? 9090];
+  const ownPorts = [server['port'] ?? defaultServer.port, server['adminPort'] ?? defaultServer.adminPort];
   const bound = server['host'] ?? '0.0.0.0';
   const isHere = typeof bound === 'string' && (/^(0\.0\.0\.0|::)$/.test(bound) || isLoopback(bound));
   return (

@@ -10,7 +10,7 @@ import type { Costs } from '../call.ts';
 import { countAt, isRecord, stringAt, type JsonRecord } from './feedback/json.policy.ts';
 
 /** Tokens charged for one picture in the prompt, whatever its size. */
-export const imageTokens = 765;
+const imageTokens = 765;
 const conversationTokens = 3;
 const charsPerToken = 4;
 /** A call cannot ask for more than this, units; keeps sums exact. */

@@ -3,7 +3,7 @@
  *
  * Owns: the pools' lives over reloads. Refuses to own: who may send and when.
  */
-import type { Call, Route } from '../call.ts';
+import type { Call, CallBody, Caller, Route } from '../call.ts';
 import type { Clock } from '../clock.ts';
 import type { Settings, UpstreamSettings } from '../config/settings.ts';
 import { createAgents, type Agents, type Resolve } from './agents.ts';
@@ -17,26 +17,27 @@ import { createTransport } from './transport.ts';
 /** Our name in `Via`; a call that already carries it came back to us. */
 export const pseudonym = 'sluice';
 
-/** One sending of a call. */
-export interface Dispatch {
+/** A call that can be sent, also repeatedly. */
+export interface SendableCall {
   readonly call: Call;
+  /** The workspace shares the sockets of an upstream with others by its weight. */
+  readonly caller: Caller;
   readonly route: Route;
   readonly description: CallDescription;
-  readonly body: Buffer;
-  /** Lower-case names of fields that show an API key. */
-  readonly keyFields: readonly string[];
+  readonly body: CallBody;
+}
+
+/** One sending of a call. */
+export interface Sending {
   readonly traceparent: string | null;
   /** The lane whose order of sending is kept. */
   readonly lane: string;
-  /** Names the workspace, whose calls share the sockets of an upstream with those of others by weight. */
-  readonly workspace: string;
-  readonly weight: number;
   /** Ends the exchange: nobody wants the answer any more. */
   readonly signal: AbortSignal;
 }
 
 export interface Dispatcher {
-  send(dispatch: Dispatch): Promise<AttemptResult>;
+  send(sendable: SendableCall, sending: Sending): Promise<AttemptResult>;
   /** Takes over new settings: pools of changed or removed upstreams end when their last exchange does. */
   configure(settings: Settings): void;
   close(): void;
@@ -77,9 +78,9 @@ export function createDispatcher(settings: Settings, clock: Clock, resolve?: Res
 
   return {
     configure,
-    send({ call, route, description, body, keyFields, traceparent, lane, workspace, weight, signal }) {
+    send({ call, caller, route, description, body: { bytes } }, { lane, traceparent, signal }) {
       const { upstream } = route;
-      const hasBody = body.length > 0;
+      const { id: workspace, weight } = caller.workspace;
       const { agents, places } = poolsOf(upstream);
       return attempt(
         transport,
@@ -90,13 +91,13 @@ export function createDispatcher(settings: Settings, clock: Clock, resolve?: Res
           fields: outgoingFields({
             rawFields: call.rawFields,
             route,
-            dropFields: keyFields,
+            dropFields: caller.keyFields,
             method: call.method,
-            bodyBytes: body.length,
+            bodyBytes: bytes.length,
             pseudonym,
             traceparent,
           }),
-          body: hasBody ? body : null,
+          body: bytes.length > 0 ? bytes : null,
           agent: agents.forOrigin(route.origin),
           line: (start) => places.enter(route.origin, { workspace, weight }, start),
           timeouts: upstream.timeouts,

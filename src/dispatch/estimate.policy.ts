@@ -32,8 +32,6 @@ export interface CallDescription {
   readonly safe: boolean;
   /** Safe, or PUT or DELETE. */
   readonly idempotent: boolean;
-  /** The answer was asked for as an event stream. */
-  readonly streaming: boolean;
   /** What a GraphQL cost depends on, to be hashed; `null` = not to be learned. */
   readonly costKey: string | null;
   /** The request carries the upstream's own protection against running twice. */
@@ -68,7 +66,6 @@ export function describeCall(kind: UpstreamKind, request: CallRequest): CallDesc
     costs: oneRequest,
     safe,
     idempotent: safe || request.method === 'PUT' || request.method === 'DELETE',
-    streaming: false,
     costKey: null,
     hasOwnIdempotency: false,
     imagePost: false,
@@ -87,19 +84,16 @@ function describeModelPost(plain: CallDescription, request: CallRequest): CallDe
   const path = pathOf(request.path);
   const operation = operationOf(path);
   const asked = { ...plain, model: modelInPath(path), imagePost: operation === 'image' };
-  const streaming = path.endsWith(':streamGenerateContent');
   const boundary = boundaryOf(request.contentType ?? '');
   if (boundary !== null) return describeForm(asked, formFields(request.body, boundary), operation);
-  if (!isJson(request.contentType)) return { ...asked, streaming };
-  if (request.body.length > longestParsedBody)
-    return { ...describeLarge(asked, request.body, operation), streaming };
+  if (!isJson(request.contentType)) return asked;
+  if (request.body.length > longestParsedBody) return describeLarge(asked, request.body, operation);
   const body = parsedBody(request.body);
-  if (body === null) return { ...asked, streaming };
+  if (body === null) return asked;
   return {
     ...asked,
     model: asked.model ?? modelName(stringAt(body, 'model')),
     costs: chargeOf(body, operation),
-    streaming: streaming || body['stream'] === true,
   };
 }
 
@@ -114,7 +108,6 @@ function describeForm(
     model: plain.model ?? modelName(fields.get('model') ?? null),
     costs:
       operation === 'image' ? chargeOf({ prompt: fields.get('prompt') ?? '', n }, operation) : oneRequest,
-    streaming: fields.get('stream') === 'true',
   };
 }
 

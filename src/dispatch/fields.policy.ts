@@ -6,6 +6,7 @@
  * that carries an API key of ours, and framing is written here from the buffered length, whatever the client says in
  * `Connection`.
  */
+import { showsApiKey } from '../auth/api-key.policy.ts';
 import type { Route } from '../call.ts';
 import { isHopByHop } from './hop-by-hop.policy.ts';
 
@@ -45,9 +46,6 @@ const ofTheWayHere = new Set([
 /** These methods expect a body, so its absence is said (RFC 9110 §8.6). */
 const announcesEmptyBody = new Set(['POST', 'PUT', 'PATCH']);
 
-/** A key of ours, wherever in a value: also when the client sends it a second time in another field. */
-const ownKey = /slc_[A-Za-z0-9]+_[A-Za-z0-9_-]{43}/;
-
 const staysHere = (name: string): boolean =>
   ofTheWayHere.has(name) || isHopByHop(name) || name.startsWith('sluice-') || name.startsWith('x-forwarded-');
 
@@ -63,12 +61,13 @@ export function outgoingFields(input: OutgoingInput): OutgoingFields {
     const value = rawFields[at + 1] ?? '';
     if (name === 'sluice-upstream-authorization') brought = value;
     if (dropFields.includes(name) || staysHere(name) || name === credential?.field) continue;
-    if (value.includes('slc_') && ownKey.test(value)) continue;
+    // Also when the client sends its key a second time, in another field.
+    if (showsApiKey(value)) continue;
     append(fields, name, value);
   }
 
   if (credential !== null) fields[credential.field] = credential.value;
-  else if (brought !== null && !ownKey.test(brought)) fields['authorization'] = brought;
+  else if (brought !== null && !showsApiKey(brought)) fields['authorization'] = brought;
   if (bodyBytes > 0 || announcesEmptyBody.has(input.method)) fields['content-length'] = String(bodyBytes);
   fields['via'] = `1.1 ${input.pseudonym}`;
   if (route.upstream.propagateTrace) propagate(fields, input);

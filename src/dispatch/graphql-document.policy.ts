@@ -9,7 +9,7 @@ import { Kind, parse, type DocumentNode, type OperationDefinitionNode, type Sele
 import { isRecord, stringAt, type JsonRecord } from './feedback/json.policy.ts';
 
 /** Longer documents (characters) and more tokens than this are not parsed. */
-export const longestDocument = 65_536;
+const longestDocument = 65_536;
 const mostTokens = 20_000;
 const longestVariableList = 2048;
 /** Of more variables than this no cost is learned: sorting a quarter of a million stops every other call for a second. */

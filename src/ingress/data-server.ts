@@ -114,15 +114,7 @@ export const createDataServer = (options: DataServerOptions): DataServer => {
     onBug: options.onBug,
     onEarlyRefusal: options.onEarlyRefusal ?? (() => {}),
   };
-  const openCallOf = (response: ServerResponse): OpenCall => {
-    // Routing ends in the turn in which the call entered, so it is its connection's newest still. A `WeakMap` from
-    // responses to calls would tell the same, but its outgrown tables keep calls alive until the next full collection.
-    const open = connections.on(response.req.socket).newest;
-    if (open === null || open.response !== response)
-      throw new Error('a response without an open call was routed');
-    return open;
-  };
-  const app = buildRoutes(options, deps, openCallOf);
+  const route = buildRoutes(options, deps);
 
   const accept = (request: IncomingMessage, response: ServerResponse): void => {
     const entry = connections.enter(request, response);
@@ -139,7 +131,7 @@ export const createDataServer = (options: DataServerOptions): DataServer => {
     if (request.headers.upgrade !== undefined) call.connection.end();
     // Without its `100 Continue` Node ends the connection behind the answer; `sendContinue` resumes it.
     if (waitingForContinue.has(request)) call.connection.suspend();
-    app(request, response);
+    route(call);
   };
 
   // The guard looks for Host itself, so that its absence too is answered with a problem document.

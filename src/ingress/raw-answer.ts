@@ -10,7 +10,7 @@ import type { Clock } from '../clock.ts';
 import type { ProblemAnswer } from './problem.ts';
 
 /** The bytes of an answer, with `Date` and `Connection: close`. */
-export const rawBytes = (answer: ProblemAnswer, nowMs: number): Buffer => {
+const rawBytes = (answer: ProblemAnswer, nowMs: number): Buffer => {
   const lines = [`HTTP/1.1 ${answer.status} ${STATUS_CODES[answer.status] ?? ''}`];
   for (let at = 0; at < answer.fields.length; at += 2)
     lines.push(`${answer.fields[at] ?? ''}: ${answer.fields[at + 1] ?? ''}`);

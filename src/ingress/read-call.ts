@@ -15,7 +15,7 @@ import type { OpenCall } from './connections.ts';
 export interface ReadCall {
   readonly call: Call;
   readonly body: BodyReader;
-  /** What the journey told so far, for a refusal's fields. */
+  /** What the journey reported so far, for a refusal's fields. */
   readonly known: () => KnownSoFar;
 }
 
@@ -59,7 +59,7 @@ export const readCall = (open: OpenCall, form: Call['form'], deps: ReadCallDeps)
     source: request.socket.remoteAddress ?? '',
     clientGone: gone.signal,
     readBody: (owner) => body.read(owner),
-    tell: (more) => {
+    report: (more) => {
       known = { ...known, ...more };
     },
   };

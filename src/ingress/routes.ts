@@ -6,8 +6,7 @@
  * Invariant: the query is never parsed, and no part of a path is decoded here.
  */
 import express from 'express';
-import type { Express, NextFunction, Request, Response } from 'express';
-import type { ServerResponse } from 'node:http';
+import type { NextFunction, Request, Response } from 'express';
 import type { Call, Outcome } from '../call.ts';
 import type { OpenCall } from './connections.ts';
 import { refuseEarly, serveCall } from './serve-call.ts';
@@ -30,34 +29,40 @@ const jsonOutcome = (value: unknown): Outcome => ({
   onEnd: () => {},
 });
 
-/** Builds the application: fixed routes over calls that are already open. */
-export const buildRoutes = (
-  handlers: RouteHandlers,
-  deps: ServeDeps,
-  openCallOf: (response: ServerResponse) => OpenCall,
-): Express => {
+/** What Express carries from the request to its route. */
+interface Locals {
+  readonly open: OpenCall;
+}
+type Routed = Response<unknown, Locals>;
+
+/** Routes a call that is open already. */
+export type RouteCall = (open: OpenCall) => void;
+
+export const buildRoutes = (handlers: RouteHandlers, deps: ServeDeps): RouteCall => {
   const app = express();
   app.disable('x-powered-by').disable('etag').set('query parser', false);
   app.enable('case sensitive routing').enable('strict routing');
   const serve =
-    (form: Call['form'], handle: (call: Call) => Promise<Outcome>) =>
-    (_request: Request, response: Response) =>
-      serveCall(openCallOf(response), form, handle, deps);
+    (form: Call['form'], handle: (call: Call) => Promise<Outcome>) => (_request: Request, response: Routed) =>
+      serveCall(response.locals.open, { form, handle }, deps);
   app.all('/proxy', serve('proxy', handlers.handle));
   app.all(/^\/via\/./, serve('via', handlers.handle));
   app.get(
     '/activity',
     serve('activity', async (call) => jsonOutcome(await handlers.activity(call))),
   );
-  app.all('/activity', (_request: Request, response: Response) =>
-    refuseEarly(openCallOf(response), { code: 'method_not_allowed', allow: 'GET, HEAD' }, deps),
+  app.all('/activity', (_request: Request, response: Routed) =>
+    refuseEarly(response.locals.open, { code: 'method_not_allowed', allow: 'GET, HEAD' }, deps),
   );
-  app.use((_request: Request, response: Response) =>
-    refuseEarly(openCallOf(response), { code: 'not_found' }, deps),
+  app.use((_request: Request, response: Routed) =>
+    refuseEarly(response.locals.open, { code: 'not_found' }, deps),
   );
   app.use((error: unknown, _request: Request, response: Response, _next: NextFunction) => {
     deps.onBug(error);
     response.socket?.destroy();
   });
-  return app;
+  return (open) => {
+    const locals: Locals = { open };
+    app(open.request, Object.assign(open.response, { locals }));
+  };
 };

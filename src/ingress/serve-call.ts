@@ -87,8 +87,7 @@ const writeAndTell = async (open: OpenCall, call: Call, outcome: Outcome, deps: 
 /** Runs one call. Never rejects. */
 export const serveCall = async (
   open: OpenCall,
-  form: Call['form'],
-  handle: (call: Call) => Promise<Outcome>,
+  { form, handle }: { readonly form: Call['form']; readonly handle: (call: Call) => Promise<Outcome> },
   deps: ServeDeps,
 ): Promise<void> => {
   const { call, body, known } = readCall(open, form, deps);

@@ -1,5 +1,5 @@
 /**
- * How a call's end is told to telemetry. Owns: which outcome an end counts as. Each call ends there once, with the first
+ * How a call's end is reported to telemetry. Owns: which outcome an end counts as. Each call ends there once, with the first
  * of these.
  */
 import type { AnswerEnd, Call, Outcome } from '../call.ts';
@@ -7,7 +7,7 @@ import { Refusal } from '../errors.ts';
 import type { CallTelemetry } from '../telemetry/events.ts';
 import { outcomeOfAnswer, outcomeOfRefusal, type CallOutcome } from '../telemetry/outcome.policy.ts';
 
-/** The same outcome, whose end is told. */
+/** The same outcome, whose end is reported. */
 export const followedToItsEnd = (outcome: Outcome, followed: CallTelemetry): Outcome => ({
   ...outcome,
   onEnd: (how) => {
@@ -28,7 +28,7 @@ function outcomeOf(how: AnswerEnd, { status, throttled }: Outcome): CallOutcome 
 }
 
 /** The journey ended without an answer of the upstream. */
-export function tellFailure(call: Call, followed: CallTelemetry, failure: unknown): void {
+export function reportFailure(call: Call, followed: CallTelemetry, failure: unknown): void {
   if (call.clientGone.aborted) {
     followed.ended({ outcome: 'client_gone', status: 0, code: null });
   } else if (failure instanceof Refusal) {

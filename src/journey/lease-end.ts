@@ -28,13 +28,13 @@ export type Resent = Extract<ResendDecision, { kind: 'resend' }>;
 const closingMs = 20;
 const closing: Settlement = { kind: 'throttled', closeMs: 0, requeue: false, sleepMs: closingMs };
 
-/** Self-fence: this process noticed its grant too late, somebody else may hold the lane by now. Nothing was sent. */
-export function comeAgain(lease: Lease): void {
+/** Self-fence: this process noticed its grant too late, another replica may hold the lane by now. Nothing was sent. */
+export function returnGrant(lease: Lease): void {
   lease.settle({ kind: 'returned', sleepMs: 0, because: 'backoff' }, null);
 }
 
 /** Back into the lane, at the same place. What was never sent has used up nothing. */
-export function goBack(lease: Lease, result: AttemptResult, { closes, notBeforeMs }: Resent): void {
+export function requeue(lease: Lease, result: AttemptResult, { closes, notBeforeMs }: Resent): void {
   if (result.kind === 'failed' && result.error.neverSent)
     return lease.settle({ kind: 'returned', sleepMs: notBeforeMs, because: 'backoff' }, null);
   const closeMs = closes === 'bucket' ? notBeforeMs : 0;

@@ -6,36 +6,32 @@
  * ceiling) can be read back without the label key.
  */
 import { createHash } from 'node:crypto';
-import { bucketParts, ceilingLimits, entrySettings } from '../admission/buckets.policy.ts';
-import type { JoinKey } from '../admission/join.ts';
-import type { Entry } from '../admission/ticket.ts';
-import type { AuthenticatedCaller } from '../auth/authenticate.ts';
-import type { Call, CallBody, Costs, Route } from '../call.ts';
+import { bucketParts, callSettings, ceilingLimits } from '../admission/buckets.policy.ts';
+import type { CoalescingKey } from '../admission/coalescing.ts';
+import type { AdmissionRequest } from '../admission/ticket.ts';
+import type { Call, CallBody, Caller, Costs, Route } from '../call.ts';
 import type { UpstreamSettings, WorkspaceSettings } from '../config/settings.ts';
 import { describeCall, type CallDescription } from '../dispatch/estimate.policy.ts';
 import type { CeilingRef } from '../limiter/ceilings.ts';
-import { digest } from '../telemetry/labels.ts';
+import { digest } from '../identity.ts';
 import { LRUCache } from 'lru-cache';
 import { clientTimeoutFields, clientTimeouts } from './client-timeouts.policy.ts';
 import { maxWaitMsOf, preferredWaitSeconds, urgencyOf } from './preferences.policy.ts';
 
-/** Longest life of a lease without renewal, milliseconds: a dead replica's lane goes on after this. */
-const leaseMs = 15_000;
-
 /** A call ready for admission. */
 export interface Prepared {
   readonly call: Call;
-  readonly caller: AuthenticatedCaller;
+  readonly caller: Caller;
   readonly route: Route;
   readonly body: CallBody;
   readonly description: CallDescription;
-  readonly entry: Omit<Entry, 'clientGone'>;
-  readonly joinKey: JoinKey | null;
+  readonly request: AdmissionRequest;
+  readonly coalescingKey: CoalescingKey | null;
 }
 
 export interface PrepareInput {
   readonly call: Call;
-  readonly caller: AuthenticatedCaller;
+  readonly caller: Caller;
   readonly route: Route;
   readonly body: CallBody;
   readonly labelKey: string;
@@ -60,14 +56,14 @@ export function prepare({ call, caller, route, body, labelKey, now }: PrepareInp
   const bucket = name('bucket', parts.upstream, parts.credential, parts.host, parts.model);
   const lane = name('lane', bucket, workspace.id);
   const { limits } = upstream;
-  const { setting, weight, maxInFlight, perMinute, ceiling, maxQueued } = entrySettings(workspace, upstream);
+  const { setting, weight, maxInFlight, perMinute, ceiling, maxQueued } = callSettings(workspace, upstream);
   const { costKey } = description;
   const patience = {
     preferSeconds: preferredWaitSeconds(fields.get('prefer')),
     client: clientTimeouts(fields),
     elapsedMs: now - call.receivedAt,
   };
-  const entry: Omit<Entry, 'clientGone'> = {
+  const request: AdmissionRequest = {
     admission: {
       ticket: call.id,
       bucket,
@@ -82,7 +78,6 @@ export function prepare({ call, caller, route, body, labelKey, now }: PrepareInp
       callClass: description.callClass,
       costs: costsOf(description),
       document: costKey === null ? null : digest(labelKey, 'document', bucket, costKey),
-      leaseMs,
     },
     arrivedAt: arrivalOf(call, body),
     ceiling: ceilingOf(workspace, upstream, labelKey),
@@ -93,10 +88,10 @@ export function prepare({ call, caller, route, body, labelKey, now }: PrepareInp
     stillValid: caller.stillValid,
   };
   // Of the same person only: an answer made with one credential is nobody else's.
-  const joinKey = joinKeyOf(call, route, body, fields, (kind, ...rest) =>
+  const coalescingKey = coalescingKeyOf({ call, route, body, fields }, (kind, ...rest) =>
     digest(labelKey, kind, workspace.id, credential, brought, fields.get('cookie') ?? '', ...rest),
   );
-  return { call, caller, route, body, description, entry, joinKey };
+  return { call, caller, route, body, description, request, coalescingKey };
 }
 
 /** Names made lately: the same few workspaces and buckets come again with every call. */
@@ -137,7 +132,7 @@ const arrivalOf = (call: Call, { completeAt }: CallBody): number =>
   completeAt === null ? call.arrivedAt : Math.max(call.arrivedAt, completeAt - readingMs);
 
 /** Identity of a credential that the client brings itself: whatever of it goes upstream. */
-function broughtCredential(call: Call, caller: AuthenticatedCaller): string {
+function broughtCredential(call: Call, caller: Caller): string {
   const carriers = new Set(['authorization', 'sluice-upstream-authorization', 'x-api-key', 'api-key']);
   const values: string[] = [];
   for (let at = 0; at + 1 < call.rawFields.length; at += 2) {
@@ -150,17 +145,18 @@ function broughtCredential(call: Call, caller: AuthenticatedCaller): string {
   return values.join('\n');
 }
 
+interface KeyInput extends Pick<Prepared, 'call' | 'route' | 'body'> {
+  readonly fields: ReadonlyMap<string, string>;
+}
+
 /**
  * Same `Idempotency-Key` (quoted or bare, draft-ietf-httpapi-idempotency-key-header), else an SDK's call with its
  * resend counter: the original is joinable by its own resends only.
  */
-function joinKeyOf(
-  call: Call,
-  route: Route,
-  body: CallBody,
-  fields: ReadonlyMap<string, string>,
+function coalescingKeyOf(
+  { call, route, body, fields }: KeyInput,
   name: (kind: string, ...parts: string[]) => string,
-): JoinKey | null {
+): CoalescingKey | null {
   const given = fields
     .get('idempotency-key')
     ?.trim()

@@ -6,13 +6,11 @@
  * A call asks to be admitted into a bucket, gets a grant now or later through `onGrant`, and ends the grant's lease
  * exactly once with `settle`. Waiting happens here; timers of the caller's own deadline do not.
  */
+import type { BucketKey, BucketSnapshot, LaneKey } from '../bucket.ts';
 import type { Feedback, MeterName, Costs } from '../call.ts';
 import type { HeldBy } from '../errors.ts';
 
-/** Opaque keyed digest naming a bucket; safe for Redis and logs. */
-export type BucketKey = string;
-/** Opaque keyed digest naming a workspace inside a bucket. */
-export type LaneKey = string;
+export type { BucketKey, BucketSnapshot, LaneKey, MeterSnapshot } from '../bucket.ts';
 
 /** Stated or default limit of one meter, used until an answer teaches better. */
 export interface MeterSetting {
@@ -214,19 +212,4 @@ export interface Limiter {
   /** State of the buckets this replica has touched, for gauges and activity. */
   snapshot(): readonly BucketSnapshot[];
   close(): Promise<void>;
-}
-
-export interface MeterSnapshot {
-  readonly meter: MeterName;
-  readonly limit: number;
-  readonly level: number;
-  readonly windowMs: number;
-}
-
-export interface BucketSnapshot {
-  readonly bucket: BucketKey;
-  readonly closedMs: number;
-  readonly waiting: number;
-  readonly inFlight: number;
-  readonly meters: readonly MeterSnapshot[];
 }

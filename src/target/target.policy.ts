@@ -11,7 +11,7 @@ import { matchOrigin } from './origins.policy.ts';
 import type { OriginIndex, OriginMatch, UpstreamSettings } from './origins.policy.ts';
 
 /** Longest target, in characters (all of them ASCII, so bytes too). */
-export const maxTargetLength = 8 * 1024;
+const maxTargetLength = 8 * 1024;
 
 /** A target that passed every check. */
 export interface Target {

@@ -6,7 +6,7 @@
  */
 
 /** Age at which a call counts half, minutes. */
-export const halfLifeMinutes = 30;
+const halfLifeMinutes = 30;
 
 /** What a count that was right at minute `from` is worth at minute `to`; a clock that stepped back changes nothing. */
 export function decayed(count: number, from: number, to: number): number {

@@ -8,15 +8,15 @@
  */
 import type { AdmissionRecord, Call, Caller, MeterName, Throttle } from '../call.ts';
 import type { HeldBy, RefusalCode } from '../errors.ts';
-import type { BucketSnapshot, LaneKey } from '../limiter/limiter.ts';
+import type { BucketSnapshot, LaneKey } from '../bucket.ts';
 import type { UpstreamSettings } from '../config/settings.ts';
 import type { CallOutcome } from './outcome.policy.ts';
 
 export const limiterModes = ['redis', 'local', 'memory', 'deny'] as const;
 export type LimiterMode = (typeof limiterModes)[number];
 
-/** `expired` not renewed in time · `stalled` this process noticed too late (self-fence) · `taken` another owner's token was found · `epoch` Redis lost its data · `unavailable` Redis could not be asked. */
-export const leaseLostReasons = ['expired', 'stalled', 'taken', 'epoch', 'unavailable'] as const;
+/** `expired` not renewed in time · `stalled` this process noticed too late (self-fence) · `epoch` Redis lost its data · `unavailable` Redis could not be asked. */
+export const leaseLostReasons = ['expired', 'stalled', 'epoch', 'unavailable'] as const;
 export type LeaseLostReason = (typeof leaseLostReasons)[number];
 
 /** `timeout` no reply in time · `connection` refused, reset or not ready · `reply` Redis answered with an error · `subscribe` the grant channel broke · `other` anything else. */

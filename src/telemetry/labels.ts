@@ -1,6 +1,6 @@
 /**
- * Names for workspaces, buckets and lanes that reveal nobody. Owns the keyed digests and the cap on workspace labels;
- * refuses to own who may be labelled where: everything visible outside (metrics, logs, traces, activity) asks here.
+ * Labels of workspaces. Owns the cap on them; refuses to own how a label is made (`identity.ts`) and who may be labelled
+ * where: everything visible outside (metrics, logs, traces, activity) asks here.
  *
  * The cap: a process holds `limit` labels at a time. A workspace keeps the label it was given while it is active, so
  * its counters never go backwards; a label is taken back only when another workspace needs it *and* its own workspace has
@@ -8,29 +8,14 @@
  * newcomers fold into `other`. Least-recently-used eviction would be wrong: 101 busy workspaces would restart each other's
  * counters all the time.
  */
-import { createHmac } from 'node:crypto';
 import type { Clock } from '../clock.ts';
+import { workspaceLabel } from '../identity.ts';
 import { clearlyBusier } from './busyness.policy.ts';
 
 /** Label of every workspace beyond the cap. */
 export const otherLabel = 'other';
 /** Label of calls whose workspace is not known (not authenticated); also the upstream of calls without a route. */
 export const noneLabel = 'none';
-
-/**
- * Keyed digest for keys shared through Redis: 32 hex digits, the same on every replica with the same label key.
- * `purpose` separates domains (`bucket`, `lane`); parts are length-prefixed, so `('a','bc')` ≠ `('ab','c')`.
- */
-export function digest(labelKey: string, purpose: string, ...parts: readonly string[]): string {
-  const hmac = createHmac('sha256', labelKey);
-  for (const part of [purpose, ...parts]) hmac.update(`${Buffer.byteLength(part)}:${part},`);
-  return hmac.digest('hex').slice(0, 32);
-}
-
-/** `w_` and the first 16 hex digits of HMAC-SHA-256(label key, workspace id). */
-export function workspaceLabel(labelKey: string, workspaceId: string): string {
-  return `w_${createHmac('sha256', labelKey).update(workspaceId).digest('hex').slice(0, 16)}`;
-}
 
 export interface LabelOptions {
   /** Labels held at a time. Default 100. */

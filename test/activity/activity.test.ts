@@ -7,7 +7,8 @@ import { createActivity, type ActivitySource } from '../../src/activity/snapshot
 import { embeddedActivity, type SharedActivity } from '../../src/activity/shared.ts';
 import { windowOf } from '../../src/activity/window.policy.ts';
 import type { EndedFact } from '../../src/telemetry/events.ts';
-import { createLabels, digest, workspaceLabel } from '../../src/telemetry/labels.ts';
+import { digest, workspaceLabel } from '../../src/identity.ts';
+import { createLabels } from '../../src/telemetry/labels.ts';
 import { settableClock, type SettableClock } from '../telemetry/drive.ts';
 import { sharedStore } from './shared-store.ts';
 

@@ -1,6 +1,6 @@
 import { describe, expect, test } from '@jest/globals';
 import { Owners, pauseMs } from '../../src/activity/owners.ts';
-import { workspaceLabel } from '../../src/telemetry/labels.ts';
+import { workspaceLabel } from '../../src/identity.ts';
 import { manualClock } from '../support/manual-clock.ts';
 
 const label = (workspaceId: string): string => workspaceLabel('key', workspaceId);

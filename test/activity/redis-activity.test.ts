@@ -10,7 +10,7 @@ import type { LaneCalls } from '../../src/activity/shared.ts';
 import { systemRandom } from '../../src/clock.ts';
 import { parseSettings } from '../../src/config/load.ts';
 import type { EndedFact } from '../../src/telemetry/events.ts';
-import { digest, workspaceLabel } from '../../src/telemetry/labels.ts';
+import { digest, workspaceLabel } from '../../src/identity.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
 import { gatewayYaml } from '../support/gateway.ts';
 import { settableClock, type SettableClock } from '../telemetry/drive.ts';

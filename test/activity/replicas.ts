@@ -4,8 +4,8 @@ import type { AllActivity, RecentPressure } from '../../src/activity/snapshot.ts
 import type { Clock } from '../../src/clock.ts';
 import { parseSettings } from '../../src/config/load.ts';
 import type { Settings } from '../../src/config/settings.ts';
-import { createObservation } from '../../src/page/observation.ts';
-import { workspaceLabel } from '../../src/telemetry/labels.ts';
+import { createObservation } from '../../src/observation/observation.ts';
+import { workspaceLabel } from '../../src/identity.ts';
 import { callAt, callerNamed, fixedRandom } from '../telemetry/drive.ts';
 import { manualClock } from '../support/manual-clock.ts';
 import { workspaceSettings } from '../support/upstream-settings.ts';

@@ -1,8 +1,8 @@
-/** The desk where only an answer can tell what calls cost: what it adds to the limiter, on virtual time. */
+/** The queue where only an answer can tell what calls cost: what it adds to the limiter, on virtual time. */
 import { expect, test } from '@jest/globals';
 import type { Lease } from '../../src/admission/ticket.ts';
 import { Refusal } from '../../src/errors.ts';
-import { embeddedDesk, entry, type EntryWish } from '../support/desk.ts';
+import { callOf, embeddedQueue, type CallWish } from '../support/admission-queue.ts';
 import { FakeClock } from '../support/fake-clock.ts';
 
 /** A bucket of 1,000 points, 100 come back each second; every call is guessed at 50. */
@@ -12,7 +12,7 @@ function world() {
   const leases = new Map<string, Lease>();
   const gone = new Map<string, AbortController>();
   const refusals = new Map<string, Refusal>();
-  const { desk, limiter } = embeddedDesk({
+  const { queue, limiter } = embeddedQueue({
     clock,
     onFailure: (failure) => story.push(`bug ${String(failure)}`),
   });
@@ -21,12 +21,12 @@ function world() {
     learn: true,
     probe: 0,
   };
-  const follow = async (id: string, wish: EntryWish): Promise<void> => {
+  const follow = async (id: string, wish: CallWish): Promise<void> => {
     const leaves = new AbortController();
     gone.set(id, leaves);
     const asked = { setting, costs: { cost: 50 }, maxWaitMs: 100_000, ...wish, clientGone: leaves.signal };
     try {
-      const ticket = await desk.enter(entry(clock, id, asked));
+      const ticket = await queue.enter(...callOf(clock, id, asked));
       leases.set(id, await ticket.granted());
       story.push(id);
     } catch (failure) {
@@ -39,7 +39,7 @@ function world() {
     gone,
     limiter,
     refusals,
-    enter: (id: string, wish: EntryWish = {}): void => void follow(id, wish),
+    enter: (id: string, wish: CallWish = {}): void => void follow(id, wish),
     /** The answer to this call told what its document asks for. */
     answer(id: string, requestedCost: number): void {
       const feedback = { meters: [], throttle: null, requestedCost };

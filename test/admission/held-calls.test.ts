@@ -3,7 +3,7 @@ import { setImmediate } from 'node:timers/promises';
 import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
 import { expect, test } from '@jest/globals';
-import { embeddedDesk, entry } from '../support/desk.ts';
+import { callOf, embeddedQueue } from '../support/admission-queue.ts';
 import { FakeClock } from '../support/fake-clock.ts';
 
 const held = 5_000;
@@ -19,11 +19,11 @@ function usedBytes(): number {
 
 test('a held call costs admission a few kilobytes, and nothing when it has left', async () => {
   const clock = new FakeClock();
-  const { desk, limiter } = embeddedDesk({ clock });
+  const { queue, limiter } = embeddedQueue({ clock });
   const leaving = new AbortController();
   const hold = async (at: number, clientGone: AbortSignal): Promise<void> => {
     const wish = { maxInFlight: 1, maxQueued: 10_000, perMinute: 100_000, maxWaitMs: 600_000, clientGone };
-    const ticket = await desk.enter(entry(clock, `t${at}`, wish));
+    const ticket = await queue.enter(...callOf(clock, `t${at}`, wish));
     await ticket.granted();
   };
   await hold(0, new AbortController().signal);
@@ -35,13 +35,13 @@ test('a held call costs admission a few kilobytes, and nothing when it has left'
     void hold(at, own.signal).catch((failure: unknown) => ends.push(failure));
   }
   await setImmediate();
-  expect(desk.waitingUnder('w')).toBe(held);
+  expect(queue.waitingUnder('w')).toBe(held);
   const perCall = (usedBytes() - empty) / held;
   stdout.write(`${Math.round(perCall)} bytes per held call\n`);
   expect(perCall).toBeLessThan(8_000);
   leaving.abort();
   await setImmediate();
-  expect(desk.waitingUnder('w')).toBe(0);
+  expect(queue.waitingUnder('w')).toBe(0);
   expect(ends).toHaveLength(held);
   expect(limiter.snapshot()).toMatchObject([{ waiting: 0, inFlight: 1 }]);
   await limiter.close();

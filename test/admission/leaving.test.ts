@@ -1,15 +1,15 @@
-/** What the desk asks of the limiter when a call leaves: a ticket that may still be in a line is taken out of it. */
+/** What the queue asks of the limiter when a call leaves: a ticket that may still be in a line is taken out of it. */
 import { describe, expect, test } from '@jest/globals';
 import type { Settlement } from '../../src/limiter/limiter.ts';
-import { embeddedDesk, entry } from '../support/desk.ts';
+import { callOf, embeddedQueue } from '../support/admission-queue.ts';
 import { FakeClock } from '../support/fake-clock.ts';
 
-/** A desk with one call granted; `cancelled` are the tickets that the limiter was asked to take out. */
+/** A queue with one call granted; `cancelled` are the tickets that the limiter was asked to take out. */
 async function granted() {
   const clock = new FakeClock();
   const cancelled: string[] = [];
   const failures: unknown[] = [];
-  const { desk, limiter } = embeddedDesk({
+  const { queue, limiter } = embeddedQueue({
     clock,
     onFailure: (failure) => failures.push(failure),
     around: (embedded) => ({
@@ -20,7 +20,7 @@ async function granted() {
       },
     }),
   });
-  const ticket = await desk.enter(entry(clock, 't'));
+  const ticket = await queue.enter(...callOf(clock, 't'));
   const lease = await ticket.granted();
   const waiting = (): number => limiter.snapshot()[0]?.waiting ?? 0;
   return { clock, ticket, lease, limiter, cancelled, failures, waiting };

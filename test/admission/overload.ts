@@ -2,8 +2,7 @@
  * More calls than the ceiling of their workspace lets through, on virtual time: what becomes of each, and when it is
  * told. Over several replicas the product's own stores run against the Redis of the simulation.
  */
-import type { Desk } from '../../src/admission/admit.ts';
-import type { Entry } from '../../src/admission/ticket.ts';
+import type { AdmissionQueue } from '../../src/admission/admission.ts';
 import { Refusal } from '../../src/errors.ts';
 import { holdAt } from '../../src/limiter/ceiling.policy.ts';
 import type { Ceilings } from '../../src/limiter/ceilings.ts';
@@ -14,7 +13,7 @@ import type { ReplicasPlan } from '../simulation/replicas/plan.ts';
 import { Replica } from '../simulation/replicas/replica.ts';
 import { batchOf } from '../simulation/replicas/batch-text.ts';
 import { Server } from '../simulation/replicas/server.ts';
-import { embeddedDesk, entry } from '../support/desk.ts';
+import { callOf, embeddedQueue, type Entering } from '../support/admission-queue.ts';
 import { FakeClock } from '../support/fake-clock.ts';
 import { origins } from '../support/origins.ts';
 
@@ -57,15 +56,15 @@ const startMs = 3_000;
 export async function overload(load: Load): Promise<Overload> {
   const clock = new FakeClock();
   const commands = new Map<string, number>();
-  const desks = load.replicas === 0 ? [embedded(clock, load)] : await over(clock, load, commands);
+  const queues = load.replicas === 0 ? [embedded(clock, load)] : await over(clock, load, commands);
   const ends: End[] = [];
   const sentAt: number[] = [];
   for (let n = 0; n < load.calls; n += 1) {
-    const desk = desks[n % desks.length];
-    if (desk === undefined) throw new Error('no desk');
+    const queue = queues[n % queues.length];
+    if (queue === undefined) throw new Error('no queue');
     const at = startMs + n * load.everyMs;
     clock.outside(at, () => {
-      void follow(desk, clock, entryOf(clock, n, load)).then((how) => {
+      void follow(queue, clock, entryOf(clock, n, load)).then((how) => {
         ends.push({ n, how, waitedMs: clock.monotonic() - at });
         if (how === 'sent') sentAt.push(clock.monotonic());
       });
@@ -76,9 +75,9 @@ export async function overload(load: Load): Promise<Overload> {
   return { ends, sent: sentAt.length, late, busiest: busiestMinute(sentAt), commands };
 }
 
-async function follow(desk: Desk, clock: FakeClock, entering: Entry): Promise<string> {
+async function follow(queue: AdmissionQueue, clock: FakeClock, entering: Entering): Promise<string> {
   try {
-    const ticket = await desk.enter(entering);
+    const ticket = await queue.enter(...entering);
     const lease = await ticket.granted();
     clock.outside(clock.monotonic() + 50, () => lease.settle({ kind: 'succeeded', spent: null }, null));
     return 'sent';
@@ -91,8 +90,8 @@ function entryOf(
   clock: FakeClock,
   n: number,
   { perMinute, maxWaitMs, lane = () => 'l', urgency = () => 3 }: Load,
-): Entry {
-  return entry(clock, `c${n}`, {
+): Entering {
+  return callOf(clock, `c${n}`, {
     bucket: `b-${lane(n)}`,
     limit: 100_000,
     windowMs: 60_000,
@@ -108,13 +107,13 @@ function entryOf(
 const forecast: Ceilings['forecast'] = async (_ceiling, positions) =>
   positions.map((k) => holdAt(0, k, null));
 
-function embedded(clock: FakeClock, { isBlind = false }: Load): Desk {
+function embedded(clock: FakeClock, { isBlind = false }: Load): AdmissionQueue {
   const ceilings = { ...createMemoryCeilings(clock), ...(isBlind ? { forecast } : {}) };
-  return embeddedDesk({ clock, ceilings }).desk;
+  return embeddedQueue({ clock, ceilings }).queue;
 }
 
 /** Replicas that have found their Redis. */
-async function over(clock: FakeClock, load: Load, commands: Map<string, number>): Promise<Desk[]> {
+async function over(clock: FakeClock, load: Load, commands: Map<string, number>): Promise<AdmissionQueue[]> {
   const plan: ReplicasPlan = {
     seed: 1,
     origin: origins[2],
@@ -163,7 +162,7 @@ async function over(clock: FakeClock, load: Load, commands: Map<string, number>)
   await clock.run(startMs - 1);
   server.commands = commands;
   if (load.isBlind === true) for (const { stores } of replicas) Object.assign(stores.ceilings, { forecast });
-  return replicas.map(({ desk }) => desk);
+  return replicas.map(({ queue }) => queue);
 }
 
 class CountingServer extends Server {

@@ -5,12 +5,12 @@
 import { setImmediate } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals';
 import { Redis } from 'ioredis';
-import { createDesk, type Desk } from '../../src/admission/admit.ts';
+import { AdmissionQueue } from '../../src/admission/admission.ts';
 import type { Lease } from '../../src/admission/ticket.ts';
 import { systemClock } from '../../src/clock.ts';
 import { Refusal } from '../../src/errors.ts';
 import { admission } from '../support/admission.ts';
-import { embeddedDesk, entry, type EntryWish } from '../support/desk.ts';
+import { callOf, embeddedQueue, type CallWish } from '../support/admission-queue.ts';
 import { FakeClock } from '../support/fake-clock.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
 import { startReplica, type TestReplica } from '../support/redis-replica.ts';
@@ -22,13 +22,13 @@ function world() {
   const clock = new FakeClock();
   const leases = new Map<string, Lease>();
   const ends = new Map<string, string>();
-  const { desk } = embeddedDesk({
+  const { queue } = embeddedQueue({
     clock,
     onFailure: (failure) => ends.set('bug', String(failure)),
   });
-  const follow = async (id: string, wish: EntryWish): Promise<void> => {
+  const follow = async (id: string, wish: CallWish): Promise<void> => {
     try {
-      const ticket = await desk.enter(entry(clock, id, wish));
+      const ticket = await queue.enter(...callOf(clock, id, wish));
       leases.set(id, await ticket.granted());
       ends.set(id, 'sent');
     } catch (failure) {
@@ -37,11 +37,11 @@ function world() {
   };
   return {
     clock,
-    desk,
+    queue,
     leases,
     ends,
     /** Enters a call and lets everything happen that needs no time. */
-    async enter(id: string, wish: EntryWish = {}): Promise<void> {
+    async enter(id: string, wish: CallWish = {}): Promise<void> {
       void follow(id, wish);
       await setImmediate();
     },
@@ -107,7 +107,7 @@ describe('a call that cannot leave within its wait is refused while no time pass
 
   test('by a ceiling whose place comes within its wait, but not within what a slow store left of it', async () => {
     const clock = new FakeClock();
-    const { desk } = embeddedDesk({
+    const { queue } = embeddedQueue({
       clock,
       around: (limiter) => ({
         ...limiter,
@@ -118,21 +118,21 @@ describe('a call that cannot leave within its wait is refused while no time pass
       }),
     });
     const one = { perMinute: 1, maxInFlight: 1 };
-    const first = desk.enter(entry(clock, 'a', one)).then((ticket) => ticket.granted());
+    const first = queue.enter(...callOf(clock, 'a', one)).then((ticket) => ticket.granted());
     clock.outside(1_000, () => {});
     await clock.run(1_000);
     await first;
     // The next place frees 59,150 ms after the reply, when 58,800 ms of the wait are left.
-    const second = desk
-      .enter(entry(clock, 'b', { ...one, maxWaitMs: 59_300 }))
+    const second = queue
+      .enter(...callOf(clock, 'b', { ...one, maxWaitMs: 59_300 }))
       .catch((failure: unknown) => failure);
     await clock.run(2_000);
     expect(await Promise.race([second, Promise.resolve('waits')])).toMatchObject({ code: 'wait_too_long' });
   });
 
   test('by a ceiling that a resend finds full', async () => {
-    const { desk, clock } = world();
-    const ticket = await desk.enter(entry(clock, 'a', { perMinute: 1 }));
+    const { queue, clock } = world();
+    const ticket = await queue.enter(...callOf(clock, 'a', { perMinute: 1 }));
     const lease = await ticket.granted();
     lease.settle({ kind: 'throttled', closeMs: 0, requeue: true, sleepMs: 0 }, null);
     const again = ticket.granted().catch((failure: unknown) => failure);
@@ -160,11 +160,11 @@ describe('a refusal over Redis', () => {
   });
 
   /** Script calls of the cheapest of some refusals: a tick may fall into one of them. */
-  const scriptsOf = async (desk: Desk, wish: EntryWish): Promise<number> => {
+  const scriptsOf = async (queue: AdmissionQueue, wish: CallWish): Promise<number> => {
     let least = Infinity;
     for (let at = 0; at < 5; at += 1) {
       const before = await scripts();
-      await expect(desk.enter(entry(systemClock, `refused${at}`, wish))).rejects.toThrow(Refusal);
+      await expect(queue.enter(...callOf(systemClock, `refused${at}`, wish))).rejects.toThrow(Refusal);
       least = Math.min(least, (await scripts()) - before);
     }
     return least;
@@ -179,9 +179,9 @@ describe('a refusal over Redis', () => {
   };
 
   test('is one script call, and at most one more where a ceiling is asked for its time', async () => {
-    const desk = createDesk({
+    const queue = new AdmissionQueue({
       clock: systemClock,
-      limiter: () => replica.limiter,
+      limiter: replica.limiter,
       ceilings: replica.ceilings,
       onFailure: (failure) => {
         throw failure;
@@ -191,7 +191,7 @@ describe('a refusal over Redis', () => {
     const first = await replica.limiter.admit(admission('first', full));
     if (first.kind !== 'granted') throw new Error('not granted');
     await replica.limiter.settle(first.grant, { kind: 'succeeded', spent: null }, null);
-    expect(await scriptsOf(desk, full)).toBe(1);
-    expect(await scriptsOf(desk, { ...full, perMinute: 10 })).toBeLessThanOrEqual(2);
+    expect(await scriptsOf(queue, full)).toBe(1);
+    expect(await scriptsOf(queue, { ...full, perMinute: 10 })).toBeLessThanOrEqual(2);
   });
 });

@@ -1,12 +1,18 @@
 /** A reload while calls wait, on virtual time: what is raised or taken away lets them go, what is lowered holds them. */
 import { describe, expect, test } from '@jest/globals';
-import type { EntrySettings } from '../../src/admission/buckets.policy.ts';
-import type { Entry, Lease } from '../../src/admission/ticket.ts';
+import type { CallSettings } from '../../src/admission/buckets.policy.ts';
+import type { AdmissionRequest, Lease } from '../../src/admission/ticket.ts';
 import { Refusal } from '../../src/errors.ts';
 import type { Ceilings } from '../../src/limiter/ceilings.ts';
 import type { BucketSetting } from '../../src/limiter/limiter.ts';
 import { createMemoryCeilings } from '../../src/limiter/memory-ceilings.ts';
-import { embeddedDesk, entry, settingsOf, type EntryWish } from '../support/desk.ts';
+import {
+  callOf,
+  embeddedQueue,
+  settingsOf,
+  type CallWish,
+  type Entering,
+} from '../support/admission-queue.ts';
 import { FakeClock } from '../support/fake-clock.ts';
 import { origins } from '../support/origins.ts';
 import { shiftedClock } from '../support/shifted-clock.ts';
@@ -30,14 +36,14 @@ function world(originMs = 0, takesMs = 0) {
       return reply;
     },
   };
-  const { desk, limiter } = embeddedDesk({
+  const { queue, limiter } = embeddedQueue({
     clock: own,
     ceilings,
     onFailure: (failure) => story.push(`bug ${String(failure)}`),
   });
-  const follow = async (id: string, entering: Entry): Promise<void> => {
+  const follow = async (id: string, entering: Entering): Promise<void> => {
     try {
-      const ticket = await desk.enter(entering);
+      const ticket = await queue.enter(...entering);
       leases.set(id, await ticket.granted());
       story.push(id);
     } catch (failure) {
@@ -51,11 +57,11 @@ function world(originMs = 0, takesMs = 0) {
     leases,
     limiter,
     ceilings,
-    enter: (id: string, wish: EntryWish = {}): void =>
-      void follow(id, entry(own, id, { maxWaitMs: 600_000, ...wish })),
+    enter: (id: string, wish: CallWish = {}): void =>
+      void follow(id, callOf(own, id, { maxWaitMs: 600_000, ...wish })),
     /** Every call goes on under these settings. */
-    reload: (changes: Partial<EntrySettings>, where: (of: Entry) => boolean = () => true): void =>
-      desk.reconfigure((of) => (where(of) ? settingsOf(of, changes) : null)),
+    reload: (changes: Partial<CallSettings>, where: (of: AdmissionRequest) => boolean = () => true): void =>
+      queue.reconfigure((of) => (where(of) ? settingsOf(of, changes) : null)),
     async pass(ms: number): Promise<void> {
       const until = clock.monotonic() + ms;
       clock.outside(until, () => {});

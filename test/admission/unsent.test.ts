@@ -3,9 +3,9 @@ import { afterEach, expect, test } from '@jest/globals';
 import type { Ticket } from '../../src/admission/ticket.ts';
 import type { AttemptResult } from '../../src/dispatch/attempt.ts';
 import { TransportError } from '../../src/dispatch/transport-error.ts';
-import { comeAgain, goBack } from '../../src/journey/lease-end.ts';
+import { requeue, returnGrant } from '../../src/journey/lease-end.ts';
 import type { Limiter } from '../../src/limiter/limiter.ts';
-import { embeddedDesk, entry } from '../support/desk.ts';
+import { callOf, embeddedQueue } from '../support/admission-queue.ts';
 import { FakeClock } from '../support/fake-clock.ts';
 
 const ceiling = { key: 'w', perMinute: 40, perDay: 100 };
@@ -17,10 +17,10 @@ afterEach(() => limiter?.close());
 function setUp() {
   const clock = new FakeClock();
   const failures: unknown[] = [];
-  const made = embeddedDesk({ clock, onFailure: (failure) => failures.push(failure) });
-  const { desk, ceilings } = made;
+  const made = embeddedQueue({ clock, onFailure: (failure) => failures.push(failure) });
+  const { queue, ceilings } = made;
   ({ limiter } = made);
-  const enter = (ticket: string): Promise<Ticket> => desk.enter(entry(clock, ticket, wish));
+  const enter = (ticket: string): Promise<Ticket> => queue.enter(...callOf(clock, ticket, wish));
   /** What has been taken: places of the minute and of the day, units of the bucket. */
   const taken = async () => [
     40 - ((await ceilings.state(ceiling))?.remaining ?? 0),
@@ -50,9 +50,9 @@ const resent = {
 } as const;
 
 test.each([
-  ['whose lease was noticed too late', comeAgain],
-  ['whose upstream was not reached', (lease) => goBack(lease, neverSent, resent)],
-] as [string, typeof comeAgain][])('a call %s takes one place, not two', async (_what, end) => {
+  ['whose lease was noticed too late', returnGrant],
+  ['whose upstream was not reached', (lease) => requeue(lease, neverSent, resent)],
+] as [string, typeof returnGrant][])('a call %s takes one place, not two', async (_what, end) => {
   const { clock, enter, taken, failures } = setUp();
   const ticket = await enter('t');
   for (let tries = 0; tries < 3; tries += 1) {
@@ -74,7 +74,7 @@ test('its lane is as wide as before when the call is on its way again', async ()
   const first = await enter('first');
   const granted = first.granted();
   await clock.run(1);
-  comeAgain(await granted);
+  returnGrant(await granted);
   const others = await Promise.all(['a', 'b', 'c'].map((name) => enter(name)));
   const all = [first, ...others].map((ticket) => ticket.granted());
   await clock.run(500);

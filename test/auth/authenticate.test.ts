@@ -2,7 +2,7 @@ import { describe, expect, test } from '@jest/globals';
 import { createHash } from 'node:crypto';
 import fc from 'fast-check';
 import { authenticate, injectedFields } from '../../src/auth/authenticate.ts';
-import type { AuthenticatedCaller } from '../../src/auth/authenticate.ts';
+import type { Caller } from '../../src/call.ts';
 import { keyIndexOf, Keyring } from '../../src/auth/keyring.ts';
 import { parseSettings } from '../../src/config/load.ts';
 import type { Settings } from '../../src/config/settings.ts';
@@ -35,7 +35,7 @@ let wallClock = expiry - 1;
 const clock = { now: () => wallClock };
 const keyring = new Keyring(settings, clock);
 
-const who = (...rawFields: string[]): AuthenticatedCaller => authenticate(rawFields, keyring, injected);
+const who = (...rawFields: string[]): Caller => authenticate(rawFields, keyring, injected);
 
 /** Code of the refusal, or the workspace found. */
 function outcome(...rawFields: string[]): string {
@@ -61,7 +61,7 @@ describe('a key', () => {
   ])('is found in %s: %.12s…', (name, value, field) => {
     const caller = who('Host', 'gw', name, value, 'Accept', '*/*');
     expect(caller.workspace.id).toBe('acme');
-    expect(caller.keyField).toBe(field);
+    expect(caller.keyFields[0]).toBe(field);
     expect(caller.keyFields).toContain(field);
   });
 
@@ -115,7 +115,7 @@ describe('more than one identity field', () => {
 
   test('with the same key is one caller, and no such field travels', () => {
     const caller = who('Authorization', `Bearer ${acmeKey}`, 'Sluice-Key', acmeKey, 'X-Api-Key', acmeKey);
-    expect(caller.keyField).toBe('sluice-key');
+    expect(caller.keyFields[0]).toBe('sluice-key');
     expect(caller.keyFields.toSorted()).toEqual(['authorization', 'sluice-key', 'x-api-key']);
   });
 
@@ -139,7 +139,7 @@ describe('more than one identity field', () => {
 
   test('takes Authorization when an injected field holds something else', () => {
     const caller = who('X-Api-Key', 'sk-ant-1', 'Authorization', `Bearer ${otherKey}`);
-    expect([caller.workspace.id, caller.keyField]).toEqual(['other', 'authorization']);
+    expect([caller.workspace.id, caller.keyFields[0]]).toEqual(['other', 'authorization']);
     expect(caller.keyFields).not.toContain('x-api-key');
   });
 });

@@ -23,6 +23,11 @@ const bystanders = [
   'auth/keyring',
   'limiter/limiter',
   'limiter/scripts',
+  'admission/ticket',
+  'admission/wait-registry',
+  'journey/forward',
+  'page/page',
+  'observation/pressure',
 ];
 
 /** By rule: a file and the lines that break it, in every form an import can have. */
@@ -43,6 +48,24 @@ const planted: Readonly<Record<string, readonly (readonly [file: string, line: s
   ],
   'stages-see-the-port-only': [
     ['admission/a.ts', `import { x } from '../limiter/scripts.ts'; export { x };`],
+    ['journey/g.ts', `import type { X } from '../limiter/scripts.ts'; export type G = X;`],
+  ],
+  'the-journey-goes-one-way': [
+    ['dispatch/c.ts', `import { x } from '../journey/forward.ts'; export { x };`],
+    ['limiter/o.ts', `import type { X } from '../gateway.ts'; export type O = X;`],
+  ],
+  'limiter-knows-no-stage': [
+    ['limiter/p.ts', `import type { X } from '../admission/ticket.ts'; export type P = X;`],
+  ],
+  'admission-has-one-face': [
+    ['journey/d.ts', `import { x } from '../admission/wait-registry.ts'; export { x };`],
+  ],
+  'telemetry-hears-and-does-not-ask': [
+    ['telemetry/b.ts', `import type { X } from '../limiter/limiter.ts'; export type B = X;`],
+  ],
+  'core-knows-no-page': [['journey/e.ts', `import { x } from '../page/page.ts'; export { x };`]],
+  'observation-is-composed-once': [
+    ['journey/f.ts', `import { x } from '../observation/pressure.ts'; export { x };`],
   ],
   'no-circular': [['activity/a.ts', `import { x } from './a2.ts'; export const a = x;`]],
   'simulators-are-a-world-apart': [
@@ -82,6 +105,8 @@ const fine: Readonly<Record<string, string>> = {
   'limiter/fine.policy.ts': `import type { X } from '../call.ts'; import { x } from './e.policy.ts'; export { x }; export type Y = X;`,
   'auth/fine.ts': `import { x } from './keyring.ts'; import { RateLimiterMemory } from 'rate-limiter-flexible'; export { x, RateLimiterMemory };`,
   'admission/fine.ts': `import { x } from '../limiter/limiter.ts'; export { x };`,
+  'journey/fine.ts': `import { x } from '../admission/ticket.ts'; export { x };`,
+  'observation/fine.ts': `import { x } from '../page/page.ts'; export { x };`,
   'simulators/fine.ts': `import { systemClock } from '../clock.ts'; export const x = systemClock;`,
   'cli/demo.ts': `import { x } from '../simulators/fine.ts'; export { x };`,
   'config/fine.ts': `import { z } from 'zod'; import { parse } from 'yaml'; export { z, parse };`,

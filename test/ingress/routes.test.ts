@@ -183,8 +183,8 @@ describe('answers', () => {
 
   test('a refusal tells what is known so far', async () => {
     const { data, bugs } = await startDataServer((call) => {
-      call.tell({ rateLimit: { limit: 40, windowSeconds: 60, remaining: 0, resetSeconds: 30 } });
-      call.tell({ record: { waitedMs: 5, attempts: 0, absorbed: 0 } });
+      call.report({ rateLimit: { limit: 40, windowSeconds: 60, remaining: 0, resetSeconds: 30 } });
+      call.report({ record: { waitedMs: 5, attempts: 0, absorbed: 0 } });
       throw new Refusal('wait_too_long', { retryInMs: 30_000, detail: 'Later.' });
     });
     const answer = await request(data.server).get('/proxy?target=x');

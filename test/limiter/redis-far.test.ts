@@ -1,11 +1,11 @@
 /** A Redis that answers every command, only late: far away, or behind a slow network. */
 import { createServer, connect, type AddressInfo } from 'node:net';
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals';
-import { createDesk, type Desk } from '../../src/admission/admit.ts';
+import { AdmissionQueue } from '../../src/admission/admission.ts';
 import { systemClock, systemRandom } from '../../src/clock.ts';
 import { createStores, type Stores } from '../../src/limiter/stores.ts';
 import { noTelemetry } from '../../src/telemetry/noop.ts';
-import { entry } from '../support/desk.ts';
+import { callOf } from '../support/admission-queue.ts';
 import { redisSettings } from '../support/redis-replica.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
 
@@ -72,13 +72,13 @@ describe('a Redis 110 ms away', () => {
       random: systemRandom,
       telemetry: { ...noTelemetry, limiterMode: (mode) => void modes.push(mode) },
       listener: {
-        onGrant: (grant) => desk.listener.onGrant(grant),
-        onClosed: (bucket, ms) => desk.listener.onClosed(bucket, ms),
+        onGrant: (grant) => queue.listener.onGrant(grant),
+        onClosed: (bucket, ms) => queue.listener.onClosed(bucket, ms),
       },
     });
-    const desk: Desk = createDesk({
+    const queue: AdmissionQueue = new AdmissionQueue({
       clock: systemClock,
-      limiter: () => stores.limiter,
+      limiter: stores.limiter,
       ceilings: stores.ceilings,
       onFailure: (failure) => modes.push(String(failure)),
     });
@@ -87,7 +87,7 @@ describe('a Redis 110 ms away', () => {
     const wish = { workspace: 'far', perMinute: 100, perDay: 1_000, maxWaitMs: 8_000 };
     const served = await Promise.all(
       ['a', 'b', 'c'].map(async (id) => {
-        const ticket = await desk.enter(entry(systemClock, id, wish));
+        const ticket = await queue.enter(...callOf(systemClock, id, wish));
 
         const lease = await ticket.granted();
         lease.settle({ kind: 'succeeded', spent: null }, null);

@@ -11,7 +11,7 @@ import { systemClock, type Clock } from '../../src/clock.ts';
 import type { BucketSnapshot } from '../../src/limiter/limiter.ts';
 import { createPage } from '../../src/page/page.ts';
 import { createTimeline } from '../../src/page/timeline.ts';
-import { digest, workspaceLabel } from '../../src/telemetry/labels.ts';
+import { digest, workspaceLabel } from '../../src/identity.ts';
 import { createTelemetry } from '../../src/telemetry/telemetry.ts';
 import { callAt, callerNamed, fixedRandom, lm, memoryLines, shop } from '../telemetry/drive.ts';
 

@@ -80,7 +80,6 @@ describe('tokens of a conversation', () => {
     });
     expect(gemini).toMatchObject({
       model: 'gemini-1.5-pro',
-      streaming: true,
       costs: { tokens: 10 + 765 + 3 + 50 },
     });
   });
@@ -173,7 +172,6 @@ describe('bodies that cannot be read', () => {
     expect(post('/v1/chat/completions', body)).toMatchObject({
       model: null,
       costs: { requests: 1 },
-      streaming: false,
     });
   });
 
@@ -289,11 +287,6 @@ describe('what may run twice', () => {
     for (const kind of ['language-model', 'commerce', 'generic'] as const) {
       expect(call(kind, method, '/x', '{}')).toMatchObject({ safe, idempotent });
     }
-  });
-
-  test('a stream is recognised', () => {
-    expect(chat({ ...say('x'), stream: true }).streaming).toBe(true);
-    expect(chat({ ...say('x'), stream: 'true' }).streaming).toBe(false);
   });
 });
 

@@ -5,7 +5,7 @@ import { expect, test } from '@jest/globals';
 import { Recorder } from '../../src/activity/recorder.ts';
 import { embeddedActivity } from '../../src/activity/shared.ts';
 import { createTimeline } from '../../src/page/timeline.ts';
-import { digest, workspaceLabel } from '../../src/telemetry/labels.ts';
+import { digest, workspaceLabel } from '../../src/identity.ts';
 import { createTelemetry } from '../../src/telemetry/telemetry.ts';
 import { callAt, callerNamed, fixedRandom, lm, settableClock, shop } from '../telemetry/drive.ts';
 

@@ -2,7 +2,7 @@
  * The balance when everything is over: every call has ended once, nothing is held by anybody, everything that was
  * reserved and not used came back, and the upstream's log shows no more than each ceiling allows.
  */
-import type { Desk } from '../../src/admission/admit.ts';
+import type { AdmissionQueue } from '../../src/admission/admission.ts';
 import type { Ceilings } from '../../src/limiter/ceilings.ts';
 import type { Limiter } from '../../src/limiter/limiter.ts';
 import type { FakeClock } from '../support/fake-clock.ts';
@@ -16,7 +16,7 @@ export interface Leftovers {
   readonly clock: FakeClock;
   readonly store: Limiter;
   readonly ceilings: Ceilings;
-  readonly desks: readonly Desk[];
+  readonly desks: readonly AdmissionQueue[];
   readonly upstreams: readonly Upstream[];
 }
 

@@ -6,7 +6,7 @@
  * balance at the end (`balance.ts`).
  */
 import type { Costs, MeterName } from '../../src/call.ts';
-import { passageMs } from '../../src/admission/shed.policy.ts';
+import { passageMs } from '../../src/admission/queued-call.ts';
 import type { Settlement } from '../../src/limiter/limiter.ts';
 import type { DriverBooks } from './driver.ts';
 import type { BucketPlan, CallPlan, LanePlan, Plan, WorkspacePlan } from './plan.ts';

@@ -3,8 +3,8 @@
  * the lane when the upstream has not run it. The desk, the ticket and the resend policy are the product's.
  */
 import { getEventListeners } from 'node:events';
-import type { Desk } from '../../src/admission/admit.ts';
-import type { Lease, Ticket } from '../../src/admission/ticket.ts';
+import type { AdmissionQueue } from '../../src/admission/admission.ts';
+import type { AdmissionRequest, Lease, Ticket } from '../../src/admission/ticket.ts';
 import type { Feedback } from '../../src/call.ts';
 import { resend, type AttemptOutcome, type ResendHistory } from '../../src/dispatch/resend.policy.ts';
 import { Refusal } from '../../src/errors.ts';
@@ -36,7 +36,6 @@ export interface DrivenCall {
 
 /** What the driver tells the books. */
 export interface DriverBooks {
-  readonly plan: { readonly leaseMs: number };
   note(now: number, text: string): void;
   reach(state: string): void;
   broken(now: number, invariant: string, text: string): void;
@@ -58,7 +57,7 @@ export interface Scene {
   readonly clock: SceneClock;
   readonly chance: Chance;
   readonly books: DriverBooks;
-  readonly desk: Desk;
+  readonly queue: AdmissionQueue;
   /** What the clock of the process shows, which counts from elsewhere. Milliseconds. */
   readonly ownTime: () => number;
   readonly upstream: Upstream;
@@ -78,7 +77,7 @@ interface Attempt {
 }
 
 export async function drive(scene: Scene, call: DrivenCall): Promise<void> {
-  const { clock, books, desk } = scene;
+  const { clock, books, queue } = scene;
   const { plan } = call;
   const gone = new AbortController();
   if (plan.leavesAt < Infinity) clock.arrives(plan.leavesAt, () => gone.abort(new Error('client gone')));
@@ -87,7 +86,7 @@ export async function drive(scene: Scene, call: DrivenCall): Promise<void> {
   let ticket: Ticket | null = null;
   let how: string;
   try {
-    ticket = await desk.enter({
+    const request: AdmissionRequest = {
       admission: {
         ticket: plan.id,
         bucket: plan.lane.bucket,
@@ -102,7 +101,6 @@ export async function drive(scene: Scene, call: DrivenCall): Promise<void> {
         costs: plan.costs,
         document: null,
         ceiling: ceilingWord(call.workspace),
-        leaseMs: books.plan.leaseMs,
       },
       ceiling: {
         key: call.workspace.name,
@@ -114,9 +112,9 @@ export async function drive(scene: Scene, call: DrivenCall): Promise<void> {
       upstream: 'upstream',
       maxWaitMs: plan.maxWaitMs,
       maxPreferMs: Infinity,
-      clientGone: gone.signal,
       stillValid: () => clock.monotonic() < call.workspace.revokedAt,
-    });
+    };
+    ticket = await queue.enter(request, gone.signal);
     how = await journey(scene, call, ticket, gone.signal);
   } catch (failure) {
     how = refusalOf(scene, call, failure, gone.signal);
@@ -297,13 +295,13 @@ function send(
 }
 
 function refusalOf({ books, clock }: Scene, call: DrivenCall, failure: unknown, gone: AbortSignal): string {
+  if (gone.aborted && (failure === gone.reason || failure instanceof Refusal)) {
+    books.reach('client left while waiting');
+    return 'client gone';
+  }
   if (!(failure instanceof Refusal)) {
     books.broken(clock.monotonic(), '10', `${call.plan.id} ended in ${String(failure)}`);
     return 'bug';
-  }
-  if (gone.aborted) {
-    books.reach('client left while waiting');
-    return 'client gone';
   }
   books.reach(failure.code);
   const retryInMs = failure.details.retryInMs ?? 0;

@@ -22,9 +22,10 @@ const scheduler = 'src/limiter/scheduler.policy.ts';
 const ceiling = 'src/limiter/ceiling.policy.ts';
 const memory = 'src/limiter/memory-limiter.ts';
 const ceilings = 'src/limiter/memory-ceilings.ts';
-const charging = 'src/admission/charging.ts';
-const waiting = 'src/admission/waiting.ts';
-const holder = 'src/admission/holder.ts';
+const edge = 'src/admission/ceiling-edge.ts';
+const gate = 'src/admission/ceiling-gate.ts';
+const registry = 'src/admission/wait-registry.ts';
+const queued = 'src/admission/queued-call.ts';
 const lease = 'src/admission/lease.ts';
 
 export const row = (keeps: string, what: string, file: string, find: string, put: string): Mutation => ({
@@ -137,26 +138,25 @@ export const mutations: readonly Mutation[] = [
   row(
     '6',
     'the edge is never left',
-    charging,
-    'if (!atEdge && !gate.atEdge) return;',
-    'if (!atEdge) return;',
+    edge,
+    'if (!isAtEdge && !mayBeCounted) return;',
+    'if (!isAtEdge) return;',
   ),
   row('6', 'a sleeping lane stays asleep', lanes, '    lane.asleepUntil = 0;\n', ''),
   row('8', 'a lease is settled twice', lease, '      if (settled) return;\n', ''),
   {
-    ...row('9', 'clients that left are sent', holder, 'if (holder.entry.clientGone.aborted)', 'if (false)'),
-    survives:
-      'the refusal that its leaving brought is kept for the caller as well (waiting.ts, `holder.refused`)',
+    ...row('9', 'clients that left are sent', queued, 'if (this.clientGone.aborted)', 'if (false)'),
+    survives: 'the state of the call says it as well: it is gone (`wait-registry.ts`)',
   },
   row(
     '9',
     'clients that left stay in the line',
-    waiting,
-    "this.refuse(holder, stop ?? new Refusal('request_invalid'));",
-    '',
+    registry,
+    "    this.end(call, { kind: 'client_gone', reason: call.clientGone.reason });",
+    '    void call;',
   ),
-  row('9', 'revoked keys are sent', holder, 'if (!holder.entry.stillValid()) return', 'if (false) return'),
-  row('9', 'late calls are sent', holder, 'if (now > holder.deadline) return', 'if (false) return'),
+  row('9', 'revoked keys are sent', queued, 'if (!this.request.stillValid()) return', 'if (false) return'),
+  row('9', 'late calls are sent', queued, 'if (now > this.deadline) return', 'if (false) return'),
   row(
     '9',
     'reserved units stay',
@@ -171,9 +171,21 @@ export const mutations: readonly Mutation[] = [
     'if (!isSent) background',
     'if (false) background',
   ),
-  row('9', 'a ticket stays behind its caller', waiting, 'if (!holder.done) this.#takeOut(holder);', ''),
-  row('9', 'a ticket comes back without a caller', waiting, 'if (holder.left) this.#takeOut(holder);', ''),
-  row('9', 'the ceiling hands back the dead', charging, 'if (holder.left) return this.#giveUp(grant);', ''),
+  row(
+    '9',
+    'a ticket stays behind its caller',
+    registry,
+    "if (state.kind !== 'sent' || !state.forgotten) this.#takeOut(call);",
+    '',
+  ),
+  row(
+    '9',
+    'a ticket comes back without a caller',
+    registry,
+    '      this.#takeOut(call);\n      return',
+    '      return',
+  ),
+  row('9', 'the ceiling hands back the dead', gate, 'if (call.isGone) {', 'if (false) {'),
   row(
     '10',
     'the line is one longer',
@@ -184,22 +196,22 @@ export const mutations: readonly Mutation[] = [
   row(
     '10',
     'no deadline',
-    waiting,
-    'holder.cancelDeadline = this.#parts.clock.after(holder.deadline - now, () => this.#expire(holder));',
-    'holder.cancelDeadline = null;',
+    registry,
+    'this.#parts.clock.after(call.deadline - since, () => this.#expire(call));',
+    '(): void => {};',
   ),
   row(
     '10',
     'a deadline outlives its call',
-    waiting,
-    '    holder.cancelDeadline?.();\n    holder.cancelDeadline = null;\n',
-    '    holder.cancelDeadline = null;\n',
+    registry,
+    '    cancelDeadline();\n',
+    '    void cancelDeadline;\n',
   ),
   row(
     '10',
     'a listener stays behind',
-    waiting,
-    "    clientGone.removeEventListener('abort', holder.onClientGone);\n",
+    registry,
+    "    call.clientGone.removeEventListener('abort', call.onClientGone);\n",
     '',
   ),
 ];

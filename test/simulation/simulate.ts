@@ -2,7 +2,7 @@
  * One history: real desk, limiter and ceilings on virtual time against a simulated upstream, and everything that is
  * wrong with it. Equal seeds give equal histories.
  */
-import { createDesk, type Desk } from '../../src/admission/admit.ts';
+import { AdmissionQueue } from '../../src/admission/admission.ts';
 import type { Clock } from '../../src/clock.ts';
 import type { Ceilings } from '../../src/limiter/ceilings.ts';
 import type { Grant, Limiter } from '../../src/limiter/limiter.ts';
@@ -61,7 +61,7 @@ class Run {
   readonly #wires: readonly Wire[];
   readonly #store: Limiter;
   readonly #ceilings: Ceilings;
-  readonly #desks: readonly Desk[];
+  readonly #desks: readonly AdmissionQueue[];
 
   constructor(plan: Plan) {
     this.#plan = plan;
@@ -128,13 +128,14 @@ class Run {
     await this.#ceilings.close();
   }
 
-  #desk(wire: Wire): Desk {
+  #desk(wire: Wire): AdmissionQueue {
     const [books, clock] = [this.#books, this.#clock];
     const limiter = wiredLimiter(wire, () => this.#store, books, clock);
-    return createDesk({
+    return new AdmissionQueue({
       clock: shiftedClock(clock, this.#plan.origin.ms),
-      limiter: () => limiter,
+      limiter,
       ceilings: wiredCeilings(wire, this.#ceilings, books, clock),
+      leaseMs: this.#plan.leaseMs,
       onFailure: (failure) => books.broken(clock.monotonic(), '10', `background: ${String(failure)}`),
     });
   }
@@ -183,7 +184,7 @@ class Run {
       clock: this.#clock,
       chance: this.#chance,
       books: this.#books,
-      desk: must(this.#desks[home], 'desk'),
+      queue: must(this.#desks[home], 'queue'),
       ownTime: () => this.#clock.monotonic() + this.#plan.origin.ms,
       upstream: must(this.#upstreams.get(bucket.key), bucket.key),
       bucket,

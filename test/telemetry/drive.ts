@@ -49,7 +49,7 @@ export function upstreamNamed(
 
 export function callerNamed(id: string): Caller {
   const workspace = workspaceSettings(id, ['lm', 'shop']);
-  return { workspace, keyField: 'authorization', stillValid: () => true };
+  return { workspace, keyFields: ['authorization'], stillValid: () => true };
 }
 
 export function callAt(clock: Clock, given: Partial<Call> = {}): Call {
@@ -65,7 +65,7 @@ export function callAt(clock: Clock, given: Partial<Call> = {}): Call {
     clientGone: new AbortController().signal,
     readBody: () =>
       Promise.resolve({ bytes: Buffer.from('canary-body'), replayable: true, completeAt: null }),
-    tell: () => {},
+    report: () => {},
     ...given,
   };
 }

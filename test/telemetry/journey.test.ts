@@ -1,5 +1,5 @@
 import { describe, expect, test } from '@jest/globals';
-import { workspaceLabel } from '../../src/telemetry/labels.ts';
+import { workspaceLabel } from '../../src/identity.ts';
 import type { CallTelemetry } from '../../src/telemetry/events.ts';
 import { callAt, callerNamed, driven, lm, shop } from './drive.ts';
 

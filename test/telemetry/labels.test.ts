@@ -1,6 +1,7 @@
 import { createHmac } from 'node:crypto';
 import { describe, expect, test } from '@jest/globals';
-import { createLabels, digest, workspaceLabel } from '../../src/telemetry/labels.ts';
+import { digest, workspaceLabel } from '../../src/identity.ts';
+import { createLabels } from '../../src/telemetry/labels.ts';
 import { settableClock } from './drive.ts';
 
 describe('a workspace label', () => {

@@ -6,7 +6,7 @@ import { parentOf } from '../../src/telemetry/traceparent.ts';
 import { isSampled, samplingOf } from '../../src/telemetry/sampling.policy.ts';
 import { resourceAttributes, startTracing, tracingConfigured } from '../../src/telemetry/traces.ts';
 import { silentLog } from '../../src/telemetry/noop.ts';
-import { workspaceLabel } from '../../src/telemetry/labels.ts';
+import { workspaceLabel } from '../../src/identity.ts';
 import { otlpSink, type SinkSpan } from './otlp-sink.ts';
 import { callAt, callerNamed, driven, lm, shop } from './drive.ts';
 

@@ -15,7 +15,7 @@ export interface CallLimit {
 }
 
 /** Time in which a full REST bucket drains: 40 calls at 2/s, 80 at 4/s, 400 at 20/s. Milliseconds. */
-export const restWindowMs = 20_000;
+const restWindowMs = 20_000;
 /**
  * The call-limit field under any of its names (any prefix, dashes or the underscores of its twin), or `null`. Of
  * values that differ the fuller one is believed.

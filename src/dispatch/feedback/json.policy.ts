@@ -8,9 +8,9 @@
 export type JsonRecord = Readonly<Record<string, unknown>>;
 
 /** Text beyond this many characters is not parsed as a whole (about 1 ms of work). */
-export const longestParsed = 262_144;
+const longestParsed = 262_144;
 /** Characters at the end of a longer text in which trailing members are looked for. */
-export const tailLength = 8192;
+const tailLength = 8192;
 const mostTries = 16;
 
 export function isRecord(value: unknown): value is JsonRecord {

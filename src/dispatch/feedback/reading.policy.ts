@@ -75,7 +75,7 @@ export function windowOf(reading: Reading): number | null {
  * Level in used units, or `null`. From the reset where it fits (the fraction is kept), within what `remaining`
  * allows; where both contradict each other (a reset of 0 beside remaining 0, seen on Azure) `remaining` is believed.
  */
-export function levelOf(reading: Reading, windowMs: number | null): MeterReport['level'] {
+function levelOf(reading: Reading, windowMs: number | null): MeterReport['level'] {
   const { limit, remaining, resetInMs } = reading;
   if (limit === null) return null;
   const counted = remaining === null ? null : countedLevel(limit, remaining, reading.remainingGrain);
@@ -94,7 +94,7 @@ function countedLevel(limit: number, remaining: number, grain: number): { lowest
 }
 
 /** Meter of a dimension: a day's window makes it the daily one. */
-export function meterOf(reading: Reading, windowMs: number | null): MeterName | null {
+function meterOf(reading: Reading, windowMs: number | null): MeterName | null {
   if (reading.meter === null || reading.meter === 'images') return reading.meter;
   return windowMs !== null && windowMs >= dayMs ? `${reading.meter}_day` : reading.meter;
 }

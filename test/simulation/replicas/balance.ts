@@ -39,7 +39,7 @@ export function balance({ books, clock, server, replicas, upstreams }: Leftovers
       if (bucket.inFlight > 0) broken('10', `${bucket.inFlight} leases stay in ${replica.name}`);
     }
     for (const { name } of books.plan.workspaces) {
-      if (replica.desk.waitingUnder(name) !== 0)
+      if (replica.queue.waitingUnder(name) !== 0)
         broken('10', `${replica.name} still counts calls of ${name}`);
     }
     if (replica.process.timers > idleTimers)

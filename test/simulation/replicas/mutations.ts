@@ -12,7 +12,7 @@ const share = 'src/limiter/share-log.ts';
 const link = 'src/limiter/redis-link.ts';
 const presence = 'src/limiter/replica.ts';
 const lease = 'src/admission/lease.ts';
-const charging = 'src/admission/charging.ts';
+const slots = 'src/admission/ceiling-slots.ts';
 const scheduler = 'src/limiter/scheduler.policy.ts';
 const pump = 'src/limiter/pump.policy.ts';
 
@@ -25,7 +25,7 @@ export const replicaMutations: readonly Mutation[] = [
     'Math.max(1, Math.floor(limit / Math.max(1, replicas)))',
     'Math.max(limit, replicas)',
   ),
-  row('1', 'old places are used', charging, 'now <= placed.goodUntil', 'now <= placed.goodUntil + 60_000'),
+  row('1', 'old places are used', slots, 'now <= slot.goodUntil', 'now <= slot.goodUntil + 60_000'),
   row(
     '2',
     'a closing goes with the data',

@@ -2,7 +2,7 @@
  * One replica of a history: a simulated process in which the product's own stores and desk run, its connection, and
  * what happened to it. Owns: building and killing. Refuses to own: judgement.
  */
-import { createDesk, type Desk } from '../../../src/admission/admit.ts';
+import { AdmissionQueue } from '../../../src/admission/admission.ts';
 import type { Settings } from '../../../src/config/settings.ts';
 import { createStores, type Stores } from '../../../src/limiter/stores.ts';
 import type { Telemetry } from '../../../src/telemetry/events.ts';
@@ -20,7 +20,7 @@ export class Replica {
   readonly process: Process;
   readonly connection: Connection;
   readonly stores: Stores;
-  readonly desk: Desk;
+  readonly queue: AdmissionQueue;
   /** As it names itself to Redis. */
   readonly id: string;
   /** Serves calls: its stores are ready. */
@@ -66,16 +66,17 @@ export class Replica {
         random: { next: () => chance.next(), hex: () => name },
         telemetry,
         listener: {
-          onGrant: (grant) => this.desk.listener.onGrant(grant),
-          onClosed: (bucket, closedMs) => this.desk.listener.onClosed(bucket, closedMs),
+          onGrant: (grant) => this.queue.listener.onGrant(grant),
+          onClosed: (bucket, closedMs) => this.queue.listener.onClosed(bucket, closedMs),
         },
       },
       () => this.connection.asProduct(),
     );
-    this.desk = createDesk({
+    this.queue = new AdmissionQueue({
       clock: this.process,
-      limiter: () => this.stores.limiter,
+      limiter: this.stores.limiter,
       ceilings: this.stores.ceilings,
+      leaseMs: books.plan.leaseMs,
       onFailure: bug,
     });
     this.stores.ready().then(() => {

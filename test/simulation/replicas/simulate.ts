@@ -20,6 +20,7 @@ export interface ReplicasHistory {
   readonly log: readonly string[];
   /** The clock of Redis by which it took place, in words. */
   readonly origin: string;
+  readonly calls: readonly Call[];
 }
 
 /** Nobody waits longer than this, faults and answers included. Virtual milliseconds. */
@@ -28,7 +29,11 @@ const recheckMs = 5_000;
 
 /** @param keepsLog also tell the story (`log`); without it a history takes less time. */
 export const simulateReplicas = (seed: number, keepsLog = false): Promise<ReplicasHistory> =>
-  new Run(replicasPlanOf(seed), keepsLog).toEnd();
+  simulatePlan(replicasPlanOf(seed), keepsLog);
+
+/** A history that somebody planned by hand. */
+export const simulatePlan = (plan: ReplicasPlan, keepsLog = false): Promise<ReplicasHistory> =>
+  new Run(plan, keepsLog).toEnd();
 
 class Run {
   readonly #plan: ReplicasPlan;
@@ -82,7 +87,13 @@ class Run {
     });
     for (const { process } of this.#all) process.kill();
     const { violations, reached, log } = this.#books;
-    return { violations, reached, log, origin: this.#plan.origin.name };
+    return {
+      violations,
+      reached,
+      log,
+      origin: this.#plan.origin.name,
+      calls: [...this.#books.calls.values()],
+    };
   }
 
   /**
@@ -178,7 +189,7 @@ class Run {
         clock,
         chance: this.#chance,
         books: this.#books,
-        desk: replica.desk,
+        queue: replica.queue,
         ownTime: () => process.monotonic(),
         upstream,
         bucket,
@@ -248,8 +259,8 @@ class Run {
   }
 
   #recheckKeys(): void {
-    for (const { process, desk } of this.#all)
-      process.arrives(this.#clock.monotonic(), () => desk.recheckKeys());
+    for (const { process, queue } of this.#all)
+      process.arrives(this.#clock.monotonic(), () => queue.recheckKeys());
   }
 
   #recheckAgain(): void {

@@ -1,7 +1,7 @@
-/** The desk as tests use it: an entry with the fields filled in that they seldom care for, and the desk over its stores. */
-import { createDesk, type Desk } from '../../src/admission/admit.ts';
-import type { EntrySettings } from '../../src/admission/buckets.policy.ts';
-import type { Entry } from '../../src/admission/ticket.ts';
+/** Admission as tests use it: a call with the fields filled in that they seldom care for, and the queue over its stores. */
+import { AdmissionQueue } from '../../src/admission/admission.ts';
+import type { CallSettings } from '../../src/admission/buckets.policy.ts';
+import type { AdmissionRequest } from '../../src/admission/ticket.ts';
 import type { Clock } from '../../src/clock.ts';
 import type { Ceilings } from '../../src/limiter/ceilings.ts';
 import type { Limiter } from '../../src/limiter/limiter.ts';
@@ -9,7 +9,7 @@ import { createMemoryCeilings } from '../../src/limiter/memory-ceilings.ts';
 import { createMemoryLimiter } from '../../src/limiter/memory-limiter.ts';
 import { admission, type AdmissionWish } from './admission.ts';
 
-export interface EntryWish extends AdmissionWish {
+export interface CallWish extends AdmissionWish {
   readonly perMinute?: number | null;
   readonly perDay?: number | null;
   /** Names the ceiling. */
@@ -21,12 +21,15 @@ export interface EntryWish extends AdmissionWish {
   readonly stillValid?: () => boolean;
 }
 
-/** A call that arrives now. */
-export function entry(clock: Clock, ticket: string, wish: EntryWish = {}): Entry {
+/** What `enter` of the queue takes. */
+export type Entering = Parameters<AdmissionQueue['enter']>;
+
+/** A call that arrives now, to be entered. */
+export function callOf(clock: Clock, ticket: string, wish: CallWish = {}): Entering {
   const { perMinute = null, perDay = null, workspace = 'w', maxPreferMs = 600_000, ...more } = wish;
   const { clientGone = new AbortController().signal, stillValid = () => true, ...asked } = more;
   const arrivedAt = wish.arrivedAt ?? clock.monotonic();
-  return {
+  const request: AdmissionRequest = {
     admission: admission(ticket, { perMinute, ceiling: ceilingWord(perMinute, perDay), ...asked, arrivedAt }),
     arrivedAt,
     ceiling: { key: workspace, perMinute, perDay },
@@ -34,16 +37,16 @@ export function entry(clock: Clock, ticket: string, wish: EntryWish = {}): Entry
     upstream: 'u',
     maxWaitMs: wish.maxWaitMs ?? 45_000,
     maxPreferMs,
-    clientGone,
     stillValid,
   };
+  return [request, clientGone];
 }
 
 /** What a reload says of a call: everything as it was, but for `changes`. */
 export function settingsOf(
-  { admission: of, ceiling }: Entry,
-  changes: Partial<EntrySettings>,
-): EntrySettings {
+  { admission: of, ceiling }: AdmissionRequest,
+  changes: Partial<CallSettings>,
+): CallSettings {
   const { setting, weight, maxInFlight, maxQueued } = of;
   const { perMinute, perDay } = { perMinute: ceiling.perMinute, perDay: ceiling.perDay, ...changes };
   return {
@@ -58,17 +61,17 @@ export function settingsOf(
   };
 }
 
-/** The limits of a ceiling as one word, as `entrySettings` writes them. */
+/** The limits of a ceiling as one word, as `callSettings` writes them. */
 const ceilingWord = (perMinute: number | null, perDay: number | null): string =>
   `${perMinute ?? 'none'}.${perDay ?? 'none'}`;
 
-export interface EmbeddedDesk {
-  readonly desk: Desk;
+export interface EmbeddedQueue {
+  readonly queue: AdmissionQueue;
   readonly limiter: Limiter;
   readonly ceilings: Ceilings;
 }
 
-export interface DeskParts {
+export interface QueueParts {
   readonly clock: Clock;
   readonly ceilings?: Ceilings;
   /** Left out, a failure is thrown. */
@@ -77,13 +80,16 @@ export interface DeskParts {
   readonly around?: (limiter: Limiter) => Limiter;
 }
 
-/** A desk over the embedded stores. */
-export function embeddedDesk({ clock, onFailure = fail, around, ...more }: DeskParts): EmbeddedDesk {
+/** The queue over the embedded stores. */
+export function embeddedQueue({ clock, onFailure = fail, around, ...more }: QueueParts): EmbeddedQueue {
   const ceilings = more.ceilings ?? createMemoryCeilings(clock);
-  const desk: Desk = createDesk({ clock, limiter: () => limiter, ceilings, onFailure });
-  const embedded = createMemoryLimiter(clock, desk.listener);
+  const embedded = createMemoryLimiter(clock, {
+    onGrant: (grant) => queue.listener.onGrant(grant),
+    onClosed: (bucket, closedMs) => queue.listener.onClosed(bucket, closedMs),
+  });
   const limiter: Limiter = around === undefined ? embedded : around(embedded);
-  return { desk, limiter, ceilings };
+  const queue = new AdmissionQueue({ clock, limiter, ceilings, onFailure });
+  return { queue, limiter, ceilings };
 }
 
 const fail = (failure: unknown): never => {

@@ -7,21 +7,15 @@ import { Busiest } from '../activity/busiest.ts';
 import { configuredLimits, sharesQuota } from '../activity/limits.policy.ts';
 import { Recorder } from '../activity/recorder.ts';
 import { embeddedActivity, type SharedActivity } from '../activity/shared.ts';
-import { createActivity, type Activity, type CeilingState } from '../activity/snapshot.ts';
+import type { CeilingsNow } from '../activity/shape.ts';
+import { createActivity, type Activity } from '../activity/snapshot.ts';
 import type { Settings } from '../config/settings.ts';
-import { digest, workspaceLabel } from '../telemetry/labels.ts';
+import { digest, workspaceLabel } from '../identity.ts';
+import { createPage, type Page } from '../page/page.ts';
+import { createTimeline } from '../page/timeline.ts';
 import { createTelemetry, type RunningTelemetry, type TelemetryPorts } from '../telemetry/telemetry.ts';
 import type { PressureSource } from '../telemetry/events.ts';
-import { createPage, type Page } from './page.ts';
-import { createTimeline } from './timeline.ts';
-
-/** Ceilings of a workspace on an upstream, as they are now. */
-export interface CeilingsNow {
-  readonly perMinute: CeilingState | null;
-  readonly perDay: CeilingState | null;
-  /** Expected wait of a call that arrived now, milliseconds; `null` = not known. */
-  readonly nextSlotMs: number | null;
-}
+import { noCeilings } from './pressure.ts';
 
 /** What only the gateway knows; given once it exists. */
 export interface ObservationSource extends PressureSource {
@@ -41,8 +35,6 @@ export interface Observation {
 /** Activity is shared this often, milliseconds. */
 const shareEveryMs = 5_000;
 
-const nothing: CeilingsNow = { perMinute: null, perDay: null, nextSlotMs: null };
-
 export function createObservation(
   first: Settings,
   ports: Omit<TelemetryPorts, 'sinks'> & { readonly shared?: SharedActivity },
@@ -54,7 +46,7 @@ export function createObservation(
   let source: ObservationSource = {
     heldBytes: () => 0,
     buckets: () => [],
-    ceilings: () => Promise.resolve(nothing),
+    ceilings: () => Promise.resolve(noCeilings),
   };
   const timeline = createTimeline(clock);
   const recorder = new Recorder({

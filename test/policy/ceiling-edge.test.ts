@@ -1,5 +1,5 @@
 import { describe, expect, test } from '@jest/globals';
-import { edgeOf } from '../../src/admission/shed.policy.ts';
+import { edgeOf } from '../../src/admission/ceiling-edge.ts';
 
 describe('the edge of a ceiling', () => {
   test.each([

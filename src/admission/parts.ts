@@ -1,12 +1,14 @@
-/** What the parts of the desk are given. Types only. */
+/** What the parts of admission are given. Types only. */
 import type { Clock } from '../clock.ts';
 import type { Ceilings } from '../limiter/ceilings.ts';
 import type { Limiter } from '../limiter/limiter.ts';
 
-export interface DeskParts {
+export interface AdmissionParts {
   readonly clock: Clock;
-  readonly limiter: () => Limiter;
+  readonly limiter: Limiter;
   readonly ceilings: Ceilings;
+  /** How long a granted lease lives without renewal, milliseconds. */
+  readonly leaseMs: number;
   /** Lets work of a store go on by itself; its failure is reported. */
   readonly background: (work: Promise<unknown>) => void;
 }

@@ -1,18 +1,18 @@
 /**
- * Impatient repeats join the call that is already held: one upstream call, an answer for each of them.
+ * Request coalescing: impatient repeats join the call that is already held; one upstream call, an answer for each of them.
  *
  * Two things make a repeat: the same `Idempotency-Key` of the same workspace, or an SDK's own resend
  * (`x-stainless-retry-count > 0`) of an identical call. Owns: who waits for whose answer, and copying one answer to
  * several clients with the backpressure of the slowest. Refuses to own: remembering answers: once a call has ended, the
  * next one is new.
- * Keeps: the upstream call goes on while anybody waits for it, and ends when nobody does.
+ * Keeps: the upstream call goes on while any client waits for it, and ends when none does.
  */
 import { PassThrough, type Readable } from 'node:stream';
 import type { AnswerEnd, Outcome } from '../call.ts';
 import { Refusal } from '../errors.ts';
 
 /** What makes a call joinable. */
-export interface JoinKey {
+export interface CoalescingKey {
   /** Digest that equal calls share: of the workspace and the idempotency key, or of the whole call. */
   readonly key: string;
   /** Digest of method, target and body: the same key with another fingerprint is refused (422). */
@@ -33,22 +33,22 @@ interface Shared {
   ends: AnswerEnd[];
 }
 
-export interface Joins {
+export interface Coalescing {
   /**
    * Runs `start`, or waits for the equal call that is already held.
    * @throws Refusal `idempotency_mismatch` same key, other call · `idempotency_conflict` its answer has already begun
    */
   run(
-    key: JoinKey | null,
+    key: CoalescingKey | null,
     clientGone: AbortSignal,
     start: (nobodyLeft: AbortSignal) => Promise<Outcome>,
   ): Promise<Outcome>;
 }
 
-export function createJoins(): Joins {
+export function createCoalescing(): Coalescing {
   const held = new Map<string, Shared>();
 
-  const begin = (key: JoinKey, start: (nobodyLeft: AbortSignal) => Promise<Outcome>): Shared => {
+  const begin = (key: CoalescingKey, start: (nobodyLeft: AbortSignal) => Promise<Outcome>): Shared => {
     const nobodyLeft = new AbortController();
     const shared: Shared = {
       fingerprint: key.fingerprint,
@@ -71,7 +71,7 @@ export function createJoins(): Joins {
     return shared;
   };
 
-  const takePart = async (shared: Shared, clientGone: AbortSignal): Promise<Outcome> => {
+  const join = async (shared: Shared, clientGone: AbortSignal): Promise<Outcome> => {
     shared.participants += 1;
     const leave = (): void => {
       shared.participants -= 1;
@@ -81,7 +81,7 @@ export function createJoins(): Joins {
     else clientGone.addEventListener('abort', leave, { once: true });
     try {
       const outcome = await Promise.race([shared.outcome, gone(clientGone)]);
-      return shareOf(shared, outcome);
+      return copyFor(shared, outcome);
     } finally {
       clientGone.removeEventListener('abort', leave);
     }
@@ -91,14 +91,14 @@ export function createJoins(): Joins {
     async run(key, clientGone, start) {
       if (key === null) return start(clientGone);
       const known = held.get(key.key);
-      if (known === undefined || !key.mayJoin) return takePart(begin(key, start), clientGone);
+      if (known === undefined || !key.mayJoin) return join(begin(key, start), clientGone);
       if (known.fingerprint !== key.fingerprint) throw new Refusal('idempotency_mismatch');
       if (known.begun) {
         throw new Refusal('idempotency_conflict', {
           detail: 'A call with this key is being answered. Wait for its end before repeating it.',
         });
       }
-      return takePart(known, clientGone);
+      return join(known, clientGone);
     },
   };
 }
@@ -114,7 +114,7 @@ function gone(signal: AbortSignal): Promise<never> {
 }
 
 /** One participant's copy of the outcome; the last one to end ends the call. */
-function shareOf(shared: Shared, outcome: Outcome): Outcome {
+function copyFor(shared: Shared, outcome: Outcome): Outcome {
   const { body } = outcome;
   const copy = body === null || Buffer.isBuffer(body) ? null : copyOf(shared, body);
   const expected = shared.participants;

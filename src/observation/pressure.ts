@@ -5,20 +5,20 @@
  */
 import { createLastBuckets } from '../activity/last-buckets.ts';
 import { nextSlotMs } from '../activity/next-slot.policy.ts';
-import type { Desk } from '../admission/admit.ts';
+import type { CeilingsNow } from '../activity/shape.ts';
+import type { AdmissionQueue } from '../admission/admission.ts';
+import type { AdmissionRequest } from '../admission/ticket.ts';
 import type { Clock } from '../clock.ts';
 import type { CeilingRef, Ceilings, CeilingState } from '../limiter/ceilings.ts';
 import type { Limiter } from '../limiter/limiter.ts';
-import type { CeilingsNow } from '../page/observation.ts';
 import type { ObservedBucket } from '../telemetry/events.ts';
-import type { Prepared } from './prepare.ts';
 
 /** Names of buckets kept for the gauges. */
 const maxBucketNames = 10_000;
 
 export interface Pressure {
   /** A call goes to this bucket under this ceiling. */
-  remember(prepared: Pick<Prepared, 'entry'>): void;
+  remember(request: AdmissionRequest): void;
   /** State of one ceiling, now. */
   ceilings(ceiling: CeilingRef): Promise<CeilingsNow>;
   /** Buckets touched by this replica. */
@@ -31,20 +31,20 @@ export function createPressure(parts: {
   readonly clock: Clock;
   readonly limiter: Pick<Limiter, 'snapshot'>;
   readonly ceilings: Ceilings;
-  readonly desk: Pick<Desk, 'waitingUnder'>;
+  readonly admission: Pick<AdmissionQueue, 'waitingUnder'>;
 }): Pressure {
-  const { clock, limiter, ceilings, desk } = parts;
+  const { clock, limiter, ceilings, admission } = parts;
   const upstreamOf = new Map<string, string>();
   const lastBuckets = createLastBuckets(clock, () => limiter.snapshot());
   return {
-    remember({ entry }) {
+    remember(request) {
       if (upstreamOf.size >= maxBucketNames) upstreamOf.clear();
-      upstreamOf.set(entry.admission.bucket, entry.upstream);
-      lastBuckets.used(entry.ceiling.key, entry.admission.bucket);
+      upstreamOf.set(request.admission.bucket, request.upstream);
+      lastBuckets.used(request.ceiling.key, request.admission.bucket);
     },
     async ceilings(ceiling) {
       const [perMinute, perDay] = await Promise.all([ceilings.state(ceiling), ceilings.dayState(ceiling)]);
-      const [hold] = await ceilings.forecast(ceiling, [desk.waitingUnder(ceiling.key) + 1]);
+      const [hold] = await ceilings.forecast(ceiling, [admission.waitingUnder(ceiling.key) + 1]);
       return {
         perMinute: shown(perMinute),
         perDay: shown(perDay),

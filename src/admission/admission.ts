@@ -1,0 +1,143 @@
+/**
+ * READ FIRST of this folder. Takes calls into their lanes, waits with them, and hands them a lease when both the bucket
+ * and the ceiling agree:
+ *
+ *   enter ─ limiter.admit ─┬─ granted ──▶ CeilingGate.pass ─ slot taken, caller waits ──▶ lease
+ *                          ├─ queued ───▶ NewcomerCheck ──▶ ticket … onGrant ──▶ CeilingGate.pass
+ *                          └─ refused ──▶ NewcomerCheck ──▶ Refusal
+ *
+ * Owns: how a call enters, and the parts: the calls and their states (`wait-registry.ts`, `queued-call.ts`), the ceiling
+ * between grant and lease (`ceiling-gate.ts`), refusals of those who wait (`early-rejection.ts`).
+ * Refuses to own: whose turn it is (the limiter), resending (the journey), sockets.
+ */
+import type { Clock } from '../clock.ts';
+import { Refusal } from '../errors.ts';
+import type { Ceilings } from '../limiter/ceilings.ts';
+import type { Admission, Limiter, LimiterListener } from '../limiter/limiter.ts';
+import { ArrivalOrder } from './arrival-order.ts';
+import type { CallSettings } from './buckets.policy.ts';
+import { CeilingEdge } from './ceiling-edge.ts';
+import { CeilingGate } from './ceiling-gate.ts';
+import { EarlyRejection } from './early-rejection.ts';
+import { refused } from './ending.ts';
+import { LaneRotation } from './lane-rotation.ts';
+import { applyLimits, Lanes } from './lanes.ts';
+import { NewcomerCheck } from './newcomer-check.ts';
+import type { AdmissionParts } from './parts.ts';
+import type { QueuedCall } from './queued-call.ts';
+import { reconfigure } from './reconfigure.ts';
+import type { AdmissionRequest, Ticket } from './ticket.ts';
+import { WaitRegistry } from './wait-registry.ts';
+
+export interface AdmissionDependencies {
+  readonly clock: Clock;
+  readonly limiter: Limiter;
+  readonly ceilings: Ceilings;
+  /** Hears of failures of the store's background operations. */
+  readonly onFailure: (failure: unknown) => void;
+  /** Replaces the life of a lease. */
+  readonly leaseMs?: number;
+}
+
+/** A dead replica's lane goes on after this (docs/adr/0004). Milliseconds. */
+const defaultLeaseMs = 15_000;
+
+export class AdmissionQueue {
+  readonly #parts: AdmissionParts;
+  readonly #registry: WaitRegistry;
+  readonly #rejection: EarlyRejection;
+  readonly #newcomers: NewcomerCheck;
+  readonly #gate: CeilingGate;
+  readonly #arrivals = new ArrivalOrder();
+
+  /** What the limiter reports without being asked. */
+  readonly listener: LimiterListener = {
+    onGrant: (grant) => this.#gate.onGrant(grant),
+    onClosed: (bucket, closedMs) => this.#rejection.onStandstill(bucket, null, closedMs),
+  };
+
+  constructor({ clock, limiter, ceilings, onFailure, leaseMs = defaultLeaseMs }: AdmissionDependencies) {
+    const background = (work: Promise<unknown>): void => void work.catch(onFailure);
+    const parts: AdmissionParts = { clock, limiter, ceilings, leaseMs, background };
+    const registry = new WaitRegistry(parts, new Lanes(clock));
+    const rotation = new LaneRotation(clock, registry);
+    const edge = new CeilingEdge(parts, rotation);
+    this.#parts = parts;
+    this.#registry = registry;
+    this.#rejection = new EarlyRejection(parts, registry, rotation);
+    this.#newcomers = new NewcomerCheck(parts, rotation, this.#rejection);
+    this.#gate = new CeilingGate(parts, { registry, rotation, edge, rejection: this.#rejection });
+  }
+
+  /** Enters a call into its lane, or refuses it at once. `clientGone` ends it: nobody waits for its answer any more. */
+  async enter(request: AdmissionRequest, clientGone: AbortSignal): Promise<Ticket> {
+    const call = this.#registry.enter(request, clientGone);
+    try {
+      applyLimits(call.lane, request.admission.ceiling);
+      const askedAt = this.#parts.clock.monotonic();
+      const reply = await this.#parts.limiter.admit(this.#admissionOf(request));
+      if (reply.kind === 'granted') {
+        this.#gate.pass(call, reply.grant);
+      } else {
+        const refusal = await this.#newcomers.refusalOf(call, reply, askedAt);
+        if (refusal !== null) throw refusal;
+      }
+    } catch (failure) {
+      this.#registry.end(call, { kind: 'left' });
+      throw failure;
+    }
+    return this.#ticketOf(call);
+  }
+
+  /** Refuses waiting calls whose key is not valid any more. */
+  recheckKeys(): void {
+    for (const call of this.#registry.all()) {
+      if (!call.isWaiting || call.request.stillValid()) continue;
+      this.#registry.end(call, refused(new Refusal('unauthenticated')));
+    }
+  }
+
+  /**
+   * Configuration changed: every call that is in admission goes on under what `settingsOf` gives for it (`null` = as
+   * before), at once. What the change makes too late is refused, with the new time.
+   */
+  reconfigure(settingsOf: (request: AdmissionRequest) => CallSettings | null): void {
+    const changed = reconfigure(this.#parts, this.#registry.all(), settingsOf);
+    this.#rejection.onReconfigured(changed);
+  }
+
+  /** Refuses (`draining`) waiting calls that are not expected to leave within `budgetMs`. */
+  drain(budgetMs: number): void {
+    this.#rejection.onDrain(budgetMs);
+  }
+
+  /** Calls that wait in this process now under one ceiling. */
+  waitingUnder(ceilingKey: string): number {
+    return this.#registry.waitingUnder(ceilingKey);
+  }
+
+  /** What the limiter is asked. The queue of a workspace is as long as its calls in all lanes under its ceiling. */
+  #admissionOf({ admission, ceiling, maxWaitMs, arrivedAt }: AdmissionRequest): Admission {
+    const isFull = this.#registry.waitingUnder(ceiling.key) >= admission.maxQueued;
+    return {
+      ...admission,
+      maxQueued: isFull ? 0 : admission.maxQueued,
+      maxWaitMs,
+      leaseMs: this.#parts.leaseMs,
+      position: { kind: 'arrival', at: this.#arrivals.next(arrivedAt) },
+    };
+  }
+
+  #ticketOf(call: QueuedCall): Ticket {
+    const { clock } = this.#parts;
+    return {
+      granted: () => this.#registry.wait(call),
+      remainingMs: () => call.deadline - clock.monotonic(),
+      lengthen: (ms) => {
+        call.deadline = Math.max(call.deadline, clock.monotonic() + ms);
+      },
+      waitedMs: () => call.waitedMs,
+      leave: () => this.#registry.end(call, { kind: 'left' }),
+    };
+  }
+}

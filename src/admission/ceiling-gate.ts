@@ -1,0 +1,159 @@
+/**
+ * From a grant of the bucket to a lease: charges the ceiling at the moment of sending, lane by lane in order, and hands
+ * back what cannot go now.
+ *
+ * Owns: that order, and each lane's `gate`. Refuses to own: whose turn it is (the limiter), callers and their deadlines
+ * (`wait-registry.ts`), the age of slots (`ceiling-slots.ts`).
+ * Keeps: a grant that comes before its caller waits keeps its position all the same, so that no grant behind it goes
+ * first; at the edge of the ceiling no call overtakes (4); a grant that no call can use goes back whole.
+ */
+import type { TakeReply } from '../limiter/ceilings.ts';
+import type { Grant } from '../limiter/limiter.ts';
+import type { CeilingEdge } from './ceiling-edge.ts';
+import { CeilingSlots, type AskedSlot } from './ceiling-slots.ts';
+import type { EarlyRejection } from './early-rejection.ts';
+import type { LaneRotation } from './lane-rotation.ts';
+import { applyLimits, type LaneView } from './lanes.ts';
+import { createLease } from './lease.ts';
+import type { AdmissionParts } from './parts.ts';
+import type { QueuedCall } from './queued-call.ts';
+import type { WaitRegistry } from './wait-registry.ts';
+
+/** A grant and its call, on the way through their lane's gate. */
+interface Passage {
+  readonly call: QueuedCall;
+  readonly grant: Grant;
+}
+
+type Refused = Extract<TakeReply, { kind: 'refused' }>;
+type Taken = Extract<TakeReply, { kind: 'taken' }>;
+
+export interface GateNeighbours {
+  readonly registry: WaitRegistry;
+  readonly rotation: LaneRotation;
+  readonly edge: CeilingEdge;
+  readonly rejection: EarlyRejection;
+}
+
+export class CeilingGate {
+  readonly #parts: AdmissionParts;
+  readonly #slots: CeilingSlots;
+  readonly #to: GateNeighbours;
+
+  constructor(parts: AdmissionParts, neighbours: GateNeighbours) {
+    this.#parts = parts;
+    this.#slots = new CeilingSlots(parts);
+    this.#to = neighbours;
+  }
+
+  /** A grant came by itself, for a call that may have ended meanwhile. */
+  onGrant(grant: Grant): void {
+    const call = this.#to.registry.find(grant.ticket);
+    if (call === undefined) this.#drop(grant);
+    else this.pass(call, grant);
+  }
+
+  /** The call is granted: it gets its lease when the ceiling agrees and its caller waits. */
+  pass(call: QueuedCall, grant: Grant): void {
+    const { gate } = call.lane;
+    applyLimits(call.lane, call.request.admission.ceiling);
+    const charged = this.#charge({ call, grant }, this.#askForSlot(call), gate.tail);
+    gate.tail = charged.catch((error: unknown) => {
+      this.#drop(grant);
+      this.#to.registry.end(call, { kind: 'failed', error });
+      return true;
+    });
+  }
+
+  /** `null` = the ceiling is known to have no slot. */
+  #askForSlot(call: QueuedCall): Promise<AskedSlot> | null {
+    if (this.#isAsleep(call.lane)) return null;
+    this.#to.rotation.onAsked(call.lane);
+    return this.#slots.ask(call);
+  }
+
+  #isAsleep({ gate: { asleep } }: LaneView): boolean {
+    return asleep !== null && this.#parts.clock.monotonic() < asleep.until;
+  }
+
+  /**
+   * Resolves to true when the lane may go on behind this grant.
+   * @param before resolves when the grant before this one is charged; false = it went back.
+   */
+  async #charge(
+    passage: Passage,
+    asked: Promise<AskedSlot> | null,
+    before: Promise<boolean>,
+  ): Promise<boolean> {
+    const { call } = passage;
+    const early = await asked;
+    const isInOrder = await before;
+    if (early === null || (!isInOrder && this.#isAsleep(call.lane))) {
+      if (early !== null) await this.#slots.giveBack(early);
+      return this.#requeue(passage);
+    }
+    if (early.reply.kind === 'taken') await call.callerWaits();
+    const slot = await this.#slots.keepFresh(call, early);
+    return slot.reply.kind === 'refused'
+      ? this.#onRefused(passage, slot, slot.reply)
+      : this.#handOver(passage, slot, slot.reply);
+  }
+
+  /** The ceiling has no slot: its lane sleeps until there is one. */
+  async #onRefused(passage: Passage, slot: AskedSlot, { waitMs, day }: Refused): Promise<boolean> {
+    const { call } = passage;
+    const { rotation, rejection } = this.#to;
+    if (isUnderLimits(slot, call)) {
+      call.lane.gate.asleep = {
+        until: this.#parts.clock.monotonic() + waitMs + rotation.delayMs(call),
+        because: day ? 'ceiling_day' : 'ceiling_minute',
+      };
+    }
+    const mayGoOn = await this.#requeue(passage);
+    rejection.onCeilingFull(call.request.ceiling);
+    return mayGoOn;
+  }
+
+  /** The ceiling agrees: the call goes, unless it ended meanwhile. */
+  async #handOver({ call, grant }: Passage, slot: AskedSlot, taken: Taken): Promise<boolean> {
+    const { registry, edge, rejection } = this.#to;
+    const stop = call.reasonToStop(this.#parts.clock.monotonic());
+    if (stop !== null || !call.isWaiting) {
+      await this.#slots.giveBack(slot);
+      this.#drop(grant);
+      if (stop !== null) registry.end(call, stop);
+      return true;
+    }
+    edge.onTaken(call, grant, isUnderLimits(slot, call) ? taken.state : null);
+    const { ceiling } = slot;
+    registry.grant(call, createLease(this.#parts, rejection, { call, grant, taken, ceiling }));
+    return true;
+  }
+
+  /** The ticket goes back to its lane, which sleeps until the ceiling has a slot. No grant behind it may go first. */
+  async #requeue({ call, grant }: Passage): Promise<false> {
+    // The ticket of a call that is gone would stay in the lane: its own leaving is over.
+    if (call.isGone) {
+      this.#drop(grant);
+      return false;
+    }
+    const { clock, limiter } = this.#parts;
+    this.#to.edge.onRefused(call.lane);
+    const now = clock.monotonic();
+    const { until, because } = call.lane.gate.asleep ?? { until: now, because: 'ceiling_minute' };
+    const sleepMs = Math.max(0, until - now);
+    const { ceiling } = call.request.admission;
+    await limiter.settle(grant, { kind: 'returned', sleepMs, because, ceiling }, null);
+    return false;
+  }
+
+  /** A grant that no call can use any more goes back whole. */
+  #drop(grant: Grant): void {
+    const { background, limiter } = this.#parts;
+    background(limiter.settle(grant, { kind: 'dropped' }, null));
+  }
+}
+
+/** False: configuration changed since the ceiling was asked, its answer does not hold for what follows. */
+const isUnderLimits = ({ ceiling }: AskedSlot, { request }: QueuedCall): boolean =>
+  ceiling.perMinute === request.ceiling.perMinute && ceiling.perDay === request.ceiling.perDay;

@@ -1,0 +1,122 @@
+/**
+ * Refuses calls that wait under a ceiling whose slot comes too late for them, as soon as something says that it may.
+ *
+ * Owns: when the calls of a ceiling are gone over, and how much of its forecast is asked for. Refuses to own: newcomers
+ * (`newcomer-check.ts`). Keeps: a call behind one that is refused is not counted behind it.
+ */
+import type { CeilingHold, CeilingRef } from '../limiter/ceilings.ts';
+import { refused } from './ending.ts';
+import type { LaneRotation } from './lane-rotation.ts';
+import type { LaneView } from './lanes.ts';
+import type { AdmissionParts } from './parts.ts';
+import type { QueuedCall } from './queued-call.ts';
+import { tooLong } from './refusals.ts';
+import { ScanThrottle } from './scan-throttle.ts';
+import type { WaitRegistry } from './wait-registry.ts';
+
+/** The times of so many next slots are known without asking for them (`places-read.policy.ts`). */
+const knownSlots = 64;
+/** Scans that newcomers bring about are this far apart, per ceiling. Milliseconds. */
+const scanEveryMs = 1_000;
+/** Ceilings of which the time of the latest scan is remembered. */
+const maxRemembered = 10_000;
+
+/** A scan of those who wait for slots of one ceiling. */
+interface Scan {
+  readonly ceiling: CeilingRef;
+  /** Slots to ask for (`null` = one for every waiting call); a call further back is taken to get the last of them. */
+  upTo: number | null;
+  /** Calls that are in their lane already though their callers do not wait yet. */
+  readonly entered: Set<QueuedCall>;
+}
+
+export class CeilingScan {
+  readonly #parts: AdmissionParts;
+  readonly #registry: WaitRegistry;
+  readonly #rotation: LaneRotation;
+  /** Scans that are due; one scan serves everything that brought it about. */
+  readonly #due = new Map<string, Scan>();
+  readonly #throttle: ScanThrottle;
+  /** When newcomers last brought a scan about, by ceiling. */
+  readonly #scannedAt = new Map<string, number>();
+
+  constructor(parts: AdmissionParts, registry: WaitRegistry, rotation: LaneRotation) {
+    this.#parts = parts;
+    this.#registry = registry;
+    this.#rotation = rotation;
+    this.#throttle = new ScanThrottle(parts.clock, () => this.#runDue());
+  }
+
+  /** Goes over all calls under the ceiling: their slots may come later than they did. */
+  all(ceiling: CeilingRef): void {
+    this.#plan(ceiling, null);
+  }
+
+  /** A more urgent call went before others that wait for a slot of its ceiling. */
+  behind(call: QueuedCall): void {
+    this.#plan(call.request.ceiling, null).entered.add(call);
+  }
+
+  /** The slots of a ceiling were read for a newcomer: the next ones concern those who wait already. */
+  afterForecast(ceiling: CeilingRef): void {
+    const now = this.#parts.clock.monotonic();
+    const scannedAt = this.#scannedAt.get(ceiling.key);
+    if (scannedAt !== undefined && now - scannedAt < scanEveryMs) return;
+    if (this.#scannedAt.size > maxRemembered) this.#scannedAt.clear();
+    this.#scannedAt.set(ceiling.key, now);
+    this.#plan(ceiling, knownSlots);
+  }
+
+  /** The scan that is due at this ceiling, to be added to: it does not begin before the end of this tick. */
+  #plan(ceiling: CeilingRef, upTo: number | null): Scan {
+    let scan = this.#due.get(ceiling.key);
+    if (scan === undefined) {
+      scan = { ceiling, upTo, entered: new Set() };
+      this.#due.set(ceiling.key, scan);
+      this.#parts.background(Promise.resolve().then(() => this.#throttle.request()));
+    }
+    scan.upTo = scan.upTo === null || upTo === null ? null : Math.max(scan.upTo, upTo);
+    return scan;
+  }
+
+  #runDue(): number {
+    const scans = [...this.#due.values()];
+    this.#due.clear();
+    let visits = 0;
+    for (const scan of scans) {
+      if (this.#registry.waitingUnder(scan.ceiling.key) === 0) continue;
+      visits += this.#registry.size;
+      this.#parts.background(this.#run(scan));
+    }
+    return visits;
+  }
+
+  /** Everybody of this workspace and upstream, each lane in its order. */
+  async #run({ ceiling, upTo, entered }: Scan): Promise<void> {
+    const calls = [...this.#registry.all()]
+      .filter((call) => call.request.ceiling.key === ceiling.key)
+      .filter((call) => call.isWaiting || entered.has(call))
+      .toSorted((one, other) => one.request.admission.urgency - other.request.admission.urgency);
+    const count = upTo === null ? calls.length : Math.min(upTo, calls.length);
+    const positions = Array.from({ length: count }, (_, index) => index + 1);
+    const holds = await this.#parts.ceilings.forecast(ceiling, positions);
+    this.#refuseLate(
+      calls.filter((call) => call.isWaiting || (entered.has(call) && !call.isGone)),
+      holds,
+    );
+  }
+
+  /** @param holds how long the ceiling holds each position under it, the last one also those behind it. */
+  #refuseLate(calls: readonly QueuedCall[], holds: readonly CeilingHold[]): void {
+    const now = this.#parts.clock.monotonic();
+    const aheadIn = new Map<LaneView, number>();
+    for (const call of calls) {
+      const ahead = aheadIn.get(call.lane) ?? 0;
+      const position = Math.min(this.#rotation.positionOf(call, ahead), holds.length);
+      const hold = holds[position - 1];
+      const isLate = hold !== undefined && now + hold.waitMs > call.deadline;
+      if (isLate && call.isWaiting) this.#registry.end(call, refused(tooLong(hold, call.request)));
+      else aheadIn.set(call.lane, ahead + 1);
+    }
+  }
+}

@@ -1,0 +1,125 @@
+/**
+ * Deadline-based shedding of calls that wait already: whatever may make a waiting call too late is reported here, and the
+ * call is refused as soon as that is known: a full ceiling, a closed bucket, a lane that stands still, a call that turned
+ * out dearer, a reload, the end of the process.
+ *
+ * Owns: which calls an event concerns. Refuses to own: newcomers (`newcomer-check.ts`).
+ * Keeps: a call behind one that is refused is not counted behind it.
+ */
+import type { CeilingRef } from '../limiter/ceilings.ts';
+import type { BucketKey, LaneKey } from '../limiter/limiter.ts';
+import { CeilingScan } from './ceiling-scan.ts';
+import { refused } from './ending.ts';
+import type { LaneRotation } from './lane-rotation.ts';
+import type { AdmissionParts } from './parts.ts';
+import type { QueuedCall } from './queued-call.ts';
+import { draining, tooLong, type Hold } from './refusals.ts';
+import { StandstillScan } from './standstill-scan.ts';
+import type { WaitRegistry } from './wait-registry.ts';
+
+/** Calls of one bucket whose waits are asked for again after a change that may have made them longer. */
+const maxRejudged = 64;
+
+export class EarlyRejection {
+  readonly #parts: AdmissionParts;
+  readonly #registry: WaitRegistry;
+  readonly #rotation: LaneRotation;
+  readonly #ceilings: CeilingScan;
+  readonly #standstills: StandstillScan;
+
+  constructor(parts: AdmissionParts, registry: WaitRegistry, rotation: LaneRotation) {
+    this.#parts = parts;
+    this.#registry = registry;
+    this.#rotation = rotation;
+    this.#ceilings = new CeilingScan(parts, registry, rotation);
+    this.#standstills = new StandstillScan(parts, registry, (call, waitMs) =>
+      parts.background(this.#refuseHeld(call, { waitMs, heldBy: 'closed' }, 0)),
+    );
+  }
+
+  /** A ceiling had no slot. */
+  onCeilingFull(ceiling: CeilingRef): void {
+    this.#ceilings.all(ceiling);
+  }
+
+  /** A more urgent call went before others that wait for a slot of its ceiling. */
+  onOvertaken(by: QueuedCall): void {
+    this.#ceilings.behind(by);
+  }
+
+  /** The slots of a ceiling were read for a newcomer. */
+  onForecastRead(ceiling: CeilingRef): void {
+    this.#ceilings.afterForecast(ceiling);
+  }
+
+  /** A bucket (`lane` is `null`), or one lane of it, sends nothing for this long. */
+  onStandstill(bucket: BucketKey, lane: LaneKey | null, stillMs: number): void {
+    this.#standstills.add(bucket, lane, stillMs);
+  }
+
+  /** An answer named what the document of this call costs; others that ask for the same may be dearer than they seemed. */
+  onCostKnown({ request: { admission } }: QueuedCall, points: number): void {
+    const { bucket, document } = admission;
+    if (document === null || points <= (admission.costs.cost ?? 0)) return;
+    const dearer: QueuedCall[] = [];
+    for (const call of this.#registry.all()) {
+      if (!call.isWaiting) continue;
+      const other = call.request.admission;
+      const isSame = other.bucket === bucket && other.document === document;
+      if (!isSame || points <= (other.costs.cost ?? 0)) continue;
+      dearer.push(call);
+      if (dearer.length >= maxRejudged) break;
+    }
+    this.#parts.background(this.#refuseLateOf(dearer));
+  }
+
+  /** Configuration changed: calls that were expected to leave in time may be late. */
+  onReconfigured(calls: readonly QueuedCall[]): void {
+    const waiting = calls.filter((call) => call.isWaiting);
+    for (const inBucket of Map.groupBy(waiting, ({ request }) => request.admission.bucket).values()) {
+      this.#parts.background(this.#refuseLateOf(inBucket.slice(0, maxRejudged)));
+    }
+    const ceilings = new Map(waiting.map(({ request: { ceiling } }) => [ceiling.key, ceiling]));
+    for (const ceiling of ceilings.values()) this.#ceilings.all(ceiling);
+  }
+
+  /** The process will send nothing after `budgetMs`. */
+  onDrain(budgetMs: number): void {
+    const { limiter, background } = this.#parts;
+    for (const call of this.#registry.all()) {
+      if (!call.isWaiting) continue;
+      const { bucket, ticket } = call.request.admission;
+      background(
+        limiter.forecast(bucket, ticket).then((standing) => {
+          const isLate = standing !== null && standing.waitMs > budgetMs;
+          if (isLate && call.isWaiting) this.#registry.end(call, refused(draining()));
+        }),
+      );
+    }
+  }
+
+  /** Refuses those of one bucket that are late, one after the other: each that leaves is not in front of the next. */
+  async #refuseLateOf(calls: readonly QueuedCall[]): Promise<void> {
+    const { clock, limiter } = this.#parts;
+    const inOrder = calls.toSorted(
+      (one, other) => one.request.admission.urgency - other.request.admission.urgency,
+    );
+    for (const call of inOrder) {
+      if (!call.isWaiting) continue;
+      const { bucket, ticket } = call.request.admission;
+      const standing = await limiter.forecast(bucket, ticket);
+      if (standing === null || !call.isWaiting) continue;
+      const isLate = clock.monotonic() + standing.waitMs > call.deadline;
+      if (isLate) await this.#refuseHeld(call, standing, standing.ahead);
+    }
+  }
+
+  /** Refuses with the later of what holds the call and of its ceiling, with so many calls of its lane before it. */
+  async #refuseHeld(call: QueuedCall, hold: Hold, ahead: number): Promise<void> {
+    const position = this.#rotation.positionOf(call, ahead);
+    const [byCeiling] = await this.#parts.ceilings.forecast(call.request.ceiling, [position]);
+    if (!call.isWaiting) return;
+    const longest = byCeiling !== undefined && byCeiling.waitMs > hold.waitMs ? byCeiling : hold;
+    this.#registry.end(call, refused(tooLong(longest, call.request)));
+  }
+}

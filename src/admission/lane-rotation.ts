@@ -1,0 +1,89 @@
+/**
+ * Lanes of one workspace that wait for slots of the same ceiling are served in rotation: the one that has gone longest
+ * without a slot is first. Owns: how long a lane lets others go first, which position under the ceiling follows for a
+ * call, and each lane's `rotation`. Refuses to own: order inside a lane (the limiter), who waits (`wait-registry.ts`).
+ * Keeps: no lane is passed over for ever; a lane alone waits for nobody.
+ *
+ * What other replicas gave a lane is not known here, so over replicas the rotation is fair on average only.
+ */
+import type { Clock } from '../clock.ts';
+import { knownFull, type LaneView } from './lanes.ts';
+import type { QueuedCall } from './queued-call.ts';
+import type { WaitRegistry } from './wait-registry.ts';
+
+/** The lane that is next has taken its slot by then, milliseconds. */
+const serviceMs = 10;
+/** A lane lets at most so many others go first. */
+const maxAhead = 8;
+/** What was last seen of a lane holds for so long: that it waits for the ceiling, how many wait in it. Milliseconds. */
+const retentionMs = 4_000;
+
+export class LaneRotation {
+  readonly #clock: Clock;
+  readonly #registry: WaitRegistry;
+
+  constructor(clock: Clock, registry: WaitRegistry) {
+    this.#clock = clock;
+    this.#registry = registry;
+  }
+
+  /** A grant of the lane asks the ceiling for a slot. */
+  onAsked({ rotation }: LaneView): void {
+    rotation.askedAt = this.#clock.monotonic();
+  }
+
+  /** A call of the lane took a slot. */
+  onServed({ rotation }: LaneView): void {
+    rotation.servedAt = this.#clock.monotonic();
+  }
+
+  /** The limiter said how many calls go before a newcomer in its lane, over all replicas. */
+  onPosition({ lane }: QueuedCall, ahead: number): void {
+    lane.rotation.elsewhere = {
+      calls: Math.max(0, ahead - lane.waiting),
+      at: this.#clock.monotonic(),
+    };
+  }
+
+  /** How long after a slot has come free this call's lane wakes, milliseconds. */
+  delayMs(call: QueuedCall): number {
+    let ahead = 0;
+    for (const other of this.#othersOf(call)) {
+      if (isFirst(other, call.lane)) ahead += 1;
+      if (ahead >= maxAhead) break;
+    }
+    return ahead * serviceMs;
+  }
+
+  /**
+   * The call's position under its ceiling (1 = next) with so many of its lane before it: each other lane that waits for
+   * the ceiling gets as many slots meanwhile, and one more if it has gone longer without.
+   */
+  positionOf(call: QueuedCall, ahead: number): number {
+    let position = ahead + 1;
+    for (const other of this.#othersOf(call)) {
+      position += Math.min(this.#depthOf(other), isFirst(other, call.lane) ? ahead + 1 : ahead);
+    }
+    return position;
+  }
+
+  /** Other lanes that wait for the same ceiling. One whose bucket holds it back has not asked for a while. */
+  *#othersOf({ lane: own, request: { ceiling } }: QueuedCall): Generator<LaneView> {
+    const now = this.#clock.monotonic();
+    for (const lane of this.#registry.lanesUnder(ceiling.key)) {
+      if (lane === own || !lane.edge.isReported) continue;
+      const { askedAt } = lane.rotation;
+      const hasAsked = askedAt !== null && askedAt + retentionMs > now;
+      if (hasAsked || knownFull(lane, now) !== null) yield lane;
+    }
+  }
+
+  #depthOf({ waiting, rotation: { elsewhere } }: LaneView): number {
+    const isFresh = elsewhere !== null && this.#clock.monotonic() - elsewhere.at < retentionMs;
+    return isFresh ? waiting + elsewhere.calls : waiting;
+  }
+}
+
+/** The one lane has gone without a slot for longer than the other. */
+const isFirst = ({ rotation: one }: LaneView, { rotation: other }: LaneView): boolean =>
+  other.servedAt !== null && (one.servedAt === null || one.servedAt < other.servedAt);

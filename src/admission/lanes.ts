@@ -1,0 +1,133 @@
+/**
+ * What this process knows of each lane: plain data in three parts, each written by one owner (`ceiling-gate.ts`,
+ * `ceiling-edge.ts`, `lane-rotation.ts`), and the registry that finds it by bucket and lane.
+ *
+ * Refuses to own: what is decided by it. Keeps: a lane that a call is in, or that sleeps, is not forgotten.
+ */
+import type { Clock } from '../clock.ts';
+import type { BucketKey, LaneKey } from '../limiter/limiter.ts';
+
+/** Lanes unused for this long are forgotten when there are more than `maxLanes`. Milliseconds. */
+const retentionMs = 120_000;
+const maxLanes = 10_000;
+
+/** Until when a ceiling has no slot, and which ceiling. */
+export interface CeilingSleep {
+  /** Monotonic milliseconds. */
+  readonly until: number;
+  readonly because: 'ceiling_minute' | 'ceiling_day';
+}
+
+/** The charging of one lane's grants: in order, and none behind a refused one. */
+interface GateState {
+  /** Resolves when the latest grant is charged; false = it went back, no grant behind it may go first. */
+  tail: Promise<boolean>;
+  /** The ceiling refused a grant; `null` = it has not, or it may have a slot again. */
+  asleep: CeilingSleep | null;
+}
+
+/** What the scheduler knows of the lane's ceiling. */
+interface EdgeState {
+  /** The scheduler counts slots: it was told that the ceiling is nearly used, and not yet that it is not any more. */
+  isReported: boolean;
+  /** The ceiling has no slot before that, monotonic milliseconds. `null` = it may have one. */
+  fullUntil: number | null;
+  /** When a call of the lane last took a slot, monotonic milliseconds; `null` = never. */
+  takenAt: number | null;
+}
+
+/** What the rotation of lanes under one ceiling goes by, in monotonic milliseconds; `null` = never. */
+interface RotationState {
+  /** When a grant of the lane last asked the ceiling for a slot, and when one last got it. */
+  askedAt: number | null;
+  servedAt: number | null;
+  /** Calls that waited in the lane on other replicas when a newcomer last learned its position. */
+  elsewhere: { readonly calls: number; readonly at: number } | null;
+}
+
+export interface LaneView {
+  /** Calls of this process that are in admission with it, and those of them whose callers wait. */
+  calls: number;
+  waiting: number;
+  usedAt: number;
+  /** The limits of the ceiling, as one word, for which all that follows was found out; `null` = nothing was yet. */
+  limits: string | null;
+  readonly gate: GateState;
+  readonly edge: EdgeState;
+  readonly rotation: RotationState;
+}
+
+/** Names a lane among all buckets: a grant, or the admission of a call. */
+interface LaneName {
+  readonly bucket: BucketKey;
+  readonly lane: LaneKey;
+}
+
+export class Lanes {
+  readonly #clock: Clock;
+  readonly #lanes = new Map<string, LaneView>();
+
+  constructor(clock: Clock) {
+    this.#clock = clock;
+  }
+
+  /** The view of a lane, which is used now. */
+  of(name: LaneName): LaneView {
+    const key = keyOf(name);
+    const usedAt = this.#clock.monotonic();
+    let lane = this.#lanes.get(key);
+    if (lane === undefined) {
+      lane = newLane(usedAt);
+      this.#lanes.set(key, lane);
+      if (this.#lanes.size > maxLanes) this.#forgetUnused(usedAt);
+    }
+    lane.usedAt = usedAt;
+    return lane;
+  }
+
+  /** The view of a lane, if there is one. */
+  find(name: LaneName): LaneView | undefined {
+    return this.#lanes.get(keyOf(name));
+  }
+
+  #forgetUnused(now: number): void {
+    for (const [key, { calls, gate, usedAt }] of this.#lanes) {
+      const neededUntil = Math.max(gate.asleep?.until ?? usedAt, usedAt + retentionMs);
+      if (calls === 0 && neededUntil < now) this.#lanes.delete(key);
+    }
+  }
+}
+
+const keyOf = ({ bucket, lane }: LaneName): string => `${bucket}/${lane}`;
+
+const newLane = (usedAt: number): LaneView => ({
+  calls: 0,
+  waiting: 0,
+  usedAt,
+  limits: null,
+  gate: { tail: Promise.resolve(true), asleep: null },
+  edge: { isReported: false, fullUntil: null, takenAt: null },
+  rotation: { askedAt: null, servedAt: null, elsewhere: null },
+});
+
+/** What was found out under other limits of the ceiling does not hold; the scheduler may have to stop counting slots. */
+export function applyLimits(lane: LaneView, limits: string): void {
+  if (lane.limits === limits) return;
+  if (lane.limits !== null) lane.edge.isReported = true;
+  lane.limits = limits;
+  lane.gate.asleep = null;
+  lane.edge.fullUntil = null;
+}
+
+/** For how long the ceiling is known to have no slot, and which ceiling; `null` = it may have one. */
+export function knownFull(
+  { gate: { asleep }, edge: { fullUntil } }: LaneView,
+  now: number,
+): { readonly waitMs: number; readonly heldBy: CeilingSleep['because'] } | null {
+  const asleepMs = asleep === null ? 0 : asleep.until - now;
+  const fullMs = fullUntil === null ? 0 : fullUntil - now;
+  if (asleepMs <= 0 && fullMs <= 0) return null;
+  return asleep !== null && asleepMs >= fullMs
+    ? { waitMs: asleepMs, heldBy: asleep.because }
+    : { waitMs: fullMs, heldBy: 'ceiling_minute' };
+}

@@ -1,0 +1,70 @@
+/**
+ * Whether a call that was just queued, or refused, can leave within its wait. The bucket forecasts its own wait, the
+ * ceiling the time of its slot; the later of the two is the truth.
+ *
+ * Owns: asking the ceiling for a newcomer. Refuses to own: calls that wait already (`early-rejection.ts`).
+ * Keeps: a newcomer that cannot make it is refused at once with the true time (13).
+ */
+import type { Refusal } from '../errors.ts';
+import type { CeilingHold } from '../limiter/ceilings.ts';
+import type { AdmissionReply } from '../limiter/limiter.ts';
+import type { EarlyRejection } from './early-rejection.ts';
+import type { LaneRotation } from './lane-rotation.ts';
+import type { AdmissionParts } from './parts.ts';
+import type { QueuedCall } from './queued-call.ts';
+import { refusedBy, tooLong } from './refusals.ts';
+
+type Ungranted = Exclude<AdmissionReply, { kind: 'granted' }>;
+type Refused = Extract<AdmissionReply, { kind: 'refused' }>;
+
+const notHeld: CeilingHold = { waitMs: 0, heldBy: 'ceiling_minute' };
+
+export class NewcomerCheck {
+  readonly #parts: AdmissionParts;
+  readonly #rotation: LaneRotation;
+  readonly #rejection: EarlyRejection;
+
+  constructor(parts: AdmissionParts, rotation: LaneRotation, rejection: EarlyRejection) {
+    this.#parts = parts;
+    this.#rotation = rotation;
+    this.#rejection = rejection;
+  }
+
+  /**
+   * The refusal of a newcomer; `null` = it may wait.
+   * @param askedAt when the limiter was asked, monotonic milliseconds.
+   */
+  async refusalOf(call: QueuedCall, reply: Ungranted, askedAt: number): Promise<Refusal | null> {
+    const byCeiling = await this.#ceilingHold(call, reply, askedAt);
+    if (reply.kind === 'refused') return laterOf(call, reply, byCeiling);
+    if (byCeiling.waitMs > this.#withinMs(call)) return tooLong(byCeiling, call.request);
+    if (call.lane.waiting > reply.ahead) this.#rejection.onOvertaken(call);
+    return null;
+  }
+
+  /** How long the ceiling holds a newcomer that waits, or would have waited. */
+  async #ceilingHold(call: QueuedCall, reply: Ungranted, askedAt: number): Promise<CeilingHold> {
+    const { ceiling } = call.request;
+    if (!('ahead' in reply) || (ceiling.perMinute === null && ceiling.perDay === null)) return notHeld;
+    if (reply.kind === 'queued') this.#rotation.onPosition(call, reply.ahead);
+    const position = this.#rotation.positionOf(call, reply.ahead);
+    const { clock, ceilings } = this.#parts;
+    const question = { agoMs: clock.monotonic() - askedAt, withinMs: this.#withinMs(call) };
+    const [hold = notHeld] = await ceilings.forecast(ceiling, [position], question);
+    this.#rejection.onForecastRead(ceiling);
+    return hold;
+  }
+
+  /** A call that would not wait at all has a moment to pass, and yet is refused where it would have to wait. */
+  #withinMs({ request, deadline }: QueuedCall): number {
+    return Math.min(request.maxWaitMs, deadline - this.#parts.clock.monotonic());
+  }
+}
+
+/** What the limiter said, or that the ceiling has a slot later than that. */
+function laterOf({ request }: QueuedCall, reply: Refused, byCeiling: CeilingHold): Refusal {
+  if (byCeiling.waitMs <= reply.retryInMs) return refusedBy(reply, request);
+  return reply.reason === 'wait_too_long'
+    ? tooLong(byCeiling, request)
+    : refusedBy({ ...reply, retryInMs: byCeiling.waitMs }, request);
+}

@@ -1,0 +1,102 @@
+/**
+ * One call in admission, from `enter` to its end: its states and what follows from them alone.
+ *
+ *   entering ──▶ waiting ──▶ sent ──▶ (waiting ──▶ sent)* ──▶ gone        any state ──▶ gone
+ *
+ * Refuses to own: counts, timers and the limiter's tickets (`wait-registry.ts`), grants (`ceiling-gate.ts`).
+ * Keeps: a call is not sent after its client left, its key was revoked or its wait has passed (9).
+ */
+import { Refusal } from '../errors.ts';
+import { refused, type Ending } from './ending.ts';
+import type { LaneView } from './lanes.ts';
+import { expired } from './refusals.ts';
+import type { AdmissionRequest, Lease } from './ticket.ts';
+
+export type CallState =
+  /** The call is in its lane, or on its way there; its caller does not wait for a lease yet. */
+  | { readonly kind: 'entering' }
+  /** The caller waits for a lease since then (monotonic milliseconds), at most until the deadline. */
+  | {
+      readonly kind: 'waiting';
+      readonly since: number;
+      readonly resolve: (lease: Lease) => void;
+      readonly reject: (why: unknown) => void;
+      readonly cancelDeadline: () => void;
+    }
+  /** The caller has a lease, or had one; it may come back to wait. `forgotten`: the limiter has no ticket of it any more. */
+  | { readonly kind: 'sent'; readonly forgotten: boolean }
+  | { readonly kind: 'gone'; readonly ending: Ending };
+
+export type Waiting = Extract<CallState, { kind: 'waiting' }>;
+
+/**
+ * Even a call that will not wait at all has this long to pass through admission, milliseconds: the stores' replies take a
+ * moment. Whether it has to wait is decided before, by its own measure.
+ */
+export const passageMs = 100;
+
+interface Entered {
+  readonly lane: LaneView;
+  /** Monotonic milliseconds. */
+  readonly now: number;
+  readonly onClientGone: (call: QueuedCall) => void;
+}
+
+export class QueuedCall {
+  /** As configuration has it now: replaced by a reload. */
+  request: AdmissionRequest;
+  readonly clientGone: AbortSignal;
+  readonly lane: LaneView;
+  /** Listens to `clientGone` until the call is gone. */
+  readonly onClientGone: () => void;
+  /** Monotonic milliseconds. */
+  deadline: number;
+  /** Time spent waiting before the present wait, milliseconds. */
+  waitedMs = 0;
+  #state: CallState = { kind: 'entering' };
+  #onCallerWaits: (() => void) | null = null;
+
+  constructor(request: AdmissionRequest, clientGone: AbortSignal, entered: Entered) {
+    const { lane, now, onClientGone } = entered;
+    this.request = request;
+    this.clientGone = clientGone;
+    this.lane = lane;
+    this.onClientGone = () => onClientGone(this);
+    this.deadline = now + Math.max(request.maxWaitMs, passageMs);
+  }
+
+  get state(): CallState {
+    return this.#state;
+  }
+
+  get isWaiting(): boolean {
+    return this.#state.kind === 'waiting';
+  }
+
+  get isGone(): boolean {
+    return this.#state.kind === 'gone';
+  }
+
+  become(state: CallState): void {
+    this.#state = state;
+    if (state.kind !== 'waiting' && state.kind !== 'gone') return;
+    this.#onCallerWaits?.();
+    this.#onCallerWaits = null;
+  }
+
+  /** Resolves when the caller waits for its lease, or the call is gone: a grant may come before its caller. */
+  callerWaits(): Promise<void> {
+    if (this.isWaiting || this.isGone) return Promise.resolve();
+    return new Promise((resolve) => {
+      this.#onCallerWaits = resolve;
+    });
+  }
+
+  /** Why the call must not be sent now; `null` = it may. */
+  reasonToStop(now: number): Ending | null {
+    if (this.clientGone.aborted) return { kind: 'client_gone', reason: this.clientGone.reason };
+    if (!this.request.stillValid()) return refused(new Refusal('unauthenticated'));
+    if (now > this.deadline) return refused(expired(0, 'queue'));
+    return null;
+  }
+}

@@ -1,0 +1,73 @@
+/**
+ * A reload for calls that are in admission: each goes on under the new limits, the limiter hears of it once per bucket.
+ *
+ * Owns: which calls a change concerns. Refuses to own: what the new settings are (the gateway), waking lanes (the limiter).
+ * Keeps: a limit that was raised or taken away lets waiting calls go, one that was lowered holds them (14).
+ */
+import type { BucketKey, BucketSetting, LaneKey, LaneSetting } from '../limiter/limiter.ts';
+import type { CallSettings } from './buckets.policy.ts';
+import { applyLimits } from './lanes.ts';
+import type { AdmissionParts } from './parts.ts';
+import type { QueuedCall } from './queued-call.ts';
+import type { AdmissionRequest } from './ticket.ts';
+
+interface BucketChange {
+  readonly setting: BucketSetting;
+  readonly lanes: Map<LaneKey, LaneSetting & { readonly lane: LaneKey }>;
+}
+
+/** Returns the calls whose settings changed. */
+export function reconfigure(
+  { limiter, background }: AdmissionParts,
+  calls: Iterable<QueuedCall>,
+  settingsOf: (request: AdmissionRequest) => CallSettings | null,
+): readonly QueuedCall[] {
+  const changes = new Map<BucketKey, BucketChange>();
+  const changed: QueuedCall[] = [];
+  for (const call of calls) {
+    const settings = settingsOf(call.request);
+    if (settings === null || isSame(call.request, settings)) continue;
+    call.request = withSettings(call.request, settings);
+    applyLimits(call.lane, settings.ceiling);
+    changed.push(call);
+    note(changes, call.request);
+  }
+  for (const [bucket, { setting, lanes }] of changes) {
+    background(limiter.reconfigure({ bucket, setting, lanes: [...lanes.values()] }));
+  }
+  return changed;
+}
+
+function note(changes: Map<BucketKey, BucketChange>, { admission }: AdmissionRequest): void {
+  const { bucket, setting, lane, weight, maxInFlight, perMinute, ceiling } = admission;
+  let change = changes.get(bucket);
+  if (change === undefined) changes.set(bucket, (change = { setting, lanes: new Map() }));
+  change.lanes.set(lane, { lane, weight, maxInFlight, perMinute, ceiling });
+}
+
+const isSame = ({ admission }: AdmissionRequest, settings: CallSettings): boolean =>
+  isSameBucket(admission.setting, settings.setting) &&
+  admission.weight === settings.weight &&
+  admission.maxInFlight === settings.maxInFlight &&
+  admission.ceiling === settings.ceiling &&
+  admission.maxQueued === settings.maxQueued;
+
+function withSettings(request: AdmissionRequest, settings: CallSettings): AdmissionRequest {
+  const { setting, weight, maxInFlight, ceiling, maxQueued, perMinute, perDay } = settings;
+  return {
+    ...request,
+    admission: { ...request.admission, setting, weight, maxInFlight, perMinute, ceiling, maxQueued },
+    ceiling: { key: request.ceiling.key, perMinute, perDay },
+  };
+}
+
+function isSameBucket(one: BucketSetting, other: BucketSetting): boolean {
+  if (one === other) return true;
+  if (one.learn !== other.learn || one.probe !== other.probe || one.meters.length !== other.meters.length) {
+    return false;
+  }
+  return one.meters.every(({ meter, limit, windowMs }, index) => {
+    const twin = other.meters[index];
+    return twin?.meter === meter && twin.limit === limit && twin.windowMs === windowMs;
+  });
+}

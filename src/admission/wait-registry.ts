@@ -1,0 +1,161 @@
+/**
+ * All calls of this replica that are in admission: who waits, until when, and how each ends.
+ *
+ * Owns: the changes of a call's state with all that goes with them: counts, deadlines, listeners, the limiter's tickets.
+ * Refuses to own: who is refused early (`early-rejection.ts`), who may go (`ceiling-gate.ts`).
+ * Keeps: a waiting caller is answered exactly once; a call that ends gives back its ticket, its timer and its listener
+ * (9, 10).
+ */
+import { ShortLived } from '../short-lived.ts';
+import { refused, rejectionOf, type Ending } from './ending.ts';
+import { knownFull, type Lanes, type LaneView } from './lanes.ts';
+import type { AdmissionParts } from './parts.ts';
+import { QueuedCall, type Waiting } from './queued-call.ts';
+import { expired, tooLong, type Hold } from './refusals.ts';
+import type { AdmissionRequest, Lease } from './ticket.ts';
+
+/** The calls that wait under one ceiling, and the lanes in which they do. */
+interface CeilingQueue {
+  waiting: number;
+  readonly lanes: Set<LaneView>;
+}
+
+export class WaitRegistry {
+  readonly #parts: AdmissionParts;
+  readonly #lanes: Lanes;
+  readonly #calls = new ShortLived<string, QueuedCall>();
+  readonly #ceilings = new Map<string, CeilingQueue>();
+
+  constructor(parts: AdmissionParts, lanes: Lanes) {
+    this.#parts = parts;
+    this.#lanes = lanes;
+  }
+
+  /** A call comes; its caller does not wait before it asks to. */
+  enter(request: AdmissionRequest, clientGone: AbortSignal): QueuedCall {
+    const lane = this.#lanes.of(request.admission);
+    lane.calls += 1;
+    const now = this.#parts.clock.monotonic();
+    const call = new QueuedCall(request, clientGone, { lane, now, onClientGone: this.#onClientGone });
+    clientGone.addEventListener('abort', call.onClientGone, { once: true });
+    this.#calls.set(request.admission.ticket, call);
+    return call;
+  }
+
+  /** The call of a grant that comes by itself. */
+  find(ticket: string): QueuedCall | undefined {
+    return this.#calls.get(ticket);
+  }
+
+  /** All calls in the order of their coming, also those that do not wait now. */
+  all(): Iterable<QueuedCall> {
+    return this.#calls.values();
+  }
+
+  /** How many `all()` goes over. */
+  get size(): number {
+    return this.#calls.size;
+  }
+
+  /** Calls that wait now under one ceiling. */
+  waitingUnder(ceilingKey: string): number {
+    return this.#ceilings.get(ceilingKey)?.waiting ?? 0;
+  }
+
+  /** Lanes in which calls wait now under one ceiling. */
+  lanesUnder(ceilingKey: string): Iterable<LaneView> {
+    return this.#ceilings.get(ceilingKey)?.lanes ?? [];
+  }
+
+  /** The caller waits for its lease, at most until its deadline. */
+  wait(call: QueuedCall): Promise<Lease> {
+    const before = call.state;
+    if (before.kind === 'gone') {
+      // A call that ended while it was on its way upstream may have come back into the lane with its answer.
+      this.#takeOut(call);
+      return Promise.reject(rejectionOf(before.ending) as Error);
+    }
+    return new Promise<Lease>((resolve, reject) => {
+      const since = this.#parts.clock.monotonic();
+      const cancelDeadline = this.#parts.clock.after(call.deadline - since, () => this.#expire(call));
+      call.become({ kind: 'waiting', since, resolve, reject, cancelDeadline });
+      this.#count(call, 1);
+      const stop =
+        call.reasonToStop(since) ?? (before.kind === 'sent' ? this.#lateByGate(call, since) : null);
+      if (stop !== null) this.end(call, stop);
+    });
+  }
+
+  /** The caller gets its lease. False: nobody waits for it any more. */
+  grant(call: QueuedCall, lease: Lease): boolean {
+    const { state } = call;
+    if (state.kind !== 'waiting') return false;
+    this.#stopWaiting(call, state);
+    call.become({ kind: 'sent', forgotten: false });
+    state.resolve(lease);
+    return true;
+  }
+
+  /** The call is over here. Repeating it does nothing. */
+  end(call: QueuedCall, ending: Ending): void {
+    const { state } = call;
+    if (state.kind === 'gone') return;
+    if (state.kind === 'waiting') this.#stopWaiting(call, state);
+    call.become({ kind: 'gone', ending });
+    call.lane.calls -= 1;
+    this.#calls.delete(call.request.admission.ticket);
+    call.clientGone.removeEventListener('abort', call.onClientGone);
+    if (state.kind !== 'sent' || !state.forgotten) this.#takeOut(call);
+    if (state.kind === 'waiting') state.reject(rejectionOf(ending));
+  }
+
+  readonly #onClientGone = (call: QueuedCall): void =>
+    this.end(call, { kind: 'client_gone', reason: call.clientGone.reason });
+
+  #stopWaiting(call: QueuedCall, { since, cancelDeadline }: Waiting): void {
+    call.waitedMs += this.#parts.clock.monotonic() - since;
+    cancelDeadline();
+    this.#count(call, -1);
+  }
+
+  #takeOut({ request: { admission } }: QueuedCall): void {
+    const { background, limiter } = this.#parts;
+    background(limiter.cancel(admission.bucket, admission.ticket));
+  }
+
+  /** Its wait is over; the refusal names what it would have had to wait yet. */
+  #expire(call: QueuedCall): void {
+    const { clock, limiter, background } = this.#parts;
+    const { bucket, ticket } = call.request.admission;
+    background(
+      limiter.forecast(bucket, ticket).then((standing) => {
+        const full = this.#fullFor(call, clock.monotonic());
+        const known: Hold = standing ?? { waitMs: 0, heldBy: 'queue' };
+        const { waitMs, heldBy } = full !== null && full.waitMs > known.waitMs ? full : known;
+        if (call.isWaiting) this.end(call, refused(expired(waitMs, heldBy)));
+      }),
+    );
+  }
+
+  /** The ceiling may have refused the next grant of a call before its caller came back to wait for it. */
+  #lateByGate(call: QueuedCall, now: number): Ending | null {
+    const full = this.#fullFor(call, now);
+    if (full === null || now + full.waitMs <= call.deadline) return null;
+    return refused(tooLong(full, call.request));
+  }
+
+  /** How long its ceiling has no slot yet, as far as is known under the limits that hold for the call. */
+  #fullFor({ lane, request }: QueuedCall, now: number): ReturnType<typeof knownFull> {
+    return lane.limits === request.admission.ceiling ? knownFull(lane, now) : null;
+  }
+
+  #count({ lane, request: { ceiling } }: QueuedCall, by: 1 | -1): void {
+    let queue = this.#ceilings.get(ceiling.key);
+    if (queue === undefined) this.#ceilings.set(ceiling.key, (queue = { waiting: 0, lanes: new Set() }));
+    queue.waiting += by;
+    lane.waiting += by;
+    if (lane.waiting > 0) queue.lanes.add(lane);
+    else queue.lanes.delete(lane);
+    if (queue.waiting === 0) this.#ceilings.delete(ceiling.key);
+  }
+}

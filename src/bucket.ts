@@ -1,0 +1,23 @@
+/** Buckets and lanes by name, and a bucket as it is shown: words that limiter, telemetry and activity share. Types only. */
+import type { MeterName } from './call.ts';
+
+/** Opaque keyed digest naming a bucket; safe for Redis and logs. */
+export type BucketKey = string;
+/** Opaque keyed digest naming a workspace inside a bucket. */
+export type LaneKey = string;
+
+export interface MeterSnapshot {
+  readonly meter: MeterName;
+  readonly limit: number;
+  readonly level: number;
+  readonly windowMs: number;
+}
+
+/** State of one bucket, for gauges and activity. */
+export interface BucketSnapshot {
+  readonly bucket: BucketKey;
+  readonly closedMs: number;
+  readonly waiting: number;
+  readonly inFlight: number;
+  readonly meters: readonly MeterSnapshot[];
+}
