@@ -113,7 +113,7 @@ export class Forwarder {
     { answered, record }: { readonly answered: Answered; readonly record: AdmissionRecord },
   ): Outcome {
     const capped = request.admission.maxInFlight !== null;
-    const { body, done } = endAnswered(lease, answered, decision, capped);
+    const { body, done } = endAnswered(lease, answered, { ...decision, capped });
     return answerOutcome({
       answered: { ...answered, body },
       route,
@@ -160,7 +160,8 @@ function fateOf({ neverSent, stale }: TransportError): 'never_sent' | 'stale' | 
 /** The final attempt broke: the lease ends, the client gets a refusal. */
 function giveUp({ prepared, lease, followed }: Attempt, error: TransportError, decision: Passed): Refusal {
   const { description, request } = prepared;
-  endBroken(lease, error, description.safe, request.admission.maxInFlight !== null);
+  const capped = request.admission.maxInFlight !== null;
+  endBroken(lease, error, { safe: description.safe, capped });
   const refusal = failureRefusal(error, decision.shouldRetry !== false);
   followed.attemptFailed(error.kind === 'aborted' ? 'client_gone' : refusal.code);
   return refusal;

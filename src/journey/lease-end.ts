@@ -44,7 +44,11 @@ export function requeue(lease: Lease, result: AttemptResult, { closes, notBefore
 }
 
 /** The final attempt broke: the lease ends as far as its fate is known. `safe`: what is left of it changes nothing. */
-export function endBroken(lease: Lease, { neverSent }: TransportError, safe: boolean, capped: boolean): void {
+export function endBroken(
+  lease: Lease,
+  { neverSent }: TransportError,
+  { safe, capped }: { readonly safe: boolean; readonly capped: boolean },
+): void {
   if (neverSent) lease.settle({ kind: 'dropped' }, null);
   else if (safe) lease.settle(capped ? closing : { kind: 'succeeded', spent: null }, null);
   else lease.settle({ kind: 'unknown' }, null);
@@ -58,8 +62,7 @@ export function endBroken(lease: Lease, { neverSent }: TransportError, safe: boo
 export function endAnswered(
   lease: Lease,
   answered: Answered,
-  { closes, closeMs }: Passed,
-  capped: boolean,
+  { closes, closeMs, capped }: Passed & { readonly capped: boolean },
 ): { readonly body: Buffer | Readable; readonly done: () => void } {
   const { body } = answered;
   const done = (): void => lease.settle({ kind: 'succeeded', spent: spentOf(answered) }, null);

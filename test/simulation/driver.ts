@@ -1,6 +1,6 @@
 /**
  * The driver plays the gateway for one call: enter, wait for the grant, send, judge the answer, settle, and go back to
- * the lane when the upstream has not run it. The desk, the ticket and the resend policy are the product's.
+ * the lane when the upstream has not run it. Admission, the ticket and the resend policy are the product's.
  */
 import { getEventListeners } from 'node:events';
 import type { AdmissionQueue } from '../../src/admission/admission.ts';

@@ -1,5 +1,5 @@
 /**
- * One history: real desk, limiter and ceilings on virtual time against a simulated upstream, and everything that is
+ * One history: real admission, limiter and ceilings on virtual time against a simulated upstream, and everything that is
  * wrong with it. Equal seeds give equal histories.
  */
 import { AdmissionQueue } from '../../src/admission/admission.ts';

@@ -49,7 +49,7 @@ const several = (first: number, count: number): Finder =>
 
 const unitTests = 'test/policy/(admission|ceiling|forecast|meter|scheduler|sorted)';
 
-/** The unit tests of the policies and the desk. */
+/** The unit tests of the policies and of admission. */
 const unit: Finder = async (copy) => {
   const report = join(copy, 'report.json');
   const jest = join(root, 'node_modules/jest/bin/jest.js');

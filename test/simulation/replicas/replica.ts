@@ -1,5 +1,5 @@
 /**
- * One replica of a history: a simulated process in which the product's own stores and desk run, its connection, and
+ * One replica of a history: a simulated process in which the product's own stores and admission run, its connection, and
  * what happened to it. Owns: building and killing. Refuses to own: judgement.
  */
 import { AdmissionQueue } from '../../../src/admission/admission.ts';
