@@ -10,6 +10,7 @@ import { createHash } from 'node:crypto';
 import { Redis } from 'ioredis';
 import type { BucketEvent } from '../src/limiter/bucket-events.ts';
 import { applyCall } from '../src/limiter/event-codec.ts';
+import { timed } from '../src/limiter/lessons.policy.ts';
 import { readBatch, type BatchReply } from '../src/limiter/reply-codec.ts';
 import { admission } from '../test/support/admission.ts';
 import { loadInto } from '../test/support/loaded-scripts.ts';
@@ -68,7 +69,9 @@ async function waitingTickets(count: number): Promise<void> {
   await measure(`cancel: ${title}`, (n) =>
     run(asking, { kind: 'cancel', ticket: ticketName(tickets - 1 - n) }),
   );
-  await measure(`learn: ${title}`, (n) => run(asking, { kind: 'learn', lease: leased(n), lesson }));
+  await measure(`learn: ${title}`, (n) =>
+    run(asking, { kind: 'learn', lease: leased(n), lesson: timed(lesson, Date.now()) }),
+  );
   await measure(`charged: ${title}`, (n) =>
     run(asking, { kind: 'charge', lease: leased(n), edge: { slots: 5, nextSlotMs: 1_000 } }),
   );
@@ -160,7 +163,12 @@ async function run(
 }
 
 function settled(lease: string): BucketEvent {
-  return { kind: 'settle', lease, settlement: { kind: 'succeeded', spent: null }, lesson };
+  return {
+    kind: 'settle',
+    lease,
+    settlement: { kind: 'succeeded', spent: null },
+    lesson: timed(lesson, Date.now()),
+  };
 }
 
 async function memory(): Promise<number> {

@@ -4,7 +4,8 @@
  */
 import type { BucketEvent, EventReply, LeaseReply, StoredAdmission } from './bucket-events.ts';
 import { meterNames, type Bucket } from './bucket-state.policy.ts';
-import type { Admission, BucketKey, Lesson, MeterSnapshot } from './limiter.ts';
+import type { Admission, BucketKey, MeterSnapshot } from './limiter.ts';
+import { levelAt } from './meter.policy.ts';
 import { mostPerPump, type Effects, type Granted } from './pump.policy.ts';
 import * as scheduler from './scheduler.policy.ts';
 import type { TimedLesson } from './scheduler.policy.ts';
@@ -65,7 +66,7 @@ function applyOne(bucket: Bucket, replica: string, event: BucketEvent, now: numb
     case 'settle': {
       const { lease, settlement, lesson } = event;
       const isHeld = bucket.leases.get(lease)?.abandoned === false;
-      const learned = lesson === null ? null : timed(lesson, now);
+      const learned = lesson === null ? null : notAfter(lesson, now);
       return {
         ...onLease(isHeld, lease, scheduler.settle(bucket, lease, settlement, learned, now)),
         closes: isHeld && settlement.kind === 'throttled' && settlement.closeMs > 0,
@@ -73,7 +74,7 @@ function applyOne(bucket: Bucket, replica: string, event: BucketEvent, now: numb
     }
     case 'learn': {
       const isKnown = bucket.leases.has(event.lease);
-      const effects = scheduler.learn(bucket, event.lease, timed(event.lesson, now), now);
+      const effects = scheduler.learn(bucket, event.lease, notAfter(event.lesson, now), now);
       return onLease(isKnown, event.lease, effects);
     }
     case 'charge': {
@@ -143,13 +144,13 @@ function metersOf(bucket: Bucket, now: number): MeterSnapshot[] {
     const meter = bucket.meters.get(name);
     if (meter === undefined || meter.limit === null) return [];
     const { limit, windowMs } = meter;
-    const level = Math.max(0, meter.level - Math.max(0, now - meter.at) * (limit / windowMs));
-    return [{ meter: name, limit, level, windowMs }];
+    return [{ meter: name, limit, level: levelAt(meter, now), windowMs }];
   });
 }
 
-const timed = (lesson: Lesson, now: number): TimedLesson => ({
-  feedback: lesson.feedback,
-  sentAt: now - lesson.sentAgoMs,
-  headAt: now - lesson.headAgoMs,
+/** A replica knows the store's clock by half of a round trip: nothing that it tells has happened later than now. */
+const notAfter = ({ feedback, sentAt, headAt }: TimedLesson, now: number): TimedLesson => ({
+  feedback,
+  sentAt: Math.min(sentAt, now),
+  headAt: Math.min(headAt, now),
 });

@@ -9,11 +9,11 @@ import type {
   CeilingEdge,
   LaneKey,
   LaneSetting,
-  Lesson,
   MeterSnapshot,
   Settlement,
   Standing,
 } from './limiter.ts';
+import type { TimedLesson } from './lessons.policy.ts';
 
 /** An admission as a store takes it: times are on the store's own clock, `null` = the time at which it is applied. */
 export type StoredAdmission = Omit<Admission, 'position' | 'bucket'> & {
@@ -31,10 +31,10 @@ export type BucketEvent =
       readonly kind: 'settle';
       readonly lease: string;
       readonly settlement: Settlement;
-      readonly lesson: Lesson | null;
+      readonly lesson: TimedLesson | null;
     }
   /** Learns from an answer whose call goes on. */
-  | { readonly kind: 'learn'; readonly lease: string; readonly lesson: Lesson }
+  | { readonly kind: 'learn'; readonly lease: string; readonly lesson: TimedLesson }
   /** The lease took a slot of a ceiling that is nearly used; `null` = it is not nearly used any more. */
   | { readonly kind: 'charge'; readonly lease: string; readonly edge: CeilingEdge | null }
   /** A waiting ticket leaves. */

@@ -132,7 +132,7 @@ export interface Bucket {
   /** Number of the latest lease. */
   sequence: number;
   lastGrantAt: number | null;
-  /** When a call was last granted within the quiet gap behind another. */
+  /** When a call was last granted within the quiet gap behind another, or was last sent long after its grant. */
   crowdedAt: number | null;
   waiting: number;
   /** Sum of the waiting tickets' costs per meter, over all lanes. */

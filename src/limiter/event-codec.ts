@@ -9,16 +9,8 @@ import type { Costs } from '../call.ts';
 import type { BucketEvent, EventKind, StoredAdmission } from './bucket-events.ts';
 import { costEntries } from './bucket-state.policy.ts';
 import { bucketKeys, type BucketKeys } from './keys.ts';
-import { refusedUnits } from './lessons.policy.ts';
-import type {
-  BucketKey,
-  BucketSetting,
-  CeilingEdge,
-  LaneKey,
-  LaneSetting,
-  Lesson,
-  Settlement,
-} from './limiter.ts';
+import { refusedUnits, type TimedLesson } from './lessons.policy.ts';
+import type { BucketKey, BucketSetting, CeilingEdge, LaneKey, LaneSetting, Settlement } from './limiter.ts';
 
 /** Leases one `tick` renews at most; a replica with more sends several. */
 export const leasesPerTick = 64;
@@ -156,11 +148,11 @@ function outcome(settlement: Settlement): Wire {
 const spent = (costs: Costs): [string, WireNumber][] =>
   Object.entries(costs).map(([name, units]) => [name, number(units)]);
 
-function lesson({ feedback, sentAgoMs, headAgoMs }: Lesson): Wire {
+function lesson({ feedback, sentAt, headAt }: TimedLesson): Wire {
   const { meters, throttle, requestedCost } = feedback;
   return {
-    sentAgoMs: number(sentAgoMs),
-    headAgoMs: number(headAgoMs),
+    sentAt: number(sentAt),
+    headAt: number(headAt),
     meters: meters.map(({ meter, limit, windowMs, resetMs, level }) => ({
       meter,
       limit: number(limit > 0 ? limit : 0),

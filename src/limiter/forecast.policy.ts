@@ -14,7 +14,8 @@ import { closedMs, meterNames, meterOf, type Bucket, type Lane } from './bucket-
 import { ceilingWindowMs } from './ceiling.policy.ts';
 import { turnOf } from './lanes.policy.ts';
 import type { LaneKey, SleepReason } from './limiter.ts';
-import { restMs, roomInMs } from './meter.policy.ts';
+import { keptFree, netRate } from './meter-others.policy.ts';
+import { levelAt, restMs, roomInMs } from './meter.policy.ts';
 
 /** In the order in which equal waits are named. */
 const sleepReasons = ['ceiling_minute', 'ceiling_day', 'backoff'] as const satisfies readonly SleepReason[];
@@ -166,10 +167,11 @@ function ownCostAhead(bucket: Bucket, lane: Lane | undefined, ahead: number, nam
 function drainFor(bucket: Bucket, name: MeterName, units: number, needed: number, now: number): number {
   const meter = meterOf(bucket, name, now);
   if (meter.limit === null) return 0;
-  const alone = roomInMs(meter, units, now);
-  const rate = meter.limit / meter.windowMs;
-  const over = meter.level + needed - (meter.limit - meter.reserve);
-  return needed > units ? Math.max(alone, restMs(meter, now) + over / rate) : alone;
+  const waiting = bucket.waitingCosts.get(name) ?? 0;
+  const alone = roomInMs(meter, { units, waiting }, now);
+  // What is kept free for others while calls wait is used up by the last of them.
+  const over = levelAt(meter, now) + needed - (meter.limit - keptFree(meter, 0));
+  return needed > units ? Math.max(alone, restMs(meter, now) + over / netRate(meter)) : alone;
 }
 
 /**

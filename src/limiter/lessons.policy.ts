@@ -5,8 +5,8 @@
 import type { Costs, Feedback, MeterName } from '../call.ts';
 import { meterOf, requestWindows, type Bucket, type Lane, type Lease } from './bucket-state.policy.ts';
 import { learnDocument } from './documents.policy.ts';
-import type { BucketSetting } from './limiter.ts';
-import { giveUnitsBack, markAnswered, refund } from './meter.policy.ts';
+import type { BucketSetting, Lesson } from './limiter.ts';
+import { calmLatenessMs, giveUnitsBack, markAnswered, markUntold, refund } from './meter.policy.ts';
 import { learnMeter, refused } from './meter-learning.policy.ts';
 import { applySetting } from './meter-quota.policy.ts';
 
@@ -16,6 +16,12 @@ export interface TimedLesson {
   readonly sentAt: number;
   readonly headAt: number;
 }
+
+export const timed = ({ feedback, sentAgoMs, headAgoMs }: Lesson, now: number): TimedLesson => ({
+  feedback,
+  sentAt: now - sentAgoMs,
+  headAt: now - headAgoMs,
+});
 
 export function applySettings(bucket: Bucket, setting: BucketSetting, now: number): void {
   bucket.learn = setting.learn;
@@ -28,32 +34,67 @@ export function applySettings(bucket: Bucket, setting: BucketSetting, now: numbe
 }
 
 export function applyLesson(bucket: Bucket, lease: Lease, lesson: TimedLesson, now: number): void {
-  answer(bucket, lease, now);
+  learnFrom(bucket, lease, lesson, { closedMs: 0, now });
+}
+
+function learnFrom(
+  bucket: Bucket,
+  lease: Lease,
+  { feedback, sentAt, headAt }: TimedLesson,
+  { closedMs, now }: { readonly closedMs: number; readonly now: number },
+): void {
+  const isFirst = !lease.answered;
+  answer(bucket, lease);
   bucket.opened = true;
-  const { throttle } = lesson.feedback;
-  const refusedFor = throttle?.kind === 'rate' ? throttle.meter : null;
-  for (const report of lesson.feedback.meters) {
+  noteLateness(bucket, lease, sentAt);
+  const seen = { sentAt, headAt, quiet: lease.quiet, calm: lease.calm, closedMs };
+  for (const report of feedback.meters) {
     const meter = meterOf(bucket, report.meter, now);
     const mark = lease.marks.get(report.meter) ?? null;
-    const seen = {
-      sentAt: lesson.sentAt,
-      headAt: lesson.headAt,
-      quiet: lease.quiet,
-      calm: lease.calm,
-      refused: refusedFor === report.meter,
-    };
     learnMeter(meter, report, { mark, seen }, { learn: bucket.learn, now });
   }
-  const { requestedCost } = lesson.feedback;
-  if (requestedCost !== undefined) learnDocument(bucket, lease, requestedCost, now);
+  if (feedback.requestedCost !== undefined) learnDocument(bucket, lease, feedback.requestedCost, now);
+  if (!isFirst || closedMs > 0) return;
+  for (const [name, mark] of lease.marks) {
+    const isTold = feedback.meters.some(({ meter, level }) => meter === name && level !== null);
+    if (!isTold) markUntold(meterOf(bucket, name, now), mark, now);
+  }
+}
+
+/**
+ * A call that left so long after its grant comes from a replica with more to send than it can: others of its calls, granted
+ * longer ago, may have to leave yet. Calls crowd there, however quietly the bucket grants by then.
+ */
+function noteLateness(bucket: Bucket, { grantedAt }: Lease, sentAt: number): void {
+  if (sentAt - grantedAt <= calmLatenessMs) return;
+  bucket.crowdedAt = Math.max(bucket.crowdedAt ?? sentAt, sentAt);
 }
 
 /** The lease's call is no longer on its way to the upstream's counters. */
-export function answer(bucket: Bucket, lease: Lease, now: number): void {
+function answer(bucket: Bucket, lease: Lease): void {
   if (lease.answered) return;
   lease.answered = true;
   if (lease.quiet) bucket.unanswered.delete(lease.token);
-  for (const [name, mark] of lease.marks) markAnswered(meterOf(bucket, name, now), mark);
+  for (const [name, mark] of lease.marks) {
+    const meter = bucket.meters.get(name);
+    if (meter !== undefined) markAnswered(meter, mark);
+  }
+}
+
+/** The same, and it has told nothing. If it arrived, it did before `at`. */
+export function answerUntold(bucket: Bucket, lease: Lease, at: number): void {
+  if (lease.answered) return;
+  answer(bucket, lease);
+  for (const [name, mark] of lease.marks) {
+    const meter = bucket.meters.get(name);
+    if (meter !== undefined) markUntold(meter, mark, at);
+  }
+}
+
+/** The call ended well, and nobody could read what its answer tells. */
+export function applySilence(bucket: Bucket, lease: Lease, now: number): void {
+  answerUntold(bucket, lease, now);
+  bucket.opened = true;
 }
 
 /**
@@ -87,19 +128,38 @@ export function applyThrottle(
       giveUnitsBack(meter, mark, lease.grantedAt, now);
     }
   }
-  if (lesson !== null) applyLesson(bucket, lease, lesson, now);
-  else answer(bucket, lease, now);
+  const refusal = named === null ? null : refusalOf(bucket, lease, named, lesson);
+  if (lesson !== null) learnFrom(bucket, lease, lesson, { closedMs: closeMs, now });
+  else if (closeMs > 0) answer(bucket, lease);
+  else answerUntold(bucket, lease, now);
   if (closeMs <= 0) return;
-  if (named !== null) {
-    const reserved = lease.marks.get(named)?.cost ?? 0;
-    const asked = (lesson === null ? null : refusedUnits(lesson.feedback)) ?? reserved;
-    // A call that asks for more than was reserved may be refused without anybody else's doing.
-    const isFirst = bucket.closedAt === null || lease.grantedAt >= bucket.closedAt;
-    const surprising = isFirst && asked <= reserved;
-    if (asked > 0) refused(meterOf(bucket, named, now), asked, { waitMs: closeMs, surprising }, now);
+  if (named !== null && refusal !== null) {
+    const { asked, hadRoom } = refusal;
+    refused(meterOf(bucket, named, now), asked, { waitMs: closeMs, hadRoom }, now);
   }
   bucket.closedUntil = Math.max(bucket.closedUntil ?? now, now + closeMs);
   bucket.closedAt = now;
+}
+
+/**
+ * What the refused call asked of the meter that refused it, and whether the model had room for that when it was granted. It
+ * cannot have had where the call asks for more than was reserved, where nobody has told anything of the meter, and where
+ * the call was granted before another refusal was known: the same thing was in the way of both.
+ */
+function refusalOf(
+  bucket: Bucket,
+  lease: Lease,
+  name: MeterName,
+  lesson: TimedLesson | null,
+): { readonly asked: number; readonly hadRoom: boolean } | null {
+  const meter = bucket.meters.get(name);
+  const reserved = lease.marks.get(name)?.cost ?? 0;
+  const asked = (lesson === null ? null : refusedUnits(lesson.feedback)) ?? reserved;
+  if (asked <= 0) return null;
+  const { grantedAt } = lease;
+  const isKnown = meter !== undefined && meter.heardAt !== null;
+  const isNew = grantedAt >= (bucket.closedAt ?? grantedAt) && grantedAt >= (meter?.contest?.at ?? grantedAt);
+  return { asked, hadRoom: asked <= reserved && isKnown && isNew };
 }
 
 export function correct(bucket: Bucket, lease: Lease, spent: Costs, now: number): void {
@@ -114,7 +174,7 @@ export function correct(bucket: Bucket, lease: Lease, spent: Costs, now: number)
  * and would stand behind one more for each grant that comes back.
  */
 export function giveBack(bucket: Bucket, lease: Lease, now: number): void {
-  answer(bucket, lease, now);
+  answer(bucket, lease);
   for (const [name, mark] of lease.marks) {
     giveUnitsBack(meterOf(bucket, name, now), mark, lease.grantedAt, now);
   }

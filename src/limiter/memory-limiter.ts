@@ -23,8 +23,9 @@ import {
   type Reconfiguration,
   type Settlement,
 } from './limiter.ts';
+import { timed } from './lessons.policy.ts';
 import { memoryMs } from './memory.policy.ts';
-import { drain } from './meter.policy.ts';
+import { levelAt } from './meter.policy.ts';
 import type { Granted } from './pump.policy.ts';
 import { forecast, isIdle, pumpOnly } from './scheduler.policy.ts';
 
@@ -152,14 +153,15 @@ export function createMemoryLimiter(clock: Clock, listener: LimiterListener): Li
     },
 
     async settle({ bucket, lease }: Grant, settlement: Settlement, lesson: Lesson | null): Promise<void> {
-      applyIfKnown<'settle'>(bucket, { kind: 'settle', lease, settlement, lesson });
+      const learned = lesson === null ? null : timed(lesson, clock.monotonic());
+      applyIfKnown<'settle'>(bucket, { kind: 'settle', lease, settlement, lesson: learned });
       if (settlement.kind === 'throttled' && settlement.closeMs > 0) {
         listener.onClosed(bucket, settlement.closeMs);
       }
     },
 
     async learn({ bucket, lease }: Grant, lesson: Lesson): Promise<void> {
-      applyIfKnown<'learn'>(bucket, { kind: 'learn', lease, lesson });
+      applyIfKnown<'learn'>(bucket, { kind: 'learn', lease, lesson: timed(lesson, clock.monotonic()) });
     },
 
     async charged({ bucket, lease }: Grant, edge: CeilingEdge | null): Promise<void> {
@@ -205,9 +207,8 @@ function snapshotOf(kept: Kept, now: number): BucketSnapshot {
     waiting: bucket.waiting,
     inFlight: bucket.leases.size,
     meters: [...bucket.meters.values()].flatMap((meter) => {
-      drain(meter, now);
-      const { name, limit, level, windowMs } = meter;
-      return limit === null ? [] : [{ meter: name, limit, level, windowMs }];
+      const { name, limit, windowMs } = meter;
+      return limit === null ? [] : [{ meter: name, limit, level: levelAt(meter, now), windowMs }];
     }),
   };
 }

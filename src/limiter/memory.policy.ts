@@ -19,7 +19,7 @@ export function memoryMs(bucket: Bucket, now: number): number {
   if (bucket.waiting > 0 || bucket.leases.size > 0 || bucket.closedAt !== null) return bucketMemoryMs;
   let longest = bucket.opened ? blankMemoryMs : unansweredMemoryMs;
   for (const meter of bucket.meters.values()) {
-    if (meter.reported !== null || meter.learnedAt !== null) return bucketMemoryMs;
+    if (meter.reported !== null || meter.heardAt !== null) return bucketMemoryMs;
     // Empty, it is like a new one. A limit that nobody knows holds nobody back, whatever was counted.
     if (meter.limit !== null) longest = Math.max(longest, meter.at + meter.level / drainRate(meter) - now);
   }

@@ -4,14 +4,8 @@
  * Owns: limit and window in force. Refuses to own: the level (but for what a limit makes impossible). Invariant: a change
  * of what is stated or reported holds at once, in every direction. Pure; `now` is an argument.
  */
-import {
-  assumedWindowMs,
-  drain,
-  largestReserveShare,
-  type Meter,
-  type Quota,
-  type ReportedQuota,
-} from './meter.policy.ts';
+import { assumedWindowMs, type Meter, type Quota, type ReportedQuota } from './meter-state.policy.ts';
+import { drain } from './meter.policy.ts';
 import { learnedWindowMs } from './window-learning.policy.ts';
 
 /** What the operator states now; `null`: nothing any more. It holds at once, whatever was learned before. */
@@ -45,10 +39,8 @@ function enforce(meter: Meter, learn: boolean, now: number): void {
   const windowMs = quota === null ? assumedWindowMs(meter.name) : quota.windowMs;
   if (limit === meter.limit && windowMs === meter.windowMs) return;
   drain(meter, now);
-  if (limit !== null) {
-    if (meter.limit === null || limit < meter.limit) meter.level = Math.min(meter.level, limit);
-    meter.reserve = Math.min(meter.reserve, limit * largestReserveShare);
-  }
+  const isLower = limit !== null && (meter.limit === null || limit < meter.limit);
+  if (isLower) meter.level = Math.min(meter.level, limit);
   meter.limit = limit;
   meter.windowMs = windowMs;
 }

@@ -7,7 +7,10 @@
  * Owns: draining, room, what a grant takes and gets back. Refuses to own: which limit holds (`meter-quota.policy.ts`),
  * what answers mean, who waits, whose turn it is. Pure; `now` is an argument.
  */
-import type { MeterName } from '../call.ts';
+import { keptFree, netRate } from './meter-others.policy.ts';
+import { drainRate, type Behind, type Meter, type MeterMark } from './meter-state.policy.ts';
+
+export { createMeter, drainRate, type Behind, type Meter, type MeterMark } from './meter-state.policy.ts';
 
 /**
  * Jitter between our sending and the upstream's counting, milliseconds: a fifth of the time in which one unit drains,
@@ -26,105 +29,10 @@ export const windowsOfLateness = 60;
 export const quietGapMs = 20;
 /** A call among calls that leave at the pace of the meter reaches the upstream within this time of its grant, milliseconds. */
 export const calmLatenessMs = 250;
-/** Time constant of the estimate of what others take from the meter, milliseconds. */
-export const othersMemoryMs = 10_000;
-/** Most of the limit that may be kept free for others. */
-export const largestReserveShare = 0.1;
-
-/** Without a word of the upstream or the operator a window is taken to be this long, milliseconds. */
-const minuteMs = 60_000;
-const dayMs = 86_400_000;
-
-/** `limit` units in each window of this length, milliseconds. */
-export interface Quota {
-  readonly limit: number;
-  readonly windowMs: number;
-}
-
-/** What the upstream's answers told of its quota. */
-export interface ReportedQuota {
-  readonly limit: number;
-  /** `null`: no answer told. */
-  readonly windowMs: number | null;
-  /** Sending time of the newest call whose answer told the limit. */
-  readonly sentAt: number;
-}
-
-export interface Meter {
-  readonly name: MeterName;
-  /** Units per window in force, which follows from `stated` and `reported`; `null`: nobody knows, nobody is held back. */
-  limit: number | null;
-  /** Window in force, milliseconds; while no limit is known, the one that it is taken to be counted over. */
-  windowMs: number;
-  /** Quota stated by the operator; `null`: none. */
-  stated: Quota | null;
-  /** Quota told by answers; `null`: none told any. */
-  reported: ReportedQuota | null;
-  /** Used units at `at`. Before `at` nothing drains: the first call of a burst may not have arrived. */
-  level: number;
-  at: number;
-  /** Units granted, and units of granted calls whose answers are known, since the beginning. */
-  granted: number;
-  answered: number;
-  /** Units of granted calls that the upstream did not count, since the beginning. */
-  returned: number;
-  /** Units kept free because somebody else uses the quota too. */
-  reserve: number;
-  /** Estimated consumption of others, units per millisecond. */
-  others: number;
-  /** When an answer last told the level; `null`: never. */
-  learnedAt: number | null;
-  /** When the upstream was last fuller than the model without our doing; `null`: never. */
-  surprisedAt: number | null;
-  /** About the shortest time between a call and its answer's head, milliseconds; `null`: no answer yet. */
-  fastestMs: number | null;
-}
-
-/** Position of the meter's counters when a lease was granted. */
-export interface MeterMark {
-  readonly cost: number;
-  /** `granted` right after this grant. */
-  readonly granted: number;
-  /** `answered` and `returned` at this grant. */
-  readonly answered: number;
-  readonly returned: number;
-  /** When the meter was to drain on right after this grant, as it seemed then. */
-  readonly drainsAt: number;
-  /** Units of the calls granted within `calmLatenessMs` before that had no answer then, oldest first; of calm calls only. */
-  readonly behind: readonly Behind[];
-}
-
-/** A call that may have to arrive yet when one granted later does. */
-export interface Behind {
-  readonly grantedAt: number;
-  readonly units: number;
-}
-
-export function createMeter(name: MeterName, now: number): Meter {
-  return {
-    name,
-    limit: null,
-    windowMs: assumedWindowMs(name),
-    stated: null,
-    reported: null,
-    level: 0,
-    at: now,
-    granted: 0,
-    answered: 0,
-    returned: 0,
-    reserve: 0,
-    others: 0,
-    learnedAt: null,
-    surprisedAt: null,
-    fastestMs: null,
-  };
-}
-
-/** Length of the window of a meter as its name says it, milliseconds. */
-export const assumedWindowMs = (name: MeterName): number => (name.endsWith('_day') ? dayMs : minuteMs);
-
-/** Units drained per millisecond; 0 while no limit is known. */
-export const drainRate = (meter: Meter): number => (meter.limit === null ? 0 : meter.limit / meter.windowMs);
+/** Without a word of them the estimate of what others take is given up in about this time, milliseconds. */
+export const othersMemoryMs = 360_000;
+/** So much may be kept free in the end for each unit granted since the meter is contested. */
+export const allowanceShare = 0.02;
 
 /** Units that drain during the jitter. */
 export function jitterUnits(meter: Meter): number {
@@ -142,35 +50,46 @@ function latenessMs(meter: Meter): number {
 export const restMs = (meter: Meter, now: number): number => Math.max(0, meter.at - now);
 
 /**
- * Brings the level to `now`; a clock that stands still or steps back changes nothing. While no limit is known, what was
- * counted is forgotten in about the time of a window, so that a limit that becomes known does not find all that ever was.
+ * Used units at `now`, as long as nothing happens; a clock that stands still or steps back changes nothing. While no limit is
+ * known, what was counted is forgotten in about the time of a window, so that a limit that becomes known does not find all
+ * that ever was.
  */
+export function levelAt(meter: Meter, now: number): number {
+  if (now <= meter.at) return meter.level;
+  const sinceMs = now - meter.at;
+  const drained =
+    meter.limit === null ? meter.level * (sinceMs / (sinceMs + meter.windowMs)) : sinceMs * netRate(meter);
+  return Math.max(0, meter.level - drained);
+}
+
+/** Something happens: the meter goes on from its level at `now`. */
 export function drain(meter: Meter, now: number): void {
   if (now <= meter.at) return;
   const sinceMs = now - meter.at;
-  const drained =
-    meter.limit === null ? meter.level * (sinceMs / (sinceMs + meter.windowMs)) : sinceMs * drainRate(meter);
-  meter.level = Math.max(0, meter.level - drained);
+  meter.level = levelAt(meter, now);
+  meter.others -= meter.others * (sinceMs / (sinceMs + othersMemoryMs));
   meter.at = now;
 }
 
-/** Milliseconds until a call of this cost has room; 0 = now. A cost above the limit needs the meter empty. */
-export function roomInMs(meter: Meter, cost: number, now: number): number {
-  if (meter.limit === null || cost <= 0) return 0;
-  drain(meter, now);
-  const usable = meter.limit - meter.reserve;
-  const over = meter.level + othersSince(meter, now) + Math.min(cost, usable) - usable;
-  if (over <= 0) return 0;
-  const rate = drainRate(meter);
-  // What others are expected to take slows us down; it never holds an empty meter shut, for nothing would refute it.
-  const whenEmpty = meter.level / rate;
-  return restMs(meter, now) + Math.min(over / Math.max(rate - meter.others, rate / 4), whenEmpty);
+/** A call's units, and those of all calls that wait for the same meter. */
+export interface Wanted {
+  readonly units: number;
+  readonly waiting: number;
 }
 
-function othersSince(meter: Meter, now: number): number {
-  if (meter.limit === null || meter.learnedAt === null || meter.others <= 0) return 0;
-  const expected = meter.others * Math.min(Math.max(0, now - meter.learnedAt), othersMemoryMs);
-  return Math.min(expected, meter.limit * largestReserveShare);
+/**
+ * Milliseconds until a call has room; 0 = now. A cost above the limit needs the meter empty. What others are expected to take
+ * slows calls down, and no more: when everything would have drained but for them, one goes and finds out.
+ */
+export function roomInMs(meter: Meter, { units, waiting }: Wanted, now: number): number {
+  const { limit } = meter;
+  if (limit === null || units <= 0) return 0;
+  const cost = Math.min(units, limit);
+  const usable = Math.max(cost, limit - keptFree(meter, waiting));
+  const over = levelAt(meter, now) + cost - usable;
+  if (over <= 0) return 0;
+  const emptyInMs = Math.max(0, meter.at - now + meter.level / drainRate(meter));
+  return Math.min(restMs(meter, now) + over / netRate(meter), emptyInMs);
 }
 
 /**
@@ -180,19 +99,28 @@ function othersSince(meter: Meter, now: number): number {
 export function take(meter: Meter, asked: number, now: number, behind: readonly Behind[] = []): MeterMark {
   drain(meter, now);
   const cost = meter.limit === null ? asked : Math.min(asked, meter.limit);
-  const { answered, returned } = meter;
+  const { returned, contest } = meter;
   if (cost > 0 && meter.limit !== null) {
     const lateMs = latenessMs(meter) - meter.level / drainRate(meter);
     meter.at = Math.max(meter.at, now + lateMs);
   }
   meter.level += cost;
   meter.granted += cost;
-  return { cost, granted: meter.granted, answered, returned, drainsAt: meter.at, behind };
+  if (contest !== null) {
+    meter.contest = { ...contest, allowance: contest.allowance + cost * allowanceShare };
+  }
+  return { cost, granted: meter.granted, returned, drainsAt: meter.at, behind };
 }
 
 /** The upstream has spoken about this call, or it was never sent: it is no longer on its way. */
 export function markAnswered(meter: Meter, mark: MeterMark): void {
   meter.answered += mark.cost;
+}
+
+/** A call that is no longer on its way has told nothing of the meter. It arrived before `at`, if it did. */
+export function markUntold(meter: Meter, mark: MeterMark, at: number): void {
+  const { units, at: until } = meter.untold ?? { units: 0, at };
+  meter.untold = { units: units + mark.cost, at: Math.max(until, at) };
 }
 
 /** Gives units back: the call cost less than reserved (negative `units` when it cost more). */

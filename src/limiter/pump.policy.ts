@@ -23,7 +23,7 @@ import {
   wakeLanes,
   type Budget,
 } from './lanes.policy.ts';
-import { answer } from './lessons.policy.ts';
+import { answerUntold } from './lessons.policy.ts';
 import {
   calmLatenessMs,
   mostLatenessMs,
@@ -140,7 +140,8 @@ function isAlive(bucket: Bucket, replica: string, now: number): boolean {
 function room(bucket: Bucket, ticket: Ticket, now: number): number {
   let longest = 0;
   for (const [name, units] of costEntries(knownCosts(bucket, ticket.costs, ticket.document))) {
-    longest = Math.max(longest, roomInMs(meterOf(bucket, name, now), units, now));
+    const wanted = { units, waiting: bucket.waitingCosts.get(name) ?? 0 };
+    longest = Math.max(longest, roomInMs(meterOf(bucket, name, now), wanted, now));
   }
   return longest;
 }
@@ -231,7 +232,7 @@ function soonest(a: number | null, b: number | null): number | null {
 
 /** Ends the lease's hold on its lane; meters are settled by the caller. */
 export function end(bucket: Bucket, lane: Lane, lease: Lease): void {
-  answer(bucket, lease, lease.grantedAt);
+  answerUntold(bucket, lease, lease.expiresAt);
   bucket.leases.delete(lease.token);
   bucket.expiries.delete(lease.token);
   lane.inFlight -= 1;

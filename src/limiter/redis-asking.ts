@@ -11,7 +11,8 @@ import type { Telemetry } from '../telemetry/events.ts';
 import type { BucketEvent, EventKind, ReplyOf, StoredAdmission } from './bucket-events.ts';
 import { orderUnit, sequencePerMs } from './bucket-state.policy.ts';
 import { applyCall } from './event-codec.ts';
-import type { Admission, LaneKey } from './limiter.ts';
+import type { TimedLesson } from './lessons.policy.ts';
+import type { Admission, LaneKey, Lesson } from './limiter.ts';
 import type { Applied, Asked, Outgoing } from './outbox.ts';
 import { isInRedis, type BucketBook, type KeptTicket } from './redis-book.ts';
 import { runApply } from './redis-commands.ts';
@@ -42,6 +43,8 @@ export interface Scripts {
   orderAt(urgency: number, at: number): number;
   /** With its arrival on Redis' clock. */
   stored(admission: Admission): StoredAdmission;
+  /** With the times of an answer that is read now on Redis' clock: what is told late is as old as it was. */
+  timed(lesson: Lesson): TimedLesson;
   /** With the position that Redis told, or that of its arrival. */
   positioned(ticket: KeptTicket): Positioned;
   /** Redis' time in the latest reply, and when it was asked for (monotonic); zeros before the first one. */
@@ -90,10 +93,10 @@ export function createScripts({
   };
 
   /** Before the first reply this process' own wall clock has to do. */
-  const orderAt = (urgency: number, at: number): number => {
-    const time = storeClock.at(at) ?? clock.now() + at - clock.monotonic();
-    return urgency * orderUnit + Math.floor(time * sequencePerMs);
-  };
+  const timeAt = (at: number): number => storeClock.at(at) ?? clock.now() + at - clock.monotonic();
+
+  const orderAt = (urgency: number, at: number): number =>
+    urgency * orderUnit + Math.floor(timeAt(at) * sequencePerMs);
 
   const send = async (
     book: BucketBook,
@@ -191,6 +194,11 @@ export function createScripts({
       const { position } = admission;
       if (position.kind === 'kept') return { ...admission, position };
       return { ...admission, position: { kind: 'arrival', at: storeClock.at(position.at) } };
+    },
+
+    timed({ feedback, sentAgoMs, headAgoMs }) {
+      const now = clock.monotonic();
+      return { feedback, sentAt: timeAt(now - sentAgoMs), headAt: timeAt(now - headAgoMs) };
     },
 
     positioned: ({ admission, order, arrivedAt }) => ({

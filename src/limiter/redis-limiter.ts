@@ -128,13 +128,14 @@ export function createRedisLimiter(dependencies: {
 
     async settle(grant, settlement, lesson) {
       const lease = books.get(grant.bucket)?.leases.get(grant.lease);
-      if (lease !== undefined) await settling.settle(lease, settlement, lesson);
+      if (lease !== undefined)
+        await settling.settle(lease, settlement, lesson === null ? null : scripts.timed(lesson));
     },
 
     async learn({ bucket, lease }, lesson) {
       const book = books.get(bucket);
       if (book?.leases.has(lease) === true && link.isUp)
-        await ask<'learn'>(book, { kind: 'learn', lease, lesson });
+        await ask<'learn'>(book, { kind: 'learn', lease, lesson: scripts.timed(lesson) });
     },
 
     async charged({ bucket, lease }, edge) {

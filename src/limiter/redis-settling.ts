@@ -7,7 +7,8 @@
  */
 import type { Clock } from '../clock.ts';
 import type { Telemetry } from '../telemetry/events.ts';
-import type { BucketKey, Lesson, LimiterListener, Settlement } from './limiter.ts';
+import type { TimedLesson } from './lessons.policy.ts';
+import type { BucketKey, LimiterListener, Settlement } from './limiter.ts';
 import type { Positioned, Scripts } from './redis-asking.ts';
 import { fenceMs, type BucketBook, type KeptLease, type KeptTicket } from './redis-book.ts';
 import type { RedisLink } from './redis-link.ts';
@@ -25,14 +26,14 @@ const mostAgain = 64;
 interface Pending {
   readonly lease: KeptLease;
   readonly settlement: Settlement;
-  readonly lesson: Lesson | null;
+  readonly lesson: TimedLesson | null;
   /** Monotonic milliseconds. */
   readonly at: number;
 }
 
 export interface Settling {
   /** Ends the lease and tells Redis; a ticket that goes back waits again. */
-  settle(lease: KeptLease, asked: Settlement, lesson: Lesson | null): Promise<void>;
+  settle(lease: KeptLease, asked: Settlement, lesson: TimedLesson | null): Promise<void>;
   /** Redis granted what nobody waits for here. */
   dropStray(book: BucketBook, lease: KeptLease): void;
   /** Redis names a lease that has ended here: its settlement was lost with Redis' data, or is still on its way. */
@@ -103,7 +104,7 @@ export function createSettling(parts: {
     ended.set(lease.lease, clock.monotonic());
   };
 
-  const settle = async (lease: KeptLease, asked: Settlement, lesson: Lesson | null): Promise<void> => {
+  const settle = async (lease: KeptLease, asked: Settlement, lesson: TimedLesson | null): Promise<void> => {
     const book = bookOf(lease.bucket);
     if (!book.leases.has(lease.lease)) return;
     // Whether Redis knew it still is not told where the reply to the first attempt is lost.
@@ -220,10 +221,7 @@ function aged({ lease, settlement, lesson, at }: Pending, now: number): Pending 
             sleepMs: Math.max(0, plain.sleepMs - lateMs),
           }
         : plain,
-    lesson:
-      lesson === null
-        ? null
-        : { ...lesson, sentAgoMs: lesson.sentAgoMs + lateMs, headAgoMs: lesson.headAgoMs + lateMs },
+    lesson,
     at: now,
   };
 }

@@ -38,6 +38,7 @@ import {
 import {
   applyLesson,
   applySettings,
+  applySilence,
   applyThrottle,
   correct,
   giveBack,
@@ -253,7 +254,7 @@ export function settle(
       // Before learning: an answer that tells the level has the correction in it.
       if (settlement.spent !== null) correct(bucket, lease, settlement.spent, now);
       if (lesson !== null) applyLesson(bucket, lease, lesson, now);
-      else bucket.opened = true;
+      else applySilence(bucket, lease, now);
       noteService(lane, now - lease.grantedAt);
       end(bucket, lane, lease);
       forget(bucket, lease.ticket);

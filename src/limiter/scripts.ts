@@ -13,6 +13,7 @@ import { luaSource, type Constants, type ReadLua } from './lua-source.ts';
 import { blankMemoryMs, bucketMemoryMs, unansweredMemoryMs } from './memory.policy.ts';
 import * as learning from './meter-learning.policy.ts';
 import * as meter from './meter.policy.ts';
+import * as others from './meter-others.policy.ts';
 import { mostPerPump, probeDoublingMs, replicaLifeMs } from './pump.policy.ts';
 import { maxArrivalAgoMs, maxArrivalAheadMs, maxOtherLimitsMs } from './scheduler.policy.ts';
 import { usualWindowsMs } from './window-learning.policy.ts';
@@ -39,6 +40,7 @@ function numbersOf(policy: object): Constants {
 export const scriptConstants: Constants = {
   ...numbersOf(meter),
   ...numbersOf(learning),
+  ...numbersOf(others),
   blankMemoryMs,
   bucketMemoryMs,
   ceilingWindowMs,

@@ -8,7 +8,8 @@ import { readFileSync } from 'node:fs';
 import { bucketKeys, replicaChannel } from '../../src/limiter/keys.ts';
 import type { ReplyOf, StoredAdmission } from '../../src/limiter/bucket-events.ts';
 import { applyCall } from '../../src/limiter/event-codec.ts';
-import type { Lesson, Reconfiguration, Settlement } from '../../src/limiter/limiter.ts';
+import type { TimedLesson } from '../../src/limiter/lessons.policy.ts';
+import type { Reconfiguration, Settlement } from '../../src/limiter/limiter.ts';
 import {
   readBatch,
   readMessage,
@@ -87,7 +88,7 @@ const settle = (
   asking: ReturnType<typeof by>,
   lease: string,
   settlement: Settlement,
-  lesson: Lesson | null = null,
+  lesson: TimedLesson | null = null,
 ): Told<'settle'> => applied<'settle'>(scripts, asking, { kind: 'settle', lease, settlement, lesson });
 
 const reconfigure = (
@@ -152,13 +153,13 @@ function spoiled(batch: object): { readonly at: string; readonly text: string }[
 
 test('what is malformed is an error before anything is written, wherever it stands in a batch', async () => {
   const entering = { kind: 'admit', admission: one('t1', { document: 'd' }) } as const;
-  const lesson: Lesson = {
+  const lesson: TimedLesson = {
     feedback: {
       meters: [{ meter: 'requests', limit: 1, windowMs: 2, level: { lowest: 1, highest: 1 } }],
       throttle: null,
     },
-    sentAgoMs: 1,
-    headAgoMs: 0,
+    sentAt: 998,
+    headAt: 999,
   };
   const { keys, argv } = applyCall(by('r1', 1_000), [
     entering,
@@ -353,7 +354,11 @@ test('what one replica was told of a document is charged to the calls of another
     kind: 'queued',
     heldBy: 'cost',
   });
-  const lesson = { feedback: { meters: [], throttle: null, requestedCost: 900 }, sentAgoMs: 1, headAgoMs: 0 };
+  const lesson = {
+    feedback: { meters: [], throttle: null, requestedCost: 900 },
+    sentAt: 1_098,
+    headAt: 1_099,
+  };
   await settle(by('r1', 1_100), lease, done, lesson);
   await subscriber.ping();
   expect(heard).toMatchObject([{ replica: 'r2', message: { kind: 'grants', grants: [{ ticket: 't2' }] } }]);

@@ -28,8 +28,8 @@ const lesson = {
     requestedCost: 1,
     requestedTokens: 1,
   },
-  sentAgoMs: 1,
-  headAgoMs: 0,
+  sentAt: 1,
+  headAt: 2,
 };
 const asked = admission('t', { maxInFlight: 1, perMinute: 1, document: 'd' });
 const lane = { lane: 'l', weight: 1, maxInFlight: 1, perMinute: 1, ceiling: 'none.none' };
@@ -96,7 +96,7 @@ describe.each(kinds)('%s.lua', (kind) => {
 
 /** The contract of `learn.lua` has these. */
 const isOfLesson = (name: string): boolean =>
-  /Ago|^(meters|meter|limit|windowMs|resetMs|lowest|highest|rateMeter|refusedUnits|requestedCost|level)$/.test(
+  /^(sentAt|headAt|meters|meter|limit|windowMs|resetMs|lowest|highest|rateMeter|refusedUnits|requestedCost|level)$/.test(
     name,
   );
 

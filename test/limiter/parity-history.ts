@@ -3,6 +3,7 @@
  * out and the rest still means something: that is how a failing history is shrunk.
  */
 import type { Costs, Feedback, MeterName, MeterReport, Throttle } from '../../src/call.ts';
+import { contestedStep } from './parity-contested.ts';
 import type { BucketSetting, CeilingEdge, LaneSetting, Settlement } from '../../src/limiter/limiter.ts';
 
 export interface AdmitStep {
@@ -94,6 +95,7 @@ export function historyOf(seed: number): Step[] {
     stated: draw.chance(0.75),
     crowd: draw.chance(0.12),
     calm: seed % 8 === 5,
+    contested: seed % 8 === 3,
   };
   const length = draw.whole(8, 36);
   const steps = Array.from({ length }, (_, index) => step(draw, nature, index));
@@ -121,9 +123,11 @@ interface Nature {
   readonly crowd: boolean;
   /** Calls come one by one, each a quiet gap behind the one before. */
   readonly calm: boolean;
+  /** Somebody else drinks from the same meter. */
+  readonly contested: boolean;
 }
 
-class Draw {
+export class Draw {
   readonly #next: () => number;
   constructor(next: () => number) {
     this.#next = next;
@@ -144,6 +148,7 @@ class Draw {
 }
 
 function step(draw: Draw, nature: Nature, index: number): Step {
+  if (nature.contested) return contestedStep(draw, index);
   const common = {
     afterMs: draw.chance(0.05) ? slow(draw) : nature.calm ? calm(draw) : quick(draw),
     replica: `r${draw.whole(1, nature.replicas)}`,
@@ -308,7 +313,8 @@ const throttleOf = (draw: Draw): Throttle =>
   );
 
 function learned(draw: Draw, throttle: Throttle | null): Learned {
-  const headAgoMs = draw.one(0, draw.fraction(0, 40));
+  // The replica's idea of the store's clock may be ahead of it.
+  const headAgoMs = draw.one(0, draw.fraction(-2, 40));
   const meters = Array.from({ length: draw.whole(0, 3) }, () => report(draw));
   const asked = draw.one(
     {},

@@ -4,6 +4,7 @@
  */
 import { closedMs } from '../../src/limiter/bucket-state.policy.ts';
 import { memoryMs } from '../../src/limiter/memory.policy.ts';
+import { timed } from '../../src/limiter/lessons.policy.ts';
 import type { BucketEvent, StoredAdmission } from '../../src/limiter/bucket-events.ts';
 import { applyCall, leasesPerTick, type ApplyCall } from '../../src/limiter/event-codec.ts';
 import type { BatchReply, ReplicaMessage } from '../../src/limiter/reply-codec.ts';
@@ -107,9 +108,16 @@ class Model {
       case 'admit':
         return Array.from({ length: step.count }, (_, n) => this.#admit(step, n));
       case 'settle':
-        return [{ kind: 'settle', lease: named, settlement: step.settlement, lesson: step.lesson }];
+        return [
+          {
+            kind: 'settle',
+            lease: named,
+            settlement: step.settlement,
+            lesson: step.lesson === null ? null : timed(step.lesson, this.#clock),
+          },
+        ];
       case 'learn':
-        return [{ kind: 'learn', lease: named, lesson: step.lesson }];
+        return [{ kind: 'learn', lease: named, lesson: timed(step.lesson, this.#clock) }];
       case 'charge':
         return [{ kind: 'charge', lease: named, edge: step.edge }];
       case 'reconfigure': {

@@ -47,10 +47,11 @@ const meterFields = [
   'granted',
   'answered',
   'returned',
-  'reserve',
   'others',
-  'learnedAt',
-  'surprisedAt',
+  'heardAt',
+  'contest',
+  'top',
+  'untold',
   'fastestMs',
 ] as const;
 
@@ -97,20 +98,19 @@ const normalDocument = (known: DocumentCost): Normal => ({
   until: known.kind === 'probing' ? known.until : false,
   lanes: known.kind === 'probing' ? [...known.lanes] : [],
 });
+
+/** What is absent is `false` there, and what has parts a list. */
 const normalMeter = (meter: Meter): Normal => {
-  const { stated, reported } = meter;
-  return Object.fromEntries(
-    meterFields.map((field): [string, Normal] => {
-      if (field === 'stated') return [field, stated === null ? false : [stated.limit, stated.windowMs]];
-      if (field === 'reported') {
-        return [
-          field,
-          reported === null ? false : [reported.limit, reported.windowMs ?? false, reported.sentAt],
-        ];
-      }
-      return [field, meter[field] ?? false];
-    }),
-  );
+  const { stated, reported, contest, top, untold } = meter;
+  const lists: Record<string, Normal> = {
+    stated: stated === null ? false : [stated.limit, stated.windowMs],
+    reported: reported === null ? false : [reported.limit, reported.windowMs ?? false, reported.sentAt],
+    contest: contest === null ? false : [contest.units, contest.allowance, contest.at],
+    top: top === null ? false : [top.level, top.at, top.headAt],
+    untold: untold === null ? false : [untold.units, untold.at],
+  };
+  const plain: Record<string, unknown> = { ...meter, ...lists };
+  return Object.fromEntries(meterFields.map((field) => [field, (plain[field] ?? false) as Normal]));
 };
 
 const normalLane = (lane: Lane): Normal => ({
@@ -153,7 +153,6 @@ const normalLease = (lease: Lease, unnamed: ReadonlyMap<string, string>): Normal
   marks: byName(lease.marks, (mark) => [
     mark.cost,
     mark.granted,
-    mark.answered,
     mark.returned,
     mark.drainsAt,
     mark.behind.map(({ grantedAt, units }) => [grantedAt, units]),

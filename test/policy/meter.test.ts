@@ -139,7 +139,7 @@ describe.each(origins)('a meter on a clock that begins at %d', (from) => {
             nowMs += ms / 10;
             if (kind === 'take') out.push({ mark: timed.take(1, nowMs), sentMs: nowMs });
             const last = out.at(-1);
-            if (kind === 'refuse') refused(meter, 1, { waitMs: ms, surprising: share > 0.5 }, from + nowMs);
+            if (kind === 'refuse') refused(meter, 1, { waitMs: ms, hadRoom: share > 0.5 }, from + nowMs);
             if (kind !== 'answer' || last === undefined) continue;
             out.pop();
             timed.answer(report(limit, limit * share), last.mark, {

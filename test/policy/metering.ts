@@ -8,8 +8,8 @@ import {
   take,
   type Meter,
   type MeterMark,
-  type Quota,
 } from '../../src/limiter/meter.policy.ts';
+import type { Quota } from '../../src/limiter/meter-state.policy.ts';
 import { applySetting } from '../../src/limiter/meter-quota.policy.ts';
 
 /** Nothing may depend on where a clock begins: at zero, after a few days, or as the milliseconds of an epoch. */
@@ -51,7 +51,7 @@ export class TimedMeter {
   }
 
   roomIn(units: number, atMs: number): number {
-    return roomInMs(this.meter, units, this.#from + atMs);
+    return roomInMs(this.meter, { units, waiting: 0 }, this.#from + atMs);
   }
 
   /** The answer of a call that is no longer on its way. */
@@ -63,7 +63,7 @@ export class TimedMeter {
       told,
       {
         mark,
-        seen: { sentAt: this.#from + sentMs, headAt: this.#from + headMs, quiet, calm, refused: false },
+        seen: { sentAt: this.#from + sentMs, headAt: this.#from + headMs, quiet, calm, closedMs: 0 },
       },
       { learn, now: this.#from + headMs },
     );

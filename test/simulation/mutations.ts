@@ -68,15 +68,9 @@ export const mutations: readonly Mutation[] = [
     'if (cost > 0 && meter.limit !== null) {',
     'if (cost < 0 && meter.limit !== null) {',
   ),
-  row('2', 'calls on their way are forgotten', learning, 'Math.max(0, meter.granted - arrived)', '0'),
+  row('2', 'calls on their way are forgotten', learning, 'Math.max(0, meter.granted - meter.answered)', '0'),
   row('2', 'unproved charges are returned', lessons, 'closeMs > 0 && (named', '(named'),
-  row(
-    '2',
-    'unrelated answers lower a meter',
-    learning,
-    'mark === null ? 0 : mark.answered',
-    'mark === null ? meter.answered : mark.answered',
-  ),
+  row('2', 'unrelated answers lower a meter', learning, 'if (mark === null) return', 'if (limit < 0) return'),
   row(
     '3',
     'one more in flight',
@@ -132,8 +126,8 @@ export const mutations: readonly Mutation[] = [
     '6',
     'guessed drinkers shut a meter',
     meter,
-    'rate / 4), whenEmpty)',
-    'rate / 4), cost >= usable ? whenEmpty : Infinity)',
+    'over / netRate(meter), emptyInMs)',
+    'over / netRate(meter), Infinity)',
   ),
   row(
     '6',

@@ -64,7 +64,7 @@ local function bucketSetting(told)
 end
 
 local function lessonOf(told)
-  told.sentAgoMs, told.headAgoMs = number(told.sentAgoMs, 'sentAgoMs'), number(told.headAgoMs, 'headAgoMs')
+  told.sentAt, told.headAt = number(told.sentAt, 'sentAt'), number(told.headAt, 'headAt')
   if told.rateMeter ~= nil then meterName(told.rateMeter, 'rateMeter') end
   told.refusedUnits = optional(told.refusedUnits, 'refusedUnits')
   told.requestedCost = optional(told.requestedCost, 'requestedCost')

@@ -14,8 +14,11 @@
 -- @record known: kind points lease until lanes at
 -- @record lease: token ticket lane replica document grantedAt quiet calm marks expiresAt answered unconfirmed
 --   abandoned told
--- @record meter: name limit windowMs stated reported level at granted answered returned reserve others learnedAt
---   surprisedAt fastestMs
+-- @record meter: name limit windowMs stated reported level at granted answered returned others heardAt contest
+--   top untold fastestMs
+-- @record contest: units allowance at
+-- @record top: level at headAt
+-- @record untold: units at
 -- @record bucket: born seen learn probe opened probingSince closedUntil closedAt virtual sequence lastGrantAt crowdedAt
 --   waiting waitingWeight leases waitingCosts meters
 
@@ -41,8 +44,12 @@ local function discard(kind, name) current[kind .. ':' .. name] = false end
 local function assumedWindowMs(name) return string.sub(name, -4) == '_day' and 86400000 or 60000 end
 
 local function createMeter(name, now)
-  return { name, false, assumedWindowMs(name), false, false, 0, now, 0, 0, 0, 0, 0, false, false, false }
+  return { name, false, assumedWindowMs(name), false, false, 0, now, 0, 0, 0, 0, false, false, false, false,
+    false }
 end
+
+-- Units drained per millisecond; 0 while no limit is known.
+local function drainRate(meter) return meter.limit and meter.limit / meter.windowMs or 0 end
 
 local function meterOf(name, now)
   local meter = bucket.meters[name]

@@ -64,10 +64,9 @@ do
   local function drainFor(name, units, needed, now)
     local meter = meterOf(name, now)
     if not meter.limit then return 0 end
-    local alone = roomInMs(meter, units, now)
-    local rate = meter.limit / meter.windowMs
-    local over = meter.level + needed - (meter.limit - meter.reserve)
-    return needed > units and math.max(alone, restMs(meter, now) + over / rate) or alone
+    local alone = roomInMs(meter, units, bucket.waitingCosts[name] or 0, now)
+    local over = levelAt(meter, now) + needed - (meter.limit - keptFree(meter, 0))
+    return needed > units and math.max(alone, restMs(meter, now) + over / netRate(meter)) or alone
   end
 
   -- In the order in which equal waits are named.

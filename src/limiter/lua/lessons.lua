@@ -1,5 +1,5 @@
 -- Mirror of lessons.policy.ts: what settings and answers do to the meters of a bucket. A lease's marks are a list of
--- { meter, { cost, granted, answered } }.
+-- { meter, mark }.
 local function applySettings(setting, now)
   bucket.learn = setting.learn
   bucket.probe = setting.probe
@@ -13,17 +13,6 @@ end
 
 local function unansweredMember(lease) return 'g:' .. sortable(lease.grantedAt) .. ':' .. lease.token end
 
--- The lease's call is no longer on its way to the upstream's counters.
-local function answer(lease, now)
-  if lease.answered then return end
-  lease.answered = true
-  if lease.quiet then drop(unansweredMember(lease)) end
-  for _, mark in ipairs(lease.marks) do
-    local meter = meterOf(mark[1], now)
-    meter.answered = meter.answered + mark[2][1]
-  end
-end
-
 local function markOf(lease, name)
   for _, mark in ipairs(lease.marks) do
     if mark[1] == name then return mark[2] end
@@ -31,17 +20,76 @@ local function markOf(lease, name)
   return nil
 end
 
-local function applyLesson(lease, lesson, now)
-  answer(lease, now)
+-- The lease's call is no longer on its way to the upstream's counters.
+local function answer(lease)
+  if lease.answered then return end
+  lease.answered = true
+  if lease.quiet then drop(unansweredMember(lease)) end
+  for _, mark in ipairs(lease.marks) do
+    local meter = bucket.meters[mark[1]]
+    if meter then markAnswered(meter, mark[2]) end
+  end
+end
+
+-- The same, and it has told nothing. If it arrived, it did before `at`.
+local function answerUntold(lease, at)
+  if lease.answered then return end
+  answer(lease)
+  for _, mark in ipairs(lease.marks) do
+    local meter = bucket.meters[mark[1]]
+    if meter then markUntold(meter, mark[2], at) end
+  end
+end
+
+local function applySilence(lease, now)
+  answerUntold(lease, now)
   bucket.opened = true
-  local seen = { sentAt = now - lesson.sentAgoMs, headAt = now - lesson.headAgoMs, quiet = lease.quiet,
-    calm = lease.calm }
+end
+
+local function isTold(reports, name)
+  for _, report in ipairs(reports) do
+    if report.meter == name and report.lowest then return true end
+  end
+  return false
+end
+
+-- A call that left so long after its grant comes from a replica with more to send than it can.
+local function noteLateness(lease, sentAt)
+  if sentAt - lease.grantedAt <= calmLatenessMs then return end
+  bucket.crowdedAt = math.max(bucket.crowdedAt or sentAt, sentAt)
+end
+
+local function learnFrom(lease, lesson, shutMs, now)
+  local isFirst = not lease.answered
+  answer(lease)
+  bucket.opened = true
+  noteLateness(lease, math.min(lesson.sentAt, now))
+  local seen = { sentAt = math.min(lesson.sentAt, now), headAt = math.min(lesson.headAt, now), quiet = lease.quiet,
+    calm = lease.calm, closedMs = shutMs }
   for _, report in ipairs(lesson.meters) do
     local meter = meterOf(report.meter, now)
-    seen.refused = lesson.rateMeter == report.meter
     learnMeter(meter, report, markOf(lease, report.meter), seen, bucket.learn, now)
   end
   if lesson.requestedCost then learnDocument(lease.document, lesson.requestedCost, now) end
+  if not isFirst or shutMs > 0 then return end
+  for _, mark in ipairs(lease.marks) do
+    if not isTold(lesson.meters, mark[1]) then markUntold(meterOf(mark[1], now), mark[2], now) end
+  end
+end
+
+local function applyLesson(lease, lesson, now) learnFrom(lease, lesson, 0, now) end
+
+-- What the refused call asked of the meter that refused it (nil: nothing), and whether the model had room for that.
+local function refusalOf(lease, name, lesson)
+  local meter = bucket.meters[name]
+  local mark = markOf(lease, name)
+  local reserved = mark and mark[1] or 0
+  local asked = lesson.refusedUnits or reserved
+  if asked <= 0 then return nil end
+  local grantedAt, contest = lease.grantedAt, meter and meter.contest
+  local isKnown = meter and meter.heardAt
+  local isNew = grantedAt >= (bucket.closedAt or grantedAt) and (not contest or grantedAt >= contest.at)
+  return asked, asked <= reserved and isKnown and isNew
 end
 
 local function applyThrottle(lease, closeMs, lesson, now)
@@ -52,16 +100,17 @@ local function applyThrottle(lease, closeMs, lesson, now)
       giveUnitsBack(meterOf(mark[1], now), mark[2], lease.grantedAt, now)
     end
   end
-  if lesson then applyLesson(lease, lesson, now) else answer(lease, now) end
-  if closeMs <= 0 then return end
-  if named then
-    local mark = markOf(lease, named)
-    local reserved = mark and mark[1] or 0
-    local asked = lesson.refusedUnits or reserved
-    local isFirst = not bucket.closedAt or lease.grantedAt >= bucket.closedAt
-    local surprising = isFirst and asked <= reserved
-    if asked > 0 then refused(meterOf(named, now), asked, closeMs, surprising, now) end
+  local asked, hadRoom
+  if named then asked, hadRoom = refusalOf(lease, named, lesson) end
+  if lesson then
+    learnFrom(lease, lesson, closeMs, now)
+  elseif closeMs > 0 then
+    answer(lease)
+  else
+    answerUntold(lease, now)
   end
+  if closeMs <= 0 then return end
+  if asked then refused(meterOf(named, now), asked, closeMs, hadRoom, now) end
   bucket.closedUntil = math.max(bucket.closedUntil or now, now + closeMs)
   bucket.closedAt = now
 end
@@ -75,7 +124,7 @@ local function correct(lease, spent, now)
 end
 
 local function giveBack(lease, now)
-  answer(lease, now)
+  answer(lease)
   for _, mark in ipairs(lease.marks) do
     giveUnitsBack(meterOf(mark[1], now), mark[2], lease.grantedAt, now)
   end

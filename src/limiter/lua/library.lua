@@ -20,6 +20,7 @@ local events = {}
 -- @include batch
 -- @include sorted
 -- @include bucket-state
+-- @include meter-others
 -- @include meter
 -- @include meter-quota
 -- @include meter-learning

@@ -33,10 +33,8 @@ local function enforce(meter, learn, now)
   local limit, windowMs = quotaInForce(meter, learn)
   if limit == meter.limit and windowMs == meter.windowMs then return end
   drain(meter, now)
-  if limit then
-    if not meter.limit or limit < meter.limit then meter.level = math.min(meter.level, limit) end
-    meter.reserve = math.min(meter.reserve, limit * largestReserveShare)
-  end
+  local isLower = limit and (not meter.limit or limit < meter.limit)
+  if isLower then meter.level = math.min(meter.level, limit) end
   meter.limit = limit
   meter.windowMs = windowMs
 end

@@ -40,7 +40,7 @@ end
 
 -- Ends the lease's hold on its lane; meters are settled by the caller. (`end` is a word of Lua.)
 local function finish(lane, lease)
-  answer(lease, lease.grantedAt)
+  answerUntold(lease, lease.expiresAt)
   drop(expiryMember(lease))
   noteDrop('e', lease.expiresAt)
   noteTold(lease)
@@ -129,7 +129,17 @@ end
 local function room(ticket, now)
   local longest = 0
   for _, cost in ipairs(knownCosts(ticket.costs, ticket.document)) do
-    longest = math.max(longest, roomInMs(meterOf(cost[1], now), cost[2], now))
+    longest = math.max(longest, roomInMs(meterOf(cost[1], now), cost[2], bucket.waitingCosts[cost[1]] or 0, now))
+  end
+  return longest
+end
+
+-- The same for a ticket without a document that is in no line yet, as if it were in one.
+local function roomAtOnce(ticket, now)
+  local longest = 0
+  for _, cost in ipairs(ticket.costs) do
+    local waiting = (bucket.waitingCosts[cost[1]] or 0) + cost[2]
+    longest = math.max(longest, roomInMs(meterOf(cost[1], now), cost[2], waiting, now))
   end
   return longest
 end
@@ -226,7 +236,7 @@ local function grantAtOnce(lane, ticket, now)
   if bucket.waiting > 0 or ticket.document or closedMs(now) > 0 or asleepUntil(lane) then return false end
   if lane.maxInFlight and lane.inFlight >= lane.maxInFlight then return false end
   if lane.slots and lane.unconfirmed >= math.max(1, lane.slots) then return false end
-  if probeTime(now) > now or room(ticket, now) > 0 then return false end
+  if probeTime(now) > now or roomAtOnce(ticket, now) > 0 then return false end
   lane.start = math.max(lane.start, bucket.virtual)
   -- Adding and taking out again leaves the sums as the line does, to the last bit.
   sumCosts(lane, ticket, 1)

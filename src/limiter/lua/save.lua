@@ -33,7 +33,7 @@ local function memoryMs(now)
   if bucket.waiting > 0 or bucket.leases > 0 or bucket.closedAt then return bucketMemoryMs end
   local longest = bucket.opened and blankMemoryMs or unansweredMemoryMs
   for _, meter in pairs(bucket.meters) do
-    if meter.reported or meter.learnedAt then return bucketMemoryMs end
+    if meter.reported or meter.heardAt then return bucketMemoryMs end
     if meter.limit then longest = math.max(longest, meter.at + meter.level / drainRate(meter) - now) end
   end
   return math.min(longest, bucketMemoryMs)

@@ -19,7 +19,7 @@ do
 
   function settlements.succeeded(lane, lease, told, now)
     if told.spent then correct(lease, told.spent, now) end
-    if told.lesson then applyLesson(lease, told.lesson, now) else bucket.opened = true end
+    if told.lesson then applyLesson(lease, told.lesson, now) else applySilence(lease, now) end
     noteService(lane, now - lease.grantedAt)
     finish(lane, lease)
     requeueOrForget(lane, lease, false)

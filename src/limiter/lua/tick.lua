@@ -33,7 +33,7 @@ do
     for _, name in ipairs(meterNames) do
       local meter = bucket.meters[name]
       if meter and meter.limit then
-        local level = math.max(0, meter.level - math.max(0, now - meter.at) * drainRate(meter))
+        local level = levelAt(meter, now)
         told[#told + 1] = '["' .. name .. '",' .. text(meter.limit) .. ',' .. text(level) .. ',' .. text(meter.windowMs) .. ']'
       end
     end

@@ -4,13 +4,8 @@
  */
 import type { Costs, Feedback, MeterName } from '../../../src/call.ts';
 import type { BucketEvent, EventReply } from '../../../src/limiter/bucket-events.ts';
-import type {
-  BucketSetting,
-  LaneSetting,
-  Lesson,
-  MeterSnapshot,
-  Settlement,
-} from '../../../src/limiter/limiter.ts';
+import type { TimedLesson } from '../../../src/limiter/lessons.policy.ts';
+import type { BucketSetting, LaneSetting, MeterSnapshot, Settlement } from '../../../src/limiter/limiter.ts';
 import type { BatchReply, ToldGrant } from '../../../src/limiter/reply-codec.ts';
 import type { Sent } from '../../limiter/script-model.ts';
 
@@ -152,7 +147,7 @@ function settlementOf(wire: Wire): Settlement {
   }
 }
 
-function lessonOf(wire: Wire): Lesson {
+function lessonOf(wire: Wire): TimedLesson {
   const [refusedUnits, requestedCost] = [optional(wire['refusedUnits']), optional(wire['requestedCost'])];
   const meters = list(wire['meters']).map((report) => ({
     meter: word(report['meter']) as MeterName,
@@ -174,7 +169,7 @@ function lessonOf(wire: Wire): Lesson {
     ...(requestedCost === null ? {} : { requestedCost }),
     ...(refusedUnits === null ? {} : { requestedTokens: refusedUnits }),
   };
-  return { feedback, sentAgoMs: number(wire['sentAgoMs']), headAgoMs: number(wire['headAgoMs']) };
+  return { feedback, sentAt: number(wire['sentAt']), headAt: number(wire['headAt']) };
 }
 
 const wait = (ms: number): unknown => (ms === Infinity ? 'inf' : ms);

@@ -1,0 +1,46 @@
+-- Mirror of meter-others.policy.ts: what others take from a meter, and what is kept free for them.
+local netRate, keptFree, noteOthers, noteGulp, noteContest
+do
+  -- @constant toldMemoryMs untoldMemoryMs longestToldRiseMs longestUntoldRiseMs negligibleShare contestMemoryMs
+  -- @constant keptDrainMs gulpMargin refusalMargin largestOthersShare keptWaitingShare mostKeptWaitingShare mostKeptShare
+
+  function netRate(meter)
+    local rate = drainRate(meter)
+    return rate - math.min(meter.others, rate * largestOthersShare)
+  end
+
+  function keptFree(meter, waiting)
+    local limit, contest = meter.limit, meter.contest
+    if not limit or not contest then return 0 end
+    local wanted = math.max(contest.units, waiting * keptWaitingShare)
+    return math.min(wanted, limit * mostKeptShare, math.max(contest.allowance, waiting * mostKeptWaitingShare))
+  end
+
+  function noteOthers(meter, change, sinceMs)
+    if sinceMs <= 0 then return end
+    local rate = drainRate(meter)
+    local isTold = meter.fastestMs
+    local told = math.min(change, rate * (isTold and longestToldRiseMs or longestUntoldRiseMs))
+    local others = meter.others + told / (sinceMs + (isTold and toldMemoryMs or untoldMemoryMs))
+    meter.others = math.max(0, math.min(others, rate))
+  end
+
+  function noteGulp(meter, units, grain, cost, now)
+    local contest = meter.contest
+    if not contest or cost <= 0 then return end
+    if units > cost / 2 then
+      meter.contest = { math.max(contest.units, gulpMargin * (units + grain) + cost), contest.allowance, now }
+      return
+    end
+    local isOver = now - contest.at > math.max(contestMemoryMs, meter.windowMs)
+    if not isOver or meter.others >= negligibleShare * drainRate(meter) then return end
+    local left = contest.units - cost
+    meter.contest = left > 0 and { left, contest.allowance, now }
+  end
+
+  function noteContest(meter, cost, now)
+    local contest = meter.contest or { 0, 0, now }
+    local units = math.max(refusalMargin * contest.units, contest.units + cost, 2 * cost, keptDrainMs * drainRate(meter))
+    meter.contest = { units, contest.allowance + 2 * cost, now }
+  end
+end

@@ -1,0 +1,128 @@
+/**
+ * The data of one meter, as plain values.
+ *
+ * Owns: what is kept and what each value means. Refuses to own: every change of it (`meter.policy.ts`,
+ * `meter-quota.policy.ts`, `meter-learning.policy.ts`, `meter-others.policy.ts`).
+ */
+import type { MeterName } from '../call.ts';
+
+/** Without a word of the upstream or the operator a window is taken to be this long, milliseconds. */
+const minuteMs = 60_000;
+const dayMs = 86_400_000;
+
+/** `limit` units in each window of this length, milliseconds. */
+export interface Quota {
+  readonly limit: number;
+  readonly windowMs: number;
+}
+
+/** What the upstream's answers told of its quota. */
+export interface ReportedQuota {
+  readonly limit: number;
+  /** `null`: no answer told. */
+  readonly windowMs: number | null;
+  /** Sending time of the newest call whose answer told the limit. */
+  readonly sentAt: number;
+}
+
+export interface Meter {
+  readonly name: MeterName;
+  /** Units per window in force, which follows from `stated` and `reported`; `null`: nobody knows, nobody is held back. */
+  limit: number | null;
+  /** Window in force, milliseconds; while no limit is known, the one that it is taken to be counted over. */
+  windowMs: number;
+  /** Quota stated by the operator; `null`: none. */
+  stated: Quota | null;
+  /** Quota told by answers; `null`: none told any. */
+  reported: ReportedQuota | null;
+  /** Used units at `at`. Before `at` nothing drains: the first call of a burst may not have arrived. */
+  level: number;
+  at: number;
+  /** Units granted, and units of granted calls whose answers are known, since the beginning. */
+  granted: number;
+  answered: number;
+  /** Units of granted calls that the upstream did not count, since the beginning. */
+  returned: number;
+  /** Estimated consumption of others, units per millisecond. */
+  others: number;
+  /** Up to when it is known what others have taken; `null`: not at all. */
+  heardAt: number | null;
+  /** Others have been in our way, so that units are kept free for them; `null`: they have not for long. */
+  contest: Contest | null;
+  /** The fullest that the bucket can have been when the last of the answered calls arrived; `null`: nobody told. */
+  top: Top | null;
+  /** Calls that ended without telling the level; `null`: every later call that was answered arrived behind them. */
+  untold: Untold | null;
+  /** About the shortest time between a call and its answer's head, milliseconds; `null`: no answer told the level yet. */
+  fastestMs: number | null;
+}
+
+export interface Contest {
+  /** The most that others were seen to take unexpectedly, and a margin. */
+  readonly units: number;
+  /** Units that may be kept free for them though nobody waits. */
+  readonly allowance: number;
+  /** When others were last in our way, or the units were last taken back. */
+  readonly at: number;
+}
+
+/** A level told by an answer. */
+export interface Top {
+  readonly level: number;
+  /** The level drains from then on. */
+  readonly at: number;
+  /** When the head of the answer arrived: a call that was sent later arrived later than the call it answers. */
+  readonly headAt: number;
+}
+
+/** Units that may have been counted behind calls that were sent until then. */
+export interface Untold {
+  readonly units: number;
+  readonly at: number;
+}
+
+/** Position of the meter's counters when a lease was granted. */
+export interface MeterMark {
+  readonly cost: number;
+  /** `granted` right after this grant. */
+  readonly granted: number;
+  /** `returned` at this grant. */
+  readonly returned: number;
+  /** When the meter was to drain on right after this grant, as it seemed then. */
+  readonly drainsAt: number;
+  /** Units of the calls granted within `calmLatenessMs` before that had no answer then, oldest first; of calm calls only. */
+  readonly behind: readonly Behind[];
+}
+
+/** A call that may have to arrive yet when one granted later does. */
+export interface Behind {
+  readonly grantedAt: number;
+  readonly units: number;
+}
+
+export function createMeter(name: MeterName, now: number): Meter {
+  return {
+    name,
+    limit: null,
+    windowMs: assumedWindowMs(name),
+    stated: null,
+    reported: null,
+    level: 0,
+    at: now,
+    granted: 0,
+    answered: 0,
+    returned: 0,
+    others: 0,
+    heardAt: null,
+    contest: null,
+    top: null,
+    untold: null,
+    fastestMs: null,
+  };
+}
+
+/** Length of the window of a meter as its name says it, milliseconds. */
+export const assumedWindowMs = (name: MeterName): number => (name.endsWith('_day') ? dayMs : minuteMs);
+
+/** Units drained per millisecond; 0 while no limit is known. */
+export const drainRate = (meter: Meter): number => (meter.limit === null ? 0 : meter.limit / meter.windowMs);
