@@ -40,7 +40,8 @@ export class CeilingEdge {
     const { remaining: slots, nextPlaceMs } = state;
     if (slots <= 0) edge.fullUntil = now + nextPlaceMs;
     const nextSlotMs = slots <= 0 ? nextPlaceMs + this.#rotation.delayMs(call) : nextPlaceMs;
-    background(limiter.charged(grant, { slots, nextSlotMs }));
+    const { ceiling } = call.request.admission;
+    background(limiter.charged(grant, { slots, nextSlotMs, ceiling }));
   }
 
   /** The ceiling had no slot for a grant: the limiter narrows the lane when it gets the grant back. */

@@ -69,6 +69,7 @@ export class CeilingGate {
   #askForSlot(call: QueuedCall): Promise<AskedSlot> | null {
     if (this.#isAsleep(call.lane)) return null;
     this.#to.rotation.onAsked(call.lane);
+    call.asksForSlot = true;
     return this.#slots.ask(call);
   }
 
@@ -126,12 +127,14 @@ export class CeilingGate {
     }
     edge.onTaken(call, grant, isUnderLimits(slot, call) ? taken.state : null);
     const { ceiling } = slot;
+    call.asksForSlot = false;
     registry.grant(call, createLease(this.#parts, rejection, { call, grant, taken, ceiling }));
     return true;
   }
 
   /** The ticket goes back to its lane, which sleeps until the ceiling has a slot. No grant behind it may go first. */
   async #requeue({ call, grant }: Passage): Promise<false> {
+    call.asksForSlot = false;
     // The ticket of a call that is gone would stay in the lane: its own leaving is over.
     if (call.isGone) {
       this.#drop(grant);

@@ -96,6 +96,7 @@ export class CeilingScan {
     const calls = [...this.#registry.all()]
       .filter((call) => call.request.ceiling.key === ceiling.key)
       .filter((call) => call.isWaiting || entered.has(call))
+      .filter(({ asksForSlot }) => !asksForSlot)
       .toSorted((one, other) => one.request.admission.urgency - other.request.admission.urgency);
     const count = upTo === null ? calls.length : Math.min(upTo, calls.length);
     const positions = Array.from({ length: count }, (_, index) => index + 1);

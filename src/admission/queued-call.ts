@@ -51,6 +51,8 @@ export class QueuedCall {
   readonly onClientGone: () => void;
   /** Monotonic milliseconds. */
   deadline: number;
+  /** Its grant has asked the ceiling for a slot: it stands in front of no call that asks after it. */
+  asksForSlot = false;
   /** Time spent waiting before the present wait, milliseconds. */
   waitedMs = 0;
   #state: CallState = { kind: 'entering' };

@@ -168,7 +168,13 @@ function lesson({ feedback, sentAt, headAt }: TimedLesson): Wire {
 }
 
 const edge = (told: CeilingEdge | null): Wire =>
-  told === null ? {} : { slots: number(told.slots), nextSlotMs: number(told.nextSlotMs) };
+  told === null
+    ? {}
+    : {
+        slots: number(told.slots),
+        nextSlotMs: number(told.nextSlotMs),
+        ceiling: told.ceiling === undefined ? undefined : word(told.ceiling),
+      };
 
 function tick({ leases }: EventOf<'tick'>): Wire {
   if (leases.length > leasesPerTick) throw new RangeError(`more than ${leasesPerTick} leases in one tick`);

@@ -174,6 +174,8 @@ export interface CeilingEdge {
   readonly slots: number;
   /** Until the next slot frees, milliseconds. */
   readonly nextSlotMs: number;
+  /** The limits (as in `LaneSetting`) under which that was found; absent: those that the lane has. */
+  readonly ceiling?: string;
 }
 
 /** New settings of a bucket and of lanes in it. */

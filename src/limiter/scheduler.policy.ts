@@ -222,9 +222,12 @@ export function charged(bucket: Bucket, token: string, edge: CeilingEdge | null,
   const lane = lease === undefined ? undefined : bucket.lanes.get(lease.ticket.lane);
   if (lease !== undefined && lane !== undefined) {
     confirm(lane, lease);
-    lane.slots = edge?.slots ?? null;
-    if (edge !== null && edge.slots <= 0) sleep(bucket, lane, 'ceiling_minute', now + edge.nextSlotMs);
-    else refreshReadiness(bucket, lane);
+    const isOther = edge?.ceiling !== undefined && edge.ceiling !== lane.ceiling;
+    lane.slots = edge === null ? null : isOther ? Math.max(1, edge.slots) : edge.slots;
+    if (edge !== null && edge.slots <= 0) {
+      const heldMs = isOther ? Math.min(edge.nextSlotMs, maxOtherLimitsMs) : edge.nextSlotMs;
+      sleep(bucket, lane, 'ceiling_minute', now + heldMs);
+    } else refreshReadiness(bucket, lane);
   }
   return pump(bucket, now);
 }

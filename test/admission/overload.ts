@@ -137,6 +137,8 @@ async function over(clock: FakeClock, load: Load, commands: Map<string, number>)
     lanes: [],
     workspaces: [],
     calls: [],
+    reloads: [],
+    quietFrom: null,
   };
   const nothing = (): void => {};
   const watch = {

@@ -167,7 +167,7 @@ function step(draw: Draw, nature: Nature, index: number): Step {
         ...common,
         kind: 'charge',
         lease,
-        edge: draw.chance(0.15) ? null : { slots: draw.whole(0, 3), nextSlotMs: draw.fraction(0, 900) },
+        edge: draw.chance(0.15) ? null : edgeOf(draw),
       };
     case 'reconfigure':
       return { ...common, kind: 'reconfigure', ...changed(draw, nature) };
@@ -247,6 +247,12 @@ const settingOf = (draw: Draw, nature: Nature): BucketSetting => ({
 });
 
 /** Mostly the same; another one wakes lanes. */
+const edgeOf = (draw: Draw): CeilingEdge => ({
+  slots: draw.whole(0, 3),
+  nextSlotMs: draw.fraction(0, 900),
+  ...(draw.chance(0.3) ? { ceiling: ceilingOf(draw).ceiling } : {}),
+});
+
 const ceilingOf = (draw: Draw): { readonly perMinute: number | null; readonly ceiling: string } => {
   const perMinute = draw.one<number | null>(4, 4, 4, 1, null);
   return { perMinute, ceiling: `${perMinute ?? 'none'}.none` };

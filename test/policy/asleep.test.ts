@@ -52,6 +52,16 @@ atOrigins('a lane that sleeps for its ceiling', (instant) => {
       expect(reply.effects.grants.map(({ ticket }) => ticket)).toEqual(['t0']);
     });
 
+    test('sleeps for a moment when a slot was the last one under other limits than it has', () => {
+      const bucket = asleep(instant, returned(because), 1);
+      const { grants } = reconfigure(bucket, change({ ceiling: '50.none' }), instant(2_000));
+      const edge = { slots: 0, nextSlotMs: 50_000, ceiling: lane.ceiling };
+      expect(charged(bucket, grants[0]?.lease ?? '', edge, instant(2_001)).grants).toEqual([]);
+      const wakes = instant(2_001 + maxOtherLimitsMs);
+      expect(asleepUntil(bucket.lanes.get('l') ?? never())).toBe(wakes);
+      expect(tick(bucket, replica, [], wakes).grants.map(({ ticket }) => ticket)).toEqual(['w0']);
+    });
+
     test('sleeps on where nothing has changed', () => {
       const bucket = asleep(instant, returned(because), 1);
       const settled = reconfigure(bucket, change({ weight: 3, maxInFlight: 7 }), instant(2_000));

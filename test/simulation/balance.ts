@@ -7,6 +7,7 @@ import type { Ceilings } from '../../src/limiter/ceilings.ts';
 import type { Limiter } from '../../src/limiter/limiter.ts';
 import type { FakeClock } from '../support/fake-clock.ts';
 import type { Books } from './books.ts';
+import { highest, perDayOf, perMinuteOf } from './rules.ts';
 import type { Upstream } from './upstream.ts';
 
 export interface Leftovers {
@@ -19,6 +20,9 @@ export interface Leftovers {
   readonly desks: readonly AdmissionQueue[];
   readonly upstreams: readonly Upstream[];
 }
+
+/** What left under the limits of before arrives within this time. Milliseconds. */
+const wayMs = 50;
 
 export async function balance({ closed, books, clock, store, desks, upstreams }: Leftovers): Promise<void> {
   const now = clock.monotonic();
@@ -57,35 +61,43 @@ export async function balance({ closed, books, clock, store, desks, upstreams }:
     }
     const paused = books.plan.wireMs > 0 && books.plan.stalls.length > 0;
     // A pause between taking a place at a distant store and sending is the one thing that no store can see.
-    if (!paused) windows(books, book.plan.name, book.plan.perMinute, upstreams, broken);
+    if (!paused) windows(books, book.plan.name, upstreams, broken);
     const arrived = upstreams
       .flatMap(({ arrivals }) => arrivals)
       .filter(({ call }) => call.lane.workspace === book.plan.name).length;
-    if (book.plan.perDay !== null && arrived > book.plan.perDay) {
-      broken('1', `${book.plan.name} sent ${arrived} on a day of ${book.plan.perDay}`);
+    const perDay = highest([books.plan, ...books.plan.reloads], perDayOf(book.plan.name));
+    if (perDay !== null && arrived > perDay) {
+      broken('1', `${book.plan.name} sent ${arrived} on a day of ${perDay}`);
     }
   }
 }
 
-/** No 60 s of the upstream's log hold more calls of a workspace than its ceiling. */
+/**
+ * No 60 s of the upstream's log hold more calls of a workspace than its ceiling when the last of them left. A call that left
+ * while there was no ceiling counts for none that came later.
+ */
 function windows(
   books: Books,
   workspace: string,
-  perMinute: number | null,
   upstreams: readonly Upstream[],
   broken: (invariant: string, text: string) => void,
 ): void {
-  if (perMinute === null) return;
+  const limitAt = (at: number): number | null =>
+    highest(books.rules.during(at - 12 * books.plan.wireMs - wayMs, at), perMinuteOf(workspace));
+  const counted: number[] = [];
   const times = upstreams
     .flatMap(({ arrivals }) => arrivals)
     .filter(({ call }) => call.lane.workspace === workspace)
     .map(({ at }) => at)
     .toSorted((a, b) => a - b);
-  times.forEach((at, index) => {
-    const before = times[index - perMinute];
+  for (const at of times) {
+    const perMinute = limitAt(at);
+    if (perMinute === null) continue;
+    const before = counted[counted.length - perMinute];
     if (before !== undefined && at - before < 60_000) {
       broken('1', `${workspace} sent ${perMinute + 1} within ${(at - before).toFixed(1)} ms`);
     }
-  });
-  if (times.length >= perMinute) books.reach('ceiling used up');
+    counted.push(at);
+    if (counted.length >= perMinute) books.reach('ceiling used up');
+  }
 }

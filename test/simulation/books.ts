@@ -9,7 +9,19 @@ import type { Costs, MeterName } from '../../src/call.ts';
 import { passageMs } from '../../src/admission/queued-call.ts';
 import type { Settlement } from '../../src/limiter/limiter.ts';
 import type { DriverBooks } from './driver.ts';
-import type { BucketPlan, CallPlan, LanePlan, Plan, WorkspacePlan } from './plan.ts';
+import type { BucketPlan, CallPlan, LanePlan, MeterPlan, Plan, WorkspacePlan } from './plan.ts';
+import {
+  entrySettingsOf,
+  isStatedAlone,
+  keyed,
+  misleads,
+  perDayOf,
+  perMinuteOf,
+  Rules,
+  statedOf,
+  type Regime,
+} from './rules.ts';
+import { Stated } from './stated.ts';
 import { Story } from './story.ts';
 import { toldOf, type Told } from './told.ts';
 
@@ -22,6 +34,7 @@ export interface CallBook {
   home: number;
   arrival: number;
   admittedAt: number;
+  isTurnedAway: boolean;
   inLineSince: number;
   state: 'new' | 'entering' | 'waiting' | 'sent' | 'ended';
   enteredAt: number;
@@ -29,6 +42,8 @@ export interface CallBook {
   readonly sentAt: number[];
   executed: number;
   ends: string[];
+  /** -1 = it has not ended. */
+  endedAt: number;
   /** Calls of its lane that left while this one, which stands before them, was waiting: wrong if it leaves later. */
   readonly overtakenBy: string[];
 }
@@ -54,7 +69,10 @@ export interface LaneBook {
   /** Tickets in the line of the store. */
   readonly line: Set<CallBook>;
   readonly leases: Set<LeaseBook>;
-  asleepUntil: number;
+  /** An answer sent it to sleep, whatever its ceiling allows. */
+  backoffUntil: number;
+  /** Its ceiling had no place until then, by limits of this word. */
+  full: { readonly until: number; readonly ceiling: string } | null;
   backloggedSince: number;
   /** What its latest grant took of its share. */
   lastTurn: number;
@@ -86,6 +104,7 @@ export interface BucketBook {
   opened: boolean;
   /** A call was given up before it had arrived: its units are neither on their way nor counted. */
   blurred: boolean;
+  readonly stated: Stated;
 }
 
 export interface CeilingBook {
@@ -99,6 +118,7 @@ export interface CeilingBook {
 
 export class Books extends Story implements DriverBooks {
   readonly plan: Plan;
+  readonly rules: Rules;
   readonly calls = new Map<string, CallBook>();
   readonly leases = new Map<string, LeaseBook>();
   readonly lanes = new Map<string, LaneBook>();
@@ -106,10 +126,13 @@ export class Books extends Story implements DriverBooks {
   readonly ceilings = new Map<string, CeilingBook>();
   readonly told: Told[] = [];
   #arrivals = 0;
+  /** What is wrong unless the same instant brings more: a newcomer's own grant is heard of after those of others. */
+  #doubts: (() => void)[] = [];
 
   constructor(plan: Plan) {
     super();
     this.plan = plan;
+    this.rules = new Rules(plan);
     for (const workspace of plan.workspaces) {
       const book = { plan: workspace, taken: [], takes: 0, givenBack: 0, daily: 0 };
       this.ceilings.set(workspace.name, book);
@@ -125,6 +148,7 @@ export class Books extends Story implements DriverBooks {
         served: new Map(),
         opened: probe === 0,
         blurred: false,
+        stated: new Stated(),
       });
     }
     for (const lane of plan.lanes) {
@@ -132,7 +156,8 @@ export class Books extends Story implements DriverBooks {
         plan: lane,
         line: new Set(),
         leases: new Set(),
-        asleepUntil: 0,
+        backoffUntil: 0,
+        full: null,
         backloggedSince: Infinity,
         lastTurn: 0,
       };
@@ -146,6 +171,7 @@ export class Books extends Story implements DriverBooks {
         home: 0,
         arrival: 0,
         admittedAt: -1,
+        isTurnedAway: false,
         inLineSince: -1,
         state: 'new',
         enteredAt: call.at,
@@ -159,9 +185,16 @@ export class Books extends Story implements DriverBooks {
         workspace,
         sentAt: [],
         ends: [],
+        endedAt: -1,
         overtakenBy: [],
       });
     }
+  }
+
+  /** Called when an instant is over. */
+  judgeDoubts(now: number): void {
+    for (const bucket of this.buckets.values()) bucket.stated.look(this.statedOf(bucket, now), now);
+    for (const judge of this.#doubts.splice(0)) judge();
   }
 
   counted(token: string): void {
@@ -177,8 +210,10 @@ export class Books extends Story implements DriverBooks {
     this.bucket(bucket).blurred = true;
   }
 
-  isExact({ key, calm }: BucketPlan): boolean {
+  isExact(bucket: BucketPlan): boolean {
     const { wireMs, stalls } = this.plan;
+    const { key, calm } = bucket;
+    if (misleads(this.plan, key)) return false;
     return calm && !this.bucket(key).blurred && (wireMs === 0 || (wireMs <= 1 && stalls.length === 0));
   }
 
@@ -198,6 +233,33 @@ export class Books extends Story implements DriverBooks {
     return must(this.ceilings.get(key), key);
   }
 
+  /** What some process goes by, or went by so shortly before that its effects may last. */
+  regimes(now: number): readonly Regime[] {
+    return this.rules.during(now - effectWays * this.plan.wireMs, now);
+  }
+
+  /** Requests that the operator states of a bucket, or stated a moment ago. */
+  statedOf({ key }: BucketBook, now: number): readonly (MeterPlan | null)[] {
+    return this.regimes(now).map((regime) => statedOf(regime, key));
+  }
+
+  /** Until when a lane sleeps. What its ceiling was before a reload does not hold it any more. */
+  asleepUntil({ plan, backoffUntil, full }: LaneBook, now: number): number {
+    const holds = this.regimes(now).some(
+      (regime) => entrySettingsOf(regime, plan.key).ceiling === full?.ceiling,
+    );
+    return Math.max(backoffUntil, holds ? (full?.until ?? 0) : 0);
+  }
+
+  /** A process goes by another configuration. */
+  reconfigured(now: number): void {
+    this.reach('reconfigured');
+    for (const bucket of this.buckets.values()) bucket.lastLessonAt = now;
+    const waiting = [...this.lanes.values()].some(({ line }) => line.size > 0);
+    if (waiting) this.reach('reconfigured while calls wait');
+    this.note(now, 'reconfigured');
+  }
+
   /** A call comes to one of the processes: its place in its lane is decided here. */
   arrived(id: string, home: number): void {
     const call = this.call(id);
@@ -213,11 +275,19 @@ export class Books extends Story implements DriverBooks {
     this.intoLine(call, now);
   }
 
+  /** The store has not let it in, and its process will hear of it. */
+  turnedAway(id: string): void {
+    const call = this.call(id);
+    call.isTurnedAway = true;
+    this.outOfLine(call);
+  }
+
   /** The store has let it in: the line is bounded, but a call that is sent again is never turned away. */
   accepted(id: string, now: number): void {
-    const { workspace, plan } = this.call(id);
+    const { plan } = this.call(id);
     const newcomers = [...this.lane(plan.lane.key).line].filter(({ sends }) => sends === 0).length;
-    if (newcomers > workspace.maxQueued)
+    const settings = this.regimes(now).map((regime) => entrySettingsOf(regime, plan.lane.key));
+    if (newcomers > Math.max(...settings.map(({ maxQueued }) => maxQueued)))
       this.broken(now, '10', `${newcomers} tickets in the line of ${plan.lane.key}`);
   }
 
@@ -253,7 +323,8 @@ export class Books extends Story implements DriverBooks {
     if (cap !== null && held >= cap) this.broken(now, '3', `${id} granted, ${held} of ${cap} in flight`);
     const earlier = [...lane.line].find((other) => isBefore(other, call) && other.admittedAt < now);
     if (earlier !== undefined) this.broken(now, '4', `${id} granted before ${earlier.plan.id}`);
-    this.#fair(bucket, lane, turnMs(call.asked, rates) / lane.plan.weight, now);
+    this.#fair(bucket, lane, turnMs(call.asked, rates), now);
+    this.#withinStated(bucket, call, now);
     this.outOfLine(call);
     const lease = {
       call,
@@ -280,40 +351,62 @@ export class Books extends Story implements DriverBooks {
   }
 
   /** Start-time fair queueing: while two lanes wait, their shares differ by at most the largest call of each. */
-  #fair(bucket: BucketBook, lane: LaneBook, turn: number, now: number): void {
+  #fair(bucket: BucketBook, lane: LaneBook, busyMs: number, now: number): void {
+    const [regime, ...others] = this.regimes(now);
+    const turn = busyMs / (regime === undefined ? 1 : keyed(regime.lanes, lane.plan.key).weight);
     const before = lane.lastTurn;
     lane.lastTurn = turn;
+    if (others.length > 0) return;
+    const changedAt = (this.rules.lastChangeAt(now) ?? -Infinity) + effectWays * this.plan.wireMs;
     for (const other of bucket.lanes) {
       if (other === lane || !this.comparable(lane) || !this.comparable(other)) continue;
       const since = Math.max(
         lane.backloggedSince,
         other.backloggedSince,
-        lane.asleepUntil,
-        other.asleepUntil,
+        this.asleepUntil(lane, now),
+        this.asleepUntil(other, now),
+        changedAt,
       );
       const mine = pairOf(bucket, lane, other, since, before);
       const theirs = pairOf(bucket, other, lane, since, other.lastTurn);
       if (since > now) continue;
       mine.units += turn;
       mine.largest = Math.max(mine.largest, turn);
-      const lead = mine.units - theirs.units;
-      if (lead > mine.largest + theirs.largest + 1e-6) {
-        this.broken(now, '5', `${lane.plan.key} is ${lead.toFixed(2)} ahead of ${other.plan.key}`);
-      }
+      const lead = (): number => mine.units - theirs.units;
+      const isAhead = (): boolean => lead() > mine.largest + theirs.largest + 1e-6;
+      if (!isAhead()) continue;
+      this.#doubts.push(() => {
+        if (!isAhead()) return;
+        this.broken(now, '5', `${lane.plan.key} is ${lead().toFixed(2)} ahead of ${other.plan.key}`);
+      });
     }
   }
 
-  /** Only lanes that nothing but the bucket holds back can be compared. */
+  /** Only lanes that nothing but the bucket holds back can be compared, and where a turn stays what it was. */
   comparable(lane: LaneBook): boolean {
-    const { plan } = this.ceiling(lane.plan.workspace);
+    const { workspace } = lane.plan;
+    const regimes = [this.plan, ...this.plan.reloads];
+    const isFree = [perMinuteOf(workspace), perDayOf(workspace)].every((limit) =>
+      regimes.every((regime) => limit(regime) === null),
+    );
     const bucket = this.plan.buckets.find(({ key }) => key === lane.plan.bucket);
     return (
       lane.plan.maxInFlight === null &&
-      plan.perMinute === null &&
-      plan.perDay === null &&
+      isFree &&
       bucket?.cost === null &&
+      bucket.tells !== 'fields' &&
       lane.line.size > 0
     );
+  }
+
+  /** No more goes than the operator states, where nothing else is known of the bucket. */
+  #withinStated(bucket: BucketBook, { plan, asked }: CallBook, now: number): void {
+    const excess = bucket.stated.take(asked.requests ?? 0, this.statedOf(bucket, now), now);
+    const known = keyed(this.plan.buckets, bucket.key);
+    // Where answers tell the level, a unit may come back that has not drained.
+    const margin = isStatedAlone(known) ? 0 : 1;
+    if ((known.learn && !isStatedAlone(known)) || excess <= margin) return;
+    this.broken(now, '14', `${plan.id} is ${excess.toFixed(2)} beyond what is stated of ${bucket.key}`);
   }
 
   /** A settlement reaches the store. */
@@ -333,20 +426,28 @@ export class Books extends Story implements DriverBooks {
       bucket.closings.push({ at: now, until: now + settlement.closeMs });
     }
     if (settlement.kind === 'succeeded' || answered) bucket.opened = true;
+    const closes = settlement.kind === 'throttled' && settlement.closeMs > 0;
+    const { requests = 0 } = lease.call.asked;
+    if (closes || settlement.kind === 'dropped' || settlement.kind === 'returned')
+      bucket.stated.back(requests);
     if (settlement.kind === 'dropped' || settlement.kind === 'returned') {
       lease.returned = true;
       forgetPairs(bucket, lane);
     }
     const sleepMs =
       settlement.kind === 'throttled' || settlement.kind === 'returned' ? settlement.sleepMs : 0;
-    if (sleepMs > 0) this.sleeps(lane, now + sleepMs);
+    const isFull = settlement.kind === 'returned' && settlement.because !== 'backoff';
+    if (sleepMs > 0 && isFull) this.isFull(lane, now + sleepMs, settlement.ceiling ?? '');
+    else if (sleepMs > 0) lane.backoffUntil = Math.max(lane.backoffUntil, now + sleepMs);
     const back = settlement.kind === 'returned' || (settlement.kind === 'throttled' && settlement.requeue);
     if (back) this.intoLine(lease.call, now);
     this.note(now, `settle ${token} ${settlement.kind}${back ? ' back' : ''}`);
   }
 
-  sleeps(lane: LaneBook, until: number): void {
-    lane.asleepUntil = Math.max(lane.asleepUntil, until);
+  /** The ceiling has no place, by limits of this word. */
+  isFull(lane: LaneBook, until: number, ceiling: string): void {
+    const known = lane.full?.ceiling === ceiling ? lane.full.until : 0;
+    lane.full = { until: Math.max(known, until), ceiling };
   }
 
   /** The driver sends. `token` is the lease it holds. */
@@ -396,12 +497,14 @@ export class Books extends Story implements DriverBooks {
   };
 
   refused(id: string, code: string, retryInMs: number, now: number): void {
-    this.told.push(toldOf([...this.calls.values()], { id, code, retryInMs, at: now }));
+    const shortlyMs = 12 * this.plan.wireMs;
+    this.told.push(toldOf([...this.calls.values()], { id, code, retryInMs, at: now }, shortlyMs));
   }
 
   ended(id: string, how: string, now: number): void {
     const call = this.call(id);
     call.ends.push(how);
+    call.endedAt = now;
     call.state = 'ended';
     if (call.ends.length > 1) this.broken(now, '10', `${id} ended ${call.ends.join(', then ')}`);
     this.note(now, `end ${id} ${how}`);
@@ -413,6 +516,9 @@ export class Books extends Story implements DriverBooks {
     }
   }
 }
+
+/** Ways of commands to the store until what was asked before a reload has no effect any more. */
+const effectWays = 12;
 
 /** Calls that come to two processes within this time have no order. Milliseconds. */
 const sameMomentMs = 1;

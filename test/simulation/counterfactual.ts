@@ -6,13 +6,18 @@
 import type { CallPlan, Plan, WorkspacePlan } from './plan.ts';
 import type { Told } from './told.ts';
 
-/** Longer than any call of a counterfactual waits. Milliseconds. */
-export const patienceMs = 4 * 3_600_000;
+/** A counterfactual that goes on for longer is given up. Milliseconds. */
+export const longestCourseMs = 4 * 3_600_000;
+/** A call that waits without limit would wait for tens of thousands of years. Milliseconds. */
+export const patienceMs = 1e15;
 
 interface Changeable {
   readonly calls: readonly CallPlan[];
   readonly workspaces: readonly WorkspacePlan[];
 }
+
+/** Nobody comes again at the very time: the answer has its way to the client, and the call its way back. Milliseconds. */
+export const clientWayMs = 5;
 
 /** What of a plan stays as it was until the refusal, and is quiet from then on. */
 function quietly<C extends CallPlan>(
@@ -23,7 +28,9 @@ function quietly<C extends CallPlan>(
   const leavesAt = (call: C): number => {
     const isNew = came.has(call.id) && !ended.has(call.id) && !known.has(call.id);
     if (isNew && call.id !== id) return at;
-    return call.leavesAt >= at ? Infinity : call.leavesAt;
+    const isUnderWay = sent.has(call.id) || ended.has(call.id);
+    const isGone = call.leavesAt < at || (call.leavesAt === at && isUnderWay);
+    return isGone ? call.leavesAt : Infinity;
   };
   return {
     calls: calls.map((call) => ({
@@ -31,7 +38,7 @@ function quietly<C extends CallPlan>(
       at: came.has(call.id) ? call.at : Infinity,
       leavesAt: leavesAt(call),
       fate: sent.has(call.id) ? call.fate : 'answered',
-      maxWaitMs: known.has(call.id) ? patienceMs : call.maxWaitMs,
+      maxWaitMs: known.has(call.id) && call.id !== id ? patienceMs : call.maxWaitMs,
     })),
     workspaces: workspaces.map((one) => ({
       ...one,
@@ -44,7 +51,7 @@ function quietly<C extends CallPlan>(
 export function patient<P extends Changeable>(plan: P, told: Told): P {
   const quiet = quietly(plan, told);
   const calls = quiet.calls.map((call) =>
-    call.id === told.id ? { ...call, maxWaitMs: patienceMs, leavesAt: Infinity } : call,
+    call.id === told.id ? { ...call, maxWaitMs: patienceMs, leavesAt: Infinity, isLetIn: true } : call,
   );
   return { ...plan, ...quiet, calls };
 }
@@ -57,7 +64,7 @@ export function returning<P extends Changeable>(plan: P, told: Told, maxWaitMs: 
     .map((call) => ({
       ...call,
       id: againOf(told.id),
-      at: told.at + told.retryInMs,
+      at: told.at + told.retryInMs + clientWayMs,
       leavesAt: Infinity,
       fate: 'answered' as const,
       maxWaitMs,
@@ -73,6 +80,7 @@ export const firstOf = (id: string): string => id.replace(/r+$/, '');
 export const withoutTrouble = (plan: Plan, { at }: Told): Plan => ({
   ...plan,
   stalls: plan.stalls.filter((stall) => stall.at <= at),
+  reloads: plan.reloads.filter((reload) => reload.at <= at),
   buckets: plan.buckets.map((bucket) => ({
     ...bucket,
     changes: bucket.changes.filter((change) => change.at <= at),

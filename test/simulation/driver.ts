@@ -9,11 +9,14 @@ import type { Feedback } from '../../src/call.ts';
 import { resend, type AttemptOutcome, type ResendHistory } from '../../src/dispatch/resend.policy.ts';
 import { Refusal } from '../../src/errors.ts';
 import type { CancelTimer, Clock } from '../../src/clock.ts';
-import type { BucketSetting, Lesson } from '../../src/limiter/limiter.ts';
+import type { CallSettings } from '../../src/admission/buckets.policy.ts';
+import type { Lesson } from '../../src/limiter/limiter.ts';
 import type { Chance } from './chance.ts';
 import type { BucketPlan, CallPlan, WorkspacePlan } from './plan.ts';
 import type { Upstream } from './upstream.ts';
 
+/** More than ever stand in a line. */
+const veryMany = 1_000_000;
 /** The gateway gives up on an answer after this. */
 const answerLimitMs = 5_000;
 
@@ -62,6 +65,8 @@ export interface Scene {
   readonly ownTime: () => number;
   readonly upstream: Upstream;
   readonly bucket: BucketPlan;
+  /** What configuration says of the call in its process now. */
+  readonly settings: () => CallSettings;
   /** Keeps the sends of a lane in the order of their arrival upstream. */
   readonly lastArrival: Map<string, number>;
   /** The process may stop between its last look at the lease and the write: for how long, milliseconds. */
@@ -83,6 +88,7 @@ export async function drive(scene: Scene, call: DrivenCall): Promise<void> {
   if (plan.leavesAt < Infinity) clock.arrives(plan.leavesAt, () => gone.abort(new Error('client gone')));
   call.enteredAt = clock.monotonic();
   call.state = 'entering';
+  const { setting, weight, maxInFlight, maxQueued, ceiling, perMinute, perDay } = scene.settings();
   let ticket: Ticket | null = null;
   let how: string;
   try {
@@ -90,23 +96,19 @@ export async function drive(scene: Scene, call: DrivenCall): Promise<void> {
       admission: {
         ticket: plan.id,
         bucket: plan.lane.bucket,
-        setting: settingOf(scene.bucket),
+        setting,
         lane: plan.lane.key,
-        weight: plan.lane.weight,
-        maxInFlight: plan.lane.maxInFlight,
-        perMinute: call.workspace.perMinute,
-        maxQueued: call.workspace.maxQueued,
+        weight,
+        maxInFlight,
+        perMinute,
+        maxQueued: plan.isLetIn ? veryMany : maxQueued,
         urgency: plan.urgency,
         callClass: plan.callClass,
         costs: plan.costs,
-        document: null,
-        ceiling: ceilingWord(call.workspace),
+        document: plan.document?.name ?? null,
+        ceiling,
       },
-      ceiling: {
-        key: call.workspace.name,
-        perMinute: call.workspace.perMinute,
-        perDay: call.workspace.perDay,
-      },
+      ceiling: { key: call.workspace.name, perMinute, perDay },
       arrivedAt: scene.ownTime(),
       workspaceId: call.workspace.name,
       upstream: 'upstream',
@@ -272,7 +274,7 @@ function send(
       return answer({ meters: [], throttle }, 429, 0);
     }
     const verdict = upstream.arrive(plan, now);
-    const costs = JSON.stringify(plan.costs);
+    const costs = JSON.stringify({ ...plan.costs, ...plan.document });
     scene.books.note(now, `upstream ${verdict.kind} ${plan.id} ${costs}: ${upstream.describe(now)}`);
     if (verdict.kind === 'refused') {
       if (scene.books.isExact(bucket)) scene.books.broken(now, '2', `${plan.id} refused by a calm upstream`);
@@ -311,31 +313,4 @@ function refusalOf({ books, clock }: Scene, call: DrivenCall, failure: unknown, 
     books.broken(clock.monotonic(), '10', `${call.plan.id} refused though ${retryInMs} ms fit its wait`);
   }
   return `${failure.code} ${retryInMs.toFixed(0)}`;
-}
-
-/** The limits of a workspace's ceiling as one word. */
-const ceilingWord = ({ perMinute, perDay }: WorkspacePlan): string =>
-  `${perMinute ?? 'none'}.${perDay ?? 'none'}`;
-
-/** What the operator wrote down of this bucket. */
-function settingOf(bucket: BucketPlan): BucketSetting {
-  const { statedShare } = bucket;
-  const stated = (
-    meter: BucketSetting['meters'][number]['meter'],
-    plan: { readonly limit: number; readonly windowMs: number } | null,
-  ): BucketSetting['meters'] =>
-    plan === null || statedShare === null
-      ? []
-      : [{ meter, limit: Math.max(1, Math.round(plan.limit * statedShare)), windowMs: plan.windowMs }];
-  const day = bucket.perDay === null ? null : { limit: bucket.perDay, windowMs: 86_400_000 };
-  return {
-    meters: [
-      ...stated('requests', bucket.requests),
-      ...stated('tokens', bucket.tokens),
-      ...stated('cost', bucket.cost),
-      ...stated('requests_day', day),
-    ],
-    learn: bucket.learn,
-    probe: bucket.probe,
-  };
 }

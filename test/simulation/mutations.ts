@@ -27,6 +27,11 @@ const gate = 'src/admission/ceiling-gate.ts';
 const registry = 'src/admission/wait-registry.ts';
 const queued = 'src/admission/queued-call.ts';
 const lease = 'src/admission/lease.ts';
+const forecast = 'src/limiter/forecast.policy.ts';
+const windowLearning = 'src/limiter/window-learning.policy.ts';
+const quota = 'src/limiter/meter-quota.policy.ts';
+const revise = 'src/admission/revise.ts';
+const hopeless = 'src/admission/hopeless.ts';
 
 export const row = (keeps: string, what: string, file: string, find: string, put: string): Mutation => ({
   keeps,
@@ -35,6 +40,31 @@ export const row = (keeps: string, what: string, file: string, find: string, put
   find,
   put,
 });
+
+/** Shared by both tables: each of them must be found in histories of one process and of several replicas. */
+export const toldWaits: readonly Mutation[] = [
+  row(
+    '13',
+    'a lane that was never served waits for as long as the clock shows',
+    forecast,
+    'if (served === 0 || lane.grantedAt === null) return rounds * serviceMs;',
+    '',
+  ),
+  row(
+    '13',
+    'a refusal raises the level by the guessed cost',
+    lessons,
+    "if (throttle.meter === 'cost') return requestedCost ?? null;",
+    "if (throttle.meter === 'cost') return null;",
+  ),
+  row(
+    '13',
+    'every window is taken for a minute',
+    windowLearning,
+    'usualWindowsMs.find((windowMs) => windowMs >= least)',
+    'usualWindowsMs.find((windowMs) => windowMs >= Math.max(least, 60_000))',
+  ),
+];
 
 export const mutations: readonly Mutation[] = [
   row('1', 'one place too many', ceiling, 'log.length >= limit', 'log.length > limit'),
@@ -206,6 +236,50 @@ export const mutations: readonly Mutation[] = [
     'a listener stays behind',
     registry,
     "    call.clientGone.removeEventListener('abort', call.onClientGone);\n",
+    '',
+  ),
+  ...toldWaits,
+  row(
+    '14',
+    'other limits of a ceiling wake no lane',
+    lanes,
+    "  wake(bucket, lane, ['ceiling_minute', 'ceiling_day']);\n",
+    '',
+  ),
+  row(
+    '14',
+    'a limit that is lowered stays',
+    quota,
+    '  meter.limit = limit;\n',
+    '  meter.limit = limit === null ? null : Math.max(limit, meter.limit ?? 0);\n',
+  ),
+  row(
+    '14',
+    'a limit that is raised stays',
+    quota,
+    '  meter.limit = limit;\n',
+    '  meter.limit = limit === null ? null : Math.min(limit, meter.limit ?? limit);\n',
+  ),
+  row('14', 'a weight that changes stays', lanes, '    lane.weight = setting.weight;\n', ''),
+  row(
+    '14',
+    'the limiter is not told of a reload',
+    revise,
+    'background(limiter().reconfigure({ bucket, setting, lanes: [...lanes.values()] }));',
+    'void [bucket, setting, lanes, background, limiter];',
+  ),
+  row(
+    '14',
+    'waiting calls go on under the old ceiling',
+    revise,
+    'ceiling: { key: entry.ceiling.key, perMinute, perDay },',
+    'ceiling: entry.ceiling,',
+  ),
+  row(
+    '13',
+    'a call that has its place stands before others',
+    hopeless,
+    '      .filter(({ asksForPlace }) => !asksForPlace)\n',
     '',
   ),
 ];

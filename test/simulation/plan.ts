@@ -8,6 +8,11 @@
 import type { Costs } from '../../src/call.ts';
 import { originOf, type Origin } from '../support/origins.ts';
 import { Chance } from './chance.ts';
+import { bucketPlan } from './plan-buckets.ts';
+import { callPlans } from './plan-calls.ts';
+import { pinned, reloadPlans } from './plan-reloads.ts';
+import { specialPlan } from './plan-special.ts';
+import type { Reloaded } from './rules.ts';
 
 export interface MeterPlan {
   readonly limit: number;
@@ -18,18 +23,24 @@ export interface MeterPlan {
 export interface BucketPlan {
   readonly key: string;
   readonly calm: boolean;
+  /** The upstream does what it tells, and nobody else uses it: whoever is told a wait can hold the gateway to it. */
+  readonly isReliable: boolean;
   readonly requests: MeterPlan;
   readonly tokens: MeterPlan | null;
   /** Requests per day, when the upstream has such a quota. */
   readonly perDay: number | null;
   /** GraphQL points. */
   readonly cost: MeterPlan | null;
+  /** What GraphQL calls ask for; empty = they ask for what they are taken to cost. */
+  readonly documents: readonly DocumentPlan[];
   /** What the operator stated, as a share of the truth; `null` = nothing. */
   readonly statedShare: number | null;
   readonly learn: boolean;
   readonly probe: number;
-  /** What answers tell of the level: the exact figure, whole units, or nothing. */
-  readonly tells: 'exact' | 'rounded' | 'nothing';
+  /** What answers tell of the level: the exact figure, whole units, nothing, or what a triple of fields can. */
+  readonly tells: 'exact' | 'rounded' | 'nothing' | 'fields';
+  /** All places of a window come back at its end; otherwise they come back one by one. */
+  readonly isFixed: boolean;
   /** Share of the drain that somebody else takes. */
   readonly outsideShare: number;
   /** Outside traffic comes in gulps of this many units. */
@@ -57,6 +68,12 @@ export interface WorkspacePlan {
   readonly revokedAt: number;
 }
 
+export interface DocumentPlan {
+  readonly name: string;
+  /** Points that every call of it asks for. */
+  readonly points: number;
+}
+
 /** `lost`: it ran, but no answer comes. `unsent`: the connection fails before a byte is out. */
 export type Fate = 'answered' | 'lost' | 'unsent' | 'secondary' | 'overload' | 'permanent';
 
@@ -65,11 +82,16 @@ export interface CallPlan {
   readonly at: number;
   readonly lane: LanePlan;
   readonly callClass: string;
+  /** What the gateway takes it to cost. */
   readonly costs: Costs;
-  /** What the upstream really charges, as a share of the estimate. */
+  /** A GraphQL document, whose cost only the upstream knows; `null` = the costs are right. */
+  readonly document: DocumentPlan | null;
+  /** What the upstream really charges, as a share of what it asks for. */
   readonly chargedShare: number;
   readonly urgency: number;
   readonly maxWaitMs: number;
+  /** It is let in however long the line is. */
+  readonly isLetIn: boolean;
   /** When its client leaves; `Infinity` = stays. */
   readonly leavesAt: number;
   /** From arrival at the upstream to the answer's head, and from there to its last byte. */
@@ -80,7 +102,7 @@ export interface CallPlan {
   readonly safe: boolean;
 }
 
-export interface Plan {
+export interface Plan extends Reloaded {
   readonly seed: number;
   /** Where the clock of the process begins. The times of a plan count from the beginning of the history. */
   readonly origin: Origin;
@@ -91,14 +113,23 @@ export interface Plan {
   /** Share of the embedded limiter's wake-ups that never come. */
   readonly lostWakes: number;
   readonly stalls: readonly { readonly at: number; readonly ms: number }[];
-  readonly buckets: readonly BucketPlan[];
-  readonly lanes: readonly LanePlan[];
-  readonly workspaces: readonly WorkspacePlan[];
   readonly calls: readonly CallPlan[];
 }
 
+/** Most histories have reloads, drawn apart from the rest. */
 export function planOf(seed: number): Plan {
+  const plan = quietPlanOf(seed);
+  const chance = new Chance(seed ^ 0x2e10);
+  if (!chance.happens(0.7)) return plan;
+  const buckets = plan.buckets.map((bucket) => pinned(chance, bucket));
+  const lastAt = Math.max(0, ...plan.calls.map(({ at }) => at));
+  const scene = { processes: plan.desks, fromMs: 0, toMs: lastAt + 15_000 };
+  return { ...plan, buckets, reloads: reloadPlans(chance, { ...plan, buckets }, scene) };
+}
+
+function quietPlanOf(seed: number): Plan {
   const chance = new Chance(seed);
+  if (chance.happens(0.1)) return specialPlan(seed, chance);
   const calm = chance.happens(0.4);
   const buckets = Array.from({ length: chance.whole(1, 2) }, (_, index) => bucketPlan(chance, index, calm));
   const spanMs = chance.pick([200, 3_000, 20_000, 70_000]);
@@ -135,39 +166,7 @@ export function planOf(seed: number): Plan {
     lanes,
     workspaces,
     calls: callPlans(chance, { lanes, buckets, spanMs, calm, crowd }),
-  };
-}
-
-function bucketPlan(chance: Chance, index: number, calm: boolean): BucketPlan {
-  const windowMs = chance.pick([1_000, 4_000, 20_000, 60_000]);
-  const limit = chance.pick([1, 2, 3, 5, 10, 40, 100]);
-  const kind = chance.pick(['plain', 'plain', 'tokens', 'cost', 'day']);
-  const truth = {
-    key: `b${index}`,
-    requests: { limit, windowMs },
-    tokens: kind === 'tokens' ? { limit: chance.pick([100, 1_000]), windowMs } : null,
-    perDay: kind === 'day' ? chance.whole(3, 40) : null,
-    cost: kind === 'cost' ? { limit: 1_000, windowMs: chance.pick([10_000, 20_000]) } : null,
-    tells: chance.pick<BucketPlan['tells']>(['exact', 'exact', 'rounded', 'nothing']),
-    hints: chance.happens(0.85),
-    calm,
-  };
-  if (calm) {
-    const probe = chance.pick([0, 0, 1, 2]);
-    const quiet = { learn: true, outsideShare: 0, outsideGulp: 1, startShare: 0, changes: [] };
-    return { ...truth, ...quiet, statedShare: 1, probe };
-  }
-  return {
-    ...truth,
-    statedShare: chance.pick([null, 1, 1, 0.5, 2]),
-    learn: chance.happens(0.7),
-    probe: chance.pick([0, 1, 1, 2]),
-    outsideShare: chance.pick([0, 0, 0.1, 0.3, 0.9]),
-    outsideGulp: chance.pick([1, 1, Math.ceil(limit / 3)]),
-    startShare: chance.pick([0, 0, 0.5, 1]),
-    changes: chance.happens(0.2)
-      ? [{ at: chance.between(0, 30_000), factor: chance.pick([0.5, 2, 0.25]) }]
-      : [],
+    reloads: [],
   };
 }
 
@@ -188,54 +187,3 @@ const crowdedPlan = (index: number): WorkspacePlan => ({
   maxQueued: 1_000,
   revokedAt: Infinity,
 });
-
-function callPlans(
-  chance: Chance,
-  scene: {
-    readonly lanes: readonly LanePlan[];
-    readonly buckets: readonly BucketPlan[];
-    readonly spanMs: number;
-    readonly calm: boolean;
-    readonly crowd: boolean;
-  },
-): CallPlan[] {
-  const [firstLane, ...otherLanes] = scene.lanes;
-  if (firstLane === undefined) return [];
-  const urgent = chance.happens(0.3);
-  const troubled = chance.happens(0.5);
-  const bursts = Array.from({ length: chance.whole(1, 4) }, () => chance.between(0, scene.spanMs));
-  const slow = chance.happens(0.2) ? 10 : 1;
-  return Array.from({ length: scene.crowd ? 80 : chance.whole(5, 70) }, (_, index) => {
-    const lane = chance.pick([firstLane, ...otherLanes]);
-    const bucket = scene.buckets.find(({ key }) => key === lane.bucket);
-    const at = chance.happens(0.6)
-      ? chance.pick([0, ...bursts]) + chance.pick([0, 0, 0.25, 3])
-      : chance.between(0, scene.spanMs);
-    const graphql = bucket?.cost !== null && chance.happens(0.7);
-    const large = chance.happens(0.05) ? 1.2 : chance.pick([0.01, 0.1, 0.3, 0.95]);
-    const costs: Costs = graphql
-      ? { cost: Math.ceil((bucket?.cost?.limit ?? 0) * large) }
-      : {
-          requests: 1,
-          ...(bucket?.tokens ? { tokens: Math.ceil(bucket.tokens.limit * large) } : {}),
-          ...(bucket?.perDay ? { requests_day: 1 } : {}),
-        };
-    return {
-      id: `c${index}`,
-      at,
-      lane,
-      callClass: graphql ? 'graphql' : 'default',
-      costs,
-      chargedShare: scene.calm ? chance.between(0.3, 1) : chance.between(0.3, 1.5),
-      urgency: urgent ? chance.whole(0, 7) : 3,
-      maxWaitMs: scene.crowd ? 200_000 : chance.pick([1, 300, 2_000, 15_000, 45_000, 200_000]),
-      leavesAt: chance.happens(0.15) ? at + chance.pick([0, 1, 30, 500, 5_000, 30_000]) : Infinity,
-      serviceMs: chance.pick([3, 40, 40, 200, 700]) * slow,
-      bodyMs: chance.pick([0, 0, 5, 300]),
-      fate: troubled && chance.happens(0.15) ? chance.pick(troubles) : 'answered',
-      safe: chance.happens(0.3),
-    };
-  });
-}
-
-const troubles = ['lost', 'lost', 'unsent', 'secondary', 'overload', 'permanent'] as const;

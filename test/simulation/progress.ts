@@ -6,21 +6,15 @@
 import type { Costs, MeterName } from '../../src/call.ts';
 import { mostJitterMs, mostLatenessMs } from '../../src/limiter/meter.policy.ts';
 import type { BucketSnapshot, Limiter } from '../../src/limiter/limiter.ts';
-import { isBefore, type BucketBook, type Books, type CallBook, type LaneBook } from './books.ts';
+import type { BucketBook, Books } from './books.ts';
+import { headsOf, type Head } from './heads.ts';
+import { isStatedAlone, isStatedLess, keyed } from './rules.ts';
 import type { Upstream } from './upstream.ts';
 
 /** Share of a limit that may be kept free for others or for jitter. */
 const keptFree = 0.22;
-const ceilingMs = 60_150;
 /** Lateness and jitter that a meter may hold, and the way of a call. Milliseconds. */
 const slackMs = (windowMs: number): number => Math.min(mostLatenessMs, windowMs / 60) + 2 * mostJitterMs + 50;
-
-/** Who is first in a lane that is not asleep and below its cap; one of several where nobody can tell. */
-interface Head {
-  readonly calls: readonly CallBook[];
-  /** Its ceiling has a place. */
-  readonly mayGo: boolean;
-}
 
 export class Progress {
   readonly #books: Books;
@@ -29,6 +23,8 @@ export class Progress {
   /** Since when the bucket could have granted. */
   readonly #roomSince = new Map<string, number>();
   readonly #mightSince = new Map<string, number>();
+  /** Since when what the operator states would have let a call go. */
+  readonly #statedSince = new Map<string, number>();
   /** Time the fullest meter needed to drain when the bucket last moved. */
   readonly #drainMs = new Map<string, number>();
 
@@ -41,11 +37,14 @@ export class Progress {
   /** Called when an instant is over. `stalledUntil`: the process could not have acted before. */
   look(now: number, stalledUntil: number): void {
     const { plan } = this.#books;
+    this.#books.judgeDoubts(now);
     const snapshots = this.#limiter().snapshot();
     for (const bucket of this.#books.buckets.values()) {
       const snapshot = snapshots.find((each) => each.bucket === bucket.key);
       this.#nothingKept(bucket, snapshot, now);
-      const ready = this.#heads(bucket, now);
+      // What a document costs is found out, and lanes wait for that.
+      if (plan.buckets.some(({ key, documents }) => key === bucket.key && documents.length > 0)) continue;
+      const ready = headsOf(this.#books, bucket, now);
       const room = someClassHasRoom(snapshot, ready);
       const wireMs = plan.wireMs * 12;
       // Where others drink, the wake-up is set by a guess of how much; the tick makes up for a guess that was too high.
@@ -61,9 +60,20 @@ export class Progress {
         stalledUntil,
         `has room (${seen})`,
       );
+      const isStated = this.#hasStatedRoom(bucket, ready, now);
+      this.#judge(
+        this.#statedSince,
+        bucket,
+        isStated,
+        now,
+        5 + wireMs + tickMs,
+        stalledUntil,
+        `is stated to have room (${seen})`,
+      );
       const might = ready.some(({ mayGo }) => mayGo);
       if (
         !might ||
+        this.#books.regimes(now).length > 1 ||
         !this.#mightSince.has(bucket.key) ||
         Math.max(bucket.lastLessonAt, bucket.lastIssueAt) >= now
       ) {
@@ -76,6 +86,18 @@ export class Progress {
   }
 
   /**
+   * The operator states that there is room, and nobody knows more: whoever waits goes, also when it was stated only now
+   * (14).
+   */
+  #hasStatedRoom(bucket: BucketBook, heads: readonly Head[], now: number): boolean {
+    const plan = keyed(this.#books.plan.buckets, bucket.key);
+    const onlyRequests = plan.tokens === null && plan.cost === null && plan.perDay === null;
+    if (!plan.calm || bucket.blurred || !onlyRequests || !isStatedAlone(plan)) return false;
+    if (heads.length === 0 || !heads.every(({ mayGo }) => mayGo)) return false;
+    return bucket.stated.hasRoom(1, this.#books.statedOf(bucket, now), now);
+  }
+
+  /**
    * What a call reserved and did not use has come back: a calm meter that no answer corrects holds no more than the
    * truth, what is on its way, and what went out and perhaps was counted.
    */
@@ -85,6 +107,8 @@ export class Progress {
     const upstream = this.#upstreams.get(bucket.key);
     if (plan?.calm !== true || plan.tells !== 'nothing' || meter === undefined || upstream === undefined)
       return;
+    // What is stated to be less drains more slowly than the truth.
+    if (this.#books.plan.reloads.some(({ buckets }) => isStatedLess(keyed(buckets, bucket.key)))) return;
     const rate = meter.limit / meter.windowMs;
     let most = upstream.usedRequests(now) + rate * slackMs(meter.windowMs);
     for (const { leases } of bucket.lanes) {
@@ -127,37 +151,6 @@ export class Progress {
     if (now - from <= withinMs) return;
     this.#books.broken(now, '6', `${bucket.key} ${what} since ${from.toFixed(2)}, nobody was granted`);
     since.set(bucket.key, now);
-  }
-
-  #heads(bucket: BucketBook, now: number): Head[] {
-    const probing = bucket.lanes.some(({ leases }) => [...leases].some(({ heldUntil }) => heldUntil >= now));
-    if (bucket.closedUntil >= now || (!bucket.opened && probing)) return [];
-    return bucket.lanes.flatMap((lane) => {
-      if (lane.line.size === 0 || lane.asleepUntil >= now) return [];
-      const held = [...lane.leases].filter(({ heldUntil }) => heldUntil >= now).length;
-      if (lane.plan.maxInFlight !== null && held >= lane.plan.maxInFlight) {
-        this.#books.reach('cap blocks a lane');
-        return [];
-      }
-      const mayGo = this.#ceilingHasRoom(lane, now);
-      // Of calls that came to several processes in the same moment any may be the first.
-      const line = [...lane.line];
-      return { calls: line.filter((call) => !line.some((other) => isBefore(other, call))), mayGo };
-    });
-  }
-
-  /** Grants on their way to the ceiling count as if they had their place. */
-  #ceilingHasRoom(lane: LaneBook, now: number): boolean {
-    const book = this.#books.ceiling(lane.plan.workspace);
-    const { perMinute, perDay } = book.plan;
-    let onTheWay = 0;
-    for (const other of this.#books.lanes.values()) {
-      if (other.plan.workspace !== lane.plan.workspace) continue;
-      for (const lease of other.leases) if (!lease.sent && lease.settlements === 0) onTheWay += 1;
-    }
-    book.taken = book.taken.filter(({ at }) => at + ceilingMs > now);
-    if (perDay !== null && book.daily + onTheWay >= perDay) return false;
-    return perMinute === null || book.taken.length + onTheWay < perMinute;
   }
 }
 

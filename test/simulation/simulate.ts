@@ -13,17 +13,22 @@ import { shiftedClock } from '../support/shifted-clock.ts';
 import { balance } from './balance.ts';
 import { Books, must } from './books.ts';
 import { Chance } from './chance.ts';
-import { firstOf, patienceMs } from './counterfactual.ts';
+import { againOf, firstOf, longestCourseMs, patient, returning, withoutTrouble } from './counterfactual.ts';
 import { drive } from './driver.ts';
-import { planOf, type CallPlan, type Plan } from './plan.ts';
+import { planOf, type BucketPlan, type CallPlan, type Plan } from './plan.ts';
 import { Progress } from './progress.ts';
+import type { Followed, Lives } from './oracle.ts';
+import { entrySettingsOf, isTakingOver, knownAt, keyed, regimeAt } from './rules.ts';
 import type { Told } from './told.ts';
 import { Upstream } from './upstream.ts';
+import { Vacancy } from './vacancy.ts';
 import { ratesOf, Wire, wiredCeilings, wiredLimiter } from './wire.ts';
 
 /** A history that is not over by then hangs. Virtual milliseconds; longer than every wait and every closed bucket. */
 const longestHistoryMs = 3_600_000;
 const recheckMs = 5_000;
+/** How long a stall shows in how long calls seem to take. Milliseconds. */
+const afterStallMs = 1_000;
 
 export interface History {
   readonly violations: readonly string[];
@@ -34,21 +39,36 @@ export interface History {
   readonly told: readonly Told[];
 }
 
-/** What became of one call. */
-export interface Followed {
-  /** When it was first sent after a given time; `null` = it was not. */
-  readonly sentAt: number | null;
-  /** Its refusal; `null` = it was not refused. */
-  readonly told: Told | null;
-}
-
 export const simulate = (seed: number): Promise<History> => run(planOf(seed));
 
 export const run = (plan: Plan): Promise<History> => new Run(plan).toEnd();
 
-/** What becomes of one call after a time. Nothing else of the history is judged. */
-export const follow = (plan: Plan, id: string, after: number): Promise<Followed> =>
-  new Run(plan).follow(id, after);
+/** Other courses of a history. */
+export const livesOf = (plan: Plan): Lives => ({
+  worldAt: (at) => ({
+    ...knownAt(plan, at),
+    wayMs: plan.wireMs,
+    // A tick makes up for a wake-up that was lost.
+    slackMs: plan.lostWakes > 0 ? 1_010 : 0,
+    isDisturbed:
+      plan.stalls.some((stall) => stall.at <= at && at <= stall.at + stall.ms + afterStallMs) ||
+      plan.reloads.some((reload) => isTakingOver(reload, plan.wireMs, at)),
+  }),
+  stay: (told, until) =>
+    new Run(patient(withoutTrouble(plan, told), told)).follow(told.id, { after: told.at, until }),
+  comeAgain: (told, maxWaitMs) =>
+    new Run(returning(withoutTrouble(plan, told), told, maxWaitMs)).follow(againOf(told.id), {
+      after: told.at,
+      until: Infinity,
+    }),
+});
+
+/** The log of the course in which the refused call waits on, a moment beyond its refusal. */
+export async function courseOf(plan: Plan, told: Told): Promise<readonly string[]> {
+  const course = new Run(patient(withoutTrouble(plan, told), told));
+  await course.follow(told.id, { after: told.at, until: told.at + 1 });
+  return course.log;
+}
 
 class Run {
   readonly #plan: Plan;
@@ -82,7 +102,7 @@ class Run {
       },
     });
     this.#ceilings = createMemoryCeilings(shiftedClock(clock, plan.origin.ms));
-    this.#desks = this.#wires.map((wire) => this.#desk(wire));
+    this.#desks = this.#wires.map((wire, desk) => this.#desk(wire, processOf(desk)));
   }
 
   async toEnd(): Promise<History> {
@@ -112,15 +132,37 @@ class Run {
     return { violations, reached, log, told, origin: this.#plan.origin.name };
   }
 
-  async follow(id: string, after: number): Promise<Followed> {
+  /** What becomes of one call after a time. Nothing else of the history is judged. */
+  async follow(
+    id: string,
+    { after, until }: { readonly after: number; readonly until: number },
+  ): Promise<Followed> {
     this.#begin();
     const call = this.#books.call(id);
+    const bucket = this.#bucketOf(call.plan);
+    const upstream = must(this.#upstreams.get(bucket.key), bucket.key);
+    const vacancy = new Vacancy(
+      this.#books,
+      upstream,
+      keyed(regimeAt(this.#plan, after).buckets, bucket.key),
+    );
+    const progress = new Progress(this.#books, () => this.#store, this.#upstreams);
     const sent = (): number | null => call.sentAt.find((at) => at > after) ?? null;
-    await this.#clock.run(patienceMs, () => {
-      if (sent() !== null || call.state === 'ended') this.#clock.halt();
+    let vacantAt: number | null = null;
+    await this.#clock.run(Math.min(until, longestCourseMs), (now) => {
+      if (sent() !== null || call.state === 'ended') return this.#clock.halt();
+      // To look is to drain a meter in two steps instead of one: whoever looks elsewhere gets another history.
+      if (now <= after) progress.look(now, this.#clock.stalledUntil);
+      vacancy.look(call, now);
+      vacantAt = vacancy.since;
     });
     await this.#close();
-    return { sentAt: sent(), told: this.#books.told.find((told) => told.id === id) ?? null };
+    const told = this.#books.told.find((each) => each.id === id) ?? null;
+    return { sentAt: sent(), vacantAt, told };
+  }
+
+  get log(): readonly string[] {
+    return this.#books.log;
   }
 
   async #close(): Promise<void> {
@@ -128,9 +170,9 @@ class Run {
     await this.#ceilings.close();
   }
 
-  #desk(wire: Wire): AdmissionQueue {
+  #desk(wire: Wire, process: string): AdmissionQueue {
     const [books, clock] = [this.#books, this.#clock];
-    const limiter = wiredLimiter(wire, () => this.#store, books, clock);
+    const limiter = wiredLimiter(wire, () => this.#store, { books, clock, process });
     return new AdmissionQueue({
       clock: shiftedClock(clock, this.#plan.origin.ms),
       limiter,
@@ -153,7 +195,7 @@ class Run {
 
   /** Everything that is planned is put on the clock. */
   #begin(): void {
-    const { calls, stalls, workspaces, desks, seed } = this.#plan;
+    const { calls, stalls, workspaces, desks, seed, reloads } = this.#plan;
     const homes = new Chance(seed ^ 0x40e5);
     for (const call of calls) {
       const drawn = homes.whole(0, desks - 1);
@@ -166,6 +208,12 @@ class Run {
         this.#clock.stall(ms);
       });
     }
+    for (let desk = 0; desk < desks; desk += 1) this.#books.rules.takesOver(processOf(desk), 0, 0);
+    for (const [index, { at, latesMs }] of reloads.entries()) {
+      for (const [desk, lateMs] of latesMs.entries()) {
+        this.#clock.arrives(at + lateMs, () => this.#reload(desk, index + 1));
+      }
+    }
     const recheck = (): void => this.#desks.forEach((desk) => desk.recheckKeys());
     for (const { revokedAt } of workspaces) {
       if (revokedAt < Infinity) this.#clock.arrives(revokedAt, recheck);
@@ -174,17 +222,30 @@ class Run {
     for (let at = recheckMs; at < lastAt; at += recheckMs) this.#clock.arrives(at, recheck);
   }
 
-  #arrive(call: CallPlan): void {
-    const bucket = must(
-      this.#plan.buckets.find(({ key }) => key === call.lane.bucket),
-      call.lane.bucket,
+  #reload(desk: number, reloads: number): void {
+    const { rules } = this.#books;
+    rules.takesOver(processOf(desk), reloads, this.#clock.monotonic());
+    this.#books.reconfigured(this.#clock.monotonic());
+    const regime = rules.of(processOf(desk));
+    this.#desks[desk]?.reconfigure(({ admission }) => entrySettingsOf(regime, admission.lane));
+  }
+
+  #bucketOf({ lane: { bucket } }: CallPlan): BucketPlan {
+    return must(
+      this.#plan.buckets.find(({ key }) => key === bucket),
+      bucket,
     );
+  }
+
+  #arrive(call: CallPlan): void {
+    const bucket = this.#bucketOf(call);
     const home = this.#home.get(call.id) ?? 0;
     const scene = {
       clock: this.#clock,
       chance: this.#chance,
       books: this.#books,
       queue: must(this.#desks[home], 'queue'),
+      settings: () => entrySettingsOf(this.#books.rules.of(processOf(home)), call.lane.key),
       ownTime: () => this.#clock.monotonic() + this.#plan.origin.ms,
       upstream: must(this.#upstreams.get(bucket.key), bucket.key),
       bucket,
@@ -194,6 +255,8 @@ class Run {
     void drive(scene, this.#books.call(call.id));
   }
 }
+
+const processOf = (desk: number): string => `p${desk}`;
 
 /** The store's own timers: outside the process when there is a wire; some wake-ups are lost, ticks never. */
 function storeClock(clock: FakeClock, books: Books, chance: Chance): Clock {

@@ -1,10 +1,15 @@
 /**
- * Thousands of histories of the real admission code against a simulated upstream (`simulate.ts` says what is real).
- * `SEED=123` runs one history again and prints it; `SEEDS=10000` runs more of them.
+ * Thousands of histories of the real admission code against a simulated upstream, with reloads (`simulate.ts` says what is
+ * real), and in each of them two refusals that told a time, followed up (`oracle.ts`).
+ * `SEED=123` runs one history again, follows up all its refusals and prints it; `SEEDS=20000` runs more of them.
  */
 import { env } from 'node:process';
 import { describe, expect, test } from '@jest/globals';
-import { simulate, type History } from './simulate.ts';
+import { Chance } from './chance.ts';
+import { followUp, type FollowedUp } from './follow-up.ts';
+import { sampleOf, type Verdict } from './oracle.ts';
+import { planOf } from './plan.ts';
+import { courseOf, livesOf, run, simulate, type History } from './simulate.ts';
 
 const only = env['SEED'] === undefined ? null : Number(env['SEED']);
 const count = only === null ? Number(env['SEEDS'] ?? 3_000) : 1;
@@ -27,6 +32,7 @@ const interesting = [
   'left the edge of the ceiling',
   'place given back',
   'probes doubled',
+  'reconfigured while calls wait',
   'queue_full',
   'sent again after a failure',
   'stalled',
@@ -36,21 +42,48 @@ const interesting = [
   'wake-up lost',
 ];
 
+interface Followed {
+  readonly history: History;
+  readonly followed: FollowedUp;
+}
+
+async function live(seed: number): Promise<Followed> {
+  const plan = planOf(seed);
+  const history = await run(plan);
+  const lives = livesOf(plan);
+  const told = only === null ? sampleOf(lives, history.told, new Chance(seed)) : history.told;
+  return { history, followed: await followUp(lives, told) };
+}
+
+/** The library's window of a day counts by the machine's own clock. */
+const timeless = (line: string): string => line.replace(/( day_quota_exhausted) \d+$/, '$1');
+
 describe('the admission of calls', () => {
   test(
-    `keeps every invariant over ${count} histories and reaches every interesting state`,
+    `keeps every invariant over ${count} histories, tells true waits, and reaches every interesting state`,
     async () => {
       const reached = new Set<string>();
+      const verdicts = new Map<Verdict['kind'], number>();
       const wrong: string[] = [];
+      let reloaded = 0;
       for (let seed = first; seed < first + count && wrong.length < 3; seed += 1) {
-        const history = await simulate(seed);
+        const { history, followed } = await live(seed);
         for (const state of history.reached.keys()) reached.add(state);
-        if (history.violations.length > 0) wrong.push(told(seed, history));
+        if (history.reached.has('reconfigured')) reloaded += 1;
+        for (const [kind, times] of followed.verdicts) verdicts.set(kind, (verdicts.get(kind) ?? 0) + times);
+        const violations = [...history.violations, ...followed.wrong];
+        if (violations.length > 0) wrong.push(told(seed, history, violations));
       }
       expect(wrong).toEqual([]);
-      if (only === null) expect(interesting.filter((state) => !reached.has(state))).toEqual([]);
+      if (only !== null) return;
+      expect(interesting.filter((state) => !reached.has(state))).toEqual([]);
+      expect(reloaded).toBeGreaterThan(count / 2);
+      // Most refusals are judged by what became of them, not excused.
+      const judged = (verdicts.get('true') ?? 0) + (verdicts.get('taken meanwhile') ?? 0);
+      expect(judged).toBeGreaterThan(count / 3);
+      expect(verdicts.get('taken meanwhile') ?? 0).toBeLessThan(judged / 10);
     },
-    Math.max(400_000, count * 150),
+    Math.max(400_000, count * 300),
   );
 
   test('the same seed gives the same history', async () => {
@@ -60,9 +93,26 @@ describe('the admission of calls', () => {
       expect(other.log).toEqual(one.log);
     }
   });
+
+  test('another course of a history is the same up to the refusal that it is about', async () => {
+    let compared = 0;
+    for (let seed = 1; compared < 40; seed += 1) {
+      const plan = planOf(seed);
+      // Behind a wire the refusal was decided a moment before.
+      if (plan.wireMs > 0) continue;
+      const { told: all, log } = await run(plan);
+      const [told] = sampleOf(livesOf(plan), all, new Chance(seed));
+      if (told === undefined) continue;
+      compared += 1;
+      const before = (line: string): boolean => Number(line.split(' ', 1)[0]) < told.at - 0.01;
+      expect((await courseOf(plan, told)).filter(before).map(timeless)).toEqual(
+        log.filter(before).map(timeless),
+      );
+    }
+  });
 });
 
-function told(seed: number, { violations, log, origin }: History): string {
+function told(seed: number, { log, origin }: History, violations: readonly string[]): string {
   const story = only === null ? [] : log;
   return [
     `SEED=${seed} npm test test/simulation/simulation.test.ts, by ${origin}`,

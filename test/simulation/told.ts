@@ -1,4 +1,4 @@
-/** A refusal that told a time, and what was known of the other calls then. */
+/** A refusal that told a time, and what was known of the other calls then. Owns no judgement (`oracle.ts`). */
 
 /** What a call was told when it was refused. */
 export interface Told {
@@ -7,11 +7,17 @@ export interface Told {
   /** When it was refused, and after which time it was asked to come again. Milliseconds. */
   readonly at: number;
   readonly retryInMs: number;
+  /** It had not stood in a line. */
+  readonly isNewcomer: boolean;
   /** Calls that had come by then, and those of them that had been sent. */
   readonly came: ReadonlySet<string>;
   readonly sent: ReadonlySet<string>;
+  /** Those that the upstream had not answered yet. */
+  readonly inFlight: ReadonlySet<string>;
   /** Calls that had ended by then. */
   readonly ended: ReadonlySet<string>;
+  /** Those of them that had left their lines so shortly before that the store may not have known. */
+  readonly left: ReadonlySet<string>;
   /** Calls that had not ended then and whose tickets the store had taken in when it decided. */
   readonly known: ReadonlySet<string>;
 }
@@ -20,28 +26,34 @@ interface SeenCall {
   readonly plan: { readonly id: string };
   readonly state: 'new' | 'entering' | 'waiting' | 'sent' | 'ended';
   readonly sentAt: readonly number[];
+  /** -1 = it has not ended. */
+  readonly endedAt: number;
   /** When the store took its ticket in, or refused it; -1 = it has not come there. */
   readonly admittedAt: number;
+  /** It was not let in. */
+  readonly isTurnedAway: boolean;
 }
 
+/** @param shortlyMs how long it takes until the store knows of what happens in a process. */
 export function toldOf(
   calls: readonly SeenCall[],
   refusal: Pick<Told, 'id' | 'code' | 'at' | 'retryInMs'>,
+  shortlyMs: number,
 ): Told {
-  const [came, sent] = [new Set<string>(), new Set<string>()];
-  const [ended, known] = [new Set<string>(), new Set<string>()];
-  const decidedAt = decisionOf(calls, refusal);
-  for (const { plan, state, sentAt, admittedAt } of calls) {
+  const [came, sent, inFlight] = [new Set<string>(), new Set<string>(), new Set<string>()];
+  const [ended, known, left] = [new Set<string>(), new Set<string>(), new Set<string>()];
+  const itself = calls.find(({ plan }) => plan.id === refusal.id);
+  const isNewcomer = itself?.state === 'entering';
+  // A call that never waited was decided on when its ticket came to the store.
+  const decidedAt = isNewcomer && itself.admittedAt >= 0 ? itself.admittedAt : refusal.at;
+  for (const { plan, state, sentAt, admittedAt, isTurnedAway, endedAt } of calls) {
     if (state !== 'new') came.add(plan.id);
     if (sentAt.length > 0) sent.add(plan.id);
+    if (state === 'sent') inFlight.add(plan.id);
     if (state === 'ended') ended.add(plan.id);
-    if (state !== 'ended' && admittedAt >= 0 && admittedAt <= decidedAt) known.add(plan.id);
+    if (endedAt >= refusal.at - shortlyMs) left.add(plan.id);
+    const isIn = admittedAt >= 0 && admittedAt <= decidedAt && !isTurnedAway;
+    if (state !== 'ended' && (isIn || plan.id === refusal.id)) known.add(plan.id);
   }
-  return { ...refusal, came, sent, ended, known };
-}
-
-/** A call that never waited was decided on when its ticket came to the store. */
-function decisionOf(calls: readonly SeenCall[], { id, at }: Pick<Told, 'id' | 'at'>): number {
-  const call = calls.find(({ plan }) => plan.id === id);
-  return call?.state === 'entering' && call.admittedAt >= 0 ? call.admittedAt : at;
+  return { ...refusal, isNewcomer, came, sent, inFlight, ended, left, known };
 }

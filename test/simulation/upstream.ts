@@ -1,9 +1,11 @@
 /**
- * The upstream of a history: buckets that drain continuously, refuse when full, and are also used by others. Its log
- * is the outside witness of what reached it; no line of the product is in it.
+ * The upstream of a history: buckets that drain continuously or in windows, refuse when full, and are also used by
+ * others. Its log is the outside witness of what reached it; no line of the product is in it, but for the dialect in
+ * which it tells limit, remaining and reset (`told-fields.ts`).
  */
-import type { Costs, Feedback, MeterName, MeterReport } from '../../src/call.ts';
+import type { Feedback, MeterName, MeterReport } from '../../src/call.ts';
 import type { BucketPlan, CallPlan } from './plan.ts';
+import { feedbackOf } from './told-fields.ts';
 
 const dayMs = 86_400_000;
 const instant = 1e-6;
@@ -14,6 +16,8 @@ interface Level {
   readonly windowMs: number;
   used: number;
   at: number;
+  /** Of a meter that gives all back at once: when its window ends. */
+  endsAt: number;
 }
 
 export interface Arrival {
@@ -45,6 +49,7 @@ export class Upstream {
       windowMs,
       used: limit * plan.startShare,
       at: 0,
+      endsAt: 0,
     });
     this.#levels = [
       level('requests', plan.requests.limit, plan.requests.windowMs),
@@ -58,33 +63,26 @@ export class Upstream {
   arrive(call: CallPlan, now: number): Verdict {
     this.#advance(now);
     const wanted = this.#levels.flatMap((level) => {
-      const units = charge(call.costs, level.name, level.name === 'tokens' ? call.chargedShare : 1);
+      const units = chargeOf(call, level.name);
       return units > 0 ? [{ level, units: Math.min(units, level.limit) }] : [];
     });
-    const waits = wanted.map(({ level, units }) => ({
-      level,
-      waitMs: ((level.used + units - level.limit) * level.windowMs) / level.limit,
-    }));
+    const waits = wanted.map(({ level, units }) => ({ level, units, waitMs: this.#roomInMs(level, units) }));
     const longest = waits.toSorted((a, b) => b.waitMs - a.waitMs)[0];
     const foreseeable = this.#plan.calm;
     if (longest !== undefined && longest.waitMs > instant) {
-      const waitMs = Math.ceil(longest.waitMs);
-      this.arrivals.push({
-        call,
-        at: now,
-        executed: false,
-        waitMs: this.#plan.hints ? waitMs : null,
-        foreseeable,
-      });
-      const throttle = {
-        kind: 'rate',
-        waitMs: this.#plan.hints ? waitMs : null,
-        meter: longest.level.name,
-      } as const;
-      return { kind: 'refused', feedback: { meters: this.#report(), throttle } };
+      const waitMs = this.#plan.hints ? Math.ceil(longest.waitMs) : null;
+      this.arrivals.push({ call, at: now, executed: false, waitMs, foreseeable });
+      return { kind: 'refused', feedback: this.#refusal(longest.level.name, longest.units, waitMs) };
     }
-    for (const { level, units } of wanted) level.used += units;
+    for (const { level, units } of wanted) {
+      if (this.#plan.isFixed && level.used === 0) level.endsAt = now + level.windowMs;
+      level.used += units;
+    }
     this.arrivals.push({ call, at: now, executed: true, waitMs: null, foreseeable });
+    if (this.#plan.tells === 'fields') {
+      const told = this.#fields(null);
+      return { kind: 'accepted', feedback: () => told };
+    }
     const atAdmission = this.#report();
     return { kind: 'accepted', feedback: () => ({ meters: atAdmission, throttle: null }) };
   }
@@ -93,7 +91,7 @@ export class Upstream {
   finish(call: CallPlan, now: number): Feedback {
     this.#advance(now);
     const points = this.#levels.find(({ name }) => name === 'cost');
-    const requested = call.costs.cost ?? 0;
+    const requested = chargeOf(call, 'cost');
     const taken = Math.min(requested, points?.limit ?? 0);
     const actual = Math.floor(taken * Math.min(1, call.chargedShare));
     if (points !== undefined) points.used = Math.max(0, points.used - (taken - actual));
@@ -107,10 +105,47 @@ export class Upstream {
     return this.#levels[0]?.used ?? 0;
   }
 
+  /** All of these calls together have room, and a share of each limit is left. */
+  hasRoom(calls: readonly CallPlan[], keptFree: number, now: number): boolean {
+    this.#advance(now);
+    return this.#levels.every((level) => {
+      const units = calls.reduce((sum, call) => sum + Math.min(level.limit, chargeOf(call, level.name)), 0);
+      return units === 0 || level.used + units <= level.limit * (1 - keptFree);
+    });
+  }
+
   /** The levels in words, for the log. */
   describe(now: number): string {
     this.#advance(now);
     return this.#levels.map(({ name, used, limit }) => `${name} ${used.toFixed(2)}/${limit}`).join(', ');
+  }
+
+  /** Milliseconds until so many units have room, at the time of the latest step. */
+  #roomInMs({ limit, used, windowMs, endsAt, at }: Level, units: number): number {
+    const over = used + units - limit;
+    if (over <= 0) return 0;
+    return this.#plan.isFixed ? endsAt - at : (over * windowMs) / limit;
+  }
+
+  #refusal(meter: MeterName, units: number, waitMs: number | null): Feedback {
+    if (this.#plan.tells === 'fields') return this.#fields({ waitMs });
+    const told = { meters: this.#report(), throttle: { kind: 'rate', waitMs, meter } } as const;
+    if (meter === 'cost') return { ...told, requestedCost: units };
+    return meter === 'tokens' ? { ...told, requestedTokens: units } : told;
+  }
+
+  /** Limit, remaining and reset, and on a refusal the time to wait: whole units and whole seconds. */
+  #fields(refused: { readonly waitMs: number | null } | null): Feedback {
+    const [requests] = this.#levels;
+    if (requests === undefined) throw new Error('an upstream without a limit');
+    const { limit, used, windowMs, endsAt, at } = requests;
+    const resetMs = this.#plan.isFixed ? Math.max(0, endsAt - at) : (used * windowMs) / limit;
+    return feedbackOf({
+      limit,
+      remaining: Math.max(0, Math.floor(limit - used + instant)),
+      resetMs,
+      refused,
+    });
   }
 
   #advance(now: number): void {
@@ -145,7 +180,9 @@ export class Upstream {
   #drain(now: number): void {
     for (const level of this.#levels) {
       if (now <= level.at) continue;
-      level.used = Math.max(0, level.used - ((now - level.at) * level.limit) / level.windowMs);
+      if (!this.#plan.isFixed) {
+        level.used = Math.max(0, level.used - ((now - level.at) * level.limit) / level.windowMs);
+      } else if (now >= level.endsAt) level.used = 0;
       level.at = now;
     }
   }
@@ -164,4 +201,9 @@ export class Upstream {
   }
 }
 
-const charge = (costs: Costs, name: MeterName, share: number): number => (costs[name] ?? 0) * share;
+/** What the upstream takes for a call: of a document what it is worth, of tokens what they turn out to be. */
+function chargeOf({ costs, document, chargedShare }: CallPlan, name: MeterName): number {
+  if (name === 'cost' && document !== null) return document.points;
+  const units = costs[name] ?? 0;
+  return name === 'tokens' ? units * chargedShare : units;
+}

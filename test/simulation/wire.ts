@@ -8,6 +8,7 @@ import type { Grant, Limiter, MeterSnapshot } from '../../src/limiter/limiter.ts
 import type { FakeClock } from '../support/fake-clock.ts';
 import type { Books } from './books.ts';
 import type { Chance } from './chance.ts';
+import { entrySettingsOf, highest, perDayOf } from './rules.ts';
 
 export class Wire {
   readonly #clock: FakeClock;
@@ -60,7 +61,12 @@ const levelsOf = (limiter: Limiter, key: string): string =>
     .flatMap(({ meters }) => meters.map(({ meter, level, limit }) => `${meter} ${level.toFixed(2)}/${limit}`))
     .join(', ');
 
-export function wiredLimiter(wire: Wire, limiter: () => Limiter, books: Books, clock: FakeClock): Limiter {
+/** The store, as one process sees it. */
+export function wiredLimiter(
+  wire: Wire,
+  limiter: () => Limiter,
+  { books, clock, process }: { readonly books: Books; readonly clock: FakeClock; readonly process: string },
+): Limiter {
   const now = (): number => clock.monotonic();
   return {
     admit: (admission) =>
@@ -69,7 +75,7 @@ export function wiredLimiter(wire: Wire, limiter: () => Limiter, books: Books, c
         return limiter()
           .admit(admission)
           .then((reply) => {
-            if (reply.kind === 'refused') books.outOfLine(books.call(admission.ticket));
+            if (reply.kind === 'refused') books.turnedAway(admission.ticket);
             else if (reply.kind === 'queued') books.accepted(admission.ticket, now());
             if (reply.kind === 'granted') {
               const rates = ratesOf(limiter(), admission.bucket);
@@ -96,7 +102,8 @@ export function wiredLimiter(wire: Wire, limiter: () => Limiter, books: Books, c
         if (edge === null) books.reach('left the edge of the ceiling');
         else if (edge.slots <= 0) {
           books.reach('last place under the ceiling taken');
-          books.sleeps(books.lane(grant.lane), now() + edge.nextSlotMs);
+          const { ceiling } = entrySettingsOf(books.rules.of(process), grant.lane);
+          books.isFull(books.lane(grant.lane), now() + edge.nextSlotMs, ceiling);
         }
         return limiter().charged(grant, edge);
       }),
@@ -129,6 +136,9 @@ export function wiredCeilings(wire: Wire, ceilings: Ceilings, books: Books, cloc
         if (reply.kind === 'taken') {
           book.takes += 1;
           if (reply.place.day) book.daily += 1;
+          const perDay = highest(books.regimes(clock.monotonic()), perDayOf(ceiling.key));
+          if (reply.place.day && perDay !== null && book.daily > perDay)
+            books.broken(clock.monotonic(), '1', `${ceiling.key} takes ${book.daily} of ${perDay} a day`);
           const { minute } = reply.place;
           if (minute !== null) book.taken.push({ place: minute, at: clock.monotonic() + lateMs });
           return reply;

@@ -1,27 +1,36 @@
 -- The granted call took a slot of a ceiling that is nearly used. Mirror of `charged` in scheduler.policy.ts.
 -- Guarantees: from now on the lane has at most as many grants outstanding as slots are left, and sleeps when none is;
--- without a number of slots the lane's grants are not counted any more.
--- Event { lease, slots (absent = the ceiling is not nearly used), nextSlotMs }
+-- without a number of slots the lane's grants are not counted any more. Slots of limits that the lane has not (a replica
+-- that has not read the configuration yet) hold it for a moment only.
+-- Event { lease, slots (absent = the ceiling is not nearly used), nextSlotMs, the ceiling they are of where it told it }
 -- Reply ["noted"] | ["unknown_lease"]
-function checks.charge(event)
-  identifier(event.lease, 'lease')
-  event.slots = optional(event.slots, 'slots')
-  event.nextSlotMs = event.slots and number(event.nextSlotMs, 'nextSlotMs')
-end
+do
+  -- @constant maxOtherLimitsMs
 
-function events.charge(event, now)
-  local lease = leaseOf(event.lease)
-  if lease then
-    local lane = laneOf(lease.lane)
-    noteTold(lease)
-    confirm(lane, lease)
-    lane.slots = event.slots
-    if event.slots and event.slots <= 0 then
-      sleep(lane, 'ceiling_minute', now + event.nextSlotMs)
-    else
-      refreshReadiness(lane)
-    end
+  function checks.charge(event)
+    identifier(event.lease, 'lease')
+    event.slots = optional(event.slots, 'slots')
+    event.nextSlotMs = event.slots and number(event.nextSlotMs, 'nextSlotMs')
+    event.ceiling = event.ceiling and identifier(event.ceiling, 'ceiling')
   end
-  pump(now)
-  return lease and '["noted"]' or '["unknown_lease"]'
+
+  function events.charge(event, now)
+    local lease = leaseOf(event.lease)
+    if lease then
+      local lane = laneOf(lease.lane)
+      noteTold(lease)
+      confirm(lane, lease)
+      lane.slots = event.slots
+      local isOther = event.ceiling and event.ceiling ~= lane.ceiling
+      if isOther and event.slots then lane.slots = math.max(1, event.slots) end
+      if event.slots and event.slots <= 0 then
+        local heldMs = isOther and math.min(event.nextSlotMs, maxOtherLimitsMs) or event.nextSlotMs
+        sleep(lane, 'ceiling_minute', now + heldMs)
+      else
+        refreshReadiness(lane)
+      end
+    end
+    pump(now)
+    return lease and '["noted"]' or '["unknown_lease"]'
+  end
 end

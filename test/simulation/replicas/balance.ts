@@ -5,6 +5,7 @@
 import { asleepUntil } from '../../../src/limiter/lanes.policy.ts';
 import { tick } from '../../../src/limiter/scheduler.policy.ts';
 import type { FakeClock } from '../../support/fake-clock.ts';
+import { highest, perDayOf, perMinuteOf } from '../rules.ts';
 import type { Arrival, Upstream } from '../upstream.ts';
 import { settlingMs, type ReplicaBooks } from './books.ts';
 import type { Replica } from './replica.ts';
@@ -24,6 +25,9 @@ const backWithinMs = 2_000;
 const lossyBackWithinMs = 6_000;
 /** Timers of an idle replica: heartbeat, tick, and a command under way, perhaps repeated. */
 const idleTimers = 4;
+
+/** What left under the limits of before arrives within this time. Milliseconds. */
+const wayMs = 50;
 
 export function balance({ books, clock, server, replicas, upstreams }: Leftovers): void {
   const now = clock.monotonic();
@@ -63,9 +67,10 @@ export function balance({ books, clock, server, replicas, upstreams }: Leftovers
   if (books.overlaps > books.suspicions.length) {
     broken('3', `${books.overlaps} overlaps, ${books.suspicions.length} suspicions`);
   }
-  for (const { name, perMinute, perDay } of books.plan.workspaces) {
+  for (const { name } of books.plan.workspaces) {
     places(books, name, broken);
-    if (perMinute !== null) windows(books, { name, perMinute }, replicas, upstreams, broken);
+    windows(books, name, { replicas, upstreams }, broken);
+    const perDay = highest([books.plan, ...books.plan.reloads], perDayOf(name));
     const arrived = arrivalsOf(name, upstreams).length;
     if (perDay !== null && arrived > perDay && books.losses.length === 0 && books.plan.whenDown === 'deny') {
       broken('1', `${name} sent ${arrived} on a day of ${perDay}`);
@@ -80,8 +85,8 @@ function places(
   broken: (invariant: string, text: string) => void,
 ): void {
   if (!books.isFaultless) return;
-  const { perMinute, perDay } = books.plan.workspaces.find(({ name }) => name === workspace) ?? {};
-  if (perMinute === null && perDay === null) return;
+  // Nobody pays while there is no ceiling.
+  if (highest([books.plan, ...books.plan.reloads], perMinuteOf(workspace)) === null) return;
   const leases = [...books.leases.values()].filter(({ call }) => call.workspace.name === workspace);
   const sends = leases.filter(({ sent, returned }) => sent && !returned).length;
   const taken = books.takes.get(workspace) ?? 0;
@@ -98,13 +103,12 @@ const arrivalsOf = (workspace: string, upstreams: readonly Upstream[]) =>
  * No 60 s of the upstream's log hold more calls of a workspace than its ceiling. Left out are sends that no store can
  * see in time: a process stopped between place and write, what a killed replica had sent before a loss of data, and what
  * a replica had sent that is away when the others go on after a loss: only it knows, and it tells when it is back.
- * In `local` each replica has its share at least, beside what the others do with Redis.
+ * What left while there was no ceiling counts for nothing that came later. In `local` each replica has its share at least, beside what the others do with Redis.
  */
 function windows(
   books: ReplicaBooks,
-  { name, perMinute }: { readonly name: string; readonly perMinute: number },
-  replicas: readonly Replica[],
-  upstreams: readonly Upstream[],
+  name: string,
+  { replicas, upstreams }: Pick<Leftovers, 'replicas' | 'upstreams'>,
   broken: (invariant: string, text: string) => void,
 ): void {
   const killedBefore = (id: string): boolean => {
@@ -124,12 +128,22 @@ function windows(
       return backAt > goOnAt && now < backAt + settlingMs;
     });
   const without = books.reached.has('mode local');
-  const most = without ? perMinute + replicas.length * Math.max(1, Math.floor(perMinute / 2)) : perMinute;
-  counted.forEach(({ at }, index) => {
-    const sent = counted.slice(0, index + 1).filter((one) => at - one.at < 60_000 && !isUntold(one, at));
+  const limitAt = (at: number): number | null =>
+    highest(books.rules.during(at - books.effectMs - wayMs, at), perMinuteOf(name));
+  const mostAt = (perMinute: number): number =>
+    without ? perMinute + replicas.length * Math.max(1, Math.floor(perMinute / 2)) : perMinute;
+  const underCeiling = counted.flatMap((arrival) => {
+    const perMinute = limitAt(arrival.at);
+    return perMinute === null ? [] : [{ arrival, at: arrival.at, perMinute }];
+  });
+  underCeiling.forEach(({ at, perMinute }, index) => {
+    const most = mostAt(perMinute);
+    const sent = underCeiling
+      .slice(0, index + 1)
+      .filter((one) => at - one.at < 60_000 && !isUntold(one.arrival, at));
     const before = sent.at(-1 - most)?.at;
+    if (index + 1 >= perMinute) books.reach('ceiling used up');
     if (before === undefined) return;
     broken('1', `${name} sent ${most + 1} within ${(at - before).toFixed(1)} ms`);
   });
-  if (counted.length >= perMinute) books.reach('ceiling used up');
 }

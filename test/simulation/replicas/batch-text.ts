@@ -66,7 +66,8 @@ function eventOf(event: Wire, setting: BucketSetting | null): BucketEvent {
       return { kind, lease: word(event['lease']), lesson: lessonOf(event['lesson'] as Wire) };
     case 'charge': {
       const slots = optional(event['slots']);
-      const edge = slots === null ? null : { slots, nextSlotMs: number(event['nextSlotMs']) };
+      const ceiling = event['ceiling'] === undefined ? {} : { ceiling: word(event['ceiling']) };
+      const edge = slots === null ? null : { slots, nextSlotMs: number(event['nextSlotMs']), ...ceiling };
       return { kind, lease: word(event['lease']), edge };
     }
     case 'cancel':

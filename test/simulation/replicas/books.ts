@@ -11,9 +11,12 @@
  */
 import type { BucketEvent } from '../../../src/limiter/bucket-events.ts';
 import type { Asked, Done, ScriptModel } from '../../limiter/script-model.ts';
+import { passageMs } from '../../../src/admission/queued-call.ts';
 import { must } from '../books.ts';
+import { entrySettingsOf, isStatedAlone, keyed, misleads, Rules, statedOf, type Regime } from '../rules.ts';
+import { Stated } from '../stated.ts';
 import type { DrivenCall, DriverBooks } from '../driver.ts';
-import type { BucketPlan, CallPlan, WorkspacePlan } from '../plan.ts';
+import type { BucketPlan, CallPlan, MeterPlan, WorkspacePlan } from '../plan.ts';
 import { Story } from '../story.ts';
 import { toldOf, type Told } from '../told.ts';
 import { Fairness } from './fairness.ts';
@@ -34,6 +37,9 @@ export interface Call extends DrivenCall {
   sends: number;
   readonly sentAt: number[];
   readonly ends: string[];
+  /** -1 = it has not ended. */
+  endedAt: number;
+  isTurnedAway: boolean;
   /** When its process could first notice that its client left. */
   readonly skippedBy: Set<string>;
 }
@@ -70,6 +76,7 @@ export const settlingMs = 1_300;
 
 export class ReplicaBooks extends Story implements DriverBooks, ServerWatch {
   readonly plan: ReplicasPlan;
+  readonly rules: Rules;
   readonly calls = new Map<string, Call>();
   readonly leases = new Map<string, Lease>();
   readonly closings = new Map<string, Closing[]>();
@@ -78,6 +85,9 @@ export class ReplicaBooks extends Story implements DriverBooks, ServerWatch {
   readonly suspicions: string[] = [];
   overlaps = 0;
   readonly told: Told[] = [];
+  readonly stated = new Map<string, Stated>();
+  /** When something was last granted in a bucket. */
+  readonly issuedAt = new Map<string, number>();
   readonly takes = new Map<string, number>();
   /** When a replica last sent anything into a bucket. */
   readonly sentAt = new Map<string, number>();
@@ -91,8 +101,10 @@ export class ReplicaBooks extends Story implements DriverBooks, ServerWatch {
   constructor(plan: ReplicasPlan, monotonic: () => number, keepsLog: boolean) {
     super(keepsLog);
     this.plan = plan;
+    this.rules = new Rules(plan);
+    for (const { key } of plan.buckets) this.stated.set(key, new Stated());
     this.#monotonic = monotonic;
-    this.#fairness = new Fairness(plan);
+    this.#fairness = new Fairness(plan, (now) => this.regimes(now));
     for (const call of plan.calls) {
       const workspace = must(
         plan.workspaces.find(({ name }) => name === call.lane.workspace),
@@ -111,9 +123,51 @@ export class ReplicaBooks extends Story implements DriverBooks, ServerWatch {
         sends: 0,
         sentAt: [],
         ends: [],
+        endedAt: -1,
+        isTurnedAway: false,
         skippedBy: new Set(),
       });
     }
+  }
+
+  /** What some replica goes by, or went by so shortly before that its effects may last. */
+  regimes(now: number): readonly Regime[] {
+    return this.rules.during(now - this.effectMs, now);
+  }
+
+  /** Requests that the operator states of a bucket, or stated a moment ago. */
+  statedOf(key: string, now: number): readonly (MeterPlan | null)[] {
+    return this.regimes(now).map((regime) => statedOf(regime, key));
+  }
+
+  /** To be called often, so that what is stated drains at the limits of the time. */
+  lookStated(now: number): void {
+    for (const [key, stated] of this.stated) stated.look(this.statedOf(key, now), now);
+  }
+
+  isBlurred(bucket: string): boolean {
+    return this.#blurred.has(bucket);
+  }
+
+  /** How long a configuration may have effects when all replicas have taken the next one over. Milliseconds. */
+  get effectMs(): number {
+    return this.isFaultless ? 50 + 12 * this.plan.network.meanMs : 1_000;
+  }
+
+  /** A command may be carried out when all that came after it was carried out: what it says of limits holds again. */
+  get mayBeOutdated(): boolean {
+    const { late, repeated, disorder } = this.plan.network;
+    return late + repeated > 0 || disorder;
+  }
+
+  /** A replica goes by another configuration. */
+  reconfigured(replica: string, now: number): void {
+    this.reach('reconfigured');
+    if ([...this.calls.values()].some(({ state }) => state === 'waiting'))
+      this.reach('reconfigured while calls wait');
+    this.#fairness.forgetAll();
+    this.lookStated(now);
+    this.note(now, `${replica} reconfigured`);
   }
 
   call(id: string): Call {
@@ -180,6 +234,8 @@ export class ReplicaBooks extends Story implements DriverBooks, ServerWatch {
     const call = this.call(id);
     const order: unknown = Reflect.get(reply, 'order');
     if (typeof order !== 'number') {
+      call.admittedAt = now;
+      call.isTurnedAway = true;
       if (model.bucket?.tickets.has(id) === true) this.broken(now, '11', `${id} was refused, and waits`);
       return;
     }
@@ -190,7 +246,8 @@ export class ReplicaBooks extends Story implements DriverBooks, ServerWatch {
       (ticket) =>
         ticket.lane === call.plan.lane.key && ticket.lease === null && this.calls.get(ticket.id)?.sends === 0,
     ).length;
-    if (this.isFaultless && newcomers > call.workspace.maxQueued) {
+    const settings = this.regimes(now).map((regime) => entrySettingsOf(regime, call.plan.lane.key));
+    if (this.isFaultless && newcomers > Math.max(...settings.map(({ maxQueued }) => maxQueued))) {
       this.broken(now, '10', `${newcomers} tickets in the line of ${call.plan.lane.key}`);
     }
   }
@@ -206,6 +263,8 @@ export class ReplicaBooks extends Story implements DriverBooks, ServerWatch {
     if (lease.settlements > 0) this.reach('told again');
     lease.settlements += 1;
     lease.returned = settlement.kind === 'dropped' || settlement.kind === 'returned';
+    const closes = settlement.kind === 'throttled' && settlement.closeMs > 0;
+    if (lease.returned || closes) this.stated.get(model.key)?.back(lease.call.plan.costs.requests ?? 0);
     if (lease.call.replica !== null && lease.call.replica.id !== asked.replica) {
       this.broken(now, '3', `${lease.token} was settled by another replica`);
     }
@@ -239,6 +298,8 @@ export class ReplicaBooks extends Story implements DriverBooks, ServerWatch {
       return life === this.losses.length && at < now && now < until;
     });
     if (closed !== undefined) this.broken(now, '2', `${ticket} granted while ${model.key} is closed`);
+    this.issuedAt.set(model.key, now);
+    this.#withinStated(model.key, ticket, now);
     this.leases.set(token, {
       token,
       call,
@@ -250,6 +311,18 @@ export class ReplicaBooks extends Story implements DriverBooks, ServerWatch {
       returned: false,
     });
     this.note(now, `issue ${ticket} ${token}`);
+  }
+
+  /** No more goes than the operator states, where nothing else is known of the bucket (14). */
+  #withinStated(key: string, ticket: string, now: number): void {
+    const known = keyed(this.plan.buckets, key);
+    const { requests = 0 } = this.call(ticket).plan.costs;
+    const excess = this.stated.get(key)?.take(requests, this.statedOf(key, now), now) ?? 0;
+    // Where answers tell the level, a unit may come back that has not drained.
+    const margin = isStatedAlone(known) ? 0 : 1;
+    const holds = isStatedAlone(known) || !known.learn;
+    if (!holds || excess <= margin || this.losses.length > 0 || this.mayBeOutdated) return;
+    this.broken(now, '14', `${ticket} is ${excess.toFixed(2)} beyond what is stated of ${key}`);
   }
 
   placeTaken(ceiling: string, id: string): void {
@@ -294,7 +367,8 @@ export class ReplicaBooks extends Story implements DriverBooks, ServerWatch {
     if (now >= workspace.revokedAt && now > turnedAt(workspace.revokedAt)) {
       this.broken(now, '9', `${id}: key revoked`);
     }
-    if (now > call.enteredAt + plan.maxWaitMs) this.broken(now, '9', `${id}: its wait has passed`);
+    if (now > call.enteredAt + Math.max(plan.maxWaitMs, passageMs))
+      this.broken(now, '9', `${id}: its wait has passed`);
     if (lease === undefined) {
       this.reach('sent without Redis');
       if (this.plan.whenDown === 'deny') this.broken(now, '1', `${id} sent without Redis, which is denied`);
@@ -367,16 +441,20 @@ export class ReplicaBooks extends Story implements DriverBooks, ServerWatch {
   }
 
   isExact({ key, calm }: BucketPlan): boolean {
+    if (misleads(this.plan, key)) return false;
     return calm && !this.#blurred.has(key) && this.isFaultless && this.plan.network.meanMs <= 1;
   }
 
   refused(id: string, code: string, retryInMs: number, now: number): void {
-    this.told.push(toldOf([...this.calls.values()], { id, code, retryInMs, at: now }));
+    this.told.push(
+      toldOf([...this.calls.values()], { id, code, retryInMs, at: now }, 12 * this.plan.network.meanMs),
+    );
   }
 
   ended(id: string, how: string, now: number): void {
     const call = this.call(id);
     call.ends.push(how);
+    call.endedAt = now;
     call.state = 'ended';
     this.note(now, `end ${id} ${how}`);
     if (call.ends.length > 1) this.broken(now, '10', `${id} ended ${call.ends.join(', then ')}`);

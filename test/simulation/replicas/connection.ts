@@ -7,7 +7,7 @@
 import type { RedisClient, RedisConnection } from '../../../src/limiter/redis-connection.ts';
 import type { FakeClock } from '../../support/fake-clock.ts';
 import type { Chance } from '../chance.ts';
-import type { NetworkPlan } from './plan.ts';
+import { quiet, type NetworkPlan } from './plan.ts';
 import type { Process } from './process.ts';
 import type { Server } from './server.ts';
 
@@ -25,7 +25,8 @@ export class Connection {
   readonly #process: Process;
   readonly #clock: FakeClock;
   readonly #chance: Chance;
-  readonly #network: NetworkPlan;
+  readonly #lossy: NetworkPlan;
+  readonly #quietFrom: number | null;
   readonly #server: Server;
   readonly #listeners: { readonly run: () => void; readonly once: boolean }[] = [];
   readonly #pending = new Set<(failure: Error) => void>();
@@ -47,13 +48,21 @@ export class Connection {
     readonly clock: FakeClock;
     readonly chance: Chance;
     readonly network: NetworkPlan;
+    /** From then on nothing gets lost; `null` = it goes on. */
+    readonly quietFrom: number | null;
     readonly server: Server;
   }) {
     this.#process = parts.process;
     this.#clock = parts.clock;
     this.#chance = parts.chance;
-    this.#network = parts.network;
+    this.#lossy = parts.network;
+    this.#quietFrom = parts.quietFrom;
     this.#server = parts.server;
+  }
+
+  get #network(): NetworkPlan {
+    const isQuiet = this.#quietFrom !== null && this.#now() >= this.#quietFrom;
+    return isQuiet ? { ...quiet, meanMs: this.#lossy.meanMs } : this.#lossy;
   }
 
   get isWhole(): boolean {

@@ -5,7 +5,8 @@
  */
 import type { Costs } from '../../../src/call.ts';
 import type { ScriptModel } from '../../limiter/script-model.ts';
-import { must, turnMs } from '../books.ts';
+import { turnMs } from '../books.ts';
+import { keyed, lowest, perDayOf, perMinuteOf, type Regime } from '../rules.ts';
 import type { ReplicasPlan } from './plan.ts';
 
 interface Served {
@@ -16,6 +17,7 @@ interface Served {
 
 export class Fairness {
   readonly #plan: ReplicasPlan;
+  readonly #regimes: (now: number) => readonly Regime[];
   readonly #comparable: ReadonlySet<string>;
   /** Since when each lane has been waiting without a break. */
   readonly #waitingSince = new Map<string, number>();
@@ -26,9 +28,13 @@ export class Fairness {
   readonly #lastTurn = new Map<string, number>();
   #mark = 0;
 
-  constructor(plan: ReplicasPlan) {
+  /** @param regimes what replicas go by at a time, or went by shortly before. */
+  constructor(plan: ReplicasPlan, regimes: (now: number) => readonly Regime[]) {
     this.#plan = plan;
-    const free = plan.workspaces.filter(({ perMinute, perDay }) => perMinute === null && perDay === null);
+    this.#regimes = regimes;
+    const free = plan.workspaces.filter(({ name }) =>
+      [perMinuteOf(name), perDayOf(name)].every((limit) => lowest([plan, ...plan.reloads], limit) === null),
+    );
     const names = new Set(free.map(({ name }) => name));
     this.#comparable = new Set(
       plan.lanes
@@ -65,9 +71,11 @@ export class Fairness {
       limit === null ? [] : [{ meter, limit, windowMs }],
     );
     const turn = turnMs(costs, rates);
-    const weight = this.#weightOf(lane);
+    const [regime, ...older] = this.#regimes(now);
+    const weight = regime === undefined ? 1 : keyed(regime.lanes, lane).weight;
     const before = this.#lastTurn.get(lane) ?? 0;
     this.#lastTurn.set(lane, turn / weight);
+    if (older.length > 0) this.forgetAll();
     const since = this.#waitingSince.get(lane);
     if (since === undefined || !this.#comparable.has(lane)) return null;
     let found: string | null = null;
@@ -96,13 +104,6 @@ export class Fairness {
     this.#waitingSince.clear();
     this.#emptied.clear();
     this.#served.clear();
-  }
-
-  #weightOf(lane: string): number {
-    return must(
-      this.#plan.lanes.find(({ key }) => key === lane),
-      lane,
-    ).weight;
   }
 
   #pair(lane: string, other: string, since: number, before: number): Served {

@@ -4,7 +4,7 @@
  */
 import { expect, test } from '@jest/globals';
 import { replicasPlanOf, type ReplicasPlan } from './plan.ts';
-import { simulatePlan } from './simulate.ts';
+import { run } from './simulate.ts';
 
 const calls = 800;
 const everyMs = 2.5;
@@ -33,11 +33,15 @@ function burst(seed: number, roundTripMs: number): ReplicasPlan {
       disorder: false,
     },
     faults: [],
+    reloads: [],
     frozenWrites: 0,
     buckets: [
       {
         key: 'b0',
         calm: true,
+        isReliable: true,
+        isFixed: false,
+        documents: [],
         requests: { limit, windowMs: 60_000 },
         tokens: null,
         perDay: null,
@@ -61,6 +65,8 @@ function burst(seed: number, roundTripMs: number): ReplicasPlan {
       slot: index % 3,
       lane: { key: 'w0-b0', workspace: 'w0', bucket: 'b0', weight: 1, maxInFlight: null },
       callClass: 'default',
+      document: null,
+      isLetIn: false,
       costs: { requests: 1 },
       chargedShare: 1,
       urgency: 3,
@@ -80,7 +86,7 @@ const sorted = (values: readonly number[]): number[] => values.toSorted((a, b) =
 test.each([0.6, 20, 80])(
   'a burst over three replicas whose Redis is %s ms away takes what the upstream lets through, in order',
   async (roundTripMs) => {
-    const { violations, calls: seen } = await simulatePlan(burst(7, roundTripMs));
+    const { violations, calls: seen } = await run(burst(7, roundTripMs));
     expect(violations).toEqual([]);
     expect(seen.map(({ sentAt }) => sentAt.length)).toEqual(seen.map(() => 1));
     const times = sorted(seen.flatMap(({ sentAt }) => sentAt));

@@ -1,5 +1,5 @@
 /** As `../mutations.ts`: one-line changes of what makes several replicas one. */
-import { row, type Mutation } from '../mutations.ts';
+import { row, toldWaits, type Mutation } from '../mutations.ts';
 
 const remote = 'src/limiter/redis-limiter.ts';
 const grants = 'src/limiter/redis-grants.ts';
@@ -159,5 +159,34 @@ export const replicaMutations: readonly Mutation[] = [
     scheduler,
     'if (refusal !== null) return { ...refusal, effects: before };',
     '',
+  ),
+  ...toldWaits.map((mutation) => ({ ...mutation, what: `${mutation.what} (over replicas)` })),
+  row(
+    '14',
+    'over replicas, other limits of a ceiling wake no lane',
+    'src/limiter/lanes.policy.ts',
+    "  wake(bucket, lane, ['ceiling_minute', 'ceiling_day']);\n",
+    '',
+  ),
+  row(
+    '14',
+    'over replicas, a limit that is lowered stays',
+    'src/limiter/meter-quota.policy.ts',
+    '  meter.limit = limit;\n',
+    '  meter.limit = limit === null ? null : Math.max(limit, meter.limit ?? 0);\n',
+  ),
+  row(
+    '14',
+    'Redis is not told of a reload',
+    remote,
+    "await ask<'reconfigure'>(book, { kind: 'reconfigure', setting, lanes });",
+    'void [setting, lanes];',
+  ),
+  row(
+    '14',
+    'what is entered again is entered under the old limits',
+    remote,
+    'if (lane !== undefined) ticket.admission = { ...ticket.admission, ...lane, setting };',
+    'void [lane, setting];',
   ),
 ];

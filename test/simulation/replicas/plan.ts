@@ -4,6 +4,9 @@
  */
 import { longestUptimeMs, originOf, type Origin } from '../../support/origins.ts';
 import { Chance } from '../chance.ts';
+import { pinned, reloadPlans } from '../plan-reloads.ts';
+import { specialWorld } from '../plan-special.ts';
+import type { Reloaded } from '../rules.ts';
 import type { BucketPlan, CallPlan, Fate, LanePlan, WorkspacePlan } from '../plan.ts';
 
 /** Each share is the probability for one command or message. */
@@ -39,7 +42,7 @@ export type Fault = { readonly at: number } & (
   | { readonly kind: 'hang'; readonly ms: number }
 );
 
-export interface ReplicasPlan {
+export interface ReplicasPlan extends Reloaded {
   readonly seed: number;
   /** Where the clock of Redis begins. The times of a plan count from the beginning of the history. */
   readonly origin: Origin;
@@ -50,18 +53,18 @@ export interface ReplicasPlan {
   readonly leaseMs: number;
   readonly network: NetworkPlan;
   readonly faults: readonly Fault[];
+  /** From then on nothing goes wrong any more; `null` = it goes on. */
+  readonly quietFrom: number | null;
   /** Share of sends before whose write the process stops for longer than a lease. */
   readonly frozenWrites: number;
-  readonly buckets: readonly BucketPlan[];
-  readonly lanes: readonly LanePlan[];
-  readonly workspaces: readonly WorkspacePlan[];
   readonly calls: readonly (CallPlan & { readonly slot: number })[];
 }
 
 /** Calls and faults begin when the replicas have had the time to start. Milliseconds. */
 const startMs = 1_500;
 
-const quiet: NetworkPlan = {
+/** Nothing goes wrong. */
+export const quiet: NetworkPlan = {
   meanMs: 0.5,
   commandTimeoutMs: 250,
   lostRequests: 0,
@@ -72,7 +75,43 @@ const quiet: NetworkPlan = {
   disorder: false,
 };
 
+/** Most histories have reloads, drawn apart from the rest. */
 export function replicasPlanOf(seed: number): ReplicasPlan {
+  const chance = new Chance(seed ^ 0x2e10);
+  const plan = chance.happens(0.1) ? specialPlanOf(seed, chance) : steadyPlanOf(seed);
+  if (!chance.happens(0.6)) return plan;
+  const buckets = plan.buckets.map((bucket) => pinned(chance, bucket));
+  const lastAt = Math.max(startMs, ...plan.calls.map(({ at }) => at));
+  const scene = { processes: plan.replicas, fromMs: startMs, toMs: lastAt + 8_000 };
+  return { ...plan, buckets, reloads: reloadPlans(chance, { ...plan, buckets }, scene) };
+}
+
+/** A world in which nothing breaks, and that has what mixtures come across too seldom. */
+function specialPlanOf(seed: number, chance: Chance): ReplicasPlan {
+  const replicas = chance.whole(2, 3);
+  const world = specialWorld(chance);
+  return {
+    seed,
+    ...clocksOf(seed, replicas),
+    replicas,
+    whenDown: 'local',
+    leaseMs: 15_000,
+    network: { ...quiet, meanMs: chance.pick([0.3, 0.5, 2]) },
+    faults: [],
+    quietFrom: null,
+    frozenWrites: 0,
+    reloads: [],
+    ...world,
+    calls: world.calls.map((call) => ({
+      ...call,
+      at: startMs + call.at,
+      slot: chance.whole(0, replicas - 1),
+    })),
+  };
+}
+
+/** Without reloads. */
+export function steadyPlanOf(seed: number): ReplicasPlan {
   const chance = new Chance(seed ^ 0x7e11);
   const replicas = chance.whole(2, 4);
   const leaseMs = chance.pick([12_000, 15_000]);
@@ -108,11 +147,13 @@ export function replicasPlanOf(seed: number): ReplicasPlan {
     leaseMs,
     network,
     faults,
+    quietFrom: null,
     frozenWrites: mood !== 'calm' && chance.happens(0.1) ? 0.05 : 0,
     buckets,
     lanes,
     workspaces,
     calls: callsOf(chance, { lanes, spanMs, replicas, limited }),
+    reloads: [],
   };
 }
 
@@ -185,6 +226,9 @@ function bucketOf(chance: Chance, index: number): BucketPlan {
     tokens: null,
     perDay: null,
     cost: null,
+    documents: [],
+    isFixed: false,
+    isReliable: calm,
     statedShare: calm ? 1 : chance.pick([1, 2]),
     learn: true,
     probe: chance.pick([0, 0, 1]),
@@ -229,9 +273,11 @@ function callsOf(
       lane: chance.pick([first, ...others]),
       callClass: 'default',
       costs: { requests: 1 },
+      document: null,
       chargedShare: 1,
       urgency: urgent ? chance.whole(2, 4) : 3,
       maxWaitMs: chance.pick([shortest, ...longer]),
+      isLetIn: false,
       leavesAt: chance.happens(0.12) ? at + chance.pick([1, 30, 500, 5_000]) : Infinity,
       serviceMs: chance.pick([3, 40, 200, 1_500]),
       bodyMs: chance.pick([0, 0, 300]),

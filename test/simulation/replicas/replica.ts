@@ -42,8 +42,8 @@ export class Replica {
     this.startedAt = clock.monotonic();
     const lateMs = (): number => (chance.happens(0.3) ? chance.between(0, 1.5) : 0);
     this.process = new Process(name, clock, { lateMs, uptimeMs: world.uptimeMs });
-    const network = books.plan.network;
-    this.connection = new Connection({ process: this.process, clock, chance, network, server });
+    const { network, quietFrom } = books.plan;
+    this.connection = new Connection({ process: this.process, clock, chance, network, quietFrom, server });
     const bug = (failure: unknown): void =>
       books.broken(clock.monotonic(), '10', `${name}: ${describe(failure)}`);
     const telemetry: Telemetry = {

@@ -1,10 +1,16 @@
 /**
- * Thousands of histories of several replicas on one Redis, with faults (`simulate.ts` says what is real).
- * `SEED=123` runs one history again and prints it; `SEEDS=10000` runs more of them.
+ * Thousands of histories of several replicas on one Redis, with faults and reloads (`simulate.ts` says what is real), and in
+ * each of them a refusal that told a time, followed up (`../oracle.ts`).
+ * `SEED=123` runs one history again, follows up all its refusals and prints it; `SEEDS=20000` runs more of them.
  */
 import { env } from 'node:process';
 import { describe, expect, test } from '@jest/globals';
-import { simulateReplicas, type ReplicasHistory } from './simulate.ts';
+import { Chance } from '../chance.ts';
+import { followUp, type FollowedUp } from '../follow-up.ts';
+import { sampleOf, type Verdict } from '../oracle.ts';
+import { livesOf } from './lives.ts';
+import { replicasPlanOf, steadyPlanOf } from './plan.ts';
+import { run, simulateReplicas, type ReplicasHistory } from './simulate.ts';
 
 const only = env['SEED'] === undefined ? null : Number(env['SEED']);
 const count = only === null ? Number(env['SEEDS'] ?? 2_000) : 1;
@@ -44,6 +50,7 @@ const interesting = [
   'overlap',
   'place given back',
   'place taken again',
+  'reconfigured while calls wait',
   'sent again after a failure',
   'sent without Redis',
   'stopped before a write',
@@ -56,26 +63,51 @@ const interesting = [
   'wait_too_long',
 ];
 
+interface Followed {
+  readonly history: ReplicasHistory;
+  readonly followed: FollowedUp;
+}
+
+async function live(seed: number): Promise<Followed> {
+  const plan = replicasPlanOf(seed);
+  const history = await run(plan, only !== null);
+  const lives = livesOf(plan);
+  const [longest, other] = sampleOf(lives, history.told, new Chance(seed));
+  const one = seed % 2 === 0 ? longest : other;
+  const followed = only === null ? history.told.filter((told) => told === one) : history.told;
+  return { history, followed: await followUp(lives, followed) };
+}
+
 describe('several replicas on one Redis', () => {
   test(
-    `keep every invariant over ${count} histories with faults and reach every interesting state`,
+    `keep every invariant over ${count} histories with faults, tell true waits, and reach every interesting state`,
     async () => {
       const reached = new Set<string>();
+      const verdicts = new Map<Verdict['kind'], number>();
       const wrong: string[] = [];
+      let reloaded = 0;
       for (let seed = first; seed < first + count && wrong.length < 3; seed += 1) {
-        const history = await simulateReplicas(seed, only !== null);
+        const { history, followed } = await live(seed);
         for (const state of history.reached.keys()) reached.add(state);
-        if (history.violations.length > 0) wrong.push(told(seed, history));
+        if (history.reached.has('reconfigured')) reloaded += 1;
+        for (const [kind, times] of followed.verdicts) verdicts.set(kind, (verdicts.get(kind) ?? 0) + times);
+        const violations = [...history.violations, ...followed.wrong];
+        if (violations.length > 0) wrong.push(told(seed, history, violations));
       }
       expect(wrong).toEqual([]);
-      if (only === null) expect(interesting.filter((state) => !reached.has(state))).toEqual([]);
+      if (only !== null) return;
+      expect(interesting.filter((state) => !reached.has(state))).toEqual([]);
+      expect(reloaded).toBeGreaterThan(count / 2);
+      const judged = (verdicts.get('true') ?? 0) + (verdicts.get('taken meanwhile') ?? 0);
+      expect(judged).toBeGreaterThan(count / 5);
     },
-    Math.max(400_000, count * 200),
+    Math.max(400_000, count * 400),
   );
 
   test('keep every invariant in the rarer histories that once broke one', async () => {
     for (const seed of once) {
-      const history = await simulateReplicas(seed);
+      // They broke it without reloads.
+      const history = await run(steadyPlanOf(seed));
       expect(history.violations.map((each) => `seed ${seed}: ${each}`)).toEqual([]);
     }
   });
@@ -89,7 +121,7 @@ describe('several replicas on one Redis', () => {
   });
 });
 
-function told(seed: number, { violations, log, origin }: ReplicasHistory): string {
+function told(seed: number, { log, origin }: ReplicasHistory, violations: readonly string[]): string {
   const story = only === null ? [] : log;
   return [
     `SEED=${seed} npm test test/simulation/replicas/replicas.test.ts, by ${origin}`,

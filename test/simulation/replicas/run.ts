@@ -1,16 +1,28 @@
 /**
- * Runs histories of several replicas: `node test/simulation/replicas/run.ts FIRST COUNT [log | all]`. Stops at the first
- * that is wrong and prints it as `seed N, by CLOCK: what`; `log` prints every history's log, `all` goes on.
+ * Runs histories of several replicas: `node test/simulation/replicas/run.ts FIRST COUNT [log | all | plain | told]`. Stops at
+ * the first that is wrong and prints it as `seed N, by CLOCK: what`; `log` prints every history's log, `all` goes on; `plain`
+ * follows up no refusal, `told` all of them instead of two in each history.
  */
 import { argv, stdout } from 'node:process';
-import { simulateReplicas } from './simulate.ts';
+import { Chance } from '../chance.ts';
+import { followUp } from '../follow-up.ts';
+import { sampleOf } from '../oracle.ts';
+import { livesOf } from './lives.ts';
+import { replicasPlanOf } from './plan.ts';
+import { run } from './simulate.ts';
 
 const first = Number(argv[2] ?? 1);
 const count = Number(argv[3] ?? 1);
+const mode = argv[4] ?? '';
 for (let seed = first; seed < first + count; seed += 1) {
-  const { log, violations, origin } = await simulateReplicas(seed, argv[4] === 'log');
-  if (argv[4] === 'log') stdout.write(`${log.join('\n')}\n`);
-  if (violations.length === 0) continue;
-  stdout.write(`seed ${seed}, by ${origin}: ${violations[0]} (${violations.length} in all)\n`);
-  if (argv[4] !== 'all') break;
+  const plan = replicasPlanOf(seed);
+  const { log, violations, told, origin } = await run(plan, mode === 'log');
+  if (mode === 'log') stdout.write(`${log.join('\n')}\n`);
+  const lives = livesOf(plan);
+  const followed = mode === 'told' ? told : sampleOf(lives, told, new Chance(seed));
+  const wrong = mode === 'plain' ? [] : (await followUp(lives, followed)).wrong;
+  const found = [...violations, ...wrong];
+  if (found.length === 0) continue;
+  stdout.write(`seed ${seed}, by ${origin}: ${found[0]} (${found.length} in all)\n`);
+  if (mode !== 'all') break;
 }

@@ -1,11 +1,12 @@
 /**
  * The Redis of a history: carries out the product's commands as the Lua does (`script-model.ts`, bound to it by the
- * parity property; ceilings and presence are mirrored here), keeps a log of them, and can lose everything, or what came
+ * parity property; ceilings and presence are mirrored here, the forecast of places is the policy that
+ * the script is bound to), keeps a log of them, and can lose everything, or what came
  * last, or stand still.
  *
  * Owns: data and its loss. Refuses to own: the way to it and back (`connection.ts`), judgement (`books.ts`).
  */
-import { ceilingWindowMs } from '../../../src/limiter/ceiling.policy.ts';
+import { ceilingWindowMs, placeInMs } from '../../../src/limiter/ceiling.policy.ts';
 import { ScriptModel, type Asked, type Done, type Sent } from '../../limiter/script-model.ts';
 import { batchOf, messageText, replyText } from './batch-text.ts';
 
@@ -262,20 +263,20 @@ export class Server {
     return 1;
   }
 
-  #places(key: string, [dayKey = '', minute, windowText, , ...positions]: string[], now: number): unknown {
-    const [perMinute, windowMs] = [minute === '' ? Infinity : Number(minute), Number(windowText)];
+  #places(
+    key: string,
+    [dayKey = '', minute = '', windowText, , ...positions]: string[],
+    now: number,
+  ): unknown {
+    const windowMs = Number(windowText);
     const day = this.#day(dayKey, now);
     const times = [...this.#sendsAt(key).values()].toSorted((a, b) => a - b);
     const expired = times.filter((at) => at <= now - windowMs).length;
     const live = times.length - expired;
     const oldest = times[expired];
-    const waits = positions.map((position) => {
-      const beyond = Number(position) - (perMinute - live);
-      if (beyond <= 0) return '0';
-      const [rounds, inRound] = [Math.floor((beyond - 1) / perMinute), (beyond - 1) % perMinute];
-      const freed = times[expired + inRound + Math.max(0, live - perMinute)] ?? now;
-      return String(Math.max(0, freed + windowMs - now) + rounds * windowMs);
-    });
+    const waits = positions.map((position) =>
+      minute === '' ? '0' : String(placeInMs(times, Number(minute), Number(position), now)),
+    );
     const oldestMs = oldest === undefined ? 0 : Math.max(0, oldest + windowMs - now);
     return [
       live,

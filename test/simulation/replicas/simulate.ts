@@ -5,13 +5,18 @@
 import { FakeClock } from '../../support/fake-clock.ts';
 import { must } from '../books.ts';
 import { Chance } from '../chance.ts';
+import { longestCourseMs } from '../counterfactual.ts';
 import { drive, type SceneClock } from '../driver.ts';
+import type { Followed } from '../oracle.ts';
+import { entrySettingsOf } from '../rules.ts';
+import type { Told } from '../told.ts';
 import { Upstream } from '../upstream.ts';
 import { balance } from './balance.ts';
 import { ReplicaBooks, type Call } from './books.ts';
 import { replicasPlanOf, type Fault, type ReplicasPlan } from './plan.ts';
 import { Replica, type World } from './replica.ts';
 import { Server } from './server.ts';
+import { ReplicasVacancy } from './vacancy.ts';
 import { lookEveryMs, Watch } from './watch.ts';
 
 export interface ReplicasHistory {
@@ -21,19 +26,34 @@ export interface ReplicasHistory {
   /** The clock of Redis by which it took place, in words. */
   readonly origin: string;
   readonly calls: readonly Call[];
+  readonly told: readonly Told[];
 }
 
 /** Nobody waits longer than this, faults and answers included. Virtual milliseconds. */
 const longestMs = 300_000;
 const recheckMs = 5_000;
+/** Another course is looked at so often. Milliseconds. */
+const courseEveryMs = 500;
+
+interface Watcher {
+  look(now: number): void;
+  /** Absent: `lookEveryMs`. */
+  readonly everyMs?: () => number;
+}
 
 /** @param keepsLog also tell the story (`log`); without it a history takes less time. */
 export const simulateReplicas = (seed: number, keepsLog = false): Promise<ReplicasHistory> =>
-  simulatePlan(replicasPlanOf(seed), keepsLog);
+  run(replicasPlanOf(seed), keepsLog);
 
-/** A history that somebody planned by hand. */
-export const simulatePlan = (plan: ReplicasPlan, keepsLog = false): Promise<ReplicasHistory> =>
+export const run = (plan: ReplicasPlan, keepsLog = false): Promise<ReplicasHistory> =>
   new Run(plan, keepsLog).toEnd();
+
+/** What becomes of one call after a time. Nothing else of the history is judged. */
+export const follow = (
+  plan: ReplicasPlan,
+  id: string,
+  course: { readonly after: number; readonly until: number | null },
+): Promise<Followed> => new Run(plan, false).follow(id, course);
 
 class Run {
   readonly #plan: ReplicasPlan;
@@ -61,14 +81,7 @@ class Run {
   }
 
   async toEnd(): Promise<ReplicasHistory> {
-    const { faults, calls, workspaces, replicas } = this.#plan;
-    for (let slot = 0; slot < replicas; slot += 1) this.#start(slot);
-    for (const fault of faults) this.#clock.outside(fault.at, () => this.#happen(fault));
-    for (const call of calls) this.#clock.outside(call.at, () => this.#arrive(call.id, call.slot));
-    for (const { revokedAt } of workspaces) {
-      if (revokedAt < Infinity) this.#clock.outside(revokedAt, () => this.#recheckKeys());
-    }
-    this.#recheckAgain();
+    this.#begin();
     const watch = new Watch(this.#books, this.#server);
     await this.#until(() => this.#isOver(), longestMs, watch);
     if (!this.#isOver()) this.#books.broken(this.#clock.monotonic(), '10', 'the history does not end');
@@ -86,14 +99,50 @@ class Run {
       upstreams: [...this.#upstreams.values()],
     });
     for (const { process } of this.#all) process.kill();
-    const { violations, reached, log } = this.#books;
-    return {
-      violations,
-      reached,
-      log,
-      origin: this.#plan.origin.name,
-      calls: [...this.#books.calls.values()],
+    const { violations, reached, log, told, calls } = this.#books;
+    return { violations, reached, log, told, origin: this.#plan.origin.name, calls: [...calls.values()] };
+  }
+
+  async follow(
+    id: string,
+    { after, until }: { readonly after: number; readonly until: number | null },
+  ): Promise<Followed> {
+    this.#begin();
+    const call = this.#books.call(id);
+    const upstream = must(this.#upstreams.get(call.plan.lane.bucket), call.plan.lane.bucket);
+    const vacancy = new ReplicasVacancy(this.#books, upstream);
+    const sent = (): number | null => call.sentAt.find((at) => at > after) ?? null;
+    const look = (now: number): void => {
+      if (sent() === null && now > after) vacancy.look(call, now);
     };
+    const isKnown = (): boolean => sent() !== null || call.state === 'ended';
+    await this.#until(isKnown, Math.min(until ?? longestCourseMs, longestCourseMs), {
+      look,
+      // Up to the refusal the same steps, for the same history.
+      everyMs: () => (this.#clock.monotonic() <= after ? lookEveryMs : courseEveryMs),
+    });
+    for (const { process } of this.#all) process.kill();
+    const told = this.#books.told.find((each) => each.id === id) ?? null;
+    return { sentAt: sent(), vacantAt: vacancy.since, told };
+  }
+
+  /** Everything that is planned is put on the clock. */
+  #begin(): void {
+    const { faults, calls, workspaces, replicas } = this.#plan;
+    for (let slot = 0; slot < replicas; slot += 1) this.#start(slot);
+    for (const fault of faults) this.#clock.outside(fault.at, () => this.#happen(fault));
+    for (const { id, at, slot } of calls) {
+      if (at < Infinity) this.#clock.outside(at, () => this.#arrive(id, slot));
+    }
+    for (const { revokedAt } of workspaces) {
+      if (revokedAt < Infinity) this.#clock.outside(revokedAt, () => this.#recheckKeys());
+    }
+    for (const [index, { at, latesMs }] of this.#plan.reloads.entries()) {
+      for (const [slot, lateMs] of latesMs.entries()) {
+        this.#clock.outside(at + lateMs, () => this.#reload(slot, index + 1));
+      }
+    }
+    this.#recheckAgain();
   }
 
   /**
@@ -109,10 +158,10 @@ class Run {
     return true;
   }
 
-  async #until(done: () => boolean, withinMs: number, watch: Watch): Promise<void> {
+  async #until(done: () => boolean, withinMs: number, watch: Watcher): Promise<void> {
     const until = this.#clock.monotonic() + withinMs;
     while (!done() && this.#clock.monotonic() < until) {
-      const next = this.#clock.monotonic() + lookEveryMs;
+      const next = this.#clock.monotonic() + (watch.everyMs?.() ?? lookEveryMs);
       this.#clock.outside(next, () => watch.look(next));
       await this.#clock.run(next);
     }
@@ -142,8 +191,24 @@ class Run {
     };
     const replica = new Replica(`s${slot}g${this.#all.length}`, world);
     if (this.#downs > 0) replica.connection.break();
+    const now = this.#clock.monotonic();
+    const reloads = this.#plan.reloads.filter(({ at }) => at <= now).length;
+    this.#books.rules.takesOver(replica.name, reloads, now);
     this.#slots[slot] = replica;
     this.#all.push(replica);
+  }
+
+  /** A replica reads the file that has changed, when its event loop turns. */
+  #reload(slot: number, reloads: number): void {
+    const replica = this.#slots[slot];
+    replica?.process.arrives(this.#clock.monotonic(), () => {
+      const now = this.#clock.monotonic();
+      const { rules } = this.#books;
+      rules.takesOver(replica.name, reloads, now);
+      this.#books.reconfigured(replica.name, now);
+      const regime = rules.of(replica.name);
+      replica.queue.reconfigure(({ admission }) => entrySettingsOf(regime, admission.lane));
+    });
   }
 
   #publish(channel: string, text: string): void {
@@ -177,7 +242,9 @@ class Run {
       outside: (at, run) => process.outside(at, () => process.killedAt < writesAt || run()),
     };
     const freeze = (): number => {
-      if (!this.#chance.happens(this.#plan.frozenWrites)) return 0;
+      const { quietFrom, frozenWrites } = this.#plan;
+      const isQuiet = quietFrom !== null && this.#clock.monotonic() >= quietFrom;
+      if (isQuiet || !this.#chance.happens(frozenWrites)) return 0;
       this.#books.reach('stopped before a write');
       const ms = this.#plan.leaseMs + this.#chance.between(1_000, 6_000);
       replica.pause(ms);
@@ -194,6 +261,7 @@ class Run {
         upstream,
         bucket,
         lastArrival: replica.lastArrival,
+        settings: () => entrySettingsOf(this.#books.rules.of(replica.name), call.plan.lane.key),
         freeze,
       };
       void drive(scene, call);
@@ -212,6 +280,7 @@ class Run {
         const replica = this.#slots[fault.slot];
         if (replica === undefined || !replica.process.alive) return;
         replica.kill();
+        this.#books.rules.ends(replica.name, now);
         for (const call of this.#callsOf(replica)) this.#books.killed(call, now);
         if (fault.ms < Infinity) later(fault.ms, () => this.#start(fault.slot));
         return;

@@ -5,6 +5,7 @@
 import type { ScriptModel } from '../../limiter/script-model.ts';
 import type { Call, ReplicaBooks } from './books.ts';
 import type { Replica } from './replica.ts';
+import { Room } from './room.ts';
 import type { Server } from './server.ts';
 
 export const lookEveryMs = 50;
@@ -18,6 +19,7 @@ const overdueMs = 1_500;
 export class Watch {
   readonly #books: ReplicaBooks;
   readonly #server: Server;
+  readonly #room: Room;
   /** Since when a grant is due that was due at this time (the server's), by bucket. */
   readonly #idleSince = new Map<string, { readonly due: number; readonly from: number }>();
   readonly #unknownSince = new Map<string, number>();
@@ -26,10 +28,13 @@ export class Watch {
   constructor(books: ReplicaBooks, server: Server) {
     this.#books = books;
     this.#server = server;
+    this.#room = new Room(books, server);
   }
 
   look(now: number): void {
+    this.#books.lookStated(now);
     for (const model of this.#server.models) {
+      this.#room.look(model, now);
       this.#looksIdle(model, now);
       if (this.#books.isFaultless) this.#keepsNothing(model, now);
     }

@@ -1,0 +1,62 @@
+/**
+ * Who could go now, as far as the books know: the heads of lanes that nothing but their bucket holds back. No line of the
+ * product is in it. Owns: lanes, caps, ceilings, closings. Refuses to own: whether a meter has room.
+ */
+import { lowest, perDayOf, perMinuteOf } from './rules.ts';
+import { isBefore, type BucketBook, type Books, type CallBook, type LaneBook } from './books.ts';
+
+/** A place under a ceiling comes back after a minute, and a moment for the ways of calls. Milliseconds. */
+const ceilingMs = 60_150;
+
+/** Who is first in a lane that is not asleep and below its cap; one of several where nobody can tell. */
+export interface Head {
+  readonly calls: readonly CallBook[];
+  /** Its ceiling has a place. */
+  readonly mayGo: boolean;
+}
+
+export function headsOf(books: Books, bucket: BucketBook, now: number): Head[] {
+  if (isShut(bucket, now)) return [];
+  return bucket.lanes.flatMap((lane) => {
+    if (lane.line.size === 0 || books.asleepUntil(lane, now) >= now) return [];
+    if (!isBelowCap(lane, 0, now)) {
+      books.reach('cap blocks a lane');
+      return [];
+    }
+    return { calls: firstOf(lane), mayGo: hasPlaces(books, lane, 1, now) };
+  });
+}
+
+/** The bucket is closed, or waits for the answers of its first calls. */
+export function isShut(bucket: BucketBook, now: number): boolean {
+  const probing = bucket.lanes.some(({ leases }) => [...leases].some(({ heldUntil }) => heldUntil >= now));
+  return bucket.closedUntil >= now || (!bucket.opened && probing);
+}
+
+/** Of calls that came to several processes in the same moment any may be the first. */
+export function firstOf(lane: LaneBook): readonly CallBook[] {
+  const line = [...lane.line];
+  return line.filter((call) => !line.some((other) => isBefore(other, call)));
+}
+
+/** One more may be in flight when so many others go first. */
+export function isBelowCap({ plan, leases }: LaneBook, ahead: number, now: number): boolean {
+  const held = [...leases].filter(({ heldUntil }) => heldUntil >= now).length;
+  return plan.maxInFlight === null || held + ahead < plan.maxInFlight;
+}
+
+/** So many places are free under the lane's ceiling. Grants on their way to it count as if they had theirs. */
+export function hasPlaces(books: Books, lane: LaneBook, places: number, now: number): boolean {
+  const book = books.ceiling(lane.plan.workspace);
+  const regimes = books.regimes(now);
+  const perMinute = lowest(regimes, perMinuteOf(lane.plan.workspace));
+  const perDay = lowest(regimes, perDayOf(lane.plan.workspace));
+  let used = places - 1;
+  for (const other of books.lanes.values()) {
+    if (other.plan.workspace !== lane.plan.workspace) continue;
+    for (const lease of other.leases) if (!lease.sent && lease.settlements === 0) used += 1;
+  }
+  book.taken = book.taken.filter(({ at }) => at + ceilingMs > now);
+  if (perDay !== null && book.daily + used >= perDay) return false;
+  return perMinute === null || book.taken.length + used < perMinute;
+}

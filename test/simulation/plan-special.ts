@@ -1,0 +1,143 @@
+/**
+ * Histories that mixtures come across too seldom: what was once wrong in them was told to every user of a kind. Owns: three
+ * such worlds, with nothing in them but what matters there.
+ */
+import { originOf } from '../support/origins.ts';
+import { Chance } from './chance.ts';
+import { bucketPlan, documentPlan, unstatedPlan } from './plan-buckets.ts';
+import { guessedPoints } from './plan-calls.ts';
+import type { BucketPlan, CallPlan, LanePlan, Plan, WorkspacePlan } from './plan.ts';
+
+export function specialPlan(seed: number, chance: Chance): Plan {
+  const kind = chance.pick([documentWorld, commerceWorld]);
+  return {
+    seed,
+    origin: originOf(seed, new Chance(seed ^ 0x0419).next()),
+    desks: 1,
+    wireMs: 0,
+    leaseMs: 15_000,
+    lostWakes: 0,
+    stalls: [],
+    reloads: [],
+    ...kind(chance),
+  };
+}
+
+export type World = Pick<Plan, 'buckets' | 'lanes' | 'workspaces' | 'calls'>;
+
+/** Of one process, the mixtures have the third. */
+export const specialWorld = (chance: Chance): World =>
+  chance.pick([documentWorld, commerceWorld, unstatedWorld])(chance);
+
+/**
+ * One workspace, and documents of one size of which two do not fit into the bucket together: the first call of the second
+ * document is refused with its cost, and nothing else decides when it and those behind it may go.
+ */
+function documentWorld(chance: Chance): World {
+  const bucket = largeDocuments(chance);
+  const lane = laneOf('w0', bucket, null);
+  const [document = null, ...others] = bucket.documents;
+  const calls = Array.from({ length: chance.whole(3, 8) }, (_, index) => ({
+    ...plainCall(index, lane),
+    at: chance.pick([0, 0.25, 30, chance.between(0, 4_000)]),
+    callClass: 'graphql',
+    costs: { cost: guessedPoints },
+    document: chance.pick([document, ...others]),
+    maxWaitMs: chance.pick([2_000, 4_000, 6_000, 10_000, 15_000, 45_000]),
+  }));
+  return { buckets: [bucket], lanes: [lane], workspaces: [workspaceOf('w0')], calls };
+}
+
+/** Documents of one size, of which no two fit into the bucket together. */
+function largeDocuments(chance: Chance): BucketPlan {
+  const bucket = bucketPlan(chance, 0, true);
+  const cost = { limit: 1_000, windowMs: chance.pick([10_000, 20_000]) };
+  const points = chance.pick([550, 600, 700]);
+  const documents = [
+    { name: 'd0', points },
+    { name: 'd1', points },
+  ];
+  const truth = { ...bucket, tokens: null, perDay: null, cost, tells: 'exact', calm: false } as const;
+  return { ...documentPlan(chance, truth), documents, isReliable: true };
+}
+
+/** Workspaces that share a commerce bucket: one fills it, and the others, new to it, send a few calls each. */
+function commerceWorld(chance: Chance): World {
+  const bucket: BucketPlan = {
+    ...bucketPlan(chance, 0, true),
+    requests: { limit: 40, windowMs: 20_000 },
+    tokens: null,
+    perDay: null,
+    cost: null,
+    tells: chance.pick(['exact', 'rounded']),
+    probe: 0,
+  };
+  const names = Array.from({ length: chance.whole(2, 5) }, (_, index) => `w${index}`);
+  const lanes = names.map((name) => laneOf(name, bucket, 1));
+  const [busy, ...fresh] = lanes;
+  if (busy === undefined) throw new Error('no lanes');
+  const serviceMs = chance.pick([3, 20]);
+  const crowd = Array.from({ length: chance.whole(45, 70) }, () => ({
+    lane: busy,
+    at: chance.between(0, 50),
+  }));
+  const few = fresh.flatMap((lane) => {
+    const at = chance.between(2_500, 6_000);
+    return Array.from({ length: chance.whole(2, 5) }, () => ({ lane, at }));
+  });
+  const calls = [...crowd, ...few].map(({ lane, at }, index) => ({
+    ...plainCall(index, lane),
+    at,
+    serviceMs,
+    maxWaitMs: lane === busy ? 200_000 : chance.pick([6_000, 15_000, 45_000]),
+  }));
+  return { buckets: [bucket], lanes, workspaces: names.map(workspaceOf), calls };
+}
+
+/** Two workspaces and a bucket of which nobody states anything: answers tell limit, remaining and reset. */
+function unstatedWorld(chance: Chance): World {
+  const bucket = unstatedPlan(chance, 'b0');
+  const names = ['w0', 'w1'];
+  const lanes = names.map((name) => laneOf(name, bucket, null));
+  const bursts = Array.from({ length: chance.whole(1, 4) }, () => chance.between(0, 6_000));
+  const calls = Array.from({ length: chance.whole(10, 40) }, (_, index) => ({
+    ...plainCall(index, chance.pick([laneOf('w0', bucket, null), ...lanes])),
+    at: chance.pick([0, ...bursts]),
+    maxWaitMs: chance.pick([1, 300, 2_000, 6_000, 15_000]),
+  }));
+  return { buckets: [bucket], lanes, workspaces: names.map(workspaceOf), calls };
+}
+
+const workspaceOf = (name: string): WorkspacePlan => ({
+  name,
+  perMinute: null,
+  perDay: null,
+  maxQueued: 1_000,
+  revokedAt: Infinity,
+});
+
+const laneOf = (workspace: string, { key }: BucketPlan, maxInFlight: number | null): LanePlan => ({
+  key: `${workspace}-${key}`,
+  workspace,
+  bucket: key,
+  weight: 1,
+  maxInFlight,
+});
+
+const plainCall = (index: number, lane: LanePlan): CallPlan => ({
+  id: `c${index}`,
+  at: 0,
+  lane,
+  callClass: 'default',
+  costs: { requests: 1 },
+  document: null,
+  chargedShare: 1,
+  urgency: 3,
+  maxWaitMs: 0,
+  isLetIn: false,
+  leavesAt: Infinity,
+  serviceMs: 40,
+  bodyMs: 0,
+  fate: 'answered',
+  safe: true,
+});

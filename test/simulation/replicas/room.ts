@@ -1,0 +1,101 @@
+/**
+ * Room that is there and that nobody takes (6), also because it was made by a reload (14): every lane that waits in a bucket
+ * may go by what configuration says now, and the bucket has room, by its own level or by what the operator states. What the
+ * product believes of lanes, ceilings and waking plays no part.
+ *
+ * Judged only where nothing else can hold a call: no closing, no back-off, no probe, no loss of data, all replicas at hand.
+ */
+import type { ScriptModel } from '../../limiter/script-model.ts';
+import { isStatedAlone, keyed, lowest, perDayOf, perMinuteOf } from '../rules.ts';
+import type { Call, Lease, ReplicaBooks } from './books.ts';
+import { rememberedMs, type Server } from './server.ts';
+
+/** Share of a limit that may be kept free for others or for jitter. */
+const keptFree = 0.22;
+const leastLevel = 1e-9;
+/** A reload takes effect within a second of store time, and a tick makes up for a wake-up that was lost. Milliseconds. */
+const withinMs = 1_000;
+const tickMs = 1_500;
+
+export class Room {
+  readonly #books: ReplicaBooks;
+  readonly #server: Server;
+  /** Since when somebody could have gone. */
+  readonly #since = new Map<string, number>();
+
+  constructor(books: ReplicaBooks, server: Server) {
+    this.#books = books;
+    this.#server = server;
+  }
+
+  look(model: ScriptModel, now: number): void {
+    const books = this.#books;
+    const waiting = [...books.calls.values()].filter(
+      ({ state, plan }) => state === 'waiting' && plan.lane.bucket === model.key,
+    );
+    if (waiting.length === 0 || !waiting.every((call) => this.#mayGo(call, model, now))) {
+      return void this.#since.delete(model.key);
+    }
+    if (!this.#isUndisturbed(model, now) || !this.#hasRoom(model, now)) {
+      return void this.#since.delete(model.key);
+    }
+    const from = Math.max(this.#since.get(model.key) ?? now, books.issuedAt.get(model.key) ?? 0);
+    this.#since.set(model.key, from);
+    const patienceMs = books.isFaultless ? withinMs : withinMs + tickMs;
+    if (now - from <= patienceMs) return;
+    const names = waiting.map(({ plan }) => plan.id).join(', ');
+    const invariant = books.rules.lastChangeAt(now) === null ? '6' : '14';
+    books.broken(now, invariant, `${model.key} has room for ${names} since ${from.toFixed(0)}`);
+    this.#since.set(model.key, now + 60_000);
+  }
+
+  /** Its lane stands below its cap, and its ceiling has a place for it and all that are on their way. */
+  #mayGo({ plan, replica }: Call, model: ScriptModel, now: number): boolean {
+    const { key, maxInFlight, workspace } = plan.lane;
+    // A call of unknown fate keeps its place for a lease.
+    const held = model.bucket?.lanes.get(key)?.inFlight ?? 0;
+    if (maxInFlight !== null && held >= maxInFlight) return false;
+    const ticket = model.bucket?.tickets.get(plan.id);
+    if (replica === null || ticket === undefined || ticket.lease !== null) return false;
+    if (replica.undisturbedSince(now) > now - withinMs) return false;
+    const regimes = this.#books.regimes(now);
+    if (lowest(regimes, perDayOf(workspace)) !== null) return false;
+    const perMinute = lowest(regimes, perMinuteOf(workspace));
+    if (perMinute === null) return true;
+    const onTheWay = this.#underWay(({ call, sent }) => call.workspace.name === workspace && !sent);
+    const places = [...this.#server.sendsOf(workspace).values()];
+    const taken = places.filter((at) => at + rememberedMs > this.#server.now()).length;
+    return taken + onTheWay.length < perMinute;
+  }
+
+  #underWay(is: (lease: Lease) => boolean): Lease[] {
+    return [...this.#books.leases.values()].filter((lease) => lease.settlements === 0 && is(lease));
+  }
+
+  /** Nothing has gone wrong with the bucket that may hold it longer than anybody can tell. */
+  #isUndisturbed({ key, bucket }: ScriptModel, now: number): boolean {
+    const books = this.#books;
+    const { calm, probe } = keyed(books.plan.buckets, key);
+    const closedUntil = Math.max(0, ...(books.closings.get(key) ?? []).map(({ until }) => until));
+    const isTroubled = [...books.calls.values()].some(
+      ({ plan, sends }) => plan.lane.bucket === key && sends > 0 && plan.fate !== 'answered',
+    );
+    if (books.reached.has('mode local') || books.mayBeOutdated || isTroubled) return false;
+    return calm && books.losses.length === 0 && closedUntil < now && (probe === 0 || bucket?.opened === true);
+  }
+
+  #hasRoom({ key, bucket }: ScriptModel, now: number): boolean {
+    const books = this.#books;
+    const { tells } = keyed(books.plan.buckets, key);
+    if (isStatedAlone({ tells }) && !books.isBlurred(key)) {
+      return books.stated.get(key)?.hasRoom(1, books.statedOf(key, now), now) === true;
+    }
+    const meters = [...(bucket?.meters.values() ?? [])].filter(({ name }) => name === 'requests');
+    const time = this.#server.now();
+    return meters.every(({ limit, level, at, windowMs }) => {
+      if (limit === null) return true;
+      const left = Math.max(0, level - (Math.max(0, time - at) * limit) / windowMs);
+      return left < leastLevel || left + 1 <= limit * (1 - keptFree);
+    });
+  }
+}

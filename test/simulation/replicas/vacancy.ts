@@ -1,0 +1,59 @@
+/**
+ * Since when the upstream would have taken a waiting call, as in `../vacancy.ts`: its own bucket has room for everybody who
+ * waits and all that are on their way, no closing holds, and the lane is free. What the product believes of the bucket plays
+ * no part.
+ */
+import { isStatedLess, keyed, lowest, perDayOf, perMinuteOf, regimeAt } from '../rules.ts';
+import type { Upstream } from '../upstream.ts';
+import type { Call, ReplicaBooks } from './books.ts';
+
+/** Share of a limit that the gateway may keep free for others who drink from the bucket. */
+const keptFree = 0.1;
+
+export class ReplicasVacancy {
+  readonly #books: ReplicaBooks;
+  readonly #upstream: Upstream;
+  #since: number | null = null;
+
+  constructor(books: ReplicaBooks, upstream: Upstream) {
+    this.#books = books;
+    this.#upstream = upstream;
+  }
+
+  get since(): number | null {
+    return this.#since;
+  }
+
+  look(call: Call, now: number): void {
+    if (!this.#couldGo(call, now)) this.#since = null;
+    else this.#since ??= now;
+  }
+
+  #couldGo({ plan, state }: Call, now: number): boolean {
+    const { bucket, workspace, key, maxInFlight } = plan.lane;
+    const books = this.#books;
+    const regime = regimeAt(books.plan, now);
+    const known = keyed(regime.buckets, bucket);
+    if (state !== 'waiting' || known.tells === 'nothing' || isStatedLess(known)) return false;
+    if (books.isBlurred(bucket) || (books.closings.get(bucket) ?? []).some(({ until }) => until >= now))
+      return false;
+    if ([perMinuteOf(workspace), perDayOf(workspace)].some((limit) => lowest([regime], limit) !== null))
+      return false;
+    const about = [...books.calls.values()].filter((each) => each.plan.lane.bucket === bucket);
+    if (about.some((each) => each.sends > 0 && each.plan.fate !== 'answered')) return false;
+    const here = about.filter((each) => each.state === 'waiting' || each.state === 'entering');
+    const underWay = [...books.leases.values()].filter(
+      (lease) => lease.settlements === 0 && lease.call.plan.lane.bucket === bucket,
+    );
+    const ofLane = [...here, ...underWay.map((lease) => lease.call)].filter(
+      (each) => each.plan.lane.key === key && each.plan.id !== plan.id,
+    );
+    if (maxInFlight !== null && ofLane.length >= maxInFlight) return false;
+    const wanted = [...new Set([...here, ...underWay.map((lease) => lease.call)])];
+    return this.#upstream.hasRoom(
+      wanted.map((each) => each.plan),
+      keptFree,
+      now,
+    );
+  }
+}

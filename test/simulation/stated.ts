@@ -1,0 +1,64 @@
+/**
+ * A bucket as the operator states it, kept by nobody but the histories: a level that rises with every grant and drains at
+ * what is stated, and nothing else. Where nothing else is known of the bucket, the gateway must go by that, too.
+ *
+ * Owns: two bounds of the level. `low`: no gateway that keeps to the limits can have less; above the limit, too much was
+ * granted. `high`: none can have more; where that has room, a call can go. Refuses to own: which limits hold (`rules.ts`).
+ */
+import type { MeterPlan } from './plan.ts';
+
+/** A meter that leaves empty rests for up to this long, or a sixtieth of its window. Milliseconds. */
+const restMs = 1_000;
+const jitterMs = 100;
+const rounding = 1e-6;
+
+export class Stated {
+  #low = 0;
+  #high = 0;
+  #at = 0;
+  #restsUntil = 0;
+  /** Units per millisecond: the fastest since something was granted. */
+  #fastest = 0;
+
+  /** @param quotas what may hold now, or a moment ago; `null` = no limit. */
+  look(quotas: readonly (MeterPlan | null)[], now: number): void {
+    const sinceMs = Math.max(0, now - this.#at);
+    const stated = quotas.filter((quota) => quota !== null);
+    const rates = stated.map(({ limit, windowMs }) => limit / windowMs);
+    this.#fastest = Math.max(this.#fastest, ...rates);
+    this.#low = stated.length < quotas.length ? 0 : Math.max(0, this.#low - sinceMs * this.#fastest);
+    // While no limit is known nothing drains for sure.
+    const drainsMs = Math.max(0, Math.min(sinceMs, now - this.#restsUntil));
+    if (stated.length === quotas.length) this.#high = Math.max(0, this.#high - drainsMs * Math.min(...rates));
+    this.#low = Math.min(this.#low, ...stated.map(({ limit }) => limit));
+    this.#at = now;
+  }
+
+  /** Something was granted. By how much it was too much, units; 0 = it was not. */
+  take(units: number, quotas: readonly (MeterPlan | null)[], now: number): number {
+    this.look(quotas, now);
+    const stated = quotas.filter((quota) => quota !== null);
+    const most = Math.max(0, ...stated.map(({ limit }) => limit));
+    this.#low += Math.min(units, most);
+    this.#fastest = 0;
+    // A change is told to a bucket with the next call at the latest.
+    this.#high = (stated.length === 0 ? this.#high : Math.min(this.#high, most)) + units;
+    this.#restsUntil = Math.max(
+      this.#restsUntil,
+      ...stated.map(({ windowMs }) => now + Math.max(jitterMs, Math.min(restMs, windowMs / 60))),
+    );
+    return stated.length < quotas.length || this.#low <= most + rounding ? 0 : this.#low - most;
+  }
+
+  /** It was not used after all. */
+  back(units: number): void {
+    this.#low = Math.max(0, this.#low - units);
+  }
+
+  /** So many units have room for sure, whichever of these limits holds. */
+  hasRoom(units: number, quotas: readonly (MeterPlan | null)[], now: number): boolean {
+    this.look(quotas, now);
+    const least = Math.min(...quotas.map((quota) => quota?.limit ?? Infinity));
+    return this.#high + Math.min(units, least) <= least + rounding;
+  }
+}

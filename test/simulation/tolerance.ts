@@ -1,0 +1,204 @@
+/**
+ * By how much a told wait may be wrong, and why. Everything is computed from what the history really was, so that it is
+ * narrow wherever the truth could be known. Two bounds, in milliseconds: a call may be sent so much later than it was
+ * told (`early`: the wait was told too short), or so much earlier (`late`).
+ *
+ * | part | how much | why it is needed |
+ * |---|---|---|
+ * | rest | 1 s and 2 % of the wait | a meter that leaves empty rests for up to a second, or a sixtieth of its window, once per drain; a probe waits for its answer |
+ * | ways | six ways of a command to the store; a tick where wake-ups get lost | what was told is of the past |
+ * | turns | the largest call of each other lane that waits, and one of the call's own; behind a wire each call that has just left its line | start-time fair queueing is fair within one call of each lane |
+ * | crossing | two of the call's own turns where other calls wait or were sent | which of two calls the upstream counts first is known only afterwards (`callsOfCalm`) |
+ * | service | capped lanes; early: every round at its longest; late: at its longest instead of its shortest | how long calls take is learned, slowly, and never known of the next one |
+ * | charges | what known calls reserve and are not charged, or the other way round; of documents only before an answer told their cost | only answers tell |
+ * | ceiling | a window of the ceiling for each call that waits in another lane of the workspace; behind a wire also in its own | lanes take turns under a ceiling, on average; a grant on its way to the ceiling stands in no line |
+ * | line | under a ceiling: the turns of all calls in the line; of a full line: its largest turn; of a mixed line: as often the difference of its calls as calls stand in it | what waits for a ceiling together stands before the bucket together when it opens; a full line waits for whoever is first in it; of a line whose calls differ only the sum is known |
+ * | standstill | early, where something else than the line decides (a closing, a ceiling, a day): the turns of all who wait; of a call that was refused while it waited also a window of its ceiling | those before it go first when the bucket opens or the lane wakes |
+ * | together | late: the turns of those who were refused in the same moment | each is told as if the others went |
+ * | reload | what configuration said when the call was refused holds; of a bucket that the operator states to be smaller than it is, its limits | the course that is followed has no later reload |
+ * | ticks | over replicas, 1.5 s where messages get lost | a tick makes up for a message |
+ * | window | a window where only limit, remaining and reset tell of it | it is learned from several answers, and the model of a meter drains continuously where the upstream may give all back at once |
+ *
+ * Pure.
+ */
+import type { Costs, MeterName } from '../../src/call.ts';
+import type { BucketPlan, CallPlan, MeterPlan, WorkspacePlan } from './plan.ts';
+import type { Told } from './told.ts';
+
+const restMs = 1_000;
+const restShare = 0.02;
+const commandWays = 6;
+const ceilingWindowMs = 60_150;
+const dayMs = 86_400_000;
+/** A longer wait comes of the day, whose calls take turns of their own. Milliseconds. */
+const longestWithoutDayMs = 600_000;
+/** The ways of a call to the upstream and back, milliseconds. */
+const callWaysMs = 40;
+
+export interface World {
+  readonly calls: readonly CallPlan[];
+  readonly buckets: readonly BucketPlan[];
+  readonly workspaces: readonly WorkspacePlan[];
+  /** Mean way of a command to the store; 0 = it is in the process. Milliseconds. */
+  readonly wayMs: number;
+  /** Further time that the world of this history needs. Milliseconds. */
+  readonly slackMs: number;
+  /** Something was broken then, which nobody who told a time could take into account. */
+  readonly isDisturbed: boolean;
+}
+
+export interface Tolerance {
+  readonly early: (waitMs: number) => number;
+  readonly late: (waitMs: number) => number;
+}
+
+export function toleranceOf(world: World, told: Told): Tolerance {
+  const call = find(world.calls, ({ id }) => id === told.id);
+  const bucket = find(world.buckets, ({ key }) => key === call.lane.bucket);
+  const known = world.calls.filter(({ id, lane }) => told.known.has(id) && lane.bucket === bucket.key);
+  const isDay = told.retryInMs > longestWithoutDayMs;
+  const left = world.calls.filter(({ id, lane }) => told.left.has(id) && lane.bucket === bucket.key);
+  const about = [...known, ...left];
+  const turn = (each: CallPlan): number => turnMs(each, bucket, isDay);
+  // Any answer to a call of a document, a refusal too, has told what such calls cost.
+  const isTold = ({ document }: CallPlan): boolean =>
+    world.calls.some(
+      (each) =>
+        each.document?.name === document?.name &&
+        each.lane.bucket === bucket.key &&
+        told.sent.has(each.id) &&
+        !told.inFlight.has(each.id),
+    );
+  const service = servicesOf(world, call, known);
+  const togetherMs = left.reduce((sum, each) => sum + turn(each), 0);
+  const { perMinute } = find(world.workspaces, ({ name }) => name === call.lane.workspace);
+  const waitingMs = known.reduce((sum, each) => sum + turn(each), 0);
+  const isStandstill = !told.isNewcomer || told.retryInMs > waitingMs;
+  const ofCeilingMs = told.isNewcomer || perMinute === null ? 0 : ceilingWindowMs;
+  const standstillMs = isStandstill ? waitingMs + ofCeilingMs : 0;
+  const fixed =
+    restMs +
+    commandWays * world.wayMs +
+    world.slackMs +
+    turnsMs(call, known, told, turn) +
+    (world.wayMs > 0 ? togetherMs : 0) +
+    crossingMs(world, call, told, turn) +
+    about.reduce((sum, each) => sum + unchargedMs(each, bucket, isTold(each)), 0) +
+    ceilingMs(world, call, told) +
+    lineMs(world, call, told, turn) +
+    (bucket.tells === 'fields' ? bucket.requests.windowMs : 0);
+  return {
+    early: (waitMs) => fixed + standstillMs + restShare * waitMs + service.earlyMs,
+    late: (waitMs) => fixed + togetherMs + restShare * waitMs + service.lateMs,
+  };
+}
+
+/** One turn of each other lane that waits, and then one of the call's own lane. */
+function turnsMs(
+  call: CallPlan,
+  known: readonly CallPlan[],
+  { sent }: Told,
+  turn: (each: CallPlan) => number,
+): number {
+  const largest = new Map<string, number>();
+  for (const each of known) {
+    if (each.lane.key === call.lane.key || sent.has(each.id)) continue;
+    largest.set(each.lane.key, Math.max(largest.get(each.lane.key) ?? 0, turn(each)));
+  }
+  return largest.size === 0 ? 0 : turn(call) + [...largest.values()].reduce((sum, ms) => sum + ms, 0);
+}
+
+/** Points are told at the end of a call, and cannot cross. */
+function crossingMs(world: World, call: CallPlan, told: Told, turn: (each: CallPlan) => number): number {
+  const counted = { ...call, costs: { ...call.costs, cost: 0 }, document: null };
+  const isAbout = ({ id, lane }: CallPlan): boolean =>
+    id !== call.id && lane.bucket === call.lane.bucket && (told.known.has(id) || told.sent.has(id));
+  return world.calls.some(isAbout) ? 2 * turn(counted) : 0;
+}
+
+function ceilingMs({ calls, workspaces, wayMs }: World, call: CallPlan, told: Told): number {
+  const { perMinute } = find(workspaces, ({ name }) => name === call.lane.workspace);
+  if (perMinute === null) return 0;
+  const isAbout = ({ id, lane }: CallPlan): boolean =>
+    wayMs > 0
+      ? told.came.has(id) && (!told.ended.has(id) || told.left.has(id))
+      : told.known.has(id) && lane.key !== call.lane.key;
+  const others = calls.filter(
+    (each) =>
+      isAbout(each) &&
+      each.lane.workspace === call.lane.workspace &&
+      each.id !== call.id &&
+      !told.sent.has(each.id),
+  );
+  return others.length * ceilingWindowMs;
+}
+
+/** See the table above. */
+function lineMs(world: World, call: CallPlan, told: Told, turn: (each: CallPlan) => number): number {
+  const { perMinute } = find(world.workspaces, ({ name }) => name === call.lane.workspace);
+  const line = world.calls.filter(
+    ({ id, lane }) => lane.key === call.lane.key && told.known.has(id) && !told.sent.has(id),
+  );
+  if (perMinute !== null) return line.reduce((sum, each) => sum + turn(each), 0);
+  const isBehindOthers = line.some(
+    ({ id, urgency, at }) =>
+      id !== call.id && (urgency < call.urgency || (urgency === call.urgency && at <= call.at)),
+  );
+  const isMixed = isBehindOthers && new Set(line.map(turn)).size > 1;
+  const turns = line.map(turn);
+  const largest = Math.max(0, ...turns);
+  const mixedMs = isMixed ? (largest - Math.min(largest, ...turns)) * line.length : 0;
+  return told.code === 'queue_full' ? largest + mixedMs : mixedMs;
+}
+
+function servicesOf(
+  { calls }: World,
+  { lane }: CallPlan,
+  known: readonly CallPlan[],
+): { readonly earlyMs: number; readonly lateMs: number } {
+  if (lane.maxInFlight === null) return { earlyMs: 0, lateMs: 0 };
+  const own = known.filter((each) => each.lane.key === lane.key).length;
+  const taken = calls
+    .filter((each) => each.lane.key === lane.key)
+    .map(({ serviceMs, bodyMs }) => serviceMs + bodyMs);
+  const rounds = Math.floor(own / lane.maxInFlight) + 1;
+  const longestMs = Math.max(...taken) + callWaysMs;
+  return { earlyMs: rounds * longestMs, lateMs: rounds * (longestMs - Math.min(...taken)) };
+}
+
+/** How long what the call reserves and is not charged, or the other way round, keeps the bucket busy. */
+function unchargedMs(
+  { costs, chargedShare, document }: CallPlan,
+  bucket: BucketPlan,
+  isKnown: boolean,
+): number {
+  const share = Math.abs(1 - chargedShare);
+  const points = document?.points ?? costs.cost ?? 0;
+  const guessed = document === null || isKnown ? 0 : document.points - (costs.cost ?? 0);
+  return Math.max(
+    busyMs(bucket.tokens, (costs.tokens ?? 0) * share),
+    busyMs(bucket.cost, points * share + Math.max(0, guessed)),
+  );
+}
+
+/** For how long the call keeps the slowest of its meters busy. */
+function turnMs({ costs, document }: CallPlan, bucket: BucketPlan, isDay: boolean): number {
+  const wanted: Costs = document === null ? costs : { ...costs, cost: document.points };
+  const of = (name: MeterName): number => wanted[name] ?? 0;
+  const day = bucket.perDay === null ? null : { limit: bucket.perDay, windowMs: dayMs };
+  return Math.max(
+    busyMs(bucket.requests, of('requests')),
+    busyMs(bucket.tokens, of('tokens')),
+    busyMs(bucket.cost, of('cost')),
+    isDay ? busyMs(day, of('requests_day')) : 0,
+  );
+}
+
+const busyMs = (meter: MeterPlan | null, units: number): number =>
+  meter === null ? 0 : meter.windowMs * Math.min(1, units / meter.limit);
+
+export function find<T>(all: readonly T[], is: (one: T) => boolean): T {
+  const found = all.find(is);
+  if (found === undefined) throw new Error('the world lacks what it was told of');
+  return found;
+}

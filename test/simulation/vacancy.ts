@@ -1,0 +1,68 @@
+/**
+ * Since when the upstream itself would have taken a waiting call: its own bucket has room for the call and for everybody
+ * who goes first, no closing that it named holds, and lane and ceiling are free. What the gateway believes of the bucket
+ * plays no part, so that a meter which believes too much is found as well as a forecast that tells too much.
+ */
+import type { Books, CallBook } from './books.ts';
+import { firstOf, hasPlaces, isBelowCap, isShut } from './heads.ts';
+import { isBefore } from './books.ts';
+import type { BucketPlan, CallPlan } from './plan.ts';
+import { isStatedLess } from './rules.ts';
+import type { Upstream } from './upstream.ts';
+
+/** Share of a limit that the gateway may keep free for others who drink from the bucket. */
+const keptFree = 0.1;
+
+export class Vacancy {
+  readonly #books: Books;
+  readonly #upstream: Upstream;
+  /** It tells how full it is, and the operator does not hold the gateway to less: else its room says nothing. */
+  readonly #tells: boolean;
+  #since: number | null = null;
+
+  constructor(books: Books, upstream: Upstream, bucket: BucketPlan) {
+    this.#books = books;
+    this.#tells = bucket.tells !== 'nothing' && !isStatedLess(bucket);
+    this.#upstream = upstream;
+  }
+
+  /** Since when the call could have gone without a break; `null` = it could not, when last looked. */
+  get since(): number | null {
+    return this.#since;
+  }
+
+  /** Called when an instant is over. */
+  look(call: CallBook, now: number): void {
+    if (!this.#couldGo(call, now)) this.#since = null;
+    else this.#since ??= now;
+  }
+
+  #couldGo(call: CallBook, now: number): boolean {
+    const books = this.#books;
+    const lane = books.lane(call.plan.lane.key);
+    const bucket = books.bucket(call.plan.lane.bucket);
+    if (!this.#tells || bucket.blurred || this.#isBlurred(bucket.key)) return false;
+    if (!lane.line.has(call) || books.asleepUntil(lane, now) >= now || isShut(bucket, now)) return false;
+    const ahead = [...lane.line].filter((other) => isBefore(other, call));
+    if (!isBelowCap(lane, ahead.length, now) || !hasPlaces(books, lane, ahead.length + 1, now)) return false;
+    const others = bucket.lanes.filter((other) => other !== lane).flatMap(firstOf);
+    const wanted = [call, ...ahead, ...others].map(({ plan }) => plan);
+    return this.#upstream.hasRoom([...wanted, ...this.#onTheirWay(call.plan.lane.bucket)], keptFree, now);
+  }
+
+  /** An upstream that refuses for other reasons than its quota does not say whether it counted the call. */
+  #isBlurred(bucket: string): boolean {
+    return [...this.#books.calls.values()].some(
+      ({ plan, sends }) => sends > 0 && plan.lane.bucket === bucket && plan.fate !== 'answered',
+    );
+  }
+
+  /** Granted calls that the upstream has not counted yet. */
+  #onTheirWay(bucket: string): CallPlan[] {
+    return this.#books
+      .bucket(bucket)
+      .lanes.flatMap(({ leases }) => [...leases])
+      .filter(({ counted, settlements }) => !counted && settlements === 0)
+      .map(({ call }) => call.plan);
+  }
+}
