@@ -1,5 +1,5 @@
 /**
- * READ FIRST. Builds every part and tells the journey of a call in `handle`; its second half is `journey/forward.ts`:
+ * READ FIRST. Builds every part and runs the journey of a call in `handle`; its second half is `journey/forward.ts`:
  *
  *   authenticate → resolve the target → read the body → enter the lane → (granted → send → learn → judge)* → answer
  *
@@ -127,7 +127,7 @@ export function createGateway(parts: GatewayParts): Gateway {
     }
   };
 
-  /** The place for what a reload has to do: slices before the change, the change in one turn, slices after it. */
+  /** The place for what a reload has to do: slices before the change, the change in one tick, slices after it. */
   const takeOver = async (next: Settings): Promise<void> => {
     const keys = new KeyIndex();
     const fields = injectedForAll(next.upstreams);
@@ -166,7 +166,7 @@ export function createGateway(parts: GatewayParts): Gateway {
     credentialFields: () => injected,
     reconfigure(next) {
       const takenOver = lastTakenOver.then(() => takeOver(next));
-      // A change that failed is the business of whoever asked for it, and does not keep the next one from being made.
+      // A change that failed is reported to the one that asked for it, and does not keep the next one from being made.
       lastTakenOver = takenOver.catch(() => {});
       return takenOver;
     },

@@ -8,7 +8,7 @@
  *
  * Owns: how a call enters, and the parts: the calls and their states (`wait-registry.ts`, `queued-call.ts`), the ceiling
  * between grant and lease (`ceiling-gate.ts`), refusals of those who wait (`early-rejection.ts`).
- * Refuses to own: whose turn it is (the limiter), resending (the journey), sockets.
+ * Refuses to own: which call is next (the limiter), resending (the journey), sockets.
  */
 import type { Clock } from '../clock.ts';
 import { Refusal } from '../errors.ts';

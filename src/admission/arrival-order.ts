@@ -1,10 +1,10 @@
 /**
- * Arrivals of one process that positions can tell apart. What was read after a gap has one arrival for all of it, and a clock
- * may give the same time to many calls: they are in the order in which they came to admission. A call whose arrival is
- * earlier than that of the one before (its body took long to admit it) keeps its arrival.
+ * Arrivals of one process that differ by as much as a position can express. Calls that were read after a gap share one
+ * arrival, and a clock may give the same time to many calls: their positions follow the order in which they came to
+ * admission. A call that arrived earlier than the one before it, and whose body came late, keeps its arrival.
  */
 
-/** More than the least that positions tell apart (`sequencePerMs`). Milliseconds. */
+/** More than the smallest difference between two positions (`sequencePerMs`). Milliseconds. */
 const stepMs = 0.02;
 
 export class ArrivalOrder {

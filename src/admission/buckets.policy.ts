@@ -1,6 +1,6 @@
 /**
  * Which bucket a call belongs to, what fills its meters until answers teach better, and which lane of it is the
- * caller's. Pure: names in, names out; the caller turns the parts into keyed digests.
+ * workspace's. Pure: names in, names out; `journey/prepare.ts` makes keyed digests of the parts.
  */
 import type { UpstreamSettings, WorkspaceSettings } from '../config/settings.ts';
 import type { BucketSetting, LaneSetting, MeterSetting } from '../limiter/limiter.ts';
@@ -8,7 +8,7 @@ import type { BucketSetting, LaneSetting, MeterSetting } from '../limiter/limite
 const minuteMs = 60_000;
 const dayMs = 86_400_000;
 
-/** What tells this call's bucket from others of the upstream. Order is fixed; absent parts are empty. */
+/** What distinguishes this call's bucket from others of the upstream. Order is fixed; absent parts are empty. */
 export interface BucketParts {
   readonly upstream: string;
   /** Identity of the upstream credential (injected value, or what the client brings). */
@@ -29,7 +29,7 @@ export function bucketParts(
   };
 }
 
-/** Stated limits as meters. Language-model buckets probe first: their level is unknown until an answer tells it. */
+/** Stated limits as meters. Language-model buckets probe first: their level is unknown until an answer states it. */
 export function bucketSetting(upstream: UpstreamSettings): BucketSetting {
   let setting = settings.get(upstream);
   if (setting === undefined) {

@@ -51,8 +51,8 @@ export class CeilingEdge {
 }
 
 /**
- * Another replica may have told the scheduler of an edge that this one has not seen: what was sent then is not in the window
- * any more.
+ * Another replica may have reported an edge to the scheduler that this one has not seen: what was sent before that is not
+ * in the window any more.
  */
 function isUnknown({ edge: { takenAt } }: LaneView, { perMinute, perDay }: CeilingRef, now: number): boolean {
   if (takenAt === null) return true;

@@ -2,7 +2,7 @@
  * From a grant of the bucket to a lease: charges the ceiling at the moment of sending, lane by lane in order, and hands
  * back what cannot go now.
  *
- * Owns: that order, and each lane's `gate`. Refuses to own: whose turn it is (the limiter), callers and their deadlines
+ * Owns: that order, and each lane's `gate`. Refuses to own: which call is next (the limiter), callers and their deadlines
  * (`wait-registry.ts`), the age of slots (`ceiling-slots.ts`).
  * Keeps: a grant that comes before its caller waits keeps its position all the same, so that no grant behind it goes
  * first; at the edge of the ceiling no call overtakes (4); a grant that no call can use goes back whole.
@@ -55,6 +55,7 @@ export class CeilingGate {
 
   /** The call is granted: it gets its lease when the ceiling agrees and its caller waits. */
   pass(call: QueuedCall, grant: Grant): void {
+    if (call.isGone) return this.#drop(grant);
     const { gate } = call.lane;
     applyLimits(call.lane, call.request.admission.ceiling);
     const charged = this.#charge({ call, grant }, this.#askForSlot(call), gate.tail);
@@ -135,7 +136,7 @@ export class CeilingGate {
   /** The ticket goes back to its lane, which sleeps until the ceiling has a slot. No grant behind it may go first. */
   async #requeue({ call, grant }: Passage): Promise<false> {
     call.asksForSlot = false;
-    // The ticket of a call that is gone would stay in the lane: its own leaving is over.
+    // The ticket of a call that is gone would stay in the lane: it was taken out already, and nothing does so again.
     if (call.isGone) {
       this.#drop(grant);
       return false;

@@ -26,7 +26,7 @@ interface Shared {
   readonly nobodyLeft: AbortController;
   readonly outcome: Promise<Outcome>;
   participants: number;
-  /** Set when the answer begins: nobody can join any more. */
+  /** Set when the answer begins: no repeat can join any more. */
   begun: boolean;
   /** Copies handed out, one per participant. */
   readonly readers: Set<PassThrough>;
@@ -106,7 +106,7 @@ export function createCoalescing(): Coalescing {
 /** Rejects with the signal's reason when the client leaves; never resolves. */
 function gone(signal: AbortSignal): Promise<never> {
   return new Promise((_resolve, reject) => {
-    // The reason itself: by it the call's end is told from a fault.
+    // The reason itself: by it ingress distinguishes a client that left from a fault.
     const leave = (): void => reject(signal.reason as unknown);
     if (signal.aborted) leave();
     else signal.addEventListener('abort', leave, { once: true });

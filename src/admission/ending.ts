@@ -13,7 +13,7 @@ export type Ending =
 
 export const refused = (refusal: Refusal): Ending => ({ kind: 'refused', refusal });
 
-/** What a caller that waits, or comes to wait, is told. */
+/** What the promise of a caller that waits, or comes to wait, is rejected with. */
 export function rejectionOf(ending: Ending): unknown {
   switch (ending.kind) {
     case 'refused':

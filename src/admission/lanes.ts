@@ -28,7 +28,7 @@ interface GateState {
 
 /** What the scheduler knows of the lane's ceiling. */
 interface EdgeState {
-  /** The scheduler counts slots: it was told that the ceiling is nearly used, and not yet that it is not any more. */
+  /** The scheduler counts slots: a nearly used ceiling was reported to it, and its having room again was not yet. */
   isReported: boolean;
   /** The ceiling has no slot before that, monotonic milliseconds. `null` = it may have one. */
   fullUntil: number | null;

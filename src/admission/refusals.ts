@@ -60,7 +60,7 @@ export const expired = (waitMs: number, heldBy: HeldBy): Refusal =>
     detail: `The call waited as long as it may. ${cause[heldBy]}`,
   });
 
-/** The process ends before the call's turn would come. */
+/** The process ends before the call would leave. */
 export const draining = (): Refusal => new Refusal('draining', { retryInMs: minRetryMs });
 
 /** What the limiter said of a newcomer. */

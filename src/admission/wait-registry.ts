@@ -86,7 +86,7 @@ export class WaitRegistry {
     });
   }
 
-  /** The caller gets its lease. False: nobody waits for it any more. */
+  /** The caller gets its lease. False: no caller waits for it any more. */
   grant(call: QueuedCall, lease: Lease): boolean {
     const { state } = call;
     if (state.kind !== 'waiting') return false;

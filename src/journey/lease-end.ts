@@ -1,7 +1,7 @@
 /**
  * How a lease ends: each way in which an attempt can end has one function here, and each settles its lease once.
  *
- * Owns: what the limiter is told of an attempt's end. Refuses to own: whether to resend (`dispatch/resend.policy.ts`), what
+ * Owns: what the limiter hears of an attempt's end. Refuses to own: whether to resend (`dispatch/resend.policy.ts`), what
  * the client gets (`answer.ts`).
  */
 import { Buffer } from 'node:buffer';
@@ -33,7 +33,7 @@ export function returnGrant(lease: Lease): void {
   lease.settle({ kind: 'returned', sleepMs: 0, because: 'backoff' }, null);
 }
 
-/** Back into the lane, at the same place. What was never sent has used up nothing. */
+/** Back into the lane, at the same position. What was never sent has used up nothing. */
 export function requeue(lease: Lease, result: AttemptResult, { closes, notBeforeMs }: Resent): void {
   if (result.kind === 'failed' && result.error.neverSent)
     return lease.settle({ kind: 'returned', sleepMs: notBeforeMs, because: 'backoff' }, null);
@@ -74,7 +74,7 @@ export function endAnswered(
     return { body: readAhead(body, over), done: over };
   } else if (answered.onLateThrottle !== null) {
     lease.learn(answered.lesson());
-    answered.onLateThrottle((told) => lease.settle(...lateThrottle(told, answered)));
+    answered.onLateThrottle((feedback) => lease.settle(...lateThrottle(feedback, answered)));
   } else {
     lease.settle({ kind: 'succeeded', spent: spentOf(answered) }, answered.lesson());
   }
@@ -86,7 +86,7 @@ const nothingMade: Costs = { tokens: 0, tokens_day: 0, images: 0 };
 
 /**
  * Final charge of a call where it is known: GraphQL refunds what was not used. A call that the upstream refused (4xx)
- * made no tokens; often such an answer tells no level, and what the call reserved would stay taken.
+ * made no tokens; often such an answer states no level, and what the call reserved would stay taken.
  */
 function spentOf(answered: Answered): Costs | null {
   const { actualCost } = answered.late() ?? answered.feedback;
@@ -95,9 +95,9 @@ function spentOf(answered: Answered): Costs | null {
   return status >= 400 && status < 500 ? nothingMade : null;
 }
 
-/** A stream that turned into a throttle closes the bucket for everybody; its own client has seen the event. */
-function lateThrottle(told: Feedback, answered: Answered): [Settlement, Lesson] {
-  const closeMs = told.throttle?.waitMs ?? lateThrottleMs;
-  const lesson = { ...answered.lesson(), feedback: told };
+/** A stream that turned into a throttle closes the bucket for all workspaces; its own client has seen the event. */
+function lateThrottle(feedback: Feedback, answered: Answered): [Settlement, Lesson] {
+  const closeMs = feedback.throttle?.waitMs ?? lateThrottleMs;
+  const lesson = { ...answered.lesson(), feedback };
   return [{ kind: 'throttled', closeMs, requeue: false, sleepMs: 0 }, lesson];
 }

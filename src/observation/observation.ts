@@ -1,7 +1,7 @@
 /**
- * Everything that looks at the gateway, put together: telemetry with the activity recorder and the page's timeline
- * listening, `/activity`, the live page. Owns the wiring and the pace of sharing; refuses to own any figure. The gateway
- * reports to `telemetry` and tells what only it knows through {@link ObservationSource}.
+ * Everything that observes the gateway, put together: telemetry with the activity recorder and the page's timeline
+ * listening, `/activity`, the live page. Owns the wiring; refuses to own any figure, and the pace of sharing
+ * (`sharing.ts`). The gateway reports to `telemetry` and gives what only it knows through {@link ObservationSource}.
  */
 import { Busiest } from '../activity/busiest.ts';
 import { configuredLimits, sharesQuota } from '../activity/limits.policy.ts';
@@ -16,6 +16,7 @@ import { createTimeline } from '../page/timeline.ts';
 import { createTelemetry, type RunningTelemetry, type TelemetryPorts } from '../telemetry/telemetry.ts';
 import type { PressureSource } from '../telemetry/events.ts';
 import { noCeilings } from './pressure.ts';
+import { startSharing } from './sharing.ts';
 
 /** What only the gateway knows; given once it exists. */
 export interface ObservationSource extends PressureSource {
@@ -31,9 +32,6 @@ export interface Observation {
   reconfigure(settings: Settings): void;
   close(): Promise<void>;
 }
-
-/** Activity is shared this often, milliseconds. */
-const shareEveryMs = 5_000;
 
 export function createObservation(
   first: Settings,
@@ -108,20 +106,11 @@ export function createObservation(
     onBug,
   });
 
-  let cancelSharing = (): void => {};
-  let closed = false;
-  const shareLater = (): void => {
-    cancelSharing = clock.after(shareEveryMs, () => {
-      recorder
-        .publish()
-        .then(() => busiest.prefer())
-        .catch(onBug)
-        .finally(() => {
-          if (!closed) shareLater();
-        });
-    });
+  const share = async (): Promise<void> => {
+    await recorder.publish();
+    await busiest.prefer();
   };
-  shareLater();
+  const sharing = startSharing(clock, share, onBug);
 
   return {
     telemetry,
@@ -137,8 +126,7 @@ export function createObservation(
       telemetry.reconfigure(next);
     },
     async close() {
-      closed = true;
-      cancelSharing();
+      sharing.stop();
       page.close();
       // The last seconds count for the replicas that stay.
       await recorder.publish().catch(onBug);

@@ -1,6 +1,7 @@
-/** What the queue asks of the limiter when a call leaves: a ticket that may still be in a line is taken out of it. */
+/** What admission asks of the stores when a call leaves: a ticket that may still be in a lane is taken out of it. */
 import { describe, expect, test } from '@jest/globals';
 import type { Settlement } from '../../src/limiter/limiter.ts';
+import { createMemoryCeilings } from '../../src/limiter/memory-ceilings.ts';
 import { callOf, embeddedQueue } from '../support/admission-queue.ts';
 import { FakeClock } from '../support/fake-clock.ts';
 
@@ -37,7 +38,7 @@ describe('a call that leaves', () => {
     await limiter.close();
   });
 
-  test('while it is back in the line is taken out of it', async () => {
+  test('while it is back in its lane is taken out of it', async () => {
     const { ticket, lease, cancelled, waiting, limiter } = await granted();
     lease.settle(again, null);
     expect(waiting()).toBe(1);
@@ -46,7 +47,7 @@ describe('a call that leaves', () => {
     await limiter.close();
   });
 
-  test('with its lease open, or of unknown fate, is asked for all the same', async () => {
+  test('while its lease is open or the fate of its attempt is unknown is taken out as well', async () => {
     const open = await granted();
     open.ticket.leave();
     const unknown = await granted();
@@ -55,5 +56,49 @@ describe('a call that leaves', () => {
     expect([open.cancelled, unknown.cancelled]).toEqual([['t'], ['t']]);
     await open.limiter.close();
     await unknown.limiter.close();
+  });
+
+  test('while the limiter grants it gives the grant back, and takes no slot of its ceiling', async () => {
+    const clock = new FakeClock();
+    const settled: Settlement[] = [];
+    const gone = new AbortController();
+    const ceilings = createMemoryCeilings(clock);
+    let taken = 0;
+    const made = embeddedQueue({
+      clock,
+      ceilings: {
+        ...ceilings,
+        take: (ceiling, again, lateMs) => {
+          taken += 1;
+          return ceilings.take(ceiling, again, lateMs);
+        },
+      },
+      around: (embedded) => ({
+        ...embedded,
+        admit: async (asked) => {
+          const reply = await embedded.admit(asked);
+          gone.abort(new Error('the client left'));
+          return reply;
+        },
+        settle: (grant, settlement, lesson) => {
+          settled.push(settlement);
+          return embedded.settle(grant, settlement, lesson);
+        },
+      }),
+    });
+    const call = callOf(clock, 't', { perMinute: 5, clientGone: gone.signal });
+    const ticket = await made.queue.enter(...call);
+    await expect(ticket.granted()).rejects.toThrow('the client left');
+    expect([settled, taken]).toEqual([[{ kind: 'dropped' }], 0]);
+    await made.limiter.close();
+  });
+
+  test('and is asked for a lease afterwards is a fault, and leaves no ticket behind', async () => {
+    const { ticket, lease, waiting, limiter } = await granted();
+    lease.settle(again, null);
+    ticket.leave();
+    await expect(ticket.granted()).rejects.toThrow('after it was handed in');
+    expect(waiting()).toBe(0);
+    await limiter.close();
   });
 });
