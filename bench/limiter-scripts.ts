@@ -9,9 +9,9 @@
 import { createHash } from 'node:crypto';
 import { Redis } from 'ioredis';
 import type { BucketEvent } from '../src/limiter/bucket-events.ts';
-import { applyCall } from '../src/limiter/event-codec.ts';
 import { timed } from '../src/limiter/lessons.policy.ts';
-import { readBatch, type BatchReply } from '../src/limiter/reply-codec.ts';
+import { applyCall } from '../src/limiter/redis/protocol/event-codec.ts';
+import { readBatch, type BatchReply } from '../src/limiter/redis/protocol/reply-codec.ts';
 import { admission } from '../test/support/admission.ts';
 import { loadInto } from '../test/support/loaded-scripts.ts';
 import { startRedis } from '../test/support/redis.ts';

@@ -1,10 +1,6 @@
-/** Buckets and lanes by name, and a bucket as it is shown: words that limiter, telemetry and activity share. Types only. */
+/** A bucket as it is shown: words that limiter, telemetry and activity share. Types only. */
 import type { MeterName } from './call.ts';
-
-/** Opaque keyed digest naming a bucket; safe for Redis and logs. */
-export type BucketKey = string;
-/** Opaque keyed digest naming a workspace inside a bucket. */
-export type LaneKey = string;
+import type { BucketKey } from './ids.ts';
 
 export interface MeterSnapshot {
   readonly meter: MeterName;

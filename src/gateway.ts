@@ -8,7 +8,7 @@
  */
 import { AdmissionQueue } from './admission/admission.ts';
 import { callSettings } from './admission/buckets.policy.ts';
-import { createCoalescing } from './admission/coalescing.ts';
+import { Coalescing } from './admission/coalescing.ts';
 import { addInjected, authenticate, injectedFields, injectedForAll } from './auth/authenticate.ts';
 import { FailedAttempts } from './auth/failed-attempts.ts';
 import { KeyIndex, Keyring } from './auth/keyring.ts';
@@ -74,7 +74,7 @@ export function createGateway(parts: GatewayParts): Gateway {
   const keyring = new Keyring(settings, clock);
   const failedAttempts = new FailedAttempts();
   const dispatcher = createDispatcher(settings, clock, resolve);
-  const coalescing = createCoalescing();
+  const coalescing = new Coalescing();
   const stores = createStores({
     settings,
     clock,

@@ -4,7 +4,8 @@
  */
 import { LRUCache } from 'lru-cache';
 import type { Clock } from '../clock.ts';
-import type { BucketKey, BucketSnapshot } from '../bucket.ts';
+import type { BucketSnapshot } from '../bucket.ts';
+import type { BucketKey } from '../ids.ts';
 
 /** Ceilings remembered; the one used longest ago is forgotten first. */
 const maxCeilings = 10_000;

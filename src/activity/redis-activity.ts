@@ -9,7 +9,7 @@
  */
 import type { Clock, Random } from '../clock.ts';
 import type { RedisSettings } from '../config/settings.ts';
-import { connectRedis, type RedisConnection } from '../limiter/redis-connection.ts';
+import { connectRedis, type RedisConnection } from '../limiter/redis/client/connection.ts';
 import type { RedisCommand, RedisErrorKind } from '../telemetry/events.ts';
 import { addInto, emptyCell, type Cell } from './cell.ts';
 import { busiestOfText, busiestText, callsOfText, callsText, cellOfText } from './cell-text.ts';

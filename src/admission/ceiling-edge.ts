@@ -5,8 +5,7 @@
  * Owns: when a ceiling counts as nearly used, and each lane's `edge`. Refuses to own: taking slots.
  * Keeps: no later call slips into the last slot before an earlier one (4).
  */
-import { ceilingWindowMs } from '../limiter/ceiling.policy.ts';
-import type { CeilingRef, CeilingState } from '../limiter/ceilings.ts';
+import { ceilingWindowMs, type CeilingRef, type CeilingState } from '../limiter/ceilings.ts';
 import type { Grant } from '../limiter/limiter.ts';
 import type { LaneRotation } from './lane-rotation.ts';
 import type { LaneView } from './lanes.ts';

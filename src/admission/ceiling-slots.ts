@@ -5,7 +5,7 @@
  * Owns: how old a slot may be. Refuses to own: what a refusal brings about.
  * Keeps: no call leaves later behind its slot than the windows have to spare (1).
  */
-import type { CeilingRef, Place, TakeReply } from '../limiter/ceilings.ts';
+import type { CeilingRef, CeilingSlot, TakeReply } from '../limiter/ceilings.ts';
 import type { AdmissionParts } from './parts.ts';
 import type { QueuedCall } from './queued-call.ts';
 import { StoreLatency } from './store-latency.ts';
@@ -81,7 +81,7 @@ export class CeilingSlots {
   }
 
   /** Takes a slot (again) for a call that leaves up to `lateMs` after the store counts it. */
-  async #take(ceiling: CeilingRef, lateMs: number, again?: Place): Promise<AskedSlot> {
+  async #take(ceiling: CeilingRef, lateMs: number, again?: CeilingSlot): Promise<AskedSlot> {
     const { clock, ceilings } = this.#parts;
     const askedAt = clock.monotonic();
     const reply = await ceilings.take(ceiling, again, lateMs);

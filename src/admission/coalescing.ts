@@ -33,22 +33,30 @@ interface Shared {
   ends: AnswerEnd[];
 }
 
-export interface Coalescing {
+type Start = (nobodyLeft: AbortSignal) => Promise<Outcome>;
+
+export class Coalescing {
+  readonly #held = new Map<string, Shared>();
+
   /**
    * Runs `start`, or waits for the equal call that is already held.
    * @throws Refusal `idempotency_mismatch` same key, other call · `idempotency_conflict` its answer has already begun
    */
-  run(
-    key: CoalescingKey | null,
-    clientGone: AbortSignal,
-    start: (nobodyLeft: AbortSignal) => Promise<Outcome>,
-  ): Promise<Outcome>;
-}
+  async run(key: CoalescingKey | null, clientGone: AbortSignal, start: Start): Promise<Outcome> {
+    if (key === null) return start(clientGone);
+    const known = this.#held.get(key.key);
+    if (known === undefined || !key.mayJoin) return join(this.#begin(key, start), clientGone);
+    if (known.fingerprint !== key.fingerprint) throw new Refusal('idempotency_mismatch');
+    if (known.begun) {
+      throw new Refusal('idempotency_conflict', {
+        detail: 'A call with this key is being answered. Wait for its end before repeating it.',
+      });
+    }
+    return join(known, clientGone);
+  }
 
-export function createCoalescing(): Coalescing {
-  const held = new Map<string, Shared>();
-
-  const begin = (key: CoalescingKey, start: (nobodyLeft: AbortSignal) => Promise<Outcome>): Shared => {
+  /** The first call of its key: it is held until its answer has ended. */
+  #begin(key: CoalescingKey, start: Start): Shared {
     const nobodyLeft = new AbortController();
     const shared: Shared = {
       fingerprint: key.fingerprint,
@@ -59,9 +67,9 @@ export function createCoalescing(): Coalescing {
       readers: new Set(),
       ends: [],
     };
-    held.set(key.key, shared);
+    this.#held.set(key.key, shared);
     const forget = (): void => {
-      if (held.get(key.key) === shared) held.delete(key.key);
+      if (this.#held.get(key.key) === shared) this.#held.delete(key.key);
     };
     shared.outcome.then((outcome) => {
       shared.begun = true;
@@ -69,38 +77,24 @@ export function createCoalescing(): Coalescing {
       else outcome.body.once('close', forget);
     }, forget);
     return shared;
-  };
+  }
+}
 
-  const join = async (shared: Shared, clientGone: AbortSignal): Promise<Outcome> => {
-    shared.participants += 1;
-    const leave = (): void => {
-      shared.participants -= 1;
-      if (shared.participants === 0 && !shared.begun) shared.nobodyLeft.abort(clientGone.reason);
-    };
-    if (clientGone.aborted) leave();
-    else clientGone.addEventListener('abort', leave, { once: true });
-    try {
-      const outcome = await Promise.race([shared.outcome, gone(clientGone)]);
-      return copyFor(shared, outcome);
-    } finally {
-      clientGone.removeEventListener('abort', leave);
-    }
+/** One client waits for the shared outcome, and gets a copy of it. */
+async function join(shared: Shared, clientGone: AbortSignal): Promise<Outcome> {
+  shared.participants += 1;
+  const leave = (): void => {
+    shared.participants -= 1;
+    if (shared.participants === 0 && !shared.begun) shared.nobodyLeft.abort(clientGone.reason);
   };
-
-  return {
-    async run(key, clientGone, start) {
-      if (key === null) return start(clientGone);
-      const known = held.get(key.key);
-      if (known === undefined || !key.mayJoin) return join(begin(key, start), clientGone);
-      if (known.fingerprint !== key.fingerprint) throw new Refusal('idempotency_mismatch');
-      if (known.begun) {
-        throw new Refusal('idempotency_conflict', {
-          detail: 'A call with this key is being answered. Wait for its end before repeating it.',
-        });
-      }
-      return join(known, clientGone);
-    },
-  };
+  if (clientGone.aborted) leave();
+  else clientGone.addEventListener('abort', leave, { once: true });
+  try {
+    const outcome = await Promise.race([shared.outcome, gone(clientGone)]);
+    return copyFor(shared, outcome);
+  } finally {
+    clientGone.removeEventListener('abort', leave);
+  }
 }
 
 /** Rejects with the signal's reason when the client leaves; never resolves. */

@@ -9,9 +9,11 @@ import type {
   CeilingEdge,
   LaneKey,
   LaneSetting,
+  LeaseToken,
   MeterSnapshot,
   Settlement,
   Standing,
+  TicketId,
 } from './limiter.ts';
 import type { TimedLesson } from './lessons.policy.ts';
 
@@ -29,20 +31,20 @@ export type BucketEvent =
   /** Ends a lease, and learns from its answer. */
   | {
       readonly kind: 'settle';
-      readonly lease: string;
+      readonly lease: LeaseToken;
       readonly settlement: Settlement;
       readonly lesson: TimedLesson | null;
     }
   /** Learns from an answer whose call goes on. */
-  | { readonly kind: 'learn'; readonly lease: string; readonly lesson: TimedLesson }
+  | { readonly kind: 'learn'; readonly lease: LeaseToken; readonly lesson: TimedLesson }
   /** The lease took a slot of a ceiling that is nearly used; `null` = it is not nearly used any more. */
-  | { readonly kind: 'charge'; readonly lease: string; readonly edge: CeilingEdge | null }
+  | { readonly kind: 'charge'; readonly lease: LeaseToken; readonly edge: CeilingEdge | null }
   /** A waiting ticket leaves. */
-  | { readonly kind: 'cancel'; readonly ticket: string }
+  | { readonly kind: 'cancel'; readonly ticket: TicketId }
   /** Where a waiting ticket stands; changes nothing. */
-  | { readonly kind: 'forecast'; readonly ticket: string }
+  | { readonly kind: 'forecast'; readonly ticket: TicketId }
   /** The replica lives, and goes on holding these leases. Without any it is the pump that a reply asked for. */
-  | { readonly kind: 'tick'; readonly leases: readonly string[] }
+  | { readonly kind: 'tick'; readonly leases: readonly LeaseToken[] }
   /** New settings hold for the bucket and these lanes. */
   | {
       readonly kind: 'reconfigure';
@@ -54,7 +56,12 @@ export type EventKind = BucketEvent['kind'];
 
 export type AdmitReply =
   /** `expiresAt`: of the lease, on the store's clock. `order`: the position, to be given back if it must be entered again. */
-  | { readonly kind: 'granted'; readonly order: number; readonly lease: string; readonly expiresAt: number }
+  | {
+      readonly kind: 'granted';
+      readonly order: number;
+      readonly lease: LeaseToken;
+      readonly expiresAt: number;
+    }
   | {
       readonly kind: 'queued';
       readonly order: number;

@@ -1,24 +1,25 @@
 /**
- * The ceilings port: places under a workspace's requests per minute and per day on an upstream, counted at the moment
- * of sending. `memory-ceilings.ts` keeps them in this process, the Redis twin for all replicas; both sit behind
+ * The ceilings port: slots under a workspace's requests per minute and per day on an upstream, counted at the moment of
+ * sending. One store keeps them in this process, another one in Redis for all replicas; both sit behind
  * rate-limiter-flexible's own API.
  */
 
 import type { CeilingHold } from './ceiling.policy.ts';
+import type { CeilingKey } from '../ids.ts';
 
-export type { CeilingHold };
+export { ceilingWindowMs } from './ceiling.policy.ts';
+export type { CeilingHold, CeilingKey };
 
-/** Names one ceiling. `key` is a keyed digest of workspace and upstream. `null` = no such ceiling. */
+/** Names one ceiling; `null` = there is none. */
 export interface CeilingRef {
-  readonly key: string;
+  readonly key: CeilingKey;
   readonly perMinute: number | null;
   readonly perDay: number | null;
 }
 
-/** What was taken, to be given back when the call is not sent after all. */
-export interface Place {
-  readonly minute: number | null;
-  readonly day: boolean;
+/** A slot that was taken, to be given back when the call is not sent after all. Only the store that gave it can read it. */
+export abstract class CeilingSlot {
+  protected abstract readonly store: 'embedded' | 'failover';
 }
 
 /** State of the minute ceiling for the `RateLimit` fields; `null` when there is none. */
@@ -30,7 +31,7 @@ export interface CeilingState {
 }
 
 export type TakeReply =
-  | { readonly kind: 'taken'; readonly place: Place; readonly state: CeilingState | null }
+  | { readonly kind: 'taken'; readonly place: CeilingSlot; readonly state: CeilingState | null }
   | {
       readonly kind: 'refused';
       readonly waitMs: number;
@@ -59,8 +60,8 @@ export interface Ceilings {
    * call may leave: the same place, counted from now on. `lateMs` (0 unless told) after the store counts it, the call
    * may still leave: the place is counted from then.
    */
-  take(ceiling: CeilingRef, again?: Place, lateMs?: number): Promise<TakeReply>;
-  giveBack(ceiling: CeilingRef, place: Place): Promise<void>;
+  take(ceiling: CeilingRef, again?: CeilingSlot, lateMs?: number): Promise<TakeReply>;
+  giveBack(ceiling: CeilingRef, place: CeilingSlot): Promise<void>;
   /** When calls find a slot, if nobody else takes one: for each k of `positions`, the k-th from now (1 = the next). */
   forecast(
     ceiling: CeilingRef,

@@ -1,16 +1,16 @@
 /**
- * The limiter port: what the journey asks of the state that all replicas share. Two stores keep it, the embedded one
- * (`memory-limiter.ts`, which runs `scheduler.policy.ts` itself) and Redis (whose scripts mirror it). Both give the
- * same answers (invariant 12).
+ * The limiter port: what the journey asks of the state that all replicas share. Two stores keep it: the embedded one, which
+ * runs `scheduler.policy.ts` itself, and Redis, whose scripts mirror it. Both give the same answers (invariant 12).
  *
  * A call asks to be admitted into a bucket, gets a grant now or later through `onGrant`, and ends the grant's lease
  * exactly once with `settle`. Waiting happens here; timers of the caller's own deadline do not.
  */
-import type { BucketKey, BucketSnapshot, LaneKey } from '../bucket.ts';
+import type { BucketSnapshot, MeterSnapshot } from '../bucket.ts';
 import type { Feedback, MeterName, Costs } from '../call.ts';
 import type { HeldBy } from '../errors.ts';
+import type { BucketKey, LaneKey, LeaseToken, TicketId } from '../ids.ts';
 
-export type { BucketKey, BucketSnapshot, LaneKey, MeterSnapshot } from '../bucket.ts';
+export type { BucketKey, BucketSnapshot, LaneKey, LeaseToken, MeterSnapshot, TicketId };
 
 /** Stated or default limit of one meter, used until an answer teaches better. */
 export interface MeterSetting {
@@ -54,7 +54,7 @@ export type Position =
 
 /** A call asking to enter its lane. */
 export interface Admission extends LaneSetting {
-  readonly ticket: string;
+  readonly ticket: TicketId;
   readonly bucket: BucketKey;
   readonly setting: BucketSetting;
   readonly lane: LaneKey;
@@ -79,11 +79,11 @@ export interface Admission extends LaneSetting {
 
 /** Permission to send one ticket now. */
 export interface Grant {
-  readonly ticket: string;
+  readonly ticket: TicketId;
   readonly bucket: BucketKey;
   readonly lane: LaneKey;
   /** Owner token: only its holder can settle. */
-  readonly lease: string;
+  readonly lease: LeaseToken;
   /** Monotonic milliseconds of this process after which the lease must be taken for lost. */
   readonly expiresAt: number;
 }
@@ -208,9 +208,9 @@ export interface Limiter {
   /** Configuration changed: waiting calls of these lanes go on under the new settings at once. Unknown lanes are passed over. */
   reconfigure(change: Reconfiguration): Promise<void>;
   /** A waiting ticket leaves. */
-  cancel(bucket: BucketKey, ticket: string): Promise<void>;
+  cancel(bucket: BucketKey, ticket: TicketId): Promise<void>;
   /** Current expected wait of a ticket that already waits; `null` if it does not wait. */
-  forecast(bucket: BucketKey, ticket: string): Promise<Standing | null>;
+  forecast(bucket: BucketKey, ticket: TicketId): Promise<Standing | null>;
   /** State of the buckets this replica has touched, for gauges and activity. */
   snapshot(): readonly BucketSnapshot[];
   close(): Promise<void>;

@@ -6,18 +6,19 @@
 import type { Clock, Random } from '../clock.ts';
 import type { Settings } from '../config/settings.ts';
 import type { Telemetry } from '../telemetry/events.ts';
-import { createAwayLimiter } from './away-limiter.ts';
 import type { Ceilings } from './ceilings.ts';
-import { replicaChannel } from './keys.ts';
+import { FailoverCeilings } from './failover/ceilings.ts';
+import { FailoverLimiter } from './failover/limiter.ts';
+import { replicaChannel } from './redis/protocol/keys.ts';
 import type { Limiter, LimiterListener } from './limiter.ts';
-import { createMemoryCeilings } from './memory-ceilings.ts';
-import { createMemoryLimiter } from './memory-limiter.ts';
-import { createRedisCeilings } from './redis-ceilings.ts';
-import { defineCommands } from './redis-commands.ts';
-import { connectRedis, type RedisConnection } from './redis-connection.ts';
-import { createRedisLimiter, type RedisLimiter } from './redis-limiter.ts';
-import { createRedisLink, RedisAway, type RedisLink } from './redis-link.ts';
-import { createReplica, RedisUnusable } from './replica.ts';
+import { EmbeddedCeilings } from './embedded/ceilings.ts';
+import { createMemoryLimiter } from './embedded/limiter.ts';
+import { RedisCeilings } from './redis/ceilings.ts';
+import { defineCommands } from './redis/protocol/commands.ts';
+import { connectRedis, type RedisConnection } from './redis/client/connection.ts';
+import { createRedisHealth, type RedisHealth } from './redis/client/health.ts';
+import { RedisLimiter } from './redis/limiter.ts';
+import { Presence, RedisUnusable } from './redis/presence.ts';
 
 export interface Stores {
   readonly limiter: Limiter;
@@ -40,7 +41,7 @@ export interface StoreParts {
 
 /** How long the start waits for the first contact. */
 const firstContactMs = 2_000;
-const lookAgainMs = 10;
+const readyPollMs = 10;
 
 /** Opens the connections to Redis, commands defined. The simulation of several replicas gives its own. */
 export type Connect = (...wanted: Parameters<typeof connectRedis>) => RedisConnection;
@@ -56,7 +57,7 @@ export const createStores = (parts: StoreParts, connect: Connect = connectAndDef
 
 function embedded({ clock, telemetry, listener }: StoreParts): Stores {
   const limiter = createMemoryLimiter(clock, listener);
-  const ceilings = createMemoryCeilings(clock);
+  const ceilings = new EmbeddedCeilings(clock);
   telemetry.limiterMode('memory');
   return {
     limiter,
@@ -77,67 +78,67 @@ function overRedis(
   const connection = connect(settings, { clock, random }, () => telemetry.redisError('connection'));
   const { client } = connection;
   const { whenDown } = settings;
-  const replica = createReplica({ connection, clock, random, telemetry });
+  const replica = new Presence({ connection, clock, random, telemetry });
   const check = async (): Promise<void> => {
     try {
-      await replica.look();
+      await replica.checkServer();
     } catch (failure) {
       if (failure instanceof RedisUnusable) telemetry.log.error(failure.message);
       throw failure;
     }
-    // One part of a Cluster answers while another is away: to return now would be to leave again at once.
+    // One part of a Cluster may answer while another does not: to return now would be to leave again at once.
     await connection.reachAll();
-    await replica.beat(client, !link.isUp);
+    await replica.beat(client, !redis.isUp);
   };
-  const link: RedisLink = createRedisLink({
+  const redis: RedisHealth = createRedisHealth({
     connection,
     clock,
     telemetry,
     commandTimeoutMs: settings.commandTimeoutMs,
-    leavesWhenWrong: whenDown === 'local',
+    tripsOnPermanentError: whenDown === 'local',
     check,
   });
-  const ceilings = createRedisCeilings({ client, link, clock, replica, whenDown });
-  const built: { remote: RedisLimiter | null } = { remote: null };
-  const limiter = createAwayLimiter({
-    link,
+  const remoteCeilings = new RedisCeilings({ client, redis, clock });
+  const ceilings = new FailoverCeilings({ redis: remoteCeilings, clock, replica, whenDown });
+  const limiter = new FailoverLimiter({
+    redis,
     clock,
     telemetry,
     listener,
     whenDown,
     replicas: () => replica.count(),
     beforeResume: () => ceilings.restore(),
-    remote: (onStranded) =>
-      (built.remote = createRedisLimiter({ link, replica, clock, telemetry, listener, onStranded })),
+    createRemote: (onStranded) =>
+      new RedisLimiter({ redis, replica, clock, telemetry, listener, onStranded }),
   });
-  const { remote } = built;
+  const { remote } = limiter;
 
   replica.onLoss(() => {
-    remote?.onLoss();
+    remote.onLoss();
+    // What cannot be put back now is put back when Redis is available again, before anybody is sent.
     ceilings.restore().catch((failure: unknown) => {
-      // Noticed on the way back: the sends are put back before anybody is sent again.
-      if (!(failure instanceof RedisAway)) telemetry.log.bug('sends could not be put back', failure);
+      telemetry.log.bug('sends could not be put back', failure);
     });
   });
   let isHeard = false;
   connection.subscribe(replicaChannel(replica.id), {
     onMessage: (text) => {
       try {
-        remote?.hear(text);
+        remote.hear(text);
       } catch (failure) {
         telemetry.log.bug('a message of a replica cannot be read', failure);
       }
     },
     onReady: () => {
       isHeard = true;
-      remote?.catchUp();
+      remote.catchUp();
     },
     onError: () => telemetry.redisError('subscribe'),
   });
 
   const pause = (): Promise<void> =>
     new Promise((resolve) => {
-      clock.after(lookAgainMs, resolve);
+      clock.after(readyPollMs, resolve);
     });
 
   return {
@@ -150,25 +151,25 @@ function overRedis(
           await check();
           while (!isHeard && clock.monotonic() < until) await pause();
           telemetry.limiterMode('redis');
-          link.start(true);
+          redis.start(true);
           break;
         } catch (failure) {
           if (failure instanceof RedisUnusable) throw failure;
           if (clock.monotonic() > until) {
-            link.start(false);
+            redis.start(false);
             break;
           }
           await pause();
         }
       }
-      remote?.start();
-      replica.start((beat) => link.run('other', (redis) => beat(redis)));
+      remote.start();
+      replica.start(async (beat) => void (await redis.run('other', (open) => beat(open))));
     },
     async close() {
       replica.close();
       await limiter.close();
       await ceilings.close();
-      link.close();
+      redis.close();
       connection.close();
     },
   };

@@ -8,7 +8,8 @@
  */
 import type { AdmissionRecord, Call, Caller, MeterName, Throttle } from '../call.ts';
 import type { HeldBy, RefusalCode } from '../errors.ts';
-import type { BucketSnapshot, LaneKey } from '../bucket.ts';
+import type { BucketSnapshot } from '../bucket.ts';
+import type { LaneKey } from '../ids.ts';
 import type { UpstreamSettings } from '../config/settings.ts';
 import type { CallOutcome } from './outcome.policy.ts';
 

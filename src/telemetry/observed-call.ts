@@ -7,7 +7,7 @@
 import type { Call, Caller, Throttle } from '../call.ts';
 import type { RefusalCode } from '../errors.ts';
 import type { UpstreamSettings } from '../config/settings.ts';
-import type { LaneKey } from '../bucket.ts';
+import type { LaneKey } from '../ids.ts';
 import type { Clock } from '../clock.ts';
 import type { CallEnd, CallTelemetry, EndedFact, FactSink } from './events.ts';
 import type { CallSpans } from './spans.ts';

@@ -4,7 +4,7 @@
  */
 import type { AdmissionRecord, Call, Throttle } from '../call.ts';
 import type { UpstreamSettings } from '../config/settings.ts';
-import type { LaneKey } from '../bucket.ts';
+import type { LaneKey } from '../ids.ts';
 import type { CallEnd } from './events.ts';
 
 /** Spans of one call. A step without its predecessor does nothing. */

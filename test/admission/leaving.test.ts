@@ -1,9 +1,11 @@
 /** What admission asks of the stores when a call leaves: a ticket that may still be in a lane is taken out of it. */
 import { describe, expect, test } from '@jest/globals';
+import type { Ceilings } from '../../src/limiter/ceilings.ts';
 import type { Settlement } from '../../src/limiter/limiter.ts';
-import { createMemoryCeilings } from '../../src/limiter/memory-ceilings.ts';
+import { EmbeddedCeilings } from '../../src/limiter/embedded/ceilings.ts';
 import { callOf, embeddedQueue } from '../support/admission-queue.ts';
 import { FakeClock } from '../support/fake-clock.ts';
+import { withMethods } from '../support/with-methods.ts';
 
 /** A queue with one call granted; `cancelled` are the tickets that the limiter was asked to take out. */
 async function granted() {
@@ -62,17 +64,16 @@ describe('a call that leaves', () => {
     const clock = new FakeClock();
     const settled: Settlement[] = [];
     const gone = new AbortController();
-    const ceilings = createMemoryCeilings(clock);
+    const ceilings = new EmbeddedCeilings(clock);
     let taken = 0;
     const made = embeddedQueue({
       clock,
-      ceilings: {
-        ...ceilings,
+      ceilings: withMethods<Ceilings>(ceilings, {
         take: (ceiling, again, lateMs) => {
           taken += 1;
           return ceilings.take(ceiling, again, lateMs);
         },
-      },
+      }),
       around: (embedded) => ({
         ...embedded,
         admit: async (asked) => {

@@ -6,7 +6,7 @@ import type { AdmissionQueue } from '../../src/admission/admission.ts';
 import { Refusal } from '../../src/errors.ts';
 import { holdAt } from '../../src/limiter/ceiling.policy.ts';
 import type { Ceilings } from '../../src/limiter/ceilings.ts';
-import { createMemoryCeilings } from '../../src/limiter/memory-ceilings.ts';
+import { EmbeddedCeilings } from '../../src/limiter/embedded/ceilings.ts';
 import { Chance } from '../simulation/chance.ts';
 import { ReplicaBooks } from '../simulation/replicas/books.ts';
 import type { ReplicasPlan } from '../simulation/replicas/plan.ts';
@@ -16,6 +16,7 @@ import { Server } from '../simulation/replicas/server.ts';
 import { callOf, embeddedQueue, type Entering } from '../support/admission-queue.ts';
 import { FakeClock } from '../support/fake-clock.ts';
 import { origins } from '../support/origins.ts';
+import { withMethods } from '../support/with-methods.ts';
 
 export interface Load {
   /** 0 = the embedded stores. */
@@ -108,7 +109,7 @@ const forecast: Ceilings['forecast'] = async (_ceiling, positions) =>
   positions.map((k) => holdAt(0, k, null));
 
 function embedded(clock: FakeClock, { isBlind = false }: Load): AdmissionQueue {
-  const ceilings = { ...createMemoryCeilings(clock), ...(isBlind ? { forecast } : {}) };
+  const ceilings = withMethods<Ceilings>(new EmbeddedCeilings(clock), isBlind ? { forecast } : {});
   return embeddedQueue({ clock, ceilings }).queue;
 }
 

@@ -5,7 +5,7 @@ import type { AdmissionRequest, Lease } from '../../src/admission/ticket.ts';
 import { Refusal } from '../../src/errors.ts';
 import type { Ceilings } from '../../src/limiter/ceilings.ts';
 import type { BucketSetting } from '../../src/limiter/limiter.ts';
-import { createMemoryCeilings } from '../../src/limiter/memory-ceilings.ts';
+import { EmbeddedCeilings } from '../../src/limiter/embedded/ceilings.ts';
 import {
   callOf,
   embeddedQueue,
@@ -16,6 +16,7 @@ import {
 import { FakeClock } from '../support/fake-clock.ts';
 import { origins } from '../support/origins.ts';
 import { shiftedClock } from '../support/shifted-clock.ts';
+import { withMethods } from '../support/with-methods.ts';
 
 const dayMs = 86_400_000;
 
@@ -27,15 +28,14 @@ function world(originMs = 0, takesMs = 0) {
   const story: string[] = [];
   const refusals = new Map<string, Refusal>();
   const leases = new Map<string, Lease>();
-  const fast = createMemoryCeilings(own);
-  const ceilings: Ceilings = {
-    ...fast,
+  const fast = new EmbeddedCeilings(own);
+  const ceilings = withMethods<Ceilings>(fast, {
     async take(...asked) {
       const reply = await fast.take(...asked);
       if (takesMs > 0) await new Promise<void>((resolve) => void clock.after(takesMs, resolve));
       return reply;
     },
-  };
+  });
   const { queue, limiter } = embeddedQueue({
     clock: own,
     ceilings,

@@ -22,12 +22,16 @@ const bystanders = [
   'errors',
   'auth/keyring',
   'limiter/limiter',
-  'limiter/scripts',
   'admission/ticket',
   'admission/wait-registry',
   'journey/forward',
   'page/page',
   'observation/pressure',
+  'limiter/redis/client/connection',
+  'limiter/redis/limiter',
+  'limiter/embedded/limiter',
+  'limiter/failover/limiter',
+  'limiter/redis/protocol/keys',
 ];
 
 /** By rule: a file and the lines that break it, in every form an import can have. */
@@ -46,10 +50,6 @@ const planted: Readonly<Record<string, readonly (readonly [file: string, line: s
     ['ingress/a.ts', `import { x } from '../auth/keyring.ts'; export { x };`],
     ['dispatch/a.ts', `import type { X } from '../auth/keyring.ts'; export type A = X;`],
   ],
-  'stages-see-the-port-only': [
-    ['admission/a.ts', `import { x } from '../limiter/scripts.ts'; export { x };`],
-    ['journey/g.ts', `import type { X } from '../limiter/scripts.ts'; export type G = X;`],
-  ],
   'the-journey-goes-one-way': [
     ['dispatch/c.ts', `import { x } from '../journey/forward.ts'; export { x };`],
     ['limiter/o.ts', `import type { X } from '../gateway.ts'; export type O = X;`],
@@ -66,6 +66,28 @@ const planted: Readonly<Record<string, readonly (readonly [file: string, line: s
   'core-knows-no-page': [['journey/e.ts', `import { x } from '../page/page.ts'; export { x };`]],
   'observation-is-composed-once': [
     ['journey/f.ts', `import { x } from '../observation/pressure.ts'; export { x };`],
+  ],
+  'limiter-shows-its-ports-only': [
+    ['admission/a.ts', `import { x } from '../limiter/redis/limiter.ts'; export { x };`],
+    ['journey/d.ts', `import type { X } from '../limiter/e.policy.ts'; export type D = X;`],
+    ['activity/b.ts', `import { x } from '../limiter/redis/client/connection.ts'; export { x };`],
+  ],
+  'activity-sees-the-connection-only': [
+    ['activity/redis-activity.ts', `import { x } from '../limiter/redis/protocol/keys.ts'; export { x };`],
+  ],
+  'embedded-knows-no-redis': [
+    ['limiter/embedded/a.ts', `import type { X } from '../redis/limiter.ts'; export type A = X;`],
+    ['limiter/embedded/b.ts', `import { x } from '../failover/limiter.ts'; export { x };`],
+  ],
+  'redis-knows-no-failover': [
+    ['limiter/redis/a.ts', `import { x } from '../failover/limiter.ts'; export { x };`],
+    ['limiter/redis/b.ts', `import { x } from '../embedded/limiter.ts'; export { x };`],
+  ],
+  'redis-client-knows-no-protocol': [
+    ['limiter/redis/client/a.ts', `import { x } from '../protocol/keys.ts'; export { x };`],
+  ],
+  'redis-protocol-knows-no-session': [
+    ['limiter/redis/protocol/a.ts', `import type { X } from '../limiter.ts'; export type A = X;`],
   ],
   'no-circular': [['activity/a.ts', `import { x } from './a2.ts'; export const a = x;`]],
   'simulators-are-a-world-apart': [
@@ -104,6 +126,8 @@ const fine: Readonly<Record<string, string>> = {
   'activity/a2.ts': `import { a } from './a.ts'; export const x = 1; export { a };`,
   'limiter/fine.policy.ts': `import type { X } from '../call.ts'; import { x } from './e.policy.ts'; export { x }; export type Y = X;`,
   'auth/fine.ts': `import { x } from './keyring.ts'; import { RateLimiterMemory } from 'rate-limiter-flexible'; export { x, RateLimiterMemory };`,
+  'limiter/failover/fine.ts': `import { x } from '../redis/limiter.ts'; export { x };`,
+  'limiter/redis/protocol/fine.ts': `import { x } from '../client/connection.ts'; export { x };`,
   'admission/fine.ts': `import { x } from '../limiter/limiter.ts'; export { x };`,
   'journey/fine.ts': `import { x } from '../admission/ticket.ts'; export { x };`,
   'observation/fine.ts': `import { x } from '../page/page.ts'; export { x };`,

@@ -1,8 +1,9 @@
 /** Without Redis: a bucket of which this replica knows nothing is probed, as any bucket of unknown level. */
 import { afterEach, expect, test } from '@jest/globals';
-import type { BucketSnapshot, Grant, Limiter } from '../../src/limiter/limiter.ts';
-import { createMemoryLimiter } from '../../src/limiter/memory-limiter.ts';
-import { createSpentAlone } from '../../src/limiter/spent-alone.ts';
+import type { Grant, Limiter } from '../../src/limiter/limiter.ts';
+import { createMemoryLimiter } from '../../src/limiter/embedded/limiter.ts';
+import type { LastReading } from '../../src/limiter/redis/bucket-session.ts';
+import { UnreportedUsage } from '../../src/limiter/failover/unreported-usage.ts';
 import { FakeClock } from '../support/fake-clock.ts';
 import { admission } from '../support/admission.ts';
 
@@ -10,7 +11,9 @@ let store: Limiter | null = null;
 afterEach(() => store?.close());
 
 const wish = { limit: 1_000, windowMs: 60_000, probe: 1 };
-const seen: BucketSnapshot = {
+const seen: LastReading = {
+  setting: null,
+  takenSince: {},
   bucket: 'bucket',
   closedMs: 0,
   waiting: 0,
@@ -19,20 +22,24 @@ const seen: BucketSnapshot = {
 };
 
 /** How many of 40 calls that come at once are sent before any answer came, and after the first. */
-async function sent(book: BucketSnapshot | null) {
+async function sent(known: LastReading | null) {
   const clock = new FakeClock();
   const grants: Grant[] = [];
   const alone = createMemoryLimiter(clock, { onGrant: (grant) => grants.push(grant), onClosed: () => {} });
   store = alone;
-  const spent = createSpentAlone({
-    remote: { book: () => book, orderAt: () => 1, spend: async () => true },
+  const usage = new UnreportedUsage({
+    remote: {
+      lastReading: () => known,
+      positions: { orderAt: () => 1 },
+      report: async () => 'counted',
+    },
     clock,
     replicas: () => 1,
   });
   for (let at = 0; at < 40; at += 1) {
     const entering = admission(`t${at}`, wish);
-    await spent.seed(alone, entering, 0);
-    const reply = await alone.admit({ ...entering, setting: spent.shared(entering) });
+    await usage.seed(alone, entering, 0);
+    const reply = await alone.admit({ ...entering, setting: usage.shared(entering) });
     if (reply.kind === 'granted') grants.push(reply.grant);
   }
   const before = grants.length;

@@ -3,8 +3,8 @@ import { afterAll, beforeAll, expect, test } from '@jest/globals';
 import fc from 'fast-check';
 import { Redis } from 'ioredis';
 import { ceilingWindowMs, placeInMs, takePlace } from '../../src/limiter/ceiling.policy.ts';
-import { listOf } from '../../src/limiter/malformed-reply.ts';
-import { defineCommands, runOwn } from '../../src/limiter/redis-commands.ts';
+import { listOf } from '../../src/limiter/redis/client/malformed-reply.ts';
+import { defineCommands, runOwn } from '../../src/limiter/redis/protocol/commands.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
 
 let server: RedisServer;
@@ -41,7 +41,8 @@ test('calls that ask together, leave late, and limits that go up and down count 
         limit = next ?? limit;
         const times = [String(ceilingWindowMs), '86400', String(now)];
         const calls = late.flatMap((lateMs, n) => [`c${at}.${n}`, String(lateMs)]);
-        const told = listOf(await runOwn(client, 'consume', keys, [String(limit), '', ...times, ...calls]));
+        const argv = [String(limit), '', ...times, ...calls];
+        const told = listOf(await runOwn(client, 'consume', { keys, argv }));
         const replies = late.map((lateMs) => takePlace(log, limit, now, lateMs));
         expect([
           at,
@@ -53,7 +54,7 @@ test('calls that ask together, leave late, and limits that go up and down count 
           ),
         ]);
         const asked = [String(limit), String(ceilingWindowMs), String(now), ...positions.map(String)];
-        const [live, , , , ...waits] = listOf(await runOwn(client, 'places', keys, asked));
+        const [live, , , , ...waits] = listOf(await runOwn(client, 'places', { keys, argv: asked }));
         expect([live, ...waits.map(Number)]).toEqual([
           log.length,
           ...positions.map((k) => placeInMs(log, limit, k, now)),

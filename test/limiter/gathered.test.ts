@@ -1,7 +1,7 @@
 /** What is asked of one key while a command is under way goes together in the next one. */
 import { expect, test } from '@jest/globals';
 import { setImmediate } from 'node:timers/promises';
-import { Gathered } from '../../src/limiter/gathered.ts';
+import { Gathered } from '../../src/limiter/redis/gathered.ts';
 
 /** A store that answers when told to. */
 function store(max = 3) {

@@ -6,12 +6,12 @@ import { expect, test } from '@jest/globals';
 import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { Redis } from 'ioredis';
-import { bucketKeys, layoutVersion, replicaChannel } from '../../src/limiter/keys.ts';
+import { bucketKeys, layoutVersion, replicaChannel } from '../../src/limiter/redis/protocol/keys.ts';
 import type { TimedLesson } from '../../src/limiter/lessons.policy.ts';
 import type { Settlement } from '../../src/limiter/limiter.ts';
-import { recordsIn } from '../../src/limiter/lua-source.ts';
-import { presenceKeys } from '../../src/limiter/replica.ts';
-import { dayKey, sendsKey } from '../../src/limiter/redis-sliding-log.ts';
+import { recordsIn } from '../../src/limiter/redis/protocol/lua-source.ts';
+import { presenceKeys } from '../../src/limiter/redis/presence.ts';
+import { dayKey, sendsKey } from '../../src/limiter/redis/sliding-log.ts';
 import { applied } from '../support/bucket-store.ts';
 import { loadInto } from '../support/loaded-scripts.ts';
 import { startRedis } from '../support/redis.ts';
@@ -132,7 +132,7 @@ test('the layout of a bucket does not change under the version of its keys', asy
   if (known === digest(layout)) return;
   throw new Error(
     `The records or messages of a bucket are not those that layout ${layoutVersion} is pinned to (${digest(layout)} ` +
-      `instead of ${known ?? 'nothing'}). Raise layoutVersion in src/limiter/keys.ts and add the new digest to the ` +
+      `instead of ${known ?? 'nothing'}). Raise layoutVersion in src/limiter/redis/protocol/keys.ts and add the new digest to the ` +
       `table of this test, so that replicas of the version before do not read what they do not understand. Only a ` +
       `layout that no release ever had may have its digest replaced.\n\n${layout}`,
   );

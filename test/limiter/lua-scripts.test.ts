@@ -5,9 +5,9 @@
 import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from '@jest/globals';
 import { Redis } from 'ioredis';
 import { readFileSync } from 'node:fs';
-import { bucketKeys, replicaChannel } from '../../src/limiter/keys.ts';
+import { bucketKeys, replicaChannel } from '../../src/limiter/redis/protocol/keys.ts';
 import type { ReplyOf, StoredAdmission } from '../../src/limiter/bucket-events.ts';
-import { applyCall } from '../../src/limiter/event-codec.ts';
+import { applyCall } from '../../src/limiter/redis/protocol/event-codec.ts';
 import type { TimedLesson } from '../../src/limiter/lessons.policy.ts';
 import type { Reconfiguration, Settlement } from '../../src/limiter/limiter.ts';
 import {
@@ -15,7 +15,7 @@ import {
   readMessage,
   type BucketReply,
   type ReplicaMessage,
-} from '../../src/limiter/reply-codec.ts';
+} from '../../src/limiter/redis/protocol/reply-codec.ts';
 import { admission as asked, type AdmissionWish } from '../support/admission.ts';
 import { applied } from '../support/bucket-store.ts';
 import { loadInto, type LoadedScripts } from '../support/loaded-scripts.ts';

@@ -4,11 +4,16 @@
  */
 import { describe, expect, test } from '@jest/globals';
 import { readFileSync } from 'node:fs';
-import { luaSource, withConstants, withIncludes, withPositions } from '../../src/limiter/lua-source.ts';
+import {
+  luaSource,
+  withConstants,
+  withIncludes,
+  withPositions,
+} from '../../src/limiter/redis/protocol/lua-source.ts';
 import { bucketMemoryMs } from '../../src/limiter/memory.policy.ts';
-import { applyCall, leasesPerTick, longestLeaseMs } from '../../src/limiter/event-codec.ts';
+import { applyCall, leasesPerTick, longestLeaseMs } from '../../src/limiter/redis/protocol/event-codec.ts';
 import type { BucketEvent } from '../../src/limiter/bucket-events.ts';
-import { buildScripts, scriptConstants } from '../../src/limiter/scripts.ts';
+import { buildScripts, scriptConstants } from '../../src/limiter/redis/protocol/scripts.ts';
 import { admission } from '../support/admission.ts';
 
 const folder = new URL('../../src/limiter/lua/', import.meta.url);

@@ -3,8 +3,8 @@
  * after each step, and names the first difference in replies, messages or state.
  */
 import type { Redis } from 'ioredis';
-import { bucketKeys } from '../../src/limiter/keys.ts';
-import { readBatch, readMessage } from '../../src/limiter/reply-codec.ts';
+import { bucketKeys } from '../../src/limiter/redis/protocol/keys.ts';
+import { readBatch, readMessage } from '../../src/limiter/redis/protocol/reply-codec.ts';
 import type { LoadedScripts } from '../support/loaded-scripts.ts';
 import type { Step } from './parity-history.ts';
 import { planOf, startOf, type Plan, type Planned } from './parity-model.ts';

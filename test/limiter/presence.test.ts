@@ -3,10 +3,10 @@ import { afterAll, beforeAll, expect, test } from '@jest/globals';
 import { Redis } from 'ioredis';
 import { once } from 'node:events';
 import { systemClock, systemRandom } from '../../src/clock.ts';
-import { settlingMs } from '../../src/limiter/redis-asking.ts';
-import { defineCommands, runOwn } from '../../src/limiter/redis-commands.ts';
-import { connectRedis } from '../../src/limiter/redis-connection.ts';
-import { createReplica, presenceKeys } from '../../src/limiter/replica.ts';
+import { recoveryGraceMs } from '../../src/limiter/redis/bucket-view.ts';
+import { defineCommands, runOwn } from '../../src/limiter/redis/protocol/commands.ts';
+import { connectRedis } from '../../src/limiter/redis/client/connection.ts';
+import { Presence, presenceKeys } from '../../src/limiter/redis/presence.ts';
 import { noTelemetry } from '../../src/telemetry/noop.ts';
 import { FakeClock } from '../support/fake-clock.ts';
 import { plainRedis } from '../support/plain-redis.ts';
@@ -29,15 +29,16 @@ afterAll(async () => {
 test('who comes back while nobody is sent waits with the first; who comes later begins anew', async () => {
   /** Milliseconds since the first one came back, as told to a replica that comes back at `now`. */
   const back = async (replica: string, now: number): Promise<number> => {
-    const reply = await runOwn(redis, 'presence', presenceKeys, [replica, 'run', '', String(now), '1']);
+    const argv = [replica, 'run', '', String(now), '1'];
+    const reply = await runOwn(redis, 'presence', { keys: presenceKeys, argv });
     return Array.isArray(reply) ? Number(reply[4]) : NaN;
   };
   expect(await back('r1', 10_000)).toBe(0);
   expect(await back('r2', 10_400)).toBe(400);
-  expect(await back('r3', 10_000 + settlingMs - 1)).toBe(settlingMs - 1);
+  expect(await back('r3', 10_000 + recoveryGraceMs - 1)).toBe(recoveryGraceMs - 1);
   // Away once more, and back.
-  expect(await back('r1', 10_000 + settlingMs)).toBe(0);
-  expect(await back('r2', 10_100 + settlingMs)).toBe(100);
+  expect(await back('r1', 10_000 + recoveryGraceMs)).toBe(0);
+  expect(await back('r2', 10_100 + recoveryGraceMs)).toBe(100);
 });
 
 test('who is first back on an empty Redis does not count as the only replica', async () => {
@@ -49,7 +50,7 @@ test('who is first back on an empty Redis does not count as the only replica', a
   );
   defineCommands(connection.client);
   const parts = { connection, clock, random: systemRandom, telemetry: noTelemetry };
-  const [one, two] = [createReplica(parts), createReplica(parts)];
+  const [one, two] = [new Presence(parts), new Presence(parts)];
   const later = (ms: number): Promise<boolean> => {
     clock.outside(clock.monotonic() + ms, () => {});
     return clock.run(clock.monotonic() + ms);

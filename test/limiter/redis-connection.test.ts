@@ -3,7 +3,7 @@ import { once } from 'node:events';
 import { Redis } from 'ioredis';
 import { systemClock, systemRandom } from '../../src/clock.ts';
 import type { RedisSettings } from '../../src/config/settings.ts';
-import { connectRedis, type RedisConnection } from '../../src/limiter/redis-connection.ts';
+import { connectRedis, type RedisConnection } from '../../src/limiter/redis/client/connection.ts';
 import { plainRedis } from '../support/plain-redis.ts';
 import { startRedis } from '../support/redis.ts';
 import { redisWire } from '../support/redis-wire.ts';
@@ -107,7 +107,7 @@ async function setUp(mode: 'single' | 'cluster') {
 }
 
 // By default ioredis sends again what was not answered when it is connected anew, and a Cluster client when a node is gone:
-// a command that takes a place would take two. Whether to repeat is for `redis-link.ts` to say, with the same id.
+// a command that takes a place would take two. Whether to repeat is for `client/health.ts` to say, with the same id.
 describe.each(['single', 'cluster'] as const)('a command to Redis (%s) whose reply is lost', (mode) => {
   test('fails and is not sent again by the driver, whoever reconnects', async () => {
     const { wire, straight, connection } = await setUp(mode);

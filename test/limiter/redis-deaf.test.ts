@@ -2,7 +2,7 @@
 import { afterEach, expect, test } from '@jest/globals';
 import { Redis } from 'ioredis';
 import { systemClock, systemRandom } from '../../src/clock.ts';
-import { connectRedis } from '../../src/limiter/redis-connection.ts';
+import { connectRedis } from '../../src/limiter/redis/client/connection.ts';
 import { plainRedis } from '../support/plain-redis.ts';
 import { startRedis } from '../support/redis.ts';
 import { redisWire } from '../support/redis-wire.ts';

@@ -3,8 +3,8 @@ import { afterAll, afterEach, beforeAll, describe, expect, test } from '@jest/gl
 import { Redis } from 'ioredis';
 import type { MeterName } from '../../src/call.ts';
 import type { Grant, Lesson } from '../../src/limiter/limiter.ts';
-import { createRedisLimiter } from '../../src/limiter/redis-limiter.ts';
-import { StoreClock } from '../../src/limiter/store-clock.ts';
+import { RedisLimiter } from '../../src/limiter/redis/limiter.ts';
+import { StoreClock } from '../../src/limiter/redis/store-clock.ts';
 import { noTelemetry } from '../../src/telemetry/noop.ts';
 import { FakeClock } from '../support/fake-clock.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
@@ -123,14 +123,14 @@ describe('in a replica', () => {
         },
       ]),
     );
-    const limiter = createRedisLimiter({
-      link: {
+    const limiter = new RedisLimiter({
+      redis: {
         isUp: true,
-        async run(_command, send, { onAttempts } = {}) {
+        async run(_command, send) {
           for (let count = 1; ; count += 1) {
-            onAttempts?.(count);
-            const reply = await send(client as unknown as Redis);
-            if (count >= attempts) return reply;
+            const sentAt = clock.monotonic();
+            const value = await send(client as unknown as Redis);
+            if (count >= attempts) return { kind: 'reply', value, sentAt, attempts };
           }
         },
         watch: () => {},
@@ -144,7 +144,7 @@ describe('in a replica', () => {
         lostAt: () => null,
         backAt: () => null,
         beat: async () => {},
-        look: async () => {},
+        checkServer: async () => {},
         onLoss: () => {},
         start: () => {},
         close: () => {},

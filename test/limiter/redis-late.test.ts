@@ -2,11 +2,15 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals';
 import { systemClock, systemRandom } from '../../src/clock.ts';
 import type { Settings } from '../../src/config/settings.ts';
-import { defineCommands } from '../../src/limiter/redis-commands.ts';
-import { connectRedis, type RedisClient, type RedisConnection } from '../../src/limiter/redis-connection.ts';
-import { createRedisLimiter, type RedisLimiter } from '../../src/limiter/redis-limiter.ts';
-import type { RedisLink } from '../../src/limiter/redis-link.ts';
-import { createReplica } from '../../src/limiter/replica.ts';
+import { defineCommands } from '../../src/limiter/redis/protocol/commands.ts';
+import {
+  connectRedis,
+  type RedisClient,
+  type RedisConnection,
+} from '../../src/limiter/redis/client/connection.ts';
+import type { RedisHealth } from '../../src/limiter/redis/client/health.ts';
+import { RedisLimiter } from '../../src/limiter/redis/limiter.ts';
+import { Presence } from '../../src/limiter/redis/presence.ts';
 import { noTelemetry } from '../../src/telemetry/noop.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
 import { admission } from '../support/admission.ts';
@@ -33,26 +37,23 @@ afterAll(async () => {
 
 /** Replicas on one connection; the first attempt of every admission of a `late` one is lost, and the second waits. */
 async function replicaOn(late: Promise<void> | null): Promise<RedisLimiter> {
-  const link: RedisLink = {
+  const redis: RedisHealth = {
     isUp: true,
-    async run<T>(
-      command: string,
-      send: (client: RedisClient) => Promise<T>,
-      { onAttempts }: { readonly onAttempts?: (count: number) => void } = {},
-    ) {
-      if (command === 'apply' && late !== null) await late;
-      onAttempts?.(command === 'apply' && late !== null ? 2 : 1);
-      return send(connection.client);
+    async run<T>(command: string, send: (client: RedisClient) => Promise<T>) {
+      const isLate = command === 'apply' && late !== null;
+      if (isLate) await late;
+      const sentAt = systemClock.monotonic();
+      return { kind: 'reply', value: await send(connection.client), sentAt, attempts: isLate ? 2 : 1 };
     },
     watch: () => {},
     start: () => {},
     close: () => {},
   };
   const shared = { clock: systemClock, telemetry: noTelemetry };
-  const replica = createReplica({ ...shared, connection, random: systemRandom });
+  const replica = new Presence({ ...shared, connection, random: systemRandom });
   await replica.beat(connection.client);
   const listener = { onGrant: () => {}, onClosed: () => {} };
-  return createRedisLimiter({ ...shared, link, replica, listener, onStranded: () => false });
+  return new RedisLimiter({ ...shared, redis, replica, listener, onStranded: () => false });
 }
 
 test('a call that had to ask twice stands where it arrived, before those that came later', async () => {

@@ -4,10 +4,10 @@
  */
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from '@jest/globals';
 import { Redis } from 'ioredis';
-import { bucketKeys } from '../../src/limiter/keys.ts';
-import { defineCommands } from '../../src/limiter/redis-commands.ts';
-import { connectRedis } from '../../src/limiter/redis-connection.ts';
-import { buildScripts } from '../../src/limiter/scripts.ts';
+import { bucketKeys } from '../../src/limiter/redis/protocol/keys.ts';
+import { defineCommands } from '../../src/limiter/redis/protocol/commands.ts';
+import { connectRedis } from '../../src/limiter/redis/client/connection.ts';
+import { buildScripts } from '../../src/limiter/redis/protocol/scripts.ts';
 import type { Connect } from '../../src/limiter/stores.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
 import { admission } from '../support/admission.ts';

@@ -2,8 +2,8 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals';
 import { Redis } from 'ioredis';
 import { systemClock, systemRandom } from '../../src/clock.ts';
-import { connectRedis } from '../../src/limiter/redis-connection.ts';
-import { createRedisLink, RedisAway } from '../../src/limiter/redis-link.ts';
+import { connectRedis } from '../../src/limiter/redis/client/connection.ts';
+import { createRedisHealth } from '../../src/limiter/redis/client/health.ts';
 import { noTelemetry } from '../../src/telemetry/noop.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
 import { admission } from '../support/admission.ts';
@@ -66,7 +66,7 @@ test('it is sent once, counts as an absence at once and is logged as a bug', asy
   const connection = connectRedis(redis, { clock: systemClock, random: systemRandom }, () => {});
   await new Promise((resolve) => connection.client.once('ready', resolve));
   const bugs: string[] = [];
-  const link = createRedisLink({
+  const health = createRedisHealth({
     connection,
     clock: systemClock,
     telemetry: {
@@ -74,26 +74,29 @@ test('it is sent once, counts as an absence at once and is logged as a bug', asy
       log: { ...noTelemetry.log, bug: (_text, cause) => void bugs.push(String(cause)) },
     },
     commandTimeoutMs: redis.commandTimeoutMs,
-    leavesWhenWrong: true,
+    tripsOnPermanentError: true,
     check: async () => {},
   });
   await straight.set('text', 'not a list');
   let sent = 0;
-  const refused = link.run('other', (client) => {
+  const refused = health.run('other', (client) => {
     sent += 1;
     return client.lpush('text', 'more');
   });
-  await expect(refused).rejects.toThrow(RedisAway);
-  expect({ sent, isUp: link.isUp, bugs: bugs.map((bug) => bug.slice(0, 21)) }).toEqual({
+  expect(await refused).toEqual({ kind: 'unavailable' });
+  expect({ sent, isUp: health.isUp, bugs: bugs.map((bug) => bug.slice(0, 21)) }).toEqual({
     sent: 1,
     isUp: false,
     bugs: ['ReplyError: WRONGTYPE'],
   });
   // Redis is there and is asked again: one wrong key is not an absence for good.
   await new Promise<void>((resolve) => {
-    link.watch({ onAway: () => {}, onBack: resolve });
+    health.watch({ onUnavailable: () => {}, onAvailable: resolve });
   });
-  expect(await link.run('other', (client) => client.get('text'))).toBe('not a list');
-  link.close();
+  expect(await health.run('other', (client) => client.get('text'))).toMatchObject({
+    kind: 'reply',
+    value: 'not a list',
+  });
+  health.close();
   connection.close();
 });

@@ -91,7 +91,7 @@ async function wrongRedis(command: string) {
 function connectFrom(mode: string, port: number) {
   const script = `
     const { systemClock, systemRandom } = await import('./src/clock.ts');
-    const { connectRedis } = await import('./src/limiter/redis-connection.ts');
+    const { connectRedis } = await import('./src/limiter/redis/client/connection.ts');
     const settings = { whenDown: 'local', mode: '${mode}', nodes: [{ host: '127.0.0.1', port: ${port} }], tls: null,
       sentinelName: 'primary', username: null, password: null, database: 0, commandTimeoutMs: 250, keyPrefix: '' };
     const ignore = () => {};

@@ -141,7 +141,7 @@ describe('after a loss of all data', () => {
     await b.granted('e2');
     expect(performance.now() - lostAt).toBeGreaterThanOrEqual(2_990);
     expect(a.told).toContain('lost epoch');
-    expect(first.kind === 'granted' && first.grant.expiresAt).toBe(-Infinity);
+    expect(first.kind === 'granted' && first.grant.expiresAt).toBeLessThan(performance.now());
   }, 20_000);
 
   test('sends of the last minute are put back', async () => {
@@ -169,7 +169,9 @@ describe('the first contact', () => {
     expect(await replica.limiter.admit(admission('early'))).toMatchObject({ reason: 'limiter_unavailable' });
     const again = await startRedis({ port: redis.port });
     for (let left = 100; left > 0 && !replica.told.includes('mode redis'); left -= 1) await pause(50);
-    expect((await replica.limiter.admit(admission('late'))).kind).toBe('granted');
+    // Nobody is sent for a moment: other replicas come back later, and report then what they sent.
+    expect((await replica.limiter.admit(admission('late'))).kind).toBe('queued');
+    await replica.granted('late');
     await replica.close();
     await again.stop();
   }, 20_000);

@@ -1,9 +1,9 @@
 /** The function library on a real server: loaded without being waited for, missed, refused. Scripts run meanwhile. */
 import { afterAll, afterEach, beforeAll, expect, test } from '@jest/globals';
 import { Redis } from 'ioredis';
-import { applyCall } from '../../src/limiter/event-codec.ts';
-import { defineCommands, runApply } from '../../src/limiter/redis-commands.ts';
-import { readBatch } from '../../src/limiter/reply-codec.ts';
+import { applyCall } from '../../src/limiter/redis/protocol/event-codec.ts';
+import { defineCommands, runApply } from '../../src/limiter/redis/protocol/commands.ts';
+import { readBatch } from '../../src/limiter/redis/protocol/reply-codec.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
 
 let server: RedisServer;

@@ -6,9 +6,14 @@
 import { apply, type Applied } from '../../src/limiter/apply.policy.ts';
 import { replyUnknown, type BucketEvent, type EventReply } from '../../src/limiter/bucket-events.ts';
 import { closedMs, createBucket, type Bucket } from '../../src/limiter/bucket-state.policy.ts';
-import { leasesPerTick } from '../../src/limiter/event-codec.ts';
+import { leasesPerTick } from '../../src/limiter/redis/protocol/event-codec.ts';
 import { mostPerPump, type Effects, type Granted } from '../../src/limiter/pump.policy.ts';
-import type { BatchReply, BucketReply, ReplicaMessage, ToldGrant } from '../../src/limiter/reply-codec.ts';
+import type {
+  BatchReply,
+  BucketReply,
+  ReplicaMessage,
+  GrantReply,
+} from '../../src/limiter/redis/protocol/reply-codec.ts';
 
 /** A message and the replica it goes to. */
 export type Sent = ReplicaMessage & { readonly replica: string };
@@ -120,8 +125,8 @@ export class ScriptModel {
     done: readonly Done[],
   ): Omit<BucketReply, 'unnamed'> {
     const told = new Set(done.flatMap(({ reply }) => (reply.kind === 'granted' ? [reply.lease] : [])));
-    const others = new Map<string, ToldGrant[]>();
-    const grants: ToldGrant[] = [];
+    const others = new Map<string, GrantReply[]>();
+    const grants: GrantReply[] = [];
     for (const { ticket, lane, lease, replica: of, expiresAt } of run.grants) {
       const grant = { ticket, lane, lease, expiresAt };
       if (of !== replica) others.set(of, [...(others.get(of) ?? []), grant]);
@@ -172,7 +177,7 @@ export class ScriptModel {
     }
   }
 
-  #told(bucket: Bucket, token: string): ToldGrant {
+  #told(bucket: Bucket, token: string): GrantReply {
     const lease = bucket.leases.get(token);
     if (lease === undefined) throw new Error('an unnamed grant without a lease');
     return { ticket: lease.ticket.id, lane: lease.ticket.lane, lease: token, expiresAt: lease.expiresAt };

@@ -2,7 +2,7 @@
 import { describe, expect, test } from '@jest/globals';
 import fc from 'fast-check';
 import { sequencePerMs } from '../../src/limiter/bucket-state.policy.ts';
-import { StoreClock } from '../../src/limiter/store-clock.ts';
+import { StoreClock } from '../../src/limiter/redis/store-clock.ts';
 import { origins } from '../support/origins.ts';
 
 /** Of Redis less that of this process, milliseconds. */

@@ -1,5 +1,5 @@
 import { expect, test } from '@jest/globals';
-import { createWrongReplies } from '../../src/limiter/wrong-replies.ts';
+import { createWrongReplies } from '../../src/limiter/redis/client/wrong-replies.ts';
 import { FakeClock } from '../support/fake-clock.ts';
 
 test('one line per command and interval is logged, with how many more there were', async () => {

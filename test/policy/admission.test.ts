@@ -5,13 +5,14 @@ import type { Lease, Ticket } from '../../src/admission/ticket.ts';
 import { Refusal } from '../../src/errors.ts';
 import type { Ceilings } from '../../src/limiter/ceilings.ts';
 import type { Grant, Limiter } from '../../src/limiter/limiter.ts';
-import { createMemoryCeilings } from '../../src/limiter/memory-ceilings.ts';
-import { createMemoryLimiter } from '../../src/limiter/memory-limiter.ts';
+import { EmbeddedCeilings } from '../../src/limiter/embedded/ceilings.ts';
+import { createMemoryLimiter } from '../../src/limiter/embedded/limiter.ts';
 import { admission } from '../support/admission.ts';
 import { callOf, embeddedQueue, type CallWish, type Entering } from '../support/admission-queue.ts';
 import { FakeClock } from '../support/fake-clock.ts';
 import { shiftedClock } from '../support/shifted-clock.ts';
 import { atOrigins, type Instant } from './at-origins.ts';
+import { withMethods } from '../support/with-methods.ts';
 
 interface World {
   readonly clock: FakeClock;
@@ -42,7 +43,7 @@ function worldAt(
 ): World {
   const clock = new FakeClock();
   const own = shiftedClock(clock, instant(0));
-  const ceilings = slowly(createMemoryCeilings(own), clock, slowMs, backMs);
+  const ceilings = slowly(new EmbeddedCeilings(own), clock, slowMs, backMs);
   const story: string[] = [];
   const leases = new Map<string, Lease>();
   const grantedAt: number[] = [];
@@ -97,8 +98,7 @@ function slowly(
   const pass = async (ms: number): Promise<void> => {
     if (ms > 0) await new Promise<void>((resolve) => void clock.after(ms, resolve));
   };
-  return {
-    ...ceilings,
+  return withMethods(ceilings, {
     async take(ceiling, again, lateMs) {
       const number = asked++;
       await pass(slowMs[number] ?? 0);
@@ -106,7 +106,7 @@ function slowly(
       await pass(backMs(number));
       return reply;
     },
-  };
+  });
 }
 
 const tenInTen = { limit: 10, windowMs: 10_000, maxQueued: 1_000_000 };

@@ -7,7 +7,7 @@ import {
   placeInMs,
   takePlace,
 } from '../../src/limiter/ceiling.policy.ts';
-import { createMemoryCeilings } from '../../src/limiter/memory-ceilings.ts';
+import { EmbeddedCeilings } from '../../src/limiter/embedded/ceilings.ts';
 import { FakeClock } from '../support/fake-clock.ts';
 import { shiftedClock } from '../support/shifted-clock.ts';
 import { atOrigins } from './at-origins.ts';
@@ -101,7 +101,7 @@ atOrigins('the sliding log', (instant) => {
 
 atOrigins('the embedded ceilings', (instant) => {
   test('a refusal of the day leaves no place of the minute taken', async () => {
-    const ceilings = createMemoryCeilings(shiftedClock(new FakeClock(), instant(0)));
+    const ceilings = new EmbeddedCeilings(shiftedClock(new FakeClock(), instant(0)));
     const ceiling = { key: 'w', perMinute: 10, perDay: 2 };
     const kinds: string[] = [];
     for (let at = 0; at < 5; at += 1) kinds.push((await ceilings.take(ceiling)).kind);
@@ -110,7 +110,7 @@ atOrigins('the embedded ceilings', (instant) => {
   });
 
   test('a place given back counts for the minute and the day', async () => {
-    const ceilings = createMemoryCeilings(shiftedClock(new FakeClock(), instant(0)));
+    const ceilings = new EmbeddedCeilings(shiftedClock(new FakeClock(), instant(0)));
     const ceiling = { key: 'w', perMinute: 1, perDay: 1 };
     const first = await ceilings.take(ceiling);
     if (first.kind === 'taken') await ceilings.giveBack(ceiling, first.place);

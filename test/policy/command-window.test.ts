@@ -1,6 +1,6 @@
 /** The line before Redis: who goes next, how many at once, and that nobody stays in it. */
 import { describe, expect, test } from '@jest/globals';
-import { createCommandWindow, type CommandWindow } from '../../src/limiter/command-window.ts';
+import { createCommandWindow, type CommandWindow } from '../../src/limiter/redis/client/command-window.ts';
 
 /** Commands under way before any reply. */
 const atFirst = 64;

@@ -1,5 +1,5 @@
 import { describe, expect, test } from '@jest/globals';
-import { createReplyBounds, isSlots } from '../../src/limiter/redis-bytes.policy.ts';
+import { createReplyBounds, isSlots } from '../../src/limiter/redis/client/reply-bounds.policy.ts';
 
 /** Whether bytes are taken, in chunks of every size: where chunks end tells nothing. */
 function isTaken(text: string): boolean {

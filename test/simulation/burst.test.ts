@@ -3,7 +3,7 @@
  * busy machine does. Held here: the upstream refuses nobody, and the whole takes at most 2 % longer than it must.
  */
 import { describe, expect, test } from '@jest/globals';
-import { createMemoryLimiter } from '../../src/limiter/memory-limiter.ts';
+import { createMemoryLimiter } from '../../src/limiter/embedded/limiter.ts';
 import type { Grant, Lesson, Limiter } from '../../src/limiter/limiter.ts';
 import { Bucket } from '../../src/simulators/bucket.ts';
 import { seededRandom } from '../../src/simulators/seeded-random.ts';

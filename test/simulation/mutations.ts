@@ -20,8 +20,8 @@ const learning = 'src/limiter/meter-learning.policy.ts';
 const lessons = 'src/limiter/lessons.policy.ts';
 const scheduler = 'src/limiter/scheduler.policy.ts';
 const ceiling = 'src/limiter/ceiling.policy.ts';
-const memory = 'src/limiter/memory-limiter.ts';
-const ceilings = 'src/limiter/memory-ceilings.ts';
+const memory = 'src/limiter/embedded/limiter.ts';
+const ceilings = 'src/limiter/embedded/ceilings.ts';
 const edge = 'src/admission/ceiling-edge.ts';
 const gate = 'src/admission/ceiling-gate.ts';
 const registry = 'src/admission/wait-registry.ts';
@@ -73,8 +73,8 @@ export const mutations: readonly Mutation[] = [
     '1',
     'the day is not asked',
     ceilings,
-    'if (ceiling.perDay !== null) await dayLimiter',
-    'if (false) await dayLimiter',
+    'counted.consumedPoints <= perDay',
+    'counted.consumedPoints > 0',
   ),
   row(
     '2',

@@ -6,8 +6,8 @@ import { AdmissionQueue } from '../../src/admission/admission.ts';
 import type { Clock } from '../../src/clock.ts';
 import type { Ceilings } from '../../src/limiter/ceilings.ts';
 import type { Grant, Limiter } from '../../src/limiter/limiter.ts';
-import { createMemoryCeilings } from '../../src/limiter/memory-ceilings.ts';
-import { createMemoryLimiter } from '../../src/limiter/memory-limiter.ts';
+import { EmbeddedCeilings } from '../../src/limiter/embedded/ceilings.ts';
+import { createMemoryLimiter } from '../../src/limiter/embedded/limiter.ts';
 import { FakeClock } from '../support/fake-clock.ts';
 import { shiftedClock } from '../support/shifted-clock.ts';
 import { balance } from './balance.ts';
@@ -101,7 +101,7 @@ class Run {
         );
       },
     });
-    this.#ceilings = createMemoryCeilings(shiftedClock(clock, plan.origin.ms));
+    this.#ceilings = new EmbeddedCeilings(shiftedClock(clock, plan.origin.ms));
     this.#desks = this.#wires.map((wire, desk) => this.#desk(wire, processOf(desk)));
   }
 

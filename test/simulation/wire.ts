@@ -3,8 +3,9 @@
  * requests and replies travel in order, each with its delay, as on one connection to a shared store. The books hear
  * what really reached the store.
  */
-import type { CeilingRef, Ceilings, Place } from '../../src/limiter/ceilings.ts';
+import type { CeilingRef, Ceilings, CeilingSlot } from '../../src/limiter/ceilings.ts';
 import type { Grant, Limiter, MeterSnapshot } from '../../src/limiter/limiter.ts';
+import { EmbeddedSlot } from '../../src/limiter/embedded/ceilings.ts';
 import type { FakeClock } from '../support/fake-clock.ts';
 import type { Books } from './books.ts';
 import type { Chance } from './chance.ts';
@@ -120,38 +121,40 @@ export function wiredLimiter(
 }
 
 export function wiredCeilings(wire: Wire, ceilings: Ceilings, books: Books, clock: FakeClock): Ceilings {
-  const noteGivenBack = (ceiling: CeilingRef, place: Place): void => {
+  const noteGivenBack = (ceiling: CeilingRef, slot: CeilingSlot): void => {
     const book = books.ceiling(ceiling.key);
     book.givenBack += 1;
-    if (place.day) book.daily -= 1;
-    const at = book.taken.findLastIndex((taken) => taken.place === place.minute);
+    if (!(slot instanceof EmbeddedSlot)) return;
+    if (slot.day) book.daily -= 1;
+    const at = book.taken.findLastIndex((taken) => taken.place === slot.minute);
     if (at >= 0) book.taken.splice(at, 1);
   };
   return {
-    take: (ceiling: CeilingRef, again?: Place, lateMs = 0) =>
+    take: (ceiling: CeilingRef, again?: CeilingSlot, lateMs = 0) =>
       wire.ask(async () => {
         const book = books.ceiling(ceiling.key);
         if (again !== undefined) noteGivenBack(ceiling, again);
         const reply = await ceilings.take(ceiling, again, lateMs);
         if (reply.kind === 'taken') {
           book.takes += 1;
-          if (reply.place.day) book.daily += 1;
+          const { place: slot } = reply;
+          if (!(slot instanceof EmbeddedSlot)) return reply;
+          if (slot.day) book.daily += 1;
           const perDay = highest(books.regimes(clock.monotonic()), perDayOf(ceiling.key));
-          if (reply.place.day && perDay !== null && book.daily > perDay)
+          if (slot.day && perDay !== null && book.daily > perDay)
             books.broken(clock.monotonic(), '1', `${ceiling.key} takes ${book.daily} of ${perDay} a day`);
-          const { minute } = reply.place;
-          if (minute !== null) book.taken.push({ place: minute, at: clock.monotonic() + lateMs });
+          if (slot.minute !== null) book.taken.push({ place: slot.minute, at: clock.monotonic() + lateMs });
           return reply;
         }
         books.reach(reply.day ? 'daily ceiling refused' : 'ceiling refused');
         books.note(clock.monotonic(), `ceiling ${ceiling.key} refused ${reply.waitMs.toFixed(1)}`);
         return reply;
       }),
-    giveBack: (ceiling: CeilingRef, place: Place) =>
+    giveBack: (ceiling: CeilingRef, slot: CeilingSlot) =>
       wire.ask(() => {
-        noteGivenBack(ceiling, place);
+        noteGivenBack(ceiling, slot);
         books.reach('place given back');
-        return ceilings.giveBack(ceiling, place);
+        return ceilings.giveBack(ceiling, slot);
       }),
     forecast: (ceiling, positions, question) =>
       wire.ask(() => ceilings.forecast(ceiling, positions, question)),

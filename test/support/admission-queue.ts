@@ -5,8 +5,8 @@ import type { AdmissionRequest } from '../../src/admission/ticket.ts';
 import type { Clock } from '../../src/clock.ts';
 import type { Ceilings } from '../../src/limiter/ceilings.ts';
 import type { Limiter } from '../../src/limiter/limiter.ts';
-import { createMemoryCeilings } from '../../src/limiter/memory-ceilings.ts';
-import { createMemoryLimiter } from '../../src/limiter/memory-limiter.ts';
+import { EmbeddedCeilings } from '../../src/limiter/embedded/ceilings.ts';
+import { createMemoryLimiter } from '../../src/limiter/embedded/limiter.ts';
 import { admission, type AdmissionWish } from './admission.ts';
 
 export interface CallWish extends AdmissionWish {
@@ -82,7 +82,7 @@ export interface QueueParts {
 
 /** The queue over the embedded stores. */
 export function embeddedQueue({ clock, onFailure = fail, around, ...more }: QueueParts): EmbeddedQueue {
-  const ceilings = more.ceilings ?? createMemoryCeilings(clock);
+  const ceilings = more.ceilings ?? new EmbeddedCeilings(clock);
   const embedded = createMemoryLimiter(clock, {
     onGrant: (grant) => queue.listener.onGrant(grant),
     onClosed: (bucket, closedMs) => queue.listener.onClosed(bucket, closedMs),

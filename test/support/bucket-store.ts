@@ -1,7 +1,7 @@
 /** One bucket in a server, an event at a time: what its reply tells of the event and of the bucket, as one object. */
 import type { BucketEvent, EventKind, ReplyOf } from '../../src/limiter/bucket-events.ts';
-import { applyCall, type Asking } from '../../src/limiter/event-codec.ts';
-import { readBatch, type BucketReply } from '../../src/limiter/reply-codec.ts';
+import { applyCall, type Asking } from '../../src/limiter/redis/protocol/event-codec.ts';
+import { readBatch, type BucketReply } from '../../src/limiter/redis/protocol/reply-codec.ts';
 import type { LoadedScripts } from './loaded-scripts.ts';
 
 export type EventOf<K extends EventKind> = Extract<BucketEvent, { kind: K }>;

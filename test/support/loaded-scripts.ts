@@ -1,9 +1,9 @@
 /** `apply` in a server, in either of its forms, also with one of its files patched. */
 import { createHash } from 'node:crypto';
 import type { ChainableCommander, Redis } from 'ioredis';
-import type { ApplyCall } from '../../src/limiter/event-codec.ts';
-import type { ReadLua } from '../../src/limiter/lua-source.ts';
-import { buildScripts } from '../../src/limiter/scripts.ts';
+import type { ApplyCall } from '../../src/limiter/redis/protocol/event-codec.ts';
+import type { ReadLua } from '../../src/limiter/redis/protocol/lua-source.ts';
+import { buildScripts } from '../../src/limiter/redis/protocol/scripts.ts';
 
 /** `library`: a function of a library, as on Redis 7; `script`: EVALSHA, as on older servers. */
 export type Form = 'library' | 'script';

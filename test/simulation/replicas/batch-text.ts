@@ -6,7 +6,7 @@ import type { Costs, Feedback, MeterName } from '../../../src/call.ts';
 import type { BucketEvent, EventReply } from '../../../src/limiter/bucket-events.ts';
 import type { TimedLesson } from '../../../src/limiter/lessons.policy.ts';
 import type { BucketSetting, LaneSetting, MeterSnapshot, Settlement } from '../../../src/limiter/limiter.ts';
-import type { BatchReply, ToldGrant } from '../../../src/limiter/reply-codec.ts';
+import type { BatchReply, GrantReply } from '../../../src/limiter/redis/protocol/reply-codec.ts';
 import type { Sent } from '../../limiter/script-model.ts';
 
 type Wire = Readonly<Record<string, unknown>>;
@@ -175,7 +175,7 @@ function lessonOf(wire: Wire): TimedLesson {
 
 const wait = (ms: number): unknown => (ms === Infinity ? 'inf' : ms);
 
-const grantWords = ({ ticket, lane, lease, expiresAt }: ToldGrant): unknown => [
+const grantWords = ({ ticket, lane, lease, expiresAt }: GrantReply): unknown => [
   ticket,
   lane,
   lease,

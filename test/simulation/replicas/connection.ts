@@ -4,7 +4,7 @@
  *
  * Owns: the way to the server and back. Refuses to own: when something breaks (`plan.ts`), repetition (the product's).
  */
-import type { RedisClient, RedisConnection } from '../../../src/limiter/redis-connection.ts';
+import type { RedisClient, RedisConnection } from '../../../src/limiter/redis/client/connection.ts';
 import type { FakeClock } from '../../support/fake-clock.ts';
 import type { Chance } from '../chance.ts';
 import { quiet, type NetworkPlan } from './plan.ts';

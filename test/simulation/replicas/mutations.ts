@@ -1,23 +1,33 @@
 /** As `../mutations.ts`: one-line changes of what makes several replicas one. */
 import { row, toldWaits, type Mutation } from '../mutations.ts';
 
-const remote = 'src/limiter/redis-limiter.ts';
-const grants = 'src/limiter/redis-grants.ts';
-const tickets = 'src/limiter/redis-tickets.ts';
-const settling = 'src/limiter/redis-settling.ts';
-const ticks = 'src/limiter/redis-ticks.ts';
-const away = 'src/limiter/away-limiter.ts';
-const places = 'src/limiter/redis-ceilings.ts';
-const share = 'src/limiter/share-log.ts';
-const link = 'src/limiter/redis-link.ts';
-const presence = 'src/limiter/replica.ts';
+const calls = 'src/limiter/redis/bucket-calls.ts';
+const entry = 'src/limiter/redis/bucket-entry.ts';
+const replies = 'src/limiter/redis/bucket-replies.ts';
+const view = 'src/limiter/redis/bucket-view.ts';
+const session = 'src/limiter/redis/bucket-session.ts';
+const ticks = 'src/limiter/redis/bucket-ticks.ts';
+const timer = 'src/limiter/redis/pump-timer.ts';
+const ended = 'src/limiter/redis/ended-leases.ts';
+const presence = 'src/limiter/redis/presence.ts';
+const health = 'src/limiter/redis/client/health.ts';
+const failover = 'src/limiter/failover/limiter.ts';
+const local = 'src/limiter/failover/local-calls.ts';
+const ceilings = 'src/limiter/failover/ceilings.ts';
+const share = 'src/limiter/failover/quota-share.ts';
 const lease = 'src/admission/lease.ts';
 const slots = 'src/admission/ceiling-slots.ts';
 const scheduler = 'src/limiter/scheduler.policy.ts';
 const pump = 'src/limiter/pump.policy.ts';
 
 export const replicaMutations: readonly Mutation[] = [
-  row('1', 'lost sends are not put back', places, 'of sends.all()) {', 'of [...sends.all()].slice(9)) {'),
+  row(
+    '1',
+    'lost sends are not put back',
+    ceilings,
+    'of this.#sends.all()) {',
+    'of [...this.#sends.all()].slice(9)) {',
+  ),
   row(
     '1',
     'alone, a replica takes the whole ceiling',
@@ -29,8 +39,8 @@ export const replicaMutations: readonly Mutation[] = [
   row(
     '2',
     'a closing goes with the data',
-    grants,
-    'book.settlingUntil = Math.max(book.settlingUntil, book.closedUntil);',
+    view,
+    'if (this.closing.until !== null) this.holdUntil(this.closing.until);',
     '',
   ),
   row('3', 'no self-fence', lease, 'clock.monotonic() < grant.expiresAt', 'true'),
@@ -41,27 +51,33 @@ export const replicaMutations: readonly Mutation[] = [
     'const lease = bucket.leases.get(token);\n  if (lease === undefined || lease.abandoned) return',
     'const lease = [...bucket.leases.values()].find((one) => token.startsWith(`${one.ticket.id}.`));\n  if (lease === undefined || lease.abandoned) return',
   ),
-  row('3', 'no wait in a new epoch', grants, 'const heldUntil = capped ?', 'const heldUntil = lease.lost ?'),
-  row('3', 'no wait after an absence', away, 'awaySince + leaseMs - clock', 'awaySince - clock'),
+  row(
+    '3',
+    'no wait in a new epoch',
+    calls,
+    'lease.isCapped ? this.#quarantineMs',
+    'lease.isLost ? this.#quarantineMs',
+  ),
+  row('3', 'no wait after an absence', local, 'this.#since + leaseMs - clock', 'this.#since - clock'),
   {
-    ...row('3', 'a stall is not counted', ticks, '      noticeStalls(leases);\n', ''),
+    ...row('3', 'a stall is not counted', ticks, '      this.#countStalled(leases);\n', ''),
     survives: 'the settlement that Redis does not know any more counts it as well (expired)',
   },
   row(
     '3',
     'grants without Redis are not counted',
-    away,
+    local,
     "if (replicas() > 1) telemetry.leaseLost('unavailable');",
     '',
   ),
-  row('3', 'leases are not renewed', ticks, 'held.map(({ lease }) => lease),', '[],'),
-  row('4', 'who is back first goes first', grants, 'if (now < book.settlingUntil) {', 'if (now < -1) {'),
+  row('3', 'leases are not renewed', ticks, 'leases: renewed.map(({ lease }) => lease)', 'leases: []'),
+  row('4', 'who is back first goes first', calls, 'if (tooEarlyMs > 0) {', 'if (tooEarlyMs < -1) {'),
   row(
     '4',
     'tickets are entered again at the end',
-    tickets,
-    'const admission = placed(ticket);',
-    'const admission = { ...placed(ticket), order: null };',
+    calls,
+    'const admission = this.#context.positions.positioned(ticket);',
+    "const order = this.#context.positions.orderAt(7, this.#context.clock.monotonic());\n    const admission = { ...ticket.admission, position: { kind: 'kept', order } } as const;",
   ),
   row(
     '5',
@@ -70,52 +86,64 @@ export const replicaMutations: readonly Mutation[] = [
     'giveBack(bucket, lease, now);',
     'giveBack(bucket, lease, now);\n      lane.start -= 1_000 / lane.weight;',
   ),
-  row('6', 'nobody promises to look', ticks, '(book.leads ? 0 : followMs)', 'followMs'),
+  row('6', 'nobody promises to look', timer, '(due.isLeader ? 0 : followMs)', 'followMs'),
   row(
     '6',
     'messages are not heard',
-    remote,
-    'for (const told of message.grants) grants.deliver',
-    'for (const told of []) grants.deliver',
+    replies,
+    'for (const grant of message.grants) calls.receive',
+    'for (const grant of []) calls.receive',
   ),
   row(
     '6',
     'lost grants are not told again',
-    grants,
-    'for (const told of reply.grants) deliver',
-    'for (const told of []) deliver',
+    replies,
+    'for (const grant of bucket.grants) calls.receive',
+    'for (const grant of []) calls.receive',
   ),
   {
     ...row(
       '6',
       'a broken promise is kept for ever',
-      ticks,
+      timer,
       'const followMs = 400;',
       'const followMs = 400_000;',
     ),
     survives: 'the tick, once a second, pumps too: a dead promiser costs a second instead of 0.4 s',
   },
-  row('7', 'lost tickets stay lost', ticks, 'told < stillWaiting.length || isDoubtful', 'isDoubtful'),
-  row('7', 'calls stay behind when Redis is back', away, '      remote.reenter(admission);\n', ''),
+  row(
+    '7',
+    'lost tickets stay lost',
+    ticks,
+    'reply.waitingHere + bucket.unnamed < known || held.needsResync',
+    'held.needsResync',
+  ),
+  row(
+    '7',
+    'calls stay behind when Redis is back',
+    failover,
+    'this.#local.takeWaiting()) this.remote.reenter(admission);',
+    'this.#local.takeWaiting()) void admission;',
+  ),
   row(
     '7',
     'calls stay behind when Redis is away',
-    away,
-    'for (const admission of remote.takeWaiting())',
+    failover,
+    'for (const admission of this.remote.takeWaiting())',
     'for (const admission of [])',
   ),
   {
     ...row(
       '7',
       'settlements are told once',
-      settling,
-      'pending.set(lease.lease, told);',
-      'pending.has(lease.lease);',
+      ended,
+      'this.#deferred.set(sent.lease.lease, { sent, isRejected });',
+      'this.#deferred.has(sent.lease.lease);',
     ),
     survives:
       'leases nobody ends expire, and tickets that wait are entered again: a capped lane waits a lease (redis-pending.test.ts)',
   },
-  row('7', 'a new epoch is not noticed', presence, 'if (isNews) lost(agoMs);', ''),
+  row('7', 'a new epoch is not noticed', presence, 'if (isNews) this.#noteLoss(agoMs);', ''),
   row(
     '7',
     'the dead hold their places',
@@ -130,26 +158,26 @@ export const replicaMutations: readonly Mutation[] = [
     'first.score <= now && budget.left > 0',
     'first.score <= -1 && budget.left > 0',
   ),
-  row('8', 'a grant is handed out twice', grants, '    if (book.leases.has(told.lease)) return;\n', ''),
+  row('8', 'a grant is handed out twice', calls, '    if (this.held.leases.has(grant.lease)) return;\n', ''),
   row(
     '8',
     'an ended grant is handed out again',
-    grants,
-    '    if (settling.hasEnded(told.lease)) return settling.tellAgain(book, told.lease);\n',
+    calls,
+    '    if (ended.has(grant.lease)) return this.#repeatSettlement(grant.lease);\n',
     '',
   ),
   row(
     '9',
     'grants nobody waits for are kept',
-    settling,
-    '    background(tellSettled(book, told, undefined));\n  };',
-    '  };',
+    calls,
+    '    background.run(this.sendSettlement(sent, null));\n  }',
+    '  }',
   ),
-  row('9', 'a call that leaves early is entered', tickets, '    ticket.cancelled = true;\n', ''),
+  row('9', 'a call that leaves early is entered', entry, "    ticket.state = { kind: 'abandoned' };\n", ''),
   row(
     '10',
     'commands are repeated for a minute',
-    link,
+    health,
     'const patienceMs = 500;',
     'const patienceMs = 60_000;',
   ),
@@ -178,14 +206,14 @@ export const replicaMutations: readonly Mutation[] = [
   row(
     '14',
     'Redis is not told of a reload',
-    remote,
-    "await ask<'reconfigure'>(book, { kind: 'reconfigure', setting, lanes });",
-    'void [setting, lanes];',
+    session,
+    "await this.#queue.send<'reconfigure'>({ kind: 'reconfigure', setting, lanes: some });",
+    'void [setting, some];',
   ),
   row(
     '14',
     'what is entered again is entered under the old limits',
-    remote,
+    session,
     'if (lane !== undefined) ticket.admission = { ...ticket.admission, ...lane, setting };',
     'void [lane, setting];',
   ),

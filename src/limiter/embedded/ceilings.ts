@@ -1,0 +1,135 @@
+/**
+ * Ceilings of one process: the sliding log per minute and rate-limiter-flexible's stock fixed window per day.
+ *
+ * A call needs a slot of both. The minute is asked first because it refuses most often and without a trace; when the day
+ * refuses, the minute's slot goes back.
+ */
+import { RateLimiterMemory, RateLimiterRes } from 'rate-limiter-flexible';
+import type { Clock } from '../../clock.ts';
+import { holdAt, type CeilingHold, type DayLeft } from '../ceiling.policy.ts';
+import {
+  CeilingSlot,
+  type CeilingRef,
+  type Ceilings,
+  type CeilingState,
+  type ForecastQuestion,
+  type TakeReply,
+} from '../ceilings.ts';
+import { MemorySlidingLog } from './sliding-log.ts';
+
+const daySeconds = 86_400;
+
+/** A slot of this store: its send time under the minute ceiling (`null` = none taken), and whether the day counts it. */
+export class EmbeddedSlot extends CeilingSlot {
+  protected readonly store = 'embedded';
+  readonly minute: number | null;
+  readonly day: boolean;
+
+  constructor(minute: number | null, day: boolean) {
+    super();
+    this.minute = minute;
+    this.day = day;
+  }
+}
+
+export class EmbeddedCeilings implements Ceilings {
+  readonly #minutes: MemorySlidingLog;
+  // One count per key, whatever the limit is at the moment: it is compared here, so that a limit may change with the count
+  // going on.
+  readonly #days = new RateLimiterMemory({
+    points: Number.MAX_SAFE_INTEGER,
+    duration: daySeconds,
+    keyPrefix: 'day',
+  });
+
+  constructor(clock: Clock) {
+    this.#minutes = new MemorySlidingLog({ clock, points: 0, keyPrefix: 'minute' });
+  }
+
+  async take(ceiling: CeilingRef, again?: CeilingSlot, lateMs = 0): Promise<TakeReply> {
+    if (again !== undefined) await this.giveBack(ceiling, again);
+    const { key, perMinute, perDay } = ceiling;
+    let minute: number | null = null;
+    let state: CeilingState | null = null;
+    try {
+      if (perMinute !== null) {
+        const taken = await this.#minutes.consume(key, 1, { points: perMinute, lateMs });
+        minute = taken.place;
+        state = { limit: perMinute, remaining: taken.remainingPoints, nextPlaceMs: taken.msBeforeNext };
+      }
+    } catch (refusal) {
+      if (!(refusal instanceof RateLimiterRes)) throw refusal;
+      const full = { limit: perMinute ?? 0, remaining: 0, nextPlaceMs: refusal.msBeforeNext };
+      return { kind: 'refused', waitMs: refusal.msBeforeNext, day: false, state: full };
+    }
+    if (perDay === null) return { kind: 'taken', place: new EmbeddedSlot(minute, false), state };
+    const { refusedForMs } = await this.#takeOfDay(key, perDay);
+    if (refusedForMs === null) return { kind: 'taken', place: new EmbeddedSlot(minute, true), state };
+    if (minute !== null) await this.#minutes.reward(key, 1, { place: minute });
+    return { kind: 'refused', waitMs: refusedForMs, day: true, state: await this.state(ceiling) };
+  }
+
+  /** Counts a send that another store allowed, whatever the limits are. */
+  async note({ key, perMinute, perDay }: CeilingRef): Promise<EmbeddedSlot> {
+    const points = Number.MAX_SAFE_INTEGER;
+    const minute = perMinute === null ? null : (await this.#minutes.consume(key, 1, { points })).place;
+    if (perDay !== null) await this.#days.consume(key, 1);
+    return new EmbeddedSlot(minute, perDay !== null);
+  }
+
+  async giveBack({ key }: CeilingRef, slot: CeilingSlot): Promise<void> {
+    if (!(slot instanceof EmbeddedSlot)) return;
+    if (slot.minute !== null) await this.#minutes.reward(key, 1, { place: slot.minute });
+    if (slot.day) await this.#days.reward(key, 1);
+  }
+
+  async forecast(
+    ceiling: CeilingRef,
+    positions: readonly number[],
+    { agoMs }: ForecastQuestion = {},
+  ): Promise<readonly CeilingHold[]> {
+    const { key, perMinute } = ceiling;
+    const day = await this.#dayLeft(ceiling);
+    return positions.map((k) => {
+      const minuteMs = perMinute === null ? 0 : this.#minutes.placeInMs(key, perMinute, { k, agoMs });
+      return holdAt(minuteMs, k, day);
+    });
+  }
+
+  async state({ key, perMinute }: CeilingRef): Promise<CeilingState | null> {
+    if (perMinute === null) return null;
+    const seen = await this.#minutes.get(key, { points: perMinute });
+    return {
+      limit: perMinute,
+      remaining: seen?.remainingPoints ?? perMinute,
+      nextPlaceMs: seen?.msBeforeNext ?? 0,
+    };
+  }
+
+  async dayState({ key, perDay }: CeilingRef): Promise<CeilingState | null> {
+    if (perDay === null) return null;
+    const seen = await this.#days.get(key);
+    return {
+      limit: perDay,
+      remaining: Math.max(0, perDay - (seen?.consumedPoints ?? 0)),
+      nextPlaceMs: seen?.msBeforeNext ?? 0,
+    };
+  }
+
+  async close(): Promise<void> {}
+
+  /** Counts a call of the day, or says how long the day lasts yet. */
+  async #takeOfDay(key: string, perDay: number): Promise<{ readonly refusedForMs: number | null }> {
+    const counted = await this.#days.consume(key, 1);
+    if (counted.consumedPoints <= perDay) return { refusedForMs: null };
+    await this.#days.reward(key, 1);
+    return { refusedForMs: counted.msBeforeNext };
+  }
+
+  async #dayLeft({ key, perDay }: CeilingRef): Promise<DayLeft | null> {
+    if (perDay === null) return null;
+    const seen = await this.#days.get(key);
+    if (seen === null) return { calls: perDay, endsInMs: daySeconds * 1_000 };
+    return { calls: Math.max(0, perDay - seen.consumedPoints), endsInMs: seen.msBeforeNext };
+  }
+}

@@ -1,0 +1,189 @@
+/**
+ * The limiter that a replica uses: Redis while it is available, else what the operator chose. `local`: this replica goes on
+ * by itself with its share of every limit. `deny`: newcomers are refused, waiting calls wait on.
+ *
+ * Owns: which store a call is in, moving waiting calls over and back with their positions, the mode that metrics show.
+ * Refuses to own: noticing that Redis is unavailable (`health.ts`), calls that are served here (`local-calls.ts`).
+ * Invariants: no call is let through unseen; no waiting call is lost in a switch; a capped lane waits one lease length after
+ * each switch, because calls of the other store may still be under way. Beyond that `local` cannot keep replicas from
+ * overlapping: each such grant is counted (`unavailable`).
+ */
+import type { Clock } from '../../clock.ts';
+import type { Telemetry } from '../../telemetry/events.ts';
+import { Background } from '../redis/background.ts';
+import type {
+  Admission,
+  AdmissionReply,
+  BucketKey,
+  BucketSnapshot,
+  CeilingEdge,
+  Grant,
+  Lesson,
+  Limiter,
+  LimiterListener,
+  Reconfiguration,
+  Settlement,
+  Standing,
+  TicketId,
+} from '../limiter.ts';
+import { LocalCalls } from './local-calls.ts';
+import type { RedisHealth } from '../redis/client/health.ts';
+import type { RedisLimiter } from '../redis/limiter.ts';
+import type { Positioned } from '../redis/replica-calls.ts';
+import { UnreportedUsage } from './unreported-usage.ts';
+import { retryUnavailableMs, type WhenDown } from './when-down.ts';
+
+/** Absences shorter than this leave the leases in Redis alive. Milliseconds. */
+const shortMs = 10_000;
+
+/** Where waiting calls are. */
+type Phase =
+  | { readonly kind: 'redis' }
+  /** Since this time (monotonic milliseconds); Redis may be available again already, and not all calls back yet. */
+  | { readonly kind: 'unavailable'; readonly since: number }
+  | { readonly kind: 'closed' };
+
+export interface FailoverLimiterParts {
+  readonly redis: RedisHealth;
+  readonly clock: Clock;
+  readonly telemetry: Telemetry;
+  readonly listener: LimiterListener;
+  readonly whenDown: WhenDown;
+  readonly replicas: () => number;
+  /** Builds the Redis side; `onStranded` takes tickets that go back to their lane while Redis is unavailable. */
+  readonly createRemote: (onStranded: (admission: Positioned) => boolean) => RedisLimiter;
+  /** Awaited before waiting calls go back to Redis. */
+  readonly beforeResume: () => Promise<void>;
+}
+
+export class FailoverLimiter implements Limiter {
+  readonly remote: RedisLimiter;
+  readonly #parts: FailoverLimiterParts;
+  readonly #local: LocalCalls;
+  readonly #background: Background;
+  #phase: Phase = { kind: 'redis' };
+
+  constructor(parts: FailoverLimiterParts) {
+    const { redis, clock, replicas, telemetry, listener } = parts;
+    const background = new Background(telemetry.log);
+    this.#parts = parts;
+    this.#background = background;
+    this.remote = parts.createRemote((admission) => this.#takeStranded(admission));
+    const usage = new UnreportedUsage({ remote: this.remote, clock, replicas });
+    this.#local = new LocalCalls({ clock, telemetry, listener, replicas, usage, background });
+    redis.watch({
+      onUnavailable: () => this.#failOver(),
+      onAvailable: () => {
+        this.remote.beginRecovery();
+        background.run(this.#failBack());
+      },
+    });
+  }
+
+  async admit(admission: Admission): Promise<AdmissionReply> {
+    const { redis, whenDown } = this.#parts;
+    if (redis.isUp) {
+      const reply = await this.remote.admit(admission);
+      if (reply.kind !== 'unavailable') return reply;
+    }
+    if (whenDown === 'deny' || this.#phase.kind === 'closed') {
+      return { kind: 'refused', reason: 'limiter_unavailable', retryInMs: retryUnavailableMs };
+    }
+    // The call stands at its arrival, among those that waited in Redis, whose positions are times of Redis' clock.
+    const reply = await this.#local.enter(this.remote.positions.placed(admission));
+    const refusal = admission.position.kind === 'kept' ? null : refusalOf(admission, reply);
+    if (refusal === null) return reply;
+    await this.cancel(admission.bucket, admission.ticket);
+    return refusal;
+  }
+
+  async settle(grant: Grant, settlement: Settlement, lesson: Lesson | null): Promise<void> {
+    if (!this.#local.hasGranted(grant)) return this.remote.settle(grant, settlement, lesson);
+    const { redis } = this.#parts;
+    const homeless = await this.#local.settle(grant, { settlement, lesson }, redis.isUp);
+    if (homeless === null) return;
+    if (redis.isUp) this.remote.reenter(homeless);
+    else await this.#local.enter(homeless);
+  }
+
+  async learn(grant: Grant, lesson: Lesson): Promise<void> {
+    if (!this.#local.hasGranted(grant)) await this.remote.learn(grant, lesson);
+  }
+
+  async charged(grant: Grant, edge: CeilingEdge | null): Promise<void> {
+    await (this.#local.hasGranted(grant) ? this.#local : this.remote).charged(grant, edge);
+  }
+
+  async reconfigure(change: Reconfiguration): Promise<void> {
+    await Promise.all([this.remote.reconfigure(change), this.#local.reconfigure(change)]);
+  }
+
+  async cancel(bucket: BucketKey, ticket: TicketId): Promise<void> {
+    await (this.#local.hasTicket(ticket) ? this.#local : this.remote).cancel(bucket, ticket);
+  }
+
+  forecast(bucket: BucketKey, ticket: TicketId): Promise<Standing | null> {
+    return (this.#local.hasTicket(ticket) ? this.#local : this.remote).forecast(bucket, ticket);
+  }
+
+  snapshot(): readonly BucketSnapshot[] {
+    const { isUp } = this.#parts.redis;
+    const byKey = new Map(this.remote.snapshot().map((one) => [one.bucket, one]));
+    if (isUp && this.#local.isEmpty) return [...byKey.values()];
+    for (const local of this.#local.snapshot()) {
+      const known = byKey.get(local.bucket);
+      const waiting = local.waiting + (known?.waiting ?? 0);
+      byKey.set(local.bucket, { ...(isUp && known !== undefined ? known : local), waiting });
+    }
+    return [...byKey.values()];
+  }
+
+  async close(): Promise<void> {
+    this.#phase = { kind: 'closed' };
+    await this.#local.close();
+    await this.remote.close();
+  }
+
+  /** Redis became unavailable. */
+  #failOver(): void {
+    const { clock, telemetry, whenDown } = this.#parts;
+    telemetry.limiterMode(whenDown);
+    this.#local.begin(this.#phase.kind === 'redis');
+    this.#phase = { kind: 'unavailable', since: clock.monotonic() };
+    if (whenDown === 'deny') return;
+    for (const admission of this.remote.takeWaiting()) this.#background.run(this.#local.enter(admission));
+  }
+
+  /** Redis is available again: usage is reported, then every waiting call goes back, in order. */
+  async #failBack(): Promise<void> {
+    const { redis, clock, telemetry, whenDown, beforeResume } = this.#parts;
+    await beforeResume();
+    if (!redis.isUp || this.#phase.kind !== 'unavailable') return;
+    const absentMs = clock.monotonic() - this.#phase.since;
+    this.#phase = { kind: 'redis' };
+    telemetry.limiterMode('redis');
+    for (const reporting of this.#local.reportUsage()) this.#background.run(reporting);
+    this.remote.resume(whenDown === 'local' || absentMs > shortMs);
+    for (const admission of this.#local.takeWaiting()) this.remote.reenter(admission);
+    this.remote.cancelHandedOver();
+  }
+
+  /** A ticket goes back to its lane in Redis while Redis is unavailable. True = it waits here now. */
+  #takeStranded(admission: Positioned): boolean {
+    const { redis, whenDown } = this.#parts;
+    if (whenDown === 'deny' || redis.isUp) return false;
+    this.#background.run(this.#local.enter(admission));
+    return true;
+  }
+}
+
+/** Why a newcomer that stands like this is refused all the same; `null` = it is not. */
+function refusalOf({ maxQueued, maxWaitMs }: Admission, reply: AdmissionReply): AdmissionReply | null {
+  if (reply.kind !== 'queued') return null;
+  const { ahead, forecastMs: retryInMs, heldBy } = reply;
+  if (ahead >= maxQueued && (ahead > 0 || retryInMs > 0)) {
+    return { kind: 'refused', reason: 'queue_full', heldBy: 'queue', retryInMs, ahead };
+  }
+  if (retryInMs <= maxWaitMs) return null;
+  return { kind: 'refused', reason: 'wait_too_long', heldBy, retryInMs, ahead };
+}

@@ -1,0 +1,228 @@
+/**
+ * The calls that this replica serves by itself while Redis is unavailable: an embedded limiter per absence, which begins
+ * from what Redis last knew and enforces this replica's share.
+ *
+ * Owns: tickets and grants of the embedded limiter, quarantine, usage that Redis has not seen. Refuses to own: when an
+ * absence begins and ends, which store a call asks (`failover/limiter.ts`).
+ * Invariant: a capped lane waits one lease length after the absence began, because calls of Redis may still be under way.
+ */
+import type { Clock } from '../../clock.ts';
+import type { Telemetry } from '../../telemetry/events.ts';
+import type { Background } from '../redis/background.ts';
+import {
+  grantUnderWay,
+  type AdmissionReply,
+  type BucketKey,
+  type BucketSnapshot,
+  type CeilingEdge,
+  type Grant,
+  type Lesson,
+  type Limiter,
+  type LimiterListener,
+  type Reconfiguration,
+  type Settlement,
+  type Standing,
+  type TicketId,
+} from '../limiter.ts';
+import { createMemoryLimiter } from '../embedded/limiter.ts';
+import type { Positioned } from '../redis/replica-calls.ts';
+import { goesBack, withoutTicket } from '../settlements.policy.ts';
+import type { UnreportedUsage } from './unreported-usage.ts';
+
+type LocalState =
+  | { readonly kind: 'waiting' }
+  /** The grant is kept from its call until calls of the other store have ended. */
+  | { readonly kind: 'quarantined'; readonly grant: Grant; readonly cancel: () => void }
+  | { readonly kind: 'granted' };
+
+type Quarantined = Extract<LocalState, { kind: 'quarantined' }>;
+
+interface LocalTicket {
+  admission: Positioned;
+  state: LocalState;
+}
+
+export interface LocalCallsParts {
+  readonly clock: Clock;
+  readonly telemetry: Telemetry;
+  readonly listener: LimiterListener;
+  readonly replicas: () => number;
+  readonly usage: UnreportedUsage;
+  readonly background: Background;
+}
+
+export class LocalCalls {
+  readonly #parts: LocalCallsParts;
+  readonly #tickets = new Map<TicketId, LocalTicket>();
+  /** Each grant with the embedded limiter (the absence) that it belongs to. */
+  readonly #grants = new Map<Grant, Limiter>();
+  #store: Limiter;
+  /** Monotonic milliseconds at which calls began to be served here. */
+  #since: number;
+
+  constructor(parts: LocalCallsParts) {
+    this.#parts = parts;
+    this.#since = parts.clock.monotonic();
+    this.#store = this.#createStore();
+  }
+
+  get isEmpty(): boolean {
+    return this.#tickets.size === 0;
+  }
+
+  hasTicket(ticket: TicketId): boolean {
+    return this.#tickets.has(ticket);
+  }
+
+  hasGranted(grant: Grant): boolean {
+    return this.#grants.has(grant);
+  }
+
+  /** Redis became unavailable. `isNew`: the absence before this one was ended, not only interrupted. */
+  begin(isNew: boolean): void {
+    this.#since = this.#parts.clock.monotonic();
+    if (!isNew) return;
+    this.#parts.background.run(this.#store.close());
+    this.#store = this.#createStore();
+  }
+
+  async enter(admission: Positioned): Promise<AdmissionReply> {
+    const { usage } = this.#parts;
+    const ticket: LocalTicket = { admission, state: { kind: 'waiting' } };
+    const isHere = (): boolean => this.#tickets.get(admission.ticket) === ticket;
+    this.#tickets.set(admission.ticket, ticket);
+    await usage.seed(this.#store, admission, this.#since);
+    // Its caller may have left meanwhile, or Redis may be available again.
+    if (!isHere()) return grantUnderWay;
+    const store = this.#store;
+    const reply = await store.admit({ ...admission, setting: usage.shared(admission) });
+    if (reply.kind === 'refused') this.#tickets.delete(admission.ticket);
+    if (reply.kind !== 'granted') return reply;
+    if (isHere()) this.#onGrant(reply.grant, store);
+    else await store.settle(reply.grant, { kind: 'dropped' }, null);
+    return grantUnderWay;
+  }
+
+  /**
+   * Ends a grant of an embedded limiter. Resolves with the ticket if it goes back to its lane but not here: Redis is
+   * available (`isUp`), or another absence has begun.
+   */
+  async settle(
+    grant: Grant,
+    { settlement, lesson }: { readonly settlement: Settlement; readonly lesson: Lesson | null },
+    isUp: boolean,
+  ): Promise<Positioned | null> {
+    const store = this.#grants.get(grant) ?? this.#store;
+    this.#grants.delete(grant);
+    const ticket = this.#tickets.get(grant.ticket);
+    // What the upstream reports of its meters is everybody's, not this replica's share; its refusal counts here.
+    const heard = lesson === null ? null : { ...lesson, feedback: { ...lesson.feedback, meters: [] } };
+    if (ticket === undefined || !goesBack(settlement)) {
+      this.#tickets.delete(grant.ticket);
+      await store.settle(grant, ticket === undefined ? withoutTicket(settlement) : settlement, heard);
+      return null;
+    }
+    if (!isUp && store === this.#store) {
+      ticket.state = { kind: 'waiting' };
+      await store.settle(grant, settlement, heard);
+      return null;
+    }
+    this.#tickets.delete(grant.ticket);
+    await store.settle(grant, withoutTicket(settlement), heard);
+    return ticket.admission;
+  }
+
+  async charged(grant: Grant, edge: CeilingEdge | null): Promise<void> {
+    await this.#grants.get(grant)?.charged(grant, edge);
+  }
+
+  /** Waiting calls go on under the new settings: this replica's share of the limits that hold now. */
+  async reconfigure(change: Reconfiguration): Promise<void> {
+    const lanes = new Map(change.lanes.map((lane) => [lane.lane, lane]));
+    for (const ticket of this.#tickets.values()) {
+      const lane = lanes.get(ticket.admission.lane);
+      if (ticket.admission.bucket !== change.bucket || lane === undefined) continue;
+      ticket.admission = { ...ticket.admission, ...lane, setting: change.setting };
+    }
+    await this.#store.reconfigure({ ...change, setting: this.#parts.usage.shared(change) });
+  }
+
+  async cancel(bucket: BucketKey, id: TicketId): Promise<void> {
+    const ticket = this.#tickets.get(id);
+    this.#tickets.delete(id);
+    if (ticket?.state.kind === 'waiting') await this.#store.cancel(bucket, id);
+    if (ticket?.state.kind === 'quarantined') await this.#takeBack(ticket.state);
+  }
+
+  forecast(bucket: BucketKey, ticket: TicketId): Promise<Standing | null> {
+    return this.#store.forecast(bucket, ticket);
+  }
+
+  snapshot(): readonly BucketSnapshot[] {
+    return this.#store.snapshot();
+  }
+
+  /** Reports to Redis what was sent from here. */
+  reportUsage(): readonly Promise<void>[] {
+    return this.#parts.usage.report(this.#store);
+  }
+
+  /** Hands over every call that has no grant yet, in the order of their positions. */
+  takeWaiting(): Positioned[] {
+    const { background } = this.#parts;
+    const waiting = [...this.#tickets.values()]
+      .filter(({ state }) => state.kind !== 'granted')
+      .sort((a, b) => a.admission.position.order - b.admission.position.order);
+    for (const { admission } of waiting) background.run(this.cancel(admission.bucket, admission.ticket));
+    return waiting.map(({ admission }) => admission);
+  }
+
+  async close(): Promise<void> {
+    for (const { state } of this.#tickets.values()) if (state.kind === 'quarantined') state.cancel();
+    await this.#store.close();
+  }
+
+  #createStore(): Limiter {
+    const { clock, listener } = this.#parts;
+    const store: Limiter = createMemoryLimiter(clock, {
+      onGrant: (grant) => this.#onGrant(grant, store),
+      onClosed: (bucket, closedMs) => listener.onClosed(bucket, closedMs),
+    });
+    return store;
+  }
+
+  #onGrant(grant: Grant, store: Limiter): void {
+    const { clock, listener, background } = this.#parts;
+    const ticket = this.#tickets.get(grant.ticket);
+    if (ticket === undefined) return background.run(store.settle(grant, { kind: 'dropped' }, null));
+    this.#grants.set(grant, store);
+    ticket.state = { kind: 'granted' };
+    const { maxInFlight, leaseMs } = ticket.admission;
+    if (maxInFlight === null) return listener.onGrant(grant);
+    const waitMs = this.#since + leaseMs - clock.monotonic();
+    if (waitMs <= 0) return this.#handOver(grant);
+    const cancel = clock.after(waitMs, () => {
+      ticket.state = { kind: 'granted' };
+      // Kept for a whole lease, which the store has renewed meanwhile: its holder's time begins now.
+      const fresh = { ...grant, expiresAt: clock.monotonic() + leaseMs };
+      this.#grants.delete(grant);
+      this.#grants.set(fresh, store);
+      this.#handOver(fresh);
+    });
+    ticket.state = { kind: 'quarantined', grant, cancel };
+  }
+
+  /** Hands over a grant of a capped lane: other replicas may have granted in it, too. */
+  #handOver(grant: Grant): void {
+    const { replicas, telemetry, listener } = this.#parts;
+    if (replicas() > 1) telemetry.leaseLost('unavailable');
+    listener.onGrant(grant);
+  }
+
+  async #takeBack({ grant, cancel }: Quarantined): Promise<void> {
+    cancel();
+    const store = this.#grants.get(grant) ?? this.#store;
+    this.#grants.delete(grant);
+    await store.settle(grant, { kind: 'dropped' }, null);
+  }
+}

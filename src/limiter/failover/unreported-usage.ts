@@ -1,0 +1,221 @@
+/**
+ * What this replica uses of every bucket while Redis is unavailable: from which level each bucket begins, this replica's
+ * share of it, and what is reported to Redis afterwards.
+ *
+ * Owns: the seeds of an absence, the account of usage that Redis has not seen. Refuses to own: tickets, and when an absence
+ * begins and ends (`failover/limiter.ts`).
+ * Invariant: no usage is forgotten when Redis becomes unavailable again before it was reported.
+ */
+import type { Costs, MeterName } from '../../call.ts';
+import type { Clock } from '../../clock.ts';
+import type { LastReading } from '../redis/bucket-session.ts';
+import { requestWindows } from '../bucket-state.policy.ts';
+import type {
+  Admission,
+  BucketKey,
+  BucketSetting,
+  Limiter,
+  MeterSetting,
+  MeterSnapshot,
+} from '../limiter.ts';
+import { quotaShare } from './quota-share.ts';
+import type { RedisLimiter } from '../redis/limiter.ts';
+
+/** Usage is reported again while Redis has no room for it, as long as nobody is sent after an absence. Milliseconds. */
+const retryMs = 150;
+const reportForMs = 1_200;
+/** Usage is reported in parts no smaller than this share of it. */
+const minPart = 1 / 64;
+
+/** What a bucket was at here when Redis became unavailable, and a call of it. */
+interface Seed {
+  readonly admission: Admission;
+  /** Without usage of an earlier absence that Redis has not seen. */
+  readonly levels: ReadonlyMap<MeterName, number>;
+  readonly at: number;
+}
+
+/** Usage of a bucket that Redis has not seen, and a call of it. */
+interface Unreported {
+  readonly admission: Admission;
+  costs: Costs;
+}
+
+export interface UsageParts {
+  readonly remote: Pick<RedisLimiter, 'lastReading' | 'report'> & {
+    readonly positions: Pick<RedisLimiter['positions'], 'orderAt'>;
+  };
+  readonly clock: Clock;
+  readonly replicas: () => number;
+}
+
+type OfBucket = Pick<Admission, 'bucket' | 'setting'>;
+
+export class UnreportedUsage {
+  readonly #parts: UsageParts;
+  #seeds = new Map<BucketKey, Seed>();
+  readonly #unreported = new Map<BucketKey, Unreported>();
+
+  constructor(parts: UsageParts) {
+    this.#parts = parts;
+  }
+
+  /** This replica's share of a bucket, by the limits that hold as far as is known. */
+  shared({ bucket, setting }: OfBucket): BucketSetting {
+    const { remote, replicas } = this.#parts;
+    const known = remote.lastReading(bucket);
+    const meters = limitsInForce(known, setting).map(({ meter, limit, windowMs }) => ({
+      meter,
+      limit: quotaShare(limit, replicas()),
+      windowMs,
+    }));
+    return { meters, learn: false, probe: known === null ? setting.probe : 0 };
+  }
+
+  /** Sets the bucket of this call in `store` to what it was at when Redis became unavailable, once. */
+  async seed(store: Limiter, admission: Admission, unavailableSince: number): Promise<void> {
+    const { bucket } = admission;
+    if (this.#seeds.has(bucket)) return;
+    const { remote, clock } = this.#parts;
+    const known = remote.lastReading(bucket);
+    const setting = this.shared(admission);
+    const levels = this.#levels(bucket, setting, known);
+    this.#unreported.delete(bucket);
+    this.#seeds.set(bucket, { admission, levels: levels.seen, at: clock.monotonic() });
+    // A call that comes from now on stands behind every call that came before.
+    const position = { kind: 'kept', order: remote.positions.orderAt(0, unavailableSince) } as const;
+    const ticket = `seed.${admission.ticket}`;
+    const common = { ...admission, ...ofSeeds, setting, position };
+    const level = await store.admit({ ...common, ticket, costs: levels.costs });
+    if (level.kind === 'queued') await store.cancel(bucket, ticket);
+    // No answer of the upstream came: what is to be probed is probed still.
+    if (level.kind === 'granted') await store.settle(level.grant, { kind: 'unknown' }, null);
+    // Redis knew that the bucket was closed.
+    if (known === null || known.closedMs <= 0) return;
+    const free = { ticket: `${ticket}.closes`, callClass: 'free', costs: {} };
+    const closing = await store.admit({ ...common, ...free });
+    if (closing.kind !== 'granted') return;
+    const closes = { kind: 'throttled', closeMs: known.closedMs, requeue: false, sleepMs: 0 } as const;
+    await store.settle(closing.grant, closes, null);
+  }
+
+  /** Redis is available again: reports what was sent from `store`, and what is left of before. */
+  report(store: Limiter): Promise<void>[] {
+    for (const [bucket, seed] of this.#seeds) {
+      const costs = this.#usedSince(store, seed);
+      if (Object.keys(costs).length > 0) this.#unreported.set(bucket, { admission: seed.admission, costs });
+    }
+    this.#seeds = new Map();
+    return [...this.#unreported.values()].map(({ admission, costs }) => {
+      const one = { admission, costs };
+      this.#unreported.set(admission.bucket, one);
+      return this.#reportOne(one);
+    });
+  }
+
+  /** What a bucket begins with: `costs` set its level, `seen` is what Redis knows of that. */
+  #levels(
+    bucket: BucketKey,
+    { meters }: BucketSetting,
+    known: LastReading | null,
+  ): { readonly costs: Costs; readonly seen: ReadonlyMap<MeterName, number> } {
+    const read = new Map(known?.meters.map(({ meter, level }) => [meter, level]));
+    const before = this.#unreported.get(bucket)?.costs ?? {};
+    const seen = new Map<MeterName, number>();
+    const costs: Record<string, number> = {};
+    for (const { meter, limit } of meters) {
+      const unreported = before[meter] ?? 0;
+      const level = known === null ? 0 : shareOfLevel(read.get(meter), this.#parts.replicas());
+      const own = known === null ? 0 : takenOf(meter, known.takenSince);
+      costs[meter] = level === null ? limit : clamp(level + own + unreported, limit);
+      seen.set(meter, costs[meter] - unreported);
+    }
+    return { costs, seen };
+  }
+
+  /** What was sent meanwhile: by how much the level here is above what was left of the seed. */
+  #usedSince(store: Limiter, { admission, levels, at }: Seed): Costs {
+    const agoMs = this.#parts.clock.monotonic() - at;
+    const costs: Record<string, number> = {};
+    for (const { meter, level, limit, windowMs } of metersOf(store, admission.bucket)) {
+      const leftOfSeed = Math.max(0, (levels.get(meter) ?? 0) - (agoMs * limit) / windowMs);
+      if (level > leftOfSeed) costs[meter] = level - leftOfSeed;
+    }
+    return costs;
+  }
+
+  /**
+   * All shares together may be a little more than there is room for now, and calls that left meanwhile may hold some of it
+   * for a moment: what fits is reported at once, by halves, the rest when there is room.
+   */
+  async #reportOne(one: Unreported): Promise<void> {
+    const { clock, remote } = this.#parts;
+    const { admission, costs } = one;
+    const { bucket } = admission;
+    const position = { kind: 'arrival', at: clock.monotonic() } as const;
+    const call = { ...admission, ...ofSeeds, position };
+    const until = clock.monotonic() + reportForMs;
+    let left = 1;
+    let part = 1;
+    // Another absence has taken the usage over when it is not the same any more.
+    const goesOn = (): boolean => this.#unreported.get(bucket) === one && clock.monotonic() < until;
+    for (let tries = 0; left > minPart && goesOn(); tries += 1) {
+      part = Math.min(part, left);
+      const ticket = `seed.${admission.ticket}.${tries}`;
+      const reported = await remote.report({ ...call, ticket, costs: times(costs, part) });
+      if (reported === 'unavailable') return;
+      if (reported === 'counted') {
+        left -= part;
+        one.costs = times(costs, left);
+        part *= 2;
+      } else if (part > minPart) part /= 2;
+      else await new Promise<void>((resolve) => void clock.after(retryMs, resolve));
+    }
+    if (this.#unreported.get(bucket) === one) this.#unreported.delete(bucket);
+  }
+}
+
+/**
+ * The limits that hold: those that Redis named last, which follow from what is stated and from what answers reported, but for
+ * what the operator has stated anew since.
+ */
+function limitsInForce(known: LastReading | null, { meters, learn }: BucketSetting): readonly MeterSetting[] {
+  const byName = new Map<MeterName, MeterSetting>(meters.map((stated) => [stated.meter, stated]));
+  for (const read of known?.meters ?? []) {
+    const then = known?.setting?.meters.find(({ meter }) => meter === read.meter);
+    const now = byName.get(read.meter);
+    const wasStated = then?.limit === read.limit && then.windowMs === read.windowMs;
+    if (now !== undefined && wasStated) continue;
+    const isTighter = now !== undefined && !learn && now.limit * read.windowMs < read.limit * now.windowMs;
+    if (!isTighter) byName.set(read.meter, read);
+  }
+  return [...byName.values()];
+}
+
+/** This replica's part of a level; `null` = Redis had the bucket and has not named the level: it may be full. */
+const shareOfLevel = (level: number | undefined, replicas: number): number | null =>
+  level === undefined ? null : Math.ceil(level / replicas);
+
+/** Requests are counted by every window that the bucket has. */
+const takenOf = (meter: MeterName, taken: Costs): number =>
+  taken[meter] ?? (requestWindows.includes(meter) ? (taken.requests ?? 0) : 0);
+
+const clamp = (units: number, limit: number): number => Math.max(0, Math.min(limit, units));
+
+const metersOf = (store: Limiter, bucket: BucketKey): readonly MeterSnapshot[] =>
+  store.snapshot().find((one) => one.bucket === bucket)?.meters ?? [];
+
+const times = (costs: Costs, share: number): Record<string, number> =>
+  Object.fromEntries(Object.entries(costs).map(([meter, units]) => [meter, units * share]));
+
+/** Costs without a call: granted at once or not at all, in a lane and class of their own. */
+const ofSeeds = {
+  lane: 'seed',
+  callClass: 'seed',
+  maxInFlight: null,
+  perMinute: null,
+  ceiling: 'none',
+  document: null,
+  maxWaitMs: 0,
+  weight: 1,
+} as const;

@@ -1,0 +1,250 @@
+/**
+ * The calls of this replica in one bucket: tickets on their way into Redis, grants on their way to their calls, leases on
+ * their way to their end.
+ *
+ * Owns: the state of every ticket and lease; what becomes of a grant; sending settlements, cancellations and tickets that
+ * Redis lost. Refuses to own: newcomers, ticks and what a reply says of the bucket (`bucket-session.ts`).
+ * Invariants: a grant reaches its call once; a grant that nobody waits for goes back whole; a ticket that waits here is
+ * known to Redis or is entered again at its position; a settlement is sent until Redis knows it; a lost lease is counted
+ * once; after a loss nobody is sent until all replicas had time to enter their tickets again, and capped lanes wait one
+ * lease length.
+ */
+import type { TimedLesson } from '../lessons.policy.ts';
+import { goesBack, withoutTicket } from '../settlements.policy.ts';
+import type { BucketView, ReplyTime } from './bucket-view.ts';
+import type { SentSettlement } from './ended-leases.ts';
+import type { EventQueue } from './event-queue.ts';
+import type { BucketKey, Grant, LeaseToken, Settlement, TicketId } from '../limiter.ts';
+import type { GrantReply } from './protocol/reply-codec.ts';
+import {
+  confirm,
+  fenceMs,
+  grantIn,
+  HeldCalls,
+  HeldLease,
+  unconfirmed,
+  type Positioned,
+  type ReplicaTicket,
+} from './replica-calls.ts';
+import type { ReplicaContext } from './replica-context.ts';
+
+/** After a permanent error a ticket is not entered again sooner. Milliseconds. */
+const reenterAfterMs = 1_000;
+
+type LossReason = 'epoch' | 'stalled' | 'expired';
+
+export class BucketCalls {
+  readonly held: HeldCalls;
+  readonly #bucket: BucketKey;
+  readonly #queue: EventQueue;
+  readonly #view: BucketView;
+  readonly #context: ReplicaContext;
+
+  constructor(
+    bucket: BucketKey,
+    parts: { readonly queue: EventQueue; readonly view: BucketView },
+    context: ReplicaContext,
+  ) {
+    this.#bucket = bucket;
+    this.#queue = parts.queue;
+    this.#view = parts.view;
+    this.#context = context;
+    this.held = new HeldCalls(context.clock.monotonic());
+  }
+
+  /** Takes a grant and hands it to its call, now or when it may go. `hand` is the listener unless the caller awaits it. */
+  receive(
+    grant: GrantReply,
+    time: ReplyTime,
+    hand: (grant: Grant) => void = this.#context.listener.onGrant,
+  ): void {
+    const { clock, ended, background } = this.#context;
+    if (this.held.leases.has(grant.lease)) return;
+    if (ended.has(grant.lease)) return this.#repeatSettlement(grant.lease);
+    const ticket = this.held.tickets.get(grant.ticket) ?? null;
+    const expiresAt = time.sentAt + (grant.expiresAt - time.now) - fenceMs;
+    const admission = ticket?.admission ?? null;
+    const lease = new HeldLease({ bucket: this.#bucket, grant, expiresAt, admission });
+    if (ticket === null || ticket.state.kind === 'abandoned' || ticket.state.kind === 'granted') {
+      return this.#dropStray(lease);
+    }
+    ticket.state = { kind: 'granted', lease };
+    this.held.leases.set(lease.lease, lease);
+    this.#view.readings.noteTaken(lease.costs);
+    const now = clock.monotonic();
+    const tooEarlyMs = Math.max(this.#view.resumeAt ?? now, this.#context.recovery.resumeAt ?? now) - now;
+    if (tooEarlyMs > 0) {
+      const returned = { kind: 'returned', sleepMs: tooEarlyMs, because: 'backoff' } as const;
+      return background.run(this.settle(lease, returned, null));
+    }
+    const quarantineMs = lease.isCapped ? this.#quarantineMs(lease.leaseMs, now) : 0;
+    if (quarantineMs <= 0) return hand(lease);
+    lease.cancelQuarantine = clock.after(quarantineMs, () => {
+      lease.cancelQuarantine = null;
+      this.#context.listener.onGrant(lease);
+    });
+  }
+
+  /** Ends the lease, here and in Redis; a ticket that goes back waits again. */
+  async settle(lease: HeldLease, asked: Settlement, lesson: TimedLesson | null): Promise<void> {
+    if (!this.held.leases.has(lease.lease)) return;
+    const now = this.#context.clock.monotonic();
+    // Whether Redis still knew the lease stays unknown where the reply to the first attempt is lost.
+    if (lease.expiresAt + fenceMs < now) this.countLost(lease, 'stalled');
+    this.#end(lease);
+    if (asked.kind === 'throttled') this.#view.closing.extend(now + asked.closeMs);
+    if (asked.kind === 'returned' || asked.kind === 'dropped') this.#view.readings.noteReturned(lease.costs);
+    const ticket = this.held.tickets.get(lease.ticket) ?? null;
+    const requeues = goesBack(asked);
+    const settlement = requeues && ticket === null ? withoutTicket(asked) : asked;
+    if (ticket !== null && requeues) ticket.state = unconfirmed;
+    else this.held.tickets.delete(lease.ticket);
+    const sent = { lease, settlement, lesson, at: now };
+    if (requeues) this.#context.ended.allowRepeat(sent);
+    await this.sendSettlement(sent, ticket);
+  }
+
+  /** Sends what ends a lease that has ended here. `ticket`: goes back with it. */
+  async sendSettlement(sent: SentSettlement, ticket: ReplicaTicket | null): Promise<void> {
+    const { lease, settlement, lesson } = sent;
+    const { redis, ended, listener, positions, onStranded } = this.#context;
+    const waits = (): boolean =>
+      ticket?.state.kind === 'waiting' && this.held.tickets.get(lease.ticket) === ticket;
+    let didWait = false;
+    const asked = await this.#queue.send<'settle'>(
+      { kind: 'settle', lease: lease.lease, settlement, lesson },
+      {
+        first: ({ reply, sentAt, attempts }) => {
+          didWait = waits();
+          if (!reply.known && attempts === 1) this.countLost(lease, 'expired');
+          if (didWait) confirm(ticket, sentAt);
+        },
+      },
+    );
+    if (asked.kind === 'unavailable') {
+      ended.defer(sent, redis.isUp);
+      if (ticket !== null && waits() && onStranded(positions.positioned(ticket)))
+        this.held.tickets.delete(lease.ticket);
+    } else {
+      if (didWait && !asked.reply.known && ticket?.state.kind === 'waiting') this.reenter(ticket);
+      if (goesBack(settlement) && ticket?.state.kind === 'abandoned') this.sendCancel(lease.ticket);
+    }
+    if (settlement.kind === 'throttled' && settlement.closeMs > 0) {
+      listener.onClosed(lease.bucket, settlement.closeMs);
+    }
+  }
+
+  /** Sends again what Redis, although available, did not take; a ticket that goes back with it is entered again. */
+  async retrySettlement(sent: SentSettlement): Promise<void> {
+    await this.sendSettlement(sent, null);
+    const ticket = this.held.tickets.get(sent.lease.ticket);
+    const isOutside = ticket?.state.kind === 'waiting' && ticket.state.confirmedAt === null;
+    if (isOutside && !this.#context.ended.isDeferred(sent.lease.lease)) this.reenter(ticket);
+  }
+
+  /** Enters a ticket that waits here and that Redis may not have, at its position; Redis never refuses it. */
+  reenter(ticket: ReplicaTicket): void {
+    if (!this.#context.redis.isUp) return;
+    ticket.state = unconfirmed;
+    const admission = this.#context.positions.positioned(ticket);
+    ticket.order = admission.position.order;
+    this.#context.background.run(this.#enterAgain(ticket, admission));
+  }
+
+  async #enterAgain(ticket: ReplicaTicket, admission: Positioned): Promise<void> {
+    const { redis, clock } = this.#context;
+    const isOutside = (): boolean =>
+      this.held.tickets.get(admission.ticket) === ticket &&
+      ticket.state.kind === 'waiting' &&
+      ticket.state.confirmedAt === null;
+    const asked = await this.#queue.send<'admit'>(
+      { kind: 'admit', admission },
+      {
+        first: ({ sentAt }) => {
+          confirm(ticket, sentAt);
+          this.held.noteContact(sentAt);
+        },
+      },
+    );
+    if (asked.kind === 'unavailable') {
+      // Redis is available and answered with a permanent error: no return of Redis is to be waited for.
+      if (redis.isUp && isOutside()) clock.after(reenterAfterMs, () => isOutside() && this.reenter(ticket));
+      return;
+    }
+    const { reply, bucket, sentAt } = asked;
+    if (reply.kind === 'granted') this.receive(grantIn(admission, reply), { now: bucket.now, sentAt });
+    else if (ticket.state.kind === 'abandoned') this.sendCancel(admission.ticket);
+  }
+
+  /** The ticket's call does not wait for Redis any more. */
+  forget(id: TicketId): void {
+    if (this.#context.redis.isUp) this.sendCancel(id);
+    else this.held.handedOver.add(id);
+  }
+
+  sendCancel(ticket: TicketId): void {
+    this.#context.background.run(this.#queue.send<'cancel'>({ kind: 'cancel', ticket }));
+  }
+
+  /** The data of the bucket is gone from Redis: leases are lost, waiting tickets are entered again. */
+  lose(): void {
+    const now = this.#context.clock.monotonic();
+    this.#view.lostAt = now;
+    this.#view.keepClosed();
+    for (const lease of this.held.leases.values()) {
+      if (lease.cancelQuarantine === null) {
+        this.countLost(lease, 'epoch');
+        lease.expiresAt = Math.min(lease.expiresAt, now);
+      } else {
+        this.#end(lease);
+        const ticket = this.held.tickets.get(lease.ticket);
+        if (ticket !== undefined) ticket.state = unconfirmed;
+      }
+    }
+    for (const ticket of this.held.waiting()) this.reenter(ticket);
+  }
+
+  countLost(lease: HeldLease, reason: LossReason): void {
+    if (lease.isLost) return;
+    lease.isLost = true;
+    if (lease.isCapped) this.#context.telemetry.leaseLost(reason);
+  }
+
+  /** Redis granted what nobody waits for here. */
+  #dropStray(lease: HeldLease): void {
+    const { clock, ended, background } = this.#context;
+    const at = clock.monotonic();
+    const sent: SentSettlement = { lease, settlement: { kind: 'dropped' }, lesson: null, at };
+    ended.add(lease.lease, at);
+    ended.allowRepeat(sent);
+    background.run(this.sendSettlement(sent, null));
+  }
+
+  /** Redis names a lease that has ended here: its settlement was lost with Redis' data, or is still on its way. */
+  #repeatSettlement(lease: LeaseToken): void {
+    const { ended, clock, background } = this.#context;
+    const known = ended.repeatable(lease);
+    if (known === null) return;
+    const ticket = this.held.tickets.get(known.lease.ticket) ?? null;
+    if (known.settlement.kind === 'dropped' && ticket?.state.kind === 'waiting') {
+      ticket.state = { ...ticket.state, mayBeForgotten: true };
+    }
+    const again = ended.takeRepeat(lease, clock.monotonic());
+    if (again !== null) background.run(this.sendSettlement(again, ticket));
+  }
+
+  /** Ends the lease here; nothing is sent. */
+  #end(lease: HeldLease): void {
+    lease.cancelQuarantine?.();
+    lease.cancelQuarantine = null;
+    this.held.leases.delete(lease.lease);
+    this.#context.ended.add(lease.lease, this.#context.clock.monotonic());
+  }
+
+  /** How long calls may be in flight yet that Redis has lost, or that it was never asked for. */
+  #quarantineMs(leaseMs: number, now: number): number {
+    const { replica, recovery } = this.#context;
+    const since = [this.#view.lostAt, replica.lostAt(), recovery.overlapSince].filter((at) => at !== null);
+    return since.length === 0 ? 0 : Math.max(...since) + leaseMs - now;
+  }
+}

@@ -1,0 +1,145 @@
+/**
+ * The way of tickets into one bucket and out of it: newcomers, callers that leave, waiting calls that another store takes
+ * over or gives back.
+ *
+ * Owns: the reply to a caller, taking out of Redis what nobody waits for any more. Refuses to own: what becomes of a grant
+ * (`bucket-calls.ts`).
+ */
+import type { AdmitReply } from '../bucket-events.ts';
+import type { BucketCalls } from './bucket-calls.ts';
+import type { BucketView } from './bucket-view.ts';
+import type { EventQueue } from './event-queue.ts';
+import { grantUnderWay, type Admission, type AdmissionReply, type Grant, type TicketId } from '../limiter.ts';
+import { unavailable, type Unavailable } from './client/health.ts';
+import {
+  createTicket,
+  grantIn,
+  unconfirmed,
+  type HeldLease,
+  type Positioned,
+  type ReplicaTicket,
+} from './replica-calls.ts';
+import type { ReplicaContext } from './replica-context.ts';
+
+export interface BucketParts {
+  readonly queue: EventQueue;
+  readonly view: BucketView;
+  readonly calls: BucketCalls;
+  readonly context: ReplicaContext;
+}
+
+export class BucketEntry {
+  readonly #queue: EventQueue;
+  readonly #view: BucketView;
+  readonly #calls: BucketCalls;
+  readonly #context: ReplicaContext;
+
+  constructor({ queue, view, calls, context }: BucketParts) {
+    this.#queue = queue;
+    this.#view = view;
+    this.#calls = calls;
+    this.#context = context;
+  }
+
+  async admit(admission: Admission): Promise<AdmissionReply | Unavailable> {
+    const { clock, positions } = this.#context;
+    const ticket = createTicket(admission, { kind: 'entering' }, clock.monotonic());
+    this.#calls.held.tickets.set(admission.ticket, ticket);
+    this.#view.setting = admission.setting;
+    const asked = await this.#queue.send<'admit'>(
+      { kind: 'admit', admission: positions.stored(admission) },
+      {
+        newcomer: admission.lane,
+        first: ({ reply, sentAt }) => this.#noteAdmitted(ticket, reply, sentAt),
+      },
+    );
+    if (asked.kind === 'unavailable') return this.#leaveUnanswered(ticket);
+    const { reply, bucket, sentAt } = asked;
+    if (reply.kind === 'refused') return reply;
+    const isAbandoned = ticket.state.kind === 'abandoned';
+    if (reply.kind === 'granted') {
+      let handed: Grant | null = null;
+      const time = { now: bucket.now, sentAt };
+      this.#calls.receive(grantIn(admission, reply), time, (grant) => (handed = grant));
+      if (isAbandoned) this.#calls.held.tickets.delete(admission.ticket);
+      return handed === null ? grantUnderWay : { kind: 'granted', grant: handed };
+    }
+    if (isAbandoned) {
+      this.#calls.held.tickets.delete(admission.ticket);
+      this.#calls.sendCancel(admission.ticket);
+    }
+    const { forecastMs, ahead, heldBy } = reply;
+    return { kind: 'queued', forecastMs, ahead, heldBy };
+  }
+
+  #noteAdmitted(ticket: ReplicaTicket, reply: AdmitReply, sentAt: number): void {
+    const { held } = this.#calls;
+    held.noteContact(sentAt);
+    if (reply.kind === 'refused') return void held.tickets.delete(ticket.admission.ticket);
+    ticket.order = reply.order;
+    if (ticket.state.kind === 'entering') ticket.state = { ...unconfirmed, confirmedAt: sentAt };
+  }
+
+  /** Redis may have entered the ticket all the same. */
+  #leaveUnanswered(ticket: ReplicaTicket): AdmissionReply | Unavailable {
+    const { ticket: id } = ticket.admission;
+    const { kind } = ticket.state;
+    const isHere = this.#calls.held.tickets.get(id) === ticket;
+    if (isHere && (kind === 'entering' || kind === 'abandoned')) {
+      this.#calls.held.tickets.delete(id);
+      this.#calls.forget(id);
+    }
+    // Nobody waits for the ticket any more; or only the reply is missing: its grant came otherwise, and the ticket may wait
+    // again since, here or in the store to which waiting calls went.
+    if (kind === 'abandoned' || kind === 'waiting' || (isHere && kind === 'granted')) return grantUnderWay;
+    return unavailable;
+  }
+
+  /** The caller of a ticket left. */
+  cancel(id: TicketId): void {
+    const { held } = this.#calls;
+    const ticket = held.tickets.get(id);
+    if (ticket === undefined) return;
+    const before = ticket.state;
+    ticket.state = { kind: 'abandoned' };
+    // The reply of Redis decides what there is to take back.
+    if (before.kind === 'entering' || before.kind === 'abandoned') return;
+    held.tickets.delete(id);
+    if (before.kind === 'waiting') this.#calls.forget(id);
+    else if (before.lease.cancelQuarantine !== null) this.#drop(before.lease);
+  }
+
+  /** Enters a ticket that has its position already; Redis never refuses it. */
+  reenter(admission: Admission): void {
+    const ticket = createTicket(admission, unconfirmed, this.#context.clock.monotonic());
+    this.#calls.held.tickets.set(admission.ticket, ticket);
+    this.#calls.reenter(ticket);
+  }
+
+  /** Hands over every waiting ticket, each with its position. */
+  takeWaiting(): Positioned[] {
+    const { held } = this.#calls;
+    return held.waiting().map((ticket) => {
+      const admission = this.#context.positions.positioned(ticket);
+      held.tickets.delete(admission.ticket);
+      held.handedOver.add(admission.ticket);
+      return admission;
+    });
+  }
+
+  /**
+   * Tickets that Redis may still have although nobody waits here for them leave it. True = there were some, and Redis may
+   * have granted them meanwhile.
+   */
+  cancelHandedOver(): boolean {
+    const { handedOver, tickets } = this.#calls.held;
+    const hadSome = handedOver.size > 0;
+    for (const ticket of handedOver) if (!tickets.has(ticket)) this.#calls.sendCancel(ticket);
+    handedOver.clear();
+    return hadSome;
+  }
+
+  #drop(lease: HeldLease): void {
+    this.#context.background.run(this.#calls.settle(lease, { kind: 'dropped' }, null));
+  }
+}

@@ -1,0 +1,196 @@
+/**
+ * One bucket as one replica lives with it. Made of its queue of events, its view (what Redis said last), its calls, the way
+ * of tickets in and out, what replies mean, and ticks; each of these knows the ones before it only.
+ *
+ * Owns: building these, leases as callers see them, settings, readings. Refuses to own: whose turn it is (the scripts).
+ */
+import type { Costs } from '../../call.ts';
+import { BucketCalls } from './bucket-calls.ts';
+import { BucketEntry } from './bucket-entry.ts';
+import { BucketReplies } from './bucket-replies.ts';
+import { BucketTicks } from './bucket-ticks.ts';
+import { BucketView } from './bucket-view.ts';
+import { EventQueue } from './event-queue.ts';
+import type {
+  Admission,
+  BucketKey,
+  BucketSetting,
+  BucketSnapshot,
+  CeilingEdge,
+  LeaseToken,
+  Lesson,
+  Reconfiguration,
+  Settlement,
+  Standing,
+  TicketId,
+} from '../limiter.ts';
+import type { ReplicaContext } from './replica-context.ts';
+
+/** Lanes that one event reconfigures at most. */
+const lanesPerEvent = 64;
+
+/** A bucket as it was when Redis was last heard. */
+export interface LastReading extends BucketSnapshot {
+  /** The operator's setting when the meters were read; `null` = not known. */
+  readonly setting: BucketSetting | null;
+  /** What this replica's calls took since the meters were read. */
+  readonly takenSince: Costs;
+}
+
+export class BucketSession {
+  readonly key: BucketKey;
+  readonly calls: BucketCalls;
+  readonly entry: BucketEntry;
+  readonly replies: BucketReplies;
+  readonly #ticks: BucketTicks;
+  readonly #context: ReplicaContext;
+  readonly #queue: EventQueue;
+  readonly #view: BucketView;
+
+  constructor(key: BucketKey, context: ReplicaContext) {
+    const { redis, clock, replica } = context;
+    this.key = key;
+    this.#context = context;
+    const view = new BucketView(clock.monotonic());
+    const queue = new EventQueue({
+      bucket: key,
+      redis,
+      clock,
+      replica,
+      prepare: (news) => this.replies.prepare(news),
+      apply: (news) => this.replies.read(news),
+    });
+    const calls = new BucketCalls(key, { queue, view }, context);
+    const parts = { queue, view, calls, context };
+    this.#view = view;
+    this.#queue = queue;
+    this.calls = calls;
+    this.entry = new BucketEntry(parts);
+    this.#ticks = new BucketTicks(parts);
+    this.replies = new BucketReplies(parts, () => this.pump());
+  }
+
+  /** Nothing of this replica is in the bucket. */
+  get isIdle(): boolean {
+    return this.calls.held.isEmpty;
+  }
+
+  /** May be forgotten if nobody used it for this long. */
+  isUnusedFor(ms: number, now: number): boolean {
+    return this.isIdle && this.calls.held.handedOver.size === 0 && now - this.#view.usedAt > ms;
+  }
+
+  async settle(token: LeaseToken, settlement: Settlement, lesson: Lesson | null): Promise<void> {
+    const lease = this.calls.held.leases.get(token);
+    const timed = lesson === null ? null : this.#context.positions.timed(lesson);
+    if (lease !== undefined) await this.calls.settle(lease, settlement, timed);
+  }
+
+  async learn(lease: LeaseToken, lesson: Lesson): Promise<void> {
+    if (!this.#isHeld(lease)) return;
+    const timed = this.#context.positions.timed(lesson);
+    await this.#queue.send<'learn'>({ kind: 'learn', lease, lesson: timed });
+  }
+
+  async charged(lease: LeaseToken, edge: CeilingEdge | null): Promise<void> {
+    if (this.#isHeld(lease)) await this.#queue.send<'charge'>({ kind: 'charge', lease, edge });
+  }
+
+  /** What is entered again later is entered under the new settings. */
+  async reconfigure({ setting, lanes }: Reconfiguration): Promise<void> {
+    const changed = new Map(lanes.map((lane) => [lane.lane, lane]));
+    for (const ticket of this.calls.held.tickets.values()) {
+      const lane = changed.get(ticket.admission.lane);
+      if (lane !== undefined) ticket.admission = { ...ticket.admission, ...lane, setting };
+    }
+    if (!this.#context.redis.isUp) return;
+    this.#view.setting = setting;
+    for (let from = 0; from < lanes.length; from += lanesPerEvent) {
+      const some = lanes.slice(from, from + lanesPerEvent);
+      await this.#queue.send<'reconfigure'>({ kind: 'reconfigure', setting, lanes: some });
+    }
+  }
+
+  async forecast(ticket: TicketId): Promise<Standing | null> {
+    const state = this.calls.held.tickets.get(ticket)?.state;
+    if (state?.kind !== 'waiting' || !this.#context.redis.isUp) return null;
+    const asked = await this.#queue.send<'forecast'>({ kind: 'forecast', ticket });
+    return asked.kind === 'applied' ? asked.reply.standing : null;
+  }
+
+  /** Levels as named at `readAt`, drained since. */
+  snapshot(readAt = this.#view.readings.latest?.at ?? 0): BucketSnapshot {
+    const now = this.#context.clock.monotonic();
+    const { held } = this.calls;
+    return {
+      bucket: this.key,
+      closedMs: this.#view.closing.msLeft(now),
+      waiting: held.countWaiting(),
+      inFlight: held.leases.size,
+      meters: (this.#view.readings.latest?.meters ?? []).map((meter) => ({
+        ...meter,
+        level: Math.max(0, meter.level - ((now - readAt) * meter.limit) / meter.windowMs),
+      })),
+    };
+  }
+
+  /** What drained before the last reply was used again, for all that is known. `null` = Redis did not know the bucket. */
+  lastReading(): LastReading | null {
+    const { createdAt, usedAt, readings } = this.#view;
+    if (createdAt === null) return null;
+    const { latest, takenSince } = readings;
+    return { ...this.snapshot(usedAt), setting: latest?.setting ?? null, takenSince };
+  }
+
+  tick(): void {
+    this.#context.background.run(this.#ticks.tick());
+  }
+
+  pump(): void {
+    this.#context.background.run(this.#ticks.pump());
+  }
+
+  /** Counts usage that Redis did not see, as one call that is not sent: `admission.costs`. */
+  async report(admission: Admission): Promise<'counted' | 'no_room' | 'unavailable'> {
+    const entering = this.#context.positions.stored(admission);
+    const asked = await this.#queue.send<'admit'>({ kind: 'admit', admission: entering });
+    if (asked.kind === 'unavailable') return 'unavailable';
+    if (asked.reply.kind !== 'granted') return 'no_room';
+    const ended = await this.#queue.send<'settle'>({
+      kind: 'settle',
+      lease: asked.reply.lease,
+      settlement: { kind: 'unknown' },
+      lesson: null,
+    });
+    return ended.kind === 'unavailable' ? 'unavailable' : 'counted';
+  }
+
+  /** Redis is available again: enters waiting tickets. */
+  reenterWaiting(): void {
+    for (const ticket of this.calls.held.waiting()) this.calls.reenter(ticket);
+    this.replies.schedulePump();
+  }
+
+  /** Redis lost data, or may have. */
+  doubt(): void {
+    this.calls.held.needsResync = true;
+  }
+
+  /** The process ends: calls in flight are of unknown fate, nobody waits any more. */
+  end(): void {
+    this.replies.close();
+    const { leases } = this.calls.held;
+    for (const { lease, cancelQuarantine } of leases.values()) {
+      this.#end(lease, { kind: cancelQuarantine === null ? 'unknown' : 'dropped' });
+    }
+    for (const { admission } of this.calls.held.waiting()) this.entry.cancel(admission.ticket);
+  }
+
+  #end(lease: LeaseToken, settlement: Settlement): void {
+    this.#context.background.run(this.settle(lease, settlement, null));
+  }
+
+  #isHeld(lease: LeaseToken): boolean {
+    return this.#context.redis.isUp && this.calls.held.leases.has(lease);
+  }
+}

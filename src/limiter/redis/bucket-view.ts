@@ -1,0 +1,54 @@
+/**
+ * A bucket as the replies of Redis described it last: which life of its data this is, until when it is closed, its meters.
+ *
+ * Owns: recognizing an overtaken reply, how long nobody may be sent. Refuses to own: what follows from that
+ * (`bucket-session.ts`). Data and comparisons only.
+ */
+import { Closing, later } from './closing.ts';
+import type { BucketSetting } from '../limiter.ts';
+import { MeterReadings } from './meter-readings.ts';
+import type { BucketReply } from './protocol/reply-codec.ts';
+
+/** After a loss every replica has noticed it within a tick and has entered its tickets again. Milliseconds. */
+export const recoveryGraceMs = 1_300;
+
+/** When Redis wrote a reply (its clock), and when the answered command was sent (monotonic milliseconds). */
+export interface ReplyTime {
+  readonly now: number;
+  readonly sentAt: number;
+}
+
+export class BucketView {
+  readonly closing = new Closing();
+  readonly readings = new MeterReadings();
+  /** Monotonic milliseconds of the latest use: when the latest answered command was sent. */
+  usedAt: number;
+  /** The operator's setting that this replica sent last. */
+  setting: BucketSetting | null = null;
+  /** Creation of the bucket's data on Redis' clock, as named last; `null` = not known. */
+  createdAt: number | null = null;
+  /** Monotonic milliseconds of the latest loss of the bucket's data; `null` = none seen. */
+  lostAt: number | null = null;
+  /** Of the latest reply that was not overtaken; its `now` is comparable within one life. */
+  latest: ReplyTime | null = null;
+  /** Grants before this time are returned: other replicas have not entered their tickets yet. Monotonic milliseconds. */
+  resumeAt: number | null = null;
+
+  constructor(now: number) {
+    this.usedAt = now;
+  }
+
+  /** A reply may be read after a later one of the same life. */
+  isOvertaken({ born, now }: BucketReply): boolean {
+    return born === this.createdAt && this.latest !== null && now < this.latest.now;
+  }
+
+  /** Redis has forgotten that the bucket is closed, the upstream has not. */
+  keepClosed(): void {
+    if (this.closing.until !== null) this.holdUntil(this.closing.until);
+  }
+
+  holdUntil(at: number): void {
+    this.resumeAt = later(this.resumeAt, at);
+  }
+}

@@ -1,0 +1,190 @@
+/**
+ * Ceilings in Redis for all replicas: rate-limiter-flexible, one script call per slot for minute and day together.
+ *
+ * Owns: asking Redis, reading slots a little ahead for forecasts. Refuses to own: the windows (`sliding-log.ts`),
+ * what this replica does while Redis is unavailable (`failover`).
+ * Invariant: every 60 s window holds at most the ceiling over all replicas (1).
+ */
+import type { Clock } from '../../clock.ts';
+import { ceilingWindowMs, holdAt, type CeilingHold } from '../ceiling.policy.ts';
+import type { CeilingKey, CeilingRef, CeilingState, ForecastQuestion } from '../ceilings.ts';
+import { amountOf, listOf, numberOf } from './client/malformed-reply.ts';
+import {
+  leastWaitMs,
+  mostWaitMs,
+  positionsToRead,
+  sentBefore,
+  type PlacesRead,
+} from '../places-read.policy.ts';
+import { runOwn } from './protocol/commands.ts';
+import type { RedisClient } from './client/connection.ts';
+import { unavailable, type RedisHealth, type Unavailable } from './client/health.ts';
+import { dayKey, daySeconds, RedisSlidingLog, sendsKey, SlotResult } from './sliding-log.ts';
+
+/** A read of the slots is good for this long, and is not repeated sooner than `repeatMs` after. Milliseconds. */
+const forecastMs = 250;
+const repeatMs = 20;
+const maxReads = 10_000;
+const sendsPerRestore = 500;
+
+export type RedisTake =
+  | { readonly kind: 'taken'; readonly remaining: number; readonly nextPlaceMs: number }
+  /** `day`: the daily ceiling refused. */
+  | { readonly kind: 'refused'; readonly waitMs: number; readonly day: boolean }
+  | Unavailable;
+
+/** A send, and how long ago it was. */
+export interface PastSend {
+  readonly id: string;
+  readonly ageMs: number;
+}
+
+type SlotsRead = PlacesRead & { readonly oldestMs: number };
+
+export class RedisCeilings {
+  readonly #client: RedisClient;
+  readonly #redis: RedisHealth;
+  readonly #clock: Clock;
+  readonly #logs = new Map<string, RedisSlidingLog>();
+  readonly #reads = new Map<string, PlacesRead>();
+
+  constructor(parts: { readonly client: RedisClient; readonly redis: RedisHealth; readonly clock: Clock }) {
+    this.#client = parts.client;
+    this.#redis = parts.redis;
+    this.#clock = parts.clock;
+  }
+
+  /** Takes the slot of this name, once however often it is asked for. `lateMs`: as in the port. */
+  async take(ceiling: CeilingRef, id: string, lateMs: number): Promise<RedisTake> {
+    try {
+      const result = await this.#log(ceiling).consume(ceiling.key, 1, { id, lateMs });
+      return { kind: 'taken', remaining: result.remainingPoints, nextPlaceMs: result.msBeforeNext };
+    } catch (result) {
+      if (!(result instanceof SlotResult)) throw result;
+      if (result.outcome === 'unavailable') return unavailable;
+      return { kind: 'refused', waitMs: result.msBeforeNext, day: result.outcome === 'day' };
+    }
+  }
+
+  /** While Redis is unavailable the slot stays taken: rather too few slots than too many. */
+  async giveBack(ceiling: CeilingRef, id: string): Promise<void> {
+    const { key, perMinute } = ceiling;
+    if (perMinute !== null) await this.#log(ceiling).reward(key, 1, { id });
+    // Without a log there is no id to give back by: one try.
+    else await this.#redis.run('reward', (client) => client.decr(dayKey(key)), { once: true });
+  }
+
+  async forecast(
+    ceiling: CeilingRef,
+    positions: readonly number[],
+    { agoMs, withinMs }: ForecastQuestion = {},
+  ): Promise<readonly CeilingHold[] | Unavailable> {
+    const asOf = agoMs === undefined ? null : this.#clock.monotonic() - agoMs;
+    const read = await this.#slotsFor(ceiling, positions, withinMs);
+    if ('kind' in read) return read;
+    const now = this.#clock.monotonic();
+    const sent = asOf !== null && read.at > asOf ? sentBefore(read, read.at - asOf) : 0;
+    return positions.map((position) => {
+      const k = Math.max(1, position - sent);
+      return holdAt(leastWaitMs(read, k, now) ?? 0, k, read.day);
+    });
+  }
+
+  async state(ceiling: CeilingRef, perMinute: number): Promise<CeilingState | Unavailable> {
+    const read = await this.#read(ceiling, []);
+    if ('kind' in read) return read;
+    const { live, oldestMs } = read;
+    return { limit: perMinute, remaining: Math.max(0, perMinute - live), nextPlaceMs: oldestMs };
+  }
+
+  async dayState({ key }: CeilingRef, perDay: number): Promise<CeilingState | Unavailable> {
+    const reply = await this.#redis.run('other', async (client) => {
+      const [used, lifeMs] = await Promise.all([client.get(dayKey(key)), client.pttl(dayKey(key))]);
+      return { used: amountOf(used ?? 0), lifeMs: numberOf(lifeMs) };
+    });
+    if (reply.kind === 'unavailable') return reply;
+    const { used, lifeMs } = reply.value;
+    return { limit: perDay, remaining: Math.max(0, perDay - used), nextPlaceMs: Math.max(0, lifeMs) };
+  }
+
+  /** Puts sends of the last window back where Redis does not have them. False = Redis is unavailable. */
+  async restore(key: CeilingKey, sends: readonly PastSend[]): Promise<boolean> {
+    for (let from = 0; from < sends.length; from += sendsPerRestore) {
+      const some = sends.slice(from, from + sendsPerRestore);
+      const argv = [String(ceilingWindowMs), ...some.flatMap(({ id, ageMs }) => [String(ageMs), id])];
+      const reply = await this.#redis.run('other', (client) =>
+        runOwn(client, 'restore', { keys: [sendsKey(key)], argv }),
+      );
+      if (reply.kind === 'unavailable') return false;
+    }
+    return true;
+  }
+
+  #log({ perMinute, perDay }: CeilingRef): RedisSlidingLog {
+    const name = `${perMinute ?? ''}/${perDay ?? ''}`;
+    let log = this.#logs.get(name);
+    if (log === undefined) {
+      const parts = { redis: this.#redis, client: this.#client };
+      this.#logs.set(name, (log = new RedisSlidingLog({ ...parts, perMinute, perDay })));
+    }
+    return log;
+  }
+
+  /** The slots as read lately, where that says enough, or read now. */
+  async #slotsFor(
+    ceiling: CeilingRef,
+    positions: readonly number[],
+    withinMs: number | undefined,
+  ): Promise<PlacesRead | Unavailable> {
+    const { key, perMinute } = ceiling;
+    const known = this.#reads.get(key);
+    if (known !== undefined && this.#isGood(known, ceiling)) {
+      const now = this.#clock.monotonic();
+      const precision = now - known.at < repeatMs ? undefined : withinMs;
+      if (positions.every((k) => saysEnough(known, k, { now, withinMs: precision }))) return known;
+    }
+    const read = await this.#read(ceiling, perMinute === null ? [] : positionsToRead(perMinute, positions));
+    if ('kind' in read) return read;
+    if (this.#reads.size > maxReads) this.#reads.clear();
+    this.#reads.set(key, read);
+    return read;
+  }
+
+  #isGood(read: PlacesRead, { perMinute, perDay }: CeilingRef): boolean {
+    const isOfLimits = read.limit === perMinute && (read.day === null) === (perDay === null);
+    return isOfLimits && this.#clock.monotonic() - read.at < forecastMs;
+  }
+
+  async #read(
+    { key, perMinute, perDay }: CeilingRef,
+    positions: readonly number[],
+  ): Promise<SlotsRead | Unavailable> {
+    const argv = [String(perMinute ?? ''), String(ceilingWindowMs), '', ...positions.map(String)];
+    const reply = await this.#redis.run('other', async (client) =>
+      listOf(await runOwn(client, 'places', { keys: [sendsKey(key), dayKey(key)], argv })).map(numberOf),
+    );
+    if (reply.kind === 'unavailable') return reply;
+    const [live = 0, oldestMs = 0, ofDay = 0, dayMs = 0, ...waits] = reply.value;
+    const endsInMs = dayMs < 0 ? daySeconds * 1_000 : dayMs;
+    return {
+      at: this.#clock.monotonic(),
+      limit: perMinute,
+      live,
+      day: perDay === null ? null : { calls: Math.max(0, perDay - ofDay), endsInMs },
+      waits: new Map(positions.map((k, index) => [k, waits[index] ?? 0])),
+      oldestMs,
+    };
+  }
+}
+
+/** The read says when the k-th call finds a slot or, with `withinMs`, whether that is within this time. */
+function saysEnough(
+  read: PlacesRead,
+  k: number,
+  { now, withinMs }: { readonly now: number; readonly withinMs: number | undefined },
+): boolean {
+  const leastMs = leastWaitMs(read, k, now);
+  if (leastMs === null || withinMs === undefined || leastMs > withinMs) return leastMs !== null;
+  const mostMs = mostWaitMs(read, k, now);
+  return mostMs !== null && mostMs <= withinMs;
+}

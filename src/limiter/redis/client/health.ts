@@ -1,0 +1,231 @@
+/**
+ * The one way to Redis: runs a command with a limit on every wait, repeats it with the same ids while that may help, and
+ * knows whether Redis is available.
+ *
+ * Owns: repetition (a command that runs twice must be idempotent by id), the switch to "unavailable" within `patienceMs`
+ * of the first failure, the way back, counting. Refuses to own: what the replica does meanwhile (`failover`).
+ * Invariant: a failure never counts as a permission. An error reply that this file does not know (a key of another type, a
+ * script that fails) and a reply that cannot be read are logged as a bug and count as no reply at once, because sending
+ * again is no help. While such permanent errors go on, the time until Redis is tried again doubles (a circuit breaker).
+ */
+import type { Clock } from '../../../clock.ts';
+import type { RedisCommand, Telemetry } from '../../../telemetry/events.ts';
+import { createCommandWindow } from './command-window.ts';
+import { isPermanent, kindOf } from './failures.ts';
+import type { RedisClient, RedisConnection } from './connection.ts';
+import { createWrongReplies } from './wrong-replies.ts';
+
+/** What became of a command. */
+export type Reply<T> =
+  | {
+      readonly kind: 'reply';
+      readonly value: T;
+      /** Monotonic milliseconds at which the attempt that was answered was sent. */
+      readonly sentAt: number;
+      /** How often the command was sent; it may have run as often. */
+      readonly attempts: number;
+    }
+  | Unavailable;
+
+/** Redis did not carry out the command in time; the command may have run, or may run yet. */
+export interface Unavailable {
+  readonly kind: 'unavailable';
+}
+
+export const unavailable: Unavailable = { kind: 'unavailable' };
+
+/** Time without any success after which Redis counts as unavailable. One more command may still be under way then. */
+const patienceMs = 500;
+const pauseMs = 40;
+const probeMs = 150;
+/** How long Redis is left alone after a permanent error, which a probe does not see. */
+const cooldownMs = { min: 1_000, max: 30_000 };
+
+export interface RunOptions {
+  /** Sent once only. */
+  readonly once?: boolean;
+  /** Lane of a newcomer: newcomers wait behind everything else while many commands are under way, lanes in rotation. */
+  readonly lane?: string;
+}
+
+export interface AvailabilityWatcher {
+  readonly onUnavailable: () => void;
+  readonly onAvailable: () => void;
+}
+
+export interface RedisHealth {
+  readonly isUp: boolean;
+  /**
+   * Sends until one attempt succeeds; `unavailable` at once while Redis is. `send` is called for each attempt and reads the
+   * reply, too: an attempt whose reply is a `MalformedReply` has failed.
+   */
+  run<T>(
+    command: RedisCommand,
+    send: (client: RedisClient) => Promise<T>,
+    options?: RunOptions,
+  ): Promise<Reply<T>>;
+  /** Calls the watcher at both switches, in the turn of the event loop in which they happen. */
+  watch(watcher: AvailabilityWatcher): void;
+  /** Starts with what the first contact showed. */
+  start(isUp: boolean): void;
+  close(): void;
+}
+
+export interface HealthParts {
+  readonly connection: RedisConnection;
+  readonly clock: Clock;
+  readonly telemetry: Telemetry;
+  /** An attempt that takes longer was kept waiting by this process, not by Redis. Milliseconds. */
+  readonly commandTimeoutMs: number;
+  /**
+   * Whether a permanent error makes Redis unavailable for everybody. A replica that refuses calls meanwhile does so for the
+   * one command only; a replica that counts calls itself meanwhile has to count all of them itself for a while.
+   */
+  readonly tripsOnPermanentError: boolean;
+  /** Runs before Redis counts as available again: sees that it can be used, and does the writing that shows it. */
+  readonly check: () => Promise<void>;
+}
+
+/** What came of one attempt. */
+type Attempt<T> = Reply<T> | { readonly kind: 'failed' };
+
+export function createRedisHealth(parts: HealthParts): RedisHealth {
+  return new Health(parts);
+}
+
+class Health implements RedisHealth {
+  readonly #parts: HealthParts;
+  readonly #watchers: AvailabilityWatcher[] = [];
+  readonly #wrongReplies;
+  readonly #window = createCommandWindow();
+  #state: 'up' | 'down' | 'closed' = 'up';
+  #failingSince: number | null = null;
+  /** Of the time since then, what this process itself was kept from running. Milliseconds. */
+  #stalledMs = 0;
+  #cancelProbe = (): void => {};
+  #cooldownMs = cooldownMs.min;
+  #backAt: number | null = null;
+
+  constructor(parts: HealthParts) {
+    this.#parts = parts;
+    this.#wrongReplies = createWrongReplies(parts.clock, parts.telemetry.log);
+  }
+
+  get isUp(): boolean {
+    return this.#state === 'up';
+  }
+
+  async run<T>(
+    command: RedisCommand,
+    send: (client: RedisClient) => Promise<T>,
+    { once = false, lane }: RunOptions = {},
+  ): Promise<Reply<T>> {
+    const { clock } = this.#parts;
+    let since: number | null = null;
+    for (let attempts = 1; this.isUp; attempts += 1) {
+      if (!this.#window.tryEnter() && !(await this.#window.wait(lane ?? null))) break;
+      since ??= clock.monotonic();
+      const done = await this.#attempt(command, send, attempts);
+      if (done.kind !== 'failed') return done;
+      const now = clock.monotonic();
+      // One key's shard may fail while others answer: this command's own time counts as well.
+      const failingMs = now - Math.min(this.#failingSince ?? since, since) - this.#stalledMs;
+      // A first attempt may have failed because this process was kept from running: the reply was there.
+      if (failingMs >= (attempts === 1 ? 2 * patienceMs : patienceMs)) this.#goDown(probeMs);
+      else if (once) break;
+      else await new Promise<void>((resolve) => void clock.after(pauseMs, resolve));
+    }
+    return unavailable;
+  }
+
+  watch(watcher: AvailabilityWatcher): void {
+    this.#watchers.push(watcher);
+  }
+
+  start(isUp: boolean): void {
+    if (!isUp) this.#goDown(probeMs);
+  }
+
+  close(): void {
+    this.#state = 'closed';
+    this.#window.dismiss();
+    this.#cancelProbe();
+    this.#wrongReplies.close();
+  }
+
+  async #attempt<T>(
+    command: RedisCommand,
+    send: (client: RedisClient) => Promise<T>,
+    attempts: number,
+  ): Promise<Attempt<T>> {
+    const { connection, clock, telemetry, commandTimeoutMs, tripsOnPermanentError } = this.#parts;
+    const sentAt = clock.monotonic();
+    let isInTime = true;
+    try {
+      const value = await send(connection.client);
+      telemetry.redisCommand(command, clock.monotonic() - sentAt);
+      this.#noteSuccess();
+      return { kind: 'reply', value, sentAt, attempts };
+    } catch (failure) {
+      telemetry.redisError(kindOf(failure));
+      if (isPermanent(failure)) {
+        this.#wrongReplies.tell(command, failure);
+        if (tripsOnPermanentError) this.#trip();
+        return unavailable;
+      }
+      this.#failingSince ??= sentAt;
+      this.#stalledMs = Math.max(this.#stalledMs, clock.monotonic() - sentAt - commandTimeoutMs);
+      isInTime = false;
+      return { kind: 'failed' };
+    } finally {
+      this.#window.leave(isInTime);
+    }
+  }
+
+  #noteSuccess(): void {
+    this.#failingSince = null;
+    this.#stalledMs = 0;
+  }
+
+  #trip(): void {
+    if (!this.isUp) return;
+    const upMs = this.#backAt === null ? null : this.#parts.clock.monotonic() - this.#backAt;
+    const isFirst = upMs === null || upMs > cooldownMs.max;
+    this.#cooldownMs = isFirst ? cooldownMs.min : Math.min(cooldownMs.max, this.#cooldownMs * 2);
+    this.#goDown(this.#cooldownMs);
+  }
+
+  #goDown(probeInMs: number): void {
+    if (!this.isUp) return;
+    this.#state = 'down';
+    this.#parts.telemetry.log.warn('Redis is away');
+    this.#window.dismiss();
+    for (const watcher of this.#watchers) watcher.onUnavailable();
+    this.#probeIn(probeInMs);
+  }
+
+  #probeIn(ms: number): void {
+    const { clock, connection, check, telemetry } = this.#parts;
+    this.#cancelProbe = clock.after(ms, () => {
+      if (!connection.isReady()) return this.#probeIn(probeMs);
+      check().then(
+        () => this.#goUp(),
+        (failure: unknown) => {
+          telemetry.redisError(kindOf(failure));
+          if (this.#state === 'closed') return;
+          if (isPermanent(failure)) this.#wrongReplies.tell('other', failure);
+          this.#probeIn(probeMs);
+        },
+      );
+    });
+  }
+
+  #goUp(): void {
+    if (this.#state === 'closed') return;
+    this.#state = 'up';
+    this.#backAt = this.#parts.clock.monotonic();
+    this.#noteSuccess();
+    this.#parts.telemetry.log.info('Redis is back');
+    for (const watcher of this.#watchers) watcher.onAvailable();
+  }
+}

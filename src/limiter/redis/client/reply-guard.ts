@@ -1,0 +1,77 @@
+/**
+ * What stands at Redis' address may answer anything; nothing that it says ends the process. ioredis 6.0.0 reads replies
+ * without looking at their shape (an integer in answer to SUBSCRIBE, a null that nobody asked for) and throws what goes
+ * wrong then out of every handler, as an uncaught exception. Its decoder reserves memory for as many elements as a
+ * length claims, so that a few bytes exhaust the heap.
+ *
+ * Owns: that such bytes close the connection they came on, which is then opened anew like any broken one. Refuses to
+ * own: what well-formed replies mean. Reaches into two classes of ioredis, for it has no option for this and makes its
+ * clients for Sentinels and Cluster nodes itself; refuses to load when they are not as expected.
+ */
+import { Duplex } from 'node:stream';
+import { Command } from 'ioredis';
+import DataHandlers from 'ioredis/built/DataHandler.js';
+import Decoders from 'ioredis/built/resp/decoder.js';
+import { createReplyBounds, isSlots, type ReplyBounds } from './reply-bounds.policy.ts';
+
+/** Guards every connection of ioredis in this process. Doing so again changes nothing. */
+export function guardReplies(): void {
+  if (isGuarded) return;
+  isGuarded = true;
+  guardHandlers(DataHandlers.default.prototype);
+  guardDecoders(Decoders.Decoder.prototype);
+  // What a Cluster client takes for its slots it walks through in a callback, where an error is nobody's.
+  Command.setReplyTransformer('cluster', (reply: unknown) => {
+    if (typeof reply === 'string' || isSlots(reply)) return reply;
+    throw new TypeError('a reply of Redis tells no slots of a Cluster');
+  });
+}
+let isGuarded = false;
+
+type Method = (this: object, ...words: readonly unknown[]) => unknown;
+
+function methodOf(prototype: object, name: string): Method {
+  const method: unknown = Reflect.get(prototype, name);
+  if (typeof method !== 'function') throw new TypeError(`ioredis has no ${name}: its replies are unguarded`);
+  return function (...words) {
+    return Reflect.apply(method, this, words);
+  };
+}
+
+/** A failure to handle a reply is one of its connection, like bytes that cannot be decoded. */
+function guardHandlers(prototype: object): void {
+  const returnFatalError = methodOf(prototype, 'returnFatalError');
+  methodOf(prototype, 'dispatch');
+  const givenUp = new WeakSet();
+  const giveUp = (handler: object, failure: unknown): void => {
+    if (givenUp.has(handler)) return;
+    givenUp.add(handler);
+    const stream: unknown = Reflect.get(Object(Reflect.get(handler, 'redis')), 'stream');
+    returnFatalError.call(handler, failure instanceof Error ? failure : new Error(String(failure)));
+    // Ended only, it would be read from until its peer ends it too.
+    if (stream instanceof Duplex) stream.destroy();
+  };
+  Reflect.set(prototype, 'returnFatalError', function (this: object, failure: unknown) {
+    giveUp(this, failure);
+  });
+  Reflect.set(prototype, 'dispatch', function (this: object, handle: () => void) {
+    if (givenUp.has(this)) return;
+    try {
+      handle();
+    } catch (failure) {
+      giveUp(this, failure);
+    }
+  });
+}
+
+/** What a decoder throws ends its connection, through `returnFatalError`. */
+function guardDecoders(prototype: object): void {
+  const write = methodOf(prototype, 'write');
+  const bounds = new WeakMap<object, ReplyBounds>();
+  Reflect.set(prototype, 'write', function (this: object, bytes: Uint8Array) {
+    let known = bounds.get(this);
+    if (known === undefined) bounds.set(this, (known = createReplyBounds()));
+    known.read(bytes);
+    write.call(this, bytes);
+  });
+}

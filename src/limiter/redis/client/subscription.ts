@@ -1,0 +1,88 @@
+/**
+ * One subscription that hears: it listens to itself, again and again, through the server and back.
+ *
+ * A subscriber owes no answer, and a confirmation proves nothing (something between may answer it, and keep the
+ * messages): what is published to the channel has to arrive. Owns: that proof, over one connection. Refuses to own:
+ * making the next connection (`connection.ts`).
+ */
+import type { Clock } from '../../../clock.ts';
+
+/** Between two rounds. The ping makes an idle subscriber owe an answer, so that a dead socket is noticed, too. */
+const roundMs = 500;
+/** Echoes in a row that did not come before the answer to a later ping. In a Cluster they may come another way. */
+const mostUnheard = 4;
+/** Messages of others begin with another word (`reply.lua`). */
+const echo = 'echo';
+
+export interface Hearing {
+  readonly onMessage: (text: string) => void;
+  /** Messages come from here on; earlier ones may be missing. */
+  readonly onReady: () => void;
+}
+
+/** What is needed of a connection of its own. */
+interface Subscriber {
+  readonly status: string;
+  on(event: 'message', listener: (channel: string, text: string) => void): unknown;
+  on(event: 'end', listener: () => void): unknown;
+  off(event: 'end', listener: () => void): unknown;
+  subscribe(channel: string): Promise<unknown>;
+  ping(): Promise<unknown>;
+}
+
+/** Another way to the same Redis. */
+interface Publisher {
+  publish(channel: string, message: string): Promise<unknown>;
+}
+
+export interface ListenParts {
+  readonly publisher: Publisher;
+  readonly hearing: Hearing;
+  readonly clock: Clock;
+}
+
+/** Subscribes to `channel` on an open connection. Resolves when that has ended; rejects when it fails, or is deaf. */
+export async function listen(
+  socket: Subscriber,
+  channel: string,
+  { publisher, hearing, clock }: ListenParts,
+): Promise<void> {
+  const { onMessage, onReady } = hearing;
+  let unheard = 0;
+  let isReady = false;
+  const ready = (): void => {
+    if (isReady) return;
+    isReady = true;
+    onReady();
+  };
+  socket.on('message', (_channel: string, text: string) => {
+    if (text !== echo) return onMessage(text);
+    unheard = 0;
+    ready();
+  });
+  await socket.subscribe(channel);
+  while (socket.status === 'ready') {
+    try {
+      await publisher.publish(channel, echo);
+      unheard += 1;
+    } catch {
+      // No proof either way, and whoever needs the publisher notices by itself.
+      ready();
+    }
+    await socket.ping();
+    if (unheard >= mostUnheard) throw new Error('a subscription to Redis hears nothing');
+    await roundOf(socket, clock);
+  }
+}
+
+/** Resolves after a round, or as soon as the connection has ended. */
+const roundOf = (socket: Subscriber, clock: Clock): Promise<void> =>
+  new Promise((resolve) => {
+    const end = (): void => {
+      cancel();
+      socket.off('end', end);
+      resolve();
+    };
+    const cancel = clock.after(roundMs, end);
+    socket.on('end', end);
+  });

@@ -1,0 +1,42 @@
+/** Until when a bucket is closed, and whether Redis has forgotten a closing. Times are monotonic milliseconds. */
+export const later = (a: number | null, b: number): number => (a === null ? b : Math.max(a, b));
+
+export class Closing {
+  #until: number | null = null;
+  /** Redis said that the bucket is closed until this time at least: a shorter time later means that Redis lost that. */
+  #atLeast: number | null = null;
+
+  get until(): number | null {
+    return this.#until;
+  }
+
+  isAt(at: number): boolean {
+    return this.#until !== null && this.#until > at;
+  }
+
+  msLeft(now: number): number {
+    return this.#until === null ? 0 : Math.max(0, this.#until - now);
+  }
+
+  /** A reply that is read at `now` names an earlier end than Redis did before: a failover has lost the latest writes. */
+  forgets(closedMs: number, now: number): boolean {
+    return this.#atLeast !== null && now + closedMs < this.#atLeast;
+  }
+
+  /** What a reply says that is read at `now`. */
+  note(closedMs: number, { sentAt, now }: { readonly sentAt: number; readonly now: number }): void {
+    this.#atLeast = closedMs > 0 ? sentAt + closedMs : null;
+    this.#until = now + closedMs;
+  }
+
+  /** A response of the upstream closed the bucket: known here whether Redis ever hears of it or not. */
+  extend(until: number): void {
+    this.#until = later(this.#until, until);
+    this.#atLeast = later(this.#atLeast, until);
+  }
+
+  /** A message of another replica. */
+  set(until: number): void {
+    this.#until = until;
+  }
+}

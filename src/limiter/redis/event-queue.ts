@@ -1,0 +1,113 @@
+/**
+ * From an event to the reply of Redis, for one bucket. Group commit: at most one batch of events is under way; what comes
+ * meanwhile goes together in the next one. An event that comes alone is sent at once.
+ *
+ * Owns: sending, in which order a reply is taken apart. Refuses to own: the order of events (`outbox.ts`), repetition and
+ * whether Redis is available (`health.ts`), what a reply means (`bucket-session.ts`).
+ */
+import type { Clock } from '../../clock.ts';
+import type { BucketEvent, EventKind, ReplyOf } from '../bucket-events.ts';
+import type { ReplicaId } from '../../ids.ts';
+import { applyCall } from './protocol/event-codec.ts';
+import type { BucketKey, LaneKey } from '../limiter.ts';
+import { Outbox, type Applied, type Asked, type Batch, type Outgoing } from './outbox.ts';
+import { runApply } from './protocol/commands.ts';
+import type { RedisHealth } from './client/health.ts';
+import { readBatch, type BucketReply } from './protocol/reply-codec.ts';
+import type { StoreClock } from './store-clock.ts';
+
+export type EventOf<K extends EventKind> = Extract<BucketEvent, { kind: K }>;
+
+export interface EventOptions<K extends EventKind> {
+  /** Lane of a call that Redis has not heard of: newcomers wait while many commands are under way, lanes in rotation. */
+  readonly newcomer?: LaneKey;
+  /** Called with the event's reply before the session reads what the reply says of the bucket. */
+  readonly first?: (applied: Applied<ReplyOf[K]>) => void;
+}
+
+/** What a reply says of the bucket, and which events it answers. */
+export interface BucketNews {
+  readonly bucket: BucketReply;
+  /** Monotonic milliseconds. */
+  readonly sentAt: number;
+  readonly kinds: ReadonlySet<EventKind>;
+}
+
+export interface QueueParts {
+  readonly bucket: BucketKey;
+  readonly redis: RedisHealth;
+  readonly clock: Clock;
+  readonly replica: { readonly id: ReplicaId; readonly storeClock: StoreClock };
+  /** Called before any event of the batch reads its own reply. */
+  readonly prepare: (news: BucketNews) => Promise<void>;
+  /** Reads what the reply says of the bucket. */
+  readonly apply: (news: BucketNews) => void;
+}
+
+export class EventQueue {
+  readonly #parts: QueueParts;
+  readonly #outbox = new Outbox();
+  #isSending = false;
+
+  constructor(parts: QueueParts) {
+    this.#parts = parts;
+  }
+
+  /**
+   * Has the event applied. Resolves after `first` and after the session has read the reply, so that nobody acts on an event
+   * before the bucket's state is known. Rejects only with what is a bug.
+   */
+  send<K extends EventKind>(event: EventOf<K>, options: EventOptions<K> = {}): Promise<Asked<ReplyOf[K]>> {
+    return new Promise((resolve, reject) => {
+      const { first = (): void => {}, newcomer = null } = options;
+      // The codec reads the reply of a kind where it wrote an event of this kind.
+      const outgoing = { event, take: first, resolve, reject } as unknown as Outgoing;
+      this.#outbox.add(outgoing, newcomer);
+      if (!this.#isSending) void this.#flush();
+    });
+  }
+
+  async #flush(): Promise<void> {
+    this.#isSending = true;
+    while (!this.#outbox.isEmpty) {
+      const batch = this.#outbox.take();
+      try {
+        await this.#commit(batch);
+      } catch (failure) {
+        for (const { reject } of batch.events) reject(failure);
+      }
+    }
+    this.#isSending = false;
+  }
+
+  async #commit({ events: batch, newcomer }: Batch): Promise<void> {
+    const { bucket: key, redis, replica, clock, prepare, apply } = this.#parts;
+    const events = batch.map(({ event }) => event);
+    const call = applyCall({ bucket: key, replica: replica.id }, events);
+    const reply = await redis.run(
+      'apply',
+      async (client) => readBatch(await runApply(client, call), events),
+      newcomer === null ? {} : { lane: newcomer },
+    );
+    if (reply.kind === 'unavailable') {
+      for (const { resolve } of batch) resolve(reply);
+      return;
+    }
+    const { sentAt, attempts } = reply;
+    const { bucket, replies } = reply.value;
+    replica.storeClock.note(bucket.now, sentAt, clock.monotonic());
+    const done = batch.slice(0, replies.length);
+    this.#outbox.putBack(batch.slice(replies.length));
+    const news = { bucket, sentAt, kinds: new Set(done.map(({ event }) => event.kind)) };
+    await prepare(news);
+    const applied = done.flatMap((outgoing, at) => {
+      const own = replies[at];
+      return own === undefined
+        ? []
+        : [{ outgoing, result: { kind: 'applied', reply: own, bucket, sentAt, attempts } as const }];
+    });
+    for (const { outgoing, result } of applied) outgoing.take(result);
+    apply(news);
+    for (const { outgoing, result } of applied) outgoing.resolve(result);
+  }
+}

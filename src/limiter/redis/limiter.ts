@@ -1,0 +1,215 @@
+/**
+ * The limiter over Redis: one session per bucket, ticks once a second, messages of other replicas.
+ *
+ * Owns: the sessions and how long they are remembered, what concerns all of them (ticks, recovery, the end). Refuses to
+ * own: what happens in one bucket (`bucket-session.ts`), what happens while Redis is unavailable (`failover`).
+ */
+import { recoveryGraceMs } from './bucket-view.ts';
+import { Background } from './background.ts';
+import type { BucketCalls } from './bucket-calls.ts';
+import { BucketSession, type LastReading } from './bucket-session.ts';
+import { EndedLeases, type SentSettlement } from './ended-leases.ts';
+import type {
+  Admission,
+  AdmissionReply,
+  BucketKey,
+  BucketSnapshot,
+  CeilingEdge,
+  Grant,
+  Lesson,
+  Limiter,
+  Reconfiguration,
+  Settlement,
+  Standing,
+  TicketId,
+} from '../limiter.ts';
+import type { Unavailable } from './client/health.ts';
+import type { Positioned } from './replica-calls.ts';
+import type { Recovery, ReplicaContext } from './replica-context.ts';
+import { ReplicaPositions } from './replica-positions.ts';
+import { readMessage } from './protocol/reply-codec.ts';
+
+const tickMs = 1_000;
+const sessionMemoryMs = 3_600_000;
+/** Clients name buckets: of more than this many, those not used for a minute are forgotten. */
+const manySessions = 1_000;
+const manyMemoryMs = 60_000;
+
+export type RedisLimiterParts = Pick<
+  ReplicaContext,
+  'redis' | 'replica' | 'clock' | 'telemetry' | 'listener' | 'onStranded'
+>;
+
+export class RedisLimiter implements Omit<Limiter, 'admit'> {
+  readonly positions: ReplicaPositions;
+  readonly #context: ReplicaContext;
+  readonly #recovery: Recovery = { resumeAt: null, overlapSince: null };
+  readonly #sessions = new Map<BucketKey, BucketSession>();
+  #cancelTick = (): void => {};
+  #isClosed = false;
+
+  constructor(parts: RedisLimiterParts) {
+    this.positions = new ReplicaPositions(parts.clock, parts.replica.storeClock);
+    this.#context = {
+      ...parts,
+      positions: this.positions,
+      ended: new EndedLeases(),
+      background: new Background(parts.telemetry.log),
+      recovery: this.#recovery,
+    };
+  }
+
+  admit(admission: Admission): Promise<AdmissionReply | Unavailable> {
+    return this.#session(admission.bucket).entry.admit(admission);
+  }
+
+  async settle({ bucket, lease }: Grant, settlement: Settlement, lesson: Lesson | null): Promise<void> {
+    await this.#sessions.get(bucket)?.settle(lease, settlement, lesson);
+  }
+
+  async learn({ bucket, lease }: Grant, lesson: Lesson): Promise<void> {
+    await this.#sessions.get(bucket)?.learn(lease, lesson);
+  }
+
+  async charged({ bucket, lease }: Grant, edge: CeilingEdge | null): Promise<void> {
+    await this.#sessions.get(bucket)?.charged(lease, edge);
+  }
+
+  async reconfigure(change: Reconfiguration): Promise<void> {
+    await this.#sessions.get(change.bucket)?.reconfigure(change);
+  }
+
+  async cancel(bucket: BucketKey, ticket: TicketId): Promise<void> {
+    this.#sessions.get(bucket)?.entry.cancel(ticket);
+  }
+
+  async forecast(bucket: BucketKey, ticket: TicketId): Promise<Standing | null> {
+    return (await this.#sessions.get(bucket)?.forecast(ticket)) ?? null;
+  }
+
+  snapshot(): readonly BucketSnapshot[] {
+    return [...this.#sessions.values()].map((session) => session.snapshot());
+  }
+
+  /** The bucket as it was when Redis was last heard; `null` = this replica does not know that Redis had it. */
+  lastReading(bucket: BucketKey): LastReading | null {
+    return this.#sessions.get(bucket)?.lastReading() ?? null;
+  }
+
+  /** Enters a ticket that has its position already; Redis never refuses it. */
+  reenter(admission: Admission): void {
+    this.#session(admission.bucket).entry.reenter(admission);
+  }
+
+  /** Hands over every waiting ticket, each with its position; the sessions forget them. */
+  takeWaiting(): Positioned[] {
+    return [...this.#sessions.values()].flatMap((session) => session.entry.takeWaiting());
+  }
+
+  /** Tickets that Redis may still have although nobody waits here for them leave it: handed over, refused, cancelled. */
+  cancelHandedOver(): void {
+    for (const session of this.#sessions.values()) {
+      // A tick names those that were granted meanwhile, and their grants go back.
+      if (session.entry.cancelHandedOver()) session.tick();
+    }
+  }
+
+  /**
+   * Counts usage that Redis did not see, as one call that is not sent: `admission.costs`. `no_room`: nothing was counted.
+   */
+  report(admission: Admission): Promise<'counted' | 'no_room' | 'unavailable'> {
+    return this.#session(admission.bucket).report(admission);
+  }
+
+  /**
+   * Redis is available again. Nobody is sent for a moment, from this very turn of the event loop on: other replicas come
+   * back later, with tickets that stand before ours, and with usage of their own to report.
+   */
+  beginRecovery(): void {
+    const now = this.#context.clock.monotonic();
+    const resumeAt = (this.#context.replica.backAt() ?? now) + recoveryGraceMs;
+    this.#recovery.resumeAt = Math.max(this.#recovery.resumeAt ?? resumeAt, resumeAt);
+  }
+
+  /**
+   * Sends what Redis does not know, enters waiting tickets again. `overlap`: calls may be in flight that Redis does not
+   * know of; capped lanes wait one lease.
+   */
+  resume(overlap: boolean): void {
+    const { clock, ended, background } = this.#context;
+    const now = clock.monotonic();
+    if (overlap) this.#recovery.overlapSince = now;
+    for (const sent of ended.takeDeferred(now))
+      background.run(this.#callsOf(sent).sendSettlement(sent, null));
+    for (const session of this.#sessions.values()) session.reenterWaiting();
+    this.#tickAll();
+  }
+
+  /** Redis lost data, or may have. */
+  onLoss(): void {
+    for (const session of this.#sessions.values()) session.doubt();
+    this.#tickAll();
+  }
+
+  /** Messages may have been missed: asks for them. */
+  catchUp(): void {
+    this.#tickAll();
+  }
+
+  /** A message on this replica's channel. */
+  hear(text: string): void {
+    const message = readMessage(text);
+    this.#session(message.bucket).replies.hear(message);
+  }
+
+  start(): void {
+    this.#cancelTick = this.#context.clock.after(tickMs, () => {
+      this.#tickAll();
+      this.#retryRejected();
+      this.#context.ended.forgetOld(this.#context.clock.monotonic());
+      this.#forgetUnused();
+      if (!this.#isClosed) this.start();
+    });
+  }
+
+  async close(): Promise<void> {
+    const { background, redis } = this.#context;
+    this.#isClosed = true;
+    this.#cancelTick();
+    for (const session of this.#sessions.values()) session.end();
+    await background.drained(() => redis.isUp);
+  }
+
+  #session(bucket: BucketKey): BucketSession {
+    let session = this.#sessions.get(bucket);
+    if (session === undefined) {
+      this.#sessions.set(bucket, (session = new BucketSession(bucket, this.#context)));
+    }
+    return session;
+  }
+
+  #callsOf({ lease }: SentSettlement): BucketCalls {
+    return this.#session(lease.bucket).calls;
+  }
+
+  #tickAll(): void {
+    if (!this.#context.redis.isUp) return;
+    for (const session of this.#sessions.values()) if (!session.isIdle) session.tick();
+  }
+
+  #retryRejected(): void {
+    const { redis, ended, clock, background } = this.#context;
+    if (!redis.isUp) return;
+    for (const sent of ended.takeRejected(clock.monotonic())) {
+      background.run(this.#callsOf(sent).retrySettlement(sent));
+    }
+  }
+
+  #forgetUnused(): void {
+    const now = this.#context.clock.monotonic();
+    const memoryMs = this.#sessions.size > manySessions ? manyMemoryMs : sessionMemoryMs;
+    for (const session of this.#sessions.values()) {
+      if (session.isUnusedFor(memoryMs, now)) this.#sessions.delete(session.key);
+    }
+  }
+}

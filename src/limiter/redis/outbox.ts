@@ -1,0 +1,87 @@
+/**
+ * Events of one replica for one bucket, on their way to be sent together: while one batch is under way the next one gathers
+ * here.
+ *
+ * Owns: the order of events. What ends or renews something goes before what begins; newcomers of different lanes go in
+ * rotation, those of one lane stay in order. Bounds: a batch has at most `maxBatch` events. Refuses to own: sending.
+ */
+import type { BucketEvent, EventReply } from '../bucket-events.ts';
+import type { LaneKey } from '../limiter.ts';
+import type { Unavailable } from './client/health.ts';
+import type { BucketReply } from './protocol/reply-codec.ts';
+
+/** What became of an event. */
+export type Asked<R> =
+  | {
+      readonly kind: 'applied';
+      readonly reply: R;
+      readonly bucket: BucketReply;
+      /** Monotonic milliseconds at which the attempt that was answered was sent. */
+      readonly sentAt: number;
+      readonly attempts: number;
+    }
+  /** Redis is unavailable, or its reply could not be read; it may have applied the event, or may apply it yet. */
+  | Unavailable;
+
+export type Applied<R> = Extract<Asked<R>, { kind: 'applied' }>;
+
+/** An event on its way. */
+export interface Outgoing {
+  readonly event: BucketEvent;
+  readonly take: (applied: Applied<EventReply>) => void;
+  readonly resolve: (asked: Asked<EventReply>) => void;
+  readonly reject: (failure: unknown) => void;
+}
+
+/** Events of one batch at most: their run holds up every other client of Redis for a millisecond or two. */
+export const maxBatch = 32;
+
+/** What goes together in one command. */
+export interface Batch {
+  readonly events: readonly Outgoing[];
+  /** The lane of the first event if the batch has newcomers only. */
+  readonly newcomer: LaneKey | null;
+}
+
+export class Outbox {
+  #first: Outgoing[] = [];
+  /** Lanes in the order of their rotation. */
+  readonly #newcomers = new Map<LaneKey, Outgoing[]>();
+
+  get isEmpty(): boolean {
+    return this.#first.length === 0 && this.#newcomers.size === 0;
+  }
+
+  /** `newcomer`: the lane of a call that the store has not heard of. */
+  add(event: Outgoing, newcomer: LaneKey | null): void {
+    if (newcomer === null) {
+      this.#first.push(event);
+      return;
+    }
+    const line = this.#newcomers.get(newcomer);
+    if (line === undefined) this.#newcomers.set(newcomer, [event]);
+    else line.push(event);
+  }
+
+  /** These were taken and not applied: they go before all others. */
+  putBack(events: readonly Outgoing[]): void {
+    this.#first = [...events, ...this.#first];
+  }
+
+  take(): Batch {
+    const batch = this.#first.splice(0, maxBatch);
+    let newcomer: LaneKey | null = null;
+    while (batch.length < maxBatch) {
+      const next = this.#newcomers.entries().next();
+      if (next.done === true) break;
+      const [lane, line] = next.value;
+      const one = line.shift();
+      this.#newcomers.delete(lane);
+      if (line.length > 0) this.#newcomers.set(lane, line);
+      if (one === undefined) continue;
+      if (batch.length === 0) newcomer = lane;
+      batch.push(one);
+    }
+    return { events: batch, newcomer };
+  }
+}

@@ -1,0 +1,199 @@
+/**
+ * This replica among the others: its name, its heartbeat once a second, how many others are heard of, and whether Redis
+ * has lost what it held (a new epoch).
+ *
+ * Owns: the presence record. Refuses to own: what a loss means for tickets, leases and ceilings (they watch).
+ * Invariant: durations only; the start of an epoch is on Redis' clock and is compared with nothing else.
+ */
+import type { Clock, Random } from '../../clock.ts';
+import type { Telemetry } from '../../telemetry/events.ts';
+import type { ReplicaId } from '../../ids.ts';
+import { amountOf, listOf, numberOf, textOf } from './client/malformed-reply.ts';
+import { runOwn } from './protocol/commands.ts';
+import type { RedisClient, RedisConnection } from './client/connection.ts';
+import { serverFacts } from './client/server-info.policy.ts';
+import { StoreClock } from './store-clock.ts';
+
+const beatMs = 1_000;
+/** A replica is heard of for this long (`presence.lua`). Milliseconds. */
+const lifeMs = 5_000;
+/** How long after a loss newcomers still hear of it: longer than any lease. Milliseconds. */
+const rememberedMs = 60_000;
+export const presenceKeys = [
+  'sluice:{presence}:1:epoch',
+  'sluice:{presence}:1:replicas',
+  'sluice:{presence}:1:back',
+] as const;
+
+export interface Replica {
+  readonly id: ReplicaId;
+  /** Redis' time: each heartbeat names it, and so does every reply of a bucket. */
+  readonly storeClock: StoreClock;
+  /** Replicas heard of lately, this one included. At least 1; kept while Redis is unavailable. */
+  count(): number;
+  /** Monotonic milliseconds at which Redis last lost data, as far as known; `null` = never in this time. */
+  lostAt(): number | null;
+  /** Monotonic milliseconds at which the first replica was back on Redis after its latest absence; `null` = not lately. */
+  backAt(): number | null;
+  /** Makes this replica heard now and learns of losses. `comesBack`: it was without Redis. */
+  beat(client: RedisClient, comesBack?: boolean): Promise<void>;
+  /** Learns which server serves now; rejects when that server cannot be used. */
+  checkServer(): Promise<void>;
+  onLoss(watcher: () => void): void;
+  /** Beats once a second from now on. */
+  start(run: (beat: (client: RedisClient) => Promise<void>) => Promise<void>): void;
+  close(): void;
+}
+
+/** Redis is there but must not be used: wrong version, or it evicts keys. The message is for the operator. */
+export class RedisUnusable extends Error {
+  constructor(message: string) {
+    super(message);
+    this.name = 'RedisUnusable';
+  }
+}
+
+export interface PresenceParts {
+  readonly connection: RedisConnection;
+  readonly clock: Clock;
+  readonly random: Random;
+  readonly telemetry: Telemetry;
+}
+
+/** How many replicas live, and since when so many are known. */
+interface Census {
+  readonly replicas: number;
+  /** Monotonic milliseconds at which so many were last heard of, or this one came back and waits for the others. */
+  readonly fullAt: number | null;
+}
+
+/** The reply of `presence.lua`. */
+interface Beat {
+  readonly epoch: string;
+  readonly isChange: boolean;
+  readonly now: number;
+  readonly count: number;
+  readonly backAgoMs: number | null;
+}
+
+export class Presence implements Replica {
+  readonly id: ReplicaId;
+  readonly storeClock = new StoreClock();
+  readonly #parts: PresenceParts;
+  readonly #watchers: (() => void)[] = [];
+  #census: Census = { replicas: 1, fullAt: null };
+  /** Which life of which server this is; `null` = to be asked. */
+  #runId: string | null = null;
+  /** The epoch of Redis' data as known. */
+  #epoch: string | null = null;
+  #lostAt: number | null = null;
+  #backAt: number | null = null;
+  #primaries = '';
+  #cancel = (): void => {};
+  #isClosed = false;
+
+  constructor(parts: PresenceParts) {
+    this.#parts = parts;
+    this.id = `r${parts.random.hex(12)}`;
+    // Every new connection may lead to another server.
+    parts.connection.client.on('ready', () => {
+      this.#runId = null;
+    });
+  }
+
+  count(): number {
+    return this.#census.replicas;
+  }
+
+  lostAt(): number | null {
+    const at = this.#lostAt;
+    return at === null || this.#parts.clock.monotonic() - at > rememberedMs ? null : at;
+  }
+
+  backAt(): number | null {
+    return this.#backAt;
+  }
+
+  async beat(client: RedisClient, comesBack = false): Promise<void> {
+    const { clock } = this.#parts;
+    if (this.#runId === null) await this.checkServer();
+    const argv = [this.id, this.#runId ?? 'unknown', this.#epoch ?? '', '', comesBack ? '1' : ''];
+    const sentAt = clock.monotonic();
+    // Everything is read before anything is believed.
+    const { epoch, isChange, now, count, backAgoMs } = beatOf(
+      await runOwn(client, 'presence', { keys: presenceKeys, argv }),
+    );
+    this.storeClock.note(now, sentAt, clock.monotonic());
+    const agoMs = now - numberOf(epoch);
+    this.#backAt = backAgoMs === null ? null : sentAt - backAgoMs;
+    this.#census = this.#counted(count, comesBack);
+    const known = this.#epoch;
+    this.#epoch = epoch;
+    const isNews = known === null ? isChange && agoMs < rememberedMs : known !== epoch;
+    if (isNews) this.#noteLoss(agoMs);
+    this.#noticePrimaries();
+  }
+
+  async checkServer(): Promise<void> {
+    const { connection } = this.#parts;
+    const facts = serverFacts(await connection.info());
+    if (facts.fault !== null) throw new RedisUnusable(facts.fault);
+    this.#runId = connection.primaries() === '' ? facts.runId : 'cluster';
+  }
+
+  onLoss(watcher: () => void): void {
+    this.#watchers.push(watcher);
+  }
+
+  start(run: (beat: (client: RedisClient) => Promise<void>) => Promise<void>): void {
+    if (this.#isClosed) return;
+    this.#cancel = this.#parts.clock.after(beatMs, () => {
+      const again = (): void => this.start(run);
+      // A failure is counted where it happened; the next beat tries again.
+      run((client) => this.beat(client)).then(again, again);
+    });
+  }
+
+  close(): void {
+    this.#isClosed = true;
+    this.#cancel();
+  }
+
+  #noteLoss(agoMs: number): void {
+    const { clock, telemetry } = this.#parts;
+    this.#lostAt = clock.monotonic() - agoMs;
+    telemetry.log.warn('Redis began a new epoch');
+    for (const watcher of this.#watchers) watcher();
+  }
+
+  /**
+   * Fewer replicas than before are believed only when the others have been silent for as long as a replica lives without a
+   * word. Redis may have lost the record, and the first replicas back would be alone with the whole of every limit if it
+   * became unavailable again.
+   */
+  #counted(count: number, comesBack: boolean): Census {
+    const now = this.#parts.clock.monotonic();
+    const { replicas } = this.#census;
+    const fullAt = comesBack || count >= replicas ? now : this.#census.fullAt;
+    const isBelieved = count >= replicas || fullAt === null || now - fullAt > lifeMs;
+    return { replicas: isBelieved ? Math.max(1, count) : replicas, fullAt };
+  }
+
+  /** In a Cluster a shard may change its primary without this replica's record noticing. */
+  #noticePrimaries(): void {
+    const now = this.#parts.connection.primaries();
+    if (this.#primaries !== '' && now !== '' && this.#primaries !== now) this.#noteLoss(0);
+    if (now !== '') this.#primaries = now;
+  }
+}
+
+function beatOf(reply: unknown): Beat {
+  const [epoch, kind, now, count, backAgoMs] = listOf(reply);
+  return {
+    epoch: textOf(epoch),
+    isChange: textOf(kind) === 'change',
+    now: numberOf(now),
+    count: amountOf(count),
+    backAgoMs: backAgoMs === '' || backAgoMs === undefined ? null : amountOf(backAgoMs),
+  };
+}

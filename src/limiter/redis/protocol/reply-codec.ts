@@ -1,0 +1,207 @@
+/**
+ * What comes back from Redis: the reply of `apply` and published messages, from text to types. Anything that is not as
+ * `lua/apply.lua` says is a `MalformedReply`: it never means "granted".
+ *
+ * Times (`now`, `expiresAt`, `born`) are on the store's clock; a replica turns them into its own with
+ * `sentAt + (expiresAt - now)`, where `sentAt` is when it SENT the command whose reply carried that `now`: earlier than
+ * the truth, never later. Any reply's pair will do for a grant that came by message.
+ */
+import type { MeterName } from '../../../call.ts';
+import { holds, type HeldBy } from '../../../errors.ts';
+import type { AdmitReply, BucketEvent, EventKind, EventReply, ReplyOf } from '../../bucket-events.ts';
+import { meterNames } from '../../bucket-state.policy.ts';
+import type { BucketKey, LaneKey, LeaseToken, MeterSnapshot, TicketId } from '../../limiter.ts';
+import { amountOf, listOf, malformed, numberOf, textOf, waitOf, wordOf } from '../client/malformed-reply.ts';
+
+/** A grant as the store tells it. */
+export interface GrantReply {
+  readonly ticket: TicketId;
+  readonly lane: LaneKey;
+  readonly lease: LeaseToken;
+  /** Store's clock, milliseconds. */
+  readonly expiresAt: number;
+}
+
+/** What the store tells of the bucket with every reply. */
+export interface BucketReply {
+  /** Store's clock when the events were applied, milliseconds. */
+  readonly now: number;
+  /** Time until another pump may grant (send a `tick` then); `null` = only another event can. */
+  readonly nextInMs: number | null;
+  /** Time for which nobody may send; 0 = the bucket is open. */
+  readonly closedMs: number;
+  /**
+   * Birth of the bucket's data on the store's clock; `null` = the store does not know the bucket. Another birth than
+   * before means that everything was lost in between: enter waiting tickets again, with their order.
+   */
+  readonly born: number | null;
+  /** This replica is the one that pumps after `nextInMs`; the others look later, in case it died. */
+  readonly leads: boolean;
+  /** Grants of this replica that no reply to an admission tells (after a `tick` also earlier ones it has not named yet). */
+  readonly grants: readonly GrantReply[];
+  /**
+   * Grants of this replica whose lease it has not named in any event yet. Tickets are lost when the tick's `waitingHere`
+   * and this are less than the tickets known queued before the tick was sent and not granted since.
+   */
+  readonly unnamed: number;
+}
+
+export interface BatchReply {
+  readonly bucket: BucketReply;
+  /** Of the first events, at least one; the others were not applied and are to be sent again. */
+  readonly replies: readonly EventReply[];
+}
+
+/** What another replica's events did for this one. */
+export type ReplicaMessage =
+  | {
+      readonly kind: 'grants';
+      readonly bucket: BucketKey;
+      readonly born: number;
+      readonly grants: readonly GrantReply[];
+    }
+  | { readonly kind: 'closed'; readonly bucket: BucketKey; readonly closedMs: number };
+
+/** The reply to these events. */
+export function readBatch(reply: unknown, events: readonly BucketEvent[]): BatchReply {
+  const [now, nextInMs, closedMs, born, leads, grants, unnamed, replies] = listOf(parsed(textOf(reply)));
+  const own = listOf(replies);
+  if (own.length === 0 || own.length > events.length) return malformed();
+  return {
+    bucket: {
+      now: amountOf(now),
+      nextInMs: nextInMs === null ? null : numberOf(nextInMs),
+      closedMs: amountOf(closedMs),
+      born: born === null ? null : numberOf(born),
+      leads: flagOf(leads),
+      grants: listOf(grants).map(grant),
+      unnamed: amountOf(unnamed),
+    },
+    replies: own.map((words, at) => {
+      const kind = events[at]?.kind ?? malformed();
+      return readers[kind](listOf(words));
+    }),
+  };
+}
+
+/** A message on `replicaChannel(replica)`. */
+export function readMessage(message: string): ReplicaMessage {
+  const [head = '', ...lines] = message.split('\n');
+  const [kind, bucket, value] = head.split(' ');
+  if (kind === 'g') {
+    const grants = lines.map((line) => grant(line.split(' ')));
+    return { kind: 'grants', bucket: wordOf(bucket), born: numberOf(value), grants };
+  }
+  if (kind === 'c') return { kind: 'closed', bucket: wordOf(bucket), closedMs: amountOf(value) };
+  return malformed();
+}
+
+type Words = readonly unknown[];
+
+const readers: { readonly [K in EventKind]: (words: Words) => ReplyOf[K] } = {
+  admit,
+  settle: lease('settled'),
+  learn: lease('learned'),
+  charge: lease('noted'),
+  cancel: ([code]) => ({ kind: 'cancel', cancelled: either(code, 'cancelled', 'not_waiting') }),
+  forecast: ([code, waitMs, ahead, heldBy]) => ({
+    kind: 'forecast',
+    standing: either(code, 'waiting', 'not_waiting')
+      ? { waitMs: waitOf(waitMs), ahead: amountOf(ahead), heldBy: holdOf(heldBy) }
+      : null,
+  }),
+  tick: ([code, waitingHere, waiting, inFlight, meters]) =>
+    either(code, 'ticked', 'unknown_bucket')
+      ? {
+          kind: 'tick',
+          waitingHere: amountOf(waitingHere),
+          waiting: amountOf(waiting),
+          inFlight: amountOf(inFlight),
+          meters: listOf(meters).map(meter),
+        }
+      : { kind: 'tick', waitingHere: 0, waiting: 0, inFlight: 0, meters: [] },
+  reconfigure: ([code]) => {
+    either(code, 'reconfigured', 'unknown_bucket');
+    return { kind: 'reconfigure' };
+  },
+};
+
+function admit([code, ...words]: Words): AdmitReply {
+  switch (code) {
+    case 'granted': {
+      const [order, token, expiresAt] = words;
+      return {
+        kind: 'granted',
+        order: amountOf(order),
+        lease: wordOf(token),
+        expiresAt: numberOf(expiresAt),
+      };
+    }
+    case 'queued': {
+      const [forecastMs, ahead, order, heldBy] = words;
+      return {
+        kind: 'queued',
+        forecastMs: waitOf(forecastMs),
+        ahead: amountOf(ahead),
+        order: amountOf(order),
+        heldBy: holdOf(heldBy),
+      };
+    }
+    case 'queue_full':
+    case 'wait_too_long': {
+      const [retryInMs, heldBy, ahead] = words;
+      return {
+        kind: 'refused',
+        reason: code,
+        retryInMs: waitOf(retryInMs),
+        heldBy: holdOf(heldBy),
+        ahead: amountOf(ahead),
+      };
+    }
+    default:
+      return malformed();
+  }
+}
+
+function lease(known: string): (words: Words) => ReplyOf['settle'] {
+  return ([code]) => ({ kind: 'lease', known: either(code, known, 'unknown_lease') });
+}
+
+function grant(words: unknown): GrantReply {
+  const [ticket, lane, token, expiresAt] = listOf(words);
+  return {
+    ticket: wordOf(ticket),
+    lane: wordOf(lane),
+    lease: wordOf(token),
+    expiresAt: numberOf(expiresAt),
+  };
+}
+
+function meter(words: unknown): MeterSnapshot {
+  const [name, limit, level, windowMs] = listOf(words);
+  return {
+    meter: meterNameOf(name),
+    limit: amountOf(limit),
+    level: amountOf(level),
+    windowMs: amountOf(windowMs),
+  };
+}
+
+function parsed(text: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return malformed();
+  }
+}
+
+const flagOf = (value: unknown): boolean => (typeof value === 'boolean' ? value : malformed());
+
+const holdOf = (value: unknown): HeldBy => holds.find((name) => name === value) ?? malformed();
+
+const meterNameOf = (value: unknown): MeterName => meterNames.find((name) => name === value) ?? malformed();
+
+function either(code: unknown, yes: string, no: string): boolean {
+  if (code === yes) return true;
+  return code === no ? false : malformed();
+}

@@ -1,0 +1,66 @@
+/**
+ * The function library of the bucket scheduler on one connection. A script makes all its functions anew with every call,
+ * which is a third of its time; a library is loaded once (ADR 10).
+ *
+ * Owns: loading it, noticing that a server does not have it (another primary, another life). Refuses to own: the source
+ * (`scripts.ts`), what runs instead (`commands.ts`): everything works without the library, only dearer.
+ */
+import { primaryClients, type RedisClient } from '../client/connection.ts';
+import type { Scripts } from './scripts.ts';
+
+/**
+ * - `unknown`: nobody has asked yet, or the last answer does not hold any more.
+ * - `refused`: the server is older than Redis 7, or its ACL does not let this user load functions. Until it connects anew.
+ */
+type State = 'unknown' | 'loading' | 'loaded' | 'refused';
+
+export class ScriptLibrary {
+  readonly #client: RedisClient;
+  readonly #source: string;
+  readonly #called: string;
+  #state: State = 'unknown';
+
+  constructor(client: RedisClient, { library, called }: Scripts) {
+    this.#client = client;
+    this.#source = library;
+    this.#called = called;
+    client.on('ready', () => {
+      if (this.#state !== 'loading') this.#state = 'unknown';
+    });
+  }
+
+  /** What the function replied; `null`: there is none, nothing has run. Rejects as any command does. Words: 4 keys first. */
+  async run(words: readonly string[]): Promise<{ readonly reply: unknown } | null> {
+    if (this.#state === 'unknown') void this.#load();
+    if (this.#state !== 'loaded') return null;
+    try {
+      return { reply: await this.#client.fcall(this.#called, 4, ...words) };
+    } catch (failure) {
+      if (!isReply(failure, /^ERR Function not found/)) throw failure;
+      this.#state = 'unknown';
+      return null;
+    }
+  }
+
+  /** On every primary: a function that one of them lacks is missed when a call needs it. */
+  async #load(): Promise<void> {
+    this.#state = 'loading';
+    try {
+      await Promise.all(primaryClients(this.#client).map((primary) => loadInto(primary, this.#source)));
+      this.#state = 'loaded';
+    } catch (failure) {
+      this.#state = isReply(failure, /^(ERR|NOPERM)\b/) ? 'refused' : 'unknown';
+    }
+  }
+}
+
+async function loadInto(primary: Pick<RedisClient, 'call'>, source: string): Promise<void> {
+  try {
+    await primary.call('FUNCTION', 'LOAD', source);
+  } catch (failure) {
+    if (!isReply(failure, /^ERR Library '.*' already exists/)) throw failure;
+  }
+}
+
+const isReply = (failure: unknown, pattern: RegExp): boolean =>
+  failure instanceof Error && failure.name === 'ReplyError' && pattern.test(failure.message);

@@ -1,0 +1,87 @@
+/**
+ * The bucket scheduler on Redis, one source (`lua/library.lua`) made two ways: a function library, which a server of
+ * Redis 7 loads once, and a script for older servers. What a call carries goes in KEYS and ARGV (`event-codec.ts`).
+ */
+import { createHash } from 'node:crypto';
+import { readFileSync } from 'node:fs';
+import { meterNames, orderUnit, requestWindows, sequencePerMs } from '../../bucket-state.policy.ts';
+import { ceilingWindowMs } from '../../ceiling.policy.ts';
+import { maxCorrected, maxDocuments, maxProbeMs } from '../../documents.policy.ts';
+import { maxWindows } from '../../forecast.policy.ts';
+import { replicaChannel } from './keys.ts';
+import { luaSource, type Constants, type ReadLua } from './lua-source.ts';
+import { blankMemoryMs, bucketMemoryMs, unansweredMemoryMs } from '../../memory.policy.ts';
+import * as learning from '../../meter-learning.policy.ts';
+import * as meter from '../../meter.policy.ts';
+import * as others from '../../meter-others.policy.ts';
+import { mostPerPump, probeDoublingMs, replicaLifeMs } from '../../pump.policy.ts';
+import { maxArrivalAgoMs, maxArrivalAheadMs, maxOtherLimitsMs } from '../../scheduler.policy.ts';
+import { usualWindowsMs } from '../../window-learning.policy.ts';
+import { leasesPerTick, longestLeaseMs } from './event-codec.ts';
+
+/** `apply` in both forms; Redis knows each by a digest, so that old and new replicas run their own side by side. */
+export interface Scripts {
+  /** For `FUNCTION LOAD`. */
+  readonly library: string;
+  /** The library's function. */
+  readonly called: string;
+  /** For `EVALSHA`. */
+  readonly script: string;
+}
+
+/** The constants among what a policy exports. */
+function numbersOf(policy: object): Constants {
+  return Object.fromEntries(
+    Object.entries(policy).filter((entry): entry is [string, number] => typeof entry[1] === 'number'),
+  );
+}
+
+/** What the scripts take over from the policy. */
+export const scriptConstants: Constants = {
+  ...numbersOf(meter),
+  ...numbersOf(learning),
+  ...numbersOf(others),
+  blankMemoryMs,
+  bucketMemoryMs,
+  ceilingWindowMs,
+  leasesPerTick,
+  longestLeaseMs,
+  maxArrivalAgoMs,
+  maxArrivalAheadMs,
+  maxCorrected,
+  maxDocuments,
+  maxOtherLimitsMs,
+  maxProbeMs,
+  maxWindows,
+  meterNames,
+  mostPerPump,
+  orderUnit,
+  probeDoublingMs,
+  replicaChannel: replicaChannel(''),
+  replicaLifeMs,
+  requestWindows,
+  sequencePerMs,
+  unansweredMemoryMs,
+  usualWindowsMs,
+};
+
+/** Both forms. Throws when a file is wrong (`lua-source.ts`). */
+export function buildScripts(read: ReadLua = readLuaFile): Scripts {
+  const source = luaSource('library', read, scriptConstants);
+  const name = `sluice_${createHash('sha256').update(source).digest('hex').slice(0, 16)}`;
+  const called = `${name}_apply`;
+  return {
+    library: `#!lua name=${name}\n${source}redis.register_function('${called}', apply)\n`,
+    called,
+    script: `${source}return apply(KEYS, ARGV)\n`,
+  };
+}
+
+function readLuaFile(name: string): string | null {
+  try {
+    return readFileSync(new URL(`../../lua/${name}.lua`, import.meta.url), 'utf8');
+  } catch (failure) {
+    if (failure instanceof Error && 'code' in failure && failure.code === 'ENOENT') return null;
+    throw failure;
+  }
+}

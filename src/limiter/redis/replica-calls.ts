@@ -1,0 +1,155 @@
+/**
+ * What a replica knows of its own calls in one bucket: each is a ticket in one of four states, and a granted one has a
+ * lease. Redis may lose everything and is rebuilt from these. Data only.
+ */
+import type { AdmitReply } from '../bucket-events.ts';
+import type { Costs } from '../../call.ts';
+import type { Admission, BucketKey, Grant, LaneKey, LeaseToken, TicketId } from '../limiter.ts';
+import { replicaLifeMs } from '../pump.policy.ts';
+import type { GrantReply } from './protocol/reply-codec.ts';
+
+/** Redis takes a replica for dead that it has not heard of for `replicaLifeMs`; a second for the ways there. */
+const silentMs = replicaLifeMs - 1_000;
+
+/** A lease counts as lost this long before Redis counts it as lost: a tick and its reply. Milliseconds. */
+export const fenceMs = 2_000;
+
+export type TicketState =
+  /** The admission is on its way to Redis, no reply has come yet. */
+  | { readonly kind: 'entering' }
+  | WaitingState
+  | { readonly kind: 'granted'; readonly lease: HeldLease }
+  /** The caller left. Redis may still have the ticket: a grant of it goes back. */
+  | { readonly kind: 'abandoned' };
+
+export interface WaitingState {
+  readonly kind: 'waiting';
+  /** Monotonic milliseconds since which Redis is known to have the ticket; `null` = Redis may not have it. */
+  readonly confirmedAt: number | null;
+  /** A grant of the ticket was dropped before it came here (again): Redis forgets a ticket together with its dropped grant. */
+  readonly mayBeForgotten: boolean;
+}
+
+/** A ticket that Redis may not have. */
+export const unconfirmed: WaitingState = { kind: 'waiting', confirmedAt: null, mayBeForgotten: false };
+
+/** A call of this replica. */
+export interface ReplicaTicket {
+  admission: Admission;
+  /** Position in the lane; `null` until Redis assigned one. */
+  order: number | null;
+  /** Monotonic milliseconds. */
+  readonly arrivedAt: number;
+  state: TicketState;
+}
+
+/** Redis is known to have the ticket since `at` (monotonic milliseconds), if it waits. */
+export function confirm(ticket: ReplicaTicket | null, at: number): void {
+  if (ticket?.state.kind === 'waiting') ticket.state = { ...ticket.state, confirmedAt: at };
+}
+
+/** `now`: monotonic milliseconds. */
+export const createTicket = (admission: Admission, state: TicketState, now: number): ReplicaTicket => ({
+  admission,
+  order: admission.position.kind === 'kept' ? admission.position.order : null,
+  arrivedAt: admission.position.kind === 'arrival' ? admission.position.at : now,
+  state,
+});
+
+/** An admission of a ticket that has its position already. */
+export type Positioned = Admission & { readonly position: { readonly kind: 'kept'; readonly order: number } };
+
+export interface LeaseStart {
+  readonly bucket: BucketKey;
+  /** As the store named it. */
+  readonly grant: Omit<GrantReply, 'expiresAt'>;
+  /** Monotonic milliseconds. */
+  readonly expiresAt: number;
+  /** Of the ticket that the lease belongs to; `null` = nobody waits for it here. */
+  readonly admission: Admission | null;
+}
+
+/** A lease of this replica, from the grant to its settlement. */
+export class HeldLease implements Grant {
+  readonly ticket: TicketId;
+  readonly bucket: BucketKey;
+  readonly lane: LaneKey;
+  readonly lease: LeaseToken;
+  readonly leaseMs: number;
+  /** The lane has a cap: another holder at the same time would be an overlap. */
+  readonly isCapped: boolean;
+  /** What its call takes from the bucket. */
+  readonly costs: Costs;
+  expiresAt: number;
+  /** Redis lost the lease, or this process noticed too late that it ran out: counted once. */
+  isLost = false;
+  /** Set while the grant is kept from its call (a new epoch): cancels the timer that hands it over. */
+  cancelQuarantine: (() => void) | null = null;
+
+  constructor({ bucket, grant, expiresAt, admission }: LeaseStart) {
+    this.ticket = grant.ticket;
+    this.bucket = bucket;
+    this.lane = grant.lane;
+    this.lease = grant.lease;
+    this.leaseMs = admission?.leaseMs ?? 0;
+    this.isCapped = admission !== null && admission.maxInFlight !== null;
+    this.costs = admission?.costs ?? {};
+    this.expiresAt = expiresAt;
+  }
+}
+
+/** The grant that the reply to an admission names. */
+export const grantIn = (
+  { ticket, lane }: Admission,
+  { lease, expiresAt }: Extract<AdmitReply, { kind: 'granted' }>,
+): GrantReply => ({ ticket, lane, lease, expiresAt });
+
+/** All calls of this replica in one bucket. */
+export class HeldCalls {
+  readonly tickets = new Map<TicketId, ReplicaTicket>();
+  readonly leases = new Map<LeaseToken, HeldLease>();
+  /** Tickets that Redis may still have although they do not wait for it any more. */
+  readonly handedOver = new Set<TicketId>();
+  /**
+   * The next tick enters waiting tickets again, whatever their count is in Redis: others may stand for them, such as came
+   * late, or leases whose settlement was lost with them.
+   */
+  needsResync = false;
+  /** Monotonic milliseconds of the latest command that showed Redis that this replica lives. */
+  #contactAt: number;
+
+  constructor(now: number) {
+    this.#contactAt = now;
+  }
+
+  get isEmpty(): boolean {
+    return this.tickets.size === 0 && this.leases.size === 0;
+  }
+
+  /** Tickets that wait, in the order of their lane. */
+  waiting(): ReplicaTicket[] {
+    return [...this.tickets.values()]
+      .filter(({ state }) => state.kind === 'waiting')
+      .sort((a, b) => (a.order === null || b.order === null ? 0 : a.order - b.order));
+  }
+
+  countWaiting(): number {
+    let count = 0;
+    for (const { state } of this.tickets.values()) if (state.kind === 'waiting') count += 1;
+    return count;
+  }
+
+  /** A ticket or a lease of this replica was in the bucket before the command that was sent at `at` (monotonic). */
+  wereInRedis(at: number): boolean {
+    if (this.leases.size > 0) return true;
+    return [...this.tickets.values()].some(
+      ({ state }) => state.kind === 'waiting' && state.confirmedAt !== null && state.confirmedAt < at,
+    );
+  }
+
+  /** Redis heard of this replica, perhaps after a silence in which it passed over the tickets of dead replicas. */
+  noteContact(sentAt: number): void {
+    if (sentAt - this.#contactAt > silentMs && this.countWaiting() > 0) this.needsResync = true;
+    this.#contactAt = Math.max(this.#contactAt, sentAt);
+  }
+}

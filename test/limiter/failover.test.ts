@@ -1,0 +1,122 @@
+/** What replicas do while Redis is unavailable and in the moment in which it is available again. */
+import { afterEach, beforeEach, describe, expect, test } from '@jest/globals';
+import { admission, type AdmissionWish } from '../support/admission.ts';
+import { VirtualRedis, type VirtualReplica } from '../support/virtual-redis.ts';
+
+let redis: VirtualRedis;
+let one: VirtualReplica;
+beforeEach(async () => {
+  redis = new VirtualRedis();
+  one = await redis.replica('one');
+});
+afterEach(async () => {
+  const closing = one.close();
+  await redis.pass(1_000);
+  await closing;
+});
+
+const stated = (limit: number): AdmissionWish => ({
+  setting: { meters: [{ meter: 'requests', limit, windowMs: 60_000 }], learn: true, probe: 0 },
+  maxWaitMs: 600_000,
+  maxQueued: 1_000,
+});
+const minuteCeiling = { key: 'acme', perMinute: 1_000, perDay: null };
+
+/** Calls that come now, each sent as soon as it is granted. */
+async function calls(count: number, name: string, wish: AdmissionWish): Promise<string[]> {
+  const asked = Array.from({ length: count }, (_, n) =>
+    one.limiter.admit(admission(`${name}${n}`, { ...wish, arrivedAt: redis.clock.monotonic() + n / 64 })),
+  );
+  await redis.pass(50);
+  const kinds: string[] = [];
+  for (const reply of await Promise.all(asked)) {
+    if (reply.kind === 'granted') one.grants.push(reply.grant);
+    kinds.push(reply.kind);
+  }
+  return kinds;
+}
+
+const sentOf = (name: string): number =>
+  one.grants.filter(({ ticket }) => new RegExp(`^${name}\\d+$`).test(ticket)).length;
+
+async function away(): Promise<void> {
+  redis.isAway = true;
+  // The heartbeat notices.
+  await redis.pass(2_500);
+  expect(one.modes.at(-1)).toBe('local');
+}
+
+describe('when Redis is available again', () => {
+  test('a newcomer is not sent before what was sent meanwhile is reported, however long sends take to be put back', async () => {
+    const wish = stated(60);
+    await calls(60, 'before', wish);
+    const taking = one.ceilings.take(minuteCeiling);
+    await redis.pass(50);
+    expect((await taking).kind).toBe('taken');
+    await redis.pass(1_500);
+    await away();
+    // One unit drains per second; this replica is alone and uses every one of them.
+    await calls(40, 'meanwhile', wish);
+    await redis.pass(20_000);
+    const meanwhile = sentOf('meanwhile');
+    expect(meanwhile).toBeGreaterThan(15);
+    redis.isAway = false;
+    redis.restoreMs = 400;
+    while (one.modes.at(-1) !== 'redis' && redis.clock.monotonic() < 60_000) {
+      const kinds = await calls(1, `newcomer${redis.clock.monotonic()}x`, wish);
+      expect(kinds).toEqual(['queued']);
+    }
+    await redis.pass(1_000);
+    // All that was ever sent: what the bucket held at first, and what has drained.
+    const drained = redis.clock.monotonic() / 1_000;
+    expect(one.grants.length).toBeLessThanOrEqual(1 + 60 + drained);
+  });
+});
+
+describe('while Redis is unavailable', () => {
+  const change = (limit: number) => {
+    const { setting, lane, weight, maxInFlight, perMinute, ceiling } = admission('x', stated(limit));
+    return { bucket: 'bucket', setting, lanes: [{ lane, weight, maxInFlight, perMinute, ceiling }] };
+  };
+
+  test.each([
+    ['before Redis was asked about the bucket', false],
+    ['that Redis knew with the limit of before', true],
+  ])('a limit that a reload raises holds at once, in a bucket %s', async (_what, isKnown) => {
+    if (isKnown) {
+      await calls(1, 'before', stated(10));
+      await redis.pass(1_500);
+    }
+    await away();
+    await calls(100, 'w', stated(10));
+    const before = sentOf('w');
+    expect(before).toBeLessThanOrEqual(10);
+    const changing = one.limiter.reconfigure(change(60));
+    await redis.pass(50);
+    await changing;
+    expect(sentOf('w')).toBeGreaterThanOrEqual(45);
+    expect(sentOf('w')).toBeLessThanOrEqual(61);
+  });
+
+  test('a lowered limit holds at once, too', async () => {
+    await calls(1, 'before', stated(60));
+    await redis.pass(1_500);
+    await away();
+    const changing = one.limiter.reconfigure(change(10));
+    await redis.pass(50);
+    await changing;
+    await calls(100, 'w', stated(10));
+    expect(sentOf('w')).toBeLessThanOrEqual(10);
+  });
+
+  test('what was sent since the meters were read counts, too', async () => {
+    await calls(1, 'before', stated(60));
+    await redis.pass(1_500);
+    // Redis is gone before the next tick reads the meters.
+    await calls(50, 'burst', stated(60));
+    expect(sentOf('burst')).toBe(50);
+    await away();
+    await calls(60, 'w', stated(60));
+    expect(sentOf('w')).toBeLessThanOrEqual(15);
+  });
+});

@@ -1,0 +1,104 @@
+/**
+ * Replicas of the product's own stores over the simulated Redis, on virtual time, without chance: for tests that need an
+ * absence of Redis at a certain moment. Owns: the connection that can be cut, and the time a restore of sends takes.
+ */
+import type { Settings } from '../../src/config/settings.ts';
+import type { Grant } from '../../src/limiter/limiter.ts';
+import type { RedisClient, RedisConnection } from '../../src/limiter/redis/client/connection.ts';
+import { createStores, type Stores } from '../../src/limiter/stores.ts';
+import { noTelemetry } from '../../src/telemetry/noop.ts';
+import { Server } from '../simulation/replicas/server.ts';
+import { FakeClock } from './fake-clock.ts';
+import { plainRedis } from './plain-redis.ts';
+
+export interface VirtualReplica extends Stores {
+  readonly grants: Grant[];
+  readonly modes: string[];
+}
+
+export class VirtualRedis {
+  readonly clock = new FakeClock();
+  /** Ways to the server and back, milliseconds. */
+  toMs = 1;
+  fromMs = 1;
+  isAway = false;
+  /** How long Redis takes to put sends back. */
+  restoreMs = 0;
+  readonly server: Server;
+  readonly #channels = new Map<string, (text: string) => void>();
+
+  /** @param originMs what the clock of Redis shows at the beginning */
+  constructor(originMs = 0) {
+    const ignore = (): void => {};
+    const watch = { applied: ignore, placeTaken: ignore, placeReturned: ignore, lost: ignore, reach: ignore };
+    const publish = (channel: string, text: string): void => this.#channels.get(channel)?.(text);
+    this.server = new Server(watch, publish, { monotonic: () => this.clock.monotonic(), originMs });
+  }
+
+  /** A replica that has found its Redis. */
+  async replica(name: string, whenDown: 'local' | 'deny' = 'local'): Promise<VirtualReplica> {
+    const grants: Grant[] = [];
+    const modes: string[] = [];
+    const stores = createStores(
+      {
+        // Nothing else of the settings concerns the stores.
+        settings: { redis: plainRedis({ whenDown }) } as unknown as Settings,
+        clock: this.clock,
+        random: { next: () => 0.5, hex: () => name },
+        telemetry: { ...noTelemetry, limiterMode: (mode) => void modes.push(mode) },
+        listener: { onGrant: (grant) => void grants.push(grant), onClosed: () => {} },
+      },
+      () => this.#connection(),
+    );
+    const ready = stores.ready();
+    await this.pass(100);
+    await ready;
+    return { ...stores, grants, modes };
+  }
+
+  async pass(ms: number): Promise<void> {
+    const until = this.clock.monotonic() + ms;
+    this.clock.outside(until, () => {});
+    await this.clock.run(until);
+  }
+
+  #connection(): RedisConnection {
+    return {
+      client: this.#client(),
+      isReady: () => true,
+      info: async () => String(await this.#ask('info', [])),
+      reachAll: async () => {},
+      primaries: () => '',
+      subscribe: (channel, { onMessage, onReady }) => {
+        this.#channels.set(channel, onMessage);
+        onReady();
+      },
+      close: () => {},
+    };
+  }
+
+  #client(): RedisClient {
+    const client = { status: 'ready', on: () => {} };
+    const proxy: unknown = new Proxy(client, {
+      get: (target, name): unknown => {
+        if (Reflect.has(target, name)) return Reflect.get(target, name);
+        if (typeof name !== 'string' || !/^(sluice\w+V\d+|get|pttl|decr)$/.test(name)) return undefined;
+        return (...words: readonly string[]) => this.#ask(name, words);
+      },
+    });
+    // The product uses a handful of commands of a client with hundreds.
+    return proxy as RedisClient;
+  }
+
+  async #ask(command: string, words: readonly string[]): Promise<unknown> {
+    await this.#after(this.toMs);
+    if (this.isAway) throw new Error('Connection is closed.');
+    const reply = this.server.execute(command, words);
+    await this.#after(command === 'sluiceRestoreV1' ? this.restoreMs : this.fromMs);
+    return reply;
+  }
+
+  #after(ms: number): Promise<void> {
+    return new Promise((resolve) => this.clock.arrives(this.clock.monotonic() + ms, resolve));
+  }
+}
