@@ -19,7 +19,7 @@ module.exports = {
       to: {
         pathNot: [
           '\\.policy\\.ts$',
-          '^src/(call|errors|bucket|limiter/(limiter|bucket-events)|config/(settings|defaults))\\.ts$',
+          '^src/(call|errors|bucket|ids|limiter/(limiter|policy/bucket-events)|config/(settings|defaults))\\.ts$',
           'node_modules/(ipaddr|graphql)',
         ],
       },
@@ -43,6 +43,13 @@ module.exports = {
       severity: 'error',
       from: { path: '^src/activity/redis-activity\\.ts$' },
       to: { path: '^src/limiter/', pathNot: '^src/limiter/redis/client/connection\\.ts$' },
+    },
+    {
+      name: 'policy-knows-no-store',
+      severity: 'error',
+      comment: 'the specification: stores run it or mirror it, and it knows none of them',
+      from: { path: '^src/limiter/policy/' },
+      to: { path: '^src/limiter/', pathNot: '^src/limiter/(policy/|limiter\\.ts$|ceilings\\.ts$)' },
     },
     {
       name: 'embedded-knows-no-redis',

@@ -8,8 +8,8 @@
  */
 import { createHash } from 'node:crypto';
 import { Redis } from 'ioredis';
-import type { BucketEvent } from '../src/limiter/bucket-events.ts';
-import { timed } from '../src/limiter/lessons.policy.ts';
+import type { BucketEvent } from '../src/limiter/policy/bucket-events.ts';
+import { timed } from '../src/limiter/policy/lessons.policy.ts';
 import { applyCall } from '../src/limiter/redis/protocol/event-codec.ts';
 import { readBatch, type BatchReply } from '../src/limiter/redis/protocol/reply-codec.ts';
 import { admission } from '../test/support/admission.ts';

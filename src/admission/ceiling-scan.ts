@@ -14,7 +14,7 @@ import { tooLong } from './refusals.ts';
 import { ScanThrottle } from './scan-throttle.ts';
 import type { WaitRegistry } from './wait-registry.ts';
 
-/** The times of so many next slots are known without asking for them (`places-read.policy.ts`). */
+/** The times of so many next slots are known without asking for them (`ceiling-read.policy.ts`). */
 const knownSlots = 64;
 /** Scans that newcomers bring about are this far apart, per ceiling. Milliseconds. */
 const scanEveryMs = 1_000;

@@ -4,10 +4,10 @@
  * rate-limiter-flexible's own API.
  */
 
-import type { CeilingHold } from './ceiling.policy.ts';
+import type { CeilingHold } from './policy/ceiling.policy.ts';
 import type { CeilingKey } from '../ids.ts';
 
-export { ceilingWindowMs } from './ceiling.policy.ts';
+export { ceilingWindowMs } from './policy/ceiling.policy.ts';
 export type { CeilingHold, CeilingKey };
 
 /** Names one ceiling; `null` = there is none. */

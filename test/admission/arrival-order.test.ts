@@ -1,7 +1,7 @@
 /** Arrivals of one process that are told apart, as many as there are. */
 import { describe, expect, test } from '@jest/globals';
 import { ArrivalOrder } from '../../src/admission/arrival-order.ts';
-import { sequencePerMs } from '../../src/limiter/bucket-state.policy.ts';
+import { sequencePerMs } from '../../src/limiter/policy/bucket-state.policy.ts';
 import { origins } from '../support/origins.ts';
 
 const position = (at: number): number => Math.floor(at * sequencePerMs);

@@ -4,7 +4,7 @@
  */
 import type { AdmissionQueue } from '../../src/admission/admission.ts';
 import { Refusal } from '../../src/errors.ts';
-import { holdAt } from '../../src/limiter/ceiling.policy.ts';
+import { holdAt } from '../../src/limiter/policy/ceiling.policy.ts';
 import type { Ceilings } from '../../src/limiter/ceilings.ts';
 import { EmbeddedCeilings } from '../../src/limiter/embedded/ceilings.ts';
 import { Chance } from '../simulation/chance.ts';

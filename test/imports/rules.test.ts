@@ -69,11 +69,14 @@ const planted: Readonly<Record<string, readonly (readonly [file: string, line: s
   ],
   'limiter-shows-its-ports-only': [
     ['admission/a.ts', `import { x } from '../limiter/redis/limiter.ts'; export { x };`],
-    ['journey/d.ts', `import type { X } from '../limiter/e.policy.ts'; export type D = X;`],
+    ['journey/h.ts', `import type { X } from '../limiter/e.policy.ts'; export type H = X;`],
     ['activity/b.ts', `import { x } from '../limiter/redis/client/connection.ts'; export { x };`],
   ],
   'activity-sees-the-connection-only': [
     ['activity/redis-activity.ts', `import { x } from '../limiter/redis/protocol/keys.ts'; export { x };`],
+  ],
+  'policy-knows-no-store': [
+    ['limiter/policy/a.policy.ts', `import type { X } from '../redis/limiter.ts'; export type A = X;`],
   ],
   'embedded-knows-no-redis': [
     ['limiter/embedded/a.ts', `import type { X } from '../redis/limiter.ts'; export type A = X;`],

@@ -2,7 +2,7 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals';
 import fc from 'fast-check';
 import { Redis } from 'ioredis';
-import { ceilingWindowMs, placeInMs, takePlace } from '../../src/limiter/ceiling.policy.ts';
+import { ceilingWindowMs, placeInMs, takePlace } from '../../src/limiter/policy/ceiling.policy.ts';
 import { listOf } from '../../src/limiter/redis/client/malformed-reply.ts';
 import { defineCommands, runOwn } from '../../src/limiter/redis/protocol/commands.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';

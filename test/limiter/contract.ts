@@ -2,7 +2,7 @@
  * What every store of limiter state promises, run against each of them: the same suite, the same answers.
  */
 import { afterAll, afterEach, beforeAll, describe, expect, test } from '@jest/globals';
-import { ceilingWindowMs } from '../../src/limiter/ceiling.policy.ts';
+import { ceilingWindowMs } from '../../src/limiter/policy/ceiling.policy.ts';
 import type { CeilingRef } from '../../src/limiter/ceilings.ts';
 import type { Grant } from '../../src/limiter/limiter.ts';
 import { admission } from '../support/admission.ts';

@@ -7,7 +7,7 @@ import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { Redis } from 'ioredis';
 import { bucketKeys, layoutVersion, replicaChannel } from '../../src/limiter/redis/protocol/keys.ts';
-import type { TimedLesson } from '../../src/limiter/lessons.policy.ts';
+import type { TimedLesson } from '../../src/limiter/policy/lessons.policy.ts';
 import type { Settlement } from '../../src/limiter/limiter.ts';
 import { recordsIn } from '../../src/limiter/redis/protocol/lua-source.ts';
 import { presenceKeys } from '../../src/limiter/redis/presence.ts';
@@ -24,7 +24,7 @@ const pinned: Readonly<Record<number, string>> = { 1: '72fc62945e00740d', 2: '86
 const pinnedUnversioned = '6c2f8d9fbcec7882';
 
 const read = (name: string): string =>
-  readFileSync(new URL(`../../src/limiter/lua/${name}.lua`, import.meta.url), 'utf8');
+  readFileSync(new URL(`../../src/limiter/redis/lua/${name}.lua`, import.meta.url), 'utf8');
 const digest = (text: string): string => createHash('sha256').update(text).digest('hex').slice(0, 16);
 
 /** Types and lengths instead of values; words of sorted members by their kind. */

@@ -6,9 +6,9 @@ import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from '@jest/
 import { Redis } from 'ioredis';
 import { readFileSync } from 'node:fs';
 import { bucketKeys, replicaChannel } from '../../src/limiter/redis/protocol/keys.ts';
-import type { ReplyOf, StoredAdmission } from '../../src/limiter/bucket-events.ts';
+import type { ReplyOf, StoredAdmission } from '../../src/limiter/policy/bucket-events.ts';
 import { applyCall } from '../../src/limiter/redis/protocol/event-codec.ts';
-import type { TimedLesson } from '../../src/limiter/lessons.policy.ts';
+import type { TimedLesson } from '../../src/limiter/policy/lessons.policy.ts';
 import type { Reconfiguration, Settlement } from '../../src/limiter/limiter.ts';
 import {
   readBatch,
@@ -384,7 +384,7 @@ test('sections sort as the numbers do, and give them back', async () => {
     1_700_000_000_000.125,
     Infinity,
   ];
-  const source = readFileSync(new URL('../../src/limiter/lua/sorted.lua', import.meta.url), 'utf8');
+  const source = readFileSync(new URL('../../src/limiter/redis/lua/sorted.lua', import.meta.url), 'utf8');
   const lua = `local orderKey = KEYS[1]\n${source}
 local out = {}
 for i, text in ipairs(ARGV) do

@@ -10,13 +10,13 @@ import {
   withIncludes,
   withPositions,
 } from '../../src/limiter/redis/protocol/lua-source.ts';
-import { bucketMemoryMs } from '../../src/limiter/memory.policy.ts';
+import { bucketMemoryMs } from '../../src/limiter/policy/retention.policy.ts';
 import { applyCall, leasesPerTick, longestLeaseMs } from '../../src/limiter/redis/protocol/event-codec.ts';
-import type { BucketEvent } from '../../src/limiter/bucket-events.ts';
+import type { BucketEvent } from '../../src/limiter/policy/bucket-events.ts';
 import { buildScripts, scriptConstants } from '../../src/limiter/redis/protocol/scripts.ts';
 import { admission } from '../support/admission.ts';
 
-const folder = new URL('../../src/limiter/lua/', import.meta.url);
+const folder = new URL('../../src/limiter/redis/lua/', import.meta.url);
 const read = (name: string): string => readFileSync(new URL(`${name}.lua`, folder), 'utf8');
 const includesOf = (name: string): string[] =>
   [...read(name).matchAll(/^-- @include (\S+)$/gm)].flatMap(([, of = '']) => [of, ...includesOf(of)]);

@@ -322,7 +322,7 @@ test.each(faults)(
   '%s: found by the histories',
   async (_what, file, right, wrong) => {
     const patched = (name: string): string | null => {
-      const source = readFileSync(new URL(`../../src/limiter/lua/${name}.lua`, import.meta.url), 'utf8');
+      const source = readFileSync(new URL(`../../src/limiter/redis/lua/${name}.lua`, import.meta.url), 'utf8');
       if (name !== file) return source;
       expect(source.split(right).length - 1).toBeGreaterThan(0);
       return source.replaceAll(right, wrong);

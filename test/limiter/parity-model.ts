@@ -2,10 +2,10 @@
  * The policy's side of the parity property: runs a history through `scheduler.policy.ts` (`script-model.ts` adds what a
  * store adds) and says what every script call must answer, publish and leave behind.
  */
-import { closedMs } from '../../src/limiter/bucket-state.policy.ts';
-import { memoryMs } from '../../src/limiter/memory.policy.ts';
-import { timed } from '../../src/limiter/lessons.policy.ts';
-import type { BucketEvent, StoredAdmission } from '../../src/limiter/bucket-events.ts';
+import { closedMs } from '../../src/limiter/policy/bucket-state.policy.ts';
+import { memoryMs } from '../../src/limiter/policy/retention.policy.ts';
+import { timed } from '../../src/limiter/policy/lessons.policy.ts';
+import type { BucketEvent, StoredAdmission } from '../../src/limiter/policy/bucket-events.ts';
 import { applyCall, leasesPerTick, type ApplyCall } from '../../src/limiter/redis/protocol/event-codec.ts';
 import type { BatchReply, ReplicaMessage } from '../../src/limiter/redis/protocol/reply-codec.ts';
 import { originOf } from '../support/origins.ts';

@@ -9,9 +9,9 @@ import {
   type Lane,
   type Lease,
   type Ticket,
-} from '../../src/limiter/bucket-state.policy.ts';
-import type { Meter } from '../../src/limiter/meter.policy.ts';
-import type { SortedNames } from '../../src/limiter/sorted.policy.ts';
+} from '../../src/limiter/policy/bucket-state.policy.ts';
+import type { Meter } from '../../src/limiter/policy/meter.policy.ts';
+import type { SortedNames } from '../../src/limiter/policy/sorted.policy.ts';
 import { readPacked } from './parity-messagepack.ts';
 
 export type Normal = null | boolean | number | string | Normal[] | { [name: string]: Normal };

@@ -3,11 +3,11 @@
  * until their replica names them, messages to other replicas, who pumps next). The parity property holds it to the Lua
  * bit for bit; the simulation of several replicas uses it as its Redis.
  */
-import { apply, type Applied } from '../../src/limiter/apply.policy.ts';
-import { replyUnknown, type BucketEvent, type EventReply } from '../../src/limiter/bucket-events.ts';
-import { closedMs, createBucket, type Bucket } from '../../src/limiter/bucket-state.policy.ts';
+import { apply, type Applied } from '../../src/limiter/policy/apply.policy.ts';
+import { replyUnknown, type BucketEvent, type EventReply } from '../../src/limiter/policy/bucket-events.ts';
+import { closedMs, createBucket, type Bucket } from '../../src/limiter/policy/bucket-state.policy.ts';
 import { leasesPerTick } from '../../src/limiter/redis/protocol/event-codec.ts';
-import { mostPerPump, type Effects, type Granted } from '../../src/limiter/pump.policy.ts';
+import { mostPerPump, type Effects, type Granted } from '../../src/limiter/policy/pump.policy.ts';
 import type {
   BatchReply,
   BucketReply,

@@ -1,7 +1,7 @@
 /** What time it is at Redis, as a replica sees it: the order of calls over all replicas rests on it. */
 import { describe, expect, test } from '@jest/globals';
 import fc from 'fast-check';
-import { sequencePerMs } from '../../src/limiter/bucket-state.policy.ts';
+import { sequencePerMs } from '../../src/limiter/policy/bucket-state.policy.ts';
 import { StoreClock } from '../../src/limiter/redis/store-clock.ts';
 import { origins } from '../support/origins.ts';
 

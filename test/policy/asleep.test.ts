@@ -1,9 +1,9 @@
 /** A lane that sleeps knows for what: a change of that wakes it, and whoever is refused is told it. */
 import { describe, expect, test } from '@jest/globals';
-import type { Bucket } from '../../src/limiter/bucket-state.policy.ts';
-import { asleepUntil } from '../../src/limiter/lanes.policy.ts';
+import type { Bucket } from '../../src/limiter/policy/bucket-state.policy.ts';
+import { asleepUntil } from '../../src/limiter/policy/lanes.policy.ts';
 import type { LaneSetting, Settlement } from '../../src/limiter/limiter.ts';
-import { charged, reconfigure, settle, tick, maxOtherLimitsMs } from '../../src/limiter/scheduler.policy.ts';
+import { charged, reconfigure, settle, tick, maxOtherLimitsMs } from '../../src/limiter/policy/scheduler.policy.ts';
 import { atOrigins, type Instant } from './at-origins.ts';
 import { admit, bucketWith, call, newBucket, replica, type Wish } from './scheduling.ts';
 

@@ -6,7 +6,7 @@ import {
   givePlaceBack,
   placeInMs,
   takePlace,
-} from '../../src/limiter/ceiling.policy.ts';
+} from '../../src/limiter/policy/ceiling.policy.ts';
 import { EmbeddedCeilings } from '../../src/limiter/embedded/ceilings.ts';
 import { FakeClock } from '../support/fake-clock.ts';
 import { shiftedClock } from '../support/shifted-clock.ts';

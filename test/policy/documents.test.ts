@@ -1,7 +1,7 @@
 /** Calls of which only an answer tells what they cost: the first of a document goes ahead, the others wait for its answer. */
 import { expect, test } from '@jest/globals';
-import type { Bucket } from '../../src/limiter/bucket-state.policy.ts';
-import { maxCorrected, maxDocuments, maxProbeMs } from '../../src/limiter/documents.policy.ts';
+import type { Bucket } from '../../src/limiter/policy/bucket-state.policy.ts';
+import { maxCorrected, maxDocuments, maxProbeMs } from '../../src/limiter/policy/documents.policy.ts';
 import type { Settlement } from '../../src/limiter/limiter.ts';
 import {
   cancel,
@@ -11,7 +11,7 @@ import {
   tick,
   type Effects,
   type TimedLesson,
-} from '../../src/limiter/scheduler.policy.ts';
+} from '../../src/limiter/policy/scheduler.policy.ts';
 import { atOrigins, type Instant } from './at-origins.ts';
 import { admit, call, newBucket, type Wish } from './scheduling.ts';
 

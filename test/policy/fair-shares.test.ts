@@ -1,9 +1,9 @@
 import { expect, test } from '@jest/globals';
 import type { Costs } from '../../src/call.ts';
-import type { Bucket } from '../../src/limiter/bucket-state.policy.ts';
-import { turnOf } from '../../src/limiter/lanes.policy.ts';
+import type { Bucket } from '../../src/limiter/policy/bucket-state.policy.ts';
+import { turnOf } from '../../src/limiter/policy/lanes.policy.ts';
 import type { Admission } from '../../src/limiter/limiter.ts';
-import { forecast, settle, tick, type Effects } from '../../src/limiter/scheduler.policy.ts';
+import { forecast, settle, tick, type Effects } from '../../src/limiter/policy/scheduler.policy.ts';
 import { atOrigins, type Instant } from './at-origins.ts';
 import { admit, call, newBucket, replica, type Wish } from './scheduling.ts';
 

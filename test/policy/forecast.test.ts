@@ -1,8 +1,8 @@
 import { expect, test } from '@jest/globals';
 import fc from 'fast-check';
-import type { Bucket } from '../../src/limiter/bucket-state.policy.ts';
+import type { Bucket } from '../../src/limiter/policy/bucket-state.policy.ts';
 import type { Admission } from '../../src/limiter/limiter.ts';
-import { charged, forecast, settle } from '../../src/limiter/scheduler.policy.ts';
+import { charged, forecast, settle } from '../../src/limiter/policy/scheduler.policy.ts';
 import { atOrigins, type Instant } from './at-origins.ts';
 import { admit, call, newBucket, replica, runOn, type Wish } from './scheduling.ts';
 

@@ -1,7 +1,7 @@
 /** A replica that has more to send than it can: what it was granted in a crowd leaves seconds later. */
 import { expect, test } from '@jest/globals';
 import type { Feedback } from '../../src/call.ts';
-import { settle } from '../../src/limiter/scheduler.policy.ts';
+import { settle } from '../../src/limiter/policy/scheduler.policy.ts';
 import { report } from './metering.ts';
 import { atOrigins } from './at-origins.ts';
 import { admit, bucketWith, call, replica } from './scheduling.ts';

@@ -10,8 +10,8 @@ import {
   giveUnitsBack,
   take,
   type MeterMark,
-} from '../../src/limiter/meter.policy.ts';
-import { refused } from '../../src/limiter/meter-learning.policy.ts';
+} from '../../src/limiter/policy/meter.policy.ts';
+import { refused } from '../../src/limiter/policy/meter-learning.policy.ts';
 import { origins, report, TimedMeter } from './metering.ts';
 
 describe.each(origins)('a meter on a clock that begins at %d', (from) => {

@@ -1,6 +1,6 @@
 /** A meter on a clock that begins anywhere: tests speak of milliseconds since then. */
 import type { MeterName, MeterReport } from '../../src/call.ts';
-import { learnMeter } from '../../src/limiter/meter-learning.policy.ts';
+import { learnMeter } from '../../src/limiter/policy/meter-learning.policy.ts';
 import {
   createMeter,
   markAnswered,
@@ -8,9 +8,9 @@ import {
   take,
   type Meter,
   type MeterMark,
-} from '../../src/limiter/meter.policy.ts';
-import type { Quota } from '../../src/limiter/meter-state.policy.ts';
-import { applySetting } from '../../src/limiter/meter-quota.policy.ts';
+} from '../../src/limiter/policy/meter.policy.ts';
+import type { Quota } from '../../src/limiter/policy/meter-state.policy.ts';
+import { applySetting } from '../../src/limiter/policy/meter-quota.policy.ts';
 
 /** Nothing may depend on where a clock begins: at zero, after a few days, or as the milliseconds of an epoch. */
 export const origins = [0, 3e8, 1.79e12] as const;

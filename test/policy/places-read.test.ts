@@ -1,13 +1,13 @@
 import { expect, test } from '@jest/globals';
 import fc from 'fast-check';
-import { ceilingWindowMs, placeInMs, sentSince, takePlace } from '../../src/limiter/ceiling.policy.ts';
+import { ceilingWindowMs, placeInMs, sentSince, takePlace } from '../../src/limiter/policy/ceiling.policy.ts';
 import {
   leastWaitMs,
   mostWaitMs,
   positionsToRead,
   sentBefore,
   type PlacesRead,
-} from '../../src/limiter/places-read.policy.ts';
+} from '../../src/limiter/policy/ceiling-read.policy.ts';
 import { atOrigins } from './at-origins.ts';
 
 /** What a store would tell of the log now. */

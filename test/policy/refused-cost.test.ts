@@ -2,7 +2,7 @@
 import { describe, expect, test } from '@jest/globals';
 import type { Feedback, MeterName } from '../../src/call.ts';
 import { learnFrom } from '../../src/dispatch/feedback/learn-from.policy.ts';
-import { admit, createBucket, settle } from '../../src/limiter/scheduler.policy.ts';
+import { admit, createBucket, settle } from '../../src/limiter/policy/scheduler.policy.ts';
 import { origins } from './metering.ts';
 import { admission } from '../support/admission.ts';
 import { replica, runOn } from './scheduling.ts';

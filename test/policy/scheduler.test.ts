@@ -1,9 +1,9 @@
 import { expect, test } from '@jest/globals';
 import fc from 'fast-check';
-import type { Bucket } from '../../src/limiter/bucket-state.policy.ts';
-import { drain } from '../../src/limiter/meter.policy.ts';
-import { mostPerPump } from '../../src/limiter/pump.policy.ts';
-import { SortedNames } from '../../src/limiter/sorted.policy.ts';
+import type { Bucket } from '../../src/limiter/policy/bucket-state.policy.ts';
+import { drain } from '../../src/limiter/policy/meter.policy.ts';
+import { mostPerPump } from '../../src/limiter/policy/pump.policy.ts';
+import { SortedNames } from '../../src/limiter/policy/sorted.policy.ts';
 import {
   admit as admitAsClaimed,
   maxArrivalAgoMs,
@@ -14,7 +14,7 @@ import {
   pumpOnly,
   settle,
   tick,
-} from '../../src/limiter/scheduler.policy.ts';
+} from '../../src/limiter/policy/scheduler.policy.ts';
 import { atOrigins } from './at-origins.ts';
 import { admit, call, newBucket, bucketWith, replica } from './scheduling.ts';
 

@@ -1,7 +1,7 @@
 /** Builders for tests that drive the scheduler's transitions directly. */
-import { createBucket, type Bucket } from '../../src/limiter/bucket-state.policy.ts';
+import { createBucket, type Bucket } from '../../src/limiter/policy/bucket-state.policy.ts';
 import type { Admission } from '../../src/limiter/limiter.ts';
-import * as scheduler from '../../src/limiter/scheduler.policy.ts';
+import * as scheduler from '../../src/limiter/policy/scheduler.policy.ts';
 import { admission, arrivalStepMs, type AdmissionWish } from '../support/admission.ts';
 import type { Instant } from './at-origins.ts';
 

@@ -2,7 +2,7 @@
 import { expect, test } from '@jest/globals';
 import type { Feedback } from '../../src/call.ts';
 import { learnFrom } from '../../src/dispatch/feedback/learn-from.policy.ts';
-import { settle, tick, type TimedLesson } from '../../src/limiter/scheduler.policy.ts';
+import { settle, tick, type TimedLesson } from '../../src/limiter/policy/scheduler.policy.ts';
 import { atOrigins } from './at-origins.ts';
 import { admit, call, newBucket, replica } from './scheduling.ts';
 

@@ -1,6 +1,6 @@
 import { describe, expect, test } from '@jest/globals';
 import fc from 'fast-check';
-import { SortedNames } from '../../src/limiter/sorted.policy.ts';
+import { SortedNames } from '../../src/limiter/policy/sorted.policy.ts';
 
 const name = fc.constantFrom('a', 'b', 'c', 'd', 'e', 'f');
 const step = fc.oneof(

@@ -1,7 +1,7 @@
 /** What becomes of a bucket's meters when configuration is loaded again with other limits. */
 import { describe, expect, test } from '@jest/globals';
 import type { MeterSetting } from '../../src/limiter/limiter.ts';
-import { admit, createBucket } from '../../src/limiter/scheduler.policy.ts';
+import { admit, createBucket } from '../../src/limiter/policy/scheduler.policy.ts';
 import { origins } from './metering.ts';
 import { admission } from '../support/admission.ts';
 import { replica } from './scheduling.ts';

@@ -13,13 +13,15 @@ export interface Mutation {
   readonly survives?: string;
 }
 
-const pump = 'src/limiter/pump.policy.ts';
-const lanes = 'src/limiter/lanes.policy.ts';
-const meter = 'src/limiter/meter.policy.ts';
-const learning = 'src/limiter/meter-learning.policy.ts';
-const lessons = 'src/limiter/lessons.policy.ts';
-const scheduler = 'src/limiter/scheduler.policy.ts';
-const ceiling = 'src/limiter/ceiling.policy.ts';
+const pump = 'src/limiter/policy/pump.policy.ts';
+const lanes = 'src/limiter/policy/lanes.policy.ts';
+const meter = 'src/limiter/policy/meter.policy.ts';
+const learning = 'src/limiter/policy/meter-learning.policy.ts';
+const lessons = 'src/limiter/policy/lessons.policy.ts';
+const scheduler = 'src/limiter/policy/scheduler.policy.ts';
+const entering = 'src/limiter/policy/admit.policy.ts';
+const settling = 'src/limiter/policy/settle.policy.ts';
+const ceiling = 'src/limiter/policy/ceiling.policy.ts';
 const memory = 'src/limiter/embedded/limiter.ts';
 const ceilings = 'src/limiter/embedded/ceilings.ts';
 const edge = 'src/admission/ceiling-edge.ts';
@@ -27,11 +29,11 @@ const gate = 'src/admission/ceiling-gate.ts';
 const registry = 'src/admission/wait-registry.ts';
 const queued = 'src/admission/queued-call.ts';
 const lease = 'src/admission/lease.ts';
-const forecast = 'src/limiter/forecast.policy.ts';
-const windowLearning = 'src/limiter/window-learning.policy.ts';
-const quota = 'src/limiter/meter-quota.policy.ts';
-const revise = 'src/admission/revise.ts';
-const hopeless = 'src/admission/hopeless.ts';
+const forecast = 'src/limiter/policy/forecast.policy.ts';
+const windowLearning = 'src/limiter/policy/window-learning.policy.ts';
+const quota = 'src/limiter/policy/meter-quota.policy.ts';
+const revise = 'src/admission/reconfigure.ts';
+const hopeless = 'src/admission/ceiling-scan.ts';
 
 export const row = (keeps: string, what: string, file: string, find: string, put: string): Mutation => ({
   keeps,
@@ -80,14 +82,14 @@ export const mutations: readonly Mutation[] = [
     '2',
     'closed buckets grant',
     pump,
-    'if (bucket.closedUntil > now)',
-    'if (bucket.closedUntil > Infinity)',
+    'if (closedMs(bucket, now) > 0)',
+    'if (closedMs(bucket, now) > Infinity)',
   ),
   row(
     '2',
     'a later refusal shortens',
     lessons,
-    'Math.max(bucket.closedUntil, now + closeMs)',
+    'Math.max(bucket.closedUntil ?? now, now + closeMs)',
     'now + closeMs',
   ),
   row('2', 'grants cost nothing', meter, '  meter.level += cost;', ''),
@@ -99,7 +101,7 @@ export const mutations: readonly Mutation[] = [
     'if (cost < 0 && meter.limit !== null) {',
   ),
   row('2', 'calls on their way are forgotten', learning, 'Math.max(0, meter.granted - meter.answered)', '0'),
-  row('2', 'unproved charges are returned', lessons, 'closeMs > 0 && (named', '(named'),
+  row('2', 'unproved charges are returned', lessons, 'closeMs > 0 && concerns(', 'concerns('),
   row('2', 'unrelated answers lower a meter', learning, 'if (mark === null) return', 'if (limit < 0) return'),
   row(
     '3',
@@ -111,30 +113,24 @@ export const mutations: readonly Mutation[] = [
   row(
     '3',
     'unknown fate frees the lane',
-    scheduler,
+    settling,
     'if (lane.maxInFlight === null) {',
     'if (lane.maxInFlight !== 0) {',
   ),
   row(
     '4',
     'newcomers first',
-    scheduler,
-    'return admission.urgency * orderUnit + bucket.sequence;',
-    'return admission.urgency * orderUnit - bucket.sequence;',
+    entering,
+    'return urgency * orderUnit + Math.floor(at * sequencePerMs);',
+    'return urgency * orderUnit - Math.floor(at * sequencePerMs);',
   ),
-  row('4', 'urgency is ignored', scheduler, 'return admission.urgency * orderUnit', 'return 3 * orderUnit'),
-  row(
-    '5',
-    'weights are ignored',
-    pump,
-    'turnOf(bucket, ticket.costs) / lane.weight',
-    'turnOf(bucket, ticket.costs)',
-  ),
+  row('4', 'urgency is ignored', entering, 'return urgency * orderUnit', 'return 3 * orderUnit'),
+  row('5', 'weights are ignored', pump, 'turnOf(bucket, costs) / lane.weight', 'turnOf(bucket, costs)'),
   row(
     '5',
     'a call counts one, whatever it costs',
     pump,
-    'turnOf(bucket, ticket.costs) / lane.weight',
+    'turnOf(bucket, costs) / lane.weight',
     '1 / lane.weight',
   ),
   row(
@@ -166,7 +162,7 @@ export const mutations: readonly Mutation[] = [
     'if (!isAtEdge && !mayBeCounted) return;',
     'if (!isAtEdge) return;',
   ),
-  row('6', 'a sleeping lane stays asleep', lanes, '    lane.asleepUntil = 0;\n', ''),
+  row('6', 'a sleeping lane stays asleep', lanes, '    lane.asleep.clear();\n', ''),
   row('8', 'a lease is settled twice', lease, '      if (settled) return;\n', ''),
   {
     ...row('9', 'clients that left are sent', queued, 'if (this.clientGone.aborted)', 'if (false)'),
@@ -213,7 +209,7 @@ export const mutations: readonly Mutation[] = [
   row(
     '10',
     'the line is one longer',
-    scheduler,
+    entering,
     'waiting >= admission.maxQueued &&',
     'waiting > admission.maxQueued &&',
   ),
@@ -265,21 +261,21 @@ export const mutations: readonly Mutation[] = [
     '14',
     'the limiter is not told of a reload',
     revise,
-    'background(limiter().reconfigure({ bucket, setting, lanes: [...lanes.values()] }));',
+    'background(limiter.reconfigure({ bucket, setting, lanes: [...lanes.values()] }));',
     'void [bucket, setting, lanes, background, limiter];',
   ),
   row(
     '14',
     'waiting calls go on under the old ceiling',
     revise,
-    'ceiling: { key: entry.ceiling.key, perMinute, perDay },',
-    'ceiling: entry.ceiling,',
+    'ceiling: { key: request.ceiling.key, perMinute, perDay },',
+    'ceiling: request.ceiling,',
   ),
   row(
     '13',
     'a call that has its place stands before others',
     hopeless,
-    '      .filter(({ asksForPlace }) => !asksForPlace)\n',
+    '      .filter(({ asksForSlot }) => !asksForSlot)\n',
     '',
   ),
 ];

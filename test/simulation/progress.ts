@@ -4,7 +4,7 @@
  * believe: a bucket that might go stands still at most as long as it takes to drain.
  */
 import type { Costs, MeterName } from '../../src/call.ts';
-import { mostJitterMs, mostLatenessMs } from '../../src/limiter/meter.policy.ts';
+import { mostJitterMs, mostLatenessMs } from '../../src/limiter/policy/meter.policy.ts';
 import type { BucketSnapshot, Limiter } from '../../src/limiter/limiter.ts';
 import type { BucketBook, Books } from './books.ts';
 import { headsOf, type Head } from './heads.ts';

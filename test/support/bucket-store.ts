@@ -1,5 +1,5 @@
 /** One bucket in a server, an event at a time: what its reply tells of the event and of the bucket, as one object. */
-import type { BucketEvent, EventKind, ReplyOf } from '../../src/limiter/bucket-events.ts';
+import type { BucketEvent, EventKind, ReplyOf } from '../../src/limiter/policy/bucket-events.ts';
 import { applyCall, type Asking } from '../../src/limiter/redis/protocol/event-codec.ts';
 import { readBatch, type BucketReply } from '../../src/limiter/redis/protocol/reply-codec.ts';
 import type { LoadedScripts } from './loaded-scripts.ts';

@@ -6,7 +6,7 @@
  */
 import { RateLimiterMemory, RateLimiterRes } from 'rate-limiter-flexible';
 import type { Clock } from '../../clock.ts';
-import { holdAt, type CeilingHold, type DayLeft } from '../ceiling.policy.ts';
+import { holdAt, type CeilingHold, type DayLeft } from '../policy/ceiling.policy.ts';
 import {
   CeilingSlot,
   type CeilingRef,

@@ -2,13 +2,13 @@
  * The embedded store: runs `apply.policy.ts` in this process, one bucket state per key, one timer per bucket.
  *
  * Owns: when the pump runs again (the policy says `nextAt`, the clock wakes), handing grants to the listener, and
- * forgetting buckets that have been idle long enough (`memory.policy.ts`). Refuses to own: any decision. Every operation
+ * forgetting buckets that have been idle long enough (`retention.policy.ts`). Refuses to own: any decision. Every operation
  * completes in the turn in which it was asked; the promises are the port's.
  */
 import type { Clock } from '../../clock.ts';
-import { apply, type Applied } from '../apply.policy.ts';
-import type { BucketEvent, EventKind, ReplyOf } from '../bucket-events.ts';
-import { closedMs, createBucket, type Bucket } from '../bucket-state.policy.ts';
+import { apply, type Applied } from '../policy/apply.policy.ts';
+import type { BucketEvent, EventKind, ReplyOf } from '../policy/bucket-events.ts';
+import { closedMs, createBucket, type Bucket } from '../policy/bucket-state.policy.ts';
 import {
   grantUnderWay,
   type Admission,
@@ -23,11 +23,11 @@ import {
   type Reconfiguration,
   type Settlement,
 } from '../limiter.ts';
-import { timed } from '../lessons.policy.ts';
-import { memoryMs } from '../memory.policy.ts';
-import { levelAt } from '../meter.policy.ts';
-import type { Granted } from '../pump.policy.ts';
-import { forecast, isIdle, pumpOnly } from '../scheduler.policy.ts';
+import { timed } from '../policy/lessons.policy.ts';
+import { memoryMs } from '../policy/retention.policy.ts';
+import { levelAt } from '../policy/meter.policy.ts';
+import type { Granted } from '../policy/pump.policy.ts';
+import { forecast, isIdle, pumpOnly } from '../policy/scheduler.policy.ts';
 
 const tickMs = 1_000;
 const replica = 'embedded';

@@ -15,7 +15,7 @@ import {
   sentSince,
   takePlace,
   type PlaceResult,
-} from '../ceiling.policy.ts';
+} from '../policy/ceiling.policy.ts';
 
 /** Thrown for the parts of the library's API that have no meaning for a sliding log. */
 const unsupported = (method: string): Error => new Error(`a sliding log has no ${method}`);

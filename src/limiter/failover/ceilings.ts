@@ -9,7 +9,7 @@
  * replicas that sent are alive; without Redis nobody is let through unseen.
  */
 import { Refusal } from '../../errors.ts';
-import { holdAt } from '../ceiling.policy.ts';
+import { holdAt } from '../policy/ceiling.policy.ts';
 import {
   CeilingSlot,
   type CeilingHold,

@@ -26,7 +26,7 @@ import {
 } from '../limiter.ts';
 import { createMemoryLimiter } from '../embedded/limiter.ts';
 import type { Positioned } from '../redis/replica-calls.ts';
-import { goesBack, withoutTicket } from '../settlements.policy.ts';
+import { goesBack, withoutTicket } from '../policy/settlement.policy.ts';
 import type { UnreportedUsage } from './unreported-usage.ts';
 
 type LocalState =

@@ -4,7 +4,7 @@
  */
 import type { Clock } from '../../clock.ts';
 import type { CeilingKey } from '../../ids.ts';
-import { ceilingWindowMs } from '../ceiling.policy.ts';
+import { ceilingWindowMs } from '../policy/ceiling.policy.ts';
 
 export class RecentSends {
   readonly #clock: Clock;

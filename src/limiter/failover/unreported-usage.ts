@@ -9,7 +9,7 @@
 import type { Costs, MeterName } from '../../call.ts';
 import type { Clock } from '../../clock.ts';
 import type { LastReading } from '../redis/bucket-session.ts';
-import { requestWindows } from '../bucket-state.policy.ts';
+import { requestWindows } from '../policy/bucket-state.policy.ts';
 import type {
   Admission,
   BucketKey,

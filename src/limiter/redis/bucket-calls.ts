@@ -9,8 +9,8 @@
  * once; after a loss nobody is sent until all replicas had time to enter their tickets again, and capped lanes wait one
  * lease length.
  */
-import type { TimedLesson } from '../lessons.policy.ts';
-import { goesBack, withoutTicket } from '../settlements.policy.ts';
+import type { TimedLesson } from '../policy/lessons.policy.ts';
+import { goesBack, withoutTicket } from '../policy/settlement.policy.ts';
 import type { BucketView, ReplyTime } from './bucket-view.ts';
 import type { SentSettlement } from './ended-leases.ts';
 import type { EventQueue } from './event-queue.ts';

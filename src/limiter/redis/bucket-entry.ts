@@ -5,7 +5,7 @@
  * Owns: the reply to a caller, taking out of Redis what nobody waits for any more. Refuses to own: what becomes of a grant
  * (`bucket-calls.ts`).
  */
-import type { AdmitReply } from '../bucket-events.ts';
+import type { AdmitReply } from '../policy/bucket-events.ts';
 import type { BucketCalls } from './bucket-calls.ts';
 import type { BucketView } from './bucket-view.ts';
 import type { EventQueue } from './event-queue.ts';

@@ -6,7 +6,7 @@
  * Invariant: room and a waiting ticket mean a grant within a tick even if messages are lost.
  */
 import type { BucketParts } from './bucket-entry.ts';
-import type { TickReply } from '../bucket-events.ts';
+import type { TickReply } from '../policy/bucket-events.ts';
 import { leasesPerTick } from './protocol/event-codec.ts';
 import type { Applied } from './outbox.ts';
 import { fenceMs, type HeldLease, type ReplicaTicket } from './replica-calls.ts';

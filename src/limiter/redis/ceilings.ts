@@ -6,7 +6,7 @@
  * Invariant: every 60 s window holds at most the ceiling over all replicas (1).
  */
 import type { Clock } from '../../clock.ts';
-import { ceilingWindowMs, holdAt, type CeilingHold } from '../ceiling.policy.ts';
+import { ceilingWindowMs, holdAt, type CeilingHold } from '../policy/ceiling.policy.ts';
 import type { CeilingKey, CeilingRef, CeilingState, ForecastQuestion } from '../ceilings.ts';
 import { amountOf, listOf, numberOf } from './client/malformed-reply.ts';
 import {
@@ -15,7 +15,7 @@ import {
   positionsToRead,
   sentBefore,
   type PlacesRead,
-} from '../places-read.policy.ts';
+} from '../policy/ceiling-read.policy.ts';
 import { runOwn } from './protocol/commands.ts';
 import type { RedisClient } from './client/connection.ts';
 import { unavailable, type RedisHealth, type Unavailable } from './client/health.ts';

@@ -5,10 +5,10 @@
  * Owns: which settlements are to be sent again, and for how long a token is remembered. Refuses to own: sending
  * (`bucket-calls.ts`). Bounds: `maxDeferred` settlements wait for Redis; a token is forgotten after `rememberedMs`.
  */
-import type { TimedLesson } from '../lessons.policy.ts';
+import type { TimedLesson } from '../policy/lessons.policy.ts';
 import type { LeaseToken, Settlement } from '../limiter.ts';
 import type { HeldLease } from './replica-calls.ts';
-import { atOnce, withoutTicket } from '../settlements.policy.ts';
+import { atOnce, withoutTicket } from '../policy/settlement.policy.ts';
 
 /** A settlement is not sent again within this time, because the first one may still be on its way. Milliseconds. */
 const resendAfterMs = 1_000;

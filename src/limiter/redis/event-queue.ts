@@ -6,7 +6,7 @@
  * whether Redis is available (`health.ts`), what a reply means (`bucket-session.ts`).
  */
 import type { Clock } from '../../clock.ts';
-import type { BucketEvent, EventKind, ReplyOf } from '../bucket-events.ts';
+import type { BucketEvent, EventKind, ReplyOf } from '../policy/bucket-events.ts';
 import type { ReplicaId } from '../../ids.ts';
 import { applyCall } from './protocol/event-codec.ts';
 import type { BucketKey, LaneKey } from '../limiter.ts';

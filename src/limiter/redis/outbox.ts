@@ -5,7 +5,7 @@
  * Owns: the order of events. What ends or renews something goes before what begins; newcomers of different lanes go in
  * rotation, those of one lane stay in order. Bounds: a batch has at most `maxBatch` events. Refuses to own: sending.
  */
-import type { BucketEvent, EventReply } from '../bucket-events.ts';
+import type { BucketEvent, EventReply } from '../policy/bucket-events.ts';
 import type { LaneKey } from '../limiter.ts';
 import type { Unavailable } from './client/health.ts';
 import type { BucketReply } from './protocol/reply-codec.ts';

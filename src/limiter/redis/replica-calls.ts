@@ -2,10 +2,10 @@
  * What a replica knows of its own calls in one bucket: each is a ticket in one of four states, and a granted one has a
  * lease. Redis may lose everything and is rebuilt from these. Data only.
  */
-import type { AdmitReply } from '../bucket-events.ts';
+import type { AdmitReply } from '../policy/bucket-events.ts';
 import type { Costs } from '../../call.ts';
 import type { Admission, BucketKey, Grant, LaneKey, LeaseToken, TicketId } from '../limiter.ts';
-import { replicaLifeMs } from '../pump.policy.ts';
+import { replicaLifeMs } from '../policy/pump.policy.ts';
 import type { GrantReply } from './protocol/reply-codec.ts';
 
 /** Redis takes a replica for dead that it has not heard of for `replicaLifeMs`; a second for the ways there. */

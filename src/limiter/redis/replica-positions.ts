@@ -3,9 +3,9 @@
  * times, admissions and lessons. Refuses to own: the estimate of Redis' clock (`store-clock.ts`).
  */
 import type { Clock } from '../../clock.ts';
-import type { StoredAdmission } from '../bucket-events.ts';
-import { orderUnit, sequencePerMs } from '../bucket-state.policy.ts';
-import type { TimedLesson } from '../lessons.policy.ts';
+import type { StoredAdmission } from '../policy/bucket-events.ts';
+import { orderUnit, sequencePerMs } from '../policy/bucket-state.policy.ts';
+import type { TimedLesson } from '../policy/lessons.policy.ts';
 import type { Admission, Lesson } from '../limiter.ts';
 import type { Positioned, ReplicaTicket } from './replica-calls.ts';
 import type { StoreClock } from './store-clock.ts';

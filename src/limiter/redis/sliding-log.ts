@@ -8,7 +8,7 @@
  * while Redis is unavailable (`failover`); the library's insurance limiter is not used.
  */
 import { RateLimiterRedis, RateLimiterRes } from 'rate-limiter-flexible';
-import { ceilingWindowMs } from '../ceiling.policy.ts';
+import { ceilingWindowMs } from '../policy/ceiling.policy.ts';
 import { Gathered } from './gathered.ts';
 import { amountOf, listOf, malformed } from './client/malformed-reply.ts';
 import { runOwn } from './protocol/commands.ts';

@@ -4,8 +4,8 @@
  */
 import { learnFrom } from '../../../src/dispatch/feedback/learn-from.policy.ts';
 import { admission } from '../../support/admission.ts';
-import { createBucket } from '../../../src/limiter/bucket-state.policy.ts';
-import * as scheduler from '../../../src/limiter/scheduler.policy.ts';
+import { createBucket } from '../../../src/limiter/policy/bucket-state.policy.ts';
+import * as scheduler from '../../../src/limiter/policy/scheduler.policy.ts';
 import { seededRandom } from '../../../src/simulators/seeded-random.ts';
 import type { Counter } from './counters.ts';
 import { Link } from './links.ts';

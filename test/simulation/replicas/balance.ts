@@ -2,8 +2,8 @@
  * The balance when everything is over: every call has ended once, nothing is held by anybody, what was reserved and
  * not used came back, every suspicion was counted, and no window of the upstream's log holds more than a ceiling.
  */
-import { asleepUntil } from '../../../src/limiter/lanes.policy.ts';
-import { tick } from '../../../src/limiter/scheduler.policy.ts';
+import { asleepUntil } from '../../../src/limiter/policy/lanes.policy.ts';
+import { tick } from '../../../src/limiter/policy/scheduler.policy.ts';
 import type { FakeClock } from '../../support/fake-clock.ts';
 import { highest, perDayOf, perMinuteOf } from '../rules.ts';
 import type { Arrival, Upstream } from '../upstream.ts';

@@ -3,8 +3,8 @@
  * product writes (`event-codec.ts`) and reads (`reply-codec.ts`) goes through here in the simulation.
  */
 import type { Costs, Feedback, MeterName } from '../../../src/call.ts';
-import type { BucketEvent, EventReply } from '../../../src/limiter/bucket-events.ts';
-import type { TimedLesson } from '../../../src/limiter/lessons.policy.ts';
+import type { BucketEvent, EventReply } from '../../../src/limiter/policy/bucket-events.ts';
+import type { TimedLesson } from '../../../src/limiter/policy/lessons.policy.ts';
 import type { BucketSetting, LaneSetting, MeterSnapshot, Settlement } from '../../../src/limiter/limiter.ts';
 import type { BatchReply, GrantReply } from '../../../src/limiter/redis/protocol/reply-codec.ts';
 import type { Sent } from '../../limiter/script-model.ts';

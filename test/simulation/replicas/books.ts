@@ -9,7 +9,7 @@
  * What holds under a fault is said where it is judged: a replica is `disturbed` while it is stopped, cut off, or was
  * not understood; nothing is asked of it then but that it does no harm.
  */
-import type { BucketEvent } from '../../../src/limiter/bucket-events.ts';
+import type { BucketEvent } from '../../../src/limiter/policy/bucket-events.ts';
 import type { Asked, Done, ScriptModel } from '../../limiter/script-model.ts';
 import { passageMs } from '../../../src/admission/queued-call.ts';
 import { must } from '../books.ts';

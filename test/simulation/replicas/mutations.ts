@@ -17,8 +17,9 @@ const ceilings = 'src/limiter/failover/ceilings.ts';
 const share = 'src/limiter/failover/quota-share.ts';
 const lease = 'src/admission/lease.ts';
 const slots = 'src/admission/ceiling-slots.ts';
-const scheduler = 'src/limiter/scheduler.policy.ts';
-const pump = 'src/limiter/pump.policy.ts';
+const entering = 'src/limiter/policy/admit.policy.ts';
+const settling = 'src/limiter/policy/settle.policy.ts';
+const pump = 'src/limiter/policy/pump.policy.ts';
 
 export const replicaMutations: readonly Mutation[] = [
   row(
@@ -35,7 +36,7 @@ export const replicaMutations: readonly Mutation[] = [
     'Math.max(1, Math.floor(limit / Math.max(1, replicas)))',
     'Math.max(limit, replicas)',
   ),
-  row('1', 'old places are used', slots, 'now <= slot.goodUntil', 'now <= slot.goodUntil + 60_000'),
+  row('1', 'old places are used', slots, 'now + spareMs <= goodUntil', 'now + spareMs <= goodUntil + 60_000'),
   row(
     '2',
     'a closing goes with the data',
@@ -47,7 +48,7 @@ export const replicaMutations: readonly Mutation[] = [
   row(
     '3',
     'any token of a call ends its lease',
-    scheduler,
+    settling,
     'const lease = bucket.leases.get(token);\n  if (lease === undefined || lease.abandoned) return',
     'const lease = [...bucket.leases.values()].find((one) => token.startsWith(`${one.ticket.id}.`));\n  if (lease === undefined || lease.abandoned) return',
   ),
@@ -82,7 +83,7 @@ export const replicaMutations: readonly Mutation[] = [
   row(
     '5',
     'returned grants save up a share',
-    scheduler,
+    settling,
     'giveBack(bucket, lease, now);',
     'giveBack(bucket, lease, now);\n      lane.start -= 1_000 / lane.weight;',
   ),
@@ -144,13 +145,7 @@ export const replicaMutations: readonly Mutation[] = [
       'leases nobody ends expire, and tickets that wait are entered again: a capped lane waits a lease (redis-pending.test.ts)',
   },
   row('7', 'a new epoch is not noticed', presence, 'if (isNews) this.#noteLoss(agoMs);', ''),
-  row(
-    '7',
-    'the dead hold their places',
-    pump,
-    'bucket.replicas.scoreOf(replica) + replicaLifeMs >= now',
-    'bucket !== null',
-  ),
+  row('7', 'the dead hold their places', pump, 'heardAt + replicaLifeMs >= now', 'bucket !== null'),
   row(
     '7',
     'leases of the dead stay',
@@ -184,7 +179,7 @@ export const replicaMutations: readonly Mutation[] = [
   row(
     '10',
     'refusals are let in',
-    scheduler,
+    entering,
     'if (refusal !== null) return { ...refusal, effects: before };',
     '',
   ),
@@ -192,14 +187,14 @@ export const replicaMutations: readonly Mutation[] = [
   row(
     '14',
     'over replicas, other limits of a ceiling wake no lane',
-    'src/limiter/lanes.policy.ts',
+    'src/limiter/policy/lanes.policy.ts',
     "  wake(bucket, lane, ['ceiling_minute', 'ceiling_day']);\n",
     '',
   ),
   row(
     '14',
     'over replicas, a limit that is lowered stays',
-    'src/limiter/meter-quota.policy.ts',
+    'src/limiter/policy/meter-quota.policy.ts',
     '  meter.limit = limit;\n',
     '  meter.limit = limit === null ? null : Math.max(limit, meter.limit ?? 0);\n',
   ),

@@ -6,7 +6,7 @@
  *
  * Owns: data and its loss. Refuses to own: the way to it and back (`connection.ts`), judgement (`books.ts`).
  */
-import { ceilingWindowMs, placeInMs } from '../../../src/limiter/ceiling.policy.ts';
+import { ceilingWindowMs, placeInMs } from '../../../src/limiter/policy/ceiling.policy.ts';
 import { ScriptModel, type Asked, type Done, type Sent } from '../../limiter/script-model.ts';
 import { batchOf, messageText, replyText } from './batch-text.ts';
 

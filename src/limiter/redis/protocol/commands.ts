@@ -30,7 +30,7 @@ export function defineCommands(client: RedisClient): void {
   const built = buildScripts();
   client.defineCommand(applyName, { lua: built.script, numberOfKeys: 4 });
   for (const script of ['consume', 'giveback', 'places', 'restore', 'presence'] as const) {
-    const lua = readFileSync(new URL(`../../lua/${script}.lua`, import.meta.url), 'utf8');
+    const lua = readFileSync(new URL(`../lua/${script}.lua`, import.meta.url), 'utf8');
     client.defineCommand(ownName(script), { lua, numberOfKeys: own[script] });
   }
   libraries.set(client, new ScriptLibrary(client, built));

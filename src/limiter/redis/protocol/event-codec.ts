@@ -6,11 +6,11 @@
  * members. Throws a `RangeError` for one that is not, and for a number that is none.
  */
 import type { Costs } from '../../../call.ts';
-import type { BucketEvent, EventKind, StoredAdmission } from '../../bucket-events.ts';
-import { costEntries } from '../../bucket-state.policy.ts';
+import type { BucketEvent, EventKind, StoredAdmission } from '../../policy/bucket-events.ts';
+import { costEntries } from '../../policy/bucket-state.policy.ts';
 import type { ReplicaId } from '../../../ids.ts';
 import { bucketKeys, type BucketKeys } from './keys.ts';
-import { refusedUnits, type TimedLesson } from '../../lessons.policy.ts';
+import { refusedUnits, type TimedLesson } from '../../policy/lessons.policy.ts';
 import type {
   BucketKey,
   BucketSetting,

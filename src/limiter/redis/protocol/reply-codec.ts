@@ -8,8 +8,8 @@
  */
 import type { MeterName } from '../../../call.ts';
 import { holds, type HeldBy } from '../../../errors.ts';
-import type { AdmitReply, BucketEvent, EventKind, EventReply, ReplyOf } from '../../bucket-events.ts';
-import { meterNames } from '../../bucket-state.policy.ts';
+import type { AdmitReply, BucketEvent, EventKind, EventReply, ReplyOf } from '../../policy/bucket-events.ts';
+import { meterNames } from '../../policy/bucket-state.policy.ts';
 import type { BucketKey, LaneKey, LeaseToken, MeterSnapshot, TicketId } from '../../limiter.ts';
 import { amountOf, listOf, malformed, numberOf, textOf, waitOf, wordOf } from '../client/malformed-reply.ts';
 

@@ -4,19 +4,19 @@
  */
 import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
-import { meterNames, orderUnit, requestWindows, sequencePerMs } from '../../bucket-state.policy.ts';
-import { ceilingWindowMs } from '../../ceiling.policy.ts';
-import { maxCorrected, maxDocuments, maxProbeMs } from '../../documents.policy.ts';
-import { maxWindows } from '../../forecast.policy.ts';
+import { meterNames, orderUnit, requestWindows, sequencePerMs } from '../../policy/bucket-state.policy.ts';
+import { ceilingWindowMs } from '../../policy/ceiling.policy.ts';
+import { maxCorrected, maxDocuments, maxProbeMs } from '../../policy/documents.policy.ts';
+import { maxWindows } from '../../policy/forecast.policy.ts';
 import { replicaChannel } from './keys.ts';
 import { luaSource, type Constants, type ReadLua } from './lua-source.ts';
-import { blankMemoryMs, bucketMemoryMs, unansweredMemoryMs } from '../../memory.policy.ts';
-import * as learning from '../../meter-learning.policy.ts';
-import * as meter from '../../meter.policy.ts';
-import * as others from '../../meter-others.policy.ts';
-import { mostPerPump, probeDoublingMs, replicaLifeMs } from '../../pump.policy.ts';
-import { maxArrivalAgoMs, maxArrivalAheadMs, maxOtherLimitsMs } from '../../scheduler.policy.ts';
-import { usualWindowsMs } from '../../window-learning.policy.ts';
+import { blankMemoryMs, bucketMemoryMs, unansweredMemoryMs } from '../../policy/retention.policy.ts';
+import * as learning from '../../policy/meter-learning.policy.ts';
+import * as meter from '../../policy/meter.policy.ts';
+import * as others from '../../policy/meter-others.policy.ts';
+import { mostPerPump, probeDoublingMs, replicaLifeMs } from '../../policy/pump.policy.ts';
+import { maxArrivalAgoMs, maxArrivalAheadMs, maxOtherLimitsMs } from '../../policy/scheduler.policy.ts';
+import { usualWindowsMs } from '../../policy/window-learning.policy.ts';
 import { leasesPerTick, longestLeaseMs } from './event-codec.ts';
 
 /** `apply` in both forms; Redis knows each by a digest, so that old and new replicas run their own side by side. */
@@ -79,7 +79,7 @@ export function buildScripts(read: ReadLua = readLuaFile): Scripts {
 
 function readLuaFile(name: string): string | null {
   try {
-    return readFileSync(new URL(`../../lua/${name}.lua`, import.meta.url), 'utf8');
+    return readFileSync(new URL(`../lua/${name}.lua`, import.meta.url), 'utf8');
   } catch (failure) {
     if (failure instanceof Error && 'code' in failure && failure.code === 'ENOENT') return null;
     throw failure;

@@ -3,7 +3,7 @@
  * its answer tells (docs/adr/0007). Kept with the bucket, so that all replicas know what one of them learned. Part of the
  * specification in `scheduler.policy.ts`.
  */
-import type { Costs } from '../call.ts';
+import type { Costs } from '../../call.ts';
 import {
   requestWindows,
   type Bucket,

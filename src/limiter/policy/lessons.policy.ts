@@ -2,10 +2,10 @@
  * What settings and answers do to the meters of a bucket. Part of the specification in `scheduler.policy.ts`; the
  * arithmetic of a single meter is in `meter.policy.ts` and `meter-learning.policy.ts`.
  */
-import type { Costs, Feedback, MeterName } from '../call.ts';
+import type { Costs, Feedback, MeterName } from '../../call.ts';
 import { meterOf, requestWindows, type Bucket, type Lane, type Lease } from './bucket-state.policy.ts';
 import { learnDocument } from './documents.policy.ts';
-import type { BucketSetting, Lesson } from './limiter.ts';
+import type { BucketSetting, Lesson } from '../limiter.ts';
 import { calmLatenessMs, giveUnitsBack, markAnswered, markUntold, refund } from './meter.policy.ts';
 import { learnMeter, refused } from './meter-learning.policy.ts';
 import { applySetting } from './meter-quota.policy.ts';

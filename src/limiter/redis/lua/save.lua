@@ -1,5 +1,5 @@
 -- The end of every transition: what changed is written back, and every key gets its expiry. `memoryMs` mirrors
--- memory.policy.ts. Milliseconds.
+-- retention.policy.ts. Milliseconds.
 -- @constant bucketMemoryMs blankMemoryMs unansweredMemoryMs
 local longestClosedMs = 30 * 24 * 3600000
 

@@ -3,7 +3,7 @@
  * while the bucket is open and every meter the head needs has room. Part of the specification in
  * `scheduler.policy.ts`.
  */
-import type { MeterName } from '../call.ts';
+import type { MeterName } from '../../call.ts';
 import {
   closedMs,
   costEntries,

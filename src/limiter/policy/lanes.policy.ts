@@ -2,9 +2,9 @@
  * Lanes of a bucket: entering and leaving the line, falling asleep and waking, and the one decision whether a lane is
  * in the running. Part of the specification in `scheduler.policy.ts`.
  */
-import type { Costs, MeterName } from '../call.ts';
+import type { Costs, MeterName } from '../../call.ts';
 import { costEntries, type Bucket, type Lane, type Lease, type Ticket } from './bucket-state.policy.ts';
-import type { LaneKey, LaneSetting, SleepReason } from './limiter.ts';
+import type { LaneKey, LaneSetting, SleepReason } from '../limiter.ts';
 import { SortedNames } from './sorted.policy.ts';
 
 /** What one pump may still do: sweeping, waking, passing over and granting count one each. */

@@ -4,7 +4,7 @@
  * Owns: what is kept and what each value means. Refuses to own: every change of it (`meter.policy.ts`,
  * `meter-quota.policy.ts`, `meter-learning.policy.ts`, `meter-others.policy.ts`).
  */
-import type { MeterName } from '../call.ts';
+import type { MeterName } from '../../call.ts';
 
 /** Without a word of the upstream or the operator a window is taken to be this long, milliseconds. */
 const minuteMs = 60_000;

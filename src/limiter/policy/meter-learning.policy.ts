@@ -10,7 +10,7 @@
  * (`meter.policy.ts`), which limit holds (`meter-quota.policy.ts`), the estimate of what others take
  * (`meter-others.policy.ts`). Pure; `now` is an argument.
  */
-import type { MeterReport } from '../call.ts';
+import type { MeterReport } from '../../call.ts';
 import { netRate, noteContest, noteOthers, noteGulp } from './meter-others.policy.ts';
 import {
   calmLatenessMs,

@@ -2,7 +2,7 @@
  * The one protocol of a bucket: `apply(bucket, replica, events, now) -> replies`. What can happen to a bucket, and what
  * is answered, as types only; `apply.policy.ts` says what they mean, `event-codec.ts` how they travel to Redis and back.
  */
-import type { HeldBy } from '../errors.ts';
+import type { HeldBy } from '../../errors.ts';
 import type {
   Admission,
   BucketSetting,
@@ -14,7 +14,7 @@ import type {
   Settlement,
   Standing,
   TicketId,
-} from './limiter.ts';
+} from '../limiter.ts';
 import type { TimedLesson } from './lessons.policy.ts';
 
 /** An admission as a store takes it: times are on the store's own clock, `null` = the time at which it is applied. */

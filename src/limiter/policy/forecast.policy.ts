@@ -8,12 +8,12 @@
  * Other lanes are counted by what they may take until it is this call's turn: that time times their weight, in calls as
  * large as those they have waiting; at least one for each lane whose head is in front now, and never more than wait.
  */
-import type { Costs, MeterName } from '../call.ts';
-import type { HeldBy } from '../errors.ts';
+import type { Costs, MeterName } from '../../call.ts';
+import type { HeldBy } from '../../errors.ts';
 import { closedMs, meterNames, meterOf, type Bucket, type Lane } from './bucket-state.policy.ts';
 import { ceilingWindowMs } from './ceiling.policy.ts';
 import { turnOf } from './lanes.policy.ts';
-import type { LaneKey, SleepReason } from './limiter.ts';
+import type { LaneKey, SleepReason, Standing } from '../limiter.ts';
 import { keptFree, netRate } from './meter-others.policy.ts';
 import { levelAt, restMs, roomInMs } from './meter.policy.ts';
 
@@ -191,4 +191,22 @@ function serialWaitMs(lane: Lane | undefined, { maxInFlight, ahead }: Place, now
   if (served === 0 || lane.grantedAt === null) return rounds * serviceMs;
   const underWayMs = Math.max(serviceMs / 2, now - lane.grantedAt - serviceMs);
   return underWayMs + (rounds - 1) * serviceMs;
+}
+
+/** Expected wait of a waiting ticket, what it waits for, and how many of its lane go first; `null` if it does not wait. */
+export function forecast(bucket: Bucket, ticketId: string, now: number): Standing | null {
+  const ticket = bucket.tickets.get(ticketId);
+  if (ticket === undefined || ticket.lease !== null) return null;
+  const lane = bucket.lanes.get(ticket.lane);
+  if (lane === undefined) return null;
+  const ahead = lane.line.rank(ticket.id, ticket.order);
+  const asked = {
+    key: lane.key,
+    costs: ticket.costs,
+    weight: lane.weight,
+    maxInFlight: lane.maxInFlight,
+    perMinute: lane.perMinute,
+    ahead,
+  };
+  return { ...forecastAt(bucket, lane, asked, now), ahead };
 }

@@ -1,4 +1,4 @@
--- The granted call took a slot of a ceiling that is nearly used. Mirror of `charged` in scheduler.policy.ts.
+-- The granted call took a slot of a ceiling that is nearly used. Mirror of `charged` in settle.policy.ts.
 -- Guarantees: from now on the lane has at most as many grants outstanding as slots are left, and sleeps when none is;
 -- without a number of slots the lane's grants are not counted any more. Slots of limits that the lane has not (a replica
 -- that has not read the configuration yet) hold it for a moment only.

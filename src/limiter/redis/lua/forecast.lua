@@ -1,4 +1,4 @@
--- Expected wait of a ticket that already waits. Mirror of `forecast` in scheduler.policy.ts.
+-- Expected wait of a ticket that already waits. Mirror of `forecast` in forecast.policy.ts.
 -- Guarantees: grants nothing and moves nobody; only brings the meters it looks at to the time it looks.
 -- Event { ticket }
 -- Reply ["waiting", forecast ms, ahead, held by] | ["not_waiting"]

@@ -1,5 +1,5 @@
 /** What a settlement becomes when it is told later, or for a ticket that is not there any more. Pure. */
-import type { Settlement } from './limiter.ts';
+import type { Settlement } from '../limiter.ts';
 
 /** The ticket waits again. */
 export const goesBack = (settlement: Settlement): boolean =>

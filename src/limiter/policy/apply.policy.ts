@@ -4,7 +4,7 @@
  */
 import type { BucketEvent, EventReply, LeaseReply, StoredAdmission } from './bucket-events.ts';
 import { meterNames, type Bucket } from './bucket-state.policy.ts';
-import type { Admission, BucketKey, MeterSnapshot } from './limiter.ts';
+import type { Admission, BucketKey, MeterSnapshot } from '../limiter.ts';
 import { levelAt } from './meter.policy.ts';
 import { mostPerPump, type Effects, type Granted } from './pump.policy.ts';
 import * as scheduler from './scheduler.policy.ts';

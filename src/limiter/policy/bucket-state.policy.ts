@@ -4,8 +4,8 @@
  *
  * `null` stands for "never" and "unknown"; no time and no count has a value with another meaning.
  */
-import type { Costs, MeterName } from '../call.ts';
-import type { LaneKey, SleepReason } from './limiter.ts';
+import type { Costs, MeterName } from '../../call.ts';
+import type { LaneKey, SleepReason } from '../limiter.ts';
 import { createMeter, type Meter, type MeterMark } from './meter.policy.ts';
 import { SortedNames } from './sorted.policy.ts';
 

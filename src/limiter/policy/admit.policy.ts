@@ -1,0 +1,127 @@
+/**
+ * A call asks to enter its lane: it is granted, waits, or is refused at once with the time after which it may come again.
+ * Part of the specification in `scheduler.policy.ts`; `lua/admit.lua` mirrors it.
+ */
+import type { HeldBy } from '../../errors.ts';
+import type { Admission, Standing } from '../limiter.ts';
+import { orderUnit, sequencePerMs, type Bucket, type Ticket } from './bucket-state.policy.ts';
+import { knownCosts } from './documents.policy.ts';
+import { forecast, forecastAt } from './forecast.policy.ts';
+import { applyLaneSetting, enqueue, laneFor, takeable } from './lanes.policy.ts';
+import { applySettings } from './lessons.policy.ts';
+import { pump, type Effects } from './pump.policy.ts';
+
+export type AdmitResult =
+  /** `order`: the position in the lane, to be given back when the ticket must be entered again. */
+  | { readonly kind: 'granted'; readonly order: number }
+  | {
+      readonly kind: 'queued';
+      readonly forecastMs: number;
+      readonly ahead: number;
+      readonly heldBy: HeldBy;
+      readonly order: number;
+    }
+  | {
+      readonly kind: 'refused';
+      readonly reason: 'queue_full' | 'wait_too_long';
+      readonly heldBy: HeldBy;
+      readonly retryInMs: number;
+      readonly ahead: number;
+    };
+
+/** An arrival that is claimed to be longer ago than this is taken for this long ago. Milliseconds. */
+export const maxArrivalAgoMs = 10_000;
+/**
+ * One that is claimed to be later than now is taken for this much later at most. A clock that is known by half of a round
+ * trip is ahead by less, and calls of one moment, which come one after the other, stay apart. Milliseconds.
+ */
+export const maxArrivalAheadMs = 50;
+
+/** Enters a ticket into its lane, or refuses it at once. Idempotent by ticket id. */
+export function admit(
+  bucket: Bucket,
+  admission: Admission,
+  replica: string,
+  now: number,
+): AdmitResult & { readonly effects: Effects } {
+  if (bucket.tickets.has(admission.ticket)) bucket.replicas.set(replica, now);
+  applySettings(bucket, admission.setting, now);
+  const lane = bucket.lanes.get(admission.lane);
+  if (lane !== undefined) applyLaneSetting(bucket, lane, admission);
+  const before = pump(bucket, now);
+  const known = bucket.tickets.get(admission.ticket);
+  if (known !== undefined) return { ...standing(bucket, known, now), effects: before };
+  const costs = takeable(bucket, knownCosts(bucket, admission.costs, admission.document));
+  const newcomer = { ...admission, costs };
+  const order = orderOf(admission, now);
+  const refusal = admission.position.kind === 'kept' ? null : refusalOf(bucket, newcomer, order, now);
+  if (refusal !== null) return { ...refusal, effects: before };
+
+  bucket.replicas.set(replica, now);
+  const ticket = enter(bucket, newcomer, { replica, order });
+  const effects = merge(before, pump(bucket, now));
+  return { ...standing(bucket, ticket, now), effects };
+}
+
+function enter(
+  bucket: Bucket,
+  admission: Admission,
+  { replica, order }: { readonly replica: string; readonly order: number },
+): Ticket {
+  const lane = laneFor(bucket, admission.lane, admission);
+  const ticket: Ticket = {
+    id: admission.ticket,
+    lane: admission.lane,
+    replica,
+    order,
+    callClass: admission.callClass,
+    costs: admission.costs,
+    document: admission.document,
+    leaseMs: admission.leaseMs,
+    lease: null,
+  };
+  bucket.tickets.set(ticket.id, ticket);
+  enqueue(bucket, lane, ticket);
+  return ticket;
+}
+
+/**
+ * The position of a ticket: its urgency, then the time at which its replica received it, or the order it had before the
+ * store lost it. So a replica that was slow for a moment does not send its calls to the end of the line.
+ */
+function orderOf({ position, urgency }: Admission, now: number): number {
+  if (position.kind === 'kept') return position.order;
+  const at = Math.max(0, Math.min(now + maxArrivalAheadMs, Math.max(position.at, now - maxArrivalAgoMs)));
+  return urgency * orderUnit + Math.floor(at * sequencePerMs);
+}
+
+/** Of a ticket that waits for nothing that is known. */
+const atTheHead: Standing = { waitMs: 0, ahead: 0, heldBy: 'queue' };
+
+function standing(bucket: Bucket, ticket: Ticket, now: number): AdmitResult {
+  const { order } = ticket;
+  if (ticket.lease !== null) return { kind: 'granted', order };
+  const { waitMs, ahead, heldBy } = forecast(bucket, ticket.id, now) ?? atTheHead;
+  return { kind: 'queued', forecastMs: waitMs, ahead, heldBy, order };
+}
+
+function refusalOf(
+  bucket: Bucket,
+  admission: Admission,
+  order: number,
+  now: number,
+): Extract<AdmitResult, { kind: 'refused' }> | null {
+  const lane = bucket.lanes.get(admission.lane);
+  const ahead = lane === undefined ? 0 : lane.line.rank(admission.ticket, order);
+  const { waitMs, heldBy } = forecastAt(bucket, lane, { ...admission, key: admission.lane, ahead }, now);
+  const waiting = lane?.line.size ?? 0;
+  if (waiting >= admission.maxQueued && (waiting > 0 || waitMs > 0)) {
+    return { kind: 'refused', reason: 'queue_full', heldBy: 'queue', retryInMs: waitMs, ahead };
+  }
+  if (waitMs <= admission.maxWaitMs) return null;
+  return { kind: 'refused', reason: 'wait_too_long', heldBy, retryInMs: waitMs, ahead };
+}
+
+function merge(first: Effects, second: Effects): Effects {
+  return { grants: [...first.grants, ...second.grants], nextAt: second.nextAt };
+}
