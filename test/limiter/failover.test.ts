@@ -71,6 +71,48 @@ describe('when Redis is available again', () => {
     const drained = redis.clock.monotonic() / 1_000;
     expect(one.grants.length).toBeLessThanOrEqual(1 + 60 + drained);
   });
+
+  test('every replica reports what it sent, also when others have reported before and their calls wait again', async () => {
+    const two = await redis.replica('two');
+    const three = await redis.replica('three');
+    const all = [one, two, three];
+    await redis.pass(1_500);
+    const wish = { ...stated(600), maxQueued: 10_000, bucket: 'shared' };
+    const enter = async (name: string, count: number): Promise<void> => {
+      for (const [at, { limiter, grants }] of all.entries()) {
+        for (let n = 0; n < count; n += 1) {
+          const arrivedAt = redis.clock.monotonic() + n / 64;
+          const asking = limiter.admit(admission(`${name}${at}.${n}`, { ...wish, arrivedAt }));
+          asking.then(
+            (reply) => reply.kind === 'granted' && grants.push(reply.grant),
+            () => {},
+          );
+        }
+      }
+      await redis.pass(50);
+    };
+    // The bucket is full, and calls of every replica wait.
+    const filledAt = redis.clock.monotonic();
+    await enter('before', 500);
+    await redis.pass(1_500);
+    await away();
+    await redis.pass(30_000);
+    const sent = (): number => all.reduce((sum, { grants }) => sum + grants.length, 0);
+    redis.isAway = false;
+    redis.cut.add('two').add('three');
+    await redis.pass(400);
+    redis.cut.delete('two');
+    await redis.pass(300);
+    redis.cut.clear();
+    await redis.pass(3_000);
+    expect(all.map(({ modes }) => modes.at(-1))).toEqual(['redis', 'redis', 'redis']);
+    expect(sent()).toBeLessThanOrEqual(600 + (redis.clock.monotonic() - filledAt) / 100);
+    for (const replica of [two, three]) {
+      const closing = replica.close();
+      await redis.pass(1_000);
+      await closing;
+    }
+  });
 });
 
 describe('while Redis is unavailable', () => {

@@ -101,7 +101,7 @@ describe.each(kinds)('%s.lua', (kind) => {
 
 /** The contract of `learn.lua` has these. */
 const isOfLesson = (name: string): boolean =>
-  /^(sentAt|headAt|meters|meter|limit|windowMs|resetMs|lowest|highest|rateMeter|refusedUnits|requestedCost|level)$/.test(
+  /^(sentAt|headAt|meters|meter|limit|windowMs|resetMs|lowest|highest|rateMeter|isTimed|refusedUnits|requestedCost|level)$/.test(
     name,
   );
 

@@ -241,6 +241,12 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
     'if lane.inFlight == abandoned or not lane.grantedAt then',
     'if not lane.grantedAt then',
   ],
+  [
+    'a wait that was guessed shows others',
+    'lessons',
+    'asked <= reserved and lesson.isTimed and',
+    'asked <= reserved and',
+  ],
   ['a refused call asked for what was reserved', 'lessons', 'lesson.refusedUnits or reserved', 'reserved'],
   ['nothing is kept free for others', 'meter', 'limit - keptFree(meter, waiting)', 'limit'],
   ['no refusal is anybody else’s doing', 'meter-learning', 'noteContest(meter, cost, now)', ''],
@@ -322,7 +328,10 @@ test.each(faults)(
   '%s: found by the histories',
   async (_what, file, right, wrong) => {
     const patched = (name: string): string | null => {
-      const source = readFileSync(new URL(`../../src/limiter/redis/lua/${name}.lua`, import.meta.url), 'utf8');
+      const source = readFileSync(
+        new URL(`../../src/limiter/redis/lua/${name}.lua`, import.meta.url),
+        'utf8',
+      );
       if (name !== file) return source;
       expect(source.split(right).length - 1).toBeGreaterThan(0);
       return source.replaceAll(right, wrong);

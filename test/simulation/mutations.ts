@@ -18,7 +18,6 @@ const lanes = 'src/limiter/policy/lanes.policy.ts';
 const meter = 'src/limiter/policy/meter.policy.ts';
 const learning = 'src/limiter/policy/meter-learning.policy.ts';
 const lessons = 'src/limiter/policy/lessons.policy.ts';
-const scheduler = 'src/limiter/policy/scheduler.policy.ts';
 const entering = 'src/limiter/policy/admit.policy.ts';
 const settling = 'src/limiter/policy/settle.policy.ts';
 const ceiling = 'src/limiter/policy/ceiling.policy.ts';

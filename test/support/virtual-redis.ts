@@ -22,6 +22,8 @@ export class VirtualRedis {
   toMs = 1;
   fromMs = 1;
   isAway = false;
+  /** Replicas that have no way to Redis yet. */
+  readonly cut = new Set<string>();
   /** How long Redis takes to put sends back. */
   restoreMs = 0;
   readonly server: Server;
@@ -48,7 +50,7 @@ export class VirtualRedis {
         telemetry: { ...noTelemetry, limiterMode: (mode) => void modes.push(mode) },
         listener: { onGrant: (grant) => void grants.push(grant), onClosed: () => {} },
       },
-      () => this.#connection(),
+      () => this.#connection(name),
     );
     const ready = stores.ready();
     await this.pass(100);
@@ -62,11 +64,11 @@ export class VirtualRedis {
     await this.clock.run(until);
   }
 
-  #connection(): RedisConnection {
+  #connection(name: string): RedisConnection {
     return {
-      client: this.#client(),
+      client: this.#client(name),
       isReady: () => true,
-      info: async () => String(await this.#ask('info', [])),
+      info: async () => String(await this.#ask(name, 'info', [])),
       reachAll: async () => {},
       primaries: () => '',
       subscribe: (channel, { onMessage, onReady }) => {
@@ -77,22 +79,22 @@ export class VirtualRedis {
     };
   }
 
-  #client(): RedisClient {
+  #client(replica: string): RedisClient {
     const client = { status: 'ready', on: () => {} };
     const proxy: unknown = new Proxy(client, {
       get: (target, name): unknown => {
         if (Reflect.has(target, name)) return Reflect.get(target, name);
         if (typeof name !== 'string' || !/^(sluice\w+V\d+|get|pttl|decr)$/.test(name)) return undefined;
-        return (...words: readonly string[]) => this.#ask(name, words);
+        return (...words: readonly string[]) => this.#ask(replica, name, words);
       },
     });
     // The product uses a handful of commands of a client with hundreds.
     return proxy as RedisClient;
   }
 
-  async #ask(command: string, words: readonly string[]): Promise<unknown> {
+  async #ask(replica: string, command: string, words: readonly string[]): Promise<unknown> {
     await this.#after(this.toMs);
-    if (this.isAway) throw new Error('Connection is closed.');
+    if (this.isAway || this.cut.has(replica)) throw new Error('Connection is closed.');
     const reply = this.server.execute(command, words);
     await this.#after(command === 'sluiceRestoreV1' ? this.restoreMs : this.fromMs);
     return reply;

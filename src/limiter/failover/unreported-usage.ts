@@ -208,7 +208,10 @@ const metersOf = (store: Limiter, bucket: BucketKey): readonly MeterSnapshot[] =
 const times = (costs: Costs, share: number): Record<string, number> =>
   Object.fromEntries(Object.entries(costs).map(([meter, units]) => [meter, units * share]));
 
-/** Costs without a call: granted at once or not at all, in a lane and class of their own. */
+/**
+ * Costs without a call: granted at once or not at all, in a lane and class of their own. All replicas report in one lane:
+ * its weight keeps the report of one from standing behind waiting calls because another has reported before.
+ */
 const ofSeeds = {
   lane: 'seed',
   callClass: 'seed',
@@ -217,5 +220,5 @@ const ofSeeds = {
   ceiling: 'none',
   document: null,
   maxWaitMs: 0,
-  weight: 1,
+  weight: 1_000_000,
 } as const;

@@ -143,8 +143,9 @@ export function applyThrottle(
 
 /**
  * What the refused call asked of the meter that refused it, and whether the model had room for that when it was granted. It
- * cannot have had where the call asks for more than was reserved, where nobody has told anything of the meter, and where
- * the call was granted before another refusal was known: the same thing was in the way of both.
+ * cannot have had where the call asks for more than was reserved, where nobody has told anything of the meter, where
+ * the upstream does not say for how long it refuses (the last wait was a guess as well, and too short), and where the call
+ * was granted before another refusal was known: the same thing was in the way of both.
  */
 function refusalOf(
   bucket: Bucket,
@@ -158,8 +159,9 @@ function refusalOf(
   if (asked <= 0) return null;
   const { grantedAt } = lease;
   const isKnown = meter !== undefined && meter.heardAt !== null;
+  const isTimed = (lesson?.feedback.throttle?.waitMs ?? null) !== null;
   const isNew = grantedAt >= (bucket.closedAt ?? grantedAt) && grantedAt >= (meter?.contest?.at ?? grantedAt);
-  return { asked, hadRoom: asked <= reserved && isKnown && isNew };
+  return { asked, hadRoom: asked <= reserved && isTimed && isKnown && isNew };
 }
 
 export function correct(bucket: Bucket, lease: Lease, spent: Costs, now: number): void {

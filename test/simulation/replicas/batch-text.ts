@@ -163,7 +163,11 @@ function lessonOf(wire: Wire): TimedLesson {
   const throttle: Feedback['throttle'] =
     wire['rateMeter'] === undefined
       ? null
-      : { kind: 'rate', waitMs: null, meter: word(wire['rateMeter']) as MeterName };
+      : {
+          kind: 'rate',
+          waitMs: wire['isTimed'] === true ? 1 : null,
+          meter: word(wire['rateMeter']) as MeterName,
+        };
   const feedback: Feedback = {
     meters,
     throttle,

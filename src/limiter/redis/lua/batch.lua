@@ -66,6 +66,7 @@ end
 local function lessonOf(told)
   told.sentAt, told.headAt = number(told.sentAt, 'sentAt'), number(told.headAt, 'headAt')
   if told.rateMeter ~= nil then meterName(told.rateMeter, 'rateMeter') end
+  told.isTimed = told.isTimed and true or false
   told.refusedUnits = optional(told.refusedUnits, 'refusedUnits')
   told.requestedCost = optional(told.requestedCost, 'requestedCost')
   for _, report in ipairs(list(told.meters, 'reports')) do

@@ -89,7 +89,7 @@ local function refusalOf(lease, name, lesson)
   local grantedAt, contest = lease.grantedAt, meter and meter.contest
   local isKnown = meter and meter.heardAt
   local isNew = grantedAt >= (bucket.closedAt or grantedAt) and (not contest or grantedAt >= contest.at)
-  return asked, asked <= reserved and isKnown and isNew
+  return asked, asked <= reserved and lesson.isTimed and isKnown and isNew
 end
 
 local function applyThrottle(lease, closeMs, lesson, now)

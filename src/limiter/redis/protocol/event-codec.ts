@@ -170,6 +170,7 @@ function lesson({ feedback, sentAt, headAt }: TimedLesson): Wire {
       highest: level === null ? undefined : number(level.highest),
     })),
     rateMeter: throttle?.kind === 'rate' ? (throttle.meter ?? undefined) : undefined,
+    isTimed: (throttle?.waitMs ?? null) === null ? undefined : true,
     refusedUnits: optional(refusedUnits(feedback)),
     requestedCost: optional(requestedCost ?? null),
   };
