@@ -69,6 +69,7 @@ async function load(setup: Setup): Promise<Run> {
 
 const closing = (setup: Setup): Scenario => ({
   name: `ceiling 120/min and an upstream closed from second 58 to 70, ${setup}`,
+  needsQuiet: true,
   async run(): Promise<Row> {
     const { answers, entries, stalledMs } = await load(setup);
     const { lastMs, reopenedMs } = readArrivals(entries);

@@ -57,6 +57,7 @@ const startStore = ({ capacity: max, restorePerSecond: restore }: Costs): Promis
 
 const repeated = (costs: Costs): Scenario => ({
   name: `GraphQL over three replicas: ${costs.name}`,
+  needsQuiet: true,
   async run(): Promise<Row> {
     const simulator = await startStore(costs);
     const workspaces = Array.from({ length: costs.workspaces }, (_, n) => `w${n}`);

@@ -51,6 +51,7 @@ function directMs(answers: readonly { readonly tookMs: number }[]): number {
 
 export const farRedis: Scenario = {
   name: 'chat burst with a Redis 80 ms away',
+  needsQuiet: true,
   async run(): Promise<Row> {
     const redis = await startServer();
     const relay = await startRelay(redis.port);

@@ -74,6 +74,7 @@ function servedOutside(all: readonly LogEntry[], ours: readonly LogEntry[]): num
 
 const shared = (setup: Setup): Scenario => ({
   name: `chat burst while an outsider takes 30 % of the quota, ${setup}`,
+  needsQuiet: true,
   async run(): Promise<Row> {
     const simulator = await startUpstream();
     const options = { modelUrl: simulator.url, modelLimits: wide, workspaces: ['acme', 'warm'] };

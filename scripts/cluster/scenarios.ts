@@ -41,14 +41,6 @@ export const stages: readonly (readonly Track[])[] = [
     [arrivals.replicas],
     [reloads.embedded],
   ],
-];
-
-/**
- * Goals that have not been shown to hold in every run: order over a replica that the system stops, an outsider's cost over
- * replicas, the end of a closing, one document's cost over replicas, reloads over replicas to the tenth of a second. They run
- * with `--goals`.
- */
-export const goals: readonly (readonly Track[])[] = [
   [[slowedBurst]],
   [[outsiders.embedded]],
   [[outsiders.replicas]],
