@@ -1,3 +1,5 @@
+import { availableParallelism } from 'node:os';
+
 /** Jest runs the TypeScript sources as ES modules; Node itself strips the types. */
 export default {
   testEnvironment: 'node',
@@ -6,5 +8,6 @@ export default {
   testMatch: ['<rootDir>/test/**/*.test.ts'],
   testTimeout: 30_000,
   reporters: ['default', '<rootDir>/test/support/plain-summary.mjs'],
-  maxWorkers: 2,
+  // One more than there are processors: many tests wait, for time that passes or for other processes.
+  maxWorkers: availableParallelism() + 1,
 };

@@ -38,22 +38,26 @@ export function contestedStep(draw: Draw, index: number): Step {
   const lease = draw.whole(0, 1);
   if (draw.chance(0.4)) {
     const done = { kind: 'succeeded', spent: null } as const;
-    return { ...common, kind: 'settle', lease, settlement: done, lesson: learned(draw, false) };
+    return { ...common, kind: 'settle', lease, settlement: done, lesson: learned(draw, null) };
   }
   if (draw.chance(0.4)) {
     const closeMs = draw.one(1, 20, 100.5);
     const again = { kind: 'throttled', closeMs, requeue: draw.chance(0.8), sleepMs: 0 } as const;
-    return { ...common, kind: 'settle', lease, settlement: again, lesson: learned(draw, true) };
+    return { ...common, kind: 'settle', lease, settlement: again, lesson: learned(draw, closeMs) };
   }
   return { ...common, kind: 'tick', renew: 1 };
 }
 
-function learned(draw: Draw, isRefused: boolean): Learned {
+/** @param closeMs of a refusal; now and then a guess of ours, as the upstream does not say. `null` = it was none. */
+function learned(draw: Draw, closeMs: number | null): Learned {
+  const isRefused = closeMs !== null;
   const lowest = isRefused ? limit : draw.fraction(limit * 0.7, limit);
   return {
     feedback: {
       meters: [{ meter: 'requests', limit, windowMs: 4_000, level: { lowest, highest: lowest } }],
-      throttle: isRefused ? { kind: 'rate', waitMs: null, meter: 'requests' } : null,
+      throttle: isRefused
+        ? { kind: 'rate', waitMs: draw.chance(0.8) ? closeMs : null, meter: 'requests' }
+        : null,
     },
     headAgoMs: 0,
     sentAgoMs: draw.fraction(0, 30),

@@ -3,7 +3,13 @@ import { describe, expect, test } from '@jest/globals';
 import type { Bucket } from '../../src/limiter/policy/bucket-state.policy.ts';
 import { asleepUntil } from '../../src/limiter/policy/lanes.policy.ts';
 import type { LaneSetting, Settlement } from '../../src/limiter/limiter.ts';
-import { charged, reconfigure, settle, tick, maxOtherLimitsMs } from '../../src/limiter/policy/scheduler.policy.ts';
+import {
+  charged,
+  reconfigure,
+  settle,
+  tick,
+  maxOtherLimitsMs,
+} from '../../src/limiter/policy/scheduler.policy.ts';
 import { atOrigins, type Instant } from './at-origins.ts';
 import { admit, bucketWith, call, newBucket, replica, type Wish } from './scheduling.ts';
 
