@@ -57,9 +57,12 @@ test('10,000 workspaces and then 10,000 others: the second lot adds nothing', as
   for (const name of ['warm', 'warmer', 'full']) await lot(name);
   const first = await lot('first');
   const second = await lot('second');
+  const third = await lot('third');
   expect(second.scrape).toBe(first.scrape);
   expect([first.lanes, second.lanes]).toEqual([1_000, 1_000]);
   expect([...telemetry.lanes()]).toEqual([]);
-  // A byte per workspace would be nothing; a kept name or lane would be a hundred or a thousand times that.
-  expect(second.bytes - first.bytes).toBeLessThan(10_000 * 30);
+  // A byte per workspace would be nothing; a kept name or lane would be a hundred or a thousand times that, with every lot:
+  // what the engine compiles or clears meanwhile may fall into one of them.
+  const grown = Math.min(second.bytes - first.bytes, third.bytes - second.bytes);
+  expect(grown).toBeLessThan(10_000 * 30);
 }, 60_000);
