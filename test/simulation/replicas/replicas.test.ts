@@ -13,7 +13,7 @@ import { replicasPlanOf, steadyPlanOf } from './plan.ts';
 import { run, simulateReplicas, type ReplicasHistory } from './simulate.ts';
 
 const only = env['SEED'] === undefined ? null : Number(env['SEED']);
-const count = only === null ? Number(env['SEEDS'] ?? 1_000) : 1;
+const count = only === null ? Number(env['SEEDS'] ?? 1_200) : 1;
 const first = only ?? 1;
 
 /**
