@@ -1,5 +1,5 @@
 /** The direction of imports, as checks. ARCHITECTURE.md draws the same map. */
-const stage = 'src/(ingress|auth|target|admission|dispatch)/';
+const stage = 'src/(ingress|auth|target|admission|breaker|credentials|dispatch)/';
 const only = (name, library, path) => ({
   name,
   severity: 'error',
@@ -34,14 +34,21 @@ module.exports = {
     {
       name: 'limiter-shows-its-ports-only',
       severity: 'error',
-      comment: 'activity shares its figures over a connection of its own, made like those of the limiter',
-      from: { path: '^src/', pathNot: ['^src/limiter/', '^src/activity/redis-activity\\.ts$'] },
-      to: { path: '^src/limiter/', pathNot: '^src/limiter/(limiter|ceilings|stores)\\.ts$' },
+      comment:
+        'activity shares its figures, and credentials their tokens, over connections of their own, made like those of the limiter',
+      from: {
+        path: '^src/',
+        pathNot: ['^src/limiter/', '^src/(activity/redis-activity|credentials/redis-tokens)\\.ts$'],
+      },
+      to: {
+        path: '^src/limiter/',
+        pathNot: '^src/limiter/(limiter|ceilings|breaker-store|controls-store|stores)\\.ts$',
+      },
     },
     {
-      name: 'activity-sees-the-connection-only',
+      name: 'others-see-the-connection-only',
       severity: 'error',
-      from: { path: '^src/activity/redis-activity\\.ts$' },
+      from: { path: '^src/(activity/redis-activity|credentials/redis-tokens)\\.ts$' },
       to: { path: '^src/limiter/', pathNot: '^src/limiter/redis/client/connection\\.ts$' },
     },
     {

@@ -5,6 +5,7 @@
  *   http-proxy-middleware with a keep-alive agent of 256 sockets. The ratio is the median of the rounds' own ratios.
  * - Redis: CPU of the server per call, by the server's own count (`INFO cpu`), all commands of a call; what it uses while
  *   nobody calls is taken out. One bucket at 1 and 64 connections, and 1,000 workspaces over 100 buckets at 64.
+ * - latency: what the gateway itself adds to 99 of 100 calls, by its own histogram, embedded and with Redis.
  *
  * Redis, upstream, proxies and this client share the machine. Absolute figures belong to it; ratios carry over.
  */
@@ -20,6 +21,8 @@ import { endProxies, load, startGateway, startPlain, startUpstream } from './pro
 
 const rounds = Number(process.env['ROUNDS'] ?? 7);
 const calls = Number(process.env['CALLS'] ?? 3_000);
+/** Each proxy's code is compiled by then, in the yardstick's process as in the gateways'. */
+const warmUpCalls = Number(process.env['WARMUP'] ?? 10_000);
 const folder = mkdtempSync(join(tmpdir(), 'sluice-cost-'));
 const server = await startRedis();
 const redis = new Redis(server.port, '127.0.0.1');
@@ -58,6 +61,7 @@ ${lines.join('\n')}
 interface Row {
   readonly name: string;
   readonly port: number;
+  readonly adminPort: number;
   readonly pid: number;
   readonly path: string;
   readonly keys: readonly string[];
@@ -67,6 +71,35 @@ interface Row {
   readonly cpuUs: number[];
   readonly redisUs: number[];
   readonly rate: number[];
+}
+
+/** Calls per second while latency is measured: far below what one core can take, so that nothing queues for it. */
+const pace = 300;
+
+/** Bounds of the gateway's overhead histogram, seconds, and how many calls it counted up to each, for the upstream `api`. */
+async function overheads(adminPort: number): Promise<Map<string, number>> {
+  const page = await (await fetch(`http://127.0.0.1:${adminPort}/metrics`)).text();
+  const lines = page.matchAll(/^sluice_overhead_seconds_bucket\{([^}]*)\} (\d+)/gm);
+  const counts = new Map<string, number>();
+  for (const [, labels = '', count] of lines) {
+    const bound = /le="([^"]+)"/.exec(labels)?.[1];
+    if (bound !== undefined && labels.includes('upstream="api"')) counts.set(bound, Number(count));
+  }
+  return counts;
+}
+
+/**
+ * Time that the gateway itself adds to 99 of 100 calls, admission with its round trips included: the lowest bound of its
+ * histogram that holds so many. 64 connections, {@link pace} calls a second.
+ */
+async function latency({ adminPort, port, path, keys }: Row): Promise<string> {
+  const count = 2_000;
+  const headers = () => ({ authorization: `Bearer ${keys[0] ?? ''}` });
+  const before = await overheads(adminPort);
+  await load({ port, path, headers, calls: count, connections: 64, pace });
+  for (const [bound, total] of await overheads(adminPort))
+    if (total - (before.get(bound) ?? 0) >= count * 0.99) return `${Number(bound) * 1000} ms`;
+  return 'more than the largest bound';
 }
 
 const median = (values: readonly number[]): number => {
@@ -119,8 +152,7 @@ try {
     rowOf('Redis, one bucket, 1 connection', shared, 1),
     rowOf('Redis, 1,000 workspaces over 100 buckets, 64 connections', many, 64),
   ];
-  for (const row of rows)
-    await round({ ...row, cpuUs: [], redisUs: [], rate: [] }, Math.max(row.calls, 3_000), 0);
+  for (const row of rows) await round({ ...row, cpuUs: [], redisUs: [], rate: [] }, warmUpCalls, 0);
   const idleFrom = await redisCpuUs();
   await new Promise((resolve) => setTimeout(resolve, 3_000));
   const idleUsPerMs = ((await redisCpuUs()) - idleFrom) / 3_000;
@@ -128,6 +160,8 @@ try {
     for (const row of n % 2 === 0 ? rows : rows.toReversed()) await round(row, row.calls, idleUsPerMs);
   }
   print(rows, idleUsPerMs);
+  for (const row of rows.slice(1, 3))
+    console.log(`  ${row.name} at ${pace} calls/s: p99 of the time added at most ${await latency(row)}`);
 } finally {
   endProxies();
   redis.disconnect();

@@ -35,6 +35,12 @@ workspaces:
   return { config, key };
 }
 
+/** What Node is started with for the gateway, as `npm run sluice` does. */
+export const nodeFlags: readonly string[] =
+  readFileSync(new URL('../package.json', import.meta.url), 'utf8')
+    .match(/"sluice": "exec node (.*) src\/main\.ts"/)?.[1]
+    ?.split(' ') ?? [];
+
 /** CPU milliseconds that all threads of a process have used, by the scheduler's own count. */
 export function cpuMs(pid: number): number {
   let ns = 0;

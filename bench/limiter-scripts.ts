@@ -8,9 +8,18 @@
  */
 import { createHash } from 'node:crypto';
 import { Redis } from 'ioredis';
+import {
+  bucketKey,
+  leaseToken,
+  replicaId,
+  ticketId,
+  type BucketKey,
+  type LeaseToken,
+  type ReplicaId,
+} from '../src/ids.ts';
 import type { BucketEvent } from '../src/limiter/policy/bucket-events.ts';
 import { timed } from '../src/limiter/policy/lessons.policy.ts';
-import { applyCall } from '../src/limiter/redis/protocol/event-codec.ts';
+import { applyCall, type Asking } from '../src/limiter/redis/protocol/event-codec.ts';
 import { readBatch, type BatchReply } from '../src/limiter/redis/protocol/reply-codec.ts';
 import { admission } from '../test/support/admission.ts';
 import { loadInto } from '../test/support/loaded-scripts.ts';
@@ -23,6 +32,8 @@ const form = process.argv[3] === 'script' ? 'script' : 'library';
 const scripts = await loadInto(redis, form);
 const rows: Record<string, Record<string, string | number>> = {};
 let tickets = 0;
+const shared = bucketKey('shared');
+const door = bucketKey('door');
 const lesson = {
   feedback: {
     meters: [{ meter: 'requests', limit: 1e9, windowMs: 60_000, level: { lowest: 1, highest: 1 } }],
@@ -33,8 +44,8 @@ const lesson = {
 } as const;
 
 interface Held {
-  readonly bucket: string;
-  readonly lease: string;
+  readonly bucket: BucketKey;
+  readonly lease: LeaseToken;
 }
 
 try {
@@ -57,17 +68,17 @@ async function waitingTickets(count: number): Promise<void> {
   const title = `${count.toLocaleString('en')} waiting`;
   const empty = await memory();
   const held: Held[] = [];
-  for (let n = 0; n < count + 100; n += 1) held.push(...(await enter('shared', n % 100)));
+  for (let n = 0; n < count + 100; n += 1) held.push(...(await enter(shared, n % 100)));
   const perTicket = ((await memory()) - empty) / count;
   rows[`memory per waiting call, ${title}`] = { bytes: Math.round(perTicket) };
-  const asking = { bucket: 'shared', replica: replica(0) };
-  const leased = (n: number): string => held[n % held.length]?.lease ?? '';
-  await measure(`admit, queued: ${title}`, async (n) => held.push(...(await enter('shared', n % 100))));
+  const asking = { bucket: shared, replica: replica(0) };
+  const leased = (n: number): LeaseToken => held[n % held.length]?.lease ?? leaseToken('none');
+  await measure(`admit, queued: ${title}`, async (n) => held.push(...(await enter(shared, n % 100))));
   await measure(`forecast: ${title}`, (n) =>
-    run(asking, { kind: 'forecast', ticket: ticketName(tickets - 1 - n) }),
+    run(asking, { kind: 'forecast', ticket: ticketId(ticketName(tickets - 1 - n)) }),
   );
   await measure(`cancel: ${title}`, (n) =>
-    run(asking, { kind: 'cancel', ticket: ticketName(tickets - 1 - n) }),
+    run(asking, { kind: 'cancel', ticket: ticketId(ticketName(tickets - 1 - n)) }),
   );
   await measure(`learn: ${title}`, (n) =>
     run(asking, { kind: 'learn', lease: leased(n), lesson: timed(lesson, Date.now()) }),
@@ -81,24 +92,29 @@ async function waitingTickets(count: number): Promise<void> {
     () => run(asking, { kind: 'tick', leases: held.slice(0, 64).map(({ lease }) => lease) }),
     Math.min(calls, 300),
   );
-  for (let n = 0; n < calls; n += 1) held.push(...(await enter('shared', n % 100)));
+  for (let n = 0; n < calls; n += 1) held.push(...(await enter(shared, n % 100)));
   await measure(`settle, grants the next: ${title}`, async () => {
     const ended = held.shift();
     if (ended === undefined) throw new Error('nothing is in flight');
     const { grants } = (await run(asking, settled(ended.lease))).bucket;
-    held.push(...grants.map(({ lease }) => ({ bucket: 'shared', lease })));
+    held.push(...grants.map(({ lease }) => ({ bucket: shared, lease })));
   });
 }
 
 /** The longest script there is: a closed bucket opens for `count` tickets, of which each pump grants 64. */
 async function crowdAtTheDoor(count: number): Promise<void> {
   await redis.flushall();
-  const asking = { bucket: 'door', replica: replica(0) };
-  const [first] = await enter('door', 0);
+  const asking = { bucket: door, replica: replica(0) };
+  const [first] = await enter(door, 0);
   const closing = { kind: 'throttled', closeMs: 60_000, requeue: false, sleepMs: 0 } as const;
-  const closes = { kind: 'settle', lease: first?.lease ?? '', settlement: closing, lesson: null } as const;
+  const closes = {
+    kind: 'settle',
+    lease: first?.lease ?? leaseToken('none'),
+    settlement: closing,
+    lesson: null,
+  } as const;
   const { now } = (await run(asking, closes)).bucket;
-  for (let n = 0; n < count; n += 1) await enter('door', n % 100);
+  for (let n = 0; n < count; n += 1) await enter(door, n % 100);
   const later = { ...asking, now: now + 60_001 };
   const title = `tick, grants 64: ${count.toLocaleString('en')} waiting`;
   await measure(title, () => run(later, { kind: 'tick', leases: [] }), Math.floor(count / 64));
@@ -128,13 +144,13 @@ async function activeBuckets(count: number): Promise<void> {
 }
 
 /** Enters a new ticket; its lease when it was granted at once. */
-async function enter(bucket: string, lane: number): Promise<Held[]> {
+async function enter(bucket: BucketKey, lane: number): Promise<Held[]> {
   const asked = admission(ticketName(tickets++), {
     bucket,
     limit: 1e9,
     windowMs: 60_000,
     lane: digest(`lane ${lane}`),
-    maxInFlight: bucket === 'shared' ? 1 : null,
+    maxInFlight: bucket === shared ? 1 : null,
     maxQueued: 1e6,
     callClass: 'requests',
     maxWaitMs: 1e9,
@@ -155,14 +171,11 @@ async function measure(title: string, one: (n: number) => Promise<unknown>, time
 }
 
 /** One event alone, as a replica without other calls sends it. */
-async function run(
-  asking: { readonly bucket: string; readonly replica: string; readonly now?: number },
-  event: BucketEvent,
-): Promise<BatchReply> {
+async function run(asking: Asking, event: BucketEvent): Promise<BatchReply> {
   return readBatch(await scripts.run(applyCall(asking, [event])), [event]);
 }
 
-function settled(lease: string): BucketEvent {
+function settled(lease: LeaseToken): BucketEvent {
   return {
     kind: 'settle',
     lease,
@@ -182,9 +195,9 @@ function digest(text: string): string {
 function ticketName(n: number): string {
   return digest(`ticket ${n}`);
 }
-function bucketName(n: number): string {
-  return digest(`bucket ${n}`);
+function bucketName(n: number): BucketKey {
+  return bucketKey(digest(`bucket ${n}`));
 }
-function replica(n: number): string {
-  return digest(`replica ${n}`).slice(0, 16);
+function replica(n: number): ReplicaId {
+  return replicaId(digest(`replica ${n}`).slice(0, 16));
 }

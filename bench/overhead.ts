@@ -11,7 +11,7 @@ import http from 'node:http';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
-import { cpuMs, writeConfig } from './gateway.ts';
+import { cpuMs, nodeFlags, writeConfig } from './gateway.ts';
 
 const rounds = Number(process.env['ROUNDS'] ?? 11);
 const callsPerRun = Number(process.env['CALLS'] ?? 4_000);
@@ -103,7 +103,7 @@ const { config, key } = writeConfig(folder, `http://127.0.0.1:${upstream.port}`,
   `kind: ${process.env['KIND'] ?? 'generic'}`,
   'limits: { requestsPerMinute: 100000000, requestsPerDay: none }',
 ]);
-const sluice = await start(['src/main.ts', 'serve', '--config', config]);
+const sluice = await start([...nodeFlags, 'src/main.ts', 'serve', '--config', config]);
 const plain = await start([plainFile]);
 rmSync(plainFile);
 const path = `/proxy?target=${encodeURIComponent(`http://127.0.0.1:${upstream.port}/v1/things?a=b`)}`;

@@ -5,6 +5,7 @@
 import { spawn, type ChildProcess } from 'node:child_process';
 import http from 'node:http';
 import { createInterface } from 'node:readline';
+import { nodeFlags } from './gateway.ts';
 
 const upstreamSource = `
 import http from 'node:http';
@@ -30,6 +31,8 @@ const server = app.listen(0, '127.0.0.1', () => console.log(JSON.stringify({ por
 export interface Started {
   readonly pid: number;
   readonly port: number;
+  /** Of a gateway; 0 for other processes. */
+  readonly adminPort: number;
 }
 
 const children: ChildProcess[] = [];
@@ -38,7 +41,7 @@ export const startUpstream = (): Promise<Started> => start(['--input-type=module
 export const startPlain = (upstreamPort: number): Promise<Started> =>
   start(['--input-type=module', '-e', plainSource(upstreamPort)]);
 export const startGateway = (config: string): Promise<Started> =>
-  start(['src/main.ts', 'serve', '--config', config]);
+  start([...nodeFlags, 'src/main.ts', 'serve', '--config', config]);
 
 /** Ends what was started here, by process id. */
 export function endProxies(): void {
@@ -50,10 +53,10 @@ async function start(args: readonly string[]): Promise<Started> {
   const child = spawn(process.execPath, args, { stdio: ['ignore', 'pipe', 'inherit'], cwd: process.cwd() });
   children.push(child);
   for await (const line of createInterface({ input: child.stdout })) {
-    const told = JSON.parse(line) as { port?: number };
+    const told = JSON.parse(line) as { port?: number; adminPort?: number };
     if (typeof told.port !== 'number' || child.pid === undefined) continue;
     child.stdout.resume();
-    return { pid: child.pid, port: told.port };
+    return { pid: child.pid, port: told.port, adminPort: told.adminPort ?? 0 };
   }
   throw new Error(`${args.join(' ').slice(0, 80)} ended before it listened`);
 }
@@ -65,10 +68,12 @@ export interface Load {
   readonly headers: (n: number) => Readonly<Record<string, string>>;
   readonly calls: number;
   readonly connections: number;
+  /** Calls per second; absent = as fast as they are answered. */
+  readonly pace?: number;
 }
 
 /** Resolves with the milliseconds it took; rejects when a call does not succeed. */
-export async function load({ port, path, headers, calls, connections }: Load): Promise<number> {
+export async function load({ port, path, headers, calls, connections, pace }: Load): Promise<number> {
   const agent = new http.Agent({ keepAlive: true, maxSockets: connections });
   let sent = 0;
   let failed = 0;
@@ -86,7 +91,13 @@ export async function load({ port, path, headers, calls, connections }: Load): P
     });
   const startedAt = performance.now();
   const worker = async (): Promise<void> => {
-    while (sent < calls) await one(sent++);
+    while (sent < calls) {
+      const n = sent++;
+      // By the clock, not after the one before: a call that is late delays no other.
+      const waitMs = pace === undefined ? 0 : startedAt + (n * 1000) / pace - performance.now();
+      if (waitMs > 0) await new Promise((resolve) => setTimeout(resolve, waitMs));
+      await one(n);
+    }
   };
   await Promise.all(Array.from({ length: connections }, worker));
   agent.destroy();

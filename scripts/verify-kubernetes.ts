@@ -3,7 +3,7 @@
  * chart claims. Builds the control plane from Go modules (once; cached), installs, upgrades, rolls back, drains and
  * removes; as root, runs the real image on a real node under load. What cannot run here is printed as SKIPPED, with the
  * reason. Options: `--short` (the newest release only, the parts that matter most), `--minutes=N` (no part is begun
- * later), `--only=control-plane|node`, `--release=newest|oldest`, `--parts=` with some of lifecycles, passages, switches,
+ * later), `--where-possible` (a machine on which Kubernetes cannot be built or started is skipped, not failed), `--only=control-plane|node`, `--release=newest|oldest`, `--parts=` with some of lifecycles, passages, switches,
  * disruption, manifests (control plane), serving, policy, autoscaling (node), defects (both).
  */
 import { parseArgs } from 'node:util';
@@ -13,11 +13,12 @@ import { type PlanePart, runControlPlane } from './kubernetes/control-plane-run.
 import type { NodePart } from './kubernetes/node/inside.ts';
 import { runNode } from './kubernetes/node-run.ts';
 import { goObstacle, type Release } from './kubernetes/programs.ts';
-import { Report } from './kubernetes/report.ts';
+import { Report, type SetUpFailure } from './kubernetes/report.ts';
 
 const { values } = parseArgs({
   options: {
     short: { type: 'boolean', default: false },
+    'where-possible': { type: 'boolean', default: false },
     only: { type: 'string' },
     release: { type: 'string' },
     parts: { type: 'string' },
@@ -49,7 +50,8 @@ function nodePartsOf(release: Release): NodePart[] {
   return nodeParts.filter((part) => part !== 'defects' || !values.short);
 }
 
-const report = new Report();
+const setUpFailure: SetUpFailure = values['where-possible'] ? 'skips' : 'fails';
+const report = new Report(setUpFailure);
 const ended = new AbortController();
 for (const signal of ['SIGINT', 'SIGTERM'] as const)
   process.once(signal, () => {
@@ -70,7 +72,7 @@ const why = (await goObstacle()) ?? (await opensslObstacle());
 if (why === null) {
   const tools = installTools();
   for (const release of releases) {
-    const options = { release, tools, short: values.short, ended: ended.signal };
+    const options = { release, tools, short: values.short, setUpFailure, ended: ended.signal };
     if (values.only !== 'node' && inTime(`the control plane of the ${release} release`))
       await runControlPlane(report, options, planePartsOf(release));
     if (values.only !== 'control-plane' && inTime(`a real node of the ${release} release`))

@@ -2,6 +2,7 @@
  * Shared vocabulary of a call's journey, types only. ARCHITECTURE.md tells the story these words belong to.
  */
 import type { Readable } from 'node:stream';
+import type { CallSignal } from './call-abort.ts';
 import type { UpstreamCredential, UpstreamSettings, WorkspaceSettings } from './config/settings.ts';
 
 export type { UpstreamKind } from './config/settings.ts';
@@ -21,10 +22,10 @@ export interface Call {
   readonly rawUrl: string;
   /** Field lines as received, name and value alternating (Node's `rawHeaders`). */
   readonly rawFields: readonly string[];
-  /** Address of the peer, for limiting failed authentications only; never logged. */
+  /** Address of the peer while it is connected, for limiting failed authentications only; never logged. */
   readonly source: string;
   /** Aborted when the client's connection is gone. */
-  readonly clientGone: AbortSignal;
+  readonly clientGone: CallSignal;
   /**
    * The whole request body, read on first use (only then is `100 Continue` sent); later uses give the same promise.
    * The bytes count for `owner`, the id of the calling workspace: one may hold half of what the process may.
@@ -56,8 +57,17 @@ export interface Route {
   readonly host: string;
   /** Raw path and query, byte for byte as the client wrote them; starts with `/`. */
   readonly pathAndQuery: string;
-  /** Injected credential, or `null` when the client brings its own. */
+  /**
+   * Injected credential as configured when the call came, or `null` when the client brings its own. It tells whose quota
+   * the call takes; what is sent is decided with each sending.
+   */
   readonly credential: UpstreamCredential | null;
+}
+
+/** What one sending carries of the injected credential. `field` is lower case. */
+export interface InjectedField {
+  readonly field: string;
+  readonly value: string;
 }
 
 /** Bytes of a request body, complete before the call is admitted. */
@@ -72,7 +82,8 @@ export interface CallBody {
 /**
  * Dimension of a bucket. `requests` and `tokens` count per minute (or the window the upstream reported), `*_day` per day, `cost`
  * commerce GraphQL points. An upstream that has several windows of requests at once has its shortest as `requests_burst` and
- * one of half an hour or more as `requests_hour`, beside `requests`.
+ * one of half an hour or more as `requests_hour`, beside `requests`. Where input and output tokens are counted apart, each has a
+ * meter of its own, per minute; `tokens` counts both.
  */
 export type MeterName =
   | 'requests'
@@ -82,7 +93,9 @@ export type MeterName =
   | 'cost'
   | 'images'
   | 'requests_burst'
-  | 'requests_hour';
+  | 'requests_hour'
+  | 'input_tokens'
+  | 'output_tokens';
 
 /** What one call takes from each meter; absent = 0. */
 export type Costs = Readonly<Partial<Record<MeterName, number>>>;
@@ -112,12 +125,28 @@ export interface Feedback {
   readonly requestedCost?: number;
   /** GraphQL cost points it really took; absent when it was not executed. */
   readonly actualCost?: number;
-  /** Tokens the answer's `usage` counts, prompt and output together. */
-  readonly usedTokens?: number;
+  /** Tokens that the answer's `usage` counts; absent = it tells none. */
+  readonly usage?: TokenUsage;
   /** Tokens the limiter charged or asked for, as a refusal states it (`Requested R`). */
   readonly requestedTokens?: number;
   /** Whose quota it is, where the answer tells. Provider ids: never logged. */
   readonly scope?: QuotaScope;
+}
+
+/**
+ * Tokens of a call as its provider counts them. `null` = not told. An endpoint without output (embeddings) tells input alone.
+ */
+export interface TokenUsage {
+  /** The whole prompt, also what of it was cached. */
+  readonly prompt: number | null;
+  /** How much of the prompt lies in the provider's cache behind the call and is not counted when it is read from there. */
+  readonly kept: number;
+  /** What a meter of input tokens counts. */
+  readonly input: number | null;
+  /** What a meter of output tokens counts. */
+  readonly output: number | null;
+  /** What a meter of all tokens counts. */
+  readonly total: number | null;
 }
 
 /** Owner of a quota in the upstream's own words; two credentials with the same scope share a quota. */
@@ -131,7 +160,8 @@ export interface QuotaScope {
 /**
  * A throttled answer, classified.
  * `rate`: absorb; `waitMs` is the time the upstream named (`null` = no hint).
- * `secondary`: a limit that is not the bucket's own (dev-store order limit); close only this call's path, at least 60 s.
+ * `secondary`: a limit that is not the bucket's own (dev-store order limit); concerns calls of the same path only, and is asked again
+ * after 60 s at the earliest.
  * `permanent`: never resend; `reason` is a class, not upstream text.
  * `overload`: upstream short of capacity (503/529/slow_down), longer back-off.
  */
@@ -145,6 +175,17 @@ export type Throttle =
       /** Time after which trying may make sense, or `null`. */
       readonly waitMs: number | null;
     };
+
+/** What of a call a permanent refusal may concern, in this process only: none of it is shown or shared as it is. */
+export interface BreakerSubject {
+  readonly upstream: string;
+  /** Identity of the upstream credential. */
+  readonly credential: string;
+  readonly host: string;
+  readonly model: string | null;
+  /** Method and path without query. */
+  readonly operation: string;
+}
 
 /** Head of an upstream answer, before cleaning. `rawFields` alternates name and value. */
 export interface AnswerHead {

@@ -26,13 +26,13 @@ export interface Random {
 }
 
 /** Longest delay a Node timer can hold (2^31 − 1 ms); longer ones would fire at once. */
-const longestDelayMs = 2_147_483_647;
+const maxDelayMs = 2_147_483_647;
 
 export const systemClock: Clock = {
   now: () => Date.now(),
   monotonic: () => performance.now(),
   after(delayMs, run) {
-    const timer = setTimeout(run, Math.min(Math.max(0, Math.ceil(delayMs)), longestDelayMs));
+    const timer = setTimeout(run, Math.min(Math.max(0, Math.ceil(delayMs)), maxDelayMs));
     return () => clearTimeout(timer);
   },
 };

@@ -35,9 +35,12 @@ export const refusals = {
   wait_expired: kind(429, 'shed', 'The wait ran out'),
   day_quota_exhausted: kind(429, 'shed', 'The daily quota is used up'),
   headers_too_large: kind(431, 'rejected', 'The request header is too large'),
+  /** Its status is that of the upstream's own refusal (`RefusalDetails.status`). */
+  upstream_refused: kind(429, 'rejected', 'The upstream refuses such calls'),
   upgrade_unsupported: kind(501, 'rejected', 'Protocol upgrades are not supported'),
   upstream_unreachable: kind(502, 'failed', 'The upstream could not be reached'),
   upstream_invalid: kind(502, 'failed', 'The upstream sent an invalid answer'),
+  credential_unavailable: kind(502, 'failed', 'The upstream credential is not available'),
   target_address_denied: kind(502, 'failed', 'The target address is not allowed'),
   draining: kind(503, 'shed', 'This replica is shutting down'),
   limiter_unavailable: kind(503, 'shed', 'The limiter is unavailable'),
@@ -67,12 +70,38 @@ export const holds = [
  */
 export type HeldBy = (typeof holds)[number];
 
+/** Why an attempt to reach the upstream failed, as log, trace and metric name it (`reason`). Names are final. */
+export const failureReasons = ['refused', 'dns', 'certificate', 'reset', 'timeout', 'protocol'] as const;
+/**
+ * `refused`: no connection could be begun · `dns`: its name could not be resolved · `certificate`: its certificate is not
+ * trusted · `reset`: the connection broke · `timeout`: one of the upstream's time limits · `protocol`: no valid TLS or HTTP.
+ */
+export type FailureReason = (typeof failureReasons)[number];
+/** Why there is no upstream credential to send, as a refusal, a log line and a metric name it. Names are final. */
+export const credentialFaults = [
+  'missing',
+  'invalid',
+  'unreachable',
+  'address_denied',
+  'timeout',
+  'throttled',
+  'refused',
+] as const;
+/**
+ * `missing`: no file, or none that may be read · `invalid`: what the file or the token endpoint gave cannot be sent ·
+ * `unreachable` `address_denied` `timeout`: the way to the token endpoint · `throttled`: it is asked too often, or cannot answer
+ * now · `refused`: it does not accept this client.
+ */
+export type CredentialFault = (typeof credentialFaults)[number];
+
 /** What a refusal may carry beside its code. */
 export interface RefusalDetails {
   /** One sentence for the caller: what to do. Never contains a URL, a credential or upstream text. */
   readonly detail?: string;
   /** True time until trying again can succeed, in milliseconds; becomes `Retry-After` and `retry-after-ms`. */
   readonly retryInMs?: number;
+  /** Status of the answer where it is not the code's own. */
+  readonly status?: number;
   /** What held the call back; every 429 of ours has it. */
   readonly heldBy?: HeldBy;
   /** Parameter at fault, for the `error.param` member. */
@@ -95,6 +124,6 @@ export class Refusal extends Error {
 
   /** HTTP status of the answer. */
   get status(): number {
-    return refusals[this.code].status;
+    return this.details.status ?? refusals[this.code].status;
   }
 }

@@ -12,21 +12,34 @@ import { Coalescing } from './admission/coalescing.ts';
 import { addInjected, authenticate, injectedFields, injectedForAll } from './auth/authenticate.ts';
 import { FailedAttempts } from './auth/failed-attempts.ts';
 import { KeyIndex, Keyring } from './auth/keyring.ts';
+import { Breakers } from './breaker/breakers.ts';
+import { Controls } from './control/controls.ts';
+import { digest } from './identity.ts';
 import type { Call, Caller, Outcome } from './call.ts';
 import type { Clock, Random } from './clock.ts';
 import type { Settings } from './config/settings.ts';
 import type { Resolve } from './dispatch/agents.ts';
+import { SourceNames } from './credentials/credentials.ts';
+import { startCredentials } from './credentials/start.ts';
 import { createDispatcher, pseudonym } from './dispatch/dispatcher.ts';
+import { createEndpoint } from './dispatch/token-endpoint.ts';
+import { TokenEstimates } from './dispatch/token-estimates.ts';
 import { Refusal } from './errors.ts';
 import { followedToItsEnd, reportFailure } from './journey/follow.ts';
-import { ceilingOf, prepare } from './journey/prepare.ts';
+import { ceilingOf, prepare, type Prepared } from './journey/prepare.ts';
 import { Forwarder } from './journey/forward.ts';
 import type { CeilingsNow } from './activity/shape.ts';
 import { createStores } from './limiter/stores.ts';
 import { createPressure, noCeilings } from './observation/pressure.ts';
 import { createSlices, type Slices } from './slices.ts';
 import { createRouteFinder } from './target/route.ts';
-import type { ObservedBucket, Telemetry } from './telemetry/events.ts';
+import type {
+  CallTelemetry,
+  ObservedBreaker,
+  ObservedBucket,
+  ObservedCredential,
+  Telemetry,
+} from './telemetry/events.ts';
 
 export interface GatewayParts {
   readonly settings: Settings;
@@ -58,8 +71,17 @@ export interface Gateway {
   ceilings(workspaceId: string, upstream: string): Promise<CeilingsNow>;
   /** Buckets touched by this replica, with their upstreams. */
   buckets(): readonly ObservedBucket[];
+  /** Breakers of an upstream that are not closed, as far as this replica knows. */
+  breakers(upstream: string): readonly ObservedBreaker[];
+  /** Upstream credentials in use whose end is known. */
+  credentials(): readonly ObservedCredential[];
   /** Resolves when calls may be taken; rejects with words for the operator when Redis cannot be used. */
   ready(): Promise<void>;
+  /** Why Redis is away, in words for the operator; `null` while it is not, or where none is configured. */
+  storeTrouble(): { readonly reason: string; readonly advice: string } | null;
+  /** An operator's wishes about upstreams. */
+  readonly controls: Pick<Controls, 'open' | 'pause' | 'resume'>;
+  hasUpstream(name: string): boolean;
   close(): Promise<void>;
 }
 
@@ -74,7 +96,10 @@ export function createGateway(parts: GatewayParts): Gateway {
   const keyring = new Keyring(settings, clock);
   const failedAttempts = new FailedAttempts();
   const dispatcher = createDispatcher(settings, clock, resolve);
+  const send = createEndpoint(clock, resolve);
+  const credentials = startCredentials({ settings, clock, random, telemetry, send });
   const coalescing = new Coalescing();
+  const estimates = new TokenEstimates(clock);
   const stores = createStores({
     settings,
     clock,
@@ -92,8 +117,38 @@ export function createGateway(parts: GatewayParts): Gateway {
     ceilings,
     onFailure: (failure) => telemetry.log.bug('a limiter operation failed', failure),
   });
+  const breakers: Breakers = new Breakers({
+    clock,
+    random,
+    labelKey: settings.privacy.labelKey,
+    store: stores.breakers,
+    onOpened: () => admission.refuseWaiting(({ subject }) => breakers.refusalOf(subject)),
+    onRefused: (upstream, { status, retryInMs }) =>
+      telemetry.log.warn('an upstream refuses calls for good', { upstream, status, retryInMs }),
+    onFailure: (failure) => telemetry.log.bug('a breaker failed', failure),
+  });
   const pressure = createPressure({ clock, limiter, ceilings, admission });
-  const forwarder = new Forwarder({ admission, ceilings, dispatcher, telemetry, routes: () => routes });
+  const controls = new Controls({
+    clock,
+    store: stores.controls,
+    limiter,
+    bucketsOf: (upstream) => pressure.bucketsOf(upstream),
+    keyOf: (upstream) => digest(first.privacy.labelKey, 'upstream', upstream),
+    upstreams: () => settings.upstreams.keys(),
+    onFailure: (failure) => telemetry.log.bug('a pause or an opening could not be read', failure),
+  });
+  const forwarder = new Forwarder({
+    controls,
+    admission,
+    ceilings,
+    breakers,
+    dispatcher,
+    estimates,
+    telemetry,
+    routes: () => routes,
+    settings: () => settings,
+    credentials,
+  });
   telemetry.configured(settings.upstreams.values());
 
   const identify = async (call: Call): Promise<Caller> => {
@@ -105,18 +160,25 @@ export function createGateway(parts: GatewayParts): Gateway {
     }
   };
 
+  /** The journey up to admission, apart from the rest: what only it needs is let go while the call is held. */
+  const ready = async (call: Call, followed: CallTelemetry): Promise<Prepared> => {
+    const caller = await identify(call);
+    followed.identified(caller);
+    const route = routes.find(call, caller);
+    followed.routed(route.upstream);
+    const body = await call.readBody(caller.workspace.id);
+    const { labelKey } = settings.privacy;
+    const now = clock.monotonic();
+    const prepared = prepare({ call, caller, route, body, labelKey, estimates, now });
+    pressure.remember(prepared.request);
+    followed.admitting(prepared.request.admission.lane);
+    return prepared;
+  };
+
   const handle = async (call: Call): Promise<Outcome> => {
     const followed = telemetry.begin(call);
     try {
-      const caller = await identify(call);
-      followed.identified(caller);
-      const route = routes.find(call, caller);
-      followed.routed(route.upstream);
-      const body = await call.readBody(caller.workspace.id);
-      const { labelKey } = settings.privacy;
-      const prepared = prepare({ call, caller, route, body, labelKey, now: clock.monotonic() });
-      pressure.remember(prepared.request);
-      followed.admitting(prepared.request.admission.lane);
+      const prepared = await ready(call, followed);
       const outcome = await coalescing.run(prepared.coalescingKey, call.clientGone, (nobodyLeft) =>
         forwarder.forward(prepared, nobodyLeft, followed),
       );
@@ -131,8 +193,10 @@ export function createGateway(parts: GatewayParts): Gateway {
   const takeOver = async (next: Settings): Promise<void> => {
     const keys = new KeyIndex();
     const fields = injectedForAll(next.upstreams);
+    const sources = new SourceNames(next.upstreams);
     await slices.forEach(next.workspaces.values(), (workspace) => {
       keys.add(workspace);
+      sources.addOf(workspace);
       addInjected(fields, workspace);
     });
     // First what may fail: the settings in use then stay.
@@ -141,6 +205,7 @@ export function createGateway(parts: GatewayParts): Gateway {
     routes = createRouteFinder(next.upstreams, pseudonym);
     injected = fields;
     keyring.replace(keys);
+    credentials.configure(next.upstreams, sources);
     telemetry.configured(next.upstreams.values());
     admission.recheckKeys();
     admission.reconfigure(({ workspaceId, upstream: name }) => {
@@ -175,13 +240,27 @@ export function createGateway(parts: GatewayParts): Gateway {
       const workspace = settings.workspaces.get(workspaceId);
       const upstream = settings.upstreams.get(upstreamName);
       if (workspace === undefined || upstream === undefined) return noCeilings;
-      return pressure.ceilings(ceilingOf(workspace, upstream, settings.privacy.labelKey));
+      const now = await pressure.ceilings(ceilingOf(workspace, upstream, settings.privacy.labelKey));
+      const credential = workspace.credentials.get(upstreamName) ?? upstream.credential;
+      const [refusing] = breakers.observed(upstreamName, credential?.quota ?? '');
+      return { ...now, refusing: refusing ?? null };
     },
     buckets: () => pressure.buckets(),
-    ready: () => stores.ready(),
+    breakers: (upstream) => breakers.observed(upstream),
+    credentials: () => credentials.observed(),
+    controls,
+    hasUpstream: (name) => settings.upstreams.has(name),
+    async ready() {
+      await stores.ready();
+      await controls.start();
+    },
+    storeTrouble: () => stores.trouble(),
     async close() {
       cancelRecheck();
+      controls.close();
+      credentials.close();
       dispatcher.close();
+      breakers.close();
       await stores.close();
     },
   };

@@ -1,9 +1,9 @@
 /**
- * Names of what the limiter keeps. Types only: an id of one kind never passes for an id of another kind, while a plain word
- * may become an id of any kind, where it is made (a digest, a random word) or read from Redis.
+ * Names of what the limiter keeps. An id of one kind never passes for an id of another kind, nor does a plain word: each is
+ * made by the function of its kind, where the name is coined (a digest, a random word) or read from Redis, and nowhere else.
  */
 declare const kind: unique symbol;
-type Id<Kind extends string> = string & { readonly [kind]?: Kind };
+type Id<Kind extends string> = string & { readonly [kind]: Kind };
 
 /** Opaque keyed digest naming a bucket; safe for Redis and logs. */
 export type BucketKey = Id<'bucket'>;
@@ -17,3 +17,10 @@ export type LeaseToken = Id<'lease'>;
 export type CeilingKey = Id<'ceiling'>;
 /** Opaque, new with every start of the process. */
 export type ReplicaId = Id<'replica'>;
+
+export const bucketKey = (word: string): BucketKey => word as BucketKey;
+export const laneKey = (word: string): LaneKey => word as LaneKey;
+export const ticketId = (word: string): TicketId => word as TicketId;
+export const leaseToken = (word: string): LeaseToken => word as LeaseToken;
+export const ceilingKey = (word: string): CeilingKey => word as CeilingKey;
+export const replicaId = (word: string): ReplicaId => word as ReplicaId;

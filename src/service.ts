@@ -6,11 +6,13 @@
  */
 import type { AddressInfo } from 'node:net';
 import { windowOf } from './activity/window.policy.ts';
+import { asStarted } from './config/restart-keys.ts';
 import type { Settings } from './config/settings.ts';
 import type { Resolve } from './dispatch/agents.ts';
 import { Refusal } from './errors.ts';
 import { createGateway, type Gateway } from './gateway.ts';
-import { createAdminServer, type AdminServer } from './ingress/admin-server.ts';
+import { addControlRoutes, type ControlActions, type ControlResult } from './ingress/control-routes.ts';
+import { createAdminServer, type AdminServer, type Readiness } from './ingress/admin-server.ts';
 import { createDataServer, type DataServer } from './ingress/data-server.ts';
 import type { Observation } from './observation/observation.ts';
 import { startObservation, type ObservationParts } from './observation/start.ts';
@@ -29,7 +31,7 @@ export interface Service {
   readonly adminAddress: AddressInfo;
   readonly gateway: Gateway;
   readonly telemetry: RunningTelemetry;
-  /** Takes over new settings; resolves when calls see them. */
+  /** Takes over new settings, but for those that only a restart can change; resolves when calls see them. */
   reconfigure(settings: Settings): Promise<void>;
   /** Ends without losing an answer; `signal` cuts it short. Resolves with the number of connections that were cut. */
   drain(signal?: AbortSignal): Promise<number>;
@@ -56,11 +58,16 @@ export async function startService(parts: ServiceParts): Promise<Service> {
     observation,
     gateway,
     data: dataServer(parts, gateway, observation),
-    admin: adminServer(parts, observation, () => !draining),
+    admin: adminServer(parts, { observation, gateway }, () => ({
+      ready: !draining,
+      trouble: gateway.storeTrouble(),
+    })),
   };
   observation.observe({
     heldBytes: () => running.data.stats().heldBytes,
     buckets: gateway.buckets,
+    breakers: gateway.breakers,
+    credentials: gateway.credentials,
     ceilings: gateway.ceilings,
   });
   const close = async (): Promise<void> => {
@@ -79,8 +86,9 @@ export async function startService(parts: ServiceParts): Promise<Service> {
     gateway,
     telemetry,
     async reconfigure(next) {
-      await gateway.reconfigure(next);
-      observation.reconfigure(next);
+      const usable = asStarted(settings, next);
+      await gateway.reconfigure(usable);
+      observation.reconfigure(usable);
     },
     async drain(signal) {
       draining = true;
@@ -121,22 +129,32 @@ function dataServer(
 
 function adminServer(
   { settings }: ServiceParts,
-  { activity, page, telemetry }: Observation,
-  isReady: () => boolean,
+  { observation: { activity, page, telemetry }, gateway }: Pick<Running, 'observation' | 'gateway'>,
+  readiness: () => Readiness,
 ): AdminServer {
   return createAdminServer({
     host: settings.server.adminHost,
     port: settings.server.adminPort,
-    isReady,
+    readiness,
     metrics: telemetry.metrics,
     async activity(rawUrl) {
       const windowMs = windowOf(queryOf(rawUrl));
       return windowMs === null ? null : activity.ofAll(windowMs);
     },
     page: page.index,
-    routes: [(app) => page.addRoutes(app)],
+    routes: [(app) => page.addRoutes(app), (app) => addControlRoutes(app, controlActions(gateway))],
     onBug: bugLog(telemetry),
   });
+}
+
+function controlActions({ controls, hasUpstream }: Gateway): ControlActions {
+  const known = async (upstream: string, act: () => Promise<ControlResult>): Promise<ControlResult> =>
+    hasUpstream(upstream) ? act() : 'unknown';
+  return {
+    open: (upstream) => known(upstream, () => controls.open(upstream)),
+    pause: (upstream, ms) => known(upstream, () => controls.pause(upstream, ms)),
+    resume: (upstream) => known(upstream, () => controls.resume(upstream)),
+  };
 }
 
 /** Data port first: whoever sees the admin port open may call. */

@@ -8,7 +8,7 @@ const thing = (name: string): Thing => ({ name });
 const names = (map: ShortLived<string, Thing>): string[] => [...map.values()].map(({ name }) => name);
 
 describe('a map for short-lived entries', () => {
-  test('finds what was put in, until it is taken out', () => {
+  test('finds an entry until it is removed', () => {
     const map = new ShortLived<string, Thing>();
     map.set('a', thing('one'));
     map.set('b', thing('two'));
@@ -18,7 +18,7 @@ describe('a map for short-lived entries', () => {
     expect(map.delete('a')).toBe(false);
   });
 
-  test('puts a second value in the place of the first', () => {
+  test('replaces the first value by a second one of the same key', () => {
     const map = new ShortLived<string, Thing>();
     map.set('a', thing('one'));
     map.set('b', thing('two'));
@@ -26,7 +26,7 @@ describe('a map for short-lived entries', () => {
     expect([names(map), map.size]).toEqual([['three', 'two'], 2]);
   });
 
-  test('puts what comes again behind the others', () => {
+  test('puts a key that comes again behind the others', () => {
     const map = new ShortLived<string, Thing>();
     map.set('a', thing('one'));
     map.set('b', thing('two'));
@@ -35,7 +35,7 @@ describe('a map for short-lived entries', () => {
     expect(names(map)).toEqual(['two', 'again']);
   });
 
-  test('leaves out what is taken out while the others are looked at', () => {
+  test('leaves out entries that are removed during an iteration', () => {
     const map = new ShortLived<string, Thing>();
     for (const key of ['a', 'b', 'c', 'd']) map.set(key, thing(key));
     const seen: string[] = [];
@@ -49,7 +49,7 @@ describe('a map for short-lived entries', () => {
     expect(seen).toEqual(['a', 'b', 'd']);
   });
 
-  test('holds through thousands of comings and goings', () => {
+  test('stays correct over thousands of insertions and removals', () => {
     const map = new ShortLived<string, Thing>();
     for (let n = 0; n < 10_000; n += 1) {
       map.set(`k${n}`, thing(`v${n}`));

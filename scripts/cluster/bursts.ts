@@ -3,7 +3,7 @@ import { busiestWindow, count, ordersPath } from '../../test/support/redis-fleet
 import { orderInWords, orderOf } from './order.ts';
 import { startServer, stopServer } from './processes.ts';
 import { allSucceeded, inTime, type Row, type Scenario } from './row.ts';
-import { aftermath, chat, chatWorld, longestStall, see, shopWorld, wait } from './worlds.ts';
+import { aftermath, chat, chatWorld, maxStall, see, shopWorld, wait } from './worlds.ts';
 
 const atBest = 1.02;
 /** So much longer than a minute is the window that the limiter keeps (ADR 2). Milliseconds. */
@@ -31,7 +31,7 @@ const chatBurst: Scenario = {
     return {
       passed: held && time.ok,
       figures: `${time.words}; ${order}; ${seen.words}; ${after}`,
-      stalledMs: longestStall(seen),
+      stalledMs: maxStall(seen),
     };
   },
 };
@@ -52,7 +52,7 @@ const shopBurst: Scenario = {
     return {
       passed: held && time.ok,
       figures: `in flight at most ${most}; ${time.words}; ${seen.words}`,
-      stalledMs: longestStall(seen),
+      stalledMs: maxStall(seen),
     };
   },
 };

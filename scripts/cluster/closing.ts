@@ -61,7 +61,7 @@ async function load(setup: Setup): Promise<Run> {
       await simulator.configure({ close: { forMs: closedUntilMs - closedAt } });
     },
   });
-  const stalledMs = Math.max(stalls.longestSince(since), ...(await replicaLags(fleet)));
+  const stalledMs = Math.max(stalls.maxSince(since), ...(await replicaLags(fleet)));
   const entries = await simulator.log();
   await end(simulator);
   return { answers, entries, stalledMs };

@@ -77,7 +77,7 @@ const repeated = (costs: Costs): Scenario => ({
       },
       headers: wait(300),
     });
-    const stalledMs = stalls.longestSince(since);
+    const stalledMs = stalls.maxSince(since);
     const entries = await simulator.log();
     await end(simulator);
     const [tookMs, optimumMs] = [makespan(entries), bestMs(costs)];

@@ -5,7 +5,7 @@
 import { child, firstLine, parsed, startServer, stopServer } from './processes.ts';
 import { beyond, orderInWords, orderOf } from './order.ts';
 import { allSucceeded, inTime, seconds, type Row, type Scenario } from './row.ts';
-import { aftermath, chat, chatWorld, longestStall, see } from './worlds.ts';
+import { aftermath, chat, chatWorld, maxStall, see } from './worlds.ts';
 
 /** Milliseconds in each direction. */
 const delayMs = 40;
@@ -73,7 +73,7 @@ export const farRedis: Scenario = {
     return {
       passed: held && time.ok && isInOrder && atOnceMs <= directLimitMs,
       figures: `${time.words}; free quota used within ${seconds(atOnceMs)}; ${orderInWords(order, apartMs)}; ${seen.words}; ${after}`,
-      stalledMs: longestStall(seen),
+      stalledMs: maxStall(seen),
     };
   },
 };

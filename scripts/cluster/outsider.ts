@@ -5,7 +5,7 @@ import { chatBody, count, pause, send, type Answer } from '../../test/support/re
 import { startSimulator, type Simulator } from './processes.ts';
 import { allSucceeded, inTime, type Row, type Scenario } from './row.ts';
 import { common, run, setups, type Setup } from './setups.ts';
-import { aftermath, chat, longestStall, see, warm, warming, wide } from './worlds.ts';
+import { aftermath, chat, maxStall, see, warm, warming, wide } from './worlds.ts';
 
 const perMinute = 600;
 const outsidePerSecond = 3;
@@ -97,7 +97,7 @@ const shared = (setup: Setup): Scenario => ({
     return {
       passed: allSucceeded(seen.answers) && seen.throttled <= 1 && seen.twice === 0 && time.ok,
       figures: `${time.words}; the outsider was served ${outside} times meanwhile and refused ${refusals} times; ${seen.words}; ${away}`,
-      stalledMs: longestStall(seen),
+      stalledMs: maxStall(seen),
     };
   },
 });

@@ -187,7 +187,7 @@ const reloading = (setup: Setup): Scenario => ({
     const running = await run(setup, configure(states.before));
     const callers = new Callers(() => running.fleet);
     const mark = stalls.mark();
-    const stalledMs = (): number => Math.max(stalls.longestSince(mark), stalls.ownSinceMark());
+    const stalledMs = (): number => Math.max(stalls.maxSince(mark), stalls.ownSinceMark());
     const world = { running, callers, configure, allowedMs: () => limitMs + stalledMs() };
     await callers.inTurn(lowered, 10);
     const findings = [...(await raising(world)), ...(await lowering(world)), await restarting(world)];

@@ -7,7 +7,7 @@ export interface Remains {
   /** Keys that would stay for ever. */
   readonly eternal: number;
   /** Time until the last of the others is gone, milliseconds. */
-  readonly longestMs: number;
+  readonly maxMs: number;
   readonly tickets: number;
   readonly leases: number;
   /** Whatever else is about single calls. */
@@ -23,13 +23,13 @@ export interface Access {
 /** Reads every key of one server. */
 export async function left(port: number, options: Access = {}): Promise<Remains> {
   const redis = new Redis(port, '127.0.0.1', options);
-  const remains = { keys: 0, eternal: 0, longestMs: 0, tickets: 0, leases: 0, others: 0 };
+  const remains = { keys: 0, eternal: 0, maxMs: 0, tickets: 0, leases: 0, others: 0 };
   try {
     for (const key of await redis.keys('*')) {
       remains.keys += 1;
       const lifeMs = await redis.pttl(key);
       if (lifeMs === -1) remains.eternal += 1;
-      remains.longestMs = Math.max(remains.longestMs, lifeMs);
+      remains.maxMs = Math.max(remains.maxMs, lifeMs);
       if (!key.endsWith(':records')) continue;
       for (const field of await redis.hkeys(key)) {
         if (field.startsWith('t:')) remains.tickets += 1;
@@ -44,10 +44,10 @@ export async function left(port: number, options: Access = {}): Promise<Remains>
 }
 
 /** The day's count and the epoch live for a day, nothing longer. */
-const longestLifeMs = 86_400_000;
+const maxLifeMs = 86_400_000;
 
-export const nothingLeft = ({ eternal, longestMs, tickets, leases, others }: Remains): boolean =>
-  eternal + tickets + leases + others === 0 && longestMs <= longestLifeMs;
+export const nothingLeft = ({ eternal, maxMs, tickets, leases, others }: Remains): boolean =>
+  eternal + tickets + leases + others === 0 && maxMs <= maxLifeMs;
 
-export const remainsInWords = ({ keys, eternal, longestMs, tickets, leases, others }: Remains): string =>
-  `left behind: ${tickets} tickets, ${leases} leases, ${others} other records; ${keys} keys, ${eternal} of them without expiry, the last one gone in ${(longestMs / 3_600_000).toFixed(1)} h`;
+export const remainsInWords = ({ keys, eternal, maxMs, tickets, leases, others }: Remains): string =>
+  `left behind: ${tickets} tickets, ${leases} leases, ${others} other records; ${keys} keys, ${eternal} of them without expiry, the last one gone in ${(maxMs / 3_600_000).toFixed(1)} h`;

@@ -21,7 +21,6 @@ type Track = readonly Scenario[];
 
 /** Stages follow each other; the tracks of one stage run at the same time. */
 export const stages: readonly (readonly Track[])[] = [
-  [[bursts.chatBurst]],
   [[bursts.shopBurst]],
   [[farRedis]],
   [
@@ -53,4 +52,4 @@ export const stages: readonly (readonly Track[])[] = [
  * calls into a closed upstream before the first refusal is known to all, and each of them has used a slot. They run with
  * `--goals`.
  */
-export const goals: readonly (readonly Track[])[] = [[[closings.replicas]]];
+export const goals: readonly (readonly Track[])[] = [[[bursts.chatBurst]], [[closings.replicas]]];

@@ -39,7 +39,7 @@ class Stalls {
   }
 
   /** Milliseconds for which the idle process was kept from running, at the longest. */
-  longestSince(mark: number): number {
+  maxSince(mark: number): number {
     return Math.max(0, ...this.#seen.filter(({ at }) => at >= mark).map(({ ms }) => ms));
   }
 }

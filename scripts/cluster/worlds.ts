@@ -138,7 +138,7 @@ export async function see(
   await lag(fleet);
   const since = stalls.mark();
   const answers = await drive(load);
-  const stalledMs = stalls.longestSince(since);
+  const stalledMs = stalls.maxSince(since);
   const clientStalledMs = stalls.ownSinceMark();
   const replicaStalledMs = await lag(fleet);
   const entries = (await simulator.log()).filter(({ key }) => by === undefined || key === by);
@@ -165,7 +165,7 @@ export async function see(
 }
 
 /** Longest time for which the machine, the client or a replica was kept from running. Milliseconds. */
-export const longestStall = ({ stalledMs, clientStalledMs, replicaStalledMs }: Seen): number =>
+export const maxStall = ({ stalledMs, clientStalledMs, replicaStalledMs }: Seen): number =>
   Math.max(stalledMs, clientStalledMs, replicaStalledMs);
 
 /** Longest delay of each replica's event loop since the last reading, milliseconds. */

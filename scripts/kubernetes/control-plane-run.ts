@@ -13,7 +13,7 @@ import { type ControlPlane, startControlPlane } from './cluster/control-plane.ts
 import { addCustomResources } from './cluster/custom-resources.ts';
 import { addPriorityClass } from './cluster/namespace.ts';
 import { build, buildKwok, type Release, versionOf } from './programs.ts';
-import type { Report } from './report.ts';
+import type { Report, SetUpFailure } from './report.ts';
 import { addSimulatedNodes } from './simulated/nodes.ts';
 import { valueSets } from './value-sets.ts';
 
@@ -29,6 +29,7 @@ export interface RunOptions {
   readonly release: Release;
   readonly tools: { readonly kubectl: string; readonly helm3: string; readonly helm4: string };
   readonly short: boolean;
+  readonly setUpFailure: SetUpFailure;
   /** Aborted when the run is to end early. */
   readonly ended: AbortSignal;
 }
@@ -46,7 +47,7 @@ export async function runControlPlane(
   report.section(`Kubernetes ${versionOf(release)}: real control plane, simulated nodes (no container runs)`);
   let plane: ControlPlane | null = null;
   const stop = (): void => void plane?.stop();
-  const started = await report.check(`${version}: the control plane starts`, async () => {
+  const started = await report.setUp(`${version}: the control plane starts`, async () => {
     await build(['newest/plane', `${release}/plane`]);
     await buildKwok();
     plane = await startControlPlane(release, tools);

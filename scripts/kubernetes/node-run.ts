@@ -13,7 +13,7 @@ import type { Findings, Report } from './report.ts';
 
 export async function runNode(
   report: Report,
-  { release, tools, short, ended }: RunOptions,
+  { release, tools, short, setUpFailure, ended }: RunOptions,
   parts: readonly NodePart[],
 ): Promise<void> {
   const version = shortVersion(release);
@@ -21,7 +21,7 @@ export async function runNode(
   const why = nodeObstacle();
   if (why !== null) return report.skip(`${version}, real node: ${parts.join(', ')}`, why);
   let archives: string[] = [];
-  const made = await report.check(`${version}, real node: programs and images are built`, async () => {
+  const made = await report.setUp(`${version}, real node: programs and images are built`, async () => {
     await build(['newest/plane', `${release}/plane`, `${release}/node`, 'newest/pause', 'dns']);
     archives = makeImages();
   });
@@ -29,7 +29,7 @@ export async function runNode(
   const folder = mkdtempSync(join(tmpdir(), 'sluice-findings-'));
   const findings = join(folder, 'findings.json');
   const logs = join(cacheFolder, 'logs', `node-${release}.log`);
-  const job = { release, version, tools, archives, chart, short, parts, findings, logs };
+  const job = { release, version, tools, archives, chart, short, setUpFailure, parts, findings, logs };
   try {
     await runInNamespaces({ ...job, group: `sluice-verify-${process.pid}` }, ended);
     const found: Findings = JSON.parse(readFileSync(findings, 'utf8'));

@@ -13,12 +13,16 @@ export interface Transition {
   readonly maxPods: number;
 }
 
-/** What became of the calls of one load. `lost`: not answered 200. `doubled`: reached the upstream more than once. */
+/**
+ * What became of the calls of one load. `lost`: not answered 200. `doubled`: reached the upstream more than once. `resent`: sent
+ * again on a connection of its own, because the kept one was closed before any byte of an answer.
+ */
 export interface Load {
   readonly name: string;
   readonly sent: number;
   readonly lost: number;
   readonly doubled: number;
+  readonly resent: number;
 }
 
 interface Skip {
@@ -37,8 +41,16 @@ export interface Findings {
 
 const seconds = (fromMs: number): string => `${((Date.now() - fromMs) / 1000).toFixed(1)} s`;
 
+/** What becomes of a machine on which Kubernetes cannot be built or started: a failed check, or parts that are skipped. */
+export type SetUpFailure = 'fails' | 'skips';
+
 export class Report {
+  readonly #setUpFailure: SetUpFailure;
   readonly findings: Findings = { passed: 0, failed: [], skipped: [], transitions: [], loads: [] };
+
+  constructor(setUpFailure: SetUpFailure = 'fails') {
+    this.#setUpFailure = setUpFailure;
+  }
 
   section(title: string): void {
     console.log(`\n== ${title} (${new Date().toISOString().slice(11, 19)})`);
@@ -56,6 +68,18 @@ export class Report {
       this.findings.failed.push(name);
       const detail = failure instanceof Error ? failure.message : String(failure);
       console.log(`FAILED  ${name} (${seconds(started)})\n${detail.slice(-4000).replace(/^/gm, '        ')}`);
+      return false;
+    }
+  }
+
+  /** Runs a step that says nothing of the chart, only whether this machine can go on. */
+  async setUp(name: string, run: () => Promise<string | void>): Promise<boolean> {
+    if (this.#setUpFailure === 'fails') return this.check(name, run);
+    try {
+      const note = await run();
+      return await this.check(name, () => Promise.resolve(note));
+    } catch (failure) {
+      this.skip(name, `not possible on this machine: ${String(failure).slice(-1_000)}`);
       return false;
     }
   }
@@ -80,7 +104,8 @@ export class Report {
   /** Notes a load. @throws when a call was lost or reached the upstream twice, with the first few of them */
   load(load: Load, examples: readonly string[]): string {
     this.findings.loads.push(load);
-    const text = `${load.sent} calls, ${load.lost} lost, ${load.doubled} doubled`;
+    const resent = load.resent === 0 ? '' : `, ${load.resent} sent again`;
+    const text = `${load.sent} calls, ${load.lost} lost, ${load.doubled} doubled${resent}`;
     if (load.lost + load.doubled > 0) throw new Error(`${text}\n${examples.slice(0, 8).join('\n')}`);
     return text;
   }
@@ -108,12 +133,12 @@ export class Report {
         console.log(`| ${name} | ${readyBefore} | ${minReady} | ${maxPods} |`);
     }
     if (loads.length > 0) {
-      console.log('\n| load | calls sent | lost | doubled |\n|---|---|---|---|');
-      for (const { name, sent, lost, doubled } of loads)
-        console.log(`| ${name} | ${sent} | ${lost} | ${doubled} |`);
+      console.log('\n| load | calls sent | lost | doubled | sent again |\n|---|---|---|---|---|');
+      for (const { name, sent, lost, doubled, resent } of loads)
+        console.log(`| ${name} | ${sent} | ${lost} | ${doubled} | ${resent} |`);
       const sum = (of: (load: Load) => number): number => loads.reduce((total, load) => total + of(load), 0);
       console.log(
-        `| all | ${sum((one) => one.sent)} | ${sum((one) => one.lost)} | ${sum((one) => one.doubled)} |`,
+        `| all | ${sum((one) => one.sent)} | ${sum((one) => one.lost)} | ${sum((one) => one.doubled)} | ${sum((one) => one.resent)} |`,
       );
     }
     console.log('');

@@ -152,6 +152,10 @@ async function verifyQueries(report: Report, ask: Ask, mode: string): Promise<vo
   }
   report.check('there were panels to ask for', asked > 30);
   for (const { alert, expr } of alerts()) {
+    if (expr.includes('sluice_credential_')) {
+      report.skipped(alert, 'no credential of this load renews itself; the tests of the rules judge it');
+      continue;
+    }
     // An alert that is silent returns nothing. Its comparisons as 0 or 1 do, when every series it reads is there; each is
     // asked for by itself too, because `or` would hide one that is not.
     const selectors = new Set(

@@ -96,7 +96,10 @@ function imageProblems(buildah, podman) {
     podman(['image', 'inspect', IMAGE]),
   );
   expect(config.User === '65532', `the user is ${config.User}`);
-  expect(JSON.stringify(config.Entrypoint) === '["node"]', `the entry point is ${config.Entrypoint}`);
+  expect(
+    JSON.stringify(config.Entrypoint) === '["node","--max-semi-space-size=16"]',
+    `the entry point is ${config.Entrypoint}`,
+  );
   expect(health?.Test?.[0] === 'CMD', 'the health check needs a shell');
   expect(config.Labels['org.opencontainers.image.licenses'] === 'Apache-2.0', 'labels are missing');
   expect(

@@ -9,6 +9,8 @@ const env = {
   REDIS_URL: 'rediss://redis.example.com:6380',
   SLUICE_LABEL_KEY: 'b7e1c6a2f0d94e53a81c',
   OPENAI_API_KEY: 'sk-3f9c1d7a5e',
+  SHOP_CLIENT_ID: 'a client id',
+  SHOP_CLIENT_SECRET: 'a client secret',
 };
 
 /** @param {object[]} objects of one render. @returns {string[]} what the gateway would refuse to start with */

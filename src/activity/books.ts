@@ -1,6 +1,6 @@
 /**
  * Where a fact is counted: in the lane of its workspace and in the total of its upstream. Owns lanes, totals and what of
- * them changed since the other replicas were told; refuses to own what a fact is (`recorder.ts`).
+ * them changed since the last publication to the other replicas; refuses to own what a fact is (`recorder.ts`).
  *
  * A lane may be forgotten, a total never is: what is shown of some workspaces and the rest of the total are together all
  * calls, whichever workspaces those are.
@@ -29,7 +29,7 @@ export interface BookOptions {
 export interface Changes {
   readonly totals: readonly { readonly of: Minutes; readonly cells: readonly Cell[] }[];
   readonly lanes: readonly { readonly of: Lane; readonly cells: readonly Cell[] }[];
-  /** Lanes that the other replicas were told of, and that are forgotten now. */
+  /** Lanes that were published to the other replicas and are forgotten now. */
   readonly dropped: readonly ActivityKey[];
 }
 

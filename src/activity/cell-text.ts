@@ -1,20 +1,20 @@
 /**
  * Cells, calls and the busiest workspaces as text for the shared store, and back: digests, labels and numbers only, pairs
- * of place and value, so that a quiet minute is short.
+ * of index and value, so that a quiet minute is short.
  * Owns the form; what another layout of cells wrote is not read (`null`), never guessed at.
  */
 import { emptyCell, type Cell } from './cell.ts';
 import type { ActivityKey, LaneCalls } from './shared.ts';
 
-/** `counts;seconds`, each `place:value` joined by commas after the number of places that this layout has. */
+/** `counts;seconds`, each `index:value` joined by commas after the number of values that this layout has. */
 export function cellText({ counts, seconds }: Cell): string {
   return `${counts.length};${pairs(counts)};${pairs(seconds)}`;
 }
 
 function pairs(values: Float64Array | Uint16Array): string {
   const kept: string[] = [];
-  for (const [place, value] of values.entries()) {
-    if (value !== 0) kept.push(`${place}:${Math.round(value * 1_000) / 1_000}`);
+  for (const [index, value] of values.entries()) {
+    if (value !== 0) kept.push(`${index}:${Math.round(value * 1_000) / 1_000}`);
   }
   return kept.join(',');
 }
@@ -22,8 +22,8 @@ function pairs(values: Float64Array | Uint16Array): string {
 /** Reads what {@link cellText} wrote for `minute`. */
 export function cellOfText(minute: number, text: string): Cell | null {
   const cell = emptyCell(minute);
-  const [places, counts, seconds, ...more] = text.split(';');
-  if (Number(places) !== cell.counts.length || more.length > 0) return null;
+  const [length, counts, seconds, ...more] = text.split(';');
+  if (Number(length) !== cell.counts.length || more.length > 0) return null;
   return fill(cell.counts, counts) && fill(cell.seconds, seconds) ? cell : null;
 }
 
@@ -31,9 +31,9 @@ function fill(values: Float64Array | Uint16Array, text: string | undefined): boo
   if (text === undefined) return false;
   for (const pair of text === '' ? [] : text.split(',')) {
     const match = /^(\d{1,3}):(\d{1,15}(?:\.\d{1,3})?)$/.exec(pair);
-    const place = Number(match?.[1] ?? values.length);
-    if (place >= values.length) return false;
-    values[place] = Number(match?.[2]);
+    const index = Number(match?.[1] ?? values.length);
+    if (index >= values.length) return false;
+    values[index] = Number(match?.[2]);
   }
   return true;
 }

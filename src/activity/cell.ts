@@ -1,6 +1,6 @@
 /**
  * One minute of one workspace on one upstream, in numbers. Owns the layout of a cell, how two are added and what is left
- * of one without another; refuses to own whose it is. Counts add up, the longest wait does not: the places that know are
+ * of one without another; refuses to own whose it is. Counts add up, the longest wait does not: those that know it are
  * {@link addInto} and {@link takeOut}.
  */
 import { outcomes, type CallOutcome } from '../telemetry/outcome.policy.ts';
@@ -69,12 +69,12 @@ export function addWait(cell: Cell, waitedMs: number): void {
   if (waitedMs >= 1) counts[held] = (counts[held] ?? 0) + 1;
   counts[waitSum] = (counts[waitSum] ?? 0) + waitedMs;
   if (waitedMs > (counts[waitMax] ?? 0)) counts[waitMax] = waitedMs;
-  let place = firstBound;
+  let index = firstBound;
   for (const bound of waitBoundsMs) {
     if (waitedMs <= bound) break;
-    place += 1;
+    index += 1;
   }
-  counts[place] = (counts[place] ?? 0) + 1;
+  counts[index] = (counts[index] ?? 0) + 1;
 }
 
 export function addArrival(cell: Cell, second: number): void {

@@ -8,11 +8,11 @@ export interface Headroom {
   readonly usedRatio: number | null;
   readonly now: Replay;
   readonly doubled: Replay;
-  /** Largest multiple of the traffic at which no call is refused for its wait, to a tenth: at most {@link largestGrowth}, 0 when calls are refused already. `null` without traffic or limits. */
+  /** Largest multiple of the traffic at which no call is refused for its wait, to a tenth: at most {@link maxGrowth}, 0 when calls are refused already. `null` without traffic or limits. */
   readonly growth: number | null;
 }
 
-const largestGrowth = 10;
+const maxGrowth = 10;
 
 /** Replays `own` (arrivals per second, oldest first) among `others` (the same seconds, the same bucket). */
 export function headroom(
@@ -50,8 +50,8 @@ export function busiest(perSecond: readonly number[]): number {
 /** Largest multiple that `fits`, by halving; waits only grow with traffic. */
 function growth(now: Replay, fits: (factor: number) => boolean): number {
   if (now.refusedRatio > 0) return 0;
-  if (fits(largestGrowth)) return largestGrowth;
-  let [low, high] = [1, largestGrowth];
+  if (fits(maxGrowth)) return maxGrowth;
+  let [low, high] = [1, maxGrowth];
   while (high - low > 0.05) {
     const middle = (low + high) / 2;
     if (fits(middle)) low = middle;

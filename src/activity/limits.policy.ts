@@ -2,6 +2,7 @@
  * Limits of a workspace on each of its upstreams, as configured: what recorded arrivals are replayed against. Pure. What
  * was learned meanwhile is not in it; a bucket whose limit is only learned is left out, and so is its headroom.
  */
+import { ceilingLimits } from '../admission/buckets.policy.ts';
 import type { UpstreamSettings, WorkspaceSettings } from '../config/settings.ts';
 
 /** Limits of a workspace on an upstream, as configured or learned. */
@@ -26,11 +27,12 @@ export function configuredLimits(
     const upstream = upstreams.get(name);
     if (upstream === undefined) return [];
     const { limits } = upstream;
+    const { perMinute, perDay } = ceilingLimits(workspace, upstream);
     return [
       {
         upstream: name,
-        requestsPerMinute: workspace.requestsPerMinute.get(name) ?? limits.requestsPerMinute,
-        requestsPerDay: workspace.requestsPerDay.get(name) ?? limits.requestsPerDay,
+        requestsPerMinute: perMinute,
+        requestsPerDay: perDay,
         maxWaitMs: limits.maxWaitSeconds * 1_000,
         bucket: bucketOf(workspace, upstream),
       },
@@ -38,9 +40,13 @@ export function configuredLimits(
   });
 }
 
-/** Workspaces with the same credential share a bucket; one that has or brings its own is taken to be alone with it. */
-export const sharesQuota = (workspace: WorkspaceSettings, upstream: UpstreamSettings): boolean =>
-  upstream.credential !== null && !workspace.credentials.has(upstream.name);
+/** Workspaces whose credentials stand for the same quota share a bucket; one with another is taken to be alone with it. */
+export const sharesQuota = (workspace: WorkspaceSettings, upstream: UpstreamSettings): boolean => {
+  const shared = upstream.credential;
+  return (
+    shared !== null && (workspace.credentials.get(upstream.name)?.quota ?? shared.quota) === shared.quota
+  );
+};
 
 function bucketOf(workspace: WorkspaceSettings, upstream: UpstreamSettings): LaneLimits['bucket'] {
   const shared = sharesQuota(workspace, upstream);

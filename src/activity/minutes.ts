@@ -35,12 +35,12 @@ export class Minutes {
     return this.#current?.minute === minute ? this.#current : null;
   }
 
-  /** The cell for facts of this minute, to be told of at the next publication. */
+  /** The cell for facts of this minute, to be published next. */
   begin(minute: number): Cell {
-    const place = minute % keptMinutes;
-    let cell = this.#cells[place];
+    const index = minute % keptMinutes;
+    let cell = this.#cells[index];
     // A clock that stepped back far writes into the newer cell: counted, if late.
-    if (cell === undefined || cell.minute < minute) this.#cells[place] = cell = emptyCell(minute);
+    if (cell === undefined || cell.minute < minute) this.#cells[index] = cell = emptyCell(minute);
     this.#changed.add(cell.minute);
     this.#current = cell;
     return cell;

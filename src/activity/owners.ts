@@ -13,7 +13,7 @@ import type { Clock } from '../clock.ts';
 export const pauseMs = 30_000;
 /** Labels computed before calls in flight get their turn: a millisecond or two. */
 const perSlice = 250;
-/** Workspaces and labels remembered: what a few dozen replicas tell of. */
+/** Workspaces and labels remembered: as many as a few dozen replicas publish. */
 const maxRemembered = 5_000;
 
 /** Nobody's: no configured workspace has this label. */

@@ -1,6 +1,6 @@
 /**
  * Remembers the last hour of workspaces on their upstreams, minute by minute. Owns the facts it hears, the sums over
- * replicas and what the other replicas are told; refuses to own limits, labels, and for whom there is room (`books.ts`).
+ * replicas and what is published to the other replicas; refuses to own limits, labels, and for whom there is room (`books.ts`).
  *
  * Bound: `maxLanes` lanes and two totals per upstream, an hour each (`minutes.ts`). Workspace ids stay in this process's
  * memory; what leaves it goes under a digest.
@@ -15,15 +15,15 @@ import type { ActivityKey, LaneCalls, SharedActivity } from './shared.ts';
 
 export type { LaneId } from './lane-table.ts';
 
-/** Lanes without room of their own of which other replicas are told that calls wait or are in flight. */
+/** Lanes without an entry of their own for which calls that wait or are in flight are still published. */
 const maxLiveForgotten = 1_000;
-/** Workspaces that other replicas are told of as the busiest: more than there are labels, so that all know who gets them. */
+/** Workspaces published as the busiest: more than there are labels, so that all replicas agree on who gets one. */
 const maxBusiest = 200;
 
 export interface RecorderOptions extends BookOptions {
   readonly clock: Clock;
   readonly shared: SharedActivity;
-  /** Label of a workspace: by it the other replicas are told how busy it is. */
+  /** Label of a workspace, under which its load is published to the other replicas. */
   readonly labelOf: (workspaceId: string) => string;
   /** Lanes of this replica with calls that wait or are in flight now. */
   readonly live?: () => Iterable<LaneId & LaneCalls>;
@@ -33,7 +33,7 @@ export interface RecorderOptions extends BookOptions {
 export interface Span {
   /** The last minutes (1 to 60), and the running one. */
   readonly minutes: number;
-  /** What other replicas told is read no earlier than this, monotonic milliseconds; default: a few seconds ago. */
+  /** What other replicas published is read no earlier than this, monotonic milliseconds; default: a few seconds ago. */
   readonly readSince?: number;
 }
 
@@ -148,15 +148,15 @@ export class Recorder implements FactSink {
     const { totals, lanes, dropped } = this.#books.takeChanges();
     return this.#options.shared.publish({
       totals: () => totals.flatMap(({ of, cells }) => cells.map((cell) => ({ lane: of.key, cell }))),
-      lanes: () => this.#told(lanes),
+      lanes: () => this.#published(lanes),
       dropped,
       calls: () => this.#liveCalls(),
       busiest: () => this.#busiestByLabel(),
     });
   }
 
-  /** The others are told of every lane while there is room for all, and of the busier half when there is not. */
-  *#told(lanes: Changes['lanes']) {
+  /** Every lane is published while there is room for all, and the busier half when there is not. */
+  *#published(lanes: Changes['lanes']) {
     const minute = this.#minute();
     for (const { of, cells } of lanes) {
       if (!this.#books.lanes.isSpared(of, minute)) continue;

@@ -70,7 +70,7 @@ export class RedisActivity implements SharedActivity {
     const startedAt = this.#parts.clock.monotonic();
     const { replica } = this.#parts;
     try {
-      const told = { calls: callsText(calls()), busiest: busiestText(busiest()) };
+      const announced = { calls: callsText(calls()), busiest: busiestText(busiest()) };
       const gone = [...this.#dropped];
       await this.#send(layout.unlisting(replica, gone));
       for (const lane of gone) this.#dropped.delete(lane);
@@ -79,7 +79,7 @@ export class RedisActivity implements SharedActivity {
         ...layout.storing(replica, entry),
         ...layout.listing(replica, entry),
       ]);
-      await this.#send(layout.announcing(replica, this.#minute(), told));
+      await this.#send(layout.announcing(replica, this.#minute(), announced));
       this.#parts.onCommand('publish', this.#parts.clock.monotonic() - startedAt);
     } catch (failure) {
       this.#noteFailure(failure);
@@ -212,7 +212,7 @@ export class RedisActivity implements SharedActivity {
     });
   }
 
-  /** `fallback` instead of what a failing Redis does not tell. */
+  /** `fallback` where Redis fails to answer. */
   async #ask<T>(read: () => Promise<T>, fallback: T): Promise<T> {
     if (this.#closed || this.#isQuiet()) return fallback;
     try {
@@ -239,7 +239,7 @@ export class RedisActivity implements SharedActivity {
   }
 }
 
-/** There is no connection now; the driver tells of that itself. */
+/** There is no connection now; the driver reports that itself. */
 class Unready extends Error {}
 
 function kindOf(failure: unknown): RedisErrorKind {

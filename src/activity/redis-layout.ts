@@ -28,19 +28,19 @@ const lanesKey = (replica: string): string => `${prefix}lanes:${replica}`;
 const cellsKey = (lane: ActivityKey, block: number): string => `${prefix}cells:${lane}:${block}`;
 const blockOf = (minute: number): number => Math.floor(minute / blockMinutes);
 
-/** Says that a replica is there, and what it tells at each publication. */
+/** Says that a replica is there, and what it publishes. */
 export const announcing = (
   replica: string,
   minute: number,
-  told: { calls: string; busiest: string },
+  announced: { calls: string; busiest: string },
 ): Words[] => [
   ['set', aliveKey(replica), 1, 'px', aliveMs],
   ['zadd', replicasKey, minute, replica],
   ['zremrangebyscore', replicasKey, '-inf', `(${minute - hourMinutes}`],
   ['expire', replicasKey, expirySeconds],
   ['zremrangebyscore', lanesKey(replica), '-inf', `(${minute - hourMinutes}`],
-  ['set', callsKey(replica), told.calls, 'px', aliveMs],
-  ['set', busiestKey(replica), told.busiest, 'px', aliveMs],
+  ['set', callsKey(replica), announced.calls, 'px', aliveMs],
+  ['set', busiestKey(replica), announced.busiest, 'px', aliveMs],
 ];
 
 /** Replaces a replica's cell of a minute. */

@@ -1,5 +1,5 @@
 /**
- * Replays arrivals per second against a ceiling and a bucket, and tells how long calls would have waited. Pure.
+ * Replays arrivals per second against a ceiling and a bucket, and says how long calls would have waited. Pure.
  *
  * Model: a fluid queue in steps of one second. Own calls pass the ceiling (at most `requestsPerMinute` in any 60
  * consecutive seconds), then join the other workspaces' calls in front of the shared bucket (a leaky bucket of

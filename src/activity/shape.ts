@@ -9,8 +9,15 @@ import type { LaneLimits } from './limits.policy.ts';
 export interface CeilingState {
   readonly limit: number;
   readonly remaining: number;
-  /** Milliseconds until more places are free; 0 when there are some. Shown as whole ones, rounded up. */
+  /** Milliseconds until more slots are free; 0 when there are some. Shown as whole ones, rounded up. */
   readonly resetMs: number;
+}
+
+/** An upstream refuses calls for a reason that waiting does not cure. */
+export interface Refusing {
+  readonly status: number;
+  /** Until one call is let through to ask again, milliseconds. */
+  readonly retryInMs: number;
 }
 
 /** Ceilings of a workspace on an upstream, as they are now. */
@@ -19,6 +26,8 @@ export interface CeilingsNow {
   readonly perDay: CeilingState | null;
   /** Expected wait of a call that arrived now, milliseconds; `null` = not known. */
   readonly nextSlotMs: number | null;
+  /** `null`: the upstream takes calls with this workspace's credential. */
+  readonly refusing: Refusing | null;
 }
 
 export interface LaneNow extends CeilingsNow {
@@ -27,7 +36,7 @@ export interface LaneNow extends CeilingsNow {
   readonly inFlight: number;
 }
 
-/** What the gateway tells activity. Asked only when somebody looks. */
+/** What the gateway reports to activity. Asked only when a page or an API call needs it. */
 export interface ActivitySource {
   /** Limits of a workspace on each upstream it may call; empty for an unknown workspace. */
   limits(workspaceId: string): readonly LaneLimits[];
@@ -62,6 +71,7 @@ export interface LaneActivity {
   readonly waiting: number;
   readonly inFlight: number;
   readonly nextSlotMs: number | null;
+  readonly refusing: Refusing | null;
   readonly recent: RecentPressure;
   readonly headroom: Headroom | null;
 }

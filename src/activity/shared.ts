@@ -18,7 +18,7 @@ export interface LaneCell {
   readonly cell: Cell;
 }
 
-/** What a replica tells the others every few seconds. Nothing of it is computed for a store without other replicas. */
+/** What a replica publishes to the others every few seconds. Nothing of it is computed for a store without other replicas. */
 export interface Publication {
   /** Changed cells of everybody together. What they count is never given up. */
   readonly totals: () => Iterable<LaneCell>;
@@ -35,7 +35,7 @@ export interface Publication {
 export interface SharedActivity {
   /**
    * Replaces this replica's cells of these minutes, and says that it is there. Called every few seconds, also when nothing
-   * changed. A store that fails keeps what it was told for later and does not reject.
+   * changed. A store that fails keeps what it was given for later and does not reject.
    */
   publish(publication: Publication): Promise<void>;
   /**

@@ -84,7 +84,7 @@ export class ShownLanes {
 
   async shown({ workspaceId, upstream, limits, cell }: CountedLane): Promise<LaneActivity> {
     const now = await this.#source.now(workspaceId, upstream);
-    const { perMinute, perDay, waiting, inFlight, nextSlotMs } = now;
+    const { perMinute, perDay, waiting, inFlight, nextSlotMs, refusing } = now;
     const isLimited = limits.requestsPerMinute !== null || limits.bucket !== null;
     return {
       upstream,
@@ -92,12 +92,13 @@ export class ShownLanes {
       waiting,
       inFlight,
       nextSlotMs: nextSlotMs === null ? null : Math.ceil(nextSlotMs),
+      refusing: refusing === null ? null : { ...refusing, retryInMs: Math.ceil(refusing.retryInMs) },
       recent: recentOf(cell),
       headroom: isLimited ? await this.#replays.headroomOf({ workspaceId, upstream }, limits) : null,
     };
   }
 }
 
-/** Rounded up: whoever comes back then finds the place free. */
+/** Rounded up, so that the slot is free for a client that returns then. */
 const inWholeMs = (state: CeilingState | null): CeilingState | null =>
   state === null ? null : { ...state, resetMs: Math.ceil(state.resetMs) };

@@ -1,7 +1,7 @@
 /** Reads `?window=`: how far back activity looks. Owns the syntax and its range. */
 
 /** An hour: what is remembered. */
-const longestWindowMs = 3_600_000;
+const maxWindowMs = 3_600_000;
 
 /**
  * `window=90s`, `15m` or `1h` in a raw query string, as milliseconds; an hour when absent. `null` when it is written
@@ -12,10 +12,10 @@ export function windowOf(rawQuery: string): number | null {
     .split('&')
     .filter((pair) => pair === 'window' || pair.startsWith('window='))
     .map((pair) => pair.slice('window='.length));
-  if (values.length === 0) return longestWindowMs;
+  if (values.length === 0) return maxWindowMs;
   const match = /^([1-9]\d{0,3})([smh])$/.exec(values[0] ?? '');
   if (match === null || values.length > 1) return null;
   const unitMs = match[2] === 'h' ? 3_600_000 : match[2] === 'm' ? 60_000 : 1_000;
   const windowMs = Number(match[1]) * unitMs;
-  return windowMs <= longestWindowMs ? windowMs : null;
+  return windowMs <= maxWindowMs ? windowMs : null;
 }

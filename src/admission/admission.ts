@@ -10,6 +10,8 @@
  * between grant and lease (`ceiling-gate.ts`), refusals of those who wait (`early-rejection.ts`).
  * Refuses to own: which call is next (the limiter), resending (the journey), sockets.
  */
+import type { CeilingKey } from '../ids.ts';
+import type { CallSignal } from '../call-abort.ts';
 import type { Clock } from '../clock.ts';
 import { Refusal } from '../errors.ts';
 import type { Ceilings } from '../limiter/ceilings.ts';
@@ -24,8 +26,8 @@ import { LaneRotation } from './lane-rotation.ts';
 import { applyLimits, Lanes } from './lanes.ts';
 import { NewcomerCheck } from './newcomer-check.ts';
 import type { AdmissionParts } from './parts.ts';
-import type { QueuedCall } from './queued-call.ts';
 import { reconfigure } from './reconfigure.ts';
+import { QueuedTicket } from './queued-ticket.ts';
 import type { AdmissionRequest, Ticket } from './ticket.ts';
 import { WaitRegistry } from './wait-registry.ts';
 
@@ -70,7 +72,7 @@ export class AdmissionQueue {
   }
 
   /** Enters a call into its lane, or refuses it at once. `clientGone` ends it: nobody waits for its answer any more. */
-  async enter(request: AdmissionRequest, clientGone: AbortSignal): Promise<Ticket> {
+  async enter(request: AdmissionRequest, clientGone: CallSignal): Promise<Ticket> {
     const call = this.#registry.enter(request, clientGone);
     try {
       applyLimits(call.lane, request.admission.ceiling);
@@ -86,7 +88,7 @@ export class AdmissionQueue {
       this.#registry.end(call, { kind: 'left' });
       throw failure;
     }
-    return this.#ticketOf(call);
+    return new QueuedTicket(call, this.#registry, this.#parts.clock);
   }
 
   /** Refuses waiting calls whose key is not valid any more. */
@@ -94,6 +96,14 @@ export class AdmissionQueue {
     for (const call of this.#registry.all()) {
       if (!call.isWaiting || call.request.stillValid()) continue;
       this.#registry.end(call, refused(new Refusal('unauthenticated')));
+    }
+  }
+
+  /** Refuses waiting calls for which `refusalOf` has a reason. */
+  refuseWaiting(refusalOf: (request: AdmissionRequest) => Refusal | null): void {
+    for (const call of this.#registry.all()) {
+      const refusal = call.isWaiting ? refusalOf(call.request) : null;
+      if (refusal !== null) this.#registry.end(call, refused(refusal));
     }
   }
 
@@ -112,8 +122,8 @@ export class AdmissionQueue {
   }
 
   /** Calls that wait in this process now under one ceiling. */
-  waitingUnder(ceilingKey: string): number {
-    return this.#registry.waitingUnder(ceilingKey);
+  waitingUnder(key: CeilingKey): number {
+    return this.#registry.waitingUnder(key);
   }
 
   /** What the limiter is asked. The queue of a workspace is as long as its calls in all lanes under its ceiling. */
@@ -125,19 +135,6 @@ export class AdmissionQueue {
       maxWaitMs,
       leaseMs: this.#parts.leaseMs,
       position: { kind: 'arrival', at: this.#arrivals.next(arrivedAt) },
-    };
-  }
-
-  #ticketOf(call: QueuedCall): Ticket {
-    const { clock } = this.#parts;
-    return {
-      granted: () => this.#registry.wait(call),
-      remainingMs: () => call.deadline - clock.monotonic(),
-      lengthen: (ms) => {
-        call.deadline = Math.max(call.deadline, clock.monotonic() + ms);
-      },
-      waitedMs: () => call.waitedMs,
-      leave: () => this.#registry.end(call, { kind: 'left' }),
     };
   }
 }

@@ -11,7 +11,7 @@ const dayMs = 86_400_000;
 /** What distinguishes this call's bucket from others of the upstream. Order is fixed; absent parts are empty. */
 export interface BucketParts {
   readonly upstream: string;
-  /** Identity of the upstream credential (injected value, or what the client brings). */
+  /** Quota behind the upstream credential (`UpstreamCredential.quota`, or what the client brings). */
   readonly credential: string;
   readonly host: string;
   readonly model: string;
@@ -73,14 +73,24 @@ function commerceMeters({ limits }: UpstreamSettings): MeterSetting[] {
   return meters;
 }
 
+/** A workspace's own limit where it states one, also that there is none; else the upstream's. */
+const ownLimit = (
+  own: ReadonlyMap<string, number | null>,
+  upstream: string,
+  stated: number | null,
+): number | null => {
+  const limit = own.get(upstream);
+  return limit === undefined ? stated : limit;
+};
+
 /** The workspace's ceilings on an upstream: its own, else what the upstream states. */
 export function ceilingLimits(
   workspace: WorkspaceSettings,
   upstream: UpstreamSettings,
 ): { readonly perMinute: number | null; readonly perDay: number | null } {
   return {
-    perMinute: workspace.requestsPerMinute.get(upstream.name) ?? upstream.limits.requestsPerMinute,
-    perDay: workspace.requestsPerDay.get(upstream.name) ?? upstream.limits.requestsPerDay,
+    perMinute: ownLimit(workspace.requestsPerMinute, upstream.name, upstream.limits.requestsPerMinute),
+    perDay: ownLimit(workspace.requestsPerDay, upstream.name, upstream.limits.requestsPerDay),
   };
 }
 
@@ -94,6 +104,17 @@ export interface CallSettings extends LaneSetting {
 
 /** What configuration says of a workspace's calls to an upstream that wait, or will. */
 export function callSettings(workspace: WorkspaceSettings, upstream: UpstreamSettings): CallSettings {
+  let byUpstream = settingsOfCalls.get(workspace);
+  if (byUpstream === undefined) settingsOfCalls.set(workspace, (byUpstream = new WeakMap()));
+  let known = byUpstream.get(upstream);
+  if (known === undefined) byUpstream.set(upstream, (known = newCallSettings(workspace, upstream)));
+  return known;
+}
+
+/** Worked out once for all calls: settings are frozen. */
+const settingsOfCalls = new WeakMap<WorkspaceSettings, WeakMap<UpstreamSettings, CallSettings>>();
+
+function newCallSettings(workspace: WorkspaceSettings, upstream: UpstreamSettings): CallSettings {
   const { perMinute, perDay } = ceilingLimits(workspace, upstream);
   return {
     setting: bucketSetting(upstream),

@@ -88,7 +88,7 @@ export class CeilingGate {
     before: Promise<boolean>,
   ): Promise<boolean> {
     const { call } = passage;
-    const early = await asked;
+    const early = asked === null ? null : await this.#slots.keepUntil(call, asked, before);
     const isInOrder = await before;
     if (early === null || (!isInOrder && this.#isAsleep(call.lane))) {
       if (early !== null) await this.#slots.giveBack(early);

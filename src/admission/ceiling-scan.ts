@@ -4,7 +4,7 @@
  * Owns: when the calls of a ceiling are gone over, and how much of its forecast is asked for. Refuses to own: newcomers
  * (`newcomer-check.ts`). Keeps: a call behind one that is refused is not counted behind it.
  */
-import type { CeilingHold, CeilingRef } from '../limiter/ceilings.ts';
+import type { CeilingHold, CeilingKey, CeilingRef } from '../limiter/ceilings.ts';
 import { refused } from './ending.ts';
 import type { LaneRotation } from './lane-rotation.ts';
 import type { LaneView } from './lanes.ts';
@@ -35,10 +35,10 @@ export class CeilingScan {
   readonly #registry: WaitRegistry;
   readonly #rotation: LaneRotation;
   /** Scans that are due; one scan serves everything that brought it about. */
-  readonly #due = new Map<string, Scan>();
+  readonly #due = new Map<CeilingKey, Scan>();
   readonly #throttle: ScanThrottle;
   /** When newcomers last brought a scan about, by ceiling. */
-  readonly #scannedAt = new Map<string, number>();
+  readonly #scannedAt = new Map<CeilingKey, number>();
 
   constructor(parts: AdmissionParts, registry: WaitRegistry, rotation: LaneRotation) {
     this.#parts = parts;

@@ -46,11 +46,41 @@ export class CeilingSlots {
    * the grants before it may have to ask once more, and would make every slot behind them too old, one after the other.
    */
   async ask(call: QueuedCall): Promise<AskedSlot> {
-    const lateMs = this.#isFar ? Math.min(2 * this.#latency.longestMs, maxLateMs) : 0;
+    const lateMs = this.#isFar ? this.#farLateMs : 0;
     const asked = await this.#take(call.request.ceiling, lateMs);
     const spareMs = this.#isFar ? asked.tookMs : 0;
     const slot = this.#isGood(call, asked, spareMs) ? asked : await this.#takeAgain(call, asked);
     return this.keepFresh(call, slot);
+  }
+
+  /**
+   * Resolves with the slot when the calls before it have gone. The slots of a store far away are taken again ahead of time,
+   * side by side: a slot that is too old when its call is next costs a round trip, during which all behind it grow too old.
+   */
+  async keepUntil(call: QueuedCall, asked: Promise<AskedSlot>, before: Promise<unknown>): Promise<AskedSlot> {
+    let isNext = false;
+    const gone = before.then(() => {
+      isNext = true;
+    });
+    let slot = await asked;
+    while (!isNext && this.#isFar && !call.isGone && this.#ages(call, slot)) {
+      const { clock } = this.#parts;
+      const renewAt = slot.goodUntil - this.#latency.maxMs;
+      await this.#firstOf(gone, renewAt - clock.monotonic());
+      if (!isNext && !call.isGone) slot = await this.#renew(call, slot);
+    }
+    await gone;
+    return slot;
+  }
+
+  /** Resolves with `event`, or after so many milliseconds. */
+  async #firstOf(event: Promise<void>, ms: number): Promise<void> {
+    let cancel = (): void => {};
+    const passed = new Promise<void>((resolve) => {
+      cancel = this.#parts.clock.after(Math.max(0, ms), resolve);
+    });
+    await Promise.race([event, passed]);
+    cancel();
   }
 
   /** The slot itself while it is good, else the same one taken again. */
@@ -64,10 +94,23 @@ export class CeilingSlots {
     return this.#latency.usualMs > farMs;
   }
 
-  #isGood({ request, deadline }: QueuedCall, { reply, goodUntil }: AskedSlot, spareMs: number): boolean {
-    if (reply.kind === 'refused' || request.ceiling.perMinute === null) return true;
-    const now = this.#parts.clock.monotonic();
-    return now + spareMs <= goodUntil || now > deadline;
+  #isGood(call: QueuedCall, slot: AskedSlot, spareMs: number): boolean {
+    return !this.#ages(call, slot) || this.#parts.clock.monotonic() + spareMs <= slot.goodUntil;
+  }
+
+  /** A refusal, the slot of a ceiling without a minute, and that of a call whose wait is over are not taken again. */
+  #ages({ request, deadline }: QueuedCall, { reply }: AskedSlot): boolean {
+    if (reply.kind === 'refused' || request.ceiling.perMinute === null) return false;
+    return this.#parts.clock.monotonic() <= deadline;
+  }
+
+  /** Takes the slot again, good when the reply comes and for as long again. */
+  #renew({ request }: QueuedCall, { reply }: AskedSlot): Promise<AskedSlot> {
+    return this.#take(request.ceiling, this.#farLateMs, reply.kind === 'taken' ? reply.place : undefined);
+  }
+
+  get #farLateMs(): number {
+    return Math.min(2 * this.#latency.maxMs, maxLateMs);
   }
 
   /** The slot is counted from when the reply is expected, unless only the last one was late. */

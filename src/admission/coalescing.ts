@@ -9,6 +9,7 @@
  */
 import { PassThrough, type Readable } from 'node:stream';
 import type { AnswerEnd, Outcome } from '../call.ts';
+import type { CallSignal } from '../call-abort.ts';
 import { Refusal } from '../errors.ts';
 
 /** What makes a call joinable. */
@@ -33,7 +34,7 @@ interface Shared {
   ends: AnswerEnd[];
 }
 
-type Start = (nobodyLeft: AbortSignal) => Promise<Outcome>;
+type Start = (nobodyLeft: CallSignal) => Promise<Outcome>;
 
 export class Coalescing {
   readonly #held = new Map<string, Shared>();
@@ -42,8 +43,11 @@ export class Coalescing {
    * Runs `start`, or waits for the equal call that is already held.
    * @throws Refusal `idempotency_mismatch` same key, other call · `idempotency_conflict` its answer has already begun
    */
-  async run(key: CoalescingKey | null, clientGone: AbortSignal, start: Start): Promise<Outcome> {
-    if (key === null) return start(clientGone);
+  run(key: CoalescingKey | null, clientGone: CallSignal, start: Start): Promise<Outcome> {
+    return key === null ? start(clientGone) : this.#joinOrBegin(key, clientGone, start);
+  }
+
+  async #joinOrBegin(key: CoalescingKey, clientGone: CallSignal, start: Start): Promise<Outcome> {
     const known = this.#held.get(key.key);
     if (known === undefined || !key.mayJoin) return join(this.#begin(key, start), clientGone);
     if (known.fingerprint !== key.fingerprint) throw new Refusal('idempotency_mismatch');
@@ -81,7 +85,7 @@ export class Coalescing {
 }
 
 /** One client waits for the shared outcome, and gets a copy of it. */
-async function join(shared: Shared, clientGone: AbortSignal): Promise<Outcome> {
+async function join(shared: Shared, clientGone: CallSignal): Promise<Outcome> {
   shared.participants += 1;
   const leave = (): void => {
     shared.participants -= 1;
@@ -98,7 +102,7 @@ async function join(shared: Shared, clientGone: AbortSignal): Promise<Outcome> {
 }
 
 /** Rejects with the signal's reason when the client leaves; never resolves. */
-function gone(signal: AbortSignal): Promise<never> {
+function gone(signal: CallSignal): Promise<never> {
   return new Promise((_resolve, reject) => {
     // The reason itself: by it ingress distinguishes a client that left from a fault.
     const leave = (): void => reject(signal.reason as unknown);

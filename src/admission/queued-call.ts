@@ -6,6 +6,7 @@
  * Refuses to own: counts, timers and the limiter's tickets (`wait-registry.ts`), grants (`ceiling-gate.ts`).
  * Keeps: a call is not sent after its client left, its key was revoked or its wait has passed (9).
  */
+import type { CallSignal } from '../call-abort.ts';
 import { Refusal } from '../errors.ts';
 import { refused, type Ending } from './ending.ts';
 import type { LaneView } from './lanes.ts';
@@ -45,10 +46,8 @@ interface Entered {
 export class QueuedCall {
   /** As configuration has it now: replaced by a reload. */
   request: AdmissionRequest;
-  readonly clientGone: AbortSignal;
+  readonly clientGone: CallSignal;
   readonly lane: LaneView;
-  /** Listens to `clientGone` until the call is gone. */
-  readonly onClientGone: () => void;
   /** Monotonic milliseconds. */
   deadline: number;
   /** Its grant has asked the ceiling for a slot: it stands in front of no call that asks after it. */
@@ -57,14 +56,20 @@ export class QueuedCall {
   waitedMs = 0;
   #state: CallState = { kind: 'entering' };
   #onCallerWaits: (() => void) | null = null;
+  readonly #onClientGone: Entered['onClientGone'];
 
-  constructor(request: AdmissionRequest, clientGone: AbortSignal, entered: Entered) {
+  constructor(request: AdmissionRequest, clientGone: CallSignal, entered: Entered) {
     const { lane, now, onClientGone } = entered;
     this.request = request;
     this.clientGone = clientGone;
     this.lane = lane;
-    this.onClientGone = () => onClientGone(this);
+    this.#onClientGone = onClientGone;
     this.deadline = now + Math.max(request.maxWaitMs, passageMs);
+  }
+
+  /** The call itself listens to `clientGone` until it is gone. */
+  handleEvent(): void {
+    this.#onClientGone(this);
   }
 
   get state(): CallState {

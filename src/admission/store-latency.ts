@@ -23,7 +23,7 @@ export class StoreLatency {
   }
 
   /** Of the last answers; 0 before the first one. Milliseconds. */
-  get longestMs(): number {
+  get maxMs(): number {
     return Math.max(0, ...this.#lastMs);
   }
 }

@@ -2,6 +2,7 @@
  * What admission is asked for and what it hands out: a request to be admitted, the call's ticket from the first wait to
  * the last resend, and the lease to send once. Types only. The ticket does all waiting of the journey.
  */
+import type { BreakerSubject } from '../call.ts';
 import type { CeilingRef, CeilingState } from '../limiter/ceilings.ts';
 import type { Admission, Grant, Lesson, Settlement } from '../limiter/limiter.ts';
 
@@ -14,6 +15,8 @@ export interface AdmissionRequest {
   /** Whose call it is, and the upstream's name, in this process only: a reload finds the new settings by them. */
   readonly workspaceId: string;
   readonly upstream: string;
+  /** What an upstream's refusal may concern while the call waits. */
+  readonly subject: BreakerSubject;
   /** How long the call may wait in all, milliseconds. */
   readonly maxWaitMs: number;
   /** The longest wait that `Prefer: wait` could have got it, milliseconds. */

@@ -6,25 +6,22 @@
  * Keeps: a waiting caller is answered exactly once; a call that ends gives back its ticket, its timer and its listener
  * (9, 10).
  */
+import type { CallSignal } from '../call-abort.ts';
 import { ShortLived } from '../short-lived.ts';
 import { refused, rejectionOf, type Ending } from './ending.ts';
 import { knownFull, type Lanes, type LaneView } from './lanes.ts';
+import { CeilingQueues } from './ceiling-queues.ts';
 import type { AdmissionParts } from './parts.ts';
+import type { CeilingKey, TicketId } from '../ids.ts';
 import { QueuedCall, type Waiting } from './queued-call.ts';
 import { expired, tooLong, type Hold } from './refusals.ts';
 import type { AdmissionRequest, Lease } from './ticket.ts';
 
-/** The calls that wait under one ceiling, and the lanes in which they do. */
-interface CeilingQueue {
-  waiting: number;
-  readonly lanes: Set<LaneView>;
-}
-
 export class WaitRegistry {
   readonly #parts: AdmissionParts;
   readonly #lanes: Lanes;
-  readonly #calls = new ShortLived<string, QueuedCall>();
-  readonly #ceilings = new Map<string, CeilingQueue>();
+  readonly #calls = new ShortLived<TicketId, QueuedCall>();
+  readonly #queues = new CeilingQueues();
 
   constructor(parts: AdmissionParts, lanes: Lanes) {
     this.#parts = parts;
@@ -32,18 +29,18 @@ export class WaitRegistry {
   }
 
   /** A call comes; its caller does not wait before it asks to. */
-  enter(request: AdmissionRequest, clientGone: AbortSignal): QueuedCall {
+  enter(request: AdmissionRequest, clientGone: CallSignal): QueuedCall {
     const lane = this.#lanes.of(request.admission);
     lane.calls += 1;
     const now = this.#parts.clock.monotonic();
     const call = new QueuedCall(request, clientGone, { lane, now, onClientGone: this.#onClientGone });
-    clientGone.addEventListener('abort', call.onClientGone, { once: true });
+    clientGone.addEventListener('abort', call, { once: true });
     this.#calls.set(request.admission.ticket, call);
     return call;
   }
 
   /** The call of a grant that comes by itself. */
-  find(ticket: string): QueuedCall | undefined {
+  find(ticket: TicketId): QueuedCall | undefined {
     return this.#calls.get(ticket);
   }
 
@@ -58,13 +55,13 @@ export class WaitRegistry {
   }
 
   /** Calls that wait now under one ceiling. */
-  waitingUnder(ceilingKey: string): number {
-    return this.#ceilings.get(ceilingKey)?.waiting ?? 0;
+  waitingUnder(key: CeilingKey): number {
+    return this.#queues.waitingUnder(key);
   }
 
   /** Lanes in which calls wait now under one ceiling. */
-  lanesUnder(ceilingKey: string): Iterable<LaneView> {
-    return this.#ceilings.get(ceilingKey)?.lanes ?? [];
+  lanesUnder(key: CeilingKey): Iterable<LaneView> {
+    return this.#queues.lanesUnder(key);
   }
 
   /** The caller waits for its lease, at most until its deadline. */
@@ -79,7 +76,7 @@ export class WaitRegistry {
       const since = this.#parts.clock.monotonic();
       const cancelDeadline = this.#parts.clock.after(call.deadline - since, () => this.#expire(call));
       call.become({ kind: 'waiting', since, resolve, reject, cancelDeadline });
-      this.#count(call, 1);
+      this.#queues.add(call);
       const stop =
         call.reasonToStop(since) ?? (before.kind === 'sent' ? this.#lateByGate(call, since) : null);
       if (stop !== null) this.end(call, stop);
@@ -104,7 +101,7 @@ export class WaitRegistry {
     call.become({ kind: 'gone', ending });
     call.lane.calls -= 1;
     this.#calls.delete(call.request.admission.ticket);
-    call.clientGone.removeEventListener('abort', call.onClientGone);
+    call.clientGone.removeEventListener('abort', call);
     if (state.kind !== 'sent' || !state.forgotten) this.#takeOut(call);
     if (state.kind === 'waiting') state.reject(rejectionOf(ending));
   }
@@ -115,7 +112,7 @@ export class WaitRegistry {
   #stopWaiting(call: QueuedCall, { since, cancelDeadline }: Waiting): void {
     call.waitedMs += this.#parts.clock.monotonic() - since;
     cancelDeadline();
-    this.#count(call, -1);
+    this.#queues.remove(call);
   }
 
   #takeOut({ request: { admission } }: QueuedCall): void {
@@ -147,15 +144,5 @@ export class WaitRegistry {
   /** How long its ceiling has no slot yet, as far as is known under the limits that hold for the call. */
   #fullFor({ lane, request }: QueuedCall, now: number): ReturnType<typeof knownFull> {
     return lane.limits === request.admission.ceiling ? knownFull(lane, now) : null;
-  }
-
-  #count({ lane, request: { ceiling } }: QueuedCall, by: 1 | -1): void {
-    let queue = this.#ceilings.get(ceiling.key);
-    if (queue === undefined) this.#ceilings.set(ceiling.key, (queue = { waiting: 0, lanes: new Set() }));
-    queue.waiting += by;
-    lane.waiting += by;
-    if (lane.waiting > 0) queue.lanes.add(lane);
-    else queue.lanes.delete(lane);
-    if (queue.waiting === 0) this.#ceilings.delete(ceiling.key);
   }
 }

@@ -3,7 +3,7 @@
  * key and which of them must not travel on; whether the key is valid is the keyring's answer.
  *
  * Invariants: two layers can never disagree about the caller (a repeated identity field is refused, and so are two
- * different keys); a refusal does not tell which part of the credential was wrong; every field that shows the key is in
+ * different keys); a refusal does not say which part of the credential was wrong; every field that shows the key is in
  * `keyFields`; a request target that shows the key is refused, because the target travels as the client wrote it.
  */
 import type { Caller } from '../call.ts';
@@ -12,7 +12,7 @@ import type { Settings, WorkspaceSettings } from '../config/settings.ts';
 import { apiKeyPrefix, showsApiKey } from './api-key.policy.ts';
 import type { Keyring } from './keyring.ts';
 
-const longestKeyBytes = 256;
+const maxKeyBytes = 256;
 /** RFC 6750 §2.1 `b64token`. */
 const keyForm = /^[A-Za-z0-9._~+/-]+=*$/;
 
@@ -54,13 +54,13 @@ export function authenticate(
   const identity = identityFields(rawFields, injected);
   const candidates = candidatesOf(identity);
   const [chosen] = candidates;
-  if (chosen === undefined) throw new Refusal('unauthenticated');
+  if (chosen === undefined) throw unauthenticated();
   if (candidates.some(({ key }) => key.startsWith(apiKeyPrefix) && key !== chosen.key)) {
     throw new Refusal('request_invalid', { detail: 'Send one API key: two fields hold different ones.' });
   }
-  const isUsable = chosen.key.length <= longestKeyBytes && keyForm.test(chosen.key);
+  const isUsable = chosen.key.length <= maxKeyBytes && keyForm.test(chosen.key);
   const match = isUsable ? keyring.find(chosen.key) : null;
-  if (match === null) throw new Refusal('unauthenticated');
+  if (match === null) throw unauthenticated();
   if (targetShows(chosen.key, rawUrl)) {
     throw new Refusal('request_invalid', {
       detail:
@@ -72,9 +72,15 @@ export function authenticate(
   return {
     workspace: match.workspace,
     keyFields: fieldsThatShow(chosen.key, rawFields, chosen.field),
-    stillValid: () => keyring.holds(match),
+    stillValid: match.stillValid,
   };
 }
+
+/** The same words for a key that is missing, unknown or expired. */
+export const unauthenticated = (): Refusal =>
+  new Refusal('unauthenticated', {
+    detail: 'Send a valid API key of Sluice as `Authorization: Bearer slc_…`, or in the field `Sluice-Key`.',
+  });
 
 /** Values of the fields that may say who calls. @throws Refusal when one of them is repeated */
 function identityFields(
@@ -118,14 +124,24 @@ function candidatesOf(identity: ReadonlyMap<string, string>): readonly Candidate
 
 /** Names of all fields in which the key, or anything of a key's shape, can be read. */
 function fieldsThatShow(key: string, rawFields: readonly string[], keyField: string): readonly string[] {
-  const fields = new Set([keyField, 'sluice-key']);
+  const usual = usualFields(keyField);
+  const fields = new Set(usual);
   for (let at = 0; at + 1 < rawFields.length; at += 2) {
     const value = rawFields[at + 1] ?? '';
     // A key of another form may be short: only whole values are compared then.
     const shows = key.startsWith(apiKeyPrefix) ? value.includes(key) : value.replace(/^bearer /i, '') === key;
     if (shows || showsApiKey(value)) fields.add((rawFields[at] ?? '').toLowerCase());
   }
-  return [...fields];
+  return fields.size === usual.length ? usual : [...fields];
+}
+
+/** Lists of the field that a key came in and of our own: as many as there are fields for keys in the configuration. */
+const usualByField = new Map<string, readonly string[]>();
+
+function usualFields(keyField: string): readonly string[] {
+  let fields = usualByField.get(keyField);
+  if (fields === undefined) usualByField.set(keyField, (fields = [...new Set([keyField, 'sluice-key'])]));
+  return fields;
 }
 
 /** A target is encoded once for the upstream and once more as our parameter; one layer to spare. */

@@ -1,11 +1,12 @@
 /**
  * Counts failed authentications per source, before anything shared is asked. Owns the refusal a failed attempt gets:
  * plain at first, with a hint once a source fails too often. Invariants: a correct key is never affected, whatever its
- * source did before, so there is no time to wait for and none is told; memory is bounded; no address is kept.
+ * source did before, so there is no time to wait for and none is given; memory is bounded; no address is kept.
  */
 import { createHash, randomBytes } from 'node:crypto';
 import { RateLimiterMemory, RateLimiterRes } from 'rate-limiter-flexible';
 import { Refusal } from '../errors.ts';
+import { unauthenticated } from './authenticate.ts';
 
 export interface FailedAttemptsOptions {
   /** Failures of one source that go unremarked per window. */
@@ -32,7 +33,7 @@ export class FailedAttempts {
   async refusal(source: string): Promise<Refusal> {
     try {
       await this.#limiter.consume(this.#counter(source));
-      return new Refusal('unauthenticated');
+      return unauthenticated();
     } catch (reply) {
       if (!(reply instanceof RateLimiterRes)) throw reply;
       const detail =

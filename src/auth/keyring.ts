@@ -7,17 +7,19 @@ import { hash, timingSafeEqual } from 'node:crypto';
 import type { Clock } from '../clock.ts';
 import type { Settings, WorkspaceSettings } from '../config/settings.ts';
 
-/** A valid key: whose it is, and its digest (to ask again later). */
+/** A valid key: whose it is. All calls with one key share it. */
 export interface KeyMatch {
   readonly workspace: WorkspaceSettings;
-  /** SHA-256 of the key, hexadecimal. Not for logs. */
-  readonly digest: string;
+  /** True while the key still names the same workspace and has not expired. */
+  readonly stillValid: () => boolean;
 }
 
 interface Entry {
   readonly workspace: WorkspaceSettings;
   readonly digest: Buffer;
   readonly expiresAt: number | null;
+  /** `null` = the key has not been used yet. */
+  match: KeyMatch | null;
 }
 
 /** Compared with when no entry has the digest, so that a miss does the same work. */
@@ -30,7 +32,7 @@ export class KeyIndex {
 
   add(workspace: WorkspaceSettings): void {
     for (const { sha256, expiresAt } of workspace.keys) {
-      this.entries.set(sha256, { workspace, digest: Buffer.from(sha256, 'hex'), expiresAt });
+      this.entries.set(sha256, { workspace, digest: Buffer.from(sha256, 'hex'), expiresAt, match: null });
     }
   }
 }
@@ -56,14 +58,19 @@ export class Keyring {
     const entry = this.#entries.get(name);
     const isEqual = timingSafeEqual(digest, entry?.digest ?? nobody);
     const isCurrent = this.#clock.now() < (entry?.expiresAt ?? Infinity);
-    return entry !== undefined && isEqual && isCurrent ? { workspace: entry.workspace, digest: name } : null;
+    if (entry === undefined || !isEqual || !isCurrent) return null;
+    entry.match ??= this.#matchOf(entry.workspace, name);
+    return entry.match;
   }
 
-  /** True while the key still names the same workspace and has not expired. */
-  holds(match: KeyMatch): boolean {
-    const entry = this.#entries.get(match.digest);
-    if (entry === undefined || entry.workspace.id !== match.workspace.id) return false;
-    return this.#clock.now() < (entry.expiresAt ?? Infinity);
+  /** `digest`: SHA-256 of the key, hexadecimal. Not for logs. */
+  #matchOf(workspace: WorkspaceSettings, digest: string): KeyMatch {
+    const stillValid = (): boolean => {
+      const entry = this.#entries.get(digest);
+      if (entry === undefined || entry.workspace.id !== workspace.id) return false;
+      return this.#clock.now() < (entry.expiresAt ?? Infinity);
+    };
+    return { workspace, stillValid };
   }
 }
 

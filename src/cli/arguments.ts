@@ -2,12 +2,16 @@
  * Reads the command line into one of a closed set of commands. Owns names, options and usage texts; runs nothing.
  */
 import { parseArgs } from 'node:util';
+import type { ControlCommand } from './control.ts';
 import type { ParseArgsConfig } from 'node:util';
 
 export type Command =
   | { readonly kind: 'serve'; readonly config: string }
-  | { readonly kind: 'check'; readonly config: string }
+  | { readonly kind: 'check'; readonly config: string; readonly connect: boolean }
   | { readonly kind: 'keys-create'; readonly workspace: string; readonly expires: string | null }
+  | { readonly kind: 'keys-list'; readonly config: string; readonly find: string | null }
+  | { readonly kind: 'labels'; readonly config: string }
+  | ({ readonly kind: 'control' } & ControlCommand)
   /** `serve`: no burst, keep running. `calls`: size of the burst. Ports: `null` = the default ones. */
   | {
       readonly kind: 'demo';
@@ -25,13 +29,30 @@ const usages = {
   serve: `sluice serve [--config FILE]
 
 Runs the gateway. FILE is sluice.yaml unless given.`,
-  check: `sluice check [--config FILE]
+  check: `sluice check [--config FILE] [--connect]
 
 Checks a configuration and prints a summary without secrets. Exit code 1 and every
-problem with its line when it cannot be used.`,
+problem with its line when it cannot be used.
+--connect also tries Redis, origins and credentials, and says what came of each: one GET
+per origin and credential. Exit code 1 when one failed.`,
   keys: `sluice keys create --workspace NAME [--expires ISO-DATE]
+       sluice keys list [--config FILE] [--find HASH-OR-ID]
 
-Makes an API key, prints it once, with its hash and the lines for the configuration.`,
+create makes an API key, prints it once, with its hash and the lines for the configuration.
+list shows the keys of a configuration: workspace, id, hash, validity; with --find those
+whose hash begins so, or whose id is this.`,
+  labels: `sluice labels [--config FILE]
+
+Shows which workspace is behind a label of metrics, logs and pages, and its key ids.`,
+  open: `sluice open --upstream NAME [--admin URL]
+
+Reopens what answers of an upstream have closed, on all replicas.`,
+  pause: `sluice pause --upstream NAME --seconds N [--admin URL]
+
+Sends nobody to an upstream for N seconds, on all replicas; calls wait as long as they may.`,
+  resume: `sluice resume --upstream NAME [--admin URL]
+
+Ends a pause.`,
   demo: `sluice demo [--calls N | --serve] [--port N] [--admin-port N]
 
 Runs the gateway, simulated upstreams and a burst of real SDK traffic on this machine:
@@ -45,9 +66,12 @@ const overview = `Usage: sluice <command>
   serve [--config FILE]              run the gateway
   check [--config FILE]              check a configuration
   keys create --workspace NAME       make an API key
+  keys list [--config FILE]          show the keys of a configuration
+  labels [--config FILE]             show the labels of workspaces
+  open|pause|resume --upstream NAME  reopen, pause, resume an upstream
   demo                               see it work on this machine
 
-sluice <command> --help tells more, sluice --version the version.`;
+sluice <command> --help says more, sluice --version the version.`;
 
 const help = { help: { type: 'boolean', short: 'h' } } as const;
 const config = { config: { type: 'string', short: 'c', default: 'sluice.yaml' }, ...help } as const;
@@ -64,8 +88,14 @@ export function parseArguments(argv: readonly string[]): Command {
       return parseKeys(rest);
     case 'demo':
       return parseDemo(rest);
+    case 'open':
+    case 'pause':
+    case 'resume':
+      return parseControl(name, rest);
+    case 'labels':
+      return parseFileCommand('labels', rest);
     default:
-      return parseServeOrCheck(name === 'check' ? 'check' : 'serve', rest);
+      return name === 'check' ? parseCheck(rest) : parseFileCommand('serve', rest);
   }
 }
 
@@ -86,35 +116,77 @@ function read<T extends NonNullable<ParseArgsConfig['options']>>(args: readonly 
   }
 }
 
-function parseServeOrCheck(kind: 'serve' | 'check', args: readonly string[]): Command {
+function parseFileCommand(kind: 'serve' | 'labels', args: readonly string[]): Command {
   const { values, positionals, fault } = read(args, config);
   if (values === null) return usageError(fault, usages[kind]);
   if (values.help === true) return { kind: 'help', text: `Usage: ${usages[kind]}` };
-  if (positionals.length > 0) return usageError(`Unexpected "${positionals[0] ?? ''}".`, usages[kind]);
-  if (values.config === '') return usageError('--config needs a file name.', usages[kind]);
-  return { kind, config: values.config };
+  const wrong = fileFault(values.config, positionals);
+  return wrong === null ? { kind, config: values.config } : usageError(wrong, usages[kind]);
+}
+
+function parseCheck(args: readonly string[]): Command {
+  const { values, positionals, fault } = read(args, { ...config, connect: { type: 'boolean' } } as const);
+  if (values === null) return usageError(fault, usages.check);
+  if (values.help === true) return { kind: 'help', text: `Usage: ${usages.check}` };
+  const wrong = fileFault(values.config, positionals);
+  if (wrong !== null) return usageError(wrong, usages.check);
+  return { kind: 'check', config: values.config, connect: values.connect ?? false };
+}
+
+/** What is wrong with the name of the file, or with what stands beside it. */
+function fileFault(file: string, positionals: readonly string[]): string | null {
+  if (positionals.length > 0) return `Unexpected "${positionals[0] ?? ''}".`;
+  return file === '' ? '--config needs a file name.' : null;
 }
 
 function parseKeys(args: readonly string[]): Command {
   const options = {
     workspace: { type: 'string', short: 'w' },
     expires: { type: 'string' },
-    ...help,
+    find: { type: 'string' },
+    ...config,
   } as const;
   const { values, positionals, fault } = read(args, options);
   if (values === null) return usageError(fault, usages.keys);
   if (values.help === true) return { kind: 'help', text: `Usage: ${usages.keys}` };
-  if (positionals.length !== 1 || positionals[0] !== 'create') {
-    return usageError('The one thing to do with keys is: create.', usages.keys);
+  const [verb = ''] = positionals;
+  if (positionals.length !== 1 || !['create', 'list'].includes(verb)) {
+    return usageError('The two things to do with keys are: create and list.', usages.keys);
   }
+  if (verb === 'list') return { kind: 'keys-list', config: values.config, find: values.find ?? null };
   if (values.workspace === undefined) return usageError('--workspace is missing.', usages.keys);
   return { kind: 'keys-create', workspace: values.workspace, expires: values.expires ?? null };
+}
+
+function parseControl(verb: ControlCommand['verb'], args: readonly string[]): Command {
+  const options = {
+    upstream: { type: 'string', short: 'u' },
+    admin: { type: 'string', default: 'http://127.0.0.1:9090' },
+    seconds: { type: 'string' },
+    ...help,
+  } as const;
+  const { values, positionals, fault } = read(args, options);
+  if (values === null) return usageError(fault, usages[verb]);
+  if (values.help === true) return { kind: 'help', text: `Usage: ${usages[verb]}` };
+  if (positionals.length > 0) return usageError(`Unexpected "${positionals[0] ?? ''}".`, usages[verb]);
+  if (values.upstream === undefined) return usageError('--upstream is missing.', usages[verb]);
+  if (!/^https?:$/.test(URL.parse(values.admin)?.protocol ?? ''))
+    return usageError('--admin is a URL such as http://127.0.0.1:9090.', usages[verb]);
+  const seconds = Number(values.seconds ?? 0);
+  const isPause = verb === 'pause';
+  if (isPause ? !(seconds > 0 && seconds <= 86_400) : values.seconds !== undefined)
+    return usageError(
+      isPause ? '--seconds is a number above 0, at most 86400.' : '--seconds belongs to pause.',
+      usages[verb],
+    );
+  const { upstream, admin } = values;
+  return { kind: 'control', verb, upstream, seconds: isPause ? seconds : null, admin };
 }
 
 function parseDemo(args: readonly string[]): Command {
   const options = {
     serve: { type: 'boolean' },
-    calls: { type: 'string', default: '460' },
+    calls: { type: 'string' },
     port: { type: 'string' },
     'admin-port': { type: 'string' },
     ...help,
@@ -127,7 +199,11 @@ function parseDemo(args: readonly string[]): Command {
   if (port === undefined || adminPort === undefined) {
     return usageError('A port is a whole number from 0 to 65535.', usages.demo);
   }
-  const calls = /^\d{1,5}$/.test(values.calls) ? Number(values.calls) : 0;
+  if (values.serve === true && values.calls !== undefined) {
+    return usageError('--calls and --serve exclude each other: --serve sends no burst.', usages.demo);
+  }
+  const text = values.calls ?? '460';
+  const calls = /^\d{1,5}$/.test(text) ? Number(text) : 0;
   if (calls === 0) return usageError('--calls is a whole number from 1 to 99999.', usages.demo);
   return { kind: 'demo', serve: values.serve ?? false, calls, port, adminPort };
 }

@@ -1,16 +1,28 @@
 /** `sluice check`: says whether a configuration can be used and what it means, without showing a secret. */
 import { cautions } from '../config/cautions.ts';
 import { ConfigError, loadSettings } from '../config/load.ts';
-import type { OriginPattern, Settings, UpstreamSettings, WorkspaceSettings } from '../config/settings.ts';
+import type { Settings, UpstreamSettings, WorkspaceSettings } from '../config/settings.ts';
 import type { CliIo } from './io.ts';
+import { originText } from './origin-text.ts';
 
-/** Runs the command. Exit code 0, or 1 with every problem on standard error. */
-export async function runCheck({ config }: { readonly config: string }, io: CliIo): Promise<number> {
+export interface CheckCommand {
+  readonly config: string;
+  /** Also tries Redis, origins and credentials. */
+  readonly connect: boolean;
+}
+
+/** Runs the command. Exit code 0, or 1 with every problem on standard error, or where a connection that was tried failed. */
+export async function runCheck({ config, connect }: CheckCommand, io: CliIo): Promise<number> {
   try {
     const settings = loadSettings({ path: config, env: io.env });
     const warnings = cautions(settings, io.clock.now()).map((text) => `warning: ${text}`);
     io.out([`${config}: usable`, ...summary(settings), ...warnings].join('\n'));
-    return 0;
+    if (!connect) return 0;
+    // Loads the drivers, which nothing else of this command needs.
+    const { tryConnections } = await import('./check-connect.ts');
+    const { lines, failures } = await tryConnections(settings);
+    io.out(['connections:', ...lines.map((line) => `  ${line}`)].join('\n'));
+    return failures === 0 ? 0 : 1;
   } catch (error) {
     if (!(error instanceof ConfigError)) throw error;
     io.err(error.message);
@@ -42,12 +54,6 @@ function upstreamLine({ name, kind, origins, credential, limits }: UpstreamSetti
   return `  ${name} (${kind}): ${parts.join(', ')}`;
 }
 
-/** An origin as it is written in the file. */
-function originText({ scheme, host, wildcard, port }: OriginPattern): string {
-  const usual = scheme === 'https' ? 443 : 80;
-  return `${scheme}://${wildcard ? '*.' : ''}${host}${port === usual ? '' : `:${port}`}`;
-}
-
 function workspaceLine({
   id,
   keys,
@@ -57,8 +63,8 @@ function workspaceLine({
   weight,
 }: WorkspaceSettings): string {
   const ceilings = [
-    ...[...requestsPerMinute].map(([name, limit]) => `${name} ${limit}/min`),
-    ...[...requestsPerDay].map(([name, limit]) => `${name} ${limit}/day`),
+    ...[...requestsPerMinute].map(([name, limit]) => `${name} ${limit ?? 'none'}/min`),
+    ...[...requestsPerDay].map(([name, limit]) => `${name} ${limit ?? 'none'}/day`),
   ];
   const parts = [
     keys.length === 1 ? '1 key' : `${keys.length} keys`,

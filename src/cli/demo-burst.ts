@@ -48,12 +48,12 @@ export async function burst(
   const orderCalls = Math.round(calls * shopShare);
   const chatCalls = calls - orderCalls;
   let cancel = (): void => {};
-  const tell = (): void => {
+  const report = (): void => {
     const seconds = ((systemClock.monotonic() - startedAt) / 1000).toFixed(0).padStart(3);
     io.out(`  ${name}: ${seconds} s, ${String(done).padStart(3)} of ${calls} done, ${failed} failed`);
-    cancel = systemClock.after(2_000, tell);
+    cancel = systemClock.after(2_000, report);
   };
-  tell();
+  report();
   const work: Promise<void>[] = [];
   for (let at = 0; at < chatCalls; at += 1) work.push(counted(send.chat(at)));
   for (let at = 0; at < orderCalls; at += 1) work.push(counted(send.orders()));

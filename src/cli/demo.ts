@@ -102,7 +102,7 @@ function table(straight: BurstResult, through: BurstResult): string {
   const rows: [string, string, string][] = [
     ['', 'straight', 'through Sluice'],
     ['calls', String(straight.calls), String(through.calls)],
-    ['failed for the caller', String(straight.failed), String(through.failed)],
+    ['failed for the client', String(straight.failed), String(through.failed)],
     ['upstream 429s', String(straight.upstreamThrottles), String(through.upstreamThrottles)],
     ['sent to the upstreams', String(straight.upstreamCalls), String(through.upstreamCalls)],
     ['time', seconds(straight.tookMs), seconds(through.tookMs)],

@@ -8,14 +8,17 @@ import type { CliIo } from './io.ts';
 export interface NewKey {
   /** `slc_<id>_<43 url-safe characters>`: 256 random bits behind an id that may be logged. */
   readonly key: string;
+  /** Its middle part, which may be shown. */
+  readonly id: string;
   /** `sha256:<hex>` of the whole key. */
   readonly hash: string;
 }
 
 /** Makes a key. 256 random bits need no slow hash: guessing them is out of reach, however fast a guess is. */
 export function createKey(): NewKey {
-  const key = `slc_${randomBytes(5).toString('hex')}_${randomBytes(32).toString('base64url')}`;
-  return { key, hash: `sha256:${createHash('sha256').update(key).digest('hex')}` };
+  const id = randomBytes(5).toString('hex');
+  const key = `slc_${id}_${randomBytes(32).toString('base64url')}`;
+  return { key, id, hash: `sha256:${createHash('sha256').update(key).digest('hex')}` };
 }
 
 /** Runs the command. Exit code 0, or 2 when the name or the date cannot be used. */
@@ -37,7 +40,7 @@ export async function runKeysCreate(
     io.err('--expires lies in the past.');
     return 2;
   }
-  const { key, hash } = createKey();
+  const { key, id, hash } = createKey();
   const ending = expiresAt === null ? '' : `, expires: ${new Date(expiresAt).toISOString()}`;
   io.out(`key:  ${key}
 hash: ${hash}
@@ -47,7 +50,7 @@ The key is shown this once. The configuration needs its hash only:
 workspaces:
   ${yamlKey(workspace)}:
     keys:
-      - { hash: "${hash}"${ending} }`);
+      - { id: "${id}", hash: "${hash}"${ending} }`);
   return 0;
 }
 

@@ -5,6 +5,7 @@ import { parseArguments } from './arguments.ts';
 import { runCheck } from './check.ts';
 import type { CliIo } from './io.ts';
 import { runKeysCreate } from './keys.ts';
+import { runKeysList, runLabels } from './labels.ts';
 
 const io: CliIo = {
   out: (text) => process.stdout.write(`${text}\n`),
@@ -33,6 +34,12 @@ async function codeOf(argv: readonly string[]): Promise<number> {
       return runCheck(command, io);
     case 'keys-create':
       return runKeysCreate(command, io);
+    case 'keys-list':
+      return runKeysList(command, io);
+    case 'labels':
+      return runLabels(command, io);
+    case 'control':
+      return (await import('./control.ts')).runControl(command, io);
     case 'serve':
       return (await import('./serve.ts')).runServe(command, io);
     case 'demo':

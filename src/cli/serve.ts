@@ -8,6 +8,7 @@ import { CheckThreadError } from '../config/check-thread.ts';
 import { ConfigError } from '../config/load.ts';
 import { firstSettings } from '../config/read-apart.ts';
 import { watchSettings, type SettingsWatch } from '../config/reload.ts';
+import { restartKeys } from '../config/restart-keys.ts';
 import type { Settings } from '../config/settings.ts';
 import { startService, type Service } from '../service.ts';
 import { createSlices, type Slices } from '../slices.ts';
@@ -55,6 +56,7 @@ export async function runServe({ config }: { readonly config: string }, io: CliI
   void wish.again.then(() => atOnce.abort());
   const [cut] = await Promise.all([service.drain(atOnce.signal), watch.close()]);
   if (cut > 0) log.warn('connections were cut at the end of the drain', { cut });
+  log.info('ended', { cut });
   process.exit(0);
 }
 
@@ -74,13 +76,23 @@ function watchFile(
     onSettings: async (settings) => {
       await service.reconfigure(settings);
       log.info('configuration reloaded');
+      warnOfRestart(restartKeys(first.settings, settings), log);
       await warnOfUncallable(settings, slices, { io, log });
     },
     onError: (error) => {
-      io.err(`The configuration in use stays: ${error.message}`);
+      // A line of its own, in JSON as all lines from now on; not in the log, because it may name workspaces.
+      io.err(JSON.stringify({ level: 'error', message: `The configuration in use stays: ${error.message}` }));
       logRefusedReload(error, log);
     },
   });
+}
+
+/** What the file says and the process does not do must not look like success. Keys of these sections are no names of anybody. */
+function warnOfRestart(keys: readonly string[], log: Log): void {
+  if (keys.length > 0)
+    log.warn('these keys were changed and take effect at the next start: restart Sluice', {
+      keys: keys.join(', '),
+    });
 }
 
 /** A workspace without a valid key is allowed (its last key was revoked), but may be an accident. Ids are not for logs. */

@@ -1,8 +1,9 @@
 /**
- * From the validated file to {@link Settings}: fills in what depends on other keys, merges the places a key may stand
+ * From the validated file to {@link Settings}: fills in what depends on other keys, merges the sections a key may stand
  * in, freezes the result. Decides defaults, refuses nothing.
  */
-import type { CredentialInput, FileInput, RedisInput, UpstreamInput, WorkspaceInput } from './schema.ts';
+import { buildCredential } from './credential-build.ts';
+import type { FileInput, RedisInput, UpstreamInput, WorkspaceInput } from './schema.ts';
 import { defaultWaits } from './defaults.ts';
 import { readInstant } from './instant.ts';
 import { readOrigin } from './origins.ts';
@@ -10,7 +11,6 @@ import { readRedisNode, readRedisUrl, redisPort } from './redis-url.ts';
 import type {
   RedisSettings,
   Settings,
-  UpstreamCredential,
   UpstreamKind,
   UpstreamLimits,
   UpstreamSettings,
@@ -69,15 +69,24 @@ export type RestInput = Omit<FileInput, 'workspaces'>;
 /** Settings without the workspaces. */
 export type RestSettings = Omit<Settings, 'workspaces'>;
 
-/** Builds the frozen settings. `processLabelKey` serves when the file has none. */
-export function buildSettings({ workspaces, ...rest }: FileInput, processLabelKey: string): Settings {
-  const built = buildRest(rest, processLabelKey);
-  const all = Object.entries(workspaces).map(([id, input]) => buildWorkspace(id, input, built.upstreams));
+/** What is known beside the file's text. */
+export interface Surroundings {
+  /** Serves when the file has none. */
+  readonly processLabelKey: string;
+  /** Folder of the file, where relative paths start. */
+  readonly folder: string;
+}
+
+/** Builds the frozen settings. */
+export function buildSettings({ workspaces, ...rest }: FileInput, around: Surroundings): Settings {
+  const built = buildRest(rest, around);
+  const places = { upstreams: built.upstreams, folder: around.folder };
+  const all = Object.entries(workspaces).map(([id, input]) => buildWorkspace(id, input, places));
   return Object.freeze({ ...built, workspaces: new Map(all.map((workspace) => [workspace.id, workspace])) });
 }
 
 /** Builds everything but the workspaces, frozen. */
-export function buildRest(file: RestInput, processLabelKey: string): RestSettings {
+export function buildRest(file: RestInput, { processLabelKey, folder }: Surroundings): RestSettings {
   const { server } = file;
   return deepFreeze({
     server: {
@@ -100,7 +109,10 @@ export function buildRest(file: RestInput, processLabelKey: string): RestSetting
     },
     log: file.log,
     upstreams: new Map(
-      Object.entries(file.upstreams).map(([name, input]) => [name, buildUpstream(name, input, server)]),
+      Object.entries(file.upstreams).map(([name, input]) => [
+        name,
+        buildUpstream(name, input, { server, folder }),
+      ]),
     ),
   });
 }
@@ -135,7 +147,11 @@ function buildRedis(input: RedisInput): RedisSettings {
   };
 }
 
-function buildUpstream(name: string, input: UpstreamInput, server: FileInput['server']): UpstreamSettings {
+function buildUpstream(
+  name: string,
+  input: UpstreamInput,
+  { server, folder }: { readonly server: FileInput['server']; readonly folder: string },
+): UpstreamSettings {
   const defaults = kinds[input.kind];
   const { connectSeconds, headSeconds, idleSeconds, totalSeconds } = input.timeouts;
   return {
@@ -145,7 +161,10 @@ function buildUpstream(name: string, input: UpstreamInput, server: FileInput['se
       const reading = readOrigin(text);
       return reading.kind === 'origin' ? [reading.pattern] : [];
     }),
-    credential: input.credential === undefined ? null : buildCredential(input.credential, defaults.field),
+    credential:
+      input.credential === undefined
+        ? null
+        : buildCredential(input.credential, { defaultField: defaults.field, account: input.account, folder }),
     limits: buildLimits(input, server),
     bucketBy: [...new Set(input.bucketBy ?? defaults.bucketBy)],
     allowPrivateAddresses: input.allowPrivateAddresses,
@@ -184,7 +203,7 @@ function buildLimits(input: UpstreamInput, server: FileInput['server']): Upstrea
     cost: limits.cost ?? null,
     maxInFlight: limitOf(limits.maxInFlight ?? input.maxInFlight, defaults.maxInFlight),
     maxQueued: limits.maxQueued ?? input.maxQueued ?? server.maxQueued ?? defaultWaits.maxQueued,
-    // A longer wait of one place and a shorter ceiling of another meet here: the ceiling is the ceiling.
+    // A longer wait of one section and a shorter ceiling of another meet here: the ceiling is the ceiling.
     maxWaitSeconds: Math.min(wait ?? defaultWaits.maxWaitSeconds, ceiling),
     maxWaitCeilingSeconds: ceiling,
     learn: limits.learn ?? input.learn ?? true,
@@ -192,26 +211,28 @@ function buildLimits(input: UpstreamInput, server: FileInput['server']): Upstrea
   };
 }
 
-function buildCredential(input: CredentialInput, defaultField: string): UpstreamCredential {
-  if (typeof input === 'string') return { field: defaultField, value: input };
-  return { field: (input.header ?? defaultField).toLowerCase(), value: input.value };
-}
+/** As the file states it: for each upstream alone, or by upstream. */
+type OwnCeiling = WorkspaceInput['requestsPerMinute'];
 
 /** Builds one workspace, frozen. `upstreams`: all that the file describes. */
 export function buildWorkspace(
   id: string,
   input: WorkspaceInput,
-  upstreams: ReadonlyMap<string, UpstreamSettings>,
+  { upstreams, folder }: Pick<RestSettings, 'upstreams'> & Pick<Surroundings, 'folder'>,
 ): WorkspaceSettings {
   const allowed = input.upstreams ?? [...upstreams.keys()];
-  const byUpstream = (value: number | Record<string, number> | undefined): Map<string, number> =>
-    new Map(typeof value === 'number' ? allowed.map((name) => [name, value]) : Object.entries(value ?? {}));
+  const byUpstream = (value: OwnCeiling): Map<string, number | null> => {
+    const entries =
+      typeof value === 'object' ? Object.entries(value) : allowed.map((name) => [name, value] as const);
+    return new Map(value === undefined ? [] : entries.map(([name, limit]) => [name, limitOf(limit, null)]));
+  };
   return deepFreeze({
     id,
     keys: input.keys.map((key) => {
-      const { hash, expires } = typeof key === 'string' ? { hash: key, expires: undefined } : key;
+      const { hash, id, expires } =
+        typeof key === 'string' ? { hash: key, id: undefined, expires: undefined } : key;
       const sha256 = hash.slice('sha256:'.length).toLowerCase();
-      return { sha256, expiresAt: expires === undefined ? null : readInstant(expires) };
+      return { sha256, id: id ?? null, expiresAt: expires === undefined ? null : readInstant(expires) };
     }),
     upstreams: new Set(allowed),
     requestsPerMinute: byUpstream(input.requestsPerMinute),
@@ -220,8 +241,8 @@ export function buildWorkspace(
     credentials: new Map(
       Object.entries(input.credentials ?? {}).map(([name, credential]) => {
         const upstream = upstreams.get(name);
-        const field = upstream?.credential?.field ?? kinds[upstream?.kind ?? 'generic'].field;
-        return [name, buildCredential(credential, field)];
+        const defaultField = upstream?.credential?.field ?? kinds[upstream?.kind ?? 'generic'].field;
+        return [name, buildCredential(credential, { defaultField, account: input.accounts?.[name], folder })];
       }),
     ),
   });

@@ -2,7 +2,7 @@
  * What a usable configuration probably does not mean. Owns the words for the operator's own terminal, with names of the
  * file; refuses nothing. Logs may not hold workspace ids: they get a count of those that are {@link isUncallable} and no words of here.
  */
-import type { Settings, WorkspaceSettings } from './settings.ts';
+import type { CredentialSource, Settings, WorkspaceSettings } from './settings.ts';
 
 /** Things that work but are probably not meant, one clause each. `now`: milliseconds since the epoch. */
 export function cautions(settings: Settings, now: number): string[] {
@@ -41,6 +41,11 @@ function schemeless({ upstreams, workspaces }: Settings): string[] {
     ),
   ];
   return injected
-    .filter(([, credential]) => credential?.field === 'authorization' && !credential.value.includes(' '))
-    .map(([place]) => `${place}: the authorization value names no scheme; most upstreams want "Bearer …"`);
+    .filter(([, credential]) => credential?.field === 'authorization' && namesNoScheme(credential.source))
+    .map(([path]) => `${path}: the authorization value names no scheme; most upstreams want "Bearer …"`);
 }
+
+/** What a file holds is not known here. */
+const namesNoScheme = (source: CredentialSource): boolean =>
+  (source.kind === 'value' && !source.value.includes(' ')) ||
+  (source.kind === 'oauth' && !source.prefix.includes(' '));

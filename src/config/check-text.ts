@@ -55,13 +55,13 @@ function check(document: ConfigDocument): { file: FileInput | null; findings: Fi
  * the writer meant (`port: "${PORT}"`). Returns how many values were changed.
  */
 function retypeReferences(document: ConfigDocument, refused: readonly Finding[]): number {
-  const places = new Set(refused.map(({ path }) => pathText(path)));
+  const refusedPaths = new Set(refused.map(({ path }) => pathText(path)));
   let changed = 0;
   for (const path of document.referenced) {
     const parent = valueAt(document.tree, path.slice(0, -1));
     const key = path.at(-1);
     const text = valueAt(document.tree, path);
-    if (!places.has(pathText(path)) || typeof text !== 'string') continue;
+    if (!refusedPaths.has(pathText(path)) || typeof text !== 'string') continue;
     const meant = /^-?\d+(\.\d+)?$/.test(text) ? Number(text) : ({ true: true, false: false } as const)[text];
     if (meant === undefined || key === undefined || typeof parent !== 'object' || parent === null) continue;
     Reflect.set(parent, key, meant);

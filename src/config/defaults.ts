@@ -1,5 +1,5 @@
 /**
- * Defaults that more than one place needs: the schema's descriptions, the rules between keys and the settings all take them from here.
+ * Defaults that several files need: the schema's descriptions, the rules between keys and the settings all take them from here.
  * The chart and the documents repeat them; `test/config/defaults.test.ts` holds those to this file.
  */
 

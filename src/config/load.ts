@@ -45,14 +45,17 @@ export function readText(path: string): string {
     const code =
       typeof error === 'object' && error !== null && 'code' in error ? String(error.code) : 'unknown';
     const reason = code === 'ENOENT' ? 'the file does not exist' : `the file cannot be read (${code})`;
-    const fix = 'give the file with --config, or correct its place or permissions';
+    const fix =
+      code === 'ENOENT'
+        ? 'copy sluice.example.yaml of the project to this place and adapt it, or name another file with --config; `npm start` shows Sluice without any'
+        : 'correct its permissions, or name another file with --config';
     throw new ConfigError(path, [{ path: '', line: null, reason, fix }]);
   }
 }
 
 /** Checks a configuration text; `path` only names it in messages. Touches no file. @throws ConfigError */
 export function parseSettings(text: string, source: ConfigSource): Settings {
-  return buildSettings(checkText(text, source), processLabelKey);
+  return buildSettings(checkText(text, source), { processLabelKey, folder: dirname(source.path) });
 }
 
 /**
@@ -60,10 +63,11 @@ export function parseSettings(text: string, source: ConfigSource): Settings {
  * @throws ConfigError when a certificate file cannot be read
  */
 export async function settingsOf(checked: CheckedInput, path: string, slices: Slices): Promise<Settings> {
-  const rest = withFiles(buildRest(restOf(checked), processLabelKey), path);
+  const folder = dirname(path);
+  const rest = withFiles(buildRest(restOf(checked), { processLabelKey, folder }), path);
   const workspaces = new Map<string, WorkspaceSettings>();
   await slices.forEach(workspacesOf(checked), ([id, input]) =>
-    workspaces.set(id, buildWorkspace(id, input, rest.upstreams)),
+    workspaces.set(id, buildWorkspace(id, input, { upstreams: rest.upstreams, folder })),
   );
   return Object.freeze({ ...rest, workspaces });
 }

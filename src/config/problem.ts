@@ -1,10 +1,10 @@
 /**
- * What can be wrong with a configuration file, and how it is told. Owns the one error type of this folder and its text;
+ * What can be wrong with a configuration file, and how it is reported. Owns the one error type of this folder and its text;
  * finding problems is the work of `schema.ts` and `cross-checks.ts`. Invariant: no text here ever holds a value of the
  * file other than names and numbers, because values may be secrets.
  */
 
-/** Keys from the root of the file to the place at fault; list positions are numbers. */
+/** Keys from the root of the file to the value at fault; list positions are numbers. */
 export type Path = readonly (string | number)[];
 
 /** One mistake. */
@@ -51,8 +51,8 @@ export class ConfigError extends Error {
 function describe(file: string, problems: readonly Problem[]): string {
   const count = problems.length === 1 ? '1 problem' : `${problems.length} problems`;
   const lines = problems.map(({ path, line, reason, fix }) => {
-    const place = [line === null ? '' : `line ${line}`, path].filter((part) => part !== '').join(', ');
-    return `  ${place === '' ? '' : `${place}: `}${reason}\n    fix: ${fix}`;
+    const position = [line === null ? '' : `line ${line}`, path].filter((part) => part !== '').join(', ');
+    return `  ${position === '' ? '' : `${position}: `}${reason}\n    fix: ${fix}`;
   });
   return [`${file}: ${count}`, ...lines].join('\n');
 }

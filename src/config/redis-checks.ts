@@ -15,12 +15,12 @@ export function checkRedis(redis: Section): Finding[] {
     at('cluster', 'stands beside sentinel', 'Redis is deployed one way: keep one of the two');
     return found;
   }
-  const told = sentinel !== undefined ? 'sentinel' : cluster !== undefined ? 'cluster' : null;
+  const stated = sentinel !== undefined ? 'sentinel' : cluster !== undefined ? 'cluster' : null;
   const byUrl = read.mode === 'single' ? null : read.mode;
-  if (told !== null && byUrl !== null && told !== byUrl) {
-    at(told, 'does not fit the URL', `use a plain redis:// URL, or leave ${told} out`);
+  if (stated !== null && byUrl !== null && stated !== byUrl) {
+    at(stated, 'does not fit the URL', `use a plain redis:// URL, or leave ${stated} out`);
   }
-  const deployed = told ?? byUrl;
+  const deployed = stated ?? byUrl;
   if (typeof mode === 'string' && mode !== (deployed ?? mode)) {
     at('mode', 'does not fit the rest of the section', `write ${deployed ?? 'single'}, or leave it out`);
   }

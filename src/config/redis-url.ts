@@ -14,7 +14,7 @@ export interface RedisUrl {
   readonly password: string | null;
   readonly nodes: readonly RedisNode[];
   readonly database: number;
-  /** Name of the primary that the Sentinels watch, where the URL tells. */
+  /** Name of the primary that the Sentinels watch, where the URL names it. */
   readonly sentinelName: string | null;
 }
 

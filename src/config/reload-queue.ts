@@ -12,7 +12,7 @@ export interface Candidate {
 
 interface Waiting extends Candidate {
   /** All that asked since the last one began: the newest text answers for those before it. */
-  readonly told: ((isUsed: boolean) => void)[];
+  readonly waiting: ((isUsed: boolean) => void)[];
 }
 
 export class ReloadQueue {
@@ -31,10 +31,10 @@ export class ReloadQueue {
     return this.#next?.digest ?? this.#running?.digest ?? null;
   }
 
-  /** Takes a text into use, now or after the one that is on its way. Resolves with whether it, or a newer one in its place, could be used. */
+  /** Takes a text into use, now or after the one that is on its way. Resolves with whether it, or a newer one instead, could be used. */
   add(candidate: Candidate): Promise<boolean> {
     return new Promise((resolve) => {
-      this.#next = { ...candidate, told: [...(this.#next?.told ?? []), resolve] };
+      this.#next = { ...candidate, waiting: [...(this.#next?.waiting ?? []), resolve] };
       if (this.#running === null) this.#start();
     });
   }
@@ -51,7 +51,7 @@ export class ReloadQueue {
     if (candidate === null) return;
     const ended = this.#use(candidate, this.#stop.signal).then((isUsed) => {
       this.#running = null;
-      for (const tell of candidate.told) tell(isUsed);
+      for (const report of candidate.waiting) report(isUsed);
       this.#start();
     });
     this.#running = { digest: candidate.digest, ended };

@@ -34,9 +34,9 @@ export type WatchFolder = (
 
 export interface WatchOptions extends ConfigSource {
   readonly clock: Pick<Clock, 'after'>;
-  /** Digest of the text already in use (of `readSettings`); without it the first look hands the settings over once more. */
+  /** Digest of the text already in use (of `readSettings`); without it the first check hands the settings over once more. */
   readonly loadedDigest?: string;
-  /** Takes settings over. The next ones come when this is done; when it fails, `onError` is told and these are not in use. */
+  /** Takes settings over. The next ones come when this is done; when it fails, `onError` is called and they are not in use. */
   readonly onSettings: (settings: Settings) => void | Promise<void>;
   /** An unusable file (`ConfigError`), reported once per mistake, or a folder that cannot be watched. */
   readonly onError: (error: Error) => void;
@@ -114,7 +114,7 @@ class FileWatch implements SettingsWatch {
 
   #poll(): void {
     this.#cancelPoll = this.#options.clock.after(pollMs, () => {
-      this.#look();
+      this.#check();
       this.#poll();
     });
   }
@@ -122,12 +122,12 @@ class FileWatch implements SettingsWatch {
   #lookSoon(): void {
     this.#cancelLook ??= this.#options.clock.after(settleMs, () => {
       this.#cancelLook = null;
-      this.#look();
+      this.#check();
     });
   }
 
   /** Takes over a text that is not in use nor on its way, and has been seen twice. */
-  #look(): void {
+  #check(): void {
     const candidate = this.#read();
     if (candidate === null) return;
     const { digest } = candidate;
@@ -179,6 +179,6 @@ class FileWatch implements SettingsWatch {
   }
 }
 
-/** Problems of the text itself have a line; another file that is missing may be there at the next look. */
+/** Problems of the text itself have a line; another file that is missing may be there at the next check. */
 const isFinal = (error: unknown): boolean =>
   error instanceof ConfigError && error.problems.every(({ line }) => line !== null);

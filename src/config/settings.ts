@@ -1,14 +1,40 @@
 /**
  * The configuration after validation: every default filled in, frozen, units in the names. The rest of the product
- * sees only these types; `schema.ts` and `load.ts` are the one place that knows YAML, `${ENV}` and defaults.
+ * sees only these types; `schema.ts` and `load.ts` alone know YAML, `${ENV}` and defaults.
  */
 
 export type UpstreamKind = 'language-model' | 'commerce' | 'generic';
 
-/** One value injected into a call on its way upstream. `field` is lower case. */
+/** A token endpoint and how this client asks it (RFC 6749 §4.4). */
+export interface OAuthClient {
+  readonly tokenUrl: string;
+  readonly clientId: string;
+  readonly clientSecret: string;
+  readonly scope: string | null;
+  /** How the request's body is written. */
+  readonly format: 'form' | 'json';
+  /** Where id and secret of the client stand. */
+  readonly clientAuth: 'body' | 'basic';
+  /** With Redis: one replica fetches a token, and the others read it there, encrypted. */
+  readonly shared: boolean;
+}
+
+/** Where the value of a credential comes from. `prefix` stands before it in the field. */
+export type CredentialSource =
+  | { readonly kind: 'value'; readonly value: string }
+  | { readonly kind: 'file'; readonly path: string; readonly prefix: string }
+  | { readonly kind: 'oauth'; readonly client: OAuthClient; readonly prefix: string };
+
+/** What is injected into a call on its way upstream. `field` is lower case. */
 export interface UpstreamCredential {
   readonly field: string;
-  readonly value: string;
+  readonly source: CredentialSource;
+  /**
+   * Names the quota that the credential stands for: `account` where it is configured, else the fixed value, the file's path,
+   * or token URL and client id. Credentials of one upstream with the same name share bucket and order. It may be a secret: it
+   * goes into keyed digests only.
+   */
+  readonly quota: string;
 }
 
 /** Stated limits of an upstream. `null`: none stated (learned, or unlimited). Rates are the upstream's own units. */
@@ -64,7 +90,7 @@ export interface UpstreamSettings {
   readonly origins: readonly OriginPattern[];
   readonly credential: UpstreamCredential | null;
   readonly limits: UpstreamLimits;
-  /** What tells buckets of this upstream apart; `credential` always, `host` where the platform counts per store. */
+  /** What separates the buckets of this upstream: `credential` always, `host` where the platform counts per store. */
   readonly bucketBy: readonly ('credential' | 'host' | 'model')[];
   readonly allowPrivateAddresses: boolean;
   /** Send W3C `traceparent` upstream. Off by default. */
@@ -77,8 +103,10 @@ export interface UpstreamSettings {
 }
 
 export interface WorkspaceKey {
-  /** Key id: the middle part of `slc_<id>_<secret>` is not stored; keys are found by digest, so this may be empty. */
+  /** Digest of the whole key, hexadecimal: by it a key is found. */
   readonly sha256: string;
+  /** The middle part of `slc_<id>_<secret>` where the file has it, for people; `null` = it does not. */
+  readonly id: string | null;
   /** Milliseconds since the epoch, or `null` = never expires. */
   readonly expiresAt: number | null;
 }
@@ -88,9 +116,9 @@ export interface WorkspaceSettings {
   readonly keys: readonly WorkspaceKey[];
   /** Names of the upstreams this workspace may call. */
   readonly upstreams: ReadonlySet<string>;
-  /** Own ceilings by upstream name; where absent the upstream's stated limit is the ceiling. */
-  readonly requestsPerMinute: ReadonlyMap<string, number>;
-  readonly requestsPerDay: ReadonlyMap<string, number>;
+  /** Own ceilings by upstream name; where absent the upstream's stated limit is the ceiling. `null` = none. */
+  readonly requestsPerMinute: ReadonlyMap<string, number | null>;
+  readonly requestsPerDay: ReadonlyMap<string, number | null>;
   /** Share of a bucket relative to other workspaces; > 0, default 1. */
   readonly weight: number;
   /** Own upstream credentials by upstream name. */

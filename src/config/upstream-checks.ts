@@ -1,4 +1,5 @@
-/** Rules between the values of one upstream: keys with two places, waits, origins that must not be ours or private. */
+/** Rules between the values of one upstream: keys that may stand in two sections, waits, origins that must not be ours or private. */
+import { checkCredential } from './credential-checks.ts';
 import { defaultServer, defaultWaits } from './defaults.ts';
 import { upstreamNamePattern } from './names.ts';
 import { isLoopback, isPrivateLiteral, readOrigin } from './origins.ts';
@@ -45,6 +46,17 @@ export function checkUpstream(name: string, upstream: Section, server: Section):
     const fix = 'add credential: two credentials never share a quota';
     found.push({ path: [...path, 'bucketBy'], reason: 'leaves credential out', fix });
   }
+  found.push(
+    ...checkCredential(
+      [...path, 'credential'],
+      upstream['credential'],
+      upstream['allowPrivateAddresses'] === true,
+    ),
+  );
+  if (upstream['account'] !== undefined && upstream['credential'] === undefined) {
+    const fix = 'add the credential, or leave account out: what a client brings is a quota of its own';
+    found.push({ path: [...path, 'account'], reason: 'names the quota of no credential', fix });
+  }
   return [...found, ...checkOrigins(path, upstream, server)];
 }
 
@@ -65,8 +77,8 @@ function givenTwice(
 }
 
 /** A default wait above the longest wait would never be reached. */
-export function waitBelowCeiling(path: Path, place: Section, inherited: unknown): Finding[] {
-  const [wait, ceiling] = [place['maxWaitSeconds'], place['maxWaitCeilingSeconds'] ?? inherited];
+export function waitBelowCeiling(path: Path, section: Section, inherited: unknown): Finding[] {
+  const [wait, ceiling] = [section['maxWaitSeconds'], section['maxWaitCeilingSeconds'] ?? inherited];
   if (typeof wait !== 'number' || typeof ceiling !== 'number' || !(wait > ceiling)) return [];
   const fix = `lower it, or raise maxWaitCeilingSeconds to at least ${wait}`;
   return [{ path: [...path, 'maxWaitSeconds'], reason: `is above maxWaitCeilingSeconds (${ceiling})`, fix }];

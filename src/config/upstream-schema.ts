@@ -3,7 +3,7 @@
  * be together is judged in `upstream-checks.ts`.
  */
 import { z } from 'zod';
-import { credential, shortForm } from './credential-schema.ts';
+import { account, credential, shortForm } from './credential-schema.ts';
 import { count, limit, origin, rate, seconds, section } from './values.ts';
 import { waitShape } from './wait-schema.ts';
 
@@ -20,7 +20,7 @@ const paceShape = {
     .describe('Calls sent to a bucket of unknown level before its first answer. Default 1.'),
 };
 
-/** Names of the keys that have two places. */
+/** Names of the keys that may stand in either of two sections. */
 export const paceKeys: readonly string[] = Object.keys(paceShape);
 
 const limits = section({
@@ -57,6 +57,7 @@ export const upstream = section({
   credential: credential(
     `Credential injected into every call. Without one the client brings its own. ${shortForm}`,
   ).optional(),
+  account: account.optional(),
   limits: limits.optional(),
   bucketBy: z
     .array(z.enum(['credential', 'host', 'model']))

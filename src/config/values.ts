@@ -63,11 +63,28 @@ export const fieldValue = () =>
     );
   });
 
+/** What stands before a credential in its field, such as `Bearer` and a blank. */
+export const valuePrefix = () =>
+  z.string().superRefine((text, context) => {
+    if (text === '') return;
+    const reason = text.startsWith(' ') ? 'starts with a blank' : fieldValueFault(text.trimEnd());
+    if (reason !== null) context.addIssue(refuse(reason, 'write what stands before the value: "Bearer "'));
+  });
+
 /** A field that may carry an upstream credential. */
 export const fieldName = () =>
   z.string().superRefine((name, context) => {
     const reason = credentialFieldFault(name);
     if (reason !== null) context.addIssue(refuse(reason, 'name a field such as authorization or x-api-key'));
+  });
+
+/** Name of a quota: words of the operator, shown nowhere. */
+export const accountName = () =>
+  z.string().superRefine((name, context) => {
+    const fix = 'use 1 to 128 printable characters, such as acme-shop';
+    if (isPlaceholder(name)) context.addIssue(refuse('is a placeholder, not a name', fix));
+    else if (!/^[^\p{C}\p{Z}](?:[^\p{C}]{0,126}[^\p{C}\p{Z}])?$/u.test(name))
+      context.addIssue(refuse('is not a usable name', fix));
   });
 
 /** Digest of an API key. */
@@ -84,6 +101,12 @@ export const hash = z
       context.addIssue(refuse('is the hash of an empty key', fix));
   })
   .describe('sha256:<hex> of the whole key.');
+
+/** The middle part of `slc_<id>_<secret>`, which may be shown. */
+export const keyId = z
+  .string()
+  .regex(/^[A-Za-z0-9-]{1,64}$/)
+  .describe('Id of the key, the middle part of slc_<id>_…: shown by `sluice labels` and `sluice keys list`.');
 
 /** End of an API key. */
 export const expires = z

@@ -1,5 +1,6 @@
 /** Rules of workspaces and their keys: names that must exist, digests that must differ. */
 import { createHash } from 'node:crypto';
+import { checkCredential } from './credential-checks.ts';
 import { workspaceIdFault } from './names.ts';
 import type { Finding, Path } from './problem.ts';
 import { list, section } from './tree.ts';
@@ -28,10 +29,19 @@ export function checkWorkspace(id: string, workspace: Section, upstreams: Sectio
   for (const key of ['requestsPerMinute', 'requestsPerDay', 'credentials']) {
     for (const name of Object.keys(section(workspace[key]))) check([...path, key, name], name);
   }
+  for (const [name, credential] of Object.entries(section(workspace['credentials']))) {
+    const isPrivateAllowed = section(upstreams[name])['allowPrivateAddresses'] === true;
+    found.push(...checkCredential([...path, 'credentials', name], credential, isPrivateAllowed));
+  }
+  for (const name of Object.keys(section(workspace['accounts']))) {
+    if (Object.hasOwn(section(workspace['credentials']), name)) continue;
+    const fix = 'add the workspace’s credential for it, or leave the account out';
+    found.push({ path: [...path, 'accounts', name], reason: 'names the quota of no credential', fix });
+  }
   return found;
 }
 
-/** Every key hash of the file, lower case, with its place. */
+/** Every key hash of the file, lower case, with its path. */
 function* keyHashes(workspaces: Section): Generator<{ hash: string; path: Path }> {
   for (const [id, workspace] of Object.entries(workspaces)) {
     for (const [index, entry] of list(section(workspace)['keys']).entries()) {
@@ -60,7 +70,7 @@ export function checkKeys(workspaces: Section): Finding[] {
 /** A caller's API key never travels upstream, so it cannot be an upstream credential either. */
 export function ownKeysAsCredentials(file: Section): Finding[] {
   const hashes = new Set([...keyHashes(section(file['workspaces']))].map(({ hash }) => hash));
-  const places = [
+  const credentials = [
     ...Object.entries(section(file['upstreams'])).map(
       ([name, upstream]) => [['upstreams', name, 'credential'], section(upstream)['credential']] as const,
     ),
@@ -70,7 +80,7 @@ export function ownKeysAsCredentials(file: Section): Finding[] {
       ),
     ),
   ];
-  return places.flatMap(([path, credential]) => {
+  return credentials.flatMap(([path, credential]) => {
     const value = typeof credential === 'string' ? credential : section(credential)['value'];
     if (typeof value !== 'string') return [];
     const digest = createHash('sha256')

@@ -1,18 +1,18 @@
 /** `workspaces.<id>`: who may call, and how much. What its names must refer to is judged in `workspace-checks.ts`. */
 import { z } from 'zod';
-import { credential, shortForm } from './credential-schema.ts';
-import { count, expires, hash, rate, section } from './values.ts';
+import { account, credential, shortForm } from './credential-schema.ts';
+import { count, expires, hash, keyId, rate, section } from './values.ts';
 
 const perUpstream = (text: string) =>
   z
-    .union([count(), z.record(z.string(), count())])
+    .union([count(), z.literal('none'), z.record(z.string(), z.union([count(), z.literal('none')]))])
     .optional()
-    .describe(`${text} One number counts for each upstream alone.`);
+    .describe(`${text} One number counts for each upstream alone; "none" = no ceiling.`);
 
 /** One workspace. */
 export const workspace = section({
   keys: z
-    .array(z.union([hash, section({ hash, expires: expires.optional() })]))
+    .array(z.union([hash, section({ hash, id: keyId.optional(), expires: expires.optional() })]))
     .describe(
       'Valid API keys, as hashes. Several may be valid at once, for rotation; [] takes the last one away.',
     ),
@@ -28,4 +28,8 @@ export const workspace = section({
     .record(z.string(), credential(shortForm))
     .optional()
     .describe('Own upstream credentials, by upstream.'),
+  accounts: z
+    .record(z.string(), account)
+    .optional()
+    .describe('Names of the quotas behind those credentials, by upstream.'),
 });

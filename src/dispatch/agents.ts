@@ -16,8 +16,8 @@ import type { Duplex } from 'node:stream';
 import { getCACertificates } from 'node:tls';
 import type { Clock } from '../clock.ts';
 import type { UpstreamSettings } from '../config/settings.ts';
-import { isPublicAddress } from '../target/address.policy.ts';
-import { AddressDeniedError } from './transport-error.ts';
+import { isPublicAddress, isPublicOrInside } from '../target/address.policy.ts';
+import { AddressDeniedError, NameError } from './transport-error.ts';
 
 /** All addresses of a name. */
 export type Resolve = (hostname: string) => Promise<readonly LookupAddress[]>;
@@ -63,7 +63,7 @@ export function createAgents(
   { clock, resolve = systemResolve }: AgentPorts,
 ): Agents {
   const { allowPrivateAddresses, maxSockets, caFile } = settings;
-  const allowed: AddressCheck = allowPrivateAddresses ? () => true : isPublicAddress;
+  const allowed: AddressCheck = allowPrivateAddresses ? isPublicOrInside : isPublicAddress;
   const options: PoolOptions = {
     keepAlive: true,
     // Node heeds the upstream's `Keep-Alive: timeout=` only where the pool has a limit of its own. Without it a call
@@ -144,7 +144,7 @@ function guardedLookup(resolve: Resolve, allowed: AddressCheck, clock: Clock): L
     resolveInTime(resolve, hostname, clock).then((addresses) => {
       const usable = addresses.filter(({ family }) => !options.family || options.family === family);
       const [first] = usable;
-      if (first === undefined) fail(new Error('the name has no address'));
+      if (first === undefined) fail(new NameError('ENODATA'));
       else if (!addresses.every(({ address }) => allowed(address))) fail(new AddressDeniedError());
       else if (options.all === true) callback(null, [...usable]);
       else callback(null, first.address, first.family);
@@ -154,7 +154,7 @@ function guardedLookup(resolve: Resolve, allowed: AddressCheck, clock: Clock): L
 
 function resolveInTime(resolve: Resolve, hostname: string, clock: Clock): Promise<readonly LookupAddress[]> {
   return new Promise((settle, reject) => {
-    const cancel = clock.after(resolveWithinMs, () => reject(new Error('the name was not resolved in time')));
+    const cancel = clock.after(resolveWithinMs, () => reject(new NameError('ETIMEOUT')));
     const end = (): void => cancel();
     const answered = resolve(hostname);
     answered.then(settle, reject);

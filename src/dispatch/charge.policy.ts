@@ -8,13 +8,14 @@
  */
 import type { Costs } from '../call.ts';
 import { countAt, isRecord, stringAt, type JsonRecord } from './feedback/json.policy.ts';
+import type { TokenGuess } from './token-estimate.policy.ts';
 
 /** Tokens charged for one picture in the prompt, whatever its size. */
 const imageTokens = 765;
 const conversationTokens = 3;
 const charsPerToken = 4;
 /** A call cannot ask for more than this, units; keeps sums exact. */
-const mostUnits = 1e12;
+const maxUnits = 1e12;
 /** Deeper nesting is not walked: no provider's format comes near it. */
 const deepest = 12;
 
@@ -24,32 +25,44 @@ interface Tally {
   images: number;
   /** Tokens that came as numbers (embeddings of token arrays). */
   tokens: number;
+  /** Tokens before the last part that is marked for the provider's cache (`cache_control`). */
+  marked: number;
 }
 
 /** Where the answer of a call is made, as far as it changes the charge. */
 export type Operation = 'conversation' | 'anthropic' | 'embedding' | 'image' | 'other';
 
-/** Members that hold what the model reads; everything else (tools, metadata, schemas) is not text content. */
+/** Members that hold what the model reads, in its order; everything else (tools, metadata, schemas) is not text content. */
 const promptMembers = [
-  'messages',
-  'input',
-  'instructions',
-  'prompt',
   'system',
-  'contents',
   'systemInstruction',
+  'instructions',
+  'messages',
+  'contents',
+  'input',
+  'prompt',
 ] as const;
 
-/** Costs of a language-model call with this parsed body. */
-export function chargeOf(body: JsonRecord, operation: Operation): Costs {
-  const tally: Tally = { chars: 0, images: 0, tokens: 0 };
+/** What a call is taken to cost before anything is learned, and what its tokens are guessed from. */
+export interface Charge {
+  readonly costs: Costs;
+  /** `null`: its tokens are not learned (pictures). */
+  readonly guess: TokenGuess | null;
+}
+
+/** Charge of a language-model call with this parsed body. */
+export function chargeOf(body: JsonRecord, operation: Operation): Charge {
+  const tally: Tally = { chars: 0, images: 0, tokens: 0, marked: 0 };
   for (const member of promptMembers) {
     const value = body[member];
     if (value !== undefined) walk(value, tally, deepest);
   }
+  // At the top it marks the prompt up to its last part.
+  if (isRecord(body['cache_control'])) tally.marked = promptOf(tally);
   const repeats = Math.max(1, countAt(body, 'n') ?? 1, countAt(body, 'best_of') ?? 1);
   const images = operation === 'image' ? repeats : tally.images;
-  return costs(tally, operation, operation === 'image' ? 0 : outputBudget(body, operation) * repeats, images);
+  const output = outputAllowed(body, operation);
+  return charge(tally, operation, output === null ? null : output * repeats, images);
 }
 
 /** What is known of a body that is too large to parse. */
@@ -60,39 +73,49 @@ export interface BodySize {
   readonly limits: JsonRecord;
 }
 
-/** Costs of a call whose body is too large to parse: text by its bytes, pictures by their number. */
-export function chargeOfSize({ textBytes, pictures, limits }: BodySize, operation: Operation): Costs {
-  return costs(
-    { chars: textBytes, images: pictures, tokens: 0 },
+/** Charge of a call whose body is too large to parse: text by its bytes, pictures by their number. */
+export function chargeOfSize({ textBytes, pictures, limits }: BodySize, operation: Operation): Charge {
+  return charge(
+    { chars: textBytes, images: pictures, tokens: 0, marked: 0 },
     operation,
-    operation === 'image' ? 0 : outputBudget(limits, operation),
+    outputAllowed(limits, operation),
     operation === 'image' ? 1 : pictures,
   );
 }
 
-function costs(tally: Tally, operation: Operation, output: number, images: number): Costs {
+const promptOf = ({ chars, tokens, images }: Tally): number =>
+  Math.ceil(chars / charsPerToken) + tokens + images * imageTokens;
+
+function charge(tally: Tally, operation: Operation, output: number | null, images: number): Charge {
   const overhead = operation === 'conversation' || operation === 'anthropic' ? conversationTokens : 0;
-  const prompt = Math.ceil(tally.chars / charsPerToken) + tally.tokens + tally.images * imageTokens;
+  const prompt = promptOf(tally) + overhead;
+  const apart = operation === 'anthropic';
+  // Anthropic's limiter counts what was really produced, so there the allowed output is not reserved.
+  const tokens = prompt + (apart ? 0 : (output ?? 0));
+  const guess: TokenGuess = {
+    prompt: units(prompt),
+    marked: units(Math.min(tally.marked, prompt)),
+    output: output === null ? null : units(output),
+    apart,
+  };
   return {
-    requests: 1,
-    tokens: units(prompt + overhead + output),
-    ...(images > 0 ? { images: units(images) } : {}),
+    costs: { requests: 1, tokens: units(tokens), ...(images > 0 ? { images: units(images) } : {}) },
+    guess: operation === 'image' ? null : guess,
   };
 }
 
 /** Whole and finite, whatever numbers the client wrote. */
-const units = (amount: number): number => Math.min(Math.ceil(amount), mostUnits);
+const units = (amount: number): number => Math.min(Math.ceil(amount), maxUnits);
 
-/** Tokens the answer may hold. Anthropic's limiter counts what was really produced, so there it is not reserved. */
-function outputBudget(body: JsonRecord, operation: Operation): number {
-  if (operation === 'anthropic' || operation === 'embedding') return 0;
+/** Tokens that one answer may hold; `null` = the call does not say. */
+function outputAllowed(body: JsonRecord, operation: Operation): number | null {
+  if (operation === 'embedding' || operation === 'image') return 0;
   const generation = body['generationConfig'];
   return (
     countAt(body, 'max_completion_tokens') ??
     countAt(body, 'max_tokens') ??
     countAt(body, 'max_output_tokens') ??
-    countAt(generation, 'maxOutputTokens') ??
-    0
+    countAt(generation, 'maxOutputTokens')
   );
 }
 
@@ -120,11 +143,12 @@ function walkPart(part: JsonRecord, tally: Tally, depth: number): void {
   const type = stringAt(part, 'type');
   if ((type !== null && pictureTypes.has(type)) || isPicture(part['inlineData'])) {
     tally.images += 1;
-    return;
+  } else {
+    if (part['text'] !== undefined) walk(part['text'], tally, depth);
+    if (part['content'] !== undefined) walk(part['content'], tally, depth);
+    if (part['parts'] !== undefined) walk(part['parts'], tally, depth);
   }
-  if (part['text'] !== undefined) walk(part['text'], tally, depth);
-  if (part['content'] !== undefined) walk(part['content'], tally, depth);
-  if (part['parts'] !== undefined) walk(part['parts'], tally, depth);
+  if (isRecord(part['cache_control'])) tally.marked = promptOf(tally);
 }
 
 const isDataUrl = (text: string): boolean =>

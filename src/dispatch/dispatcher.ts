@@ -3,7 +3,8 @@
  *
  * Owns: the pools' lives over reloads. Refuses to own: who may send and when.
  */
-import type { Call, CallBody, Caller, Route } from '../call.ts';
+import type { Call, CallBody, Caller, InjectedField, Route } from '../call.ts';
+import type { CallSignal } from '../call-abort.ts';
 import type { Clock } from '../clock.ts';
 import type { Settings, UpstreamSettings } from '../config/settings.ts';
 import { createAgents, type Agents, type Resolve } from './agents.ts';
@@ -30,10 +31,12 @@ export interface SendableCall {
 /** One sending of a call. */
 export interface Sending {
   readonly traceparent: string | null;
+  /** The injected credential; `null` when the client brings its own. */
+  readonly credential: InjectedField | null;
   /** The lane whose order of sending is kept. */
   readonly lane: string;
   /** Ends the exchange: nobody wants the answer any more. */
-  readonly signal: AbortSignal;
+  readonly signal: CallSignal;
 }
 
 export interface Dispatcher {
@@ -78,7 +81,7 @@ export function createDispatcher(settings: Settings, clock: Clock, resolve?: Res
 
   return {
     configure,
-    send({ call, caller, route, description, body: { bytes } }, { lane, traceparent, signal }) {
+    send({ call, caller, route, description, body: { bytes } }, { lane, traceparent, credential, signal }) {
       const { upstream } = route;
       const { id: workspace, weight } = caller.workspace;
       const { agents, places } = poolsOf(upstream);
@@ -90,7 +93,7 @@ export function createDispatcher(settings: Settings, clock: Clock, resolve?: Res
           pathAndQuery: route.pathAndQuery,
           fields: outgoingFields({
             rawFields: call.rawFields,
-            route,
+            route: { host: route.host, upstream, credential },
             dropFields: caller.keyFields,
             method: call.method,
             bodyBytes: bytes.length,

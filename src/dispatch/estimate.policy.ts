@@ -11,6 +11,8 @@ import { chargeOf, chargeOfSize, type Operation } from './charge.policy.ts';
 import { isRecord, stringAt, type JsonRecord } from './feedback/json.policy.ts';
 import { describeGraphql } from './graphql-document.policy.ts';
 import { boundaryOf, formFields } from './multipart.policy.ts';
+import { beginningOf } from './prompt-beginning.policy.ts';
+import type { TokenGuess } from './token-estimate.policy.ts';
 
 /** A call's request as far as it can be judged. */
 export interface CallRequest {
@@ -28,6 +30,10 @@ export interface CallDescription {
   readonly model: string | null;
   /** Pessimistic reservation per meter. */
   readonly costs: Costs;
+  /** What its tokens are guessed from, for a guess that learns; `null` = they are not. */
+  readonly guess: TokenGuess | null;
+  /** How its prompt begins, to be hashed; `null` = not known. */
+  readonly beginning: string | null;
   /** RFC 9110 safe method, or a GraphQL query. */
   readonly safe: boolean;
   /** Safe, or PUT or DELETE. */
@@ -44,12 +50,12 @@ export interface CallDescription {
  * Longer bodies (bytes) are not parsed but judged by their size: a megabyte of brackets takes the parser up to 0.1 s, in
  * which every other call stands still, and it may be sent again and again before any limit is asked.
  */
-const longestParsedBody = 1_048_576;
+const maxParsedBody = 1_048_576;
 /** Where the model and the output limits of a longer body are looked for, bytes from either end. */
 const endsRead = 16_384;
 /** Pictures that are told from text in a longer body; a million of them would take a quarter of a second to find. */
-const mostPictures = 10_000;
-const longestModel = 256;
+const maxPictures = 10_000;
+const maxModel = 256;
 /** Points reserved for a document whose cost nobody has seen yet: a mutation's published price, a modest query's. */
 const unseenMutationPoints = 10;
 const unseenQueryPoints = 50;
@@ -64,6 +70,8 @@ export function describeCall(kind: UpstreamKind, request: CallRequest): CallDesc
     callClass: kind === 'commerce' ? 'rest' : 'default',
     model: null,
     costs: oneRequest,
+    guess: null,
+    beginning: null,
     safe,
     idempotent: safe || request.method === 'PUT' || request.method === 'DELETE',
     costKey: null,
@@ -87,13 +95,14 @@ function describeModelPost(plain: CallDescription, request: CallRequest): CallDe
   const boundary = boundaryOf(request.contentType ?? '');
   if (boundary !== null) return describeForm(asked, formFields(request.body, boundary), operation);
   if (!isJson(request.contentType)) return asked;
-  if (request.body.length > longestParsedBody) return describeLarge(asked, request.body, operation);
+  if (request.body.length > maxParsedBody) return describeLarge(asked, request.body, operation);
   const body = parsedBody(request.body);
   if (body === null) return asked;
   return {
     ...asked,
     model: asked.model ?? modelName(stringAt(body, 'model')),
-    costs: chargeOf(body, operation),
+    ...chargeOf(body, operation),
+    beginning: beginningOf(body),
   };
 }
 
@@ -107,7 +116,9 @@ function describeForm(
     ...plain,
     model: plain.model ?? modelName(fields.get('model') ?? null),
     costs:
-      operation === 'image' ? chargeOf({ prompt: fields.get('prompt') ?? '', n }, operation) : oneRequest,
+      operation === 'image'
+        ? chargeOf({ prompt: fields.get('prompt') ?? '', n }, operation).costs
+        : oneRequest,
   };
 }
 
@@ -116,7 +127,7 @@ function describeLarge(plain: CallDescription, body: Buffer, operation: Operatio
   let textBytes = body.length;
   let pictures = 0;
   let at = body.indexOf(';base64,');
-  while (at >= 0 && pictures < mostPictures) {
+  while (at >= 0 && pictures < maxPictures) {
     const end = body.indexOf('"', at);
     pictures += 1;
     textBytes -= (end < 0 ? body.length : end) - at;
@@ -132,7 +143,7 @@ function describeLarge(plain: CallDescription, body: Buffer, operation: Operatio
   return {
     ...plain,
     model: plain.model ?? model,
-    costs: chargeOfSize({ textBytes, pictures, limits }, operation),
+    ...chargeOfSize({ textBytes, pictures, limits }, operation),
   };
 }
 
@@ -157,7 +168,7 @@ function describeCommerce(plain: CallDescription, request: CallRequest): CallDes
 }
 
 function graphqlBody({ contentType, body }: CallRequest): JsonRecord | null {
-  if (body.length > longestParsedBody) return null;
+  if (body.length > maxParsedBody) return null;
   if (/^application\/graphql\s*(?:;|$)/i.test(contentType ?? '')) return { query: body.toString('utf8') };
   return parsedBody(body);
 }
@@ -193,7 +204,7 @@ function decodedSegment(segment: string): string {
 }
 
 const modelName = (name: string | null): string | null =>
-  name === null || name === '' || name.length > longestModel ? null : name;
+  name === null || name === '' || name.length > maxModel ? null : name;
 
 /** SDKs always name JSON; a missing type is given the benefit of the doubt. */
 const isJson = (contentType: string | null): boolean =>

@@ -1,8 +1,8 @@
 /**
  * One sending and its answer, from the first byte out to the last byte in.
  *
- * Owns: phases, limits, abort, and the judgement whether an answer may be passed on. Refuses to own: how the request
- * gets onto the wire (`transport.ts`) and sending again. Keeps: settles exactly once; whatever happens before the head
+ * Owns: phases, abort, and the judgement whether an answer may be passed on. Refuses to own: how the request
+ * gets onto the wire (`transport.ts`), limits in time (`exchange-limits.ts`), sending again. Keeps: settles exactly once; whatever happens before the head
  * rejects, whatever happens after it destroys the body with an error; when it is over no timer, listener or half-read
  * socket of it is left.
  */
@@ -11,11 +11,11 @@ import type { Socket } from 'node:net';
 import { Readable } from 'node:stream';
 import { TLSSocket } from 'node:tls';
 import type { UpstreamAnswer } from '../call.ts';
+import type { CallSignal } from '../call-abort.ts';
 import type { Clock } from '../clock.ts';
 import type { UpstreamTimeouts } from '../config/settings.ts';
-import { Alarm } from './alarm.ts';
-import type { AlarmOwner } from './alarm.ts';
-import { ResponseStandIn } from './stand-ins.ts';
+import { ExchangeLimits } from './exchange-limits.ts';
+import type { Limited } from './exchange-limits.ts';
 import { TransportError, codeOf, faultOf } from './transport-error.ts';
 import type { ExchangePhase, TransportFault } from './transport-error.ts';
 
@@ -25,60 +25,54 @@ const maxInterimAnswers = 16;
 /** Node's parser keeps 1,000 fields and drops the rest without a word, framing included (nodejs/node#65010). */
 const maxFields = 1000;
 
-/** Silence is looked for this many times per idle limit: it is noticed at most a quarter too late. */
-const looksPerIdle = 4;
-
-export interface ExchangeInput {
+/** What of an attempt decides how long and under which conditions its exchange goes on. */
+export interface ExchangeTerms {
   readonly method: string;
   readonly timeouts: UpstreamTimeouts;
-  readonly signal: AbortSignal;
-  /** Nothing is written before it resolves; `null` = at once. */
-  readonly hold: Promise<void> | null;
+  readonly signal: CallSignal;
+  /** Nothing is written before it resolves. Default: at once. */
+  readonly hold?: Promise<void> | null;
   /** Called once, when the connection is there and the request's bytes go out. Must not throw. */
-  readonly onSent: (() => void) | null;
-  /** Called once when nothing of the exchange is left. */
-  readonly onOver: (exchange: Exchange) => void;
+  readonly onSent?: () => void;
+}
+
+/** Whose exchange it is. */
+export interface ExchangeOwner {
+  /** Called once when nothing of the exchange is left; `error`: what it failed with before its head. */
+  onOver(error: TransportError | null): void;
+  /** The request must go no further: whoever writes it is to let it go. */
+  abandon(): void;
 }
 
 /** Connections that were open before: the next request on them is exposed to a close that is already under way. */
 const established = new WeakSet<Socket>();
 
-export class Exchange implements AlarmOwner {
-  readonly response = new ResponseStandIn();
+export class Exchange implements Limited {
   /** Resolves at the answer's head, rejects with a {@link TransportError}. */
   readonly answer: Promise<UpstreamAnswer>;
   #resolve: (answer: UpstreamAnswer) => void = () => {};
   #reject: (error: TransportError) => void = () => {};
-  readonly #input: ExchangeInput;
-  readonly #clock: Clock;
-  readonly #alarm: Alarm;
-  readonly #totalEndsAt: number;
+  readonly #terms: ExchangeTerms;
+  readonly #owner: ExchangeOwner;
+  readonly #limits: ExchangeLimits;
   #phase: ExchangePhase | 'over' = 'connect';
-  #stageEndsAt: number;
   #reusedSocket = false;
-  #answerBegan = false;
   #interimAnswers = 0;
   #socket: Socket | null = null;
   #body: IncomingMessage | null = null;
+  /** Bytes that had come over the connection when it was last looked at. */
   #bytesSeen = 0;
 
-  constructor(clock: Clock, input: ExchangeInput) {
-    this.#clock = clock;
-    this.#input = input;
-    this.#alarm = new Alarm(clock, this);
+  constructor(clock: Clock, terms: ExchangeTerms, owner: ExchangeOwner) {
+    this.#terms = terms;
+    this.#owner = owner;
     this.answer = new Promise((resolve, reject) => {
       this.#resolve = resolve;
       this.#reject = reject;
     });
-    const now = clock.monotonic();
-    this.#totalEndsAt = now + input.timeouts.totalMs;
-    this.#stageEndsAt = now + input.timeouts.connectMs;
-    if (input.signal.aborted) {
-      this.#fail('aborted', null);
-      return;
-    }
-    input.signal.addEventListener('abort', this);
-    this.#alarm.notLaterThan(Math.min(this.#stageEndsAt, this.#totalEndsAt), now);
+    this.#limits = new ExchangeLimits(clock, terms.timeouts, this);
+    if (terms.signal.aborted) this.#fail('aborted', null);
+    else terms.signal.addEventListener('abort', this);
   }
 
   get isOver(): boolean {
@@ -110,8 +104,8 @@ export class Exchange implements AlarmOwner {
       this.#fail('invalid', null);
     });
     request.on('close', () => this.#onRequestClosed());
+    this.#bytesSeen = socket.bytesRead;
     if (this.#reusedSocket) {
-      socket.once('data', () => (this.#answerBegan = true));
       this.#onConnected();
     } else {
       socket.once(socket instanceof TLSSocket ? 'secureConnect' : 'connect', () => {
@@ -123,7 +117,6 @@ export class Exchange implements AlarmOwner {
 
   /** The answer's head is there. */
   onAnswer(answer: IncomingMessage): void {
-    this.#answerBegan = true;
     if (this.isOver) {
       answer.destroy();
       return;
@@ -140,10 +133,11 @@ export class Exchange implements AlarmOwner {
     }
     this.#phase = 'body';
     this.#body = answer;
-    answer.once('end', () => this.#over());
-    answer.once('close', () => this.#over());
-    this.#watchSilence();
-    const bodyless = this.#input.method === 'HEAD' || status === 204 || status === 304;
+    const over = (): void => this.#over(null);
+    answer.on('end', over).on('close', over);
+    this.#bytesSeen = this.#socket?.bytesRead ?? 0;
+    this.#limits.awaitBody();
+    const bodyless = this.#terms.method === 'HEAD' || status === 204 || status === 304;
     if (bodyless) answer.resume();
     this.#resolve({
       head: { status, rawFields: answer.rawHeaders },
@@ -159,59 +153,40 @@ export class Exchange implements AlarmOwner {
     this.#fail(faultOf(error, this.#phase), codeOf(error));
   }
 
-  due(now: number): number | null {
-    if (this.#phase === 'over') return null;
-    if (this.#phase === 'body' && this.#bodyMoved()) this.#stageEndsAt = now + this.#input.timeouts.idleMs;
-    if (now >= this.#totalEndsAt || now >= this.#stageEndsAt) {
-      this.#fail('timeout', null);
-      return null;
-    }
-    const next = Math.min(this.#totalEndsAt, this.#stageEndsAt);
-    return this.#phase === 'body' ? Math.min(next, now + this.#lookEveryMs) : next;
-  }
-
-  get #lookEveryMs(): number {
-    return Math.max(1, this.#input.timeouts.idleMs / looksPerIdle);
-  }
-
-  #onConnected(): void {
-    if (this.#input.hold === null) this.#onWritten();
-    else void this.#input.hold.then(() => this.#onWritten());
-  }
-
-  #onWritten(): void {
-    if (this.#phase !== 'connect') return;
-    this.#phase = 'sent';
-    this.#enterStage(this.#input.timeouts.headMs);
-    this.#input.onSent?.();
-  }
-
-  #enterStage(lengthMs: number): void {
-    const now = this.#clock.monotonic();
-    this.#stageEndsAt = now + lengthMs;
-    this.#alarm.notLaterThan(Math.min(this.#stageEndsAt, this.#totalEndsAt), now);
-  }
-
-  #watchSilence(): void {
-    this.#bytesSeen = this.#socket?.bytesRead ?? 0;
-    this.#enterStage(this.#input.timeouts.idleMs);
-    const now = this.#clock.monotonic();
-    this.#alarm.notLaterThan(now + this.#lookEveryMs, now);
+  onLimit(): void {
+    this.#fail('timeout', null);
   }
 
   /**
    * Bytes are counted on the socket instead of listened to: a `data` listener on the body would take its flow control
    * away. Bytes that lie unread are the reader's slowness, not the upstream's silence.
    */
-  #bodyMoved(): boolean {
+  hasMoved(): boolean {
     const bytes = this.#socket?.bytesRead ?? 0;
     const moved = bytes !== this.#bytesSeen || (this.#body?.readableLength ?? 0) > 0;
     this.#bytesSeen = bytes;
     return moved;
   }
 
+  /** Before the head is there, any byte is one of the answer; counted on the socket, which costs no listener. */
+  get #answerHasBegun(): boolean {
+    return (this.#socket?.bytesRead ?? 0) !== this.#bytesSeen;
+  }
+
+  #onConnected(): void {
+    const { hold } = this.#terms;
+    if (hold === undefined || hold === null) this.#onWritten();
+    else void hold.then(() => this.#onWritten());
+  }
+
+  #onWritten(): void {
+    if (this.#phase !== 'connect') return;
+    this.#phase = 'sent';
+    this.#limits.awaitHead();
+    this.#terms.onSent?.();
+  }
+
   #onInterim(): void {
-    this.#answerBegan = true;
     if (++this.#interimAnswers > maxInterimAnswers) this.#fail('invalid', null);
   }
 
@@ -228,25 +203,25 @@ export class Exchange implements AlarmOwner {
       phase,
       neverSent: phase === 'connect',
       reusedSocket: this.#reusedSocket,
-      stale: kind === 'reset' && phase === 'sent' && this.#reusedSocket && !this.#answerBegan,
+      stale: kind === 'reset' && phase === 'sent' && this.#reusedSocket && !this.#answerHasBegun,
       code,
     });
     const body = this.#body;
-    this.#over();
+    this.#over(body === null ? error : null);
     if (body === null) {
       this.#reject(error);
-      this.response.abandon();
+      this.#owner.abandon();
     } else {
       body.destroy(error);
     }
     this.#socket?.destroy();
   }
 
-  #over(): void {
+  #over(error: TransportError | null): void {
     if (this.#phase === 'over') return;
     this.#phase = 'over';
-    this.#alarm.stop();
-    this.#input.signal.removeEventListener('abort', this);
-    this.#input.onOver(this);
+    this.#limits.stop();
+    this.#terms.signal.removeEventListener('abort', this);
+    this.#owner.onOver(error);
   }
 }

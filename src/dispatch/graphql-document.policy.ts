@@ -9,11 +9,11 @@ import { Kind, parse, type DocumentNode, type OperationDefinitionNode, type Sele
 import { isRecord, stringAt, type JsonRecord } from './feedback/json.policy.ts';
 
 /** Longer documents (characters) and more tokens than this are not parsed. */
-const longestDocument = 65_536;
-const mostTokens = 20_000;
-const longestVariableList = 2048;
+const maxDocument = 65_536;
+const maxDocumentTokens = 20_000;
+const maxVariableList = 2048;
 /** Of more variables than this no cost is learned: sorting a quarter of a million stops every other call for a second. */
-const mostVariables = 256;
+const maxVariables = 256;
 
 export interface GraphqlRequest {
   readonly isQuery: boolean;
@@ -28,7 +28,7 @@ const unknownRequest: GraphqlRequest = { isQuery: false, hasOwnIdempotency: fals
 /** Describes a parsed JSON request body. */
 export function describeGraphql(body: JsonRecord): GraphqlRequest {
   const document = stringAt(body, 'query');
-  if (document === null || document.length > longestDocument) return unknownRequest;
+  if (document === null || document.length > maxDocument) return unknownRequest;
   const operationName = stringAt(body, 'operationName');
   const operation = operationIn(document, operationName);
   if (operation === null) return unknownRequest;
@@ -52,7 +52,7 @@ function operationIn(document: string, name: string | null): OperationDefinition
 
 function parsed(document: string): DocumentNode | null {
   try {
-    return parse(document, { noLocation: true, maxTokens: mostTokens });
+    return parse(document, { noLocation: true, maxTokens: maxDocumentTokens });
   } catch {
     return null; // the upstream will say what is wrong with it
   }
@@ -65,9 +65,9 @@ function isIdempotentField(selection: SelectionNode): boolean {
 
 function costKeyOf(document: string, operationName: string | null, variables: unknown): string | null {
   const entries = Object.entries(isRecord(variables) ? variables : {});
-  if (entries.length > mostVariables) return null;
+  if (entries.length > maxVariables) return null;
   const numbers = entries
     .filter(([, value]) => typeof value === 'number')
     .sort(([a], [b]) => (a < b ? -1 : 1));
-  return `${document}\n${operationName ?? ''}\n${JSON.stringify(numbers).slice(0, longestVariableList)}`;
+  return `${document}\n${operationName ?? ''}\n${JSON.stringify(numbers).slice(0, maxVariableList)}`;
 }

@@ -87,7 +87,7 @@ export function arrived(
   return new Promise((resolve) => {
     // Cut after its last byte it is whole all the same: then it closes without an end.
     const done = (): void => resolve(bytes);
-    body.once('end', done).once('close', done);
+    body.on('end', done).on('close', done);
   });
 }
 

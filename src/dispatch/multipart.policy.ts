@@ -2,12 +2,12 @@
  * The few short fields of a multipart form that name a model and a number of pictures.
  *
  * Owns: a bounded look at RFC 7578 parts. Refuses to own: files and anything long. Invariant: native searches only, at
- * most {@link mostParts} parts; a malformed form yields fewer fields, never an error.
+ * most {@link maxParts} parts; a malformed form yields fewer fields, never an error.
  */
 
-const mostParts = 64;
-const longestHead = 1024;
-const longestValue = 65_536;
+const maxParts = 64;
+const maxHead = 1024;
+const maxValue = 65_536;
 
 /** Boundary of a `multipart/form-data` content type, or `null`. */
 export function boundaryOf(contentType: string): string | null {
@@ -21,7 +21,7 @@ export function formFields(body: Buffer, boundary: string): ReadonlyMap<string, 
   const fields = new Map<string, string>();
   const delimiter = `--${boundary}`;
   let at = body.indexOf(delimiter);
-  for (let part = 0; part < mostParts && at >= 0; part++) {
+  for (let part = 0; part < maxParts && at >= 0; part++) {
     const start = at + delimiter.length;
     const next = body.indexOf(`\r\n${delimiter}`, start);
     if (next < 0) break;
@@ -32,11 +32,11 @@ export function formFields(body: Buffer, boundary: string): ReadonlyMap<string, 
 }
 
 function readPart(body: Buffer, start: number, end: number, fields: Map<string, string>): void {
-  const head = body.toString('latin1', start, Math.min(end, start + longestHead));
+  const head = body.toString('latin1', start, Math.min(end, start + maxHead));
   const headLength = head.indexOf('\r\n\r\n');
   if (headLength < 0 || /;\s*filename\*?=/i.test(head.slice(0, headLength))) return;
   const name = /\bname="([^"]{1,100})"/i.exec(head.slice(0, headLength))?.[1];
   const from = start + headLength + 4;
-  if (name === undefined || fields.has(name) || end - from > longestValue) return;
+  if (name === undefined || fields.has(name) || end - from > maxValue) return;
   fields.set(name, body.toString('utf8', from, end));
 }

@@ -11,8 +11,8 @@
  * |--------------------------------------|--------------|------------|------------|------------|----------------------|
  * | limiter 429, `THROTTLED`             | no           | after the wait, while the call's own wait allows: all the same |
  * | 429 without any hint                 | probably not | back-off, 4 attempts; commerce REST at least 60 s: all the same |
- * | a limit that is not the bucket's own | no           | at least 60 s, twice, this call only: all the same             |
- * | quota, too large, day, store state   | no           | never      | never      | never      | never                |
+ * | quota, too large, day, store state,  | no           | never      | never      | never      | never                |
+ * | a limit that is not the bucket's own |              | (a breaker asks again, `src/breaker/`)                         |
  * | 503, 529, overloaded, `slow_down`    | normally no  | twice      | twice      | once       | no, unless keyed     |
  * | nothing was sent                     | no           | twice      | twice      | twice      | twice                |
  * | stale: a kept connection was closed  | hardly       | once, now  | no         | no         | no, unless keyed     |
@@ -43,13 +43,20 @@ export interface ResendCall {
  * upstream closed without a byte of answer.
  */
 export type AttemptOutcome =
-  | { readonly kind: 'answered'; readonly status: number; readonly throttle: Throttle | null }
+  | {
+      readonly kind: 'answered';
+      readonly status: number;
+      readonly throttle: Throttle | null;
+      /** The upstream refused the credential that the call carried, and another one is there or on its way. */
+      readonly isCredentialRenewed: boolean;
+    }
   | { readonly kind: 'never_sent' }
   | { readonly kind: 'stale' }
   | { readonly kind: 'fate_unknown' };
 
 /** Why a call is sent again. Each cause has its own bound. */
-export type ResendCause = 'rate' | 'hintless' | 'secondary' | 'overload' | 'never_sent' | 'stale' | 'unknown';
+export type ResendCause =
+  'credential' | 'rate' | 'hintless' | 'overload' | 'never_sent' | 'stale' | 'unknown';
 
 /** Resends made so far, by cause. */
 export type ResendHistory = Readonly<Partial<Record<ResendCause, number>>>;
@@ -64,6 +71,8 @@ export interface ResendInput {
   readonly history?: ResendHistory;
   /** What is left of the call's own wait, milliseconds. */
   readonly remainingMs: number;
+  /** The longest time to try again that the call's client waits for, milliseconds; absent: less than a minute. */
+  readonly honouredMs?: number;
 }
 
 /**
@@ -92,14 +101,14 @@ export type ResendDecision =
       readonly closeMs: number;
     };
 
-/** SDKs stop believing waits of a minute and more (or retry at once): such a refusal says "do not retry". */
-const longWaitMs = 60_000;
-/** Least wait of limits that are not the bucket's own, and of commerce REST refusals without a hint. Milliseconds. */
+/** Most SDKs stop believing waits of a minute and more (or retry at once): such a refusal says "do not retry". */
+const commonHonouredMs = 59_999;
+/** Least wait of commerce REST refusals without a hint. Milliseconds. */
 const minuteMs = 60_000;
-const longestBackoffMs = 8000;
+const maxBackoffMs = 8000;
 
 /** `firstMs` × 2ⁿ, 8 s at most. */
-const backoffMs = (firstMs: number, n: number): number => Math.min(firstMs * 2 ** n, longestBackoffMs);
+const backoffMs = (firstMs: number, n: number): number => Math.min(firstMs * 2 ** n, maxBackoffMs);
 
 /** Decides after each attempt. Total: every outcome has a decision. */
 export function resend(input: ResendInput): ResendDecision {
@@ -116,6 +125,8 @@ export function resend(input: ResendInput): ResendDecision {
     case 'fate_unknown':
       return afterUnknownFate(input);
     case 'answered':
+      // A refused credential precedes the call: it did not run, so that any method may be sent again.
+      if (outcome.isCredentialRenewed) return again(input, { cause: 'credential', most: 2, waitMs: 0 });
       return afterAnswer(input, outcome.status, outcome.throttle);
   }
 }
@@ -123,11 +134,8 @@ export function resend(input: ResendInput): ResendDecision {
 function afterAnswer(input: ResendInput, status: number, throttle: Throttle | null): ResendDecision {
   switch (throttle?.kind) {
     case 'permanent':
+    case 'secondary':
       return final(false);
-    case 'secondary': {
-      const waitMs = Math.max(throttle.waitMs ?? 0, minuteMs);
-      return again(input, { cause: 'secondary', most: 2, waitMs, closes: 'call' });
-    }
     case 'overload':
       return afterOverload(input, throttle.waitMs);
     case 'rate':
@@ -209,7 +217,7 @@ function again(input: ResendInput, { cause, most, waitMs, closes = 'none' }: Wis
   }
   if (made >= most || waitMs > input.remainingMs) {
     const throttled = closes !== 'none';
-    return final(throttled && waitMs >= longWaitMs ? false : null, {
+    return final(throttled && waitMs > (input.honouredMs ?? commonHonouredMs) ? false : null, {
       closes,
       closeMs: throttled ? waitMs : 0,
     });
@@ -230,7 +238,15 @@ function done(input: ResendInput, cause: ResendCause): number {
 function before({ history, attempts }: ResendInput): ResendHistory {
   if (history !== undefined) return history;
   const n = Math.max(0, attempts - 1);
-  return { rate: n, hintless: n, secondary: n, overload: n, never_sent: n, stale: n, unknown: n };
+  return {
+    credential: n,
+    rate: n,
+    hintless: n,
+    overload: n,
+    never_sent: n,
+    stale: n,
+    unknown: n,
+  };
 }
 
 function final(

@@ -9,7 +9,7 @@ import { answeredAtMs, type AnswerTime } from './duration.policy.ts';
 import { httpDateMs, rfc3339Ms } from './instant.policy.ts';
 
 /** Longest wait believed, the longest window any known limiter has: 24 h in milliseconds. */
-export const longestRetryAfterMs = 86_400_000;
+export const maxRetryAfterMs = 86_400_000;
 
 const decimal = /^\d+(?:\.\d*)?$|^\.\d+$/;
 
@@ -45,7 +45,7 @@ function singleValues(value: string): readonly string[] {
 
 function usable(waitMs: number | null): number | null {
   if (waitMs === null || !Number.isFinite(waitMs) || waitMs <= 0) return null;
-  return Math.min(Math.ceil(waitMs), longestRetryAfterMs);
+  return Math.min(Math.ceil(waitMs), maxRetryAfterMs);
 }
 
 function milliseconds(value: string): number | null {

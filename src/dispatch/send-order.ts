@@ -4,28 +4,24 @@
  * written waits until the one before has been.
  *
  * Owns: that order, per lane and process. Refuses to own: whose turn it is (the scheduler). Bound: a connection that
- * cannot be made holds its followers back for at most `longestHoldMs`.
+ * cannot be made holds its followers back for at most `maxHoldMs`.
  */
 import type { Clock } from '../clock.ts';
 
 /** A follower waits this long for a predecessor that is not written, milliseconds. */
-const longestHoldMs = 1_000;
+const maxHoldMs = 1_000;
 
 /** One sending's place in the order. */
 export interface Turn {
   /** Resolves when this one may be written; `null` = now. */
   readonly before: Promise<void> | null;
   /** It was written, or never will be. Repeating it does nothing. */
-  readonly written: () => void;
-}
-
-interface Pending {
-  readonly done: Promise<void>;
+  written(): void;
 }
 
 export class SendOrder {
   readonly #clock: Clock;
-  readonly #last = new Map<string, Pending>();
+  readonly #last = new Map<string, PlaceInOrder>();
 
   constructor(clock: Clock) {
     this.#clock = clock;
@@ -33,26 +29,45 @@ export class SendOrder {
 
   /** Takes the next place in the lane. */
   enter(lane: string): Turn {
-    const before = this.#last.get(lane) ?? null;
-    const { promise, resolve } = Promise.withResolvers<void>();
-    const pending: Pending = { done: promise };
-    this.#last.set(lane, pending);
-    return {
-      before: before === null ? null : this.#bounded(before.done),
-      written: () => {
-        if (this.#last.get(lane) === pending) this.#last.delete(lane);
-        resolve();
-      },
-    };
+    const ahead = this.#last.get(lane);
+    const place = new PlaceInOrder(
+      () => this.#leave(lane, place),
+      ahead === undefined ? null : this.#until(ahead),
+    );
+    this.#last.set(lane, place);
+    return place;
   }
 
-  #bounded(done: Promise<void>): Promise<void> {
+  #leave(lane: string, place: PlaceInOrder): void {
+    if (this.#last.get(lane) === place) this.#last.delete(lane);
+  }
+
+  #until(ahead: PlaceInOrder): Promise<void> {
     return new Promise((resolve) => {
-      const cancel = this.#clock.after(longestHoldMs, resolve);
-      void done.then(() => {
+      const cancel = this.#clock.after(maxHoldMs, resolve);
+      ahead.release = () => {
         cancel();
         resolve();
-      });
+      };
     });
+  }
+}
+
+class PlaceInOrder implements Turn {
+  readonly before: Promise<void> | null;
+  /** Lets the one behind it go; `null` = nobody waits. */
+  release: (() => void) | null = null;
+  #leave: (() => void) | null;
+
+  constructor(leave: () => void, before: Promise<void> | null) {
+    this.#leave = leave;
+    this.before = before;
+  }
+
+  written(): void {
+    this.#leave?.();
+    this.#leave = null;
+    this.release?.();
+    this.release = null;
   }
 }

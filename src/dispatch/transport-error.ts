@@ -5,15 +5,9 @@
  * address: only Node's error code, a closed vocabulary, comes along for the log.
  */
 
-/**
- * `unreachable`: no connection (name, TCP, TLS). `address_denied`: the address check refused. `invalid`: what came is not
- * an HTTP answer that may be passed on, or the request could not be written. `timeout`: one of our own limits.
- * `reset`: the connection broke. `aborted`: the caller's signal, or the transport was closed.
- */
-export type TransportFault = 'unreachable' | 'address_denied' | 'invalid' | 'timeout' | 'reset' | 'aborted';
+import type { ExchangePhase, TransportFault } from './failure-reason.policy.ts';
 
-/** `connect`: no connection yet. `sent`: the request may have been read. `body`: the answer's head has arrived. */
-export type ExchangePhase = 'connect' | 'sent' | 'body';
+export type { ExchangePhase, TransportFault } from './failure-reason.policy.ts';
 
 export interface TransportErrorFacts {
   readonly kind: TransportFault;
@@ -58,6 +52,17 @@ export class AddressDeniedError extends Error {
   constructor() {
     super('address denied');
     this.name = 'AddressDeniedError';
+  }
+}
+
+/** A name that has no address, or was not resolved in time; with the code that Node's own resolver has for it. */
+export class NameError extends Error {
+  readonly code: 'ENODATA' | 'ETIMEOUT';
+
+  constructor(code: 'ENODATA' | 'ETIMEOUT') {
+    super('the name was not resolved');
+    this.name = 'NameError';
+    this.code = code;
   }
 }
 

@@ -9,18 +9,19 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Readable } from 'node:stream';
 import { createProxyMiddleware } from 'http-proxy-middleware';
-import type { Options } from 'http-proxy-middleware';
+import type { Options, RequestHandler } from 'http-proxy-middleware';
 import { LRUCache } from 'lru-cache';
 import type { UpstreamAnswer } from '../call.ts';
+import type { CallSignal } from '../call-abort.ts';
 import type { Clock } from '../clock.ts';
 import type { UpstreamTimeouts } from '../config/settings.ts';
 import type { Pool } from './agents.ts';
 import { Exchange } from './exchange.ts';
+import type { ExchangeOwner } from './exchange.ts';
 import type { OutgoingFields } from './fields.policy.ts';
 import type { Place } from './socket-places.ts';
-import { BufferedBody, RequestStandIn } from './stand-ins.ts';
-import type { ResponseStandIn } from './stand-ins.ts';
-import { TransportError } from './transport-error.ts';
+import { StandIn } from './stand-ins.ts';
+import type { TransportError } from './transport-error.ts';
 import { ShortLived } from '../short-lived.ts';
 
 export { TransportError } from './transport-error.ts';
@@ -38,7 +39,7 @@ export interface TransportAttempt {
   readonly agent: Pool;
   readonly timeouts: UpstreamTimeouts;
   /** Ends the exchange at once, in every phase, body included. */
-  readonly signal: AbortSignal;
+  readonly signal: CallSignal;
   /** Nothing is written before it resolves; the connection is made meanwhile. Default: at once. */
   readonly hold?: Promise<void> | null;
   /** Where its turn for a socket is waited for; it counts towards the connect limit. Default: nowhere. */
@@ -67,74 +68,89 @@ interface PreparedOrigin {
   readonly port: string;
 }
 
-/** One request on its way through the proxy, as its router sees it. */
-class Passage extends RequestStandIn {
-  readonly attempt: TransportAttempt;
-  readonly target: PreparedOrigin;
-  readonly exchange: Exchange;
-
-  constructor(attempt: TransportAttempt, target: PreparedOrigin, exchange: Exchange) {
-    super(attempt.method, attempt.fields);
-    this.attempt = attempt;
-    this.target = target;
-    this.exchange = exchange;
-  }
-}
-
 /** Origins under a wildcard are many; parsing one again costs a microsecond. */
 const maxPreparedOrigins = 1000;
 
+/** All exchanges that are going on, and what they share. */
+class Exchanges {
+  readonly #live = new ShortLived<number, Passage>();
+  readonly #origins = new LRUCache<string, PreparedOrigin>({ max: maxPreparedOrigins });
+  #started = 0;
+  isClosed = false;
+
+  enter(passage: Passage): number {
+    const number = (this.#started += 1);
+    this.#live.set(number, passage);
+    return number;
+  }
+
+  leave(number: number): void {
+    this.#live.delete(number);
+  }
+
+  target(origin: string): PreparedOrigin {
+    let target = this.#origins.get(origin);
+    if (target === undefined) this.#origins.set(origin, (target = prepared(origin)));
+    return target;
+  }
+
+  close(): void {
+    this.isClosed = true;
+    for (const { exchange } of this.#live.values()) exchange.abort();
+  }
+}
+
+/** One attempt on its way through the proxy: what the proxy is given, and the exchange that it reports to. */
+class Passage extends StandIn implements ExchangeOwner {
+  readonly attempt: TransportAttempt;
+  readonly target: PreparedOrigin;
+  readonly exchange: Exchange;
+  readonly #all: Exchanges;
+  readonly #number: number;
+  #place: Place | null = null;
+
+  constructor(attempt: TransportAttempt, all: Exchanges, clock: Clock) {
+    super(attempt, attempt.body, attempt.hold ?? null);
+    this.attempt = attempt;
+    this.target = all.target(attempt.origin);
+    this.#all = all;
+    this.#number = all.enter(this);
+    this.exchange = new Exchange(clock, attempt, this);
+  }
+
+  /** Waits for its place, then goes through the proxy. */
+  begin(proxy: RequestHandler): void {
+    if (this.exchange.isOver) return;
+    const go = (): void => this.#go(proxy);
+    this.#place = this.attempt.line?.(go) ?? null;
+    if (this.#place === null) go();
+    if (this.exchange.isOver) this.#place?.end();
+  }
+
+  onOver(error: TransportError | null): void {
+    this.#all.leave(this.#number);
+    this.#place?.end();
+    if (error?.stale === true) dropIdle(this.attempt.agent, this.target);
+  }
+
+  #go(proxy: RequestHandler): void {
+    if (this.#all.isClosed) return;
+    // The proxy's promise would end with the response it was given; what fails before that comes to its `next`.
+    const onError = (error: unknown): void => this.exchange.onError(error);
+    proxy(asRequest(this), asResponse(this), onError).catch(onError);
+  }
+}
+
 export function createTransport({ clock }: { readonly clock: Clock }): Transport {
-  const live = new ShortLived<number, Exchange>();
-  let started = 0;
-  let closed = false;
-  const origins = new LRUCache<string, PreparedOrigin>({ max: maxPreparedOrigins });
+  const all = new Exchanges();
   const proxy = createProxyMiddleware(proxyOptions());
-
-  const start = (attempt: TransportAttempt): Exchange => {
-    const { method, timeouts, signal } = attempt;
-    const number = (started += 1);
-    let place: Place | null = null;
-    const exchange = new Exchange(clock, {
-      method,
-      timeouts,
-      signal,
-      hold: attempt.hold ?? null,
-      onSent: attempt.onSent ?? null,
-      onOver: () => {
-        live.delete(number);
-        place?.end();
-      },
-    });
-    if (exchange.isOver) return exchange;
-    live.set(number, exchange);
-    const request = new Passage(attempt, prepared(origins, attempt.origin), exchange);
-    const onError = (error: unknown): void => exchange.onError(error);
-    const go = (): void => {
-      if (closed) return;
-      // The proxy's promise would end with the response it was given; what fails before that comes to its `next`.
-      proxy(asRequest(request), asResponse(exchange.response), onError).catch(onError);
-    };
-    place = attempt.line?.(go) ?? null;
-    if (place === null) go();
-    if (exchange.isOver) place?.end();
-    return exchange;
-  };
-
   return {
-    async send(attempt) {
-      try {
-        return await start(attempt).answer;
-      } catch (error) {
-        if (error instanceof TransportError && error.stale)
-          dropIdle(attempt.agent, prepared(origins, attempt.origin));
-        throw error;
-      }
+    send(attempt) {
+      const passage = new Passage(attempt, all, clock);
+      passage.begin(proxy);
+      return passage.exchange.answer;
     },
-    close() {
-      closed = true;
-      for (const exchange of live.values()) exchange.abort();
-    },
+    close: () => all.close(),
   };
 }
 
@@ -147,15 +163,11 @@ function dropIdle(agent: Pool, origin: PreparedOrigin): void {
   }
 }
 
-function prepared(origins: LRUCache<string, PreparedOrigin>, origin: string): PreparedOrigin {
-  const known = origins.get(origin);
-  if (known !== undefined) return known;
+function prepared(origin: string): PreparedOrigin {
   const url = new URL(origin);
   const hostname = url.hostname.replace(/^\[|\]$/g, '');
   const port = url.port === '' ? (url.protocol === 'https:' ? '443' : '80') : url.port;
-  const target: PreparedOrigin = Object.freeze({ protocol: url.protocol, host: hostname, hostname, port });
-  origins.set(origin, target);
-  return target;
+  return Object.freeze({ protocol: url.protocol, host: hostname, hostname, port });
 }
 
 /** What the proxy was given as the client's request. */
@@ -166,11 +178,17 @@ function proxyOptions(): Options {
   return {
     // Its default plugins answer errors with host and URL, and log every answer.
     ejectPlugins: true,
+    // Every request passes. A filter that is a function parses no path while the stand-in's is empty.
+    pathFilter: () => true,
     selfHandleResponse: true,
     followRedirects: false,
     xfwd: false,
     plugins: [
       (server) => {
+        // The router is asked a few turns earlier; whoever has been aborted since opens no connection.
+        server.on('start', (request) => {
+          if (passageOf(request)?.exchange.isOver === true) throw new Error('the attempt is over');
+        });
         server.on('proxyReq', (outgoing, request) => passageOf(request)?.exchange.onRequest(outgoing));
         server.on('proxyRes', (answer, request) => passageOf(request)?.exchange.onAnswer(answer));
         server.on('error', (error, request) => passageOf(request)?.exchange.onError(error));
@@ -179,16 +197,16 @@ function proxyOptions(): Options {
     ],
     router(request, _response, options) {
       const passage = passageOf(request);
-      if (passage === null || passage.exchange.isOver) throw new Error('the attempt is over');
+      if (passage === null) throw new Error('only passages go through this proxy');
       options.agent = passage.attempt.agent;
-      options.buffer = asStream(new BufferedBody(passage.attempt.body, passage.attempt.hold));
+      options.buffer = asStream(passage);
+      passage.url = passage.attempt.pathAndQuery;
       return passage.target;
     },
-    pathRewrite: (_path, request) => passageOf(request)?.attempt.pathAndQuery,
   };
 }
 
-/* The proxy's types ask for Node's classes; its code touches the members that the stand-ins have (wire tests hold it). */
-const asRequest = (standIn: RequestStandIn): IncomingMessage => standIn as unknown as IncomingMessage;
-const asStream = (body: BufferedBody): Readable => body as unknown as Readable;
-const asResponse = (standIn: ResponseStandIn): ServerResponse => standIn as unknown as ServerResponse;
+/* The proxy's types ask for Node's classes; its code touches the members that the stand-in has (wire tests hold it). */
+const asRequest = (standIn: StandIn): IncomingMessage => standIn as unknown as IncomingMessage;
+const asStream = (standIn: StandIn): Readable => standIn as unknown as Readable;
+const asResponse = (standIn: StandIn): ServerResponse => standIn as unknown as ServerResponse;

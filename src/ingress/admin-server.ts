@@ -15,11 +15,18 @@ import { listen } from './listen.ts';
 /** `prometheus`: text format 0.0.4. `openmetrics`: OpenMetrics 1.0.0, on request only. */
 export type MetricsFormat = 'prometheus' | 'openmetrics';
 
+/** Whether new calls may be sent here, and what an operator should know meanwhile. */
+export interface Readiness {
+  readonly ready: boolean;
+  /** Why Redis is away. Calls are served all the same, in the mode chosen for that: it does not make a replica unready. */
+  readonly trouble: { readonly reason: string; readonly advice: string } | null;
+}
+
 export interface AdminServerOptions {
   readonly host: string;
   readonly port: number;
   /** False while draining. Redis has no say in it: all replicas would vanish together. */
-  readonly isReady: () => boolean;
+  readonly readiness: () => Readiness;
   readonly metrics: (
     format: MetricsFormat,
   ) => Promise<{ readonly contentType: string; readonly body: string }>;
@@ -69,11 +76,12 @@ const buildApp = (options: AdminServerOptions): Express => {
     response.type('text').send('ok\n');
   });
   app.get('/readyz', (_request, response) => {
-    const ready = options.isReady();
+    const { ready, trouble } = options.readiness();
+    const detail = trouble === null ? '' : `Redis is away (${trouble.reason}): ${trouble.advice}\n`;
     response
       .status(ready ? 200 : 503)
       .type('text')
-      .send(ready ? 'ok\n' : 'draining\n');
+      .send(`${ready ? 'ok' : 'draining'}\n${detail}`);
   });
   app.get('/metrics', async (request, response) => {
     const { contentType, body } = await options.metrics(negotiated(request));

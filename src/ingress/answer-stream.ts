@@ -9,6 +9,7 @@
 import type { ServerResponse } from 'node:http';
 import type { Readable } from 'node:stream';
 import type { AnswerEnd } from '../call.ts';
+import type { CallSignal } from '../call-abort.ts';
 import type { Clock } from '../clock.ts';
 import { watchReader } from './stalled-reader.ts';
 
@@ -17,7 +18,7 @@ export interface Pumping {
   readonly response: ServerResponse;
   /** Length promised in the head, bytes; `null` = none. */
   readonly declaredBytes: number | null;
-  readonly clientGone: AbortSignal;
+  readonly clientGone: CallSignal;
   readonly clock: Clock;
   /** A client that takes nothing of what waits for it for so long is gone, milliseconds; `null` = it may take its time. */
   readonly maxUnreadMs: number | null;
@@ -64,7 +65,7 @@ export const pump = (pumping: Pumping): Promise<AnswerEnd> =>
       response.req.socket.resetAndDestroy();
     };
     const reader = maxUnreadMs === null ? null : watchReader(response, clock, maxUnreadMs, onStalled);
-    // Stays: an error after the end must not become an uncaught one. A cut is told by `close` without `end`.
+    // Stays: an error after the end must not become an uncaught one. A cut shows as `close` without `end`.
     body.on('error', () => {});
     if (clientGone.aborted) onGone();
     else if (body.readableEnded) onEnd();
@@ -73,7 +74,7 @@ export const pump = (pumping: Pumping): Promise<AnswerEnd> =>
       clientGone.addEventListener('abort', onGone);
       response.on('drain', onDrain);
       body.on('close', onCut).on('end', onEnd).on('data', onData);
-      // Whoever looked into the body before left it paused, and a paused stream does not flow by being listened to.
+      // A reader of the body before this left it paused, and a paused stream does not flow by being listened to.
       body.resume();
     }
   });

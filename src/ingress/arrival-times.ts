@@ -45,7 +45,7 @@ export class ArrivalTimes {
     this.#clock = clock;
   }
 
-  /** A request was read: the monotonic milliseconds at which it arrived, as far as can be told. Never before the one before. */
+  /** A request was read: the monotonic milliseconds at which it arrived, as far as is known. Never before the one before. */
   arrived(): number {
     const now = this.#clock.monotonic();
     if (this.#pulse.kind === 'resting') this.#beatIn(beatMs, now);

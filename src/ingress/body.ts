@@ -9,6 +9,7 @@ import type { IncomingMessage } from 'node:http';
 import type { CallBody } from '../call.ts';
 import type { Clock } from '../clock.ts';
 import { Refusal } from '../errors.ts';
+import type { OpenCall } from './connections.ts';
 
 /** Bytes of request bodies that the whole process holds, and how many of them each owner (workspace) does. */
 export class HeldBytes {
@@ -20,11 +21,11 @@ export class HeldBytes {
 
   /**
    * @param limit bytes; above it calls are refused with `overloaded`.
-   * @param largestBody bytes; one body of this size always fits an owner's share.
+   * @param maxBody bytes; one body of this size always fits an owner's share.
    */
-  constructor(limit: number, largestBody: number) {
+  constructor(limit: number, maxBody: number) {
     this.limit = limit;
-    this.share = Math.max(Math.floor(limit / 2), largestBody);
+    this.share = Math.max(Math.floor(limit / 2), maxBody);
   }
 
   /** Bytes held now. */
@@ -72,33 +73,26 @@ export const announcesBody = (request: IncomingMessage): boolean =>
 const overloaded = (): Refusal =>
   new Refusal('overloaded', { detail: 'Too many request bodies are held at the moment.' });
 
-export interface BodyReaderParts {
-  readonly request: IncomingMessage;
+/** What all readers share. */
+export interface BodyReaderDeps {
   readonly bounds: BodyBounds;
-  readonly clientGone: AbortSignal;
   readonly clock: Pick<Clock, 'monotonic'>;
-  /** Sends `100 Continue` if the client waits for it; called at most once. */
-  readonly sendContinue: () => void;
+  /** True when the client sent `Expect: 100-continue` and waits for our word. */
+  readonly awaitsContinue: (open: OpenCall) => boolean;
 }
 
 /** One request's body: read on demand, held until released. */
 export class BodyReader {
-  readonly #request: IncomingMessage;
-  readonly #bounds: BodyBounds;
-  readonly #clientGone: AbortSignal;
-  readonly #clock: Pick<Clock, 'monotonic'>;
-  readonly #sendContinue: () => void;
+  readonly #open: OpenCall;
+  readonly #deps: BodyReaderDeps;
   #reading: Promise<CallBody> | null = null;
   #owner = '';
   #taken = 0;
   #released = false;
 
-  constructor({ request, bounds, clientGone, clock, sendContinue }: BodyReaderParts) {
-    this.#request = request;
-    this.#bounds = bounds;
-    this.#clientGone = clientGone;
-    this.#clock = clock;
-    this.#sendContinue = sendContinue;
+  constructor(open: OpenCall, deps: BodyReaderDeps) {
+    this.#open = open;
+    this.#deps = deps;
   }
 
   /** See `Call.readBody`. */
@@ -113,33 +107,43 @@ export class BodyReader {
   release(): void {
     if (this.#released) return;
     this.#released = true;
-    this.#bounds.heldBytes.give(this.#taken, this.#owner);
+    this.#deps.bounds.heldBytes.give(this.#taken, this.#owner);
     this.#taken = 0;
   }
 
   async #start(): Promise<CallBody> {
-    this.#clientGone.throwIfAborted();
-    const announced = Number(this.#request.headers['content-length'] ?? 0);
-    if (announced > this.#bounds.maxBodyBytes) throw new Refusal('body_too_large');
-    if (!this.#bounds.heldBytes.fits(announced, this.#owner)) throw overloaded();
-    if (!announcesBody(this.#request)) return { bytes: Buffer.alloc(0), replayable: true, completeAt: null };
+    const { request, gone } = this.#open;
+    const { bounds, clock } = this.#deps;
+    gone.throwIfAborted();
+    const announced = Number(request.headers['content-length'] ?? 0);
+    if (announced > bounds.maxBodyBytes) throw new Refusal('body_too_large');
+    if (!bounds.heldBytes.fits(announced, this.#owner)) throw overloaded();
+    if (!announcesBody(request)) return { bytes: Buffer.alloc(0), replayable: true, completeAt: null };
     this.#sendContinue();
     const bytes = await this.#collect();
-    const replayable = bytes.length <= this.#bounds.maxReplayBytes;
-    return { bytes, replayable, completeAt: this.#clock.monotonic() };
+    const replayable = bytes.length <= bounds.maxReplayBytes;
+    return { bytes, replayable, completeAt: clock.monotonic() };
+  }
+
+  /** Sends `100 Continue` if the client waits for it. */
+  #sendContinue(): void {
+    const open = this.#open;
+    if (!this.#deps.awaitsContinue(open)) return;
+    open.response.writeContinue();
+    open.connection.resume();
   }
 
   /** Counts a chunk before it is kept; the answer is why it cannot be. */
   #keep(bytes: number): Refusal | null {
-    if (this.#taken + bytes > this.#bounds.maxBodyBytes) return new Refusal('body_too_large');
-    if (this.#released || !this.#bounds.heldBytes.take(bytes, this.#owner)) return overloaded();
+    const { maxBodyBytes, heldBytes } = this.#deps.bounds;
+    if (this.#taken + bytes > maxBodyBytes) return new Refusal('body_too_large');
+    if (this.#released || !heldBytes.take(bytes, this.#owner)) return overloaded();
     this.#taken += bytes;
     return null;
   }
 
   #collect(): Promise<Buffer> {
-    const request = this.#request;
-    const clientGone = this.#clientGone;
+    const { request, gone: clientGone } = this.#open;
     const chunks: Buffer[] = [];
     return new Promise((resolve, reject) => {
       const stop = (): void => {

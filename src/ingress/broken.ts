@@ -1,7 +1,7 @@
 /**
  * What is done about requests that Node's parser gave up on, and about CONNECT.
  *
- * Owns: which problem is told, and whether the connection is still in a state to be told anything.
+ * Owns: which problem is answered, and whether the connection can still carry an answer.
  * Refuses to own: heads that parsed (`guard.policy.ts`).
  * Invariants: an answer meant for one request never stands in another one's place; the answers of earlier requests
  * on the connection are still sent; never throws.
@@ -10,7 +10,7 @@ import type { Socket } from 'node:net';
 import type { RefusalCode } from '../errors.ts';
 import type { Connection, Connections, OpenCall } from './connections.ts';
 
-/** What a broken request is told; `null` = nothing, the connection just ends. */
+/** How a broken request is answered; `null`: not at all, the connection just ends. */
 export interface Breakage {
   readonly code: Extract<RefusalCode, 'request_invalid' | 'headers_too_large'>;
   readonly status: number;

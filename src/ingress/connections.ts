@@ -8,6 +8,7 @@
  */
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
+import { CallAbort } from '../call-abort.ts';
 
 /** A request whose answer is not finished. */
 export interface OpenCall {
@@ -15,19 +16,21 @@ export interface OpenCall {
   readonly request: IncomingMessage;
   readonly response: ServerResponse;
   /** Aborted when the client's connection is gone. */
-  readonly gone: AbortController;
+  readonly gone: CallAbort;
 }
+
+const none: readonly OpenCall[] = [];
 
 /** One client's connection. Answers leave in the order of their requests; calls may be open side by side. */
 export class Connection {
   readonly socket: Socket;
-  /** A list, not a set: a connection has few open calls, and each of them comes and goes. */
-  readonly calls: OpenCall[] = [];
+  /** A list, not a set: a connection has few open calls, and each of them comes and goes. Replaced at each change. */
+  calls: readonly OpenCall[] = none;
   /** While true no further request is handled: its answer might never be sent. */
   closing = false;
   /** True once `closing` cannot be taken back. */
   #fixed = false;
-  /** True once the parser gave up; told only once. */
+  /** True once the parser gave up; reported only once. */
   failed = false;
   /** The newest call; its answer is the last one on the wire. */
   newest: OpenCall | null = null;
@@ -64,14 +67,14 @@ export class Connection {
 
   /** The client can no longer receive: aborts every call whose answer is not already on its way as a whole. */
   abandon(): void {
-    for (const call of this.calls.slice()) if (!call.response.writableEnded) call.gone.abort();
+    for (const call of this.calls) if (!call.response.writableEnded) call.gone.abort();
   }
 
   /** False when the call was not open any more. */
   leave(call: OpenCall): boolean {
     const at = this.calls.indexOf(call);
     if (at < 0) return false;
-    this.calls.splice(at, 1);
+    this.calls = this.calls.length === 1 ? none : this.calls.toSpliced(at, 1);
     if (this.newest === call) this.newest = null;
     if (this.closing && this.calls.length === 0 && this.socket.writable) this.socket.destroySoon();
     return true;
@@ -96,9 +99,25 @@ export class Connections {
   readonly #bounds: ConnectionBounds;
   readonly #known = new Map<Socket, Connection>();
   #openCalls = 0;
+  /** Listeners of all connections: they learn from their emitter which one it is, and none is made for each. */
+  readonly #onEnd: (this: Socket) => void;
+  readonly #onClose: (this: Socket) => void;
+  readonly #onWriteError: (this: ServerResponse) => void;
 
   constructor(bounds: ConnectionBounds) {
     this.#bounds = bounds;
+    const known = this.#known;
+    this.#onEnd = function () {
+      known.get(this)?.abandon();
+    };
+    this.#onClose = function () {
+      const connection = known.get(this);
+      known.delete(this);
+      for (const call of connection?.calls ?? none) call.gone.abort();
+    };
+    this.#onWriteError = function () {
+      known.get(this.req.socket)?.abandon();
+    };
   }
 
   get all(): Iterable<Connection> {
@@ -121,19 +140,15 @@ export class Connections {
     if (known !== undefined) return known;
     const connection = new Connection(socket);
     this.#known.set(socket, connection);
-    // A client that only half-closes is gone too: it cannot be told from one that closed.
-    socket.on('end', () => connection.abandon());
-    socket.on('close', () => {
-      this.#known.delete(socket);
-      for (const call of connection.calls.slice()) call.gone.abort();
-    });
+    // A client that only half-closes is gone too: it cannot be distinguished from one that closed.
+    socket.on('end', this.#onEnd).on('close', this.#onClose);
     return connection;
   }
 
   enter(request: IncomingMessage, response: ServerResponse): Entry {
     const connection = this.on(request.socket);
     // A write after the client left is reported here; the call learns of it through `gone`.
-    response.on('error', () => connection.abandon());
+    response.on('error', this.#onWriteError);
     if (connection.closing) {
       connection.end();
       return { kind: 'ignored' };
@@ -141,8 +156,9 @@ export class Connections {
     const crowded =
       connection.calls.length >= this.#bounds.maxCallsPerConnection ||
       this.#openCalls >= this.#bounds.maxOpenCalls;
-    const call: OpenCall = { connection, request, response, gone: new AbortController() };
-    connection.calls.push(call);
+    const call: OpenCall = { connection, request, response, gone: new CallAbort() };
+    // A list literal is exact in size; one that has grown is not.
+    connection.calls = connection.calls.length === 0 ? [call] : [...connection.calls, call];
     connection.newest = call;
     this.#openCalls += 1;
     if (request.socket.destroyed) call.gone.abort();

@@ -134,7 +134,7 @@ export const createDataServer = (options: DataServerOptions): DataServer => {
     route(call);
   };
 
-  // The guard looks for Host itself, so that its absence too is answered with a problem document.
+  // The guard checks Host itself, so that its absence too is answered with a problem document.
   const server = createServer({
     ...parserLimits,
     requireHostHeader: false,

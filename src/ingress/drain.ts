@@ -1,7 +1,7 @@
 /**
  * Ends a server's life without cutting calls off.
  *
- * Owns: the order of the steps and their times. Refuses to own: readiness, and what held calls are told.
+ * Owns: the order of the steps and their times. Refuses to own: readiness, and what held calls are answered.
  * Invariants: connections are accepted until `delayMs` is over, because load balancers learn late; nothing lives
  * longer than `limitMs`; a connection with an open call is not closed before that.
  */
@@ -18,7 +18,7 @@ export interface DrainOptions {
   readonly signal?: AbortSignal;
 }
 
-/** How often idle connections are looked for, milliseconds. */
+/** How often idle connections are searched for, milliseconds. */
 const lookEveryMs = 100;
 /** Looks after which a connection that never completed a request's head is closed: 1 s, so that a head under way may arrive. */
 const quietLooks = 10;
@@ -50,12 +50,12 @@ export const drainServer = async (
   await pause(clock, Math.min(options.delayMs, options.limitMs), signal);
   // Closes idle connections too; not listening any more is not an error.
   server.close();
-  const looks = new Map<unknown, number>();
+  const quietChecks = new Map<unknown, number>();
   while (connections.open > 0 && clock.monotonic() < endsAt && !signal.aborted) {
     server.closeIdleConnections();
     for (const connection of connections.all) {
-      const quiet = connection.calls.length > 0 ? 0 : (looks.get(connection) ?? 0) + 1;
-      looks.set(connection, quiet);
+      const quiet = connection.calls.length > 0 ? 0 : (quietChecks.get(connection) ?? 0) + 1;
+      quietChecks.set(connection, quiet);
       if (quiet > quietLooks) connection.socket.destroySoon();
     }
     await pause(clock, Math.min(lookEveryMs, endsAt - clock.monotonic()), signal);

@@ -34,19 +34,19 @@ const digits = /^[0-9]{1,15}$/;
 export const outcomeFraming = ({ method, status, fields, body, replaced }: Framed): Framing | null => {
   if (!Number.isInteger(status) || status < 200 || status > 599) return null;
   const kept: string[] = [];
-  let told: string | null = null;
+  let declared: string | null = null;
   for (let at = 0; at < fields.length; at += 2) {
     const name = fields[at] ?? '';
     const value = fields[at + 1] ?? '';
     const lower = name.toLowerCase();
-    if (lower === 'content-length') told = digits.test(value) ? value : null;
+    if (lower === 'content-length') declared = digits.test(value) ? value : null;
     if (!framingFields.has(lower) && !replaced.includes(lower)) kept.push(name, value);
   }
   const asHead = method === 'HEAD' || status === 304;
   if (status === 204) return { fields: kept, bodiless: true, declaredBytes: null };
   if (status === 205) return { fields: [...kept, 'Content-Length', '0'], bodiless: true, declaredBytes: 0 };
   // The length of an answer to HEAD, or of 304, is that of the body which is not sent.
-  if (!asHead && body !== 'stream') told = String(body);
-  if (told !== null) kept.push('Content-Length', told);
-  return { fields: kept, bodiless: asHead, declaredBytes: told === null ? null : Number(told) };
+  if (!asHead && body !== 'stream') declared = String(body);
+  if (declared !== null) kept.push('Content-Length', declared);
+  return { fields: kept, bodiless: asHead, declaredBytes: declared === null ? null : Number(declared) };
 };

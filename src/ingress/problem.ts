@@ -8,6 +8,7 @@
 import type { KnownSoFar } from '../call.ts';
 import { refusals } from '../errors.ts';
 import type { HeldBy, RefusalCode, RefusalDetails } from '../errors.ts';
+import { honouredWaitMs } from '../honoured-wait.policy.ts';
 import { knownFields } from './ratelimit-fields.ts';
 import { retryFields } from './retry-after.policy.ts';
 
@@ -29,6 +30,8 @@ export interface RefusedCall {
   /** Value of `Allow`, on 405. */
   readonly allow?: string;
   readonly known?: KnownSoFar;
+  /** Fields of the call, name and value alternating: they tell what its client waits for. */
+  readonly rawFields?: readonly string[];
 }
 
 interface Document {
@@ -71,11 +74,13 @@ const answer = (document: Document, extra: readonly string[]): ProblemAnswer => 
   return { status, fields, body };
 };
 
-const retryLines = (status: number, details: RefusalDetails): string[] => {
+const retryLines = (status: number, { code, details, rawFields = [] }: RefusedCall): string[] => {
   const lines: string[] = [];
   let shouldRetry = details.shouldRetry;
-  if (status === 429 || status === 503) {
-    const retry = retryFields(details.retryInMs);
+  if (status === 429 || status === 503 || details.status !== undefined) {
+    // Nobody is to sleep for the rest of a day, also not who would.
+    const honouredMs = honouredWaitMs(code === 'day_quota_exhausted' ? [] : rawFields);
+    const retry = retryFields(details.retryInMs, honouredMs);
     lines.push('Retry-After', String(retry.retryAfterSeconds));
     if (retry.retryAfterMs !== null) lines.push('retry-after-ms', String(retry.retryAfterMs));
     if (retry.shouldRetry === false) shouldRetry = false;
@@ -88,8 +93,8 @@ const retryLines = (status: number, details: RefusalDetails): string[] => {
 export const refusalAnswer = (refused: RefusedCall): ProblemAnswer => {
   const { code, details, requestId, known } = refused;
   const { title } = refusals[code];
-  const status = refused.status ?? refusals[code].status;
-  const extra = [...knownFields(known?.record, known?.rateLimit), ...retryLines(status, details)];
+  const status = refused.status ?? details.status ?? refusals[code].status;
+  const extra = [...knownFields(known?.record, known?.rateLimit), ...retryLines(status, refused)];
   if (status === 401) extra.push('WWW-Authenticate', 'Bearer');
   if (refused.allow !== undefined) extra.push('Allow', refused.allow);
   const detail = details.detail ?? `${title}.`;

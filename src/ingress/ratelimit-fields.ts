@@ -3,15 +3,14 @@
  *
  * Owns: their exact spelling, which is fixed but for its integers; the tests hold it against a general serializer.
  * Refuses to own: the numbers.
- * Invariant: every value is a non-negative integer, rounded so that nobody is told of more room than there is.
+ * Invariant: every value is a non-negative integer, rounded so that never more room is stated than there is.
  */
 import type { AdmissionRecord, RateLimitState } from '../call.ts';
 
 /** Largest integer a structured field may hold (RFC 9651 §3.3.1). */
-const largestInteger = 999_999_999_999_999;
+const maxInteger = 999_999_999_999_999;
 
-const whole = (value: number): number =>
-  Number.isNaN(value) ? 0 : Math.min(largestInteger, Math.max(0, value));
+const whole = (value: number): number => (Number.isNaN(value) ? 0 : Math.min(maxInteger, Math.max(0, value)));
 
 /** `Sluice-Admission`: `waited=<ms>, attempts=<n>, absorbed=<n>`. */
 export const admissionField = ({ waitedMs, attempts, absorbed }: AdmissionRecord): string =>

@@ -1,7 +1,7 @@
 /**
  * Listens to what never reaches a route: requests that do not parse, and CONNECT.
  *
- * Owns: the two events of Node's server that hand over bare sockets. Refuses to own: what is told (`broken.ts`).
+ * Owns: the two events of Node's server that hand over bare sockets. Refuses to own: what is answered (`broken.ts`).
  * Invariant: a listener never throws, and every socket handed over is answered or ended.
  */
 import type { IncomingMessage, Server } from 'node:http';
@@ -41,8 +41,8 @@ export const watchRawErrors = (server: Server, deps: ServeDeps): void => {
   server.on('connect', (request: IncomingMessage) => {
     // Node has let go of this socket: an error nobody listens to would end the process.
     request.socket.on('error', () => request.socket.destroy());
-    const told = refuseRaw(request.socket, { code: 'method_not_allowed', allow: proxyMethods });
+    const isAnswered = refuseRaw(request.socket, { code: 'method_not_allowed', allow: proxyMethods });
     // Nobody reads this socket any more, so nobody would notice a client that leaves.
-    if (!told) request.socket.destroy();
+    if (!isAnswered) request.socket.destroy();
   });
 };

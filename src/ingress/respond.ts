@@ -42,12 +42,12 @@ const endLines = (context: AnswerContext, mustEnd: boolean): string[] => {
 const answerEnd = ({ response, gone }: OpenCall): Promise<AnswerEnd> =>
   new Promise((resolve) => {
     const onGone = (): void => resolve('client_gone');
-    response.once('finish', () => {
-      gone.signal.removeEventListener('abort', onGone);
+    response.on('finish', () => {
+      gone.removeEventListener('abort', onGone);
       resolve('complete');
     });
-    if (gone.signal.aborted) onGone();
-    else gone.signal.addEventListener('abort', onGone, { once: true });
+    if (gone.aborted) onGone();
+    else gone.addEventListener('abort', onGone);
   });
 
 /**
@@ -57,19 +57,19 @@ const answerEnd = ({ response, gone }: OpenCall): Promise<AnswerEnd> =>
 const linger = ({ call, clock, lingerMs }: AnswerContext): Promise<void> =>
   new Promise((resolve) => {
     const { request, gone } = call;
-    if (gone.signal.aborted) {
+    if (gone.aborted) {
       resolve();
       return;
     }
     const done = (): void => {
       cancel();
       request.off('end', done);
-      gone.signal.removeEventListener('abort', done);
+      gone.removeEventListener('abort', done);
       resolve();
     };
     const cancel = clock.after(lingerMs, done);
     request.once('end', done).resume();
-    gone.signal.addEventListener('abort', done);
+    gone.addEventListener('abort', done);
   });
 
 /** Up to this many bytes are copied rather than written beside the head. */
@@ -97,7 +97,7 @@ const finish = async (context: AnswerContext, last: Buffer | null): Promise<Answ
 
 /** Ends a connection whose answer broke in the middle, so that the client cannot take it for whole. */
 const breakOff = (response: ServerResponse, framed: boolean): void => {
-  // Without framing the end of the connection is the end of the body: only a reset tells the difference.
+  // Without framing the end of the connection is the end of the body: only a reset shows the difference.
   const end = (): void => {
     if (framed) response.socket?.destroy();
     else response.socket?.resetAndDestroy();
@@ -116,7 +116,7 @@ const stream = async (
   const { response, gone } = context.call;
   // With bytes at hand the head travels with them; otherwise it does not wait for them.
   if (body.readableLength === 0) response.flushHeaders();
-  const end = await pump({ body, response, declaredBytes, clientGone: gone.signal, clock, maxUnreadMs });
+  const end = await pump({ body, response, declaredBytes, clientGone: gone, clock, maxUnreadMs });
   if (end === 'complete') return finish(context, null);
   if (end === 'upstream_cut') breakOff(response, declaredBytes !== null || response.chunkedEncoding);
   return end;
@@ -132,7 +132,7 @@ export const writeOutcome = async (context: AnswerContext, outcome: Outcome): Pr
   const release = (): void => {
     if (body !== null && !Buffer.isBuffer(body)) discard(body);
   };
-  if (call.gone.signal.aborted) {
+  if (call.gone.aborted) {
     release();
     return 'client_gone';
   }
@@ -177,7 +177,7 @@ export const writeProblem = async (
   mustEnd = false,
 ): Promise<AnswerEnd> => {
   const { request, response, gone } = context.call;
-  if (gone.signal.aborted) return 'client_gone';
+  if (gone.aborted) return 'client_gone';
   if (response.headersSent) {
     breakOff(response, response.chunkedEncoding);
     return 'upstream_cut';

@@ -11,25 +11,26 @@ export interface RetryFields {
   readonly retryAfterSeconds: number;
   /** Exact milliseconds, at least 1. */
   readonly retryAfterMs: number | null;
-  /** False when the wait is longer than clients honour: openai up to 6.0.1 and the Vercel AI SDK ignore 60 s and more. */
+  /** False when the wait is longer than the client honours. */
   readonly shouldRetry: false | null;
 }
 
-/** Longest wait, in whole seconds, that every known client honours. */
-const longestHonouredSeconds = 59;
 /** Above 2^31 − 1 ms client timers fire at once, so the exact spelling is left out. */
-const longestTimerMs = 2_147_483_647;
+const maxTimerMs = 2_147_483_647;
 /** Told when nobody knows better. */
 const defaultRetryMs = 1_000;
 
-/** @param retryInMs true time until a retry can succeed; not finite or absent = unknown. */
-export const retryFields = (retryInMs: number | undefined): RetryFields => {
+/**
+ * @param retryInMs true time until a retry can succeed; not finite or absent = unknown.
+ * @param honouredMs the longest time that the client waits for.
+ */
+export const retryFields = (retryInMs: number | undefined, honouredMs: number): RetryFields => {
   const known = retryInMs !== undefined && Number.isFinite(retryInMs) ? retryInMs : defaultRetryMs;
   const ms = Math.max(1, Math.ceil(known));
   const seconds = Math.ceil(ms / 1_000);
   return {
     retryAfterSeconds: seconds,
-    retryAfterMs: ms <= longestTimerMs ? ms : null,
-    shouldRetry: seconds > longestHonouredSeconds ? false : null,
+    retryAfterMs: ms <= maxTimerMs ? ms : null,
+    shouldRetry: seconds * 1_000 > honouredMs ? false : null,
   };
 };

@@ -4,7 +4,7 @@
  * Owns: that every call ends in exactly one answer or a closed connection, and that everything held for it is let go.
  * Refuses to own: routes (`data-server.ts`), the journey (`gateway.ts`).
  * Invariants: `onEnd` of an outcome is called exactly once; a refusal becomes its problem document; anything else
- * thrown is a bug, told to `onBug` once and to the client without details.
+ * thrown is a bug, reported to `onBug` once and answered without details.
  */
 import type { AnswerEnd, Call, Outcome } from '../call.ts';
 import type { Clock, Random } from '../clock.ts';
@@ -15,7 +15,7 @@ import type { BodyBounds } from './body.ts';
 import type { Connections, OpenCall } from './connections.ts';
 import { bugAnswer, refusalAnswer } from './problem.ts';
 import type { ProblemAnswer } from './problem.ts';
-import { newRequestId, readCall } from './read-call.ts';
+import { newRequestId, ReadCall } from './read-call.ts';
 import { writeOutcome, writeProblem } from './respond.ts';
 import type { AnswerContext } from './respond.ts';
 
@@ -27,6 +27,7 @@ export interface ServeDeps {
   readonly connections: Connections;
   readonly lingerMs: number;
   readonly draining: () => boolean;
+  /** True when the client sent `Expect: 100-continue` and waits for our word. */
   readonly awaitsContinue: (open: OpenCall) => boolean;
   readonly onBug: (error: unknown) => void;
   /** A refusal made before the journey began. */
@@ -84,31 +85,41 @@ const writeAndTell = async (open: OpenCall, call: Call, outcome: Outcome, deps: 
   }
 };
 
+/** What the client of a call is told that failed; a fault of our own is reported. */
+const problemFor = (error: unknown, call: ReadCall, deps: ServeDeps): ProblemAnswer => {
+  if (error instanceof Refusal)
+    return refusalAnswer({
+      code: error.code,
+      details: error.details,
+      requestId: call.id,
+      known: call.known,
+      rawFields: call.rawFields,
+    });
+  deps.onBug(error);
+  return bugAnswer(call.id);
+};
+
 /** Runs one call. Never rejects. */
 export const serveCall = async (
   open: OpenCall,
   { form, handle }: { readonly form: Call['form']; readonly handle: (call: Call) => Promise<Outcome> },
   deps: ServeDeps,
 ): Promise<void> => {
-  const { call, body, known } = readCall(open, form, deps);
-  const problemFor = (error: unknown): ProblemAnswer => {
-    if (error instanceof Refusal)
-      return refusalAnswer({ code: error.code, details: error.details, requestId: call.id, known: known() });
-    deps.onBug(error);
-    return bugAnswer(call.id);
-  };
+  const call = new ReadCall(open, form, deps);
   try {
     await writeAndTell(open, call, await handle(call), deps);
   } catch (error) {
     // The client's leaving, handed back by whoever was waiting: nobody is there to be answered.
     const left = call.clientGone.aborted && error === call.clientGone.reason;
     if (!left)
-      await writeProblem(contextOf(open, call.id, deps), problemFor(error)).catch((bug: unknown) => {
-        deps.onBug(bug);
-        open.response.socket?.destroy();
-      });
+      await writeProblem(contextOf(open, call.id, deps), problemFor(error, call, deps)).catch(
+        (bug: unknown) => {
+          deps.onBug(bug);
+          open.response.socket?.destroy();
+        },
+      );
   } finally {
-    body.release();
+    call.release();
     deps.connections.leave(open);
   }
 };

@@ -22,17 +22,17 @@ export function watchReader(
   onStalled: () => void,
 ): StalledReader {
   let cancel: CancelTimer | null = null;
-  const look = (waitedBefore: number): void => {
+  const check = (waitedBefore: number): void => {
     cancel = clock.after(maxMs, () => {
-      // `drain` tells of an empty buffer only; a slow client empties it bit by bit.
+      // `drain` reports an empty buffer only; a slow client empties it bit by bit.
       const waits = response.writableLength;
-      if (waits < waitedBefore) look(waits);
+      if (waits < waitedBefore) check(waits);
       else onStalled();
     });
   };
   return {
     waiting() {
-      if (cancel === null) look(response.writableLength);
+      if (cancel === null) check(response.writableLength);
     },
     moved() {
       cancel?.();

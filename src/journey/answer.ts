@@ -5,6 +5,7 @@
 import type { AdmissionRecord, Call, Outcome, RateLimitState, Route } from '../call.ts';
 import type { AttemptResult } from '../dispatch/attempt.ts';
 import { returningFields } from '../dispatch/returning.policy.ts';
+import { failureWords } from '../dispatch/failure-reason.policy.ts';
 import type { TransportError } from '../dispatch/transport-error.ts';
 import { Refusal, type RefusalCode } from '../errors.ts';
 import type { CeilingState } from '../limiter/ceilings.ts';
@@ -23,7 +24,11 @@ const failures: Record<TransportError['kind'], RefusalCode> = {
 
 /** `mayRepeat`: false when repeating could run the call twice. */
 export function failureRefusal(error: TransportError, mayRepeat: boolean): Refusal {
-  return new Refusal(failures[error.kind], mayRepeat ? {} : { shouldRetry: false });
+  const detail = failureWords(error);
+  return new Refusal(failures[error.kind], {
+    ...(detail === null ? {} : { detail }),
+    ...(mayRepeat ? {} : { shouldRetry: false }),
+  });
 }
 
 /** `RateLimit` of the workspace's ceiling; `null` when it has none. */

@@ -2,7 +2,10 @@
  * How a call's end is reported to telemetry. Owns: which outcome an end counts as. Each call ends there once, with the first
  * of these.
  */
+import { Buffer } from 'node:buffer';
 import type { AnswerEnd, Call, Outcome } from '../call.ts';
+import { failureReason } from '../dispatch/failure-reason.policy.ts';
+import { bodyError } from '../dispatch/transport-error.ts';
 import { Refusal } from '../errors.ts';
 import type { CallTelemetry } from '../telemetry/events.ts';
 import { outcomeOfAnswer, outcomeOfRefusal, type CallOutcome } from '../telemetry/outcome.policy.ts';
@@ -12,6 +15,7 @@ export const followedToItsEnd = (outcome: Outcome, followed: CallTelemetry): Out
   ...outcome,
   onEnd: (how) => {
     outcome.onEnd(how);
+    if (how === 'upstream_cut') reportCut(outcome, followed);
     followed.ended({
       outcome: outcomeOf(how, outcome),
       status: outcome.status,
@@ -20,6 +24,12 @@ export const followedToItsEnd = (outcome: Outcome, followed: CallTelemetry): Out
     });
   },
 });
+
+/** An answer that broke after its head had gone on: the attempt failed as well, and its body knows why. */
+function reportCut({ body }: Outcome, followed: CallTelemetry): void {
+  const error = body === null || Buffer.isBuffer(body) ? null : body.errored;
+  if (error !== null) followed.attemptFailed('upstream_unreachable', failureReason(bodyError(error)));
+}
 
 /** An answer that the upstream broke off is no success, whatever its head said. */
 function outcomeOf(how: AnswerEnd, { status, throttled }: Outcome): CallOutcome {

@@ -7,43 +7,56 @@
 import { Buffer } from 'node:buffer';
 import type { AdmissionQueue } from '../admission/admission.ts';
 import type { Lease, Ticket } from '../admission/ticket.ts';
-import type { AdmissionRecord, Outcome } from '../call.ts';
+import type { Breakers, Probe } from '../breaker/breakers.ts';
+import { toldOf } from '../breaker/told.policy.ts';
+import type { AdmissionRecord, InjectedField, Outcome } from '../call.ts';
+import type { CallSignal } from '../call-abort.ts';
+import type { Settings } from '../config/settings.ts';
+import type { Credentials } from '../credentials/credentials.ts';
 import type { AttemptResult } from '../dispatch/attempt.ts';
 import type { Dispatcher } from '../dispatch/dispatcher.ts';
-import { resend, type ResendDecision, type ResendHistory } from '../dispatch/resend.policy.ts';
+import { failureReason } from '../dispatch/failure-reason.policy.ts';
+import { upstreamIdOf } from '../dispatch/upstream-id.policy.ts';
+import type { TokenEstimates } from '../dispatch/token-estimates.ts';
 import type { TransportError } from '../dispatch/transport-error.ts';
 import type { Refusal } from '../errors.ts';
 import type { Ceilings } from '../limiter/ceilings.ts';
 import type { RouteFinder } from '../target/route.ts';
 import type { CallTelemetry, Telemetry } from '../telemetry/events.ts';
 import { answerOutcome, failureRefusal, rateLimitOf, type Answered } from './answer.ts';
-import { endAnswered, endBroken, requeue, returnGrant, type Passed } from './lease-end.ts';
+import { CallCredential, type Readiness } from './call-credential.ts';
+import { endAnswered, endBroken, requeue, returnGrant, type Passed, type Resent } from './lease-end.ts';
+import { judge, type Progress } from './judge.ts';
+import { beginUnder, returnedWhilePaused, type CallControls } from './paused.ts';
 import type { Prepared } from './prepare.ts';
 
 /** A call that met a stale connection may wait this long for its second grant, whatever is left of its wait. Milliseconds. */
 const staleGraceMs = 1_000;
 
 export interface ForwardParts {
+  readonly controls: CallControls;
   readonly admission: AdmissionQueue;
   readonly ceilings: Ceilings;
+  readonly breakers: Breakers;
   readonly dispatcher: Dispatcher;
+  readonly estimates: TokenEstimates;
   readonly telemetry: Pick<Telemetry, 'leaseLost'>;
   /** As they are configured now. */
   readonly routes: () => RouteFinder;
+  readonly settings: () => Settings;
+  readonly credentials: Credentials;
 }
 
-/** A call between two attempts. */
-interface Progress {
-  attempts: number;
-  absorbed: number;
-  history: ResendHistory;
-}
+const noHistory: Progress['history'] = {};
 
 /** One attempt of a call, under its lease. */
 interface Attempt {
   readonly prepared: Prepared;
   readonly lease: Lease;
+  readonly field: InjectedField | null;
   readonly followed: CallTelemetry;
+  /** It asks for others whether the upstream still refuses. */
+  readonly probe: Probe | null;
 }
 
 export class Forwarder {
@@ -54,26 +67,39 @@ export class Forwarder {
   }
 
   /** `nobodyLeft` ends the journey: no client waits for the answer any more. */
-  async forward(prepared: Prepared, nobodyLeft: AbortSignal, followed: CallTelemetry): Promise<Outcome> {
-    const progress: Progress = { attempts: 0, absorbed: 0, history: {} };
+  async forward(prepared: Prepared, nobodyLeft: CallSignal, followed: CallTelemetry): Promise<Outcome> {
+    const progress: Progress = { attempts: 0, absorbed: 0, history: noHistory };
+    const { credentials, settings, controls } = this.#parts;
+    const credential = new CallCredential(credentials, settings, prepared);
     let ticket: Ticket | null = null;
     try {
+      const refusal = this.#parts.breakers.refusalOf(prepared.request.subject);
+      if (refusal !== null) throw refusal;
+      credential.ready(prepared.request.maxWaitMs);
+      if (!controls.isQuiet) await beginUnder(controls, prepared.request);
       ticket = await this.#parts.admission.enter(prepared.request, nobodyLeft);
       for (;;) {
         followed.queued(prepared.request.admission.lane);
         const lease = await ticket.granted();
+        const readiness = readyOrReturned(credential, lease, ticket.remainingMs());
+        if (readiness.kind === 'pause') continue;
+        if (returnedWhilePaused(controls.pausedMs(prepared.request.upstream), lease, ticket)) continue;
+        const probe = this.#parts.breakers.areClosed ? null : await this.#pass(prepared, lease);
         if (!lease.holds()) {
+          this.#tell(prepared, probe, null);
           this.#parts.telemetry.leaseLost('stalled');
           returnGrant(lease);
           continue;
         }
         followed.granted();
         progress.attempts += 1;
-        const attempt: Attempt = { prepared, lease, followed };
+        const attempt: Attempt = { prepared, lease, field: readiness.field, followed, probe };
         const result = await this.#send(attempt, nobodyLeft);
         // A call nobody waits for any more has no wait left: it is not sent again, and its lane does not sleep for it.
         const remainingMs = nobodyLeft.aborted ? 0 : ticket.remainingMs();
-        const decision = judge(prepared, result, { ...progress, remainingMs });
+        const isCredentialRenewed =
+          result.kind === 'answered' && (await credential.isRenewedAfter(result.head.status));
+        const decision = judge(prepared, result, { ...progress, remainingMs, isCredentialRenewed });
         if (decision.kind === 'pass') {
           if (result.kind === 'failed') throw giveUp(attempt, result.error, decision);
           return this.#passOn(attempt, decision, { answered: result, record: recordOf(progress, ticket) });
@@ -81,9 +107,11 @@ export class Forwarder {
         progress.history = decision.history;
         if (decision.cause === 'stale') ticket.lengthen(staleGraceMs);
         requeue(lease, result, decision);
-        if (isAbsorbed(result, followed)) progress.absorbed += 1;
+        if (result.kind === 'answered') this.#learnCharge(prepared, result);
+        if (isAbsorbed(result, decision, followed)) progress.absorbed += 1;
       }
-    } catch (failure) {
+    } catch (thrown) {
+      const failure = credential.reasonOf(thrown);
       // A refusal names how much of the ceiling is left. Nobody reads it when every client is gone.
       if (!nobodyLeft.aborted) {
         const rateLimit = rateLimitOf(await this.#parts.ceilings.state(prepared.request.ceiling));
@@ -95,25 +123,60 @@ export class Forwarder {
     }
   }
 
-  async #send({ prepared, lease, followed }: Attempt, signal: AbortSignal): Promise<AttemptResult> {
+  /** Asks the breakers before a call is sent. A call that they refuse gives its lease back. */
+  async #pass({ request }: Prepared, lease: Lease): Promise<Probe | null> {
+    try {
+      return await this.#parts.breakers.pass(request.subject);
+    } catch (refusal) {
+      lease.settle({ kind: 'dropped' }, null);
+      throw refusal;
+    }
+  }
+
+  /** Tells the breakers how an attempt ended; `null` = it was not made. */
+  #tell({ request }: Prepared, probe: Probe | null, result: AttemptResult | null): void {
+    const told = toldOf(result);
+    if (probe === null && told.kind !== 'refused') return;
+    this.#parts.breakers.told(request.subject, probe, told);
+  }
+
+  async #send(
+    { prepared, lease, field, followed, probe }: Attempt,
+    signal: CallSignal,
+  ): Promise<AttemptResult> {
     followed.sent();
     const { lane } = prepared.request.admission;
-    const sending = { lane, traceparent: followed.traceparent(), signal };
+    const sending = { lane, credential: field, traceparent: followed.traceparent(), signal };
     const result = await this.#parts.dispatcher.send(prepared, sending).catch((bug: unknown) => {
       lease.settle({ kind: 'unknown' }, null);
       throw bug;
     });
-    if (result.kind === 'answered') followed.answered(result.head.status, result.feedback.throttle);
+    this.#tell(prepared, probe, result);
+    if (result.kind === 'answered') {
+      const { throttle } = result.feedback;
+      const upstreamId = throttle === null ? null : upstreamIdOf(result.head.rawFields);
+      followed.answered(result.head.status, throttle, upstreamId);
+    }
     return result;
   }
 
+  #learnCharge({ guess }: Prepared, { feedback, later }: Answered): void {
+    if (guess !== null) this.#parts.estimates.learn(guess, feedback, later?.told() ?? null);
+  }
+
   #passOn(
-    { prepared: { call, route, request }, lease }: Attempt,
+    attempt: Attempt,
     decision: Passed,
     { answered, record }: { readonly answered: Answered; readonly record: AdmissionRecord },
   ): Outcome {
+    const { prepared, lease } = attempt;
+    const { call, route, request } = prepared;
     const capped = request.admission.maxInFlight !== null;
     const { body, done } = endAnswered(lease, answered, { ...decision, capped });
+    const onEnd = (): void => {
+      done();
+      this.#learnCharge(prepared, answered);
+    };
     return answerOutcome({
       answered: { ...answered, body },
       route,
@@ -122,7 +185,7 @@ export class Forwarder {
       rateLimit: rateLimitOf(lease.ceiling),
       shouldRetry: decision.shouldRetry,
       viaPrefix: (url) => this.#parts.routes().viaPrefix(route.upstream, url),
-      onEnd: done,
+      onEnd,
     });
   }
 }
@@ -133,28 +196,16 @@ const recordOf = ({ attempts, absorbed }: Progress, ticket: Ticket | null): Admi
   absorbed,
 });
 
-/** What the resend policy makes of an attempt. */
-function judge(
-  { route, body, description }: Prepared,
-  result: AttemptResult,
-  { attempts, history, remainingMs }: Omit<Progress, 'absorbed'> & { readonly remainingMs: number },
-): ResendDecision {
-  return resend({
-    kind: route.upstream.kind,
-    call: { ...description, replayable: body.replayable },
-    outcome:
-      result.kind === 'answered'
-        ? { kind: 'answered', status: result.head.status, throttle: result.feedback.throttle }
-        : { kind: fateOf(result.error) },
-    attempts,
-    history,
-    remainingMs,
-  });
-}
-
-function fateOf({ neverSent, stale }: TransportError): 'never_sent' | 'stale' | 'fate_unknown' {
-  if (neverSent) return 'never_sent';
-  return stale ? 'stale' : 'fate_unknown';
+/** Without a credential the grant goes back, and the lane sleeps until it is looked for again. */
+function readyOrReturned(credential: CallCredential, lease: Lease, remainingMs: number): Readiness {
+  try {
+    const readiness = credential.ready(remainingMs);
+    if (readiness.kind === 'pause') returnGrant(lease, readiness.sleepMs);
+    return readiness;
+  } catch (refusal) {
+    returnGrant(lease);
+    throw refusal;
+  }
 }
 
 /** The final attempt broke: the lease ends, the client gets a refusal. */
@@ -163,12 +214,12 @@ function giveUp({ prepared, lease, followed }: Attempt, error: TransportError, d
   const capped = request.admission.maxInFlight !== null;
   endBroken(lease, error, { safe: description.safe, capped });
   const refusal = failureRefusal(error, decision.shouldRetry !== false);
-  followed.attemptFailed(error.kind === 'aborted' ? 'client_gone' : refusal.code);
+  followed.attemptFailed(error.kind === 'aborted' ? 'client_gone' : refusal.code, failureReason(error));
   return refusal;
 }
 
 /** An attempt whose call is sent again is over. True when a throttled answer is kept from the client with it. */
-function isAbsorbed(result: AttemptResult, followed: CallTelemetry): boolean {
+function isAbsorbed(result: AttemptResult, { cause }: Resent, followed: CallTelemetry): boolean {
   if (result.kind === 'answered') {
     if (!Buffer.isBuffer(result.body)) result.body.destroy();
     if (result.feedback.throttle !== null) {
@@ -176,6 +227,7 @@ function isAbsorbed(result: AttemptResult, followed: CallTelemetry): boolean {
       return true;
     }
   }
-  followed.attemptFailed('reset');
+  const broken = cause === 'credential' ? 'credential_unavailable' : 'reset';
+  followed.attemptFailed(broken, result.kind === 'failed' ? failureReason(result.error) : null);
   return false;
 }

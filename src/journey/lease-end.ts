@@ -11,6 +11,7 @@ import type { Costs, Feedback } from '../call.ts';
 import type { AttemptResult } from '../dispatch/attempt.ts';
 import { readAhead } from '../dispatch/inspect.ts';
 import type { ResendDecision } from '../dispatch/resend.policy.ts';
+import { spentOf } from '../dispatch/spent.policy.ts';
 import type { TransportError } from '../dispatch/transport-error.ts';
 import type { Lesson, Settlement } from '../limiter/limiter.ts';
 import type { Answered } from './answer.ts';
@@ -28,9 +29,12 @@ export type Resent = Extract<ResendDecision, { kind: 'resend' }>;
 const closingMs = 20;
 const closing: Settlement = { kind: 'throttled', closeMs: 0, requeue: false, sleepMs: closingMs };
 
-/** Self-fence: this process noticed its grant too late, another replica may hold the lane by now. Nothing was sent. */
-export function returnGrant(lease: Lease): void {
-  lease.settle({ kind: 'returned', sleepMs: 0, because: 'backoff' }, null);
+/**
+ * Nothing was sent: this process noticed its grant too late (self-fence: another replica may hold the lane by now), or the call
+ * has no credential yet. The lane sleeps for `sleepMs`.
+ */
+export function returnGrant(lease: Lease, sleepMs = 0): void {
+  lease.settle({ kind: 'returned', sleepMs, because: 'backoff' }, null);
 }
 
 /** Back into the lane, at the same position. What was never sent has used up nothing. */
@@ -56,8 +60,8 @@ export function endBroken(
 
 /**
  * The answer is final. An uncapped lane's lease ends with the answer's head; a capped lane's with the last byte the
- * upstream sends, however slowly the client reads; that of an event stream, which may yet turn into a throttle, with
- * the answer. Returns the body to be passed on; `done` is to be called at the answer's end.
+ * upstream sends, however slowly the client reads; that of a body which tells what the call has spent, or may yet turn into a
+ * throttle, with the answer. Returns the body to be passed on; `done` is to be called at the answer's end.
  */
 export function endAnswered(
   lease: Lease,
@@ -65,35 +69,24 @@ export function endAnswered(
   { closes, closeMs, capped }: Passed & { readonly capped: boolean },
 ): { readonly body: Buffer | Readable; readonly done: () => void } {
   const { body } = answered;
-  const done = (): void => lease.settle({ kind: 'succeeded', spent: spentOf(answered) }, null);
+  const done = (): void => lease.settle({ kind: 'succeeded', spent: spent(answered) }, null);
   if (closeMs > 0 && closes === 'bucket') {
     lease.settle({ kind: 'throttled', closeMs, requeue: false, sleepMs: 0 }, answered.lesson());
   } else if (capped && !Buffer.isBuffer(body)) {
     lease.learn(answered.lesson());
     const over = (): void => (body.readableEnded ? done() : lease.settle(closing, null));
     return { body: readAhead(body, over), done: over };
-  } else if (answered.onLateThrottle !== null) {
+  } else if (answered.later !== null) {
     lease.learn(answered.lesson());
-    answered.onLateThrottle((feedback) => lease.settle(...lateThrottle(feedback, answered)));
+    answered.later.onThrottle((feedback) => lease.settle(...lateThrottle(feedback, answered)));
   } else {
-    lease.settle({ kind: 'succeeded', spent: spentOf(answered) }, answered.lesson());
+    lease.settle({ kind: 'succeeded', spent: spent(answered) }, answered.lesson());
   }
   return { body, done };
 }
 
-/** A call that was refused: it counts as a call, and produced nothing. */
-const nothingMade: Costs = { tokens: 0, tokens_day: 0, images: 0 };
-
-/**
- * Final charge of a call where it is known: GraphQL refunds what was not used. A call that the upstream refused (4xx)
- * made no tokens; often such an answer states no level, and what the call reserved would stay taken.
- */
-function spentOf(answered: Answered): Costs | null {
-  const { actualCost } = answered.late() ?? answered.feedback;
-  if (actualCost !== undefined && actualCost !== null) return { cost: actualCost };
-  const { status } = answered.head;
-  return status >= 400 && status < 500 ? nothingMade : null;
-}
+const spent = ({ head, feedback, later }: Answered): Costs | null =>
+  spentOf(head.status, feedback, later?.told() ?? null);
 
 /** A stream that turned into a throttle closes the bucket for all workspaces; its own client has seen the event. */
 function lateThrottle(feedback: Feedback, answered: Answered): [Settlement, Lesson] {

@@ -12,8 +12,10 @@ import type { AdmissionRequest } from '../admission/ticket.ts';
 import type { Call, CallBody, Caller, Costs, Route } from '../call.ts';
 import type { UpstreamSettings, WorkspaceSettings } from '../config/settings.ts';
 import { describeCall, type CallDescription } from '../dispatch/estimate.policy.ts';
+import type { NamedGuess, TokenEstimates } from '../dispatch/token-estimates.ts';
 import type { CeilingRef } from '../limiter/ceilings.ts';
 import { digest } from '../identity.ts';
+import { bucketKey, ceilingKey, laneKey, ticketId } from '../ids.ts';
 import { LRUCache } from 'lru-cache';
 import { clientTimeoutFields, clientTimeouts } from './client-timeouts.policy.ts';
 import { maxWaitMsOf, preferredWaitSeconds, urgencyOf } from './preferences.policy.ts';
@@ -26,6 +28,8 @@ export interface Prepared {
   readonly body: CallBody;
   readonly description: CallDescription;
   readonly request: AdmissionRequest;
+  /** What its tokens were guessed from, and whom its answer teaches; `null` = nobody. */
+  readonly guess: NamedGuess | null;
   readonly coalescingKey: CoalescingKey | null;
 }
 
@@ -35,11 +39,12 @@ export interface PrepareInput {
   readonly route: Route;
   readonly body: CallBody;
   readonly labelKey: string;
+  readonly estimates: TokenEstimates;
   /** Monotonic milliseconds, on the clock of `call.receivedAt`. */
   readonly now: number;
 }
 
-export function prepare({ call, caller, route, body, labelKey, now }: PrepareInput): Prepared {
+export function prepare({ call, caller, route, body, labelKey, estimates, now }: PrepareInput): Prepared {
   const { upstream } = route;
   const { workspace } = caller;
   const fields = wanted(call.rawFields);
@@ -51,13 +56,14 @@ export function prepare({ call, caller, route, body, labelKey, now }: PrepareInp
   });
   const name = (purpose: string, ...parts: string[]): string => nameOf(labelKey, purpose, parts);
   const brought = broughtCredential(call, caller);
-  const credential = route.credential?.value ?? brought;
-  const parts = bucketParts(upstream, { credential, host: route.host, model: description.model });
-  const bucket = name('bucket', parts.upstream, parts.credential, parts.host, parts.model);
-  const lane = name('lane', bucket, workspace.id);
+  const quota = route.credential?.quota ?? brought;
+  const parts = bucketParts(upstream, { credential: quota, host: route.host, model: description.model });
+  const bucket = bucketKey(name('bucket', parts.upstream, parts.credential, parts.host, parts.model));
+  const lane = laneKey(name('lane', bucket, workspace.id));
   const { limits } = upstream;
   const { setting, weight, maxInFlight, perMinute, ceiling, maxQueued } = callSettings(workspace, upstream);
   const { costKey } = description;
+  const guess = guessOf(description, lane, (text) => digest(labelKey, 'prompt', lane, text));
   const patience = {
     preferSeconds: preferredWaitSeconds(fields.get('prefer')),
     client: clientTimeouts(fields),
@@ -65,7 +71,7 @@ export function prepare({ call, caller, route, body, labelKey, now }: PrepareInp
   };
   const request: AdmissionRequest = {
     admission: {
-      ticket: call.id,
+      ticket: ticketId(call.id),
       bucket,
       setting,
       lane,
@@ -76,22 +82,34 @@ export function prepare({ call, caller, route, body, labelKey, now }: PrepareInp
       maxQueued,
       urgency: urgencyOf(fields.get('priority')),
       callClass: description.callClass,
-      costs: costsOf(description),
+      costs: costsOf(description, guess, estimates),
       document: costKey === null ? null : digest(labelKey, 'document', bucket, costKey),
     },
     arrivedAt: arrivalOf(call, body),
     ceiling: ceilingOf(workspace, upstream, labelKey),
     workspaceId: workspace.id,
     upstream: upstream.name,
+    subject: {
+      upstream: upstream.name,
+      credential: quota,
+      host: route.host,
+      model: description.model,
+      operation: `${call.method} ${withoutQuery(route.pathAndQuery)}`,
+    },
     maxPreferMs: maxWaitMsOf({ ...patience, preferSeconds: limits.maxWaitCeilingSeconds }, limits),
     maxWaitMs: maxWaitMsOf(patience, limits),
     stillValid: caller.stillValid,
   };
   // Of the same person only: an answer made with one credential is nobody else's.
   const coalescingKey = coalescingKeyOf({ call, route, body, fields }, (kind, ...rest) =>
-    digest(labelKey, kind, workspace.id, credential, brought, fields.get('cookie') ?? '', ...rest),
+    digest(labelKey, kind, workspace.id, quota, brought, fields.get('cookie') ?? '', ...rest),
   );
-  return { call, caller, route, body, description, request, coalescingKey };
+  return { call, caller, route, body, description, request, guess, coalescingKey };
+}
+
+function withoutQuery(pathAndQuery: string): string {
+  const at = pathAndQuery.indexOf('?');
+  return at < 0 ? pathAndQuery : pathAndQuery.slice(0, at);
 }
 
 /** Names made lately: the same few workspaces and buckets come again with every call. */
@@ -111,19 +129,31 @@ export const ceilingOf = (
   workspace: WorkspaceSettings,
   upstream: UpstreamSettings,
   labelKey: string,
-): CeilingRef => ({
-  key: nameOf(labelKey, 'ceiling', [upstream.name, workspace.id]),
-  ...ceilingLimits(workspace, upstream),
-});
+): CeilingRef => {
+  const { perMinute, perDay } = ceilingLimits(workspace, upstream);
+  return { key: ceilingKey(nameOf(labelKey, 'ceiling', [upstream.name, workspace.id])), perMinute, perDay };
+};
 
 /** What the call takes from each meter: it counts against the day as it counts against the minute. */
-function costsOf({ costs }: CallDescription): Costs {
+function costsOf(
+  { costs: described }: CallDescription,
+  guess: NamedGuess | null,
+  estimates: TokenEstimates,
+): Costs {
+  const costs = guess === null ? described : { ...described, ...estimates.expected(guess) };
   return {
     ...costs,
     ...(costs.requests === undefined ? {} : { requests_day: costs.requests }),
     ...(costs.tokens === undefined ? {} : { tokens_day: costs.tokens }),
   };
 }
+
+const guessOf = (
+  { guess, beginning }: CallDescription,
+  lane: string,
+  name: (text: string) => string,
+): NamedGuess | null =>
+  guess === null ? null : { guess, lane, beginning: beginning === null ? null : name(beginning) };
 
 /** A call has arrived when all of it has; what a small body takes to read says nothing about its client. Milliseconds. */
 const readingMs = 250;

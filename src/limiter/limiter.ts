@@ -207,6 +207,8 @@ export interface Limiter {
   charged(grant: Grant, edge: CeilingEdge | null): Promise<void>;
   /** Configuration changed: waiting calls of these lanes go on under the new settings at once. Unknown lanes are passed over. */
   reconfigure(change: Reconfiguration): Promise<void>;
+  /** Reopens what an answer closed up to `before`, a time of the store's clock; `null` = until now. Unknown buckets are passed over. */
+  open(bucket: BucketKey, before: number | null): Promise<void>;
   /** A waiting ticket leaves. */
   cancel(bucket: BucketKey, ticket: TicketId): Promise<void>;
   /** Current expected wait of a ticket that already waits; `null` if it does not wait. */

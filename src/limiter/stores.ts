@@ -6,6 +6,8 @@
 import type { Clock, Random } from '../clock.ts';
 import type { Settings } from '../config/settings.ts';
 import type { Telemetry } from '../telemetry/events.ts';
+import { embeddedBreakers, type BreakerStore } from './breaker-store.ts';
+import { embeddedControls, type ControlsStore } from './controls-store.ts';
 import type { Ceilings } from './ceilings.ts';
 import { FailoverCeilings } from './failover/ceilings.ts';
 import { FailoverLimiter } from './failover/limiter.ts';
@@ -13,21 +15,33 @@ import { replicaChannel } from './redis/protocol/keys.ts';
 import type { Limiter, LimiterListener } from './limiter.ts';
 import { EmbeddedCeilings } from './embedded/ceilings.ts';
 import { createMemoryLimiter } from './embedded/limiter.ts';
+import { RedisBreakers } from './redis/breakers.ts';
+import { RedisControls } from './redis/controls.ts';
 import { RedisCeilings } from './redis/ceilings.ts';
 import { defineCommands } from './redis/protocol/commands.ts';
 import { connectRedis, type RedisConnection } from './redis/client/connection.ts';
 import { createRedisHealth, type RedisHealth } from './redis/client/health.ts';
+import type { RedisTrouble } from './redis/client/trouble.policy.ts';
+import { createRedisTroubles } from './redis/client/troubles.ts';
 import { RedisLimiter } from './redis/limiter.ts';
-import { Presence, RedisUnusable } from './redis/presence.ts';
+import { RedisUnusable } from './redis/client/redis-unusable.ts';
+import { Presence } from './redis/presence.ts';
+import { watchServer } from './redis/server-watch.ts';
+
+export { tryRedis } from './redis/trial.ts';
 
 export interface Stores {
   readonly limiter: Limiter;
   readonly ceilings: Ceilings;
+  readonly breakers: BreakerStore;
+  readonly controls: ControlsStore;
   /**
    * Resolves when calls may be taken. Rejects with a message for the operator when Redis is there but cannot be used;
    * a Redis that is not there is waited for later, in the mode chosen for its absence.
    */
   ready(): Promise<void>;
+  /** Why Redis is away; `null` while it is not, or where none is configured. */
+  trouble(): RedisTrouble | null;
   close(): Promise<void>;
 }
 
@@ -62,7 +76,10 @@ function embedded({ clock, telemetry, listener }: StoreParts): Stores {
   return {
     limiter,
     ceilings,
+    breakers: embeddedBreakers,
+    controls: embeddedControls(clock),
     async ready() {},
+    trouble: () => null,
     async close() {
       await limiter.close();
       await ceilings.close();
@@ -75,7 +92,11 @@ function overRedis(
   settings: NonNullable<Settings['redis']>,
   connect: Connect,
 ): Stores {
-  const connection = connect(settings, { clock, random }, () => telemetry.redisError('connection'));
+  const troubles = createRedisTroubles(telemetry.log, { tls: settings.tls !== null });
+  const connection = connect(settings, { clock, random }, (failure) => {
+    telemetry.redisError('connection');
+    troubles.note(failure);
+  });
   const { client } = connection;
   const { whenDown } = settings;
   const replica = new Presence({ connection, clock, random, telemetry });
@@ -83,7 +104,7 @@ function overRedis(
     try {
       await replica.checkServer();
     } catch (failure) {
-      if (failure instanceof RedisUnusable) telemetry.log.error(failure.message);
+      troubles.note(failure);
       throw failure;
     }
     // One part of a Cluster may answer while another does not: to return now would be to leave again at once.
@@ -94,11 +115,13 @@ function overRedis(
     connection,
     clock,
     telemetry,
+    troubles,
     commandTimeoutMs: settings.commandTimeoutMs,
     tripsOnPermanentError: whenDown === 'local',
     check,
   });
   const remoteCeilings = new RedisCeilings({ client, redis, clock });
+  const breakers = new RedisBreakers(redis, replica);
   const ceilings = new FailoverCeilings({ redis: remoteCeilings, clock, replica, whenDown });
   const limiter = new FailoverLimiter({
     redis,
@@ -124,7 +147,7 @@ function overRedis(
   connection.subscribe(replicaChannel(replica.id), {
     onMessage: (text) => {
       try {
-        remote.hear(text);
+        if (!breakers.hears(text)) remote.hear(text);
       } catch (failure) {
         telemetry.log.bug('a message of a replica cannot be read', failure);
       }
@@ -136,6 +159,7 @@ function overRedis(
     onError: () => telemetry.redisError('subscribe'),
   });
 
+  const stopWatching = watchServer(connection, { clock, log: telemetry.log });
   const pause = (): Promise<void> =>
     new Promise((resolve) => {
       clock.after(readyPollMs, resolve);
@@ -144,6 +168,8 @@ function overRedis(
   return {
     limiter,
     ceilings,
+    breakers,
+    controls: new RedisControls(redis),
     async ready() {
       const until = clock.monotonic() + firstContactMs;
       for (;;) {
@@ -165,7 +191,9 @@ function overRedis(
       remote.start();
       replica.start(async (beat) => void (await redis.run('other', (open) => beat(open))));
     },
+    trouble: () => troubles.now(),
     async close() {
+      stopWatching();
       replica.close();
       await limiter.close();
       await ceilings.close();

@@ -44,6 +44,8 @@ export function createObservation(
   let source: ObservationSource = {
     heldBytes: () => 0,
     buckets: () => [],
+    breakers: () => [],
+    credentials: () => [],
     ceilings: () => Promise.resolve(noCeilings),
   };
   const timeline = createTimeline(clock);
@@ -97,6 +99,7 @@ export function createObservation(
     source: {
       live: () => telemetry.live(),
       buckets: () => source.buckets(),
+      breakers: (upstream) => source.breakers(upstream),
       limiterHealth: () => telemetry.limiterHealth(),
       replicas: () => shared.replicas(),
       activity: (windowMs) => activity.ofAll(windowMs),

@@ -10,7 +10,7 @@ import type { AdmissionQueue } from '../admission/admission.ts';
 import type { AdmissionRequest } from '../admission/ticket.ts';
 import type { Clock } from '../clock.ts';
 import type { CeilingRef, Ceilings, CeilingState } from '../limiter/ceilings.ts';
-import type { Limiter } from '../limiter/limiter.ts';
+import type { BucketKey, Limiter } from '../limiter/limiter.ts';
 import type { ObservedBucket } from '../telemetry/events.ts';
 
 /** Names of buckets kept for the gauges. */
@@ -20,12 +20,14 @@ export interface Pressure {
   /** A call goes to this bucket under this ceiling. */
   remember(request: AdmissionRequest): void;
   /** State of one ceiling, now. */
-  ceilings(ceiling: CeilingRef): Promise<CeilingsNow>;
+  ceilings(ceiling: CeilingRef): Promise<Omit<CeilingsNow, 'refusing'>>;
+  /** Buckets that calls to this upstream named. */
+  bucketsOf(upstream: string): readonly BucketKey[];
   /** Buckets touched by this replica. */
   buckets(): readonly ObservedBucket[];
 }
 
-export const noCeilings: CeilingsNow = { perMinute: null, perDay: null, nextSlotMs: null };
+export const noCeilings: CeilingsNow = { perMinute: null, perDay: null, nextSlotMs: null, refusing: null };
 
 export function createPressure(parts: {
   readonly clock: Clock;
@@ -34,7 +36,7 @@ export function createPressure(parts: {
   readonly admission: Pick<AdmissionQueue, 'waitingUnder'>;
 }): Pressure {
   const { clock, limiter, ceilings, admission } = parts;
-  const upstreamOf = new Map<string, string>();
+  const upstreamOf = new Map<BucketKey, string>();
   const lastBuckets = createLastBuckets(clock, () => limiter.snapshot());
   return {
     remember(request) {
@@ -51,6 +53,7 @@ export function createPressure(parts: {
         nextSlotMs: nextSlotMs(hold?.waitMs ?? null, lastBuckets.of(ceiling.key)),
       };
     },
+    bucketsOf: (upstream) => [...upstreamOf].flatMap(([key, of]) => (of === upstream ? [key] : [])),
     buckets: () =>
       limiter.snapshot().map((snapshot) => ({
         upstream: upstreamOf.get(snapshot.bucket) ?? 'none',

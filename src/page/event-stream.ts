@@ -4,7 +4,7 @@
  */
 import type { IncomingMessage, ServerResponse } from 'node:http';
 
-/** Pages open at a time; the next one is told to come back. */
+/** Pages open at a time; the next one is asked to come back later. */
 const maxPages = 32;
 /** Unsent bytes at which a page counts as too slow. */
 const maxUnsentBytes = 1_000_000;

@@ -1,5 +1,5 @@
 /**
- * The live page: takes a sample every two seconds, tells open pages, serves the files. Owns the pace; refuses to own
+ * The live page: takes a sample every two seconds, sends it to open pages, serves the files. Owns the pace; refuses to own
  * figures (`state.ts`), connections (`event-stream.ts`) and looks (`static/`).
  */
 import type { IncomingMessage, ServerResponse } from 'node:http';
@@ -34,7 +34,7 @@ export interface PageParts {
   readonly onBug: (error: unknown) => void;
 }
 
-/** Workspaces are told this often while somebody looks: replaying their hours is the page's only cost. */
+/** Workspaces are sent this often while a page is open: replaying their hours is the page's only cost. */
 const activityEveryMs = 15_000;
 /** Samples that make up a minute. */
 const minute = Math.round(60_000 / sampleEveryMs);

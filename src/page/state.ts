@@ -1,16 +1,23 @@
 /**
  * What the page shows at one instant, as JSON. Owns the selection and the shape; refuses to own any figure: each is the
- * one that the metrics tell, read from the same place.
+ * one that the metrics show, read from the same source.
  */
 import type { AllActivity } from '../activity/snapshot.ts';
-import type { LimiterHealth, LimiterMode, LivePressure, ObservedBucket } from '../telemetry/events.ts';
+import type {
+  LimiterHealth,
+  LimiterMode,
+  LivePressure,
+  ObservedBreaker,
+  ObservedBucket,
+} from '../telemetry/events.ts';
 import type { Sample } from './timeline.ts';
 import { verdict, type Verdict } from './verdict.policy.ts';
 
-/** What the page is told by the gateway. */
+/** What the gateway reports to the page. */
 export interface PageSource {
   live(): readonly LivePressure[];
   buckets(): readonly ObservedBucket[];
+  breakers(upstream: string): readonly ObservedBreaker[];
   limiterHealth(): LimiterHealth;
   replicas(): Promise<number>;
   activity(windowMs: number): Promise<AllActivity>;
@@ -30,6 +37,8 @@ export interface UpstreamState {
   readonly oldestMs: number;
   readonly inFlight: number;
   readonly closedMs: number;
+  /** It refuses calls for good: its status, and when it is asked again. */
+  readonly refusing: ObservedBreaker | null;
   readonly buckets: number;
   readonly meters: readonly MeterState[];
   readonly shedLastMinute: number;
@@ -66,7 +75,10 @@ export function pageState(source: PageSource, now: PageNow): PageState {
   const errors = health.redisErrors - now.before.redisErrors;
   const leasesLost = health.leasesLost - now.before.leasesLost;
   const buckets = source.buckets();
-  const upstreams = source.live().map((live) => upstreamState(live, buckets, now.lastMinute));
+  const upstreams = source.live().map((live) => ({
+    ...upstreamState(live, buckets, now.lastMinute),
+    refusing: source.breakers(live.upstream)[0] ?? null,
+  }));
   return {
     at: now.sample.at,
     verdict: verdict({
@@ -92,7 +104,7 @@ function upstreamState(
   live: LivePressure,
   buckets: readonly ObservedBucket[],
   lastMinute: readonly Sample[],
-): UpstreamState {
+): Omit<UpstreamState, 'refusing'> {
   const own = buckets.filter(({ upstream }) => upstream === live.upstream).map(({ snapshot }) => snapshot);
   const meters = new Map<string, MeterState>(
     live.dimensions.map((dimension) => [dimension, { dimension, used: 0, level: 0, limit: 0 }]),

@@ -13,6 +13,7 @@ export interface VerdictInput {
     readonly name: string;
     readonly fullest: number;
     readonly closedMs: number;
+    readonly refusing: { readonly status: number; readonly retryInMs: number } | null;
     readonly waiting: number;
     readonly oldestMs: number;
     readonly shedLastMinute: number;
@@ -54,6 +55,11 @@ function pressed({ upstreams }: VerdictInput): Verdict | null {
       (found, each) => (of(each) > (found === null ? 0 : of(found)) ? each : found),
       null,
     );
+  const refusing = upstreams.find((each) => each.refusing !== null);
+  if (refusing !== undefined && refusing.refusing !== null) {
+    const { status, retryInMs } = refusing.refusing;
+    return as(`${refusing.name} refuses calls with ${status}; it is asked again in ${seconds(retryInMs)}.`);
+  }
   const shed = worst((each) => each.shedLastMinute);
   if (shed !== null) return as(`${shed.name} refused ${shed.shedLastMinute} calls in the last minute.`);
   const late = worst((each) => (each.oldestMs >= longWaitMs ? each.oldestMs : 0));

@@ -5,7 +5,7 @@
  * Invariants: the whole requested cost is taken before the work and the difference given back after it; a throttled
  * or too expensive query takes nothing; the answer's numbers are those after the refund.
  */
-import { faultTarget, latencyMs, longestWorkMs, record, send } from './commerce/context.ts';
+import { faultTarget, latencyMs, maxWorkMs, record, send } from './commerce/context.ts';
 import type { CommerceContext, StoreCall } from './commerce/context.ts';
 import { struckBefore } from './commerce/faults.ts';
 import { readDocument, type Plan } from './commerce/graphql-document.ts';
@@ -104,11 +104,11 @@ async function run(query: Query, entry: LogEntry, context: CommerceContext): Pro
   entry.executed = check.kind === 'new';
   if (fault?.kind === 'hang') return;
   const workMs = (plan.ms ?? latencyMs(context)) + (fault?.kind === 'slow' ? (fault.ms ?? 0) : 0);
-  const connected = await call.exchange.sleep(Math.min(workMs, longestWorkMs));
+  const connected = await call.exchange.sleep(Math.min(workMs, maxWorkMs));
   if (key !== null && check.kind === 'new') context.keys.done(scope, key, plan.data);
   points.bucket.take(plan.actual - plan.requested, context.clock.monotonic());
   if (!connected) return;
-  if (workMs > longestWorkMs) {
+  if (workMs > maxWorkMs) {
     send(call.exchange, 504, call.fields, '{"errors":"Gateway Timeout"}');
     return;
   }

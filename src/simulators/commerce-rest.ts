@@ -5,11 +5,11 @@
  * Invariants: a refused call takes no slot; the work of an admitted call is done even if the client has left, once;
  * the log has the hash of each executed body.
  */
-import { faultTarget, latencyMs, longestWorkMs, record, send } from './commerce/context.ts';
+import { faultTarget, latencyMs, maxWorkMs, record, send } from './commerce/context.ts';
 import type { CommerceContext, StoreCall } from './commerce/context.ts';
 import { struckBefore } from './commerce/faults.ts';
 import { print } from './commerce/resources.ts';
-import { answerRest, createsOrder, restPlace, type RestAnswer, type RestPlace } from './commerce/rest.ts';
+import { answerRest, createsOrder, restPathOf, type RestAnswer, type RestPath } from './commerce/rest.ts';
 import type { Fault, FaultKind } from './faults.ts';
 import { objectOf, parseJson } from './json.ts';
 import { nonceIn } from './recorder.ts';
@@ -33,7 +33,7 @@ export async function answerAdminRest(call: StoreCall, context: CommerceContext)
   const now = context.clock.monotonic();
   const calls = context.buckets.of(call.store, call.app, 'rest', now);
   if (struckBefore(call, context, calls.name)) return;
-  const place = restPlace(call.exchange.path);
+  const path = restPathOf(call.exchange.path);
   const usedBefore = { rest: calls.bucket.level(now) };
   const facts = { cost: { rest: 1 }, usedBefore, usedAfter: usedBefore, nonce: bodyNonce(call) };
   const waitMs = calls.bucket.waitMs(1, now);
@@ -45,7 +45,7 @@ export async function answerAdminRest(call: StoreCall, context: CommerceContext)
   calls.bucket.take(1, now);
   const usedAfter = { rest: calls.bucket.level(now) };
   const used = `${Math.ceil(usedAfter.rest - 1e-6)}/${calls.bucket.limit}`;
-  if (place !== undefined && tooManyOrders(call, place, context)) {
+  if (path !== undefined && tooManyOrders(call, path, context)) {
     record(call, context, calls.name, { ...facts, usedAfter, decision: 'secondary-limit', metric: 'orders' });
     const errors = 'Exceeded order API rate limit, please try again in a minute. Please contact support.';
     const headers = { ...call.fields, ...callLimit(used, context) };
@@ -60,17 +60,17 @@ export async function answerAdminRest(call: StoreCall, context: CommerceContext)
     executed: true,
   });
   entry.fault = fault?.kind ?? '';
-  const answer = place === undefined ? notFound : work(call, place, context);
+  const answer = path === undefined ? notFound : work(call, path, context);
   await reply(call, answer, fault, used, context);
 }
 
 const notFound: RestAnswer = { status: 404, headers: {}, body: { errors: 'Not Found' } };
 
-function work(call: StoreCall, place: RestPlace, context: CommerceContext): RestAnswer {
+function work(call: StoreCall, path: RestPath, context: CommerceContext): RestAnswer {
   const called = `http://${call.exchange.request.headers.host ?? call.store}`;
   const origin = context.settings.linkOrigin === 'shop' ? `https://${call.store}` : called;
   const at = new Date(context.clock.now()).toISOString();
-  return answerRest(call.exchange, place, context.resources, call.store, { origin, at });
+  return answerRest(call.exchange, path, context.resources, call.store, { origin, at });
 }
 
 async function reply(
@@ -83,9 +83,9 @@ async function reply(
   const { exchange, fields } = call;
   if (fault?.kind === 'hang') return;
   const workMs = latencyMs(context) + (fault?.kind === 'slow' ? (fault.ms ?? 0) : 0);
-  if (!(await exchange.sleep(Math.min(workMs, longestWorkMs)))) return;
+  if (!(await exchange.sleep(Math.min(workMs, maxWorkMs)))) return;
   const limit = fault?.kind === 'no-ratelimit-headers' ? {} : callLimit(used, context, fault);
-  if (workMs > longestWorkMs) send(exchange, 504, { ...fields, ...limit }, '{"errors":"Gateway Timeout"}');
+  if (workMs > maxWorkMs) send(exchange, 504, { ...fields, ...limit }, '{"errors":"Gateway Timeout"}');
   else if (fault?.kind === 'reset-before-response') exchange.cut();
   else if (fault?.kind === '500') send(exchange, 500, fields, '{"errors":"Internal Server Error"}');
   else if (fault?.kind === '503') send(exchange, 503, fields, '{"errors":"Service Unavailable"}');
@@ -130,9 +130,9 @@ function callLimit(used: string, { settings }: CommerceContext, fault?: Fault): 
 }
 
 /** Development stores: a second kind of 429, with a low call limit and no `Retry-After` (U32). */
-function tooManyOrders(call: StoreCall, place: RestPlace, context: CommerceContext): boolean {
+function tooManyOrders(call: StoreCall, path: RestPath, context: CommerceContext): boolean {
   const most = context.settings.stores[call.store]?.devOrderLimit ?? null;
-  if (most === null || !createsOrder(call.exchange.method, place)) return false;
+  if (most === null || !createsOrder(call.exchange.method, path)) return false;
   const name = `orders|${call.store}`;
   const now = context.clock.monotonic();
   if (context.lastMinute.count(name, now) >= most) return true;

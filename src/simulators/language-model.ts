@@ -14,6 +14,7 @@ import { accountsOf, keyOf } from './language-model/accounts.ts';
 import { answer } from './language-model/answer.ts';
 import { configure, use, type LanguageModelContext } from './language-model/context.ts';
 import { Meters } from './language-model/meters.ts';
+import { PromptCache } from './language-model/prompt-cache.ts';
 import {
   dimensions,
   languageModelDefaults,
@@ -45,6 +46,7 @@ export function createLanguageModelSimulator(options: LanguageModelOptions = {})
     recorder: new Recorder(fixed.clock, fixed.logLimit, fixed.recordHeaders),
     faults: new FaultQueue(),
     meters: new Meters(settings),
+    promptCache: new PromptCache(),
     random: seededRandom(fixed.seed),
     settings,
     accounts: accountsOf(settings),
@@ -58,6 +60,7 @@ export function createLanguageModelSimulator(options: LanguageModelOptions = {})
     buckets: (now) => context.meters.snapshot(now),
     reset() {
       context.meters.reset();
+      context.promptCache.clear();
       context.random = seededRandom(fixed.seed);
       use(settings, context);
     },

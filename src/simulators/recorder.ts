@@ -120,6 +120,12 @@ export class Recorder {
 export function nonceIn(body: Json): string {
   const metadata = objectOf(body['metadata']) ?? {};
   const variables = objectOf(body['variables']) ?? {};
-  const places = [body['user'], metadata['nonce'], metadata['user_id'], variables['nonce'], body['nonce']];
-  return listOf(places).map(textOf).find(Boolean) ?? '';
+  const candidates = [
+    body['user'],
+    metadata['nonce'],
+    metadata['user_id'],
+    variables['nonce'],
+    body['nonce'],
+  ];
+  return listOf(candidates).map(textOf).find(Boolean) ?? '';
 }

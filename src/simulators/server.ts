@@ -29,7 +29,7 @@ export interface Host {
   close(): Promise<void>;
 }
 
-const longestBody = 64 * 1024 * 1024;
+const maxBody = 64 * 1024 * 1024;
 
 /** @param handlerFor picks the handler by path, so that control calls never meet the limits. */
 export function createHost(clock: Clock, handlerFor: (path: string) => Handler): Host {
@@ -111,7 +111,7 @@ async function readBody(request: IncomingMessage): Promise<Buffer | undefined> {
     let length = 0;
     request.on('data', (part: Buffer) => {
       length += part.length;
-      if (length <= longestBody) parts.push(part);
+      if (length <= maxBody) parts.push(part);
       else resolve(undefined);
     });
     request.once('end', () => resolve(Buffer.concat(parts)));

@@ -44,3 +44,22 @@ export function isPublicAddress(address: string): boolean {
   if (address.includes(':') && ipaddr.IPv6.isValid(address)) return isPublicV6(ipaddr.IPv6.parse(address));
   return false;
 }
+
+/** Where clouds serve credentials of the machine, outside the link-local ranges: Azure, Alibaba, Oracle, AWS. */
+const metadata = new Set([azureHostAgent, '100.100.100.200', '192.0.0.192', 'fd00:ec2::254']);
+
+/** What an upstream inside one's own network may have. */
+const inside = new Set(['private', 'loopback', 'carrierGradeNat', 'uniqueLocal']);
+
+/**
+ * True when an upstream with `allowPrivateAddresses` may be at the address: public, or private, loopback, shared or unique
+ * local. Link-local and the addresses of metadata services stay closed: nothing that is an upstream is there, and what
+ * is there hands out the machine's own credentials.
+ */
+export function isPublicOrInside(address: string): boolean {
+  if (isPublicAddress(address)) return true;
+  if (!ipaddr.IPv4.isValidFourPartDecimal(address) && !ipaddr.IPv6.isValid(address)) return false;
+  if (address.includes('%')) return false;
+  const parsed = ipaddr.process(address);
+  return inside.has(parsed.range()) && !metadata.has(parsed.toString());
+}

@@ -25,7 +25,7 @@ export interface OriginIndex {
   readonly wildcard: ReadonlyMap<string, readonly Entry[]>;
 }
 
-/** The entry a URL belongs to, or `null` when there is none that the caller may use. */
+/** The entry a URL belongs to, or `null` when there is none that the workspace may use. */
 export type OriginMatch = Entry | null;
 
 const keyOf = (scheme: string, host: string, port: number | string): string => `${scheme}://${host}:${port}`;
@@ -54,7 +54,7 @@ export function indexOrigins(upstreams: ReadonlyMap<string, UpstreamSettings>): 
 
 /**
  * Finds the entry for a parsed URL. A host that has an exact entry is never served by a wildcard: the operator who
- * named it meant that entry, also for callers it is closed to.
+ * named it meant that entry, also for workspaces it is closed to.
  */
 export function matchOrigin(
   index: OriginIndex,

@@ -15,7 +15,7 @@ import { passedThrough } from './via.policy.ts';
 /** Decisions kept: calls come to the same few targets again and again, and deciding costs a URL parse. */
 const routesKept = 1_000;
 /** Longer request targets are decided each time, so that what is kept stays below a megabyte. */
-const longestUrlKept = 512;
+const maxUrlKept = 512;
 
 interface Decided {
   /** As it was configured at the decision; a later configuration decides anew. */
@@ -59,7 +59,7 @@ export function createRouteFinder(
     find(call, { workspace }) {
       // A loop would wait for the lease that it holds itself.
       if (passedThrough(call.rawFields, pseudonym)) throw new Refusal('loop_detected');
-      if (call.rawUrl.length > longestUrlKept) return decide(call, workspace);
+      if (call.rawUrl.length > maxUrlKept) return decide(call, workspace);
       const name = `${workspace.id} ${call.form} ${call.rawUrl}`;
       const known = lately.get(name);
       if (known !== undefined && known.workspace === workspace) return known.route;

@@ -29,7 +29,7 @@ export interface Target {
   readonly pathAndQuery: string;
 }
 
-/** Why not. `detail` is one fixed sentence for the caller and never quotes the target. */
+/** Why not. `detail` is one fixed sentence for the client and never quotes the target. */
 export interface TargetRefusal {
   readonly kind: 'refused';
   readonly code: Extract<
@@ -71,7 +71,7 @@ const dotSegment = /^(?:\.|%2e){1,2}$/i;
  *
  * @param call its form and raw URL.
  * @param index the configured origins.
- * @param allowed which upstreams the caller may use; among equally exact entries the first allowed one is taken.
+ * @param allowed which upstreams the workspace may use; among equally exact entries the first allowed one is taken.
  */
 export function decideTarget(
   call: Pick<Call, 'form' | 'rawUrl'>,

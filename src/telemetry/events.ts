@@ -1,5 +1,5 @@
 /**
- * What the journey tells about itself: one function per business fact. Types only; `telemetry.ts` fans every fact out
+ * What the journey reports about itself: one function per business fact. Types only; `telemetry.ts` fans every fact out
  * to metric, log line, span and activity. No function here throws, none blocks, none takes a value that must not be
  * seen outside (it takes the call and the workspace, and shows only their label).
  *
@@ -7,7 +7,7 @@
  * `answered` → `absorbed`)* → `ended`. Skipped steps are allowed at any point; `ended` closes whatever is open.
  */
 import type { AdmissionRecord, Call, Caller, MeterName, Throttle } from '../call.ts';
-import type { HeldBy, RefusalCode } from '../errors.ts';
+import { credentialFaults, type FailureReason, type HeldBy, type RefusalCode } from '../errors.ts';
 import type { BucketSnapshot } from '../bucket.ts';
 import type { LaneKey } from '../ids.ts';
 import type { UpstreamSettings } from '../config/settings.ts';
@@ -24,6 +24,10 @@ export type LeaseLostReason = (typeof leaseLostReasons)[number];
 export const redisErrorKinds = ['timeout', 'connection', 'reply', 'subscribe', 'other'] as const;
 export type RedisErrorKind = (typeof redisErrorKinds)[number];
 
+/** How one renewal of an upstream credential ended. `shared`: another replica had renewed it. */
+export const renewalOutcomes = ['renewed', 'shared', ...credentialFaults] as const;
+export type RenewalOutcome = (typeof renewalOutcomes)[number];
+
 /** Commands with their own series in `sluice_redis_command_seconds`; anything else counts as `other`. */
 export type RedisCommand =
   /** Events of one bucket: admissions, settlements, ticks and all others, as many as came together. */
@@ -38,7 +42,7 @@ export interface CallEnd {
   readonly code: RefusalCode | null;
   /** What held the call back, where a refusal names it. */
   readonly heldBy?: HeldBy;
-  /** What `Sluice-Admission` told; absent when the call never reached admission. */
+  /** What `Sluice-Admission` said; absent when the call never reached admission. */
   readonly admission?: AdmissionRecord;
 }
 
@@ -60,12 +64,18 @@ export interface CallTelemetry {
   sent(): void;
   /** Value for `traceparent` of the attempt in flight, or `null` when tracing is off. */
   traceparent(): string | null;
-  /** The head of the attempt's answer arrived. `throttle`: how it was classified. */
-  answered(status: number, throttle: Throttle | null): void;
+  /**
+   * The head of the attempt's answer arrived. `throttle`: how it was classified. `upstreamId`: the id that the upstream gave
+   * the attempt; shown for throttled ones.
+   */
+  answered(status: number, throttle: Throttle | null, upstreamId?: string | null): void;
   /** The throttled answer is kept from the client; the call is admitted again. Ends the attempt. */
   absorbed(): void;
-  /** The attempt broke without a usable answer. `error` is a code of ours, never a message. Ends the attempt. */
-  attemptFailed(error: RefusalCode | 'client_gone' | 'reset'): void;
+  /**
+   * The attempt broke without a usable answer. `error` is a code of ours, never a message; `reason` why it broke, `null`
+   * where nothing is wrong on the way to the upstream. Ends the attempt.
+   */
+  attemptFailed(error: RefusalCode | 'client_gone' | 'reset', reason: FailureReason | null): void;
   /** The call is over: its answer is written, or its client is gone. Only the first one counts. */
   ended(end: CallEnd): void;
 }
@@ -76,6 +86,24 @@ export interface PressureSource {
   heldBytes(): number;
   /** Buckets this replica has touched, with the upstream each belongs to. */
   buckets(): readonly ObservedBucket[];
+  /** Breakers of an upstream that are not closed, as far as this replica knows; the one that is asked first comes first. */
+  breakers(upstream: string): readonly ObservedBreaker[];
+  /** Credentials in use whose end is known. */
+  credentials(): readonly ObservedCredential[];
+}
+
+/** An upstream refuses calls for a reason that waiting does not cure. */
+export interface ObservedBreaker {
+  /** Status with which it refuses, and with which calls are answered in its stead. */
+  readonly status: number;
+  /** Until the next call is let through to ask, milliseconds. */
+  readonly retryInMs: number;
+}
+
+export interface ObservedCredential {
+  readonly upstream: string;
+  /** Time until it ends, milliseconds, negative when it has. */
+  readonly expiresInMs: number;
 }
 
 export interface ObservedBucket {
@@ -96,7 +124,7 @@ export interface LivePressure {
 
 /** How the limiter is, on this replica. Totals since the start. */
 export interface LimiterHealth {
-  /** `null` until the limiter has told. */
+  /** `null` until the limiter has reported it. */
   readonly mode: LimiterMode | null;
   readonly redisErrors: number;
   readonly leasesLost: number;
@@ -126,6 +154,8 @@ export interface Telemetry {
   redisCommand(command: RedisCommand, durationMs: number): void;
   redisError(kind: RedisErrorKind): void;
   leaseLost(reason: LeaseLostReason): void;
+  /** A credential of the upstream that can change was renewed, or could not be. */
+  credentialRenewal(upstream: string, outcome: RenewalOutcome): void;
   /** Upstreams configured now; called at start and after a reload. Their gauges exist from here on. */
   configured(upstreams: Iterable<UpstreamSettings>): void;
   /** Where gauges read from; the last one given counts. */

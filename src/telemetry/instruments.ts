@@ -75,6 +75,16 @@ export function createInstruments(registry: Registry<OpenMetricsContentType>) {
       'Time until the longest-closed bucket opens; 0 = open.',
       ['upstream'],
     ),
+    breakerOpen: gauge(
+      'sluice_breaker_open',
+      '1 while calls are answered in the stead of an upstream that refuses them for good.',
+      ['upstream'],
+    ),
+
+    failures: counter('sluice_upstream_failures_total', 'Attempts that failed, by why.', [
+      'upstream',
+      'reason',
+    ]),
     upstreamTime: histogram(
       'sluice_upstream_seconds',
       'Per attempt: from sending until the head of the answer.',
@@ -102,6 +112,16 @@ export function createInstruments(registry: Registry<OpenMetricsContentType>) {
     leasesLost: counter('sluice_leases_lost_total', 'In-flight leases lost before they were settled.', [
       'reason',
     ]),
+    credentialExpires: gauge(
+      'sluice_credential_expires_seconds',
+      'Time until the upstream credential in use that ends first ends; 0 = none could be fetched.',
+      ['upstream'],
+    ),
+    credentialRenewals: counter(
+      'sluice_credential_renewals_total',
+      'Renewals of upstream credentials, by how they ended.',
+      ['upstream', 'outcome'],
+    ),
     sentAfterGone: counter(
       'sluice_dispatched_after_client_gone_total',
       'Calls sent although their client had left. Must stay 0.',

@@ -29,8 +29,8 @@ export interface LabelOptions {
 export interface Labels {
   /** The label under which this workspace may be shown now: its own, or `other`. Counts as activity. */
   of(workspaceId: string): string;
-  /** The same for somebody who only looks: a held label grows no younger by it. */
-  look(workspaceId: string): string;
+  /** The same without counting as use: a held label is not kept for longer by it. */
+  peek(workspaceId: string): string;
   /**
    * Gives labels to workspaces that are clearly busier than some that hold one (`busyness.policy.ts`), the busiest first,
    * and takes them from the least busy. `busy`: how busy workspaces are; one that is left out is idle.
@@ -75,12 +75,12 @@ export function createLabels(labelKey: string, clock: Clock, options: LabelOptio
   }
 
   const labels: Labels = {
-    look: (workspaceId) => slots.get(workspaceId)?.label ?? labels.of(workspaceId),
+    peek: (workspaceId) => slots.get(workspaceId)?.label ?? labels.of(workspaceId),
     of(workspaceId) {
       const now = clock.monotonic();
       const held = slots.get(workspaceId);
       if (held !== undefined) {
-        // Moving on every call would cost more than it tells; a second of coarseness keeps the order good enough.
+        // Moving on every call would cost more than it is worth; a second of coarseness keeps the order good enough.
         if (now - held.lastActive > 1_000) {
           held.lastActive = now;
           slots.delete(workspaceId);
@@ -98,9 +98,9 @@ export function createLabels(labelKey: string, clock: Clock, options: LabelOptio
       const others = [...busy].filter(([id]) => !slots.has(id)).sort(([, a], [, b]) => b - a);
       for (const [id, ownBusy] of others) {
         if (slots.size >= limit) {
-          const [leastBusy] = holders;
-          if (leastBusy === undefined || !clearlyBusier(ownBusy, busyOf(leastBusy))) return;
-          giveUp(leastBusy);
+          const [minBusy] = holders;
+          if (minBusy === undefined || !clearlyBusier(ownBusy, busyOf(minBusy))) return;
+          giveUp(minBusy);
           holders.shift();
         }
         take(id, now);

@@ -17,11 +17,6 @@ export class LiveCall {
     this.#live = live;
   }
 
-  /** Whether the call's upstream is known. */
-  get routed(): boolean {
-    return this.#upstream !== null;
-  }
-
   route(upstream: string): void {
     this.#upstream = this.#live.of(upstream);
   }

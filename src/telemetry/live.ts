@@ -78,7 +78,7 @@ export function createLive(): Live {
     read(now) {
       return shown.map(({ name, kind }) => {
         const { waiting, inFlight } = of(name);
-        // A call that goes back to its line is last in the map but not the youngest: look at all of them.
+        // A call that returns to its lane is last in the map but not the youngest, so all of them are compared.
         let oldest = now;
         for (const receivedAt of waiting.values()) oldest = Math.min(oldest, receivedAt);
         return {

@@ -7,7 +7,7 @@
  * of them. `redact` is the second fence, for fields that somebody adds later.
  */
 import { pino, type DestinationStream, type Logger } from 'pino';
-import type { HeldBy, RefusalCode } from '../errors.ts';
+import type { FailureReason, HeldBy, RefusalCode } from '../errors.ts';
 import type { LogSettings } from '../config/settings.ts';
 import type { Clock, Random } from '../clock.ts';
 import type { Log, LogValue } from './events.ts';
@@ -24,9 +24,13 @@ export interface CallLine {
   readonly code: RefusalCode | null;
   /** What held the call back, where a refusal names it; `null` = nothing did. */
   readonly heldBy: HeldBy | null;
+  /** Why the last attempt that failed did; `null` = none failed. Also where a later attempt succeeded. */
+  readonly reason: FailureReason | null;
   readonly waitedMs: number;
   readonly attempts: number;
   readonly absorbed: number;
+  /** Ids that the upstream gave to the absorbed attempts, in order; left out when it named none. */
+  readonly absorbedIds: readonly string[];
   readonly upstreamMs: number;
   readonly overheadMs: number;
   readonly durationMs: number;
@@ -65,7 +69,7 @@ const secretFields = [
 const knownMethods = new Set(['GET', 'HEAD', 'POST', 'PUT', 'PATCH', 'DELETE', 'OPTIONS', 'QUERY']);
 
 /**
- * `info`: it went as asked, or the caller alone can change it. `warn`: pressure or an upstream in trouble, worth
+ * `info`: it went as asked, or the client alone can change it. `warn`: pressure or an upstream in trouble, worth
  * counting by whoever raises traffic. `error` is kept for bugs.
  */
 const levelOf: Record<CallOutcome, 'info' | 'warn'> = {
@@ -118,6 +122,7 @@ export function createLogger(
       logger[levelOf[line.outcome]](
         {
           ...line,
+          absorbedIds: line.absorbedIds.length === 0 ? undefined : line.absorbedIds,
           method: knownMethods.has(line.method) ? line.method : 'other',
           waitedMs: tenth(line.waitedMs),
           upstreamMs: tenth(line.upstreamMs),
@@ -134,7 +139,7 @@ export function createLogger(
   };
 }
 
-/** What may be told about a thrown value: its class, its code if that looks like one, and where it was thrown. */
+/** What may be logged about a thrown value: its class, its code if that looks like one, and where it was thrown. */
 export function describeError(cause: unknown): Record<string, LogValue> {
   if (!(cause instanceof Error)) return { error: typeof cause };
   const code = 'code' in cause && typeof cause.code === 'string' && /^[A-Z0-9_]{1,40}$/.test(cause.code);

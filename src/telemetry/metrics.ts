@@ -6,19 +6,24 @@
  * upstreams are configured names, the rest are closed sets); histograms carry no workspace.
  */
 import { collectDefaultMetrics } from 'prom-client';
-import { refusals, type RefusalCode } from '../errors.ts';
+import { failureReasons, refusals, type FailureReason, type RefusalCode } from '../errors.ts';
 import type { MeterName } from '../call.ts';
 import {
   leaseLostReasons,
   limiterModes,
   redisErrorKinds,
+  renewalOutcomes,
   type LeaseLostReason,
   type LimiterMode,
   type LivePressure,
+  type ObservedBreaker,
   type ObservedBucket,
+  type ObservedCredential,
   type RedisCommand,
   type RedisErrorKind,
+  type RenewalOutcome,
 } from './events.ts';
+import { readCredentials } from './credential-gauge.ts';
 import { createInstruments, type Instruments } from './instruments.ts';
 import type { CounterSeries, HistogramSeries } from './series.ts';
 import { outcomes, type CallOutcome } from './outcome.policy.ts';
@@ -32,11 +37,12 @@ export interface WorkspaceSeries {
   absorbed(): void;
 }
 
-/** Histograms of one upstream. `traceId` becomes an exemplar when they are on. */
+/** Histograms of one upstream, and its failed attempts. `traceId` becomes an exemplar when they are on. */
 export interface UpstreamSeries {
   waited(outcome: CallOutcome, seconds: number, traceId: string | null): void;
   upstream(seconds: number, traceId: string | null): void;
   overhead(seconds: number, traceId: string | null): void;
+  failed(reason: FailureReason): void;
 }
 
 export interface Metrics {
@@ -48,6 +54,7 @@ export interface Metrics {
   redisCommand(command: RedisCommand, seconds: number): void;
   redisError(kind: RedisErrorKind): void;
   leaseLost(reason: LeaseLostReason): void;
+  credentialRenewal(upstream: string, outcome: RenewalOutcome): void;
   sentAfterClientGone(): void;
   /** Text of a scrape, gauges read at this moment. */
   page(format: MetricsFormat): Promise<MetricsPage>;
@@ -59,7 +66,9 @@ export interface GaugeReadings {
   now(): number;
   heldBytes(): number;
   buckets(): readonly ObservedBucket[];
+  breakers(upstream: string): readonly ObservedBreaker[];
   live(): readonly LivePressure[];
+  credentials(): readonly ObservedCredential[];
 }
 
 export interface MetricsOptions {
@@ -74,7 +83,10 @@ export const shedReasons = (Object.keys(refusals) as RefusalCode[]).filter(
   (code) => refusals[code].family === 'shed',
 );
 
-/** Dimensions of `sluice_bucket_used_ratio`. The image meter is shown by activity only. */
+/**
+ * Dimensions of `sluice_bucket_used_ratio`; `tokens` is the fullest of all, input and output tokens. The image meter is shown by
+ * activity only.
+ */
 const dimensions: readonly MeterName[] = ['requests', 'tokens', 'requests_day', 'tokens_day', 'cost'];
 
 /** prom-client's gauges that are named like counters; `promtool check metrics` refuses them. */
@@ -135,6 +147,11 @@ export function createMetrics(readings: GaugeReadings, options: MetricsOptions =
     leaseLost(reason) {
       instruments.leasesLost.of({ reason }).value += 1;
     },
+    credentialRenewal(upstream, outcome) {
+      // All at once, so that the first failure is seen as an increase.
+      for (const each of renewalOutcomes) instruments.credentialRenewals.of({ upstream, outcome: each });
+      instruments.credentialRenewals.of({ upstream, outcome }).value += 1;
+    },
     sentAfterClientGone() {
       sentAfterGone.value += 1;
     },
@@ -168,7 +185,8 @@ function prepareUpstream(
   upstream: string,
   wallClock: (() => number) | null,
 ): UpstreamSeries {
-  const { queueWait, upstreamTime, overhead } = instruments;
+  const { queueWait, upstreamTime, overhead, failures } = instruments;
+  const failed = new Map(failureReasons.map((reason) => [reason, failures.of({ upstream, reason })]));
   const waits = new Map(outcomes.map((outcome) => [outcome, queueWait.of({ upstream, outcome })]));
   const times = upstreamTime.of({ upstream });
   const overheads = overhead.of({ upstream });
@@ -180,6 +198,10 @@ function prepareUpstream(
     waited: (outcome, seconds, traceId) => observe(waits.get(outcome), seconds, traceId),
     upstream: (seconds, traceId) => observe(times, seconds, traceId),
     overhead: (seconds, traceId) => observe(overheads, seconds, traceId),
+    failed(reason) {
+      const series = failed.get(reason);
+      if (series !== undefined) series.value += 1;
+    },
   };
 }
 
@@ -194,9 +216,12 @@ function removeSeries(instruments: Instruments, workspace: string, upstream: str
 
 /** Sets every gauge from the readings. Upstreams that are no longer configured disappear. */
 function readGauges(instruments: Instruments, readings: GaugeReadings): void {
-  const { queueDepth, queueOldest, inFlight, bucketUsed, bucketClosed, queueBytes } = instruments;
-  for (const gauge of [queueDepth, queueOldest, inFlight, bucketUsed, bucketClosed]) gauge.reset();
+  const { queueDepth, queueOldest, inFlight, bucketUsed, bucketClosed, breakerOpen, queueBytes } =
+    instruments;
+  for (const gauge of [queueDepth, queueOldest, inFlight, bucketUsed, bucketClosed, breakerOpen])
+    gauge.reset();
   queueBytes.set(readings.heldBytes());
+  readCredentials(instruments, readings.credentials());
   const known = new Set<string>();
   for (const { upstream, dimensions: expected, waiting, oldestMs, inFlight: sent } of readings.live()) {
     known.add(upstream);
@@ -204,6 +229,7 @@ function readGauges(instruments: Instruments, readings: GaugeReadings): void {
     queueOldest.set({ upstream }, oldestMs / 1000);
     inFlight.set({ upstream }, sent);
     bucketClosed.set({ upstream }, 0);
+    breakerOpen.set({ upstream }, readings.breakers(upstream).length > 0 ? 1 : 0);
     for (const dimension of expected) bucketUsed.set({ upstream, dimension }, 0);
   }
   const closed = new Map<string, number>();
@@ -212,10 +238,11 @@ function readGauges(instruments: Instruments, readings: GaugeReadings): void {
     if (!known.has(upstream)) continue;
     closed.set(upstream, Math.max(closed.get(upstream) ?? 0, snapshot.closedMs));
     for (const { meter, level, limit } of snapshot.meters) {
-      if (!dimensions.includes(meter)) continue;
+      const dimension = meter.endsWith('_tokens') ? 'tokens' : meter;
+      if (!dimensions.includes(dimension)) continue;
       const ratio = limit > 0 ? level / limit : 0;
-      const key = `${upstream} ${meter}`;
-      if (ratio > (used.get(key)?.ratio ?? -1)) used.set(key, { upstream, dimension: meter, ratio });
+      const key = `${upstream} ${dimension}`;
+      if (ratio > (used.get(key)?.ratio ?? -1)) used.set(key, { upstream, dimension, ratio });
     }
   }
   for (const [upstream, closedMs] of closed) bucketClosed.set({ upstream }, closedMs / 1000);

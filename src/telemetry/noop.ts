@@ -1,4 +1,4 @@
-/** Telemetry that tells nobody: for tests, and for parts that run before the real one exists. */
+/** Telemetry that reports nothing: for tests, and for parts that run before the real one exists. */
 import type { CallTelemetry, Log, Telemetry } from './events.ts';
 import { otherLabel } from './labels.ts';
 
@@ -28,6 +28,7 @@ export const noTelemetry: Telemetry = {
   redisCommand: nothing,
   redisError: nothing,
   leaseLost: nothing,
+  credentialRenewal: nothing,
   configured: nothing,
   observe: nothing,
   live: () => [],

@@ -1,34 +1,34 @@
 /**
  * Follows one call: fans the facts of its journey out to metrics, log, spans and listeners. Owns the order-independent
  * clean-up (a call that ends anywhere leaves no gauge raised and no span open); its times are in `call-times.ts`, its
- * part of the gauges in `live-call.ts`. Never throws: telemetry is not worth a call; each step catches for itself,
+ * part of the gauges in `live-call.ts`, its counters and listeners in `call-series.ts`. Never throws: telemetry is not worth a call; each step catches for itself,
  * because this is on every call's path and a shared wrapper would make an object per step.
  */
 import type { Call, Caller, Throttle } from '../call.ts';
-import type { RefusalCode } from '../errors.ts';
+import type { FailureReason, RefusalCode } from '../errors.ts';
 import type { UpstreamSettings } from '../config/settings.ts';
 import type { LaneKey } from '../ids.ts';
 import type { Clock } from '../clock.ts';
-import type { CallEnd, CallTelemetry, EndedFact, FactSink } from './events.ts';
+import type { CallEnd, CallTelemetry } from './events.ts';
 import type { CallSpans } from './spans.ts';
 import type { CallLogger } from './logger.ts';
-import type { Metrics, UpstreamSeries } from './metrics.ts';
-import { noneLabel, type Labels } from './labels.ts';
+import { CallSeries, type SeriesOwners } from './call-series.ts';
 import { CallTimes } from './call-times.ts';
 import type { Live } from './live.ts';
 import { LiveCall } from './live-call.ts';
 
 /** Everything a followed call reports to, shared by all calls. */
-export interface CallReporters {
+export interface CallReporters extends SeriesOwners {
   readonly clock: Clock;
-  readonly metrics: Metrics;
   readonly logger: CallLogger;
-  readonly labels: Labels;
   readonly live: Live;
-  readonly sinks: readonly FactSink[];
   /** Told about a bug in telemetry itself. */
   readonly failed: (cause: unknown) => void;
 }
+
+/** Ids of absorbed attempts that a log line names at most. */
+const maxIds = 32;
+const none: readonly string[] = [];
 
 export class ObservedCall implements CallTelemetry {
   readonly traceId: string | null;
@@ -37,11 +37,14 @@ export class ObservedCall implements CallTelemetry {
   readonly #spans: CallSpans | null;
   readonly #times: CallTimes;
   readonly #live: LiveCall;
-  #workspaceId: string | null = null;
-  #upstream: string = noneLabel;
-  #histograms: UpstreamSeries | null = null;
+  readonly #series: CallSeries;
   #attempts = 0;
   #absorbed = 0;
+  /** As the upstream names the attempt in flight, when it was throttled. */
+  #throttledId: string | null = null;
+  #absorbedIds = none;
+
+  #reason: FailureReason | null = null;
   #over = false;
 
   constructor(call: Call, reporters: CallReporters, spans: CallSpans | null) {
@@ -50,13 +53,14 @@ export class ObservedCall implements CallTelemetry {
     this.#spans = spans;
     this.#times = new CallTimes(call.receivedAt);
     this.#live = new LiveCall(call, reporters.live);
+    this.#series = new CallSeries(reporters);
     this.traceId = spans?.traceId ?? null;
   }
 
   identified(caller: Caller): void {
     try {
-      this.#workspaceId = caller.workspace.id;
-      this.#spans?.identified(this.#label());
+      this.#series.identified(caller.workspace.id);
+      this.#spans?.identified(this.#series.label);
     } catch (cause) {
       this.#to.failed(cause);
     }
@@ -64,10 +68,10 @@ export class ObservedCall implements CallTelemetry {
 
   routed(upstream: UpstreamSettings): void {
     try {
-      this.#upstream = upstream.name;
+      this.#series.routed(upstream);
       this.#live.route(upstream.name);
-      this.#histograms = this.#to.metrics.upstream(upstream.name);
-      if (this.#workspaceId !== null && !this.#over) this.#live.enterLane(this.#workspaceId, upstream.name);
+      const { workspaceId } = this.#series;
+      if (workspaceId !== null && !this.#over) this.#live.enterLane(workspaceId, upstream.name);
       this.#times.routed(this.#now());
       this.#spans?.routed(upstream);
     } catch (cause) {
@@ -80,8 +84,7 @@ export class ObservedCall implements CallTelemetry {
       if (lane !== undefined) this.#spans?.entered(lane);
       const now = this.#now();
       this.#times.admission(now);
-      const heard = this.#heardAs();
-      if (heard !== null) for (const sink of this.#to.sinks) sink.arrived(heard, this.#upstream, now);
+      this.#series.arrived(now);
     } catch (cause) {
       this.#to.failed(cause);
     }
@@ -130,15 +133,13 @@ export class ObservedCall implements CallTelemetry {
     }
   }
 
-  answered(status: number, throttle: Throttle | null): void {
+  answered(status: number, throttle: Throttle | null, upstreamId: string | null = null): void {
     try {
       this.#headTime();
-      this.#spans?.answered(status, throttle?.kind ?? null);
+      this.#throttledId = throttle === null ? null : upstreamId;
+      this.#spans?.answered(status, throttle?.kind ?? null, this.#throttledId);
       if (throttle === null) return;
-      const kind = throttle.kind === 'permanent' ? 'permanent' : 'rate';
-      this.#series().throttled(kind);
-      const heard = this.#heardAs();
-      if (heard !== null) for (const sink of this.#to.sinks) sink.throttled(heard, this.#upstream, kind);
+      this.#series.throttled(throttle.kind === 'permanent' ? 'permanent' : 'rate');
     } catch (cause) {
       this.#to.failed(cause);
     }
@@ -148,18 +149,23 @@ export class ObservedCall implements CallTelemetry {
     try {
       this.#landed();
       this.#absorbed += 1;
-      this.#series().absorbed();
-      const heard = this.#heardAs();
-      if (heard !== null) for (const sink of this.#to.sinks) sink.absorbed(heard, this.#upstream);
+      if (this.#throttledId !== null && this.#absorbedIds.length < maxIds) {
+        this.#absorbedIds = [...this.#absorbedIds, this.#throttledId];
+      }
+      this.#series.absorbed();
     } catch (cause) {
       this.#to.failed(cause);
     }
   }
 
-  attemptFailed(error: RefusalCode | 'client_gone' | 'reset'): void {
+  attemptFailed(error: RefusalCode | 'client_gone' | 'reset', reason: FailureReason | null): void {
     try {
       this.#headTime();
-      this.#spans?.attemptFailed(error);
+      if (reason !== null) {
+        this.#reason = reason;
+        this.#series.histograms.failed(reason);
+      }
+      this.#spans?.attemptFailed(error, reason);
       this.#landed();
     } catch (cause) {
       this.#to.failed(cause);
@@ -186,11 +192,11 @@ export class ObservedCall implements CallTelemetry {
     const durationMs = now - this.#times.receivedAt;
     const waitedMs = end.admission?.waitedMs ?? this.#times.heldMs;
     const overheadMs = this.#times.overhead(now);
-    const series = this.#series();
-    series.ended(end.outcome);
-    if (end.outcome === 'shed' && end.code !== null) series.shed(end.code);
+    const { counters } = this.#series;
+    counters.ended(end.outcome);
+    if (end.outcome === 'shed' && end.code !== null) counters.shed(end.code);
     if (this.#times.admitting) {
-      const histograms = this.#ofUpstream();
+      const { histograms } = this.#series;
       histograms.waited(end.outcome, waitedMs / 1000, this.traceId);
       histograms.overhead(overheadMs / 1000, this.traceId);
     }
@@ -201,25 +207,24 @@ export class ObservedCall implements CallTelemetry {
     if (logger.wants(outcome))
       logger.call({
         requestId: this.#call.id,
-        workspace: this.#label(),
-        upstream: this.#upstream,
+        workspace: this.#series.label,
+        upstream: this.#series.upstream,
         method: this.#call.method,
         outcome,
         status,
         code,
         heldBy: end.heldBy ?? null,
+        reason: this.#reason,
         waitedMs,
         attempts,
         absorbed,
+        absorbedIds: this.#absorbedIds,
         upstreamMs: this.#times.upstreamMs,
         overheadMs,
         durationMs,
         traceId: this.traceId,
       });
-    const heard = this.#heardAs();
-    if (heard === null) return;
-    const fact: EndedFact = { outcome, code, waitedMs, attempts, absorbed, durationMs };
-    for (const sink of this.#to.sinks) sink.ended(heard, this.#upstream, fact);
+    this.#series.ended({ outcome, code, waitedMs, attempts, absorbed, durationMs });
   }
 
   #now(): number {
@@ -229,7 +234,7 @@ export class ObservedCall implements CallTelemetry {
   /** Closes the time of the attempt in flight, once. */
   #headTime(): void {
     const ms = this.#times.head(this.#now());
-    if (ms !== null) this.#ofUpstream().upstream(ms / 1000, this.traceId);
+    if (ms !== null) this.#series.histograms.upstream(ms / 1000, this.traceId);
   }
 
   #leaveLine(): void {
@@ -242,24 +247,5 @@ export class ObservedCall implements CallTelemetry {
   /** The attempt in flight is over. */
   #landed(): void {
     if (this.#live.land()) this.#spans?.landed();
-  }
-
-  #label(): string {
-    return this.#workspaceId === null ? noneLabel : this.#to.labels.of(this.#workspaceId);
-  }
-
-  /** Histograms of an upstream stay; they may be kept. */
-  #ofUpstream(): UpstreamSeries {
-    return this.#histograms ?? this.#to.metrics.upstream(this.#upstream);
-  }
-
-  /** Looked up per fact, not kept: a label may have been taken back while the call waited. */
-  #series() {
-    return this.#to.metrics.workspace(this.#label(), this.#upstream);
-  }
-
-  /** Workspace under which listeners hear of this call, or `null` while it has none or no route. */
-  #heardAs(): string | null {
-    return this.#live.routed ? this.#workspaceId : null;
   }
 }

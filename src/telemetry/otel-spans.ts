@@ -30,6 +30,7 @@ import {
 } from '@opentelemetry/semantic-conventions';
 import type { AdmissionRecord, Call, Throttle } from '../call.ts';
 import type { UpstreamSettings } from '../config/settings.ts';
+import type { FailureReason } from '../errors.ts';
 import type { CallEnd } from './events.ts';
 import { Movers, type Mover } from './movers.ts';
 import { isSampled, type Sampling } from './sampling.policy.ts';
@@ -93,7 +94,7 @@ export function otelTracing({ sampling, draw, close }: OtelOptions): Tracing {
   };
 }
 
-/** A call of a trace that is not recorded here: it only hands its caller's context on, as not sampled. */
+/** A call of a trace that is not recorded here: it only passes its client's context on, as not sampled. */
 function unsampled(parent: SpanContext): CallSpans {
   const nothing = (): void => {};
   return {
@@ -188,17 +189,20 @@ class RecordedCall implements CallSpans {
     return w3c((this.#attempt ?? this.#server).spanContext());
   }
 
-  answered(status: number, throttle: Throttle['kind'] | null): void {
+  answered(status: number, throttle: Throttle['kind'] | null, upstreamId: string | null): void {
     const attempt = this.#attempt;
     if (attempt === null) return;
     if (this.#mover !== null) this.#movers.moved(this.#mover);
     attempt.setAttribute(ATTR_HTTP_RESPONSE_STATUS_CODE, status);
     if (throttle !== null) attempt.setAttribute('sluice.throttle', throttle);
+    if (upstreamId !== null) attempt.setAttribute('sluice.upstream_request_id', upstreamId);
     if (status >= 400 || throttle !== null) this.#fail(attempt, status >= 400 ? String(status) : 'throttled');
   }
 
-  attemptFailed(error: string): void {
-    if (this.#attempt !== null) this.#fail(this.#attempt, error);
+  attemptFailed(error: string, reason: FailureReason | null): void {
+    if (this.#attempt === null) return;
+    if (reason !== null) this.#attempt.setAttribute('sluice.reason', reason);
+    this.#fail(this.#attempt, error);
   }
 
   landed(): void {

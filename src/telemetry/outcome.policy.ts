@@ -8,7 +8,7 @@ import { refusals } from '../errors.ts';
 /**
  * `ok` the upstream answered below 400 · `upstream_error` it answered 400 or above, passed through · `throttled` its
  * throttle was passed through · `shed` refused by Sluice for lack of room or time · `rejected` refused because the
- * caller must change something · `client_gone` the client left first · `failed` the upstream's side broke.
+ * client must change something · `client_gone` the client left first · `failed` the upstream's side broke.
  */
 export const outcomes = [
   'ok',

@@ -3,7 +3,7 @@
  * SDK some 25 µs; a call that is left out here costs nothing. Every span that reaches the SDK is recorded.
  */
 
-/** `parent`: the caller's own decision counts where there is one. */
+/** `parent`: the client's own decision counts where there is one. */
 export interface Sampling {
   readonly parent: boolean;
   /** Share of the calls without a deciding parent, 0 to 1. */

@@ -101,7 +101,7 @@ export class HistogramSeries {
     this.#counts[i] = (this.#counts[i] ?? 0) + 1;
   }
 
-  /** Leaves a trace to look at for values of this size. `at`: seconds since the Unix epoch. */
+  /** Leaves a trace as an example for values of this size. `at`: seconds since the Unix epoch. */
   exemplify(value: number, traceId: string, at: number): void {
     this.#exemplars[this.#bucketOf(value)] = { labelSet: { trace_id: traceId }, value, timestamp: at };
   }

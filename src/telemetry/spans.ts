@@ -4,6 +4,7 @@
  */
 import type { AdmissionRecord, Call, Throttle } from '../call.ts';
 import type { UpstreamSettings } from '../config/settings.ts';
+import type { FailureReason } from '../errors.ts';
 import type { LaneKey } from '../ids.ts';
 import type { CallEnd } from './events.ts';
 
@@ -20,8 +21,9 @@ export interface CallSpans {
   /** `resends`: attempts before this one. */
   sent(resends: number): void;
   traceparent(): string | null;
-  answered(status: number, throttle: Throttle['kind'] | null): void;
-  attemptFailed(error: string): void;
+  /** `upstreamId`: of a throttled attempt, as the upstream names it. */
+  answered(status: number, throttle: Throttle['kind'] | null, upstreamId: string | null): void;
+  attemptFailed(error: string, reason: FailureReason | null): void;
   landed(): void;
   ended(end: CallEnd, admission: AdmissionRecord): void;
 }

@@ -34,7 +34,7 @@ export interface RunningTelemetry extends Telemetry {
   /** Workspaces that are shown under a label of their own now. Ids stay in memory. */
   labelled(): Iterable<string>;
   isLabelled(workspaceId: string): boolean;
-  /** A scrape, in the plain form unless told otherwise. */
+  /** A scrape, in the plain form by default. */
   metrics(format?: MetricsFormat): Promise<MetricsPage>;
   /** Takes over new log settings. */
   reconfigure(settings: Pick<TelemetrySettings, 'log'>): void;
@@ -48,13 +48,20 @@ export type TelemetrySettings = Pick<Settings, 'privacy' | 'log' | 'upstreams'>;
 export function createTelemetry(settings: TelemetrySettings, ports: TelemetryPorts): RunningTelemetry {
   const { clock } = ports;
   const live = createLive();
-  let source: PressureSource = { heldBytes: () => 0, buckets: () => [] };
+  let source: PressureSource = {
+    heldBytes: () => 0,
+    buckets: () => [],
+    breakers: () => [],
+    credentials: () => [],
+  };
   const metrics = createMetrics(
     {
       now: () => clock.now(),
       heldBytes: () => source.heldBytes(),
       buckets: () => source.buckets(),
+      breakers: (upstream) => source.breakers(upstream),
       live: () => live.read(clock.monotonic()),
+      credentials: () => source.credentials(),
     },
     ports.metrics,
   );
@@ -62,11 +69,11 @@ export function createTelemetry(settings: TelemetrySettings, ports: TelemetryPor
     onRelease: (label) => metrics.release(label),
   });
   const logger = createLogger(settings.log, ports);
-  let told = false;
+  let isReported = false;
   const failed = (cause: unknown): void => {
     // A bug here would repeat for every call: one line is enough to find it.
-    if (!told) logger.log.bug('telemetry failed; reported once', cause);
-    told = true;
+    if (!isReported) logger.log.bug('telemetry failed; reported once', cause);
+    isReported = true;
   };
   const reporters: CallReporters = { clock, metrics, logger, labels, live, sinks: ports.sinks ?? [], failed };
   const tracing = ports.tracing ?? null;
@@ -118,13 +125,14 @@ export function createTelemetry(settings: TelemetrySettings, ports: TelemetryPor
       health.leasesLost += 1;
       guarded(() => metrics.leaseLost(reason));
     },
+    credentialRenewal: (upstream, outcome) => guarded(() => metrics.credentialRenewal(upstream, outcome)),
     configured: (upstreams) => live.configured(upstreams),
     observe: (given) => {
       source = given;
     },
     live: () => live.read(clock.monotonic()),
     limiterHealth: () => ({ ...health }),
-    labelOf: (workspaceId) => labels.look(workspaceId),
+    labelOf: (workspaceId) => labels.peek(workspaceId),
     preferLabels: (busy) => labels.prefer(busy),
     labelled: () => labels.holders(),
     isLabelled: (workspaceId) => labels.holds(workspaceId),

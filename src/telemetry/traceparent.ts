@@ -4,7 +4,7 @@
  */
 import { TraceFlags, type SpanContext } from '@opentelemetry/api';
 
-/** The caller's span, from one well-formed W3C `traceparent`; `null` starts a new trace. */
+/** The client's span, from one well-formed W3C `traceparent`; `null` starts a new trace. */
 export function parentOf(rawFields: readonly string[]): SpanContext | null {
   let found: string | null = null;
   for (let i = 0; i + 1 < rawFields.length; i += 2) {

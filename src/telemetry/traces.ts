@@ -4,7 +4,7 @@
  *
  * The SDK costs 0.2 s of CPU and 20 MB to load, and started without configuration it would export to
  * localhost: both are avoided by importing it only here, only then. Nothing is instrumented automatically, because that
- * records target URLs and script arguments and would hand the caller's `baggage` to the upstream.
+ * records target URLs and script arguments and would hand the client's `baggage` to the upstream.
  */
 import { systemRandom, type Random } from '../clock.ts';
 import { samplingOf } from './sampling.policy.ts';

@@ -53,6 +53,7 @@ const source = (label: (id: string) => string, shown: readonly string[] = []): A
       waiting: 2,
       inFlight: 1,
       nextSlotMs: 119.04,
+      refusing: { status: 402, retryInMs: 41_999.2 },
     }),
   labelOf: label,
   labelled: () => Promise.resolve(shown),
@@ -60,8 +61,8 @@ const source = (label: (id: string) => string, shown: readonly string[] = []): A
   replicas: () => Promise.resolve(1),
 });
 
-describe('the recorder', () => {
-  test('remembers an hour, minute by minute, and no longer', async () => {
+describe('the recorder of activity', () => {
+  test('keeps an hour, minute by minute, and no longer', async () => {
     const clock = settableClock();
     const recorder = recorderAt(clock);
     recorder.ended('acme', 'lm', ended({ waitedMs: 700 }));
@@ -83,7 +84,7 @@ describe('the recorder', () => {
     expect(await count(60)).toBe(0);
   });
 
-  test('gives arrivals second by second, the running one last', async () => {
+  test('gives arrivals per second, the current second last', async () => {
     const clock = settableClock(Date.UTC(2026, 10, 21, 12) - 1_000);
     const recorder = recorderAt(clock);
     recorder.arrived('acme', 'lm');
@@ -97,7 +98,7 @@ describe('the recorder', () => {
     expect(hour.reduce((sum, n) => sum + n, 0)).toBe(2);
   });
 
-  test('holds a bounded number of lanes, whoever calls and whoever looks', async () => {
+  test('keeps a bounded number of lanes, whoever calls and whoever reads', async () => {
     const recorder = recorderAt(settableClock(), embeddedActivity, 50);
     for (let i = 0; i < 10_000; i++) {
       recorder.ended(`ws-${i}`, 'lm', ended());
@@ -109,7 +110,7 @@ describe('the recorder', () => {
     expect((await recorder.total('lm', { minutes: 5 })).counts[0]).toBe(10_000);
   });
 
-  test('counts calls that wait and are in flight on every replica, its own as they are now', async () => {
+  test('counts waiting calls and calls in flight on every replica, its own as they are now', async () => {
     const lanes = [
       { workspaceId: 'acme', upstream: 'lm', waiting: 2, inFlight: 0 },
       { workspaceId: 'acme', upstream: 'shop', waiting: 9, inFlight: 9 },
@@ -126,7 +127,7 @@ describe('the recorder', () => {
     expect(await two.calls('acme', 'lm')).toEqual({ waiting: 5, inFlight: 1 });
   });
 
-  test('answers for all replicas, also for a workspace that only another one has seen', async () => {
+  test('serves the figures of all replicas, also for a workspace that only another replica has seen', async () => {
     const clock = settableClock();
     const share = sharedStore();
     const [one, two] = ['one', 'two'].map((name) => recorderAt(clock, share(name))) as [Recorder, Recorder];
@@ -146,14 +147,14 @@ describe('the recorder', () => {
   });
 });
 
-describe('/activity', () => {
+describe('the activity API', () => {
   const schema = z.fromJSONSchema(
     JSON.parse(
       readFileSync(new URL('../../docs/observability/activity.schema.json', import.meta.url), 'utf8'),
     ) as never,
   );
 
-  test('of a workspace and of all follow the published JSON Schema', async () => {
+  test('follows the published JSON Schema, for one workspace and for all', async () => {
     const clock = settableClock();
     const recorder = recorderAt(clock);
     const labels = createLabels('key', clock, { limit: 1 });
@@ -181,7 +182,7 @@ describe('/activity', () => {
     expect(JSON.stringify([own, all])).not.toMatch(/acme|folded/);
   });
 
-  test('adds a shared bucket up once, however many workspaces share it', async () => {
+  test('counts a shared bucket once, however many workspaces share it', async () => {
     const clock = settableClock();
     const recorder = recorderAt(clock);
     const asked = jest.spyOn(recorder, 'arrivals');
@@ -215,7 +216,7 @@ describe('/activity', () => {
     expect([shared?.growth, (alone?.growth ?? 0) > 1]).toEqual([0, true]);
   });
 
-  test('tells ceilings, waits, absorbed throttles, refusals and headroom', async () => {
+  test('states ceilings, waits, absorbed throttles, refusals and headroom', async () => {
     const clock = settableClock();
     const recorder = recorderAt(clock);
     for (let second = 0; second < 60; second++) {
@@ -254,7 +255,7 @@ describe('/activity', () => {
     expect(windowOf(query)).toBe(expected);
   });
 
-  test('what is left of a total has its counts, and waits no longer than any that can be left', () => {
+  test('subtracts counts from a total, with waits no longer than the remaining calls can have had', () => {
     const whole = emptyCell(1);
     const part = emptyCell(1);
     for (const waitedMs of [30, 900, 4_500]) addWait(whole, waitedMs);
@@ -269,7 +270,7 @@ describe('/activity', () => {
     expect(takeOut(part, [whole]).counts.every((n) => n === 0)).toBe(true);
   });
 
-  test('an empty cell has no waits', () => {
+  test('has no waits for an empty cell', () => {
     expect(emptyCell(1).counts.every((n) => n === 0)).toBe(true);
   });
 });

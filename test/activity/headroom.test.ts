@@ -7,7 +7,7 @@ const steady = (perSecond: number, seconds = 600) => Array.from({ length: second
 const quiet = (seconds = 600) => steady(0, seconds);
 const ceiling = (requestsPerMinute: number) => ({ requestsPerMinute, bucket: null });
 
-describe('replaying arrivals against the limits', () => {
+describe('replaying arrivals against the limits,', () => {
   test('traffic below the ceiling does not wait', () => {
     expect(replay(steady(8), quiet(), ceiling(500), 1, 45_000)).toEqual({
       longestWaitMs: 0,
@@ -15,7 +15,7 @@ describe('replaying arrivals against the limits', () => {
     });
   });
 
-  test('a burst of twice the ceiling leaves its second half when the first is a minute old', () => {
+  test('half of a burst of twice the ceiling leaves when the first half is a minute old', () => {
     const own = quiet();
     own[100] = 1_000;
     expect(replay(own, quiet(), ceiling(500), 1, 600_000).longestWaitMs).toBe(60_000);
@@ -29,7 +29,7 @@ describe('replaying arrivals against the limits', () => {
     expect(replay(own, quiet(), limits, 1, 45_000)).toEqual({ longestWaitMs: 10_000, refusedRatio: 0 });
   });
 
-  test("others' calls in front take their room", () => {
+  test('calls of others in front use their part of the bucket', () => {
     const [own, others] = [quiet(), quiet()];
     own[101] = 1;
     others[100] = 60;
@@ -38,14 +38,14 @@ describe('replaying arrivals against the limits', () => {
     expect(replay(own, quiet(), limits, 1, 45_000).longestWaitMs).toBe(0);
   });
 
-  test('steady traffic above the ceiling is refused for the share above it, once the line is full', () => {
+  test('the part of steady traffic above the ceiling is refused once the queue is full', () => {
     const { longestWaitMs, refusedRatio } = replay(steady(20, 3_600), quiet(3_600), ceiling(600), 1, 45_000);
     expect(longestWaitMs).toBe(45_000);
     expect(refusedRatio).toBeGreaterThan(0.47);
     expect(refusedRatio).toBeLessThan(0.5);
   });
 
-  test('more traffic never means fewer refusals, and nobody waits longer than allowed', () => {
+  test('more traffic never means fewer refusals, and no call waits longer than allowed', () => {
     const arrivals = fc.array(fc.nat({ max: 30 }), { minLength: 1, maxLength: 120 });
     fc.assert(
       fc.property(
@@ -66,7 +66,7 @@ describe('replaying arrivals against the limits', () => {
     );
   });
 
-  test('no 60 seconds ever pass more than the ceiling: a whole minute of calls is at most one ceiling', () => {
+  test('no 60 seconds pass more than the ceiling, a whole minute of calls at most one ceiling', () => {
     fc.assert(
       fc.property(
         fc.array(fc.nat({ max: 50 }), { minLength: 60, maxLength: 60 }),
@@ -107,7 +107,7 @@ describe('headroom', () => {
     expect(headroom(steady(20), quiet(), ceiling(500), 45_000).growth).toBe(0);
   });
 
-  test('the busiest minute is any 60 consecutive seconds, not a minute of the clock', () => {
+  test('uses any 60 consecutive seconds as the busiest minute, not a minute of the clock', () => {
     const own = quiet(180);
     own[50] = 10;
     own[109] = 10;

@@ -44,21 +44,21 @@ describe('a full table of lanes', () => {
     expect(table.find('ws-14', 'up')?.workspaceId).toBe('ws-14');
   });
 
-  test('spares the busier lanes, however many others come', () => {
+  test('keeps the busier lanes, however many others come', () => {
     const { call, names } = tableOf();
     for (const id of ['a', 'b', 'c', 'a', 'b', 'c']) call(id);
     for (let n = 0; n < 1_000; n++) call(`ws-${n}`);
     expect(names()).toEqual(expect.arrayContaining(['a', 'b', 'c', 'ws-999']));
   });
 
-  test('spares a busy lane no longer when it has been idle for hours', () => {
+  test('forgets a busy lane once it has been idle for hours', () => {
     const { call, names } = tableOf();
     for (let n = 0; n < 4; n++) call('once-busy');
     for (let n = 0; n < 100; n++) call(`ws-${n}`, 180);
     expect(names()).not.toContain('once-busy');
   });
 
-  test('spares those who are shown by name, unless they are so many that nobody else had room', () => {
+  test('keeps the lanes shown by name, unless they leave no room for others', () => {
     const few = tableOf(['shown']);
     const many = tableOf(Array.from({ length: 9 }, (_, n) => `shown-${n}`));
     few.call('shown');
@@ -71,7 +71,7 @@ describe('a full table of lanes', () => {
     expect(many.names().filter((name) => name.startsWith('shown'))).toEqual([]);
   });
 
-  test('knows a workspace again that calls seldom but more often than the others', () => {
+  test('keeps a workspace that calls seldom but more often than others', () => {
     const { table, call, names } = tableOf();
     for (let n = 0; n < 400; n++) {
       call(`ws-${n}`);

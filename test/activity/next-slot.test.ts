@@ -1,11 +1,12 @@
 import { describe, expect, test } from '@jest/globals';
+import { bucketKey } from '../../src/ids.ts';
 import { createLastBuckets } from '../../src/activity/last-buckets.ts';
 import { nextSlotMs } from '../../src/activity/next-slot.policy.ts';
 import { bucketSnapshot as bucket, settableClock } from '../telemetry/drive.ts';
 
 const requests = (level: number) => ({ meter: 'requests' as const, limit: 60, level, windowMs: 60_000 });
 
-describe('the next slot', () => {
+describe('the next slot of a workspace', () => {
   test('is that of the ceiling while the bucket has room', () => {
     expect(nextSlotMs(700, null)).toBe(700);
     expect(nextSlotMs(null, null)).toBeNull();
@@ -17,7 +18,7 @@ describe('the next slot', () => {
     expect(nextSlotMs(700, bucket({ closedMs: 12_000 }))).toBe(12_000);
   });
 
-  test('comes when a full bucket has drained, behind those who wait', () => {
+  test('comes when a full bucket has drained, behind waiting calls', () => {
     expect(nextSlotMs(0, bucket({ meters: [requests(60)] }))).toBe(1_000);
     expect(nextSlotMs(0, bucket({ waiting: 4, meters: [requests(60)] }))).toBe(5_000);
   });
@@ -29,19 +30,19 @@ describe('the next slot', () => {
 });
 
 describe('the bucket used last', () => {
-  test('is told by ceiling, read anew after a quarter of a second, and not invented', () => {
+  test('is found by ceiling, refreshed after a quarter of a second, and unknown where there is none', () => {
     const clock = settableClock();
     let closedMs = 5;
-    const last = createLastBuckets(clock, () => [bucket({ closedMs }), bucket({ bucket: 'c' })]);
+    const last = createLastBuckets(clock, () => [bucket({ closedMs }), bucket({ bucket: bucketKey('c') })]);
     expect(last.of('acme')).toBeNull();
-    last.used('acme', 'c');
-    last.used('acme', 'b');
+    last.used('acme', bucketKey('c'));
+    last.used('acme', bucketKey('b'));
     expect(last.of('acme')?.closedMs).toBe(5);
     closedMs = 9;
     expect(last.of('acme')?.closedMs).toBe(5);
     clock.advance(250);
     expect(last.of('acme')?.closedMs).toBe(9);
-    last.used('acme', 'gone');
+    last.used('acme', bucketKey('gone'));
     expect(last.of('acme')).toBeNull();
   });
 });

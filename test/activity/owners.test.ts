@@ -9,7 +9,7 @@ function ownersOf(count: number) {
   const clock = manualClock();
   const workspaces = new Map(Array.from({ length: count }, (_, n) => [`ws-${n}`, n]));
   let computed = 0;
-  let mostAtOnce = 0;
+  let maxAtOnce = 0;
   const owners = new Owners({
     clock: {
       ...clock,
@@ -22,34 +22,34 @@ function ownersOf(count: number) {
     workspaces: () => workspaces,
     labelOf(workspaceId) {
       computed += 1;
-      mostAtOnce = Math.max(mostAtOnce, computed);
+      maxAtOnce = Math.max(maxAtOnce, computed);
       return label(workspaceId);
     },
   });
-  return { owners, clock, workspaces, mostAtOnce: () => mostAtOnce };
+  return { owners, clock, workspaces, maxAtOnce: () => maxAtOnce };
 }
 
-describe('the owner of a label that another replica named', () => {
-  test('is found among thousands, a slice of them at a time', async () => {
-    const { owners, mostAtOnce } = ownersOf(3_000);
+describe('the workspace behind a label that another replica reported', () => {
+  test('is found among thousands, in slices', async () => {
+    const { owners, maxAtOnce } = ownersOf(3_000);
     const found = await owners.of([label('ws-2999'), label('nobody')]);
     expect([...found]).toEqual([[label('ws-2999'), 'ws-2999']]);
-    expect(mostAtOnce()).toBeLessThanOrEqual(250);
+    expect(maxAtOnce()).toBeLessThanOrEqual(250);
   });
 
-  test('is not searched for again and again when it is nobody, until the configuration changes', async () => {
-    const { owners, clock, workspaces, mostAtOnce } = ownersOf(10);
+  test('is not searched for again when no workspace has the label, until the configuration changes', async () => {
+    const { owners, clock, workspaces, maxAtOnce } = ownersOf(10);
     await owners.of([label('later')]);
-    const first = mostAtOnce();
+    const first = maxAtOnce();
     clock.advance(pauseMs);
     await owners.of([label('later')]);
-    expect(mostAtOnce()).toBe(first);
+    expect(maxAtOnce()).toBe(first);
     workspaces.set('later', 0);
     owners.reconfigured();
     expect((await owners.of([label('later')])).get(label('later'))).toBe('later');
   });
 
-  test('is searched for once in a while, however many unknown labels there are', async () => {
+  test('is searched for at bounded intervals, however many unknown labels there are', async () => {
     const { owners, clock } = ownersOf(10);
     await owners.of([label('unknown')]);
     expect((await owners.of([label('ws-1')])).size).toBe(0);
@@ -57,7 +57,7 @@ describe('the owner of a label that another replica named', () => {
     expect((await owners.of([label('ws-1')])).get(label('ws-1'))).toBe('ws-1');
   });
 
-  test('is known without a search when the workspace was seen here', async () => {
+  test('is known without a search when the workspace called this replica', async () => {
     const { owners } = ownersOf(10);
     await owners.of([label('unknown')]);
     expect(owners.labelOf('ws-3')).toBe(label('ws-3'));

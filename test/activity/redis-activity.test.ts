@@ -84,7 +84,7 @@ async function published({ name, recorder }: Replica): Promise<void> {
 const later = (): void => clock.advance(6_000);
 
 describe('activity in Redis', () => {
-  test('two replicas show the sum of both, each its own calls once, and count each other', async () => {
+  test('is the sum of two replicas on both, with each call counted once, and the number of replicas', async () => {
     const [one, two] = [replica('one'), replica('two')];
     await published(two);
     one.recorder.arrived(...lane);
@@ -108,7 +108,7 @@ describe('activity in Redis', () => {
     expect([...one.errors, ...two.errors].filter((kind) => kind !== 'connection')).toEqual([]);
   });
 
-  test('each replica counts the calls that wait on the others, and forgets them when they are over or it is gone', async () => {
+  test('counts the waiting calls of other replicas, until they end or the replica is gone', async () => {
     const [workspaceId, upstream] = lane;
     const busy = { workspaceId, upstream, waiting: 4, inFlight: 1 };
     const calls = [busy];
@@ -128,7 +128,7 @@ describe('activity in Redis', () => {
     reader.disconnect();
   });
 
-  test('an hour is remembered over the borders of blocks, and no longer', async () => {
+  test('covers an hour across the borders of blocks, and no longer', async () => {
     const [one, two] = [replica('one'), replica('two')];
     for (const minutes of [0, 7, 30, 22]) {
       clock.advance(minutes * 60_000);
@@ -143,7 +143,7 @@ describe('activity in Redis', () => {
     expect((await two.recorder.sum(laneId(), { minutes: 60 })).counts[0]).toBe(2);
   });
 
-  test('a publication of hundreds of lanes reaches the other replica whole', async () => {
+  test('reaches the other replica whole, also with hundreds of lanes', async () => {
     const [one, two] = [replica('one'), replica('two')];
     await published(two);
     for (let i = 0; i < 450; i++) one.recorder.ended(`ws-${i}`, 'lm', ok);
@@ -156,7 +156,7 @@ describe('activity in Redis', () => {
     expect((await two.recorder.total('lm', { minutes: 5 })).counts[0]).toBe(450);
   });
 
-  test('2,000 workspaces over three replicas with room for 50 each: every replica knows all calls and the busiest', async () => {
+  test('covers all calls and the busiest of 2,000 workspaces on three replicas with room for 50 each', async () => {
     const all = [replica('one', [], 50), replica('two', [], 50), replica('three', [], 50)];
     for (let i = 0; i < 2_000; i++) {
       all[i % 3]?.recorder.ended(`ws-${i}`, 'lm', ok);
@@ -182,7 +182,7 @@ describe('activity in Redis', () => {
     reader.disconnect();
   });
 
-  test('every key expires within 70 minutes; neither keys nor values name anybody', async () => {
+  test('expires within 70 minutes, and names no workspace in keys or values', async () => {
     const one = replica('one');
     for (let i = 0; i < 20; i++) one.recorder.ended(`canary-ws-${i}`, `canary-up-${i % 3}`, ok);
     await published(one);
@@ -210,7 +210,7 @@ describe('activity in Redis', () => {
     reader.disconnect();
   });
 
-  test('without Redis the view is this replica’s own, it is counted, and nothing is thrown', async () => {
+  test('is that of this replica alone without Redis, which is counted and raises no error', async () => {
     const [one, two] = [replica('one'), replica('two')];
     one.recorder.ended(...lane, ok);
     await published(one);
@@ -235,7 +235,7 @@ describe('activity in Redis', () => {
     expect((await one.recorder.sum(laneId(), { minutes: 5 })).counts[0]).toBe(3);
   });
 
-  test('a Redis that answers with errors is asked once in a while, not for every lane', async () => {
+  test('is requested once per interval from a Redis that replies with errors, not for every lane', async () => {
     const [one, two] = [replica('one'), replica('two')];
     await published(one);
     await published(two);
@@ -252,8 +252,8 @@ describe('activity in Redis', () => {
   });
 });
 
-describe('a cell as text', () => {
-  test('comes back as it was', () => {
+describe('a cell of activity as text', () => {
+  test('is read back unchanged', () => {
     const cell = emptyCell(29_000_000);
     addWait(cell, 1_234.5);
     addArrival(cell, 0);
@@ -268,7 +268,7 @@ describe('a cell as text', () => {
     `${emptyCell(0).counts.length};0:1`,
     `${emptyCell(0).counts.length};999:1;`,
     'x;y;z',
-  ])('is not read when another layout wrote %p', (text) => {
+  ])('is ignored when another layout wrote %p', (text) => {
     expect(cellOfText(1, text)).toBeNull();
   });
 });

@@ -1,4 +1,5 @@
 /** Replicas that only observe: real telemetry, recorder, labels and `/activity`, calls made by telling their facts. */
+import { laneKey } from '../../src/ids.ts';
 import type { SharedActivity } from '../../src/activity/shared.ts';
 import type { AllActivity, RecentPressure } from '../../src/activity/snapshot.ts';
 import type { Clock } from '../../src/clock.ts';
@@ -29,7 +30,7 @@ export const settingsOf = (ids: Iterable<string>): Settings => ({
   workspaces: new Map(Array.from(ids, (id) => [id, workspaceSettings(id, upstreamNames)])),
 });
 
-/** Time moves when told to; whoever only gives others their turn goes on at once. */
+/** Time moves when the test says so; a timer without delay runs at once. */
 export function observedClock(): Clock & { advance(ms: number): void } {
   const clock = manualClock();
   return {
@@ -75,7 +76,7 @@ export function observingReplica(
       const call = telemetry.begin(callAt(clock, { id: `call-${++made}` }));
       call.identified(callerNamed(workspaceId));
       call.routed(to);
-      call.admitting('lane');
+      call.admitting(laneKey('lane'));
       call.sent();
       call.answered(200, null);
       call.ended({ outcome: 'ok', status: 200, code: null });

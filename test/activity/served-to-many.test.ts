@@ -33,7 +33,7 @@ afterAll(async () => {
   await upstream.close();
 });
 
-test('100 rows with a label, the busiest first, and one for the others, with all calls', async () => {
+test('activity has 100 rows with a label, the busiest first, and one row for the others, with all calls', async () => {
   const all = (await (await fetch(`${gateway.adminUrl}/activity`)).json()) as AllActivity;
   const calls = all.workspaces.map(({ upstreams }) => upstreams[0]?.recent.calls ?? 0);
   expect(calls.reduce((sum, n) => sum + n, 0)).toBe(2_090);

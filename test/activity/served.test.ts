@@ -43,7 +43,7 @@ afterAll(async () => {
   await new Promise<void>((done) => upstream.close(() => done()));
 });
 
-test('a workspace sees its ceiling, its calls and its headroom', async () => {
+test('the activity of a workspace shows its ceiling, its calls and its headroom', async () => {
   const answer = await own('?window=5m');
   const activity = (await answer.json()) as WorkspaceActivity;
   expect([answer.status, answer.headers.get('content-type')]).toEqual([
@@ -59,13 +59,14 @@ test('a workspace sees its ceiling, its calls and its headroom', async () => {
       waiting: 0,
       inFlight: 0,
       nextSlotMs: 0,
+      refusing: null,
       recent: { calls: 3, outcomes: { ok: 3 } },
       headroom: { busiestMinute: 3, usedRatio: 0.03 },
     },
   ]);
 });
 
-test('the admin port tells of all that called, by label', async () => {
+test('the activity on the admin port shows all workspaces that called, by label', async () => {
   const answer = await fetch(`${gateway.adminUrl}/activity?window=90s`);
   const all = (await answer.json()) as AllActivity;
   expect(() => schema.parse(all)).not.toThrow();
@@ -75,14 +76,14 @@ test('the admin port tells of all that called, by label', async () => {
   ]);
 });
 
-test('a wrong window is refused on both ports, and a stranger sees nothing', async () => {
+test('the activity API refuses a wrong window on both ports, and shows a stranger nothing', async () => {
   const refused = await own('?window=2h');
   expect([refused.status, refused.headers.get('sluice-error')]).toEqual([400, 'request_invalid']);
   expect((await fetch(`${gateway.adminUrl}/activity?window=soon`)).status).toBe(400);
   expect((await own('', 'slc_none')).status).toBe(401);
 });
 
-test('while the upstream has closed the bucket, waiting calls are counted and the next slot is when it opens', async () => {
+test('the activity of a closed bucket counts waiting calls, and its next slot is when the bucket opens', async () => {
   await (await call('throttle', { prefer: 'wait=1' })).text();
   const gone = new AbortController();
   const held = fetch(`${gateway.url}/via/model/ok`, {

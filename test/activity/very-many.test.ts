@@ -26,7 +26,7 @@ const schema = z.fromJSONSchema(
     readFileSync(new URL('../../docs/observability/activity.schema.json', import.meta.url), 'utf8'),
   ) as never,
 );
-/** Longer than the pace at which replicas tell each other. */
+/** Longer than the interval at which replicas publish their activity. */
 const shareMs = 6_000;
 const open: ObservingReplica[] = [];
 
@@ -45,10 +45,10 @@ function traffic(workspaces: number): { ids: string[]; busy: string[]; calls: st
 const labelled = (all: AllActivity): string[] =>
   all.workspaces.map(({ workspace }) => workspace).filter((workspace) => workspace !== 'other');
 
-describe.each([300, 2_000, 100_000])('%p workspaces', (count) => {
+describe.each([300, 2_000, 100_000])('with %p workspaces, activity', (count) => {
   const { ids, busy, calls } = traffic(count);
 
-  test('on one replica: the busiest by label, all calls in the rows', async () => {
+  test('of one replica shows the busiest by label and all calls in its rows', async () => {
     const clock = observedClock();
     const replica = observingReplica(settingsOf(ids), clock);
     open.push(replica);
@@ -60,7 +60,7 @@ describe.each([300, 2_000, 100_000])('%p workspaces', (count) => {
     expect(labelled(all).slice(0, busy.length).sort()).toEqual(busy.map(labelOf).sort());
   });
 
-  test('on three replicas: each of them shows the same', async () => {
+  test('of three replicas is the same on each of them', async () => {
     const clock = observedClock();
     const share = sharedStore();
     const settings = settingsOf(ids);
@@ -83,7 +83,7 @@ describe.each([300, 2_000, 100_000])('%p workspaces', (count) => {
   }, 120_000);
 });
 
-test('a workspace that only another replica has seen is shown here, with its limits', async () => {
+test('activity shows a workspace that only another replica has seen, with its limits', async () => {
   const clock = observedClock();
   const share = sharedStore();
   const settings = settingsOf(['acme', 'here']);
@@ -99,7 +99,7 @@ test('a workspace that only another replica has seen is shown here, with its lim
   expect((await one.activity()).workspaces).toHaveLength(2);
 });
 
-test('metrics and activity show the same workspaces by label, at most 100 together', async () => {
+test('activity and metrics show the same workspaces by label, at most 100 together', async () => {
   const { ids, busy, calls } = traffic(2_000);
   const replica = observingReplica(settingsOf(ids), observedClock());
   open.push(replica);
@@ -127,7 +127,7 @@ const step = fc.oneof(
   { weight: 1, arbitrary: fc.constant('look' as const) },
 );
 
-test('property: whatever comes in whatever order, the rows are all calls, and who is clearly busiest has one', async () => {
+test('activity has all calls in its rows and a row for each clearly busiest workspace, in any order of calls', async () => {
   const settings = settingsOf(Array.from({ length: 2_500 }, (_, n) => `ws-${n}`));
   await fc.assert(
     fc.asyncProperty(fc.array(step, { minLength: 1, maxLength: 120 }), async (steps) => {

@@ -1,4 +1,4 @@
-/** Arrivals of one process that are told apart, as many as there are. */
+/** Arrivals at one replica get different positions, however many come in one instant. */
 import { describe, expect, test } from '@jest/globals';
 import { ArrivalOrder } from '../../src/admission/arrival-order.ts';
 import { sequencePerMs } from '../../src/limiter/policy/bucket-state.policy.ts';
@@ -6,8 +6,8 @@ import { origins } from '../support/origins.ts';
 
 const position = (at: number): number => Math.floor(at * sequencePerMs);
 
-describe.each(origins)('by $name', ({ ms }) => {
-  test('two thousand calls that were read after one gap have positions in the order in which they came', () => {
+describe.each(origins)('arrival order of one replica, on $name', ({ ms }) => {
+  test('gives two thousand calls that were read after one gap positions in the order in which they came', () => {
     const order = new ArrivalOrder();
     const positions = Array.from({ length: 2_000 }, () => position(order.next(ms + 100)));
     positions.push(position(order.next(ms + 100.5)));
@@ -16,7 +16,7 @@ describe.each(origins)('by $name', ({ ms }) => {
     }
   });
 
-  test('a call that arrived earlier keeps its arrival, and those that follow keep their order', () => {
+  test('keeps the arrival of a call that came earlier, and the order of those that follow', () => {
     const order = new ArrivalOrder();
     const first = order.next(ms + 100);
     expect(order.next(ms + 20)).toBe(ms + 20);

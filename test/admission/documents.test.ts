@@ -1,11 +1,11 @@
-/** The queue where only an answer can tell what calls cost: what it adds to the limiter, on virtual time. */
+/** The admission queue when only a response states what calls cost: what it adds to the limiter, on virtual time. */
 import { expect, test } from '@jest/globals';
 import type { Lease } from '../../src/admission/ticket.ts';
 import { Refusal } from '../../src/errors.ts';
 import { callOf, embeddedQueue, type CallWish } from '../support/admission-queue.ts';
 import { FakeClock } from '../support/fake-clock.ts';
 
-/** A bucket of 1,000 points, 100 come back each second; every call is guessed at 50. */
+/** A bucket of 1,000 points, of which 100 drain each second; the estimate for every call is 50. */
 function world() {
   const clock = new FakeClock();
   const story: string[] = [];
@@ -40,7 +40,7 @@ function world() {
     limiter,
     refusals,
     enter: (id: string, wish: CallWish = {}): void => void follow(id, wish),
-    /** The answer to this call told what its document asks for. */
+    /** The response to this call states the cost of its document. */
     answer(id: string, requestedCost: number): void {
       const feedback = { meters: [], throttle: null, requestedCost };
       const lesson = { feedback, sentAgoMs: 1, headAgoMs: 0 };
@@ -54,7 +54,7 @@ function world() {
   };
 }
 
-test('calls that turn out too dear for their wait are refused at once, with what holds them', async () => {
+test('waiting calls whose learned cost makes them too late are refused at once, with cost as the reason', async () => {
   const { enter, pass, story, answer, refusals } = world();
   enter('a', { document: 'd', maxInFlight: 1 });
   enter('b', { document: 'd', maxInFlight: 1 });
@@ -69,7 +69,7 @@ test('calls that turn out too dear for their wait are refused at once, with what
   expect(refusals.get('c')?.details.retryInMs).toBeGreaterThan(8_000);
 });
 
-test('calls of the same document are not looked at when it is no dearer than they were thought', async () => {
+test('waiting calls are not checked again when their document costs no more than estimated', async () => {
   const { enter, pass, story, answer, limiter } = world();
   let asked = 0;
   const { forecast } = limiter;
@@ -86,7 +86,7 @@ test('calls of the same document are not looked at when it is no dearer than the
   expect([story, asked]).toEqual([['a', 'b'], 0]);
 });
 
-test('calls that wait for another answer have no slot under the ceiling before they leave', async () => {
+test('calls that wait for the cost of their document take no slot of the ceiling before they leave', async () => {
   const { enter, pass, story, answer } = world();
   enter('a', { document: 'd', perMinute: 3 });
   enter('b', { document: 'd', perMinute: 3 });
@@ -96,12 +96,12 @@ test('calls that wait for another answer have no slot under the ceiling before t
   answer('a', 20);
   await pass(10);
   expect(story).toEqual(['a', 'b', 'c']);
-  // The slot of `a` frees a window after it left; those of the others, who left 3 s later, after that.
+  // The slot of `a` frees one window after it left; those of `b` and `c`, which left 3 s later, free after that.
   await pass(57_200);
   expect(story).toEqual(['a', 'b', 'c', 'd']);
 });
 
-test('calls behind one whose ceiling has no slot find out for themselves', async () => {
+test('a call does not wait for the cost of its document from a call whose ceiling has no slot', async () => {
   const { enter, pass, story } = world();
   enter('full', { lane: 'one', workspace: 'one', perMinute: 1 });
   enter('a', { document: 'd', lane: 'one', workspace: 'one', perMinute: 1 });
@@ -111,7 +111,7 @@ test('calls behind one whose ceiling has no slot find out for themselves', async
   expect(story).toEqual(['full', 'b']);
 });
 
-test('a call that leaves while it waits for another answer gives everything back', async () => {
+test('a call that leaves while it waits for the cost of its document gives everything back', async () => {
   const { enter, pass, story, gone, limiter, answer } = world();
   enter('a', { document: 'd' });
   enter('b', { document: 'd' });

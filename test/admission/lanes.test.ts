@@ -1,14 +1,16 @@
-/** What this process knows of a lane and its ceiling, and when it does not hold any more. */
+/** What this replica knows of a lane and its ceiling, and when that knowledge is dropped. */
 import { expect, test } from '@jest/globals';
+import { bucketKey, laneKey, ticketId } from '../../src/ids.ts';
 import { applyLimits, knownFull, Lanes } from '../../src/admission/lanes.ts';
 import type { Lease } from '../../src/admission/ticket.ts';
 import { admission } from '../support/admission.ts';
 import { callOf, embeddedQueue } from '../support/admission-queue.ts';
 import { FakeClock } from '../support/fake-clock.ts';
 
-const name = { bucket: 'b', lane: 'l' };
+const inB = (lane: string) => ({ bucket: bucketKey('b'), lane: laneKey(lane) });
+const name = inB('l');
 
-test('what was found out under other limits is forgotten, and the scheduler is told of slots again', () => {
+test('a lane whose ceiling limits changed forgets what it knew of the ceiling and reports slots again', () => {
   const lane = new Lanes(new FakeClock()).of(name);
   applyLimits(lane, '2.2');
   lane.gate.asleep = { until: 50_000, because: 'ceiling_day' };
@@ -22,7 +24,7 @@ test('what was found out under other limits is forgotten, and the scheduler is t
   expect(knownFull(lane, 0)).toBeNull();
 });
 
-test('the longer of two waits is named', () => {
+test('a lane held for two reasons names the longer one', () => {
   const lane = new Lanes(new FakeClock()).of(name);
   lane.gate.asleep = { until: 90_000, because: 'ceiling_day' };
   lane.edge.fullUntil = 60_000;
@@ -30,28 +32,28 @@ test('the longer of two waits is named', () => {
   expect(knownFull(lane, 90_000)).toBeNull();
 });
 
-test('when there are very many lanes, unused ones are forgotten, sleeping ones and those with calls are not', async () => {
+test('unused lanes are forgotten when there are very many, sleeping lanes and lanes with calls are not', async () => {
   const clock = new FakeClock();
   const lanes = new Lanes(clock);
-  lanes.of({ bucket: 'b', lane: 'asleep' }).gate.asleep = { until: 9e6, because: 'ceiling_day' };
-  lanes.of({ bucket: 'b', lane: 'busy' }).calls = 1;
-  for (let at = 0; at < 10_000; at += 1) lanes.of({ bucket: 'b', lane: `l${at}` });
+  lanes.of(inB('asleep')).gate.asleep = { until: 9e6, because: 'ceiling_day' };
+  lanes.of(inB('busy')).calls = 1;
+  for (let at = 0; at < 10_000; at += 1) lanes.of(inB(`l${at}`));
   clock.outside(121_000, () => {});
   await clock.run(121_000);
-  lanes.of({ bucket: 'b', lane: 'new' });
-  expect(lanes.find({ bucket: 'b', lane: 'l7' })).toBeUndefined();
-  expect(lanes.find({ bucket: 'b', lane: 'asleep' })).toBeDefined();
-  expect(lanes.find({ bucket: 'b', lane: 'busy' })).toBeDefined();
+  lanes.of(inB('new'));
+  expect(lanes.find(inB('l7'))).toBeUndefined();
+  expect(lanes.find(inB('asleep'))).toBeDefined();
+  expect(lanes.find(inB('busy'))).toBeDefined();
 });
 
-test('a lane that another replica narrowed at the edge of its ceiling is wide again once there is room', async () => {
+test('a lane that another replica held to single calls at a full ceiling is no longer held once there is room', async () => {
   const clock = new FakeClock();
   const { queue, limiter } = embeddedQueue({ clock });
-  const word = { lane: 'l', perMinute: 2, ceiling: '2.none' };
-  const elsewhere = await limiter.admit(admission('elsewhere', { ...word, arrivedAt: 0 }));
+  const admitted = { lane: 'l', perMinute: 2, ceiling: '2.none' };
+  const elsewhere = await limiter.admit(admission('elsewhere', { ...admitted, arrivedAt: 0 }));
   if (elsewhere.kind !== 'granted') throw new Error('not granted');
   await limiter.settle(elsewhere.grant, { kind: 'returned', sleepMs: 0, because: 'ceiling_minute' }, null);
-  await limiter.cancel('bucket', 'elsewhere');
+  await limiter.cancel(bucketKey('bucket'), ticketId('elsewhere'));
   const leases: Lease[] = [];
   for (let at = 0; at < 5; at += 1) {
     void queue

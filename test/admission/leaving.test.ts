@@ -1,4 +1,4 @@
-/** What admission asks of the stores when a call leaves: a ticket that may still be in a lane is taken out of it. */
+/** What admission asks of the stores when a call leaves: its ticket is cancelled wherever it may still be in a lane. */
 import { describe, expect, test } from '@jest/globals';
 import type { Ceilings } from '../../src/limiter/ceilings.ts';
 import type { Settlement } from '../../src/limiter/limiter.ts';
@@ -31,8 +31,8 @@ async function granted() {
 
 const again: Settlement = { kind: 'throttled', closeMs: 5_000, requeue: true, sleepMs: 0 };
 
-describe('a call that leaves', () => {
-  test('after it succeeded asks nothing more of the limiter', async () => {
+describe('a call whose client leaves', () => {
+  test('asks nothing more of the limiter after it succeeded', async () => {
     const { ticket, lease, cancelled, failures, limiter } = await granted();
     lease.settle({ kind: 'succeeded', spent: null }, null);
     ticket.leave();
@@ -40,7 +40,7 @@ describe('a call that leaves', () => {
     await limiter.close();
   });
 
-  test('while it is back in its lane is taken out of it', async () => {
+  test('is taken out of its lane when it has gone back there', async () => {
     const { ticket, lease, cancelled, waiting, limiter } = await granted();
     lease.settle(again, null);
     expect(waiting()).toBe(1);
@@ -49,7 +49,7 @@ describe('a call that leaves', () => {
     await limiter.close();
   });
 
-  test('while its lease is open or the fate of its attempt is unknown is taken out as well', async () => {
+  test('is taken out of the limiter while its lease is open or its fate is unknown', async () => {
     const open = await granted();
     open.ticket.leave();
     const unknown = await granted();
@@ -60,7 +60,7 @@ describe('a call that leaves', () => {
     await unknown.limiter.close();
   });
 
-  test('while the limiter grants it gives the grant back, and takes no slot of its ceiling', async () => {
+  test('gives the grant back and takes no slot when the client leaves during the grant', async () => {
     const clock = new FakeClock();
     const settled: Settlement[] = [];
     const gone = new AbortController();
@@ -94,7 +94,7 @@ describe('a call that leaves', () => {
     await made.limiter.close();
   });
 
-  test('and is asked for a lease afterwards is a fault, and leaves no ticket behind', async () => {
+  test('fails when a lease is asked for afterwards, and leaves no ticket behind', async () => {
     const { ticket, lease, waiting, limiter } = await granted();
     lease.settle(again, null);
     ticket.leave();

@@ -48,8 +48,8 @@ function world() {
   };
 }
 
-describe('a call that cannot leave within its wait is refused while no time passes', () => {
-  test('by its bucket', async () => {
+describe('a call that cannot leave within its wait is refused at once, on a clock that stands still,', () => {
+  test('when its bucket is full', async () => {
     const { enter, ends } = world();
     await enter('a', oneAMinute);
     await enter('b', oneAMinute);
@@ -59,7 +59,7 @@ describe('a call that cannot leave within its wait is refused while no time pass
     ]);
   });
 
-  test('by its ceiling', async () => {
+  test('when its ceiling is full', async () => {
     const { enter, ends } = world();
     await enter('a', { perMinute: 1 });
     await enter('b', { perMinute: 1 });
@@ -67,26 +67,26 @@ describe('a call that cannot leave within its wait is refused while no time pass
     expect(Object.fromEntries(ends)).toEqual({ a: 'sent', b: 'wait_too_long', c: 'wait_too_long' });
   });
 
-  test('by a ceiling whose last place is for somebody who waits', async () => {
+  test('when the last slot of its ceiling belongs to a waiting call', async () => {
     const { enter, ends } = world();
     for (const id of ['a', 'b', 'c']) await enter(id, { perMinute: 2, maxInFlight: 1 });
     expect(Object.fromEntries(ends)).toEqual({ a: 'sent', c: 'wait_too_long' });
   });
 
-  test('by the day', async () => {
+  test('when its ceiling of the day is used up', async () => {
     const { enter, ends } = world();
     await enter('a', { perDay: 1 });
     await enter('b', { perDay: 1 });
     expect(ends.get('b')).toBe('day_quota_exhausted');
   });
 
-  test('by a full line', async () => {
+  test('when its lane has as many waiting calls as it may', async () => {
     const { enter, ends } = world();
     for (const id of ['a', 'b', 'c']) await enter(id, { maxInFlight: 1, maxQueued: 1 });
     expect(Object.fromEntries(ends)).toEqual({ a: 'sent', c: 'queue_full' });
   });
 
-  test('by a closed bucket, also when it closes while the call waits', async () => {
+  test('when its bucket is closed, also when it closes while the call waits', async () => {
     const { enter, ends, leases } = world();
     await enter('a', { maxInFlight: 1 });
     await enter('b', { maxInFlight: 1 });
@@ -96,7 +96,7 @@ describe('a call that cannot leave within its wait is refused while no time pass
     expect(Object.fromEntries(ends)).toEqual({ a: 'sent', b: 'wait_too_long', c: 'wait_too_long' });
   });
 
-  test('by a lane that an unknown fate left standing', async () => {
+  test('when a call of unknown fate blocks its lane', async () => {
     const { enter, ends, leases } = world();
     await enter('a', { maxInFlight: 1 });
     await enter('b', { maxInFlight: 1, maxWaitMs: 14_000 });
@@ -105,7 +105,7 @@ describe('a call that cannot leave within its wait is refused while no time pass
     expect(Object.fromEntries(ends)).toEqual({ a: 'sent', b: 'wait_too_long', c: 'wait_too_long' });
   });
 
-  test('by a ceiling whose place comes within its wait, but not within what a slow store left of it', async () => {
+  test('when its ceiling has a slot within its wait, but no longer after a slow reply of the store', async () => {
     const clock = new FakeClock();
     const { queue } = embeddedQueue({
       clock,
@@ -122,7 +122,7 @@ describe('a call that cannot leave within its wait is refused while no time pass
     clock.outside(1_000, () => {});
     await clock.run(1_000);
     await first;
-    // The next place frees 59,150 ms after the reply, when 58,800 ms of the wait are left.
+    // The next slot frees 59,150 ms after the reply, when 58,800 ms of the wait are left.
     const second = queue
       .enter(...callOf(clock, 'b', { ...one, maxWaitMs: 59_300 }))
       .catch((failure: unknown) => failure);
@@ -130,7 +130,7 @@ describe('a call that cannot leave within its wait is refused while no time pass
     expect(await Promise.race([second, Promise.resolve('waits')])).toMatchObject({ code: 'wait_too_long' });
   });
 
-  test('by a ceiling that a resend finds full', async () => {
+  test('when it is sent again and finds its ceiling full', async () => {
     const { queue, clock } = world();
     const ticket = await queue.enter(...callOf(clock, 'a', { perMinute: 1 }));
     const lease = await ticket.granted();
@@ -159,15 +159,15 @@ describe('a refusal over Redis', () => {
     await server.stop();
   });
 
-  /** Script calls of the cheapest of some refusals: a tick may fall into one of them. */
+  /** The smallest number of script calls of five refusals, because a tick may fall into some of them. */
   const scriptsOf = async (queue: AdmissionQueue, wish: CallWish): Promise<number> => {
-    let least = Infinity;
+    let min = Infinity;
     for (let at = 0; at < 5; at += 1) {
       const before = await scripts();
       await expect(queue.enter(...callOf(systemClock, `refused${at}`, wish))).rejects.toThrow(Refusal);
-      least = Math.min(least, (await scripts()) - before);
+      min = Math.min(min, (await scripts()) - before);
     }
-    return least;
+    return min;
   };
 
   const scripts = async (): Promise<number> => {
@@ -178,7 +178,7 @@ describe('a refusal over Redis', () => {
     );
   };
 
-  test('is one script call, and at most one more where a ceiling is asked for its time', async () => {
+  test('takes one script call, and at most one more where a ceiling is asked for its time', async () => {
     const queue = new AdmissionQueue({
       clock: systemClock,
       limiter: replica.limiter,

@@ -1,4 +1,4 @@
-/** A reload while calls wait, on virtual time: what is raised or taken away lets them go, what is lowered holds them. */
+/** A reload while calls wait, on virtual time: a limit that is raised or removed lets them go, one that is lowered holds them. */
 import { describe, expect, test } from '@jest/globals';
 import type { CallSettings } from '../../src/admission/buckets.policy.ts';
 import type { AdmissionRequest, Lease } from '../../src/admission/ticket.ts';
@@ -20,11 +20,11 @@ import { withMethods } from '../support/with-methods.ts';
 
 const dayMs = 86_400_000;
 
-/** @param takesMs how long the ceiling takes to answer, before it counts. */
+/** @param takesMs how long a reply of the ceiling takes after the slot was counted. */
 function world(originMs = 0, takesMs = 0) {
   const clock = new FakeClock();
   const own = shiftedClock(clock, originMs);
-  /** What became of each call, in the order in which it was decided. */
+  /** The outcome of each call, in the order of the decisions. */
   const story: string[] = [];
   const refusals = new Map<string, Refusal>();
   const leases = new Map<string, Lease>();
@@ -77,10 +77,10 @@ const metered = (limit: number, windowMs: number): BucketSetting => ({
   probe: 0,
 });
 
-describe.each(origins)('by $name, a ceiling of the minute', ({ ms }) => {
+describe.each(origins)('on $name, a reload of a ceiling of the minute', ({ ms }) => {
   const ids = names(8);
 
-  test('that is raised lets waiting calls go, in order, and no more than it allows', async () => {
+  test('that raises it lets waiting calls go in order, and no more of them than it allows', async () => {
     const { enter, pass, reload, story } = world(ms);
     for (const id of ids) enter(id, { perMinute: 2 });
     await pass(5_000);
@@ -95,7 +95,7 @@ describe.each(origins)('by $name, a ceiling of the minute', ({ ms }) => {
     expect(story).toEqual([...ids, 'new']);
   });
 
-  test('that is taken away lets all waiting calls go', async () => {
+  test('that removes it lets all waiting calls go', async () => {
     const { enter, pass, reload, story } = world(ms);
     for (const id of ids) enter(id, { perMinute: 2 });
     await pass(5_000);
@@ -104,7 +104,7 @@ describe.each(origins)('by $name, a ceiling of the minute', ({ ms }) => {
     expect(story).toEqual(ids);
   });
 
-  test('that is taken away while a call hears of its last slot holds nobody for the minute', async () => {
+  test('that removes it while a call takes the last slot lets all waiting calls go', async () => {
     const { enter, pass, reload, story } = world(ms, 80);
     for (const id of ids) enter(id, { perMinute: 2 });
     await pass(40);
@@ -113,7 +113,7 @@ describe.each(origins)('by $name, a ceiling of the minute', ({ ms }) => {
     expect(story).toEqual(ids);
   });
 
-  test('that is new holds calls that waited for something else', async () => {
+  test('that adds it holds calls that waited for another reason', async () => {
     const { enter, pass, reload, story } = world(ms);
     for (const id of ids) enter(id, { setting: metered(1, 1_000) });
     await pass(10);
@@ -123,14 +123,14 @@ describe.each(origins)('by $name, a ceiling of the minute', ({ ms }) => {
     expect(story).toEqual(['c0', 'c1', 'c2']);
   });
 
-  test('that is lowered holds waiting calls, and tells those who cannot make it any more', async () => {
+  test('that lowers it holds waiting calls, and refuses those that are too late now', async () => {
     const { enter, pass, reload, story, refusals } = world(ms);
     for (const id of ids) enter(id, { perMinute: 4, maxWaitMs: 100_000 });
     await pass(5_000);
     expect(story).toEqual(['c0', 'c1', 'c2', 'c3']);
     reload({ perMinute: 2 });
     await pass(1_000);
-    // Two go when the first four are a minute old, the others a minute later: after their wait.
+    // Two calls can go when the first four are a minute old; the other two could go a minute later, after their wait.
     expect(story.slice(4).toSorted()).toEqual(['c6 wait_too_long', 'c7 wait_too_long']);
     expect(refusals.get('c6')?.details).toMatchObject({ heldBy: 'ceiling_minute' });
     expect(refusals.get('c6')?.details.retryInMs).toBeGreaterThan(110_000);
@@ -138,7 +138,7 @@ describe.each(origins)('by $name, a ceiling of the minute', ({ ms }) => {
     expect(story.slice(6)).toEqual(['c4', 'c5']);
   });
 
-  test('that is lowered tells those at once who cannot make it, though something else holds them now', async () => {
+  test('that lowers it refuses calls at once that are too late now, although another reason holds them', async () => {
     const { enter, pass, reload, story, refusals } = world(ms);
     for (const id of names(4)) enter(id, { perMinute: 10, maxInFlight: 1, maxWaitMs: 100_000 });
     await pass(1_000);
@@ -149,7 +149,7 @@ describe.each(origins)('by $name, a ceiling of the minute', ({ ms }) => {
     expect(refusals.get('c2')?.details).toMatchObject({ heldBy: 'ceiling_minute' });
   });
 
-  test('that goes up and down again and again never lets more go than the lower one allows', async () => {
+  test('that raises and lowers it again and again lets no more go than the higher limit allows', async () => {
     const { enter, pass, reload, story } = world(ms);
     for (const id of names(30)) enter(id, { perMinute: 3, maxWaitMs: 3_600_000 });
     for (let at = 0; at < 20; at += 1) {
@@ -161,11 +161,11 @@ describe.each(origins)('by $name, a ceiling of the minute', ({ ms }) => {
   });
 });
 
-describe.each(origins)('by $name, a ceiling of the day', ({ ms }) => {
+describe.each(origins)('on $name, a reload of a ceiling of the day', ({ ms }) => {
   const wish = { perDay: 2, maxWaitMs: 2 * dayMs };
   const ids = names(7);
 
-  test('that is raised lets as many go as it allows more, and its count goes on', async () => {
+  test('that raises it lets as many calls go as were added, and keeps its count', async () => {
     const { enter, pass, reload, story } = world(ms);
     for (const id of ids) enter(id, wish);
     await pass(1_000);
@@ -177,7 +177,7 @@ describe.each(origins)('by $name, a ceiling of the day', ({ ms }) => {
     expect(story).toHaveLength(5);
   });
 
-  test('that is taken away lets all waiting calls go', async () => {
+  test('that removes it lets all waiting calls go', async () => {
     const { enter, pass, reload, story } = world(ms);
     for (const id of ids) enter(id, wish);
     await pass(1_000);
@@ -186,7 +186,7 @@ describe.each(origins)('by $name, a ceiling of the day', ({ ms }) => {
     expect(story).toEqual(ids);
   });
 
-  test('that is lowered below what was sent holds everybody, and tells newcomers so', async () => {
+  test('that lowers it below what was sent holds waiting calls and refuses new ones', async () => {
     const { enter, pass, reload, story, refusals } = world(ms);
     for (const id of ids) enter(id, { perDay: 5, maxWaitMs: 2 * dayMs });
     await pass(1_000);
@@ -200,7 +200,7 @@ describe.each(origins)('by $name, a ceiling of the day', ({ ms }) => {
     expect(refusals.get('x')?.details.heldBy).toBe('ceiling_day');
   });
 
-  test('that is raised while a call hears of its refusal lets that call go', async () => {
+  test('that raises it while a call is being refused lets that call go', async () => {
     const { enter, pass, reload, story } = world(ms, 80);
     for (const id of ['a', 'b']) enter(id, wish);
     await pass(1_000);
@@ -211,7 +211,7 @@ describe.each(origins)('by $name, a ceiling of the day', ({ ms }) => {
     expect(story).toEqual(['a', 'b', 'c']);
   });
 
-  test('that has refused a call lets newcomers go once it was raised, though nobody waited', async () => {
+  test('that raises it after a refusal lets new calls go although none waited', async () => {
     const { enter, pass, story } = world(ms);
     for (const id of ['a', 'b', 'c', 'd']) {
       enter(id, { perDay: 2 });
@@ -226,8 +226,8 @@ describe.each(origins)('by $name, a ceiling of the day', ({ ms }) => {
   });
 });
 
-describe('other limits', () => {
-  test('a bucket whose limit is raised lets waiting calls go, one whose limit is lowered holds them', async () => {
+describe('a reload of other limits', () => {
+  test('lets waiting calls go when the limit of their bucket is raised, and holds them when it is lowered', async () => {
     const { enter, pass, reload, story } = world();
     for (const id of names(20)) enter(id, { setting: metered(2, 60_000) });
     await pass(1_000);
@@ -240,7 +240,7 @@ describe('other limits', () => {
     expect(story).toHaveLength(10);
   });
 
-  test('a bucket whose limit is lowered tells those at once who cannot make it', async () => {
+  test('refuses calls at once that a lowered limit of their bucket makes too late', async () => {
     const { enter, pass, reload, story, refusals } = world();
     for (const id of names(8)) enter(id, { setting: metered(4, 60_000), maxWaitMs: 100_000 });
     await pass(10);
@@ -251,7 +251,7 @@ describe('other limits', () => {
     expect(refusals.get('c7')?.details.heldBy).toBe('requests');
   });
 
-  test('a call behind others that cannot make it is not counted behind them', async () => {
+  test('does not count calls that it refuses as ahead of those behind them', async () => {
     const { enter, pass, reload, story } = world();
     for (const id of names(7)) enter(id, { setting: metered(4, 60_000), maxWaitMs: 100_000 });
     enter('patient', { setting: metered(4, 60_000), maxWaitMs: 140_000 });
@@ -263,7 +263,7 @@ describe('other limits', () => {
     expect(story.slice(6)).toEqual(['c4', 'patient']);
   });
 
-  test('calls in flight: a raised cap lets waiting calls go, a lowered one holds them', async () => {
+  test('lets calls go when the cap of calls in flight is raised, and holds them when it is lowered', async () => {
     const { enter, pass, reload, story, leases } = world();
     for (const id of names(6)) enter(id, { maxInFlight: 1 });
     await pass(1_000);
@@ -283,7 +283,7 @@ describe('other limits', () => {
     expect(story).toEqual(names(6));
   });
 
-  test('a weight is the share of what follows', async () => {
+  test('changes the shares of later grants when it changes a weight', async () => {
     const { enter, pass, reload, story } = world();
     const share = (from: number, to: number, of: string): number =>
       story.slice(from, to).filter((id) => id.startsWith(of)).length;
@@ -301,7 +301,7 @@ describe('other limits', () => {
     expect(share(before, after, 'a') / (after - before)).toBeLessThan(0.82);
   });
 
-  test('a back-off that an answer named goes on, whatever the ceiling is now', async () => {
+  test('does not end a back-off that a response named', async () => {
     const { enter, pass, reload, story, leases } = world();
     for (const id of names(4)) enter(id, { perMinute: 2, maxInFlight: 1 });
     await pass(10);
@@ -313,7 +313,7 @@ describe('other limits', () => {
     expect(story).toEqual(['c0', 'c1']);
   });
 
-  test('a call in flight comes back under the new limits', async () => {
+  test('puts a call in flight that is sent again under the new limits', async () => {
     const { enter, pass, reload, leases, limiter } = world();
     enter('a', { perMinute: 1 });
     await pass(10);
@@ -323,7 +323,7 @@ describe('other limits', () => {
     expect(limiter.snapshot()).toMatchObject([{ waiting: 1 }]);
   });
 
-  test('that did not change ask nothing of the limiter', async () => {
+  test('asks nothing of the limiter when nothing changed', async () => {
     const { enter, pass, reload, limiter } = world();
     let asked = 0;
     const { reconfigure } = limiter;

@@ -1,5 +1,6 @@
-/** A call that had its lease and was not sent: it keeps its place in the line, and gives back whatever it had taken. */
+/** A call that had its lease and was not sent: it keeps its position, and gives back all that it had taken. */
 import { afterEach, expect, test } from '@jest/globals';
+import { ceilingKey } from '../../src/ids.ts';
 import type { Ticket } from '../../src/admission/ticket.ts';
 import type { AttemptResult } from '../../src/dispatch/attempt.ts';
 import { TransportError } from '../../src/dispatch/transport-error.ts';
@@ -8,7 +9,7 @@ import type { Limiter } from '../../src/limiter/limiter.ts';
 import { callOf, embeddedQueue } from '../support/admission-queue.ts';
 import { FakeClock } from '../support/fake-clock.ts';
 
-const ceiling = { key: 'w', perMinute: 40, perDay: 100 };
+const ceiling = { key: ceilingKey('w'), perMinute: 40, perDay: 100 };
 const wish = { perMinute: ceiling.perMinute, perDay: ceiling.perDay, limit: 60, windowMs: 60_000_000 };
 
 let limiter: Limiter | null = null;
@@ -21,7 +22,7 @@ function setUp() {
   const { queue, ceilings } = made;
   ({ limiter } = made);
   const enter = (ticket: string): Promise<Ticket> => queue.enter(...callOf(clock, ticket, wish));
-  /** What has been taken: places of the minute and of the day, units of the bucket. */
+  /** What has been taken: slots of the minute and of the day, units of the bucket. */
   const taken = async () => [
     40 - ((await ceilings.state(ceiling))?.remaining ?? 0),
     100 - ((await ceilings.dayState(ceiling))?.remaining ?? 0),
@@ -50,9 +51,9 @@ const resent = {
 } as const;
 
 test.each([
-  ['whose lease was noticed too late', returnGrant],
+  ['whose grant came back unused', returnGrant],
   ['whose upstream was not reached', (lease) => requeue(lease, neverSent, resent)],
-] as [string, typeof returnGrant][])('a call %s takes one place, not two', async (_what, end) => {
+] as [string, typeof returnGrant][])('a call %s takes one slot, not two', async (_what, end) => {
   const { clock, enter, taken, failures } = setUp();
   const ticket = await enter('t');
   for (let tries = 0; tries < 3; tries += 1) {
@@ -69,7 +70,7 @@ test.each([
   expect(failures).toEqual([]);
 });
 
-test('its lane is as wide as before when the call is on its way again', async () => {
+test('a lane is served at full width again once a call that was not sent has left again', async () => {
   const { clock, enter } = setUp();
   const first = await enter('first');
   const granted = first.granted();

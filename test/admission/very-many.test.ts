@@ -1,6 +1,6 @@
 /**
- * Very many waiting calls, on virtual time: what they cost the others is counted in how often a waiting call is looked at,
- * because a stopwatch would judge the machine.
+ * Very many waiting calls, on virtual time: their cost is counted in how often a waiting call is checked,
+ * because a measured time would depend on the machine.
  */
 import { setImmediate } from 'node:timers/promises';
 import { describe, expect, test } from '@jest/globals';
@@ -15,7 +15,7 @@ const manyEnds = 200;
 
 function world() {
   const clock = new FakeClock();
-  let looks = 0;
+  let checks = 0;
   const ends = new Map<string, string>();
   const leases = new Map<string, Lease>();
   const { queue } = embeddedQueue({
@@ -28,7 +28,7 @@ function world() {
     const request = {
       ...made,
       get admission() {
-        looks += 1;
+        checks += 1;
         return asked;
       },
     };
@@ -38,13 +38,13 @@ function world() {
     clock,
     ends,
     leases,
-    /** Looks at calls, from now until what `doing` brought about has settled in no time. */
-    async looksDuring(doing: () => void): Promise<number> {
-      const before = looks;
+    /** How often calls are checked because of `doing`, until nothing more happens without time passing. */
+    async checksDuring(doing: () => void): Promise<number> {
+      const before = checks;
       doing();
       await setImmediate();
       await setImmediate();
-      return looks - before;
+      return checks - before;
     },
     enter(id: string, wish: CallWish = {}): void {
       queue
@@ -64,33 +64,33 @@ function world() {
 const sleeps = (sleepMs: number) => ({ kind: 'throttled', closeMs: 0, requeue: false, sleepMs }) as const;
 
 describe('very many waiting calls', () => {
-  test('are not gone over for each of many attempts that end', async () => {
-    const { enter, leases, looksDuring } = world();
+  test('are not checked once for each of many attempts that end', async () => {
+    const { enter, leases, checksDuring } = world();
     for (let n = 0; n < manyEnds; n += 1) enter(`own${n}`, { lane: `own${n}` });
     for (let n = 0; n < manyCalls; n += 1) enter(`n${n}`);
     await setImmediate();
-    const looks = await looksDuring(() => {
+    const checks = await checksDuring(() => {
       for (let n = 0; n < manyEnds; n += 1) leases.get(`own${n}`)?.settle(sleeps(5_000), null);
     });
-    // All but the one that was sent.
-    expect(looks).toBeGreaterThanOrEqual(manyCalls - 1);
-    expect(looks).toBeLessThan(2 * manyCalls + 20 * manyEnds);
+    // All calls except the one that was sent.
+    expect(checks).toBeGreaterThanOrEqual(manyCalls - 1);
+    expect(checks).toBeLessThan(2 * manyCalls + 20 * manyEnds);
   });
 
-  test('are not gone over for each of many that go before them', async () => {
-    const { clock, enter, looksDuring } = world();
+  test('are not checked once for each of many more urgent calls', async () => {
+    const { clock, enter, checksDuring } = world();
     for (let n = 0; n < manyCalls; n += 1) enter(`n${n}`, { perMinute: 1_000_000 });
     clock.outside(1_000, () => {});
     await clock.run(1_000);
-    let looks = 0;
+    let checks = 0;
     for (let n = 0; n < manyEnds; n += 1) {
-      looks += await looksDuring(() => enter(`urgent${n}`, { urgency: 0, perMinute: 1_000_000 }));
+      checks += await checksDuring(() => enter(`urgent${n}`, { urgency: 0, perMinute: 1_000_000 }));
     }
-    expect(looks).toBeGreaterThan(manyCalls);
-    expect(looks).toBeLessThan(20 * (manyCalls + manyEnds));
+    expect(checks).toBeGreaterThan(manyCalls);
+    expect(checks).toBeLessThan(20 * (manyCalls + manyEnds));
   });
 
-  test('are refused when they cannot make it, though a look has just been taken', async () => {
+  test('are refused in time although a scan has just ended', async () => {
     const { clock, enter, ends, leases } = world();
     for (const id of ['a', 'b']) enter(id, { lane: id });
     for (let n = 0; n < manyCalls; n += 1) enter(`n${n}`, { lane: 'b', maxWaitMs: n < 10 ? 3_000 : 30_000 });
@@ -103,26 +103,26 @@ describe('very many waiting calls', () => {
   });
 });
 
-describe('walks', () => {
-  test('over few calls are taken at once, each', () => {
-    let walks = 0;
+describe('the throttle of scans', () => {
+  test('runs each scan of few calls at once', () => {
+    let scans = 0;
     const throttle = new ScanThrottle(new FakeClock(), () => {
-      walks += 1;
+      scans += 1;
       return 100;
     });
     for (let n = 0; n < 5; n += 1) throttle.request();
-    expect(walks).toBe(5);
+    expect(scans).toBe(5);
   });
 
-  test('over very many leave a rest that grows with them, and the last one asked for is taken', async () => {
+  test('pauses after a scan of very many calls in proportion to them, and runs the last requested scan', async () => {
     const clock = new FakeClock();
-    const walks: number[] = [];
+    const scans: number[] = [];
     const throttle = new ScanThrottle(clock, () => {
-      walks.push(clock.monotonic());
+      scans.push(clock.monotonic());
       return 10_000;
     });
     for (let at = 0; at <= 250; at += 10) clock.outside(at, () => throttle.request());
     await clock.run(10_000);
-    expect(walks).toEqual([0, 100, 200, 300]);
+    expect(scans).toEqual([0, 100, 200, 300]);
   });
 });

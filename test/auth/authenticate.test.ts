@@ -1,7 +1,7 @@
 import { describe, expect, test } from '@jest/globals';
 import { createHash } from 'node:crypto';
 import fc from 'fast-check';
-import { authenticate, injectedFields } from '../../src/auth/authenticate.ts';
+import { authenticate, injectedFields, unauthenticated } from '../../src/auth/authenticate.ts';
 import type { Caller } from '../../src/call.ts';
 import { keyIndexOf, Keyring } from '../../src/auth/keyring.ts';
 import { parseSettings } from '../../src/config/load.ts';
@@ -51,7 +51,7 @@ test('the injected fields are those of all configured credentials', () => {
   expect([...injected].toSorted()).toEqual(['x-api-key', 'x-shopify-access-token']);
 });
 
-describe('a key', () => {
+describe('an API key', () => {
   test.each([
     ['Authorization', `Bearer ${acmeKey}`, 'authorization'],
     ['AUTHORIZATION', `bEARER ${acmeKey}`, 'authorization'],
@@ -99,11 +99,12 @@ describe('a key', () => {
       }
       return null;
     });
-    for (const detail of details) expect(detail).toEqual({ code: 'unauthenticated' });
+    const { code, details: words } = unauthenticated();
+    for (const detail of details) expect(detail).toEqual({ code, ...words });
   });
 });
 
-describe('more than one identity field', () => {
+describe('a request with several identity fields', () => {
   test.each(['Authorization', 'Sluice-Key', 'X-Api-Key', 'X-Shopify-Access-Token'])(
     'of the name %s is refused, in any case and with equal values',
     (name) => {
@@ -113,7 +114,7 @@ describe('more than one identity field', () => {
     },
   );
 
-  test('with the same key is one caller, and no such field travels', () => {
+  test('with the same key is of one workspace, and none of these fields is forwarded', () => {
     const caller = who('Authorization', `Bearer ${acmeKey}`, 'Sluice-Key', acmeKey, 'X-Api-Key', acmeKey);
     expect(caller.keyFields[0]).toBe('sluice-key');
     expect(caller.keyFields.toSorted()).toEqual(['authorization', 'sluice-key', 'x-api-key']);
@@ -128,23 +129,23 @@ describe('more than one identity field', () => {
     expect(outcome(...rawFields)).toBe('request_invalid');
   });
 
-  test('leaves Authorization to the upstream when Sluice-Key names the caller', () => {
+  test('keeps Authorization for the upstream when Sluice-Key holds the API key', () => {
     const caller = who('Sluice-Key', acmeKey, 'Authorization', 'Bearer sk-client-own');
     expect(caller.keyFields).toEqual(['sluice-key']);
   });
 
-  test('lets Sluice-Key decide, even when it is wrong', () => {
+  test('is judged by Sluice-Key, even when that is wrong', () => {
     expect(outcome('Sluice-Key', 'wrong', 'Authorization', 'Bearer sk-client-own')).toBe('unauthenticated');
   });
 
-  test('takes Authorization when an injected field holds something else', () => {
+  test('is judged by Authorization when an injected field holds something else', () => {
     const caller = who('X-Api-Key', 'sk-ant-1', 'Authorization', `Bearer ${otherKey}`);
     expect([caller.workspace.id, caller.keyFields[0]]).toEqual(['other', 'authorization']);
     expect(caller.keyFields).not.toContain('x-api-key');
   });
 });
 
-test('every field that shows the key, or any key, is named as one that must not travel', () => {
+test('every field that holds the API key, or any API key, is named as one that must not be forwarded', () => {
   const caller = who(
     'Authorization',
     `Bearer ${acmeKey}`,
@@ -163,7 +164,7 @@ test('every field that shows the key, or any key, is named as one that must not 
   ]);
 });
 
-test('a key of another form counts when configured, within the bounds of a token', () => {
+test('an API key of another form counts when it is configured, within the bounds of a token', () => {
   const short = 'slc_short';
   const long = `slc_${'a'.repeat(253)}`;
   const odd = 'slc_odd key';
@@ -179,7 +180,7 @@ test('a key of another form counts when configured, within the bounds of a token
   }
 });
 
-test('no field outside keyFields ever shows the key', () => {
+test('no field outside keyFields ever holds the API key', () => {
   const identity = fc.constantFrom(
     ['Authorization', `Bearer ${acmeKey}`],
     ['Sluice-Key', acmeKey],
@@ -211,8 +212,8 @@ test('no field outside keyFields ever shows the key', () => {
   );
 });
 
-describe('a caller stays valid', () => {
-  test('until its key expires, and is found no more from then on', () => {
+describe('the authentication of a waiting call', () => {
+  test('ends when its API key expires', () => {
     wallClock = expiry - 1;
     const caller = who('Sluice-Key', expiringKey);
     expect(caller.stillValid()).toBe(true);
@@ -222,7 +223,7 @@ describe('a caller stays valid', () => {
     wallClock = expiry - 1;
   });
 
-  test('until its key is removed or given to another workspace', () => {
+  test('ends when its API key is removed or given to another workspace', () => {
     const ring = new Keyring(settings, clock);
     const acme = authenticate(['Sluice-Key', acmeKey], ring, injected);
     const other = authenticate(['Sluice-Key', otherKey], ring, injected);
@@ -231,7 +232,7 @@ describe('a caller stays valid', () => {
     expect(ring.find(otherKey)?.workspace.id).toBe('acme');
   });
 
-  test('through a reload that keeps its key', () => {
+  test('survives a reload that keeps its API key', () => {
     const ring = new Keyring(settings, clock);
     const caller = authenticate(['Sluice-Key', acmeKey], ring, injected);
     ring.replace(
@@ -262,7 +263,7 @@ describe('a request target', () => {
     ['encoded in a target', `/proxy?target=${encodeURIComponent(`https://a.test/?key=${encoded(acmeKey)}`)}`],
     ['beside a broken encoding', `/via/claude/%zz%?key=%73${acmeKey.slice(1)}`],
     ['of somebody else', `/via/claude/v1?key=${otherKey}`],
-  ])('with a key %s is refused', (_, rawUrl) => {
+  ])('with an API key is refused: %s', (_, rawUrl) => {
     expect(at(rawUrl)).toBe('request_invalid');
   });
 
@@ -271,11 +272,11 @@ describe('a request target', () => {
     `/via/claude/v1?key=${acmeKey.toLowerCase()}`.replace('slc_', 'SLC_'),
     `/via/claude/v1?key=${acmeKey.slice(0, -1)}`,
     '/via/claude/%zz%',
-  ])('without one passes: %s', (rawUrl) => {
+  ])('without an API key passes: %s', (rawUrl) => {
     expect(at(rawUrl)).toBe('acme');
   });
 
-  test('tells nothing to a caller without a valid key', () => {
+  test('reveals nothing to a client without a valid API key', () => {
     expect(at(`/via/claude/v1?key=${acmeKey}`, `slc_a1_${secret('B')}`)).toBe('unauthenticated');
   });
 });

@@ -20,17 +20,20 @@ function fakeIo(env: Record<string, string> = {}) {
 
 const fileOf = (name: string): string => new URL(`../config/${name}`, import.meta.url).pathname;
 
-describe('arguments', () => {
+describe('the command line', () => {
   test.each([
     [['serve'], { kind: 'serve', config: 'sluice.yaml' }],
     [['serve', '--config', 'a.yaml'], { kind: 'serve', config: 'a.yaml' }],
-    [['check', '-c', 'a.yaml'], { kind: 'check', config: 'a.yaml' }],
-    [['check', '--config=a.yaml'], { kind: 'check', config: 'a.yaml' }],
+    [['check', '-c', 'a.yaml'], { kind: 'check', config: 'a.yaml', connect: false }],
+    [['check', '--config=a.yaml'], { kind: 'check', config: 'a.yaml', connect: false }],
+    [['check', '--connect'], { kind: 'check', config: 'sluice.yaml', connect: true }],
     [['keys', 'create', '--workspace', 'acme'], { kind: 'keys-create', workspace: 'acme', expires: null }],
     [
       ['keys', 'create', '--expires', '2027-01-01', '--workspace', 'a b'],
       { kind: 'keys-create', workspace: 'a b', expires: '2027-01-01' },
     ],
+    [['keys', 'list', '--find', 'ab'], { kind: 'keys-list', config: 'sluice.yaml', find: 'ab' }],
+    [['labels', '--config', 'a.yaml'], { kind: 'labels', config: 'a.yaml' }],
     [['demo'], { kind: 'demo', serve: false, calls: 460, port: null, adminPort: null }],
     [['demo', '--calls', '9'], { kind: 'demo', serve: false, calls: 9, port: null, adminPort: null }],
     [
@@ -38,7 +41,7 @@ describe('arguments', () => {
       { kind: 'demo', serve: true, calls: 460, port: 0, adminPort: 9191 },
     ],
     [['--version'], { kind: 'version' }],
-  ])('%j is a command', (argv, command) => {
+  ])('accepts %j as a command', (argv, command) => {
     expect(parseArguments(argv)).toEqual(command);
   });
 
@@ -50,14 +53,15 @@ describe('arguments', () => {
     [['serve', 'x.yaml'], 'Unexpected "x.yaml"'],
     [['serve', '--config', ''], '--config needs a file name'],
     [['serve', '--config'], '--config'],
-    [['keys'], 'The one thing to do with keys is: create'],
+    [['keys'], 'The two things to do with keys are: create and list'],
     [['keys', 'delete', '--workspace', 'x'], 'create'],
     [['keys', 'create'], '--workspace is missing'],
     [['demo', '--port', '99999'], 'A port is a whole number'],
     [['demo', '--port', '-1'], 'sluice demo'],
+    [['demo', '--calls', '9', '--serve'], '--calls and --serve exclude each other'],
     [['demo', '--calls', '0'], '--calls is a whole number'],
     [['demo', '--calls', 'many'], '--calls is a whole number'],
-  ])('%j is a usage error that says why and how', (argv, text) => {
+  ])('explains the usage error in %j', (argv, text) => {
     const command = parseArguments(argv);
     expect(command.kind).toBe('usage-error');
     expect(command.kind === 'usage-error' ? command.text : '').toContain(text);
@@ -65,7 +69,7 @@ describe('arguments', () => {
   });
 
   test.each([[['--help']], [['serve', '--help']], [['check', '-h']], [['keys', '-h']], [['demo', '--help']]])(
-    '%j shows the usage',
+    'shows the usage for %j',
     (argv) => {
       const command = parseArguments(argv);
       expect(command.kind === 'help' ? command.text : '').toMatch(/^Usage: sluice/);
@@ -84,7 +88,7 @@ describe('sluice check', () => {
 
   test('sums up a usable file without a secret', async () => {
     const { io, written } = fakeIo(secrets);
-    expect(await runCheck({ config: fileOf('good/contract.yaml') }, io)).toBe(0);
+    expect(await runCheck({ config: fileOf('good/contract.yaml'), connect: false }, io)).toBe(0);
     expect(written.err).toBe('');
     expect(written.out).toContain(
       'openai (language-model): https://api.openai.com, credential: authorization, ceiling: 500/min 10000/day',
@@ -94,17 +98,17 @@ describe('sluice check', () => {
     expect(written.out).not.toMatch(/canary|sha256|ca978112/);
   });
 
-  test('tells every problem and ends with 1', async () => {
+  test('reports every problem and ends with 1', async () => {
     const { io, written } = fakeIo();
-    expect(await runCheck({ config: fileOf('good/contract.yaml') }, io)).toBe(1);
+    expect(await runCheck({ config: fileOf('good/contract.yaml'), connect: false }, io)).toBe(1);
     expect(written.out).toBe('');
     for (const name of Object.keys(secrets)) expect(written.err).toContain(name);
   });
 
-  test('warns of what is probably not meant', async () => {
+  test('warns of settings that are probably unintended', async () => {
     const { io, written } = fakeIo({ PORT: '8123' });
     io.clock.now = () => Date.UTC(2028, 0, 1);
-    expect(await runCheck({ config: fileOf('good/every-place.yaml') }, io)).toBe(0);
+    expect(await runCheck({ config: fileOf('good/every-place.yaml'), connect: false }, io)).toBe(0);
     expect(written.out).toContain('warning: privacy.labelKey is not set');
     expect(written.out).toContain('warning: workspace acme & söhne: 1 of 2 keys expired\n');
   });
@@ -113,9 +117,9 @@ describe('sluice check', () => {
     ['good/revoked.yaml', 'workspace acme has no key: nobody can call with this workspace'],
     ['good/revoked.yaml', 'workspace globex: 1 of 1 keys expired: nobody can call with this workspace'],
     ['good/nobody-can-call.yaml', 'workspaces is empty: nobody can call'],
-  ])('warns when nobody can call: %s, %s', async (file, warning) => {
+  ])('warns when no workspace can call an upstream: %s, %s', async (file, warning) => {
     const { io, written } = fakeIo();
-    expect(await runCheck({ config: fileOf(file) }, io)).toBe(0);
+    expect(await runCheck({ config: fileOf(file), connect: false }, io)).toBe(0);
     expect(written.out.split('\n')).toContain(`warning: ${warning}`);
   });
 });
@@ -134,11 +138,11 @@ describe('sluice keys create', () => {
       env: {},
     });
     expect(settings.workspaces.get('acme')?.keys).toEqual([
-      { sha256: digest, expiresAt: Date.UTC(2027, 0, 1) },
+      { sha256: digest, id: key.split('_')[1], expiresAt: Date.UTC(2027, 0, 1) },
     ]);
   });
 
-  test('quotes names that are more than a word', async () => {
+  test('quotes names of more than a word', async () => {
     const { io, written } = fakeIo();
     await runKeysCreate({ workspace: 'a: "b" # c', expires: null }, io);
     const snippet = written.out.slice(written.out.indexOf('workspaces:'));
@@ -146,7 +150,7 @@ describe('sluice keys create', () => {
     expect([...parseSettings(text, { path: 'snippet', env: {} }).workspaces.keys()]).toEqual(['a: "b" # c']);
   });
 
-  test('makes another key each time', async () => {
+  test('makes a different key each time', async () => {
     const runs = [fakeIo(), fakeIo()];
     for (const { io } of runs) await runKeysCreate({ workspace: 'acme', expires: null }, io);
     expect(runs[0]?.written.out).not.toBe(runs[1]?.written.out);

@@ -22,7 +22,7 @@ const printedCurls = (text: string): string[] =>
   text.match(/^ *curl .*(?<=\\)(?:\n.*(?<=\\))*\n.*$|^ *curl .*$/gm) ?? [];
 
 describe('sluice demo --serve', () => {
-  test('prints a key, pages, and curl lines that are answered 200 when pasted; a signal ends it', async () => {
+  test('prints a key, pages and curl lines that get 200 when pasted, and ends with a signal', async () => {
     const { saying, signal, ended } = demo('--serve');
     const text = await saying('Ctrl-C ends this');
     const key = found(/API key +(slc_\S+)/, text);
@@ -45,22 +45,25 @@ describe('sluice demo --serve', () => {
 });
 
 describe('sluice demo', () => {
-  test.each(['--port', '--admin-port'])('says in one line that the %s asked for is taken', async (option) => {
-    const taken = createServer().listen(0, '127.0.0.1');
-    try {
-      await once(taken, 'listening');
-      const port = String((taken.address() as AddressInfo).port);
-      const { ended, printed } = start(process.execPath, ['src/main.ts', 'demo', '--serve', option, port]);
-      expect(await ended).toBe(1);
-      expect(printed()).toBe(
-        `The demonstration could not start: listen EADDRINUSE: address already in use 127.0.0.1:${port}\n`,
-      );
-    } finally {
-      taken.close();
-    }
-  });
+  test.each(['--port', '--admin-port'])(
+    'says in one line that the %s port asked for is in use',
+    async (option) => {
+      const taken = createServer().listen(0, '127.0.0.1');
+      try {
+        await once(taken, 'listening');
+        const port = String((taken.address() as AddressInfo).port);
+        const { ended, printed } = start(process.execPath, ['src/main.ts', 'demo', '--serve', option, port]);
+        expect(await ended).toBe(1);
+        expect(printed()).toBe(
+          `The demonstration could not start: listen EADDRINUSE: address already in use 127.0.0.1:${port}\n`,
+        );
+      } finally {
+        taken.close();
+      }
+    },
+  );
 
-  test('shows that a burst fails straight and succeeds through Sluice, with no 429 at the upstreams', async () => {
+  test('shows that a burst fails without Sluice and succeeds through it, without a 429 at the upstreams', async () => {
     const { ended, printed } = demo('--calls', '360');
     const code = await ended;
     const row = (name: string): number[] =>
@@ -68,7 +71,7 @@ describe('sluice demo', () => {
         .split(/\s{2,}/)
         .map(Number);
     expect(row('calls')).toEqual([360, 360]);
-    const [straight = 0, through] = row('failed for the caller');
+    const [straight = 0, through] = row('failed for the client');
     expect(straight).toBeGreaterThan(0);
     expect(through).toBe(0);
     const [throttles = 0, absorbed] = row('upstream 429s');

@@ -12,7 +12,7 @@ describe('npm start', () => {
     ['SIGTERM', 'group'],
     ['SIGINT', 'process'],
     ['SIGINT', 'group'],
-  ] as const)('%s to the npm %s ends everything and frees the ports', async (name, to) => {
+  ] as const)('ends everything and frees the ports on %s to the npm %s', async (name, to) => {
     const { saying, signal, ended } = start('npm', ['start', '--', '--port', '0', '--admin-port', '0']);
     const text = await saying('Ctrl-C ends this');
     const pages = [found(/data port +(\S+)/, text), found(/live page +(\S+)/, text)];
@@ -23,8 +23,8 @@ describe('npm start', () => {
   });
 });
 
-describe('wishes to end', () => {
-  test('are told apart by time: an echo of the first signal is not a second one', async () => {
+describe('signals to end', () => {
+  test('are distinguished by time: an echo of the first signal is not a second one', async () => {
     let now = 1_000;
     const process = new EventEmitter();
     const { first, again } = endSignals({ monotonic: () => now }, process);

@@ -1,4 +1,4 @@
-/** Limits that change by reload, over two replicas on one Redis: for calls that wait on either, and for those that come. */
+/** Limits that change by a reload, over two replicas on one Redis: for calls that wait on either replica, and for new ones. */
 import { setTimeout as pause } from 'node:timers/promises';
 import { afterAll, afterEach, beforeAll, expect, test } from '@jest/globals';
 import { parseSettings } from '../../src/config/load.ts';
@@ -54,7 +54,7 @@ async function reload({ config, replicas }: Fleet, from: string, to: string): Pr
   await Promise.all(replicas.map((service) => service.reconfigure(settings)));
 }
 
-test('a spent day that is raised has room again on every replica, as much as it was raised by', async () => {
+test('raising a used-up daily ceiling gives every replica room again, as much as was added', async () => {
   const fleet = await startFleet('    requestsPerDay: { openai: 2 }', 1);
   const before = [await ask(fleet, 0), await ask(fleet, 1), await ask(fleet, 0), await ask(fleet, 1)];
   const spent = '429 day_quota_exhausted ceiling_day';
@@ -64,7 +64,7 @@ test('a spent day that is raised has room again on every replica, as much as it 
   expect(after).toEqual(['200', '200', spent, spent]);
 }, 60_000);
 
-test('a minute that is raised lets calls go that wait on either replica', async () => {
+test('raising a ceiling of the minute lets calls go that wait on either replica', async () => {
   const fleet = await startFleet('    requestsPerMinute: { openai: 1 }', 2);
   expect(await ask(fleet, 0)).toBe('200');
   const waiting = [0, 1, 0, 1].map((replica) => ask(fleet, replica, 'wait=300'));

@@ -1,4 +1,4 @@
-/** The cost of a GraphQL document over Redis: told by its first answer, charged to calls that wait in Redis. */
+/** The cost of a GraphQL document over Redis: stated by its first response, charged to calls that wait in Redis. */
 import { afterAll, afterEach, beforeAll, expect, test } from '@jest/globals';
 import { createCommerceSimulator } from '../../src/simulators/commerce.ts';
 import { serviceOf } from '../support/gateway.ts';
@@ -30,7 +30,7 @@ async function startShop() {
   return { shop, url };
 }
 
-/** Asks a replica; what came back. */
+/** Starts a replica; the result sends a query through it and resolves with status and whether it was throttled. */
 async function startReplica(config: FleetConfig): Promise<(query: string) => Promise<string>> {
   const service = await serviceOf(config.yaml());
   open.push(() => service.close());
@@ -48,7 +48,7 @@ async function startReplica(config: FleetConfig): Promise<(query: string) => Pro
 }
 
 test.each(['maxInFlight: none', ''])(
-  'ten dear queries at once are never throttled (%s)',
+  'ten expensive GraphQL queries at once are never throttled (%s)',
   async (shopLimits) => {
     const { shop, url } = await startShop();
     const config = fleetConfig({ redis: `url: "redis://127.0.0.1:${redis.port}"`, shopUrl: url, shopLimits });
@@ -61,7 +61,7 @@ test.each(['maxInFlight: none', ''])(
   60_000,
 );
 
-test('what a query costs is known to every replica when one was told', async () => {
+test('the cost of a query is known to every replica when one replica has learned it', async () => {
   const { shop, url } = await startShop();
   const config = fleetConfig({
     redis: `url: "redis://127.0.0.1:${redis.port}"`,
@@ -72,6 +72,6 @@ test('what a query costs is known to every replica when one was told', async () 
   const query = '# sim: requested=400 actual=400 ms=800\n{ shop { id } }';
   expect(await one(query)).toBe('200 false');
   expect(await Promise.all([1, 2, 3].map(() => other(query)))).toEqual(Array(3).fill('200 false'));
-  // Nobody has to find it out again: the three are under way together.
+  // No call has to learn the cost again: the three are in flight together.
   expect(shop.log.map(({ inFlight }) => inFlight.scope)).toEqual([1, 1, 2, 3]);
 }, 60_000);

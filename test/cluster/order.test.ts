@@ -1,4 +1,4 @@
-/** What the cluster verification calls out of order. */
+/** The order check of the cluster verification: which calls it counts as out of order. */
 import { expect, test } from '@jest/globals';
 import { noFacts } from '../../src/simulators/recorder.ts';
 import type { LogEntry } from '../../src/simulators/log.ts';
@@ -39,7 +39,7 @@ const arrived = (...nonces: readonly string[]): LogEntry[] =>
     endedT: null,
   }));
 
-test('a call that two later ones overtake is behind the latest of them, and two places from its own', () => {
+test('the order check counts a call that two later ones overtake as behind the latest of them, and as two positions late', () => {
   const { behindMs, misplacedMs } = orderOf(
     sent({ a: 0, b: 100, c: 200, d: 300 }),
     arrived('b', 'c', 'a', 'd'),
@@ -49,13 +49,13 @@ test('a call that two later ones overtake is behind the latest of them, and two 
   expect(misplacedMs).toEqual([100, 100, 200, 0]);
 });
 
-test('calls that found room at once, refused attempts and calls of others are in no queue', () => {
+test('the order check leaves out calls that were granted at once, refused attempts and calls of others', () => {
   const entries = arrived('z', 'a', 'b', 'other', 'c');
   const refused = { ...arrived('c')[0], decision: 'throttled', arrivedT: -1 } as LogEntry;
   const { behindMs } = orderOf(sent({ z: 900, a: 0, b: 100, c: 50 }), [refused, ...entries], 1);
   expect(behindMs).toEqual([0, 0, 50]);
 });
 
-test('the share of those beyond a limit is told in percent', () => {
+test('the order check states the share beyond a limit in percent', () => {
   expect(beyond([0, 50, 51, 80], 50)).toEqual({ count: 2, words: '2 of 4 (50.0 %)' });
 });

@@ -1,3 +1,4 @@
+import { monitorEventLoopDelay } from 'node:perf_hooks';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from '@jest/globals';
 import type { Agent } from 'node:http';
 import { Redis } from 'ioredis';
@@ -32,7 +33,7 @@ interface Pair {
   close(): Promise<void>;
 }
 
-/** Two gateways of this process that share nothing but Redis. */
+/** Two gateways in this process that share nothing but Redis. */
 async function pair(options: FleetOptions): Promise<Pair> {
   const config = fleetConfig(options);
   const logs: string[] = [];
@@ -120,31 +121,35 @@ async function leftBehind(): Promise<string[]> {
 }
 
 describe('two replicas on one Redis', () => {
-  test('share a bucket: a burst over both is paced, in order, without one refusal upstream', async () => {
+  test('share a bucket: a burst over both is paced and in order, with at most one refusal by the upstream', async () => {
     const model = createLanguageModelSimulator({
       models: { 'gpt-4o': { rpm: 1_200, tpm: 10_000_000 } },
       latency: { baseMs: 5, perTokenMs: 0, jitter: 0 },
       outsideTraffic: null,
     });
     const { url } = await model.listen(0);
-    // All but 40 places of the upstream's minute are used already.
+    // All but 40 requests of the upstream's minute are used already.
     model.drain(1_160, { dimension: 'rpm' });
     opened = await pair({
       redis: `url: "${redis.url}", commandTimeoutMs: 2000`,
       modelUrl: url,
       modelLimits: open,
     });
+    const lateness = monitorEventLoopDelay({ resolution: 5 });
+    lateness.enable();
     const answers = await chats(opened, { calls: 80, everyMs: 12, waitSeconds: 20 });
     const entries = model.log;
+    lateness.disable();
     await model.close();
     expect(statuses(answers)).toEqual([200]);
     expect(count(entries, 'throttled')).toBeLessThanOrEqual(1);
-    expect(overtaken(answers, entries, 50)).toBe(0);
+    // Client, replicas and upstream share this event loop: what it stood still is nobody's order.
+    expect(overtaken(answers, entries, 50 + lateness.max / 1e6)).toBe(0);
     expect(makespan(entries)).toBeLessThan(3_500);
     expect(await leftBehind()).toEqual([]);
   }, 30_000);
 
-  test('serialize a workspace’s commerce calls together', async () => {
+  test('together keep one commerce call of a workspace in flight', async () => {
     const shop = createCommerceSimulator({
       latency: { minMs: 20, maxMs: 40 },
       stores: { '127.0.0.1': { apps: { 'app-sim': ['shpat_sim'] } } },
@@ -164,7 +169,7 @@ describe('two replicas on one Redis', () => {
     expect(overtaken(answers, entries, 50)).toBe(0);
   }, 30_000);
 
-  test('hold a ceiling together and refuse at once what it has no place for in time', async () => {
+  test('share a ceiling, and refuse calls at once for which it has no slot in time', async () => {
     const model = createLanguageModelSimulator({ models: { 'gpt-4o': { rpm: 100_000, tpm: 10_000_000 } } });
     const { url } = await model.listen(0);
     const limits = 'requestsPerMinute: 20, requestsPerDay: 1000, tokensPerMinute: 10000000';
@@ -203,7 +208,7 @@ describe('two replicas on one Redis', () => {
   }, 30_000);
 });
 
-describe('without Redis', () => {
+describe('while Redis does not respond,', () => {
   const fault = async (whenDown: 'local' | 'deny', during: (pair_: Pair) => Promise<void>): Promise<Pair> => {
     const own = await startRedis();
     const model = createLanguageModelSimulator({ models: { 'gpt-4o': { rpm: 60_000, tpm: 10_000_000 } } });
@@ -236,7 +241,7 @@ describe('without Redis', () => {
     return two;
   };
 
-  test('calls go on with this replica’s share, and back when it answers again', async () => {
+  test('calls go on with each replica’s share, and with Redis again when it responds (whenDown: local)', async () => {
     await fault('local', async (two) => {
       const answers = await chats(two, { calls: 20, everyMs: 5, waitSeconds: 10 });
       expect(statuses(answers)).toEqual([200]);
@@ -244,7 +249,7 @@ describe('without Redis', () => {
     });
   }, 40_000);
 
-  test('calls are denied within a second when the operator wants that', async () => {
+  test('calls are refused within a second (whenDown: deny)', async () => {
     await fault('deny', async (two) => {
       const answers = await chats(two, { calls: 20, everyMs: 5, waitSeconds: 10 });
       expect([...new Set(answers.map(({ status, code }) => `${status} ${code}`))]).toEqual([

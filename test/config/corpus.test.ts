@@ -57,7 +57,7 @@ function loaded(path: string): Settings | string {
 }
 
 test.each(['bad', 'good'].flatMap((kind) => files(kind).map((file) => [kind, file] as const)))(
-  'a reload makes of %s/%s what the start makes of it',
+  'a reload of %s/%s gives the same result as a start',
   async (kind, file) => {
     const path = pathOf(kind, file);
     const settings = await reloaded(path);
@@ -70,24 +70,27 @@ test.each(['bad', 'good'].flatMap((kind) => files(kind).map((file) => [kind, fil
   },
 );
 
-describe('a configuration with one mistake', () => {
-  test.each(files('bad'))('%s stops the start with its line, key and reason, and nothing else', (file) => {
-    const path = pathOf('bad', file);
-    const expected = readFileSync(path, 'utf8').split('\n')[0]?.slice(2);
-    expect(verdict(path)).toEqual([expected]);
-  });
+describe('a configuration file with one mistake', () => {
+  test.each(files('bad'))(
+    'stops the start with the line, the key and the reason, and nothing else: %s',
+    (file) => {
+      const path = pathOf('bad', file);
+      const expected = readFileSync(path, 'utf8').split('\n')[0]?.slice(2);
+      expect(verdict(path)).toEqual([expected]);
+    },
+  );
 
-  test('is covered for at least 80 mistakes', () => {
+  test('exists for at least 80 mistakes', () => {
     expect(files('bad').length).toBeGreaterThanOrEqual(80);
   });
 });
 
-describe('a usable configuration', () => {
-  test.each(files('good'))('%s loads', (file) => {
+describe('a valid configuration file', () => {
+  test.each(files('good'))('loads: %s', (file) => {
     expect(verdict(pathOf('good', file))).toEqual(['usable']);
   });
 
-  test.each(files('good'))('%s fits the published JSON Schema as it is written', (file) => {
+  test.each(files('good'))('fits the published JSON Schema as it is written: %s', (file) => {
     const text = readFileSync(new URL('../../schema/sluice.schema.json', import.meta.url), 'utf8');
     const schema = z.fromJSONSchema(JSON.parse(text));
     expect(schema.safeParse(parse(readFileSync(pathOf('good', file), 'utf8'))).error?.issues ?? []).toEqual(

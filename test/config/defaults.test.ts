@@ -22,12 +22,12 @@ const graceSeconds = drain.delaySeconds + wholeSeconds + 5;
 /** Where a wait counts as near the limit. */
 const nearSeconds = 0.8 * maxWaitSeconds;
 
-test('a call waits for a window of the minute ceiling, and a quarter of one for those before it', () => {
+test('the default wait of a call covers a window of the minute ceiling and a quarter of one for calls before it', () => {
   expect(maxWaitSeconds).toBe(75);
   expect(maxWaitCeilingSeconds).toBe(600);
 });
 
-describe('the default waits are those of', () => {
+describe('the default waits are as documented', () => {
   test.each([
     [
       'helm/sluice/templates/_facts.tpl',
@@ -40,7 +40,7 @@ describe('the default waits are those of', () => {
     ['docs/reference.md', `| \`limits.maxQueued\` | ${grouped(maxQueued)} |`],
     ['docs/reference.md', `| \`limits.maxWaitSeconds\` | ${maxWaitSeconds} |`],
     ['docs/reference.md', `| \`limits.maxWaitCeilingSeconds\` | ${maxWaitCeilingSeconds} |`],
-    ['README.md', `| ${maxWaitSeconds} s, ${maxWaitCeilingSeconds} s |`],
+    ['docs/reference.md', `| ${maxWaitSeconds} s, ${maxWaitCeilingSeconds} s |`],
     ['CHANGELOG.md', `wait (${maxWaitSeconds} s`],
     ['docs/observability/panels.md', `a call waits ${maxWaitSeconds} s by default | above ${nearSeconds} s`],
     ['docs/observability/panels.md', `p95 near ${maxWaitSeconds} s`],
@@ -49,10 +49,10 @@ describe('the default waits are those of', () => {
       'docs/observability/runbooks/waits-near-limit.md',
       `waits ${nearSeconds} s or longer; the default wait is ${maxWaitSeconds} s`,
     ],
-  ])('%s (%s)', (path, words) => expect(textOf(path)).toContain(words));
+  ])('stand in %s (%s)', (path, words) => expect(textOf(path)).toContain(words));
 });
 
-describe('what is in front of the gateway allows the default wait', () => {
+describe('the default wait fits what is in front of the gateway', () => {
   test.each([
     [
       'docs/operations/load-balancers.md',
@@ -72,7 +72,7 @@ describe('what is in front of the gateway allows the default wait', () => {
     ['deploy/haproxy/haproxy.cfg', `timeout server ${wholeSeconds}s`],
     ['k8s/install.yaml', `terminationGracePeriodSeconds: ${graceSeconds}`],
     ['k8s/overlays/prod/sluice.yaml', `drainSeconds: ${wholeSeconds}`],
-  ])('%s (%s)', (path, words) => expect(textOf(path)).toContain(words));
+  ])('stands in %s (%s)', (path, words) => expect(textOf(path)).toContain(words));
 
   test('compose.yaml stops a gateway after its drain, and the drain lasts longer than the wait', () => {
     const { server } = parse(textOf('deploy/compose/sluice/sluice.yaml')) as {
@@ -84,8 +84,8 @@ describe('what is in front of the gateway allows the default wait', () => {
   });
 });
 
-describe('a wait near the limit', () => {
-  test('is one bucket of the histogram away from the alert’s threshold to the limit', () => {
+describe('a wait near its limit', () => {
+  test('is one bucket of the histogram away from the threshold of the alert', () => {
     expect(textOf('grafana/rules/sluice.alerts.yaml')).toContain(
       `sluice:queue_wait_seconds:p95_5m > ${nearSeconds}`,
     );
@@ -95,11 +95,12 @@ describe('a wait near the limit', () => {
   test.each([
     [nearSeconds * 1_000 - 1, 'calm'],
     [nearSeconds * 1_000, 'pressed'],
-  ])('of %d ms is %s to the live page', (oldestMs, level) => {
+  ])('of %d ms is shown as %s on the live page', (oldestMs, level) => {
     const upstream = {
       name: 'u',
       fullest: 0,
       closedMs: 0,
+      refusing: null,
       waiting: 1,
       oldestMs,
       shedLastMinute: 0,

@@ -13,7 +13,7 @@ describe('the published JSON Schema', () => {
     expect(published).toEqual(configJsonSchema());
   });
 
-  test('refuses unknown keys and wrong limits, takes references for numbers', () => {
+  test('refuses unknown keys and wrong limits, and accepts references for numbers', () => {
     const schema = z.fromJSONSchema(configJsonSchema());
     const takes = (server: string): boolean =>
       schema.safeParse(

@@ -22,7 +22,7 @@ function problemsOf(text: string, env: Env = {}): readonly Problem[] {
   return [];
 }
 
-describe('a key that is given twice', () => {
+describe('a key that stands twice in the configuration', () => {
   test.each([
     ['in lines', 'a: 1\nb:\n  c: 1\n  d: 2\n  c: 3\n'],
     ['in braces', 'a: { b: 1, c: 2, b: 3 }\n'],
@@ -32,7 +32,7 @@ describe('a key that is given twice', () => {
     ['in quotes and without', 'a: 1\n"a": 2\n'],
     ['as a merge', 'x: &x { b: 1 }\ny:\n  <<: *x\n  <<: *x\n'],
     ['in another section only', 'a: { b: 1 }\nc: { b: 1 }\n'],
-  ])('%s is told where the parser itself would tell of it', (_, text) => {
+  ])('is reported where the parser would report it: %s', (_, text) => {
     const lines = new LineCounter();
     const { errors } = parseDocument(text, { lineCounter: lines, merge: true, prettyErrors: false });
     expect(readDocument(text, {}).faults).toEqual(
@@ -77,7 +77,7 @@ describe('defaults', () => {
     ['generic', null, null, null, 300_000],
     ['language-model', 500, 10_000, null, 300_000],
     ['commerce', 40, null, 1, 60_000],
-  ] as const)('of kind %s are those of its platform', (kind, perMinute, perDay, inFlight, headMs) => {
+  ] as const)('of kind %s are those of the platform', (kind, perMinute, perDay, inFlight, headMs) => {
     const upstream = parse(base.replace('{ origins', `{ kind: ${kind}, origins`)).upstreams.get('api');
     expect(upstream?.limits).toMatchObject({
       requestsPerMinute: perMinute,
@@ -89,7 +89,7 @@ describe('defaults', () => {
     expect(upstream?.timeouts.headMs).toBe(headMs);
   });
 
-  test('give a label key of the process without redis, the same at every load', () => {
+  test('give a label key of the process without Redis, the same for every load', () => {
     const [first, second] = [parse(base).privacy, parse(base).privacy];
     expect(first.labelKeyGenerated).toBe(true);
     expect(first.labelKey.length).toBeGreaterThanOrEqual(32);
@@ -97,10 +97,10 @@ describe('defaults', () => {
   });
 });
 
-describe('places', () => {
+describe('a setting with several sources', () => {
   const settings = loadSettings({ path: good('every-place.yaml'), env: { PORT: '8123' } });
 
-  test('of limits are merged, the nearest first', () => {
+  test('merges limits, the nearest source first', () => {
     expect(settings.server.port).toBe(8123);
     expect(settings.upstreams.get('shop')?.limits).toMatchObject({
       requestsPerMinute: null,
@@ -119,7 +119,7 @@ describe('places', () => {
     });
   });
 
-  test('of origins keep host, wildcard and port', () => {
+  test('keeps host, wildcard and port of origins', () => {
     expect(settings.upstreams.get('shop')?.origins).toEqual([
       { scheme: 'http', host: 'localhost', wildcard: true, port: 4010 },
       { scheme: 'http', host: '[::1]', wildcard: false, port: 4011 },
@@ -130,20 +130,23 @@ describe('places', () => {
     ]);
   });
 
-  test('of workspace values spread over its upstreams', () => {
+  test('gives values of a workspace to all its upstreams', () => {
     const workspace = settings.workspaces.get('acme & söhne');
     expect(workspace?.requestsPerMinute).toEqual(new Map(Object.entries({ shop: 30, stats: 30 })));
     expect(workspace?.requestsPerDay).toEqual(new Map(Object.entries({ stats: 900 })));
-    expect(workspace?.credentials.get('shop')).toEqual({ field: 'x-shop-key', value: 'own-token' });
-    expect(workspace?.credentials.get('stats')).toEqual({
+    expect(workspace?.credentials.get('shop')).toMatchObject({
+      field: 'x-shop-key',
+      source: { kind: 'value', value: 'own-token' },
+    });
+    expect(workspace?.credentials.get('stats')).toMatchObject({
       field: 'authorization',
-      value: 'Bearer ${literal}',
+      source: { kind: 'value', value: 'Bearer ${literal}' },
     });
     expect(workspace?.keys[1]?.expiresAt).toBe(Date.UTC(2027, 0, 1));
     expect(settings.upstreams.get('shop')?.credential?.field).toBe('x-shopify-access-token');
   });
 
-  test('of the longest wait are inherited when a wait is judged', () => {
+  test('inherits the maximum wait before a wait is judged', () => {
     const text = `server: { maxWaitCeilingSeconds: 900 }\n${base.replace('{ origins', '{ limits: { maxWaitSeconds: 700 }, origins')}`;
     expect(parse(text).upstreams.get('api')?.limits.maxWaitSeconds).toBe(700);
     expect(problemsOf(text.replace('900', '650'))).toMatchObject([
@@ -151,18 +154,18 @@ describe('places', () => {
     ]);
   });
 
-  test('a short workspace credential goes into the field of its upstream', () => {
+  test('puts a short workspace credential into the field of its upstream', () => {
     const text = base
       .replace("com']", "com'], credential: { header: X-Api-Key, value: one }")
       .replace("'] }", "'], credentials: { api: two } }");
-    expect(parse(text).workspaces.get('acme')?.credentials.get('api')).toEqual({
+    expect(parse(text).workspaces.get('acme')?.credentials.get('api')).toMatchObject({
       field: 'x-api-key',
-      value: 'two',
+      source: { kind: 'value', value: 'two' },
     });
   });
 });
 
-describe('messages', () => {
+describe('the messages about a configuration file', () => {
   test('name every problem of the file at once', () => {
     const text = base
       .replace('{ origins', '{ limits: { requestsPerMinute: 0, typo: 1 }, credential: "${NOT_SET}", origins')
@@ -190,7 +193,7 @@ describe('messages', () => {
     );
   });
 
-  test('never show a value that may be a secret', () => {
+  test('never show a value that may be secret', () => {
     const canary = 'canary-5c1f';
     const wrong = [
       `credential: "changeme${canary}"`,
@@ -229,7 +232,7 @@ describe('messages', () => {
     expect(problemsOf('upstreams: {}\nworkspaces:\n')).toHaveLength(2);
   });
 
-  test('point at broken YAML', () => {
+  test('point at invalid YAML', () => {
     expect(problemsOf('upstreams: [\n')).toMatchObject([{ line: 2, path: '' }]);
     expect(problemsOf(`${base}--- \nmore: 1\n`)[0]?.reason).toContain('multiple documents');
   });
@@ -252,8 +255,10 @@ describe('messages', () => {
 describe('variables', () => {
   const withCredential = (value: string): string =>
     base.replace('{ origins', `{ credential: ${value}, origins`);
-  const credential = (value: string, env: Env): string | undefined =>
-    parse(withCredential(value), env).upstreams.get('api')?.credential?.value;
+  const credential = (value: string, env: Env): string | undefined => {
+    const source = parse(withCredential(value), env).upstreams.get('api')?.credential?.source;
+    return source?.kind === 'value' ? source.value : undefined;
+  };
 
   test('fill in part of a value, more than once', () => {
     expect(credential('"Bearer ${A}-${B}"', { A: 'x', B: 'y' })).toBe('Bearer x-y');

@@ -35,7 +35,7 @@ describe('the redis section', () => {
     });
   });
 
-  test('says Sentinels by URL as by section', () => {
+  test('names Sentinels by URL like by section', () => {
     const nodes = [
       { host: 'a', port: 26_379 },
       { host: 'b', port: 5000 },
@@ -46,7 +46,7 @@ describe('the redis section', () => {
     expect(bySection).toEqual(byUrl);
   });
 
-  test('says a Cluster by URL as by section', () => {
+  test('names a Cluster by URL like by section', () => {
     const byUrl = redisOf(`{ url: 'rediss+cluster://u:p@a:1,b:2' }`);
     expect(byUrl).toMatchObject({ mode: 'cluster', username: 'u', tls: { caFile: null } });
     expect(byUrl?.nodes).toEqual([
@@ -65,6 +65,6 @@ test.each([
   'redis://a:70000',
   'redis://a/x',
   'redis://%zz@a',
-])('%s is not a Redis URL', (text) => {
+])('%s is refused as a Redis URL', (text) => {
   expect(readRedisUrl(text)).toBeNull();
 });

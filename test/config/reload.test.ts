@@ -24,7 +24,7 @@ workspaces:
     keys: [${keys.map((key) => `'sha256:${sha256(key)}'`).join(', ')}]
 `;
 
-/** A clock that moves only when told to. */
+/** A clock that moves only when the test says so. */
 class ManualClock implements Pick<Clock, 'after'> {
   #time = 0;
   #timers: { at: number; run: () => void }[] = [];
@@ -73,7 +73,7 @@ function folder(): string {
   return path;
 }
 
-/** What a watch told, and a promise for its next message. */
+/** The messages of a watch, and a promise for its next one. */
 function recorder() {
   const settings: Settings[] = [];
   const errors: Error[] = [];
@@ -148,7 +148,7 @@ function polled(
   const told = recorder();
   const checks = threads(changes.startThread ?? ((task) => new NearThread(task)));
   let event = (): void => {};
-  const deaf: WatchFolder = (_folder, onEvent) => {
+  const silentWatch: WatchFolder = (_folder, onEvent) => {
     event = onEvent;
     return () => {};
   };
@@ -160,7 +160,7 @@ function polled(
       clock,
       slices,
       loadedDigest: digest,
-      watchFolder: deaf,
+      watchFolder: silentWatch,
       ...told,
       ...changes,
       startThread: checks.startThread,
@@ -178,8 +178,8 @@ function polled(
   return { path, clock, told, watch, checks, advance, event: () => event() };
 }
 
-describe('with a file system that tells of changes', () => {
-  test('a rewritten file and a swapped ..data link hand over the new settings', async () => {
+describe('with a file system that reports changes,', () => {
+  test('a rewritten file and a swapped ..data link are applied', async () => {
     const mount = folder();
     const version = (name: string, text: string): void => {
       mkdirSync(join(mount, name));
@@ -232,8 +232,8 @@ describe('with a file system that tells of changes', () => {
   });
 });
 
-describe('with a file system that tells nothing', () => {
-  test('a removed key is refused within ten seconds', async () => {
+describe('with a file system that reports no changes,', () => {
+  test('a removed API key is refused within ten seconds', async () => {
     const { path, told, advance } = polled(textWith('one', 'two'), { startThread: startCheckThread });
     writeFileSync(path, textWith('one'));
     await advance(pollMs + settleMs);
@@ -241,7 +241,7 @@ describe('with a file system that tells nothing', () => {
     expect(pollMs + settleMs).toBeLessThan(10_000);
   });
 
-  test('an unchanged file is handed over never, a changed one once', async () => {
+  test('an unchanged file is never applied, a changed one once', async () => {
     const { path, told, checks, advance } = polled(textWith('one'));
     await advance();
     expect([told.settings.length, checks.started()]).toEqual([0, 0]);
@@ -251,8 +251,8 @@ describe('with a file system that tells nothing', () => {
   });
 });
 
-describe('a file that cannot be used', () => {
-  test('leaves the old settings, is told once, and is tried again when it changes', async () => {
+describe('an invalid configuration file', () => {
+  test('leaves the old settings in use, is reported once, and is tried again when it changes', async () => {
     const { path, told, checks, advance } = polled(textWith('one'));
     writeFileSync(path, 'upstreams: {}\n');
     await advance();
@@ -268,7 +268,7 @@ describe('a file that cannot be used', () => {
     expect(told.settings).toHaveLength(1);
   });
 
-  test('for want of another file is used when that is there, without a change of its own', async () => {
+  test('that lacks another file is applied when that file exists, without a change of its own', async () => {
     const { path, told, advance } = polled(textWith('one'));
     writeFileSync(path, textWith('one').replace("com'] }", "com'], caFile: ca.pem }"));
     await advance();
@@ -282,7 +282,7 @@ describe('a file that cannot be used', () => {
     ]);
   });
 
-  test('is told in the words of the start', async () => {
+  test('is reported in the words of the start', async () => {
     const { path, told, advance } = polled(textWith('one'), { startThread: startCheckThread });
     writeFileSync(path, `${textWith('one', 'one')}    weight: -1\n`);
     await advance();
@@ -290,7 +290,7 @@ describe('a file that cannot be used', () => {
     expect(() => readSettings({ path, env: {} })).toThrow(told.errors[0]?.message);
   });
 
-  test('that reverts to the text in use is told again when it breaks again', async () => {
+  test('that returns to the text in use is reported again when it becomes invalid again', async () => {
     const { path, told, advance } = polled(textWith('one'));
     for (const text of ['x', textWith('one'), 'x']) {
       writeFileSync(path, text);
@@ -301,7 +301,7 @@ describe('a file that cannot be used', () => {
   });
 });
 
-test('a half-written file is not used while it still grows', async () => {
+test('that is half-written is not used while it still grows', async () => {
   const { path, clock, told, event, advance } = polled(textWith('one'));
   const whole = textWith('one').replace(
     'workspaces:',
@@ -316,7 +316,7 @@ test('a half-written file is not used while it still grows', async () => {
   expect(told.settings.map(({ workspaces }) => workspaces.size)).toEqual([2]);
 });
 
-test('a reload on demand reads at once, changed or not, and tells every failure', async () => {
+test('a reload on demand reads the file at once, changed or not, and reports every failure', async () => {
   const { path, told, watch } = polled(textWith('one'));
   expect(await watch.reloadNow()).toBe(true);
   writeFileSync(path, 'x');
@@ -347,7 +347,7 @@ describe('while a reload goes on', () => {
     return { ...watched, taken, open, letGo, write };
   }
 
-  test('the newest of the changes comes after it, the others not at all, and an older one never last', async () => {
+  test('the newest change is applied after it, the others not at all, and an older one never last', async () => {
     const { write, watch, taken, open, letGo } = slow();
     write('one');
     const first = watch.reloadNow();
@@ -362,7 +362,7 @@ describe('while a reload goes on', () => {
     expect(taken).toEqual([sha256('one'), sha256('three')]);
   });
 
-  test('a file that goes back to what is in use is taken over as well', async () => {
+  test('a file that returns to the text in use is applied as well', async () => {
     const { write, watch, clock, checks, taken, open, letGo } = slow();
     write('one');
     const first = watch.reloadNow();
@@ -380,20 +380,17 @@ describe('while a reload goes on', () => {
   test.each([
     ['as it is', startCheckThread],
     ['that would never end', () => threadOf('setInterval(() => {}, 1000)')],
-  ])(
-    'closing ends the thread %s, and nothing is taken over any more',
-    async (_, startThread: StartThread) => {
-      const { write, watch, checks, open } = slow(startThread);
-      write('one');
-      const reloaded = watch.reloadNow();
-      expect(checks.running()).toBe(1);
-      await watch.close();
-      expect(await reloaded).toBe(false);
-      expect([checks.running(), open.length]).toEqual([0, 0]);
-    },
-  );
+  ])('closing ends the thread %s, and nothing more is applied', async (_, startThread: StartThread) => {
+    const { write, watch, checks, open } = slow(startThread);
+    write('one');
+    const reloaded = watch.reloadNow();
+    expect(checks.running()).toBe(1);
+    await watch.close();
+    expect(await reloaded).toBe(false);
+    expect([checks.running(), open.length]).toEqual([0, 0]);
+  });
 
-  test('settings that cannot be taken over are told, and tried again', async () => {
+  test('settings that cannot be applied are reported and tried again', async () => {
     let failures = 1;
     const { path, told, advance } = polled(textWith('one'), {
       onSettings: () =>
@@ -406,7 +403,7 @@ describe('while a reload goes on', () => {
   });
 });
 
-describe('a thread that gives no answer leaves the old settings, says why, and is started again', () => {
+describe('a checking thread that gives no result leaves the old settings, names the reason and is started again', () => {
   test.each([
     [
       'cannot start',
@@ -441,7 +438,7 @@ describe('a thread that gives no answer leaves the old settings, says why, and i
   });
 });
 
-test('a folder that cannot be watched is told, and polling goes on', async () => {
+test('a folder that cannot be watched is reported, and the file is polled instead', async () => {
   const { path } = polled(textWith('one'));
   const clock = new ManualClock();
   const told = recorder();
@@ -456,7 +453,7 @@ test('a folder that cannot be watched is told, and polling goes on', async () =>
   await until(() => told.settings.length === 1);
 });
 
-test('closing leaves no timer', async () => {
+test('closing a reload leaves no timer', async () => {
   const { clock, watch } = polled(textWith('one'));
   await watch.close();
   expect(clock.pending).toBe(0);

@@ -2,7 +2,7 @@
 import { readFileSync } from 'node:fs';
 import { describe, expect, test } from '@jest/globals';
 import { configJsonSchema } from '../../src/config/json-schema.ts';
-import { holds, refusals } from '../../src/errors.ts';
+import { failureReasons, holds, refusals } from '../../src/errors.ts';
 import { createRegistry } from '../../src/telemetry/exposition.ts';
 import { createInstruments } from '../../src/telemetry/instruments.ts';
 
@@ -53,7 +53,7 @@ function pathsIn(cell: string | undefined, prefix: string): string[] {
   return paths;
 }
 
-describe('the reference', () => {
+describe('docs/reference.md', () => {
   test('names every key of the configuration file, and none that it does not have', () => {
     const sections = [
       ['### `server`', 'server.'],
@@ -85,9 +85,14 @@ describe('the reference', () => {
     expect(told.sort()).toEqual([...made, 'internal 500'].sort());
   });
 
-  test('names everything that can hold a call back', () => {
+  test('names every reason that can hold a call', () => {
     const told = rowsOf(sectionOf('## What holds a call back')).flatMap(([cell]) => codesIn(cell));
     expect(told.filter((name) => name !== 'heldBy').sort()).toEqual([...holds].sort());
+  });
+
+  test('names every reason why an attempt fails', () => {
+    const told = rowsOf(sectionOf('## Why an attempt failed')).map(([cell]) => codesIn(cell)[0]);
+    expect(told.filter((name) => name !== 'reason').sort()).toEqual([...failureReasons].sort());
   });
 
   test('names every metric with its labels', () => {

@@ -4,7 +4,7 @@ import { admissionField, rateLimitField, rateLimitPolicyField } from '../../src/
 import { outcomeFraming } from '../../src/ingress/framing.policy.ts';
 import { rateLimitOf } from '../../src/journey/answer.ts';
 
-describe('structured fields', () => {
+describe('the structured fields of Sluice', () => {
   test('are spelt as documented', () => {
     const state = { limit: 500, windowSeconds: 60, remaining: 412, resetSeconds: 1 };
     expect(rateLimitPolicyField(state)).toBe('"workspace";q=500;w=60');
@@ -15,7 +15,7 @@ describe('structured fields', () => {
   });
 
   test.each([-1, 0, 0.4, 1.6, 1e20, Number.NaN, Number.POSITIVE_INFINITY])(
-    'stay parsable integers for %p, and never promise more than there is',
+    'stay parsable integers for %p, and never state more than there is',
     (value) => {
       const state = { limit: value, windowSeconds: value, remaining: value, resetSeconds: value };
       for (const field of [rateLimitPolicyField(state), rateLimitField(state)])
@@ -32,15 +32,15 @@ describe('structured fields', () => {
     [60_000, 60],
     [60_001, 61],
     [60_150, 61],
-  ])('never tell of a place before it is free: in %d ms is t=%d', (nextPlaceMs, seconds) => {
+  ])('never state a slot before it is free: in %d ms is t=%d', (nextPlaceMs, seconds) => {
     const state = rateLimitOf({ limit: 500, remaining: 0, nextPlaceMs });
     expect(state && rateLimitField(state)).toBe(`"workspace";r=0;t=${seconds}`);
   });
 });
 
-describe('structured fields of whole numbers', () => {
+describe('the numbers in structured fields', () => {
   test.each([0, 1, 59, 500, 10_000, 999_999_999_999_999])(
-    'are what a general serializer writes (%d)',
+    'are written as by a general serializer (%d)',
     (n) => {
       const state = { limit: n, windowSeconds: n, remaining: n, resetSeconds: n };
       const list = (first: string, second: string): string =>
@@ -62,7 +62,7 @@ describe('structured fields of whole numbers', () => {
   );
 });
 
-describe('framing of an outcome', () => {
+describe('the framing of a response', () => {
   const frame = (status: number, fields: string[], body: number | 'stream', method = 'GET') =>
     outcomeFraming({ method, status, fields, body, replaced: [] });
 
@@ -71,7 +71,7 @@ describe('framing of an outcome', () => {
     expect(frame(200, fields, 'stream')?.fields).toEqual(fields);
   });
 
-  test('replaces the length by that of the bytes at hand', () => {
+  test('replaces the length by that of the bytes in hand', () => {
     expect(frame(200, ['content-length', '99'], 4)).toEqual({
       fields: ['Content-Length', '4'],
       bodiless: false,
@@ -92,7 +92,7 @@ describe('framing of an outcome', () => {
     ['GET', 304, ['Content-Length', '7']],
     ['GET', 204, []],
     ['GET', 205, ['Content-Length', '0']],
-  ])('%s answered with %d has no body', (method, status, fields) => {
+  ])('has no body for %s with status %d', (method, status, fields) => {
     expect(frame(status, ['Content-Length', '7'], 'stream', method)).toMatchObject({
       bodiless: true,
       fields,

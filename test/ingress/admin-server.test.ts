@@ -15,7 +15,7 @@ const start = async (more: Partial<AdminServerOptions> = {}): Promise<AdminServe
   admin = createAdminServer({
     host: '127.0.0.1',
     port: 0,
-    isReady: () => true,
+    readiness: () => ({ ready: true, trouble: null }),
     metrics: (format) =>
       Promise.resolve({ contentType: `text/x-${format}; charset=utf-8`, body: `# ${format}\n` }),
     activity: () => Promise.resolve({ workspaces: ['w_0'] }),
@@ -26,23 +26,23 @@ const start = async (more: Partial<AdminServerOptions> = {}): Promise<AdminServe
   return admin;
 };
 
-describe('probes', () => {
-  test('liveness does not depend on readiness', async () => {
-    const { server } = await start({ isReady: () => false });
+describe('the probes of the admin port', () => {
+  test('report liveness independently of readiness', async () => {
+    const { server } = await start({ readiness: () => ({ ready: false, trouble: null }) });
     expect((await request(server).get('/livez')).status).toBe(200);
     expect((await request(server).get('/readyz')).status).toBe(503);
   });
 
-  test('readiness follows the replica', async () => {
+  test('report the readiness of the replica', async () => {
     let ready = true;
-    const { server } = await start({ isReady: () => ready });
+    const { server } = await start({ readiness: () => ({ ready, trouble: null }) });
     expect((await request(server).get('/readyz')).status).toBe(200);
     ready = false;
     expect((await request(server).get('/readyz')).status).toBe(503);
   });
 });
 
-describe('metrics', () => {
+describe('the metrics of the admin port', () => {
   test.each([
     [undefined, 'prometheus'],
     ['*/*', 'prometheus'],
@@ -57,7 +57,7 @@ describe('metrics', () => {
       'application/openmetrics-text; version=1.0.0; charset=utf-8;q=0.1, text/plain;version=0.0.4;q=0.6',
       'prometheus',
     ],
-  ])('Accept: %p gets %s', async (accept, format) => {
+  ])('are served for Accept: %p as %s', async (accept, format) => {
     const { server } = await start();
     const asked = request(server).get('/metrics');
     const answer = await (accept === undefined ? asked : asked.set('Accept', accept));
@@ -66,7 +66,7 @@ describe('metrics', () => {
     expect(answer.text).toBe(`# ${format}\n`);
   });
 
-  test('a failing renderer is told once, answered without details, and breaks nothing else', async () => {
+  test('report a failing renderer once, respond without details, and break nothing else', async () => {
     const { server } = await start({ metrics: () => Promise.reject(new Error('secret')) });
     const answer = await request(server).get('/metrics');
     expect([answer.status, answer.text]).toEqual([500, 'internal error\n']);
@@ -75,18 +75,18 @@ describe('metrics', () => {
   });
 });
 
-describe('pages', () => {
-  test('activity is JSON', async () => {
+describe('the pages of the admin port', () => {
+  test('serve activity as JSON', async () => {
     const { server } = await start();
     expect((await request(server).get('/activity')).body).toEqual({ workspaces: ['w_0'] });
   });
 
-  test('the page is a short text until one is handed in', async () => {
+  test('serve a short text until a page is given', async () => {
     const { server } = await start();
     expect((await request(server).get('/')).text).toContain('/metrics');
   });
 
-  test('a page and further routes can be handed in', async () => {
+  test('serve a given page and further routes', async () => {
     const { server } = await start({
       page: (_request, response) => {
         response.send('page');

@@ -26,11 +26,11 @@ function opened(count: number) {
     kinds.push(entry.kind);
     if (entry.kind !== 'ignored') calls.push(entry.call);
   }
-  const aborted = (): boolean[] => calls.map(({ gone }) => gone.signal.aborted);
+  const aborted = (): boolean[] => calls.map(({ gone }) => gone.aborted);
   return { connections, socket, kinds, calls, aborted };
 }
 
-describe('calls of one connection', () => {
+describe('the calls of one connection', () => {
   test('are counted once, in any order of leaving, and not below zero', () => {
     const { connections, calls } = opened(3);
     const [a, b, c] = calls as [OpenCall, OpenCall, OpenCall];
@@ -43,7 +43,7 @@ describe('calls of one connection', () => {
     expect(a.connection.calls).toHaveLength(0);
   });
 
-  test('over the bound are crowded, and there is room again when one left', () => {
+  test('over the bound are refused, and there is room again when one has ended', () => {
     const { connections, kinds, calls, socket } = opened(4);
     expect(kinds).toEqual(['open', 'open', 'open', 'crowded']);
     for (const call of calls.slice(2)) connections.leave(call);
@@ -52,22 +52,22 @@ describe('calls of one connection', () => {
     expect(connections.enter(request, response).kind).toBe('open');
   });
 
-  test.each(['end', 'close'])('are all given up at its %s, also when each leaves at once', (event) => {
+  test.each(['end', 'close'])('are all aborted at its %s, also when each ends at once', (event) => {
     const { connections, socket, calls, aborted } = opened(3);
-    for (const call of calls) call.gone.signal.addEventListener('abort', () => connections.leave(call));
+    for (const call of calls) call.gone.addEventListener('abort', () => connections.leave(call));
     socket.emit(event);
     expect(aborted()).toEqual([true, true, true]);
     expect(connections.openCalls).toBe(0);
   });
 
-  test('whose answer is written whole are not given up when the client half-closes', () => {
+  test('with a whole response are not aborted when the client half-closes', () => {
     const { socket, calls, aborted } = opened(2);
     Object.assign(calls[0]?.response ?? {}, { writableEnded: true });
     socket.emit('end');
     expect(aborted()).toEqual([false, true]);
   });
 
-  test('end the connection with the last of them, once it was announced', () => {
+  test('end the connection with the last of them, once that was announced', () => {
     const { connections, socket, calls } = opened(2);
     const [a, b] = calls as [OpenCall, OpenCall];
     expect(a.connection.endsWith(a, true)).toBe(false);

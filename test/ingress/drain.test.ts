@@ -7,7 +7,7 @@ import { later, outcomeOf, settled, startDataServer } from './data-server-fixtur
 
 const get = (n: number): string => `GET /proxy?${n} HTTP/1.1\r\nHost: a\r\n\r\n`;
 
-/** Time stands still until told otherwise. */
+/** Time stands still until the test moves it. */
 const drivenClock = (): { clock: Clock; advance: (ms: number) => Promise<void> } => {
   let now = 0;
   const timers = new Set<{ at: number; run: () => void }>();
@@ -38,8 +38,8 @@ const drivenClock = (): { clock: Clock; advance: (ms: number) => Promise<void> }
   };
 };
 
-describe('draining', () => {
-  test('goes on accepting for the delay, and announces the end on every answer', async () => {
+describe('a drain', () => {
+  test('keeps accepting for its delay, and announces the end in every response', async () => {
     const { clock, advance } = drivenClock();
     const { client, data } = await startDataServer(undefined, { clock });
     const old = await client();
@@ -59,7 +59,7 @@ describe('draining', () => {
     await expect(client()).rejects.toThrow('ECONNREFUSED');
   });
 
-  test('lets held calls and streams end, and then ends itself', async () => {
+  test('lets waiting calls and streams end, and ends then', async () => {
     const { clock, advance } = drivenClock();
     const hold = later<void>();
     const body = new PassThrough();
@@ -91,7 +91,7 @@ describe('draining', () => {
     expect(data.stats().openConnections).toBe(0);
   });
 
-  test('does not end a connection in front of calls that stand in line behind', async () => {
+  test('does not end a connection before the pipelined calls on it have ended', async () => {
     const { clock, advance } = drivenClock();
     const holds = [later<void>(), later<void>()];
     const { client, data, calls } = await startDataServer(
@@ -114,7 +114,7 @@ describe('draining', () => {
     expect(await drained).toEqual({ cut: 0 });
   });
 
-  test('closes connections on which nothing was ever asked', async () => {
+  test('closes connections without any request', async () => {
     const { clock, advance } = drivenClock();
     const { client, data } = await startDataServer(undefined, { clock });
     const silent = await client();
@@ -128,7 +128,7 @@ describe('draining', () => {
     await half.closed;
   });
 
-  test('cuts what is left at its limit, and says how much', async () => {
+  test('cuts what is left at its limit, and reports how much', async () => {
     const { clock, advance } = drivenClock();
     const { client, data, calls } = await startDataServer(
       (call) =>
@@ -148,7 +148,7 @@ describe('draining', () => {
     expect((await raw.closed).bytes).toHaveLength(0);
   });
 
-  test('ends at once when told so', async () => {
+  test('ends at once on demand', async () => {
     const stop = new AbortController();
     const { data } = await startDataServer();
     const started = systemClock.monotonic();

@@ -18,7 +18,7 @@ const fieldsOf = (answer: ProblemAnswer): Map<string, string> => {
   return fields;
 };
 
-describe('the document', () => {
+describe('the problem document', () => {
   test.each(codes)('of %s has every member and nothing else', (code) => {
     const answer = answerTo(code, { detail: 'Do this.', param: 'target' });
     const { status, title } = refusals[code];
@@ -61,7 +61,7 @@ describe('the document', () => {
   });
 });
 
-describe('the fields', () => {
+describe('the fields of a refusal', () => {
   test.each(codes)('of %s name the code, the call and the length, and may not be cached', (code) => {
     const answer = answerTo(code);
     const fields = fieldsOf(answer);
@@ -97,7 +97,7 @@ describe('the fields', () => {
     expect(fields.get('x-should-retry')).toBe(shouldRetry);
   });
 
-  test('pass on that a retry is unsafe, and never that a too long wait should be retried', () => {
+  test('pass on that a retry is unsafe, and never that a call with a too long wait should be retried', () => {
     expect(fieldsOf(answerTo('upstream_timeout', { shouldRetry: false })).get('x-should-retry')).toBe(
       'false',
     );
@@ -105,7 +105,7 @@ describe('the fields', () => {
     expect(fieldsOf(long).get('x-should-retry')).toBe('false');
   });
 
-  test('tell the ceiling and the wait when they are known', () => {
+  test('state the ceiling and the wait when they are known', () => {
     const answer = refusalAnswer({
       code: 'wait_expired',
       details: { retryInMs: 2_500 },

@@ -5,20 +5,25 @@ import request from 'supertest';
 import { Refusal } from '../../src/errors.ts';
 import { outcomeOf, startDataServer } from './data-server-fixture.ts';
 
-describe('routes', () => {
-  test('a call of the proxy form arrives with its request target untouched', async () => {
-    const { data, calls } = await startDataServer();
+describe('a route', () => {
+  test('passes the request target of a /proxy call unchanged', async () => {
+    const sources: string[] = [];
+    const { data, calls } = await startDataServer(({ source }) => {
+      sources.push(source);
+      return Promise.resolve(outcomeOf());
+    });
     const target = '/proxy?target=https%3A%2F%2Fa.example%2Fx%3Fy%3D1%2B2&b=%24&';
     const answer = await request(data.server).get(target).set('Authorization', 'Bearer k');
     expect(answer.status).toBe(200);
-    expect(calls[0]).toMatchObject({ method: 'GET', form: 'proxy', rawUrl: target, source: '127.0.0.1' });
+    expect(calls[0]).toMatchObject({ method: 'GET', form: 'proxy', rawUrl: target });
+    expect(sources).toEqual(['127.0.0.1']);
     expect(calls[0]?.id).toMatch(/^[0-9a-f]{32}$/);
     expect(answer.headers['sluice-request-id']).toBe(calls[0]?.id);
     expect(calls[0]?.rawFields).toContain('Bearer k');
   });
 
   test.each(['/via/openai/v1/chat/completions', '/via/shop/%zz/..%2f', '/via/openai'])(
-    'a call of the base-URL form arrives: %s',
+    'passes a base-URL call: %s',
     async (path) => {
       const { data, calls } = await startDataServer();
       expect((await request(data.server).post(path).send({ a: 1 })).status).toBe(200);
@@ -27,7 +32,7 @@ describe('routes', () => {
   );
 
   test.each(['GET', 'POST', 'PUT', 'PATCH', 'DELETE', 'OPTIONS', 'PROPFIND'])(
-    '%s is served',
+    'is served: %s',
     async (method) => {
       const { data, calls, port } = await startDataServer();
       const answer = await fetch(`http://127.0.0.1:${port}/proxy?target=x`, { method });
@@ -47,7 +52,7 @@ describe('routes', () => {
     '//evil.example/x',
     '/metrics',
     '/livez',
-  ])('%s does not exist', async (path) => {
+  ])('does not exist: %s', async (path) => {
     const { port, calls, earlyRefusals } = await startDataServer();
     // supertest would resolve `//evil…` itself.
     const answer = await fetch(`http://127.0.0.1:${port}${path}`);
@@ -57,7 +62,7 @@ describe('routes', () => {
     expect(earlyRefusals).toEqual(['not_found']);
   });
 
-  test('no word about the software is added', async () => {
+  test('adds no word about the software', async () => {
     const { data } = await startDataServer();
     const { headers } = await request(data.server).get('/proxy?target=x');
     expect(headers).not.toHaveProperty('x-powered-by');
@@ -66,8 +71,8 @@ describe('routes', () => {
   });
 });
 
-describe('activity', () => {
-  test('is JSON, for the caller who is known', async () => {
+describe('the route of activity', () => {
+  test('responds with JSON to an authenticated workspace', async () => {
     const { data } = await startDataServer(undefined, {
       activity: (call) => Promise.resolve({ form: call.form, sent: call.rawFields.includes('k1') }),
     });
@@ -78,7 +83,7 @@ describe('activity', () => {
     expect((await request(data.server).head('/activity')).status).toBe(200);
   });
 
-  test('is refused to others', async () => {
+  test('refuses others', async () => {
     const { data } = await startDataServer(undefined, {
       activity: () => Promise.reject(new Refusal('unauthenticated')),
     });
@@ -87,7 +92,7 @@ describe('activity', () => {
     expect(answer.headers['www-authenticate']).toBe('Bearer');
   });
 
-  test('only has GET and HEAD', async () => {
+  test('serves GET and HEAD only', async () => {
     const { data } = await startDataServer();
     const answer = await request(data.server).post('/activity').send({});
     expect(answer.status).toBe(405);
@@ -95,8 +100,8 @@ describe('activity', () => {
   });
 });
 
-describe('answers', () => {
-  test("carry the upstream's fields and ours", async () => {
+describe('the response to a call', () => {
+  test('carries the upstream’s fields and those of Sluice', async () => {
     const ends: string[] = [];
     const { data } = await startDataServer(() =>
       Promise.resolve(
@@ -142,7 +147,7 @@ describe('answers', () => {
     ['GET', 304, null, '4'],
     ['GET', 205, Readable.from(['abcd']), '0'],
     ['GET', 200, null, '0'],
-  ])('%s with status %d is well framed', async (method, status, body, length) => {
+  ])('to %s with status %d is well framed', async (method, status, body, length) => {
     const ends: string[] = [];
     const { port, bugs } = await startDataServer(() =>
       Promise.resolve(
@@ -157,7 +162,7 @@ describe('answers', () => {
     expect(body === null || body.destroyed).toBe(true);
   });
 
-  test.each([[0], [101], [600]])('status %d of an upstream becomes upstream_invalid', async (status) => {
+  test.each([[0], [101], [600]])('with the upstream’s status %d becomes upstream_invalid', async (status) => {
     const ends: string[] = [];
     const body = Readable.from(['x']);
     const { data, bugs } = await startDataServer(() =>
@@ -174,14 +179,14 @@ describe('answers', () => {
     ['a line break in a value', ['X-A', 'a\r\nb']],
     ['a name that is no token', ['X A', 'a']],
     ['a value beyond one byte', ['X-A', '\u2028']],
-  ])('a field that cannot be sent becomes upstream_invalid: %s', async (_name, fields) => {
+  ])('with a field that cannot be sent becomes upstream_invalid: %s', async (_name, fields) => {
     const { data, bugs } = await startDataServer(() => Promise.resolve(outcomeOf({ fields })));
     const answer = await request(data.server).get('/proxy?target=x');
     expect([answer.status, answer.headers['sluice-error']]).toEqual([502, 'upstream_invalid']);
     expect(bugs).toEqual([]);
   });
 
-  test('a refusal tells what is known so far', async () => {
+  test('states what is known so far when it is a refusal', async () => {
     const { data, bugs } = await startDataServer((call) => {
       call.report({ rateLimit: { limit: 40, windowSeconds: 60, remaining: 0, resetSeconds: 30 } });
       call.report({ record: { waitedMs: 5, attempts: 0, absorbed: 0 } });
@@ -202,7 +207,7 @@ describe('answers', () => {
   });
 
   test.each(['target_too_long', 'upstream_timeout', 'loop_detected'] as const)(
-    'the refusal %s keeps a connection whose request is whole',
+    'keeps the connection of a whole request for the refusal %s',
     async (code) => {
       const { port } = await startDataServer(() => Promise.reject(new Refusal(code)));
       const answer = await fetch(`http://127.0.0.1:${port}/proxy?target=x`);
@@ -212,14 +217,14 @@ describe('answers', () => {
     },
   );
 
-  test('a refusal of HEAD has no body', async () => {
+  test('has no body for a refused HEAD', async () => {
     const { data } = await startDataServer(() => Promise.reject(new Refusal('target_missing')));
     const answer = await request(data.server).head('/proxy');
     expect([answer.status, answer.headers['sluice-error']]).toEqual([400, 'target_missing']);
     expect(answer.text).toBeUndefined();
   });
 
-  test('anything else thrown is a bug: told once, without details', async () => {
+  test('to a call that throws a bug has no details, and the bug is reported once', async () => {
     const bug = new Error('secret https://a.example/?key=1');
     const { data, bugs } = await startDataServer(() => Promise.reject(bug));
     const answer = await request(data.server).get('/proxy?target=x');
@@ -228,7 +233,7 @@ describe('answers', () => {
     expect(bugs).toEqual([bug]);
   });
 
-  test('a synchronous throw is treated alike, and the next call is served', async () => {
+  test('is the same for a synchronous throw, and the next call is served', async () => {
     let first = true;
     const { data, bugs } = await startDataServer(() => {
       if (!first) return Promise.resolve(outcomeOf());

@@ -28,7 +28,7 @@ const watched = () => {
   return { reader, response, pass, stalled: () => stalled, timers: () => timers.size };
 };
 
-test('a client that takes nothing for the limit is stalled, and told of once', () => {
+test('a client that reads nothing until the limit is stalled, and reported once', () => {
   const { reader, response, pass, stalled, timers } = watched();
   response.writableLength = 100;
   reader.waiting();
@@ -38,7 +38,7 @@ test('a client that takes nothing for the limit is stalled, and told of once', (
   expect([stalled(), timers()]).toEqual([1, 0]);
 });
 
-test('a client that takes a little within each limit is not, until it stops', () => {
+test('a client that reads a little within each limit is not stalled, until it stops', () => {
   const { reader, response, pass, stalled } = watched();
   response.writableLength = 100;
   reader.waiting();
@@ -51,7 +51,7 @@ test('a client that takes a little within each limit is not, until it stops', ()
   expect(stalled()).toBe(1);
 });
 
-test('a client that took everything is not watched any more, and watched anew when bytes wait again', () => {
+test('a client that has read everything is no longer watched, until bytes wait for it again', () => {
   const { reader, pass, stalled, timers } = watched();
   reader.waiting();
   reader.moved();

@@ -19,12 +19,12 @@ const pause = ({ model, shop }: World): number => {
   return (second?.arrivedT ?? 0) - (first?.t ?? 0);
 };
 
-/** What reached the upstream for one model, in order. */
+/** The calls that reached the upstream for one model, in order. */
 const attempts = (log: readonly LogEntry[], model: string): readonly LogEntry[] =>
   log.filter((entry) => entry.model === model);
 
-describe('the time in a 429 is waited for, and the client sees only the final answer', () => {
-  /** One model, and so one bucket, for each spelling: all are waited for side by side. */
+describe('a 429 that states a time is waited out, and the client sees only the final response,', () => {
+  /** One model, and so one bucket, for each spelling, so that all of them wait side by side. */
   const sideBySide = async (
     spellings: Readonly<Record<string, Record<string, string>>>,
   ): Promise<Record<string, { statuses: number[]; pauseMs: number; at: number }>> => {
@@ -48,7 +48,7 @@ describe('the time in a 429 is waited for, and the client sees only the final an
     return Object.fromEntries(found);
   };
 
-  test('in milliseconds, seconds, fractions and dates', async () => {
+  test('for times in milliseconds, seconds, fractions and dates', async () => {
     const soon = new Date(Date.now() + 2_000).toUTCString();
     const found = await sideBySide({
       milliseconds: { 'retry-after-ms': '350', 'retry-after': '9' },
@@ -64,7 +64,7 @@ describe('the time in a 429 is waited for, and the client sees only the final an
     }
   });
 
-  test('garbage means a pause of our own, never a hot loop', async () => {
+  test('for an unreadable time by a pause of Sluice’s own, never in a hot loop', async () => {
     const garbage = ['soon', '-1', '0', 'Wed, 21 Oct 2015 07:28:00 GMT', ''];
     const spelled = garbage.map((text, at) => [`garbage-${at}`, { 'retry-after': text }]);
     const found = await sideBySide(Object.fromEntries(spelled));
@@ -74,7 +74,7 @@ describe('the time in a 429 is waited for, and the client sees only the final an
     }
   });
 
-  test('the seconds with a fraction that a commerce API sends', async () => {
+  test('for the seconds with a fraction that a commerce API sends', async () => {
     const { orders, shop } = await begin({ clock: fastClock(10) });
     await orders(0);
     shop.fault({
@@ -88,10 +88,10 @@ describe('the time in a 429 is waited for, and the client sees only the final an
   });
 });
 
-describe('a THROTTLED inside a 200', () => {
+describe('a GraphQL response with THROTTLED inside a 200', () => {
   const query = 'query { products(first: 90) { nodes { id } } }';
 
-  test('is waited out for the points that are missing', async () => {
+  test('is waited out for as long as the missing points need', async () => {
     const { graphql, shop } = await begin();
     shop.drain(2000, { api: 'graphql' });
     const answer = await graphql(query);
@@ -107,7 +107,7 @@ describe('a THROTTLED inside a 200', () => {
   test.each([
     ['without code', { legacyThrottle: true }],
     ['without cost', { bareThrottle: true }],
-  ])('is known %s', async (_name, variant) => {
+  ])('is recognised %s', async (_name, variant) => {
     const base = { rows: 2, legacyThrottle: false, bareThrottle: false, http429: false };
     const { graphql, shop } = await begin({
       clock: fastClock(5),
@@ -122,7 +122,7 @@ describe('a THROTTLED inside a 200', () => {
   });
 });
 
-test('a closed bucket holds everybody: nothing is sent before its time, and then all of it in order', async () => {
+test('a closed bucket holds all calls: none is sent before the stated time, then all leave in order', async () => {
   const { chat, model, settled } = await begin();
   await chat(0);
   model.fault({ kind: 'answer', status: 429, headers: { 'retry-after-ms': '700' }, body: rateLimited });
@@ -142,14 +142,14 @@ test('a closed bucket holds everybody: nothing is sent before its time, and then
   expect(after[0]?.arrivedT).toBeGreaterThanOrEqual(closedAt + 700);
 });
 
-test('a 429 that comes late closes the bucket all the same', async () => {
+test('a 429 that arrives late closes the bucket all the same', async () => {
   const { chat, model } = await begin();
   model.fault({ kind: 'late-429', ms: 200 });
   expect((await chat(1)).status).toBe(200);
   expect(model.log.length).toBeLessThanOrEqual(3);
 });
 
-test('an overload is tried again later, and what it says about waiting is kept', async () => {
+test('an overloaded upstream is tried again later, and its stated wait is kept', async () => {
   const { chat, model } = await begin();
   model.configure({ overload: 'server_is_overloaded', overloadRetryAfterSeconds: 1 });
   const held = chat(1);
@@ -159,7 +159,7 @@ test('an overload is tried again later, and what it says about waiting is kept',
   expect(pause(world)).toBeGreaterThanOrEqual(1000);
 });
 
-test('a 429 that never ends becomes the answer when the wait is over, never a longer wait', async () => {
+test('a 429 that never ends is passed on when the wait of the call is over, and never makes the wait longer', async () => {
   const { chat, model } = await begin();
   model.fault({
     kind: 'answer',

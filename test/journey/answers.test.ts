@@ -13,8 +13,8 @@ beforeEach(() => {
 });
 afterAll(() => world.close());
 
-describe('an answer of the upstream', () => {
-  test('keeps its status, body and fields, and gets ours', async () => {
+describe('a response of the upstream', () => {
+  test('keeps its status, body and fields, and gets the fields of Sluice', async () => {
     const { chat, model } = world;
     const { status, headers, json } = await chat(1);
     expect(status).toBe(200);
@@ -30,7 +30,7 @@ describe('an answer of the upstream', () => {
     expect(model.log).toHaveLength(1);
   });
 
-  test('cannot speak for Sluice, and names no connection of its own', async () => {
+  test('cannot claim to come from Sluice, and does not name fields by its Connection', async () => {
     const { chat, model } = world;
     const headers = {
       'Sluice-Error': 'queue_full',
@@ -47,7 +47,7 @@ describe('an answer of the upstream', () => {
     expect(reply.headers.get('ratelimit')).toMatch(/^"workspace"/);
   });
 
-  test('through both call forms is the same; links lead back through Sluice only where the client came by /via/', async () => {
+  test('is the same through both call forms, and links lead back through Sluice only for /via/ calls', async () => {
     const { call, gateway, shopUrl } = world;
     const path = '/admin/api/2026-10/products.json?limit=50';
     const via = await call(`/via/shop${path}`);
@@ -65,7 +65,7 @@ describe('an answer of the upstream', () => {
     ['sluice.example:8443', {}, 'http://sluice.example:8443'],
     ['sluice.example', { 'x-forwarded-proto': 'https' }, 'https://sluice.example'],
     ['sluice.example', { 'x-forwarded-proto': 'https, http' }, 'https://sluice.example'],
-  ])('links name the host the client used: %s %j', async (host, more, origin) => {
+  ])('has links to the host that the client used: %s %j', async (host, more, origin) => {
     const { gateway } = world;
     // fetch does not let a caller choose Host.
     const link = await new Promise<string>((resolve, reject) => {
@@ -84,7 +84,7 @@ describe('an answer of the upstream', () => {
   });
 });
 
-describe('an answer of Sluice', () => {
+describe('a refusal by Sluice', () => {
   const cases: readonly [string, number, string, string, object?][] = [
     ['no target', 400, 'target_missing', '/proxy'],
     ['a target that is no URL', 400, 'target_invalid', '/proxy?target=nowhere'],
@@ -113,7 +113,7 @@ describe('an answer of Sluice', () => {
     ],
   ];
   test.each(cases)(
-    'to %s is a problem document with our mark: %i %s',
+    'for %s is a problem document marked as Sluice’s own: %i %s',
     async (_name, status, code, path, sending = {}) => {
       const { call, model, shop } = world;
       const reply = await call(path, sending);
@@ -133,7 +133,7 @@ describe('an answer of Sluice', () => {
     },
   );
 
-  test('to an upstream that is not there is 502, after it was tried again', async () => {
+  test('is 502 for an unreachable upstream, after a second attempt', async () => {
     const gone = await startWorld();
     try {
       await gone.model.close();

@@ -17,7 +17,7 @@ afterEach(async () => {
   await world.close();
 });
 
-test('800 chats in 2 s on 600 a minute: all succeed, the upstream refuses none, in the order of their arrival', async () => {
+test('a burst of 800 chats in 2 s on 600 a minute succeeds in order of arrival, without a refusal by the upstream', async () => {
   world = await startWorld({
     model: { models: { 'gpt-4o': { rpm: 600 } } },
     modelLimits: 'requestsPerMinute: 600',
@@ -42,7 +42,7 @@ test('800 chats in 2 s on 600 a minute: all succeed, the upstream refuses none, 
   expect(makespan).toBeGreaterThan(19_900);
 }, 90_000);
 
-test('60 commerce calls at once on 40 + 2/s: one in flight, in order, none is refused', async () => {
+test('a burst of 60 commerce calls on 40 + 2/s has one call in flight, in order, without a refusal', async () => {
   world = await startWorld({ shop: { latency: { minMs: 50, maxMs: 150 } } });
   const { orders, shop } = world;
   const calls: ReturnType<typeof orders>[] = [];

@@ -26,7 +26,7 @@ function busiestMinute(log: readonly LogEntry[]): number {
 
 const patient = { prefer: 'wait=600' };
 
-test('in every window of 60 s at most the ceiling arrives, for each workspace and upstream by itself', async () => {
+test('a ceiling holds in every window of 60 s, for each workspace and upstream separately', async () => {
   world = await startWorld({
     clock: fastClock(speed),
     workspaces: {
@@ -55,7 +55,7 @@ test('in every window of 60 s at most the ceiling arrives, for each workspace an
   expect(busiestMinute(shop.log)).toBe(9);
 }, 20_000);
 
-test('is told with every answer, and learning does not change it', async () => {
+test('a ceiling is stated in every response, and is not changed by what the upstream reports', async () => {
   world = await startWorld({
     model: { models: { 'gpt-4o': { rpm: 60 } } },
     workspaces: { acme: '    requestsPerMinute: { openai: 5 }\n' },
@@ -71,7 +71,7 @@ test('is told with every answer, and learning does not change it', async () => {
   ]);
 });
 
-test('a throttled attempt is a sending too: the ceiling counts what reaches the upstream', async () => {
+test('a ceiling counts a throttled attempt, too, because the attempt reached the upstream', async () => {
   world = await startWorld({ workspaces: { acme: '    requestsPerMinute: { openai: 3 }\n' } });
   const { chat, model } = world;
   const body = { error: { message: 'slow down', type: 'requests', code: 'rate_limit_exceeded' } };

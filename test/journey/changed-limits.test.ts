@@ -31,8 +31,8 @@ const heldInLog = (): unknown[] =>
     return entry['outcome'] === 'shed' ? [[entry['code'], entry['heldBy']]] : [];
   });
 
-describe('a spent day', () => {
-  test('is named by every refusal, with nothing that cannot help', async () => {
+describe('a used-up daily ceiling', () => {
+  test('is named by every refusal, with no field that suggests a useful retry', async () => {
     await start(perDay(2));
     const replies = await inTurn(6);
     expect(replies.map(({ status }) => status)).toEqual([200, 200, 429, 429, 429, 429]);
@@ -44,7 +44,7 @@ describe('a spent day', () => {
     expect(heldInLog()).toEqual(Array(4).fill(['day_quota_exhausted', 'ceiling_day']));
   });
 
-  test('that is raised has room again, as much as it was raised by', async () => {
+  test('has room again when it is raised, as much as was added', async () => {
     await start(perDay(2));
     await inTurn(3);
     await edit(perDay(2), perDay(5));
@@ -52,14 +52,14 @@ describe('a spent day', () => {
     expect(replies.map(({ status }) => status)).toEqual([200, 200, 200, 429, 429]);
   });
 
-  test('that is taken away lets everybody go', async () => {
+  test('lets all calls go when it is removed', async () => {
     await start(perDay(2));
     await inTurn(3);
     await edit('    requestsPerDay: { openai: 2 }\n', '');
     expect(tally(await inTurn(5))).toEqual({ 200: 5 });
   });
 
-  test('that comes by reload counts from then on', async () => {
+  test('counts from a reload that adds it', async () => {
     await start(perMinute(1_000), 'requestsPerDay: none');
     await inTurn(3);
     await edit(perMinute(1_000), perDay(2));
@@ -67,8 +67,8 @@ describe('a spent day', () => {
   });
 });
 
-describe('a minute', () => {
-  test('that is raised lets waiting calls go at once, and those that come', async () => {
+describe('a ceiling of the minute', () => {
+  test('lets waiting and new calls go at once when it is raised', async () => {
     await start(perMinute(1));
     await world.chat('first');
     const waiting = [world.chat('a', waits(300)), world.chat('b', waits(300))];
@@ -78,7 +78,7 @@ describe('a minute', () => {
     expect((await world.chat('new')).status).toBe(200);
   });
 
-  test('that is lowered holds those who wait, and tells those who cannot make it', async () => {
+  test('holds waiting calls when it is lowered, and refuses those that are too late now', async () => {
     await start(perMinute(3));
     await inTurn(3);
     const leaving = new AbortController();
@@ -96,7 +96,7 @@ describe('a minute', () => {
     expect(await patient).toBe('left');
   });
 
-  test('tells how long a call would have to wait, where it may ask for that', async () => {
+  test('states how long a call would have to wait, where the call may ask for that', async () => {
     await start(perMinute(1));
     await world.chat('first');
     const { json } = await world.chat('second', waits(1));
@@ -113,7 +113,7 @@ describe('a minute', () => {
   });
 });
 
-test('every other refusal names what holds the call, too', async () => {
+test('a refusal names what holds the call for every other reason, too', async () => {
   await start(perMinute(1_000), 'maxQueued: 2');
   world.model.fault({ kind: 'answer', status: 429, headers: { 'retry-after': '30' }, body: {} });
   const leaving = new AbortController();

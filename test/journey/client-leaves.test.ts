@@ -15,8 +15,8 @@ const until = async (holds: () => boolean): Promise<void> => {
   while (!holds()) await new Promise((resolve) => setTimeout(resolve, 5));
 };
 
-describe('a client that leaves', () => {
-  test('while it is held costs nothing upstream, and its place goes to the next one', async () => {
+describe('a call whose client leaves', () => {
+  test('while it waits costs nothing upstream, and the next call takes its position', async () => {
     const { orders, shop, settled, occupy } = await begin();
     await orders(0);
     const release = await occupy();
@@ -35,7 +35,7 @@ describe('a client that leaves', () => {
     await settled(0, 0);
   });
 
-  test('takes no place of its workspace’s ceiling with it', async () => {
+  test('keeps no slot of the ceiling when it was not sent', async () => {
     const { chat, model, settled } = await begin({
       workspaces: { acme: '    requestsPerMinute: { openai: 3 }\n    requestsPerDay: { openai: 100 }\n' },
     });
@@ -48,7 +48,7 @@ describe('a client that leaves', () => {
     const leaving = new AbortController();
     const left = Array.from({ length: 10 }, (_, at) => chat(100 + at, { signal: leaving.signal }));
     const ended = Promise.allSettled(left);
-    // Three places, and what was throttled took one: some of the ten are refused at once, the others wait.
+    // There are three slots, and the throttled attempt took one: some of the ten calls are refused at once, the others wait.
     await new Promise((resolve) => setTimeout(resolve, 100));
     leaving.abort();
     await ended;
@@ -56,7 +56,7 @@ describe('a client that leaves', () => {
     expect(model.log.map(({ nonce }) => nonce)).toEqual(['0', '1', '1']);
   });
 
-  test('in flight ends the upstream’s work, and its lane goes on', async () => {
+  test('in flight is ended upstream, and its lane goes on', async () => {
     const { orders, shop, settled } = await begin();
     await orders(0);
     shop.fault({ kind: 'slow', ms: 5_000 });
@@ -74,7 +74,7 @@ describe('a client that leaves', () => {
     expect(shop.log).toHaveLength(3);
   });
 
-  test('in the middle of a stream stops the upstream', async () => {
+  test('in the middle of a stream is ended upstream', async () => {
     const { gateway, model, settled } = await begin({
       model: { latency: { baseMs: 0, perTokenMs: 50, jitter: 0 }, replyTokens: 1000 },
     });
@@ -92,7 +92,7 @@ describe('a client that leaves', () => {
     await settled(0, 0);
   });
 
-  test('at every moment of the journey leaves no lease behind', async () => {
+  test('at any moment of the journey leaves no lease behind', async () => {
     const { orders, shop, settled } = await begin({ shop: { latency: { minMs: 5, maxMs: 15 } } });
     await orders(0);
     await Promise.allSettled(
@@ -103,7 +103,7 @@ describe('a client that leaves', () => {
     );
     await settled(0, 0);
     expect((await orders(99)).status).toBe(200);
-    // The shop notices a closed connection a moment later; the next call leaves it this moment.
+    // The shop notices a closed connection a moment later than the next call leaves.
     expect(Math.max(...shop.log.map(({ inFlight }) => inFlight.scope))).toBe(1);
   });
 });

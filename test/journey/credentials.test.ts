@@ -40,7 +40,7 @@ afterAll(async () => {
 });
 
 describe('the upstream’s credential', () => {
-  test('is injected by upstream, and by workspace where it has its own', async () => {
+  test('is the one of the upstream, or the workspace’s own where there is one', async () => {
     const { chat, orders, model, shop } = world;
     await chat(1);
     await chat(2, { workspace: 'beta' });
@@ -62,7 +62,7 @@ describe('the upstream’s credential', () => {
     expect(world.model.log.at(-1)?.key).toBe('sk-sim');
   });
 
-  test('is brought by the client where none is configured', async () => {
+  test('is the client’s own where none is configured', async () => {
     const { call } = world;
     await call('/via/open/a', {
       headers: { 'Sluice-Upstream-Authorization': 'Bearer own', 'x-api-key': 'mine' },
@@ -74,8 +74,8 @@ describe('the upstream’s credential', () => {
   });
 });
 
-describe('the API key', () => {
-  test('may come in Sluice-Key; Authorization is then the client’s own and passes', async () => {
+describe('the API key of a client', () => {
+  test('may come in Sluice-Key, and Authorization then passes as the client’s own', async () => {
     const { gateway } = world;
     const headers = { 'Sluice-Key': gateway.keys['acme'] ?? '', authorization: 'Basic b3duOm93bg==' };
     const response = await fetch(`${gateway.url}/via/open/a`, { headers });
@@ -85,7 +85,7 @@ describe('the API key', () => {
   });
 
   test.each(['x-shopify-access-token', 'authorization'])(
-    'may come where the credential goes: %s',
+    'may come in the field of the credential: %s',
     async (field) => {
       const { gateway, shop } = world;
       const key = gateway.keys['acme'] ?? '';
@@ -99,7 +99,7 @@ describe('the API key', () => {
     },
   );
 
-  test('never travels upstream, wherever else the client puts it', async () => {
+  test('never goes upstream, wherever else the client puts it', async () => {
     const { gateway, call } = world;
     const key = gateway.keys['acme'] ?? '';
     for (const field of [
@@ -115,7 +115,7 @@ describe('the API key', () => {
     expect(JSON.stringify(seen)).not.toContain(key);
   });
 
-  test('is refused in a target, and nothing is sent', async () => {
+  test('in a target makes the call refused, and nothing is sent', async () => {
     const { gateway, call } = world;
     const key = gateway.keys['acme'] ?? '';
     for (const path of [`/via/open/${key}`, `/proxy?target=${encodeURIComponent(`${openUrl}/a?k=${key}`)}`]) {
@@ -126,7 +126,7 @@ describe('the API key', () => {
     expect(seen).toEqual([]);
   });
 
-  test('of nobody is refused before anything is sent', async () => {
+  test('that belongs to no workspace makes the call refused before anything is sent', async () => {
     const { gateway, model } = world;
     for (const key of ['', 'sk-sim', `${gateway.keys['acme'] ?? ''}x`]) {
       const reply = await world.chat(1, { key });

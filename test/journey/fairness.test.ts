@@ -7,7 +7,7 @@ afterEach(() => world.close());
 
 const patient = { prefer: 'wait=600' };
 
-/** A full bucket with a long line of workspace `busy` in front of it: 1 call a second, ten times as fast for us. */
+/** A full bucket for which many calls of workspace `busy` wait: 1 call a second, on a clock ten times as fast. */
 async function busyWorld(
   workspaces: Record<string, string>,
 ): Promise<{ leave(): Promise<void>; sent(): string[] }> {
@@ -36,19 +36,19 @@ async function busyWorld(
   };
 }
 
-test('five calls are not stuck behind two hundred of another workspace', async () => {
+test('five calls do not wait behind two hundred calls of another workspace', async () => {
   const { sent, leave } = await busyWorld({ small: highCeilings });
   const few = Array.from({ length: 5 }, () => world.chat('small', { workspace: 'small', headers: patient }));
   const replies = await Promise.all(few);
   expect(replies.map(({ status }) => status)).toEqual([200, 200, 200, 200, 200]);
   const order = sent();
   const until = order.slice(order.indexOf('small'), order.lastIndexOf('small') + 1);
-  // One of ours, one of theirs, in turn: ten, and what was sent while ours arrived.
+  // The workspaces alternate: ten calls, and those that were sent while the five arrived.
   expect(until.length).toBeLessThanOrEqual(20);
   await leave();
 });
 
-test('a share follows the weight', async () => {
+test('the share of a workspace follows its weight', async () => {
   const { sent, leave } = await busyWorld({ heavy: `${highCeilings}    weight: 9\n` });
   const many = Array.from({ length: 18 }, () =>
     world.chat('heavy', { workspace: 'heavy', headers: patient }),
@@ -57,13 +57,13 @@ test('a share follows the weight', async () => {
   const order = sent();
   const shared = order.slice(order.indexOf('heavy'), order.lastIndexOf('heavy') + 1);
   const others = shared.filter((nonce) => nonce === 'busy').length;
-  // Two of theirs with eighteen of ours; with equal shares it would be eighteen.
+  // The other workspace sends two calls beside eighteen; with equal shares it would send eighteen.
   expect(others).toBeGreaterThanOrEqual(1);
   expect(others).toBeLessThanOrEqual(9);
   await leave();
 });
 
-test('calls near the limit leave half of the tokens to small ones', async () => {
+test('calls of nearly the whole limit leave half of the tokens to small calls', async () => {
   world = await startWorld({
     clock: fastClock(30),
     model: { models: { 'gpt-4o': { rpm: 600, tpm: 6_000 } } },
@@ -87,7 +87,7 @@ test('calls near the limit leave half of the tokens to small ones', async () => 
   expect(tally(replies)).toEqual({ 200: 30 });
   const order = model.log.map(({ nonce }) => nonce);
   const meanwhile = order.slice(order.indexOf('small'), order.lastIndexOf('small') + 1);
-  // About 5,000 tokens in all, and as many of theirs; a call for a call would have let all six of them go first.
+  // Both workspaces use about 5,000 tokens; alternating call by call would have let all six large calls go first.
   expect(meanwhile.filter((nonce) => nonce === 'large').length).toBeLessThanOrEqual(2);
   expect(model.log.filter(({ status }) => status === 429)).toEqual([]);
   leaving.abort();
@@ -95,9 +95,9 @@ test('calls near the limit leave half of the tokens to small ones', async () => 
   await settled(0, 0);
 });
 
-test('several workspaces on one commerce credential take turns, each with one call in flight', async () => {
+test('workspaces on one commerce credential alternate, with one call in flight each', async () => {
   world = await startWorld({
-    // Slow enough that all have arrived before many are served.
+    // The upstream is slow enough that all calls have arrived before many are served.
     shop: { latency: { minMs: 30, maxMs: 40 } },
     workspaces: { one: highCeilings, two: highCeilings, three: highCeilings },
   });
@@ -109,7 +109,7 @@ test('several workspaces on one commerce credential take turns, each with one ca
   );
   expect((await Promise.all(calls)).every(({ status }) => status === 200)).toBe(true);
   const order = shop.log.slice(1).map(({ nonce }) => nonce);
-  // Whatever part of the line one looks at, nobody is far ahead.
+  // In no part of the order is a workspace far ahead.
   for (let at = 6; at <= 24; at += 6) {
     const counts = names.map((name) => order.slice(0, at).filter((nonce) => nonce === name).length);
     expect(Math.max(...counts) - Math.min(...counts)).toBeLessThanOrEqual(4);

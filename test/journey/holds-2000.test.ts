@@ -11,7 +11,7 @@ beforeAll(async () => {
 });
 afterAll(() => world.close());
 
-test('two thousand calls are held, cost little, and all leave in order when the bucket opens', async () => {
+test('two thousand waiting calls use little memory and all leave in order when the bucket opens', async () => {
   const { chat, model, settled, gateway } = world;
   await chat(0);
   const body = { error: { message: 'slow down', type: 'requests', code: 'rate_limit_exceeded' } };

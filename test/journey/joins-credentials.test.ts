@@ -6,7 +6,7 @@ import { startGateway } from '../support/gateway.ts';
 test.each([
   [{ 'idempotency-key': 'k' }, { 'idempotency-key': 'k' }],
   [{ 'x-stainless-retry-count': '0' }, { 'x-stainless-retry-count': '1' }],
-])('a call is joined by calls with its own credential only: %j', async (first, second) => {
+])('a call is joined only by calls with the same credential of their own: %j', async (first, second) => {
   const held: (() => void)[] = [];
   const upstream = createServer((request, response) => {
     held.push(() => response.end(request.headers.authorization));

@@ -23,7 +23,7 @@ const until = async (holds: () => boolean): Promise<void> => {
 };
 
 describe('calls with the same Idempotency-Key', () => {
-  test('become one upstream call, and everybody gets its answer', async () => {
+  test('become one upstream call, and all of them get its response', async () => {
     const { chat, model } = world;
     const replies = await Promise.all([
       chat(1, keyed('k-1')),
@@ -36,7 +36,7 @@ describe('calls with the same Idempotency-Key', () => {
     expect(model.log).toHaveLength(1);
   });
 
-  test('share a stream, byte for byte', async () => {
+  test('share a stream byte for byte', async () => {
     const { call, model } = world;
     model.configure({ latency: { baseMs: 60, perTokenMs: 1, jitter: 0 }, replyTokens: 50 });
     const json = { model: 'gpt-4o', stream: true, messages: [{ role: 'user', content: 'hi' }] };
@@ -50,7 +50,7 @@ describe('calls with the same Idempotency-Key', () => {
     expect(model.log).toHaveLength(1);
   });
 
-  test('but with another body are a mistake: 422', async () => {
+  test('and different bodies are refused with 422', async () => {
     const { chat, model } = world;
     const first = chat(1, keyed('k-3'));
     await until(() => model.log.length === 1);
@@ -60,7 +60,7 @@ describe('calls with the same Idempotency-Key', () => {
     expect(model.log).toHaveLength(1);
   });
 
-  test('whose answer has begun are a conflict: 409, and the first one is not disturbed', async () => {
+  test('conflict with 409 once the response to the first has begun, and the first is not disturbed', async () => {
     const { gateway, model, call } = world;
     model.configure({ latency: { baseMs: 0, perTokenMs: 20, jitter: 0 }, replyTokens: 10 });
     const json = { model: 'gpt-4o', stream: true, messages: [{ role: 'user', content: 'hi' }] };
@@ -79,21 +79,21 @@ describe('calls with the same Idempotency-Key', () => {
     expect(model.log).toHaveLength(1);
   });
 
-  test('one after the other are two calls: no answer is remembered', async () => {
+  test('are two upstream calls when they come one after the other, because no response is remembered', async () => {
     const { chat, model } = world;
     await chat(1, keyed('k-5'));
     expect((await chat(1, keyed('k-5'))).status).toBe(200);
     expect(model.log).toHaveLength(2);
   });
 
-  test('of different workspaces have nothing to do with each other', async () => {
+  test('are independent when they belong to different workspaces', async () => {
     const { chat, model } = world;
     const both = [chat(1, keyed('k-6')), chat(1, keyed('k-6', { workspace: 'beta' }))];
     expect(tally(await Promise.all(both))).toEqual({ 200: 2 });
     expect(model.log).toHaveLength(2);
   });
 
-  test('go on while one of them still waits, and end with the last', async () => {
+  test('go on while one of their clients is there, and end with the last', async () => {
     const { chat, model, settled } = world;
     model.configure({ latency: { baseMs: 150, perTokenMs: 0, jitter: 0 } });
     const leaving = new AbortController();
@@ -118,10 +118,10 @@ describe('calls with the same Idempotency-Key', () => {
   });
 });
 
-describe('an SDK’s own resend', () => {
+describe('a resend by an SDK', () => {
   const attempt = (count: number): Sending => ({ headers: { 'x-stainless-retry-count': String(count) } });
 
-  test('joins the identical call that is still held', async () => {
+  test('joins the identical call that still waits', async () => {
     const { chat, model } = world;
     const first = chat(1, attempt(0));
     await until(() => model.log.length === 1);
@@ -130,7 +130,7 @@ describe('an SDK’s own resend', () => {
     expect(model.log).toHaveLength(1);
   });
 
-  test('is a new call when nothing is held, and so are two first attempts', async () => {
+  test('is a new call when no call waits, and so are two first attempts', async () => {
     const { chat, model } = world;
     expect((await chat(1, attempt(1))).status).toBe(200);
     await Promise.all([chat(2, attempt(0)), chat(2, attempt(0))]);

@@ -29,7 +29,7 @@ function throttlingStream(): {
   return { arrivals, server };
 }
 
-describe('a 200 event stream that turns into a throttle', () => {
+describe('a 200 event stream that ends in a throttling error', () => {
   let gateway: TestGateway | null = null;
   let close = async (): Promise<void> => {};
 
@@ -38,7 +38,7 @@ describe('a 200 event stream that turns into a throttle', () => {
     await close();
   });
 
-  test('reaches its client whole, and keeps the next call away until the time it named', async () => {
+  test('reaches its client whole, and delays the next call until the time that it states', async () => {
     const { arrivals, server } = throttlingStream();
     await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
     close = () => new Promise((resolve) => server.close(() => resolve()));

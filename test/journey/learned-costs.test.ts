@@ -26,10 +26,10 @@ async function tenQueries(more: { readonly actual: number; readonly shopMore?: s
   if (shopMore === undefined) expect(inversions(log)).toBe(0);
 }
 
-test('dear queries of a document nobody has asked before are never throttled', async () => {
+test('expensive GraphQL queries of an unknown document are never throttled', async () => {
   await tenQueries({ actual: 500 });
 });
 
-test('nor are they where calls of a workspace run side by side', async () => {
+test('expensive GraphQL queries of an unknown document are never throttled when a workspace may have several in flight', async () => {
   await tenQueries({ actual: 20, shopMore: '    maxInFlight: none\n' });
 });

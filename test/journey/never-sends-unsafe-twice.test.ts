@@ -17,7 +17,7 @@ afterAll(() => world.close());
 const products = '/via/shop/admin/api/2026-10/products.json';
 const executions = (): number => world.shop.log.filter(({ executed }) => executed).length;
 
-describe('when nobody knows whether the upstream ran it', () => {
+describe('when it is unknown whether the upstream ran a call,', () => {
   test('a creation whose connection was reset is not sent again', async () => {
     const { call, shop } = world;
     shop.fault({ kind: 'reset-before-response' });
@@ -27,7 +27,7 @@ describe('when nobody knows whether the upstream ran it', () => {
     expect(executions()).toBe(1);
   });
 
-  test('a creation that was not answered in time is not sent again', async () => {
+  test('a creation without a timely response is not sent again', async () => {
     const { call, shop } = world;
     shop.fault({ kind: 'hang' });
     const reply = await call(products, { json: { product: { title: 'Cup' } } });
@@ -37,7 +37,7 @@ describe('when nobody knows whether the upstream ran it', () => {
   });
 
   test.each(['500', '502-html', '503'] as const)(
-    'a creation answered %s passes that on once',
+    'a creation with the response %s passes that on once',
     async (kind) => {
       const { call, shop } = world;
       shop.fault({ kind });
@@ -69,7 +69,7 @@ describe('when nobody knows whether the upstream ran it', () => {
   });
 });
 
-describe('what may run twice is sent once more', () => {
+describe('a call that may run twice is sent once more:', () => {
   test.each(['reset-before-response', 'hang', '500'] as const)('a read after %s', async (kind) => {
     const { orders, shop } = world;
     shop.fault({ kind });
@@ -86,7 +86,7 @@ describe('what may run twice is sent once more', () => {
     expect(shop.log).toHaveLength(2);
   });
 
-  test('a mutation that carries its own idempotency', async () => {
+  test('a mutation with an idempotency key of its own', async () => {
     const { graphql, shop } = world;
     shop.fault({ kind: 'reset-before-response' });
     const document =
@@ -95,7 +95,7 @@ describe('what may run twice is sent once more', () => {
     expect(shop.log.map(({ executed }) => executed)).toEqual([true, false]);
   });
 
-  test('but not for ever: when it breaks again, the client is told', async () => {
+  test('but not a third time: the client gets an error', async () => {
     const { orders, shop } = world;
     shop.fault({ kind: 'reset-before-response', times: 9 });
     const reply = await orders(1);
@@ -105,7 +105,7 @@ describe('what may run twice is sent once more', () => {
   });
 });
 
-test('an answer that breaks off in the middle is never repeated, and the client can tell that it is not whole', async () => {
+test('a response that breaks off is never repeated, and the client can see that it is not whole', async () => {
   const { model, gateway } = world;
   model.fault({ kind: 'reset-mid-stream', afterChunks: 3 });
   const response = await fetch(`${gateway.url}/via/openai/v1/chat/completions`, {

@@ -7,7 +7,7 @@ afterEach(() => world.close());
 /** Calls on the wire when a `Retry-After` was sent could not know of it; what comes later broke it. */
 const onTheWireMs = 25;
 
-test('somebody else drains 30 % of a model’s bucket: no client sees a 429, nothing comes inside a Retry-After', async () => {
+test('another client that uses 30 % of a model’s bucket causes no 429 for clients and no call inside a Retry-After', async () => {
   world = await startWorld({
     model: { models: { 'gpt-4o': { rpm: 600 } } },
     modelLimits: 'requestsPerMinute: 600',
@@ -23,11 +23,11 @@ test('somebody else drains 30 % of a model’s bucket: no client sees a 429, not
   });
   expect(tally(await Promise.all(calls))).toEqual({ 200: 150 });
   expect(model.log.filter(({ sinceRetryAfterMs }) => (sinceRetryAfterMs ?? 0) > onTheWireMs)).toEqual([]);
-  // Who was on the wire when the others came is refused; of the 36 that lost their place nearly all only wait.
+  // Calls in transit when the other client came are refused; of the 36 calls without room nearly all only wait.
   expect(tally(model.log)[429] ?? 0).toBeLessThanOrEqual(18);
 }, 40_000);
 
-test('the same on a commerce bucket', async () => {
+test('another client that uses 30 % of a commerce bucket causes no 429 for clients and no call inside a Retry-After', async () => {
   world = await startWorld({
     shop: {
       stores: { 'acme.myshopify.com': { plan: 'plus', apps: { 'app-sim': ['shpat_sim'] } } },

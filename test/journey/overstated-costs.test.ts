@@ -15,7 +15,7 @@ const strict = () =>
   });
 
 test.each(['    limits: { tokensPerMinute: 30000 }\n', '    limits: { tokensPerDay: 30000 }\n'])(
-  'a refused call that asked for a billion tokens keeps nobody waiting:%s',
+  'a refused call that asked for a billion tokens delays no other call:%s',
   async (limits) => {
     const upstream = strict();
     await new Promise<void>((resolve) => upstream.listen(0, '127.0.0.1', resolve));

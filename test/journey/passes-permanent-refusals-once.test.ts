@@ -1,18 +1,15 @@
-import { afterAll, beforeAll, beforeEach, describe, expect, test } from '@jest/globals';
+import { afterEach, beforeEach, describe, expect, test } from '@jest/globals';
 import type { QuotaState } from '../../src/simulators/language-model/options.ts';
 import { startWorld, type Reply, type World } from './world.ts';
 
 let world: World;
-beforeAll(
-  async () => (world = await startWorld({ model: { models: { 'gpt-4o': { rpm: 500, tpm: 1000 } } } })),
-);
-beforeEach(() => {
-  world.model.reset();
-  world.shop.reset();
+// Each test its own world: what is refused for good is remembered.
+beforeEach(async () => {
+  world = await startWorld({ model: { models: { 'gpt-4o': { rpm: 500, tpm: 1000 } } } });
 });
-afterAll(() => world.close());
+afterEach(() => world.close());
 
-/** What tells the client that this is the upstream's own word, and final. */
+/** The fields that show the client that the refusal is the upstream's own, and final. */
 const finalWord = ({ status, headers }: Reply): unknown => ({
   status,
   shouldRetry: headers.get('x-should-retry'),
@@ -21,7 +18,7 @@ const finalWord = ({ status, headers }: Reply): unknown => ({
 });
 const once = (status: number): unknown => ({ status, shouldRetry: 'false', error: null, attempts: '1' });
 
-describe('a language-model API that says never', () => {
+describe('a permanent refusal of a language-model API', () => {
   const quotas: readonly QuotaState[] = [
     'insufficient_quota',
     'credit_balance_exhausted',
@@ -29,7 +26,7 @@ describe('a language-model API that says never', () => {
     'project_spend_limit_exceeded',
     'organization_usage_limit_exceeded',
   ];
-  test.each(quotas)('is asked once: %s', async (quota) => {
+  test.each(quotas)('is asked for once and passed on: %s', async (quota) => {
     const { chat, model } = world;
     model.configure({ quotaState: { 'org-sim': quota, proj_sim: quota } });
     const reply = await chat(1);
@@ -39,7 +36,7 @@ describe('a language-model API that says never', () => {
     expect(model.log).toHaveLength(1);
   });
 
-  test('is asked once for a call that is larger than the whole limit', async () => {
+  test('is asked for once for a call larger than the whole limit', async () => {
     const { call, model } = world;
     const json = { model: 'gpt-4o', max_tokens: 5000, messages: [{ role: 'user', content: 'x' }] };
     const reply = await call('/via/openai/v1/chat/completions', { json });
@@ -48,7 +45,7 @@ describe('a language-model API that says never', () => {
     expect(model.log).toHaveLength(1);
   });
 
-  test('is asked once when its day is used up, and its answer is unchanged', async () => {
+  test('is asked for once when the day is used up, and is passed on unchanged', async () => {
     const { chat, model } = world;
     const body = JSON.stringify({
       error: {
@@ -70,19 +67,19 @@ describe('a language-model API that says never', () => {
   });
 });
 
-describe('a commerce API that says never', () => {
+describe('a permanent refusal of a commerce API', () => {
   test.each([
     ['frozen', 402],
     ['locked', 423],
     ['security', 430],
-  ] as const)('is asked once: a %s store', async (state, status) => {
+  ] as const)('is asked for once and passed on: a %s store', async (state, status) => {
     const { orders, shop } = world;
     shop.configure({ stores: { 'acme.myshopify.com': { state, apps: { 'app-sim': ['shpat_sim'] } } } });
     expect(finalWord(await orders(1))).toEqual(once(status));
     expect(shop.log).toHaveLength(1);
   });
 
-  test('is asked once for a query over the largest cost, a 200 with an error in it', async () => {
+  test('is asked for once for a query over the largest cost, which is a 200 with an error in it', async () => {
     const { graphql, shop } = world;
     const reply = await graphql(
       '{ products(first: 100) { nodes { id variants(first: 100) { nodes { id } } } } }',
@@ -93,7 +90,7 @@ describe('a commerce API that says never', () => {
   });
 });
 
-test('errors of the call itself pass unchanged and say nothing about retries', async () => {
+test('errors of the call itself are passed on unchanged and say nothing about retries', async () => {
   const { chat, model } = world;
   const reply = await chat(1, { model: 'no-such-model' });
   expect(finalWord(reply)).toEqual({ status: 404, shouldRetry: null, error: null, attempts: '1' });

@@ -26,8 +26,8 @@ function refusalOf({ status, headers, json }: Reply): unknown {
   };
 }
 
-describe('a call that cannot leave within its wait is refused at once', () => {
-  test('by the ceiling of its workspace, with the true time and no retry beyond 59 s', async () => {
+describe('a call that cannot leave within its wait', () => {
+  test('is refused at once by its ceiling, with the true time and no retry beyond 59 s', async () => {
     const { chat, model } = await begin({ workspaces: acme('    requestsPerMinute: { openai: 2 }\n') });
     expect(tally(await Promise.all([chat(1), chat(2)]))).toEqual({ 200: 2 });
     const refused = await chat(3, { headers: { prefer: 'wait=45' } });
@@ -46,7 +46,7 @@ describe('a call that cannot leave within its wait is refused at once', () => {
     expect(model.log).toHaveLength(2);
   });
 
-  test('by the bucket, and within a minute it says so without forbidding the retry', async () => {
+  test('is refused at once by its bucket, and may be retried when the time is less than a minute', async () => {
     const { chat, model } = await begin({
       model: { models: { 'gpt-4o': { rpm: 10 } } },
       modelLimits: 'requestsPerMinute: 10',
@@ -62,7 +62,7 @@ describe('a call that cannot leave within its wait is refused at once', () => {
     expect(tally(model.log)).toEqual({ 200: 10 });
   });
 
-  test('when the day is used up, with the hours that are left of it', async () => {
+  test('is refused at once when the day is used up, with the hours that are left of it', async () => {
     const day = '    requestsPerMinute: { openai: 1000 }\n    requestsPerDay: { openai: 2 }\n';
     const { chat, model } = await begin({ workspaces: acme(day) });
     await chat(1);
@@ -80,7 +80,7 @@ describe('a call that cannot leave within its wait is refused at once', () => {
     expect(model.log).toHaveLength(2);
   });
 
-  test('or leaves at once, where it would not wait at all', async () => {
+  test('leaves at once when it would not have to wait at all', async () => {
     const { orders, shop, occupy } = await begin({});
     const now = { headers: { prefer: 'wait=0' } };
     for (let at = 0; at < 5; at += 1) expect((await orders(at, now)).status).toBe(200);
@@ -92,7 +92,7 @@ describe('a call that cannot leave within its wait is refused at once', () => {
     expect(shop.log.filter(({ nonce }) => nonce === '5')).toEqual([]);
   });
 
-  test('when its line is full, and others of the line are not touched', async () => {
+  test('is refused at once when its lane is full, and other lanes are not affected', async () => {
     const { orders, shop, settled, occupy } = await begin({ shopLimits: 'maxQueued: 3' });
     await orders(0);
     const release = await occupy();
@@ -106,7 +106,7 @@ describe('a call that cannot leave within its wait is refused at once', () => {
     expect(shop.log.map(({ nonce }) => nonce).toSorted()).toEqual(['0', '2', '3', '4', 'occupied']);
   });
 
-  test('while the upstream has closed its bucket for longer than that', async () => {
+  test('is refused at once while the upstream has closed its bucket for longer than that', async () => {
     const { chat, model } = await begin({});
     model.fault({ kind: 'answer', status: 429, headers: { 'retry-after': '80' }, body: rateLimited });
     const first = await chat(1);
@@ -119,7 +119,7 @@ describe('a call that cannot leave within its wait is refused at once', () => {
 });
 
 describe('Prefer: wait', () => {
-  test('lets a call wait longer than the default, and it is sent', async () => {
+  test('lets a call wait longer than the default until it is sent', async () => {
     const { chat, model } = await begin({
       clock: fastClock(60),
       workspaces: acme('    requestsPerMinute: { openai: 2 }\n'),
@@ -132,7 +132,7 @@ describe('Prefer: wait', () => {
     expect((three ?? 0) - (one ?? 0)).toBeGreaterThanOrEqual(54_000);
   });
 
-  test('is bounded by the operator’s ceiling of the wait', async () => {
+  test('is bounded by the operator’s maximum', async () => {
     const { chat } = await begin({
       workspaces: acme('    requestsPerMinute: { openai: 1 }\n'),
       modelLimits: 'maxWaitCeilingSeconds: 50',
@@ -144,7 +144,7 @@ describe('Prefer: wait', () => {
   });
 });
 
-test('what was promised to a waiting call and is then impossible is refused then, not at its deadline', async () => {
+test('a waiting call that becomes too late is refused at that moment, not at its deadline', async () => {
   const { orders, shop } = await begin({});
   await orders(0);
   shop.fault({ kind: 'slow', ms: 1_000 });

@@ -41,7 +41,7 @@ beforeEach(async () => {
 afterEach(() => served.close());
 afterAll(() => shop.close());
 
-test('a changed file is taken over, a wrong one is told and leaves the old in use, SIGHUP asks for it again', async () => {
+test('a changed configuration file is applied, an invalid one is reported and ignored, and SIGHUP reads the file again', async () => {
   expect(await policyNow()).toBe('"workspace";q=100;w=60');
   const told = served.saying('upstreams.shop.kind');
   served.write(yamlWith(100).replace('kind: commerce', 'kind: commerse'));
@@ -53,7 +53,7 @@ test('a changed file is taken over, a wrong one is told and leaves the old in us
   expect(await policyNow()).toBe('"workspace";q=77;w=60');
 });
 
-test('a changed share of logged successes is taken over', async () => {
+test('a changed share of logged successes is applied', async () => {
   await reload(`${yamlWith(100)}log: { sampleSuccesses: 0 }\n`);
   await (await get('unseen')).text();
   await reload(yamlWith(100));
@@ -63,7 +63,7 @@ test('a changed share of logged successes is taken over', async () => {
   expect(await ended).toContain('"outcome":"ok"');
 });
 
-test('a refused file is one line of the log at level error, without the name of a workspace', async () => {
+test('an invalid configuration file is one log line at level error, without the name of a workspace', async () => {
   const refused = served.saying('configuration refused, the old one stays');
   served.write(`${yamlWith(100)}    weight: -1\n`.replace('kind: commerce', 'kind: commerse'));
   served.signal('SIGHUP');
@@ -77,7 +77,7 @@ test('a refused file is one line of the log at level error, without the name of 
   expect(line).not.toContain('acme');
 });
 
-test('at its end it answers what is in flight and what can still leave, refuses the rest retryably, and takes no more', async () => {
+test('a process that ends answers the calls that can still leave, refuses the others with a retry, and accepts no more', async () => {
   await (await get('warm')).text();
   shop.fault({ kind: 'slow', ms: 500 });
   const first = get('first');
@@ -91,11 +91,14 @@ test('at its end it answers what is in flight and what can still leave, refuses 
   const statuses = answers.map(({ status }) => status);
   expect(statuses).toEqual([200, 200, 200]);
   expect(await served.exited).toBe(0);
+  // The log says how it ended, in its last line, and every line is JSON.
+  const lines = served.lines.filter((line) => line.trim() !== '').map((line): unknown => JSON.parse(line));
+  expect(lines.at(-1)).toMatchObject({ message: 'ended', cut: 0 });
   await expect(get('late')).rejects.toThrow();
   expect(shop.log.map(({ nonce }) => nonce)).toEqual(['warm', 'first', 'held', 'held']);
 });
 
-test('a held call that cannot leave before the end of the drain is told at once to try elsewhere', async () => {
+test('a waiting call that cannot leave before the drain ends is refused at once, with advice to try elsewhere', async () => {
   await (await get('warm')).text();
   const body = { errors: 'Exceeded 2 calls per second for api client.' };
   shop.fault({ kind: 'answer', status: 429, headers: { 'Retry-After': '20.0' }, body });

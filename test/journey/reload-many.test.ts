@@ -82,7 +82,7 @@ afterEach(async () => {
 
 afterAll(() => upstream.close());
 
-test('calls are answered all the while, and no turn of the event loop has more than two slices', async () => {
+test('a reload of many workspaces lets calls through all the while and takes at most two slices per event-loop tick', async () => {
   const folder = mkdtempSync(join(tmpdir(), 'sluice-many-'));
   const path = join(folder, 'sluice.yaml');
   let threads = 0;
@@ -158,7 +158,7 @@ class CountingMap extends Map<string, WorkspaceSettings> {
   }
 }
 
-test('nothing of the gateway asks for more workspaces in one turn than fit into a slice', async () => {
+test('no part of the gateway reads more workspaces per event-loop tick than fit into a slice', async () => {
   const settings = parseSettings(yamlWith(100), { path: 'test.yaml', env: {} });
   const of = (from: number): Settings & { workspaces: CountingMap } => {
     const workspaces = new CountingMap(settings.workspaces);

@@ -22,8 +22,8 @@ async function waitingInTheLine(adminUrl: string, count: number): Promise<void> 
 }
 
 const hashIn = (yaml: string): string => /sha256:[0-9a-f]{64}/.exec(yaml)?.[0] ?? '';
-describe('a key that was removed', () => {
-  test('is refused at once, also for calls that wait; what is in flight gets its answer', async () => {
+describe('a removed API key', () => {
+  test('is refused at once, also for waiting calls, and calls in flight get their responses', async () => {
     world = await startWorld();
     const { orders, shop, settled, gateway } = world;
     await orders(0);
@@ -44,7 +44,7 @@ describe('a key that was removed', () => {
   });
 });
 
-describe('the only key of a workspace', () => {
+describe('the only API key of a workspace', () => {
   test.each([
     [
       'an empty list of keys',
@@ -56,7 +56,7 @@ describe('the only key of a workspace', () => {
       'nobody can call: the configuration has no workspaces',
       (yaml: string) => yaml.replace(/^workspaces:[^]*$/m, 'workspaces: {}'),
     ],
-  ])('is revoked by a file with %s: within ten seconds nobody calls with it', async (_, warning, without) => {
+  ])('is revoked within ten seconds by a file with %s', async (_, warning, without) => {
     const shop = createCommerceSimulator({ latency: { minMs: 0, maxMs: 0 } });
     const { url } = await shop.listen();
     const { key, hash } = createKey();
@@ -94,8 +94,8 @@ describe('the only key of a workspace', () => {
   });
 });
 
-describe('a key that expires', () => {
-  test('is refused from then on, within ten seconds also for calls that wait', async () => {
+describe('an API key that expires', () => {
+  test('is refused from then on, and within ten seconds for waiting calls', async () => {
     const clock = fastClock(20);
     world = await startWorld({ clock });
     const { orders, shop, settled, gateway } = world;
@@ -118,7 +118,7 @@ describe('a key that expires', () => {
   });
 });
 
-test('rotation with an overlap fails no call', async () => {
+test('the rotation of an API key with an overlap fails no call', async () => {
   world = await startWorld({ workspaces: { acme: highCeilings } });
   const { chat, gateway } = world;
   const old = { key: gateway.keys['acme'] ?? '', hash: hashIn(gateway.yaml) };

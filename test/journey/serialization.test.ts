@@ -17,7 +17,7 @@ test('a workspace never has two calls in flight on a commerce bucket, REST and G
   expect(shop.log.filter(({ decision }) => decision !== 'admitted')).toEqual([]);
 });
 
-test('the next call leaves when the last byte of the answer has come, in order', async () => {
+test('the next call of a commerce bucket leaves in order when the last byte of the response before it has arrived', async () => {
   world = await startWorld({ shop: { latency: { minMs: 1, maxMs: 3 } } });
   const { orders, shop, settled, occupy } = world;
   const release = await occupy();
@@ -38,7 +38,7 @@ test('the next call leaves when the last byte of the answer has come, in order',
   expect(Math.max(...log.slice(1).map(({ inFlight }) => inFlight.key))).toBe(1);
 });
 
-test('stores that share one credential share its bucket unless the configuration separates them', async () => {
+test('shops that share a credential share its bucket unless the configuration separates them', async () => {
   world = await startWorld({
     upstreams:
       '  joined:\n    kind: commerce\n    origins: ["http://*.localhost:1"]\n    allowPrivateAddresses: true\n    credential: { header: x-shopify-access-token, value: shpat_sim }\n',

@@ -4,7 +4,7 @@ import { highCeilings, startWorld, type World } from './world.ts';
 let world: World;
 afterEach(() => world.close());
 
-test('urgent calls go before others of their own workspace, and keep their order among themselves', async () => {
+test('urgent calls go before other calls of their workspace, and keep their order among themselves', async () => {
   world = await startWorld({ workspaces: { acme: highCeilings, other: highCeilings } });
   const { orders, shop, settled, occupy } = world;
   await orders('warm');
@@ -30,7 +30,7 @@ test('urgent calls go before others of their own workspace, and keep their order
   ]);
 });
 
-test('urgency does not take another workspace’s turn, and nonsense is the middle', async () => {
+test('urgency takes no share of another workspace, and an invalid urgency counts as the default', async () => {
   world = await startWorld({
     model: { models: { 'gpt-4o': { rpm: 600 } } },
     workspaces: { acme: highCeilings, other: highCeilings },

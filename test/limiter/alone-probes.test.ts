@@ -1,5 +1,6 @@
 /** Without Redis: a bucket of which this replica knows nothing is probed, as any bucket of unknown level. */
 import { afterEach, expect, test } from '@jest/globals';
+import { bucketKey } from '../../src/ids.ts';
 import type { Grant, Limiter } from '../../src/limiter/limiter.ts';
 import { createMemoryLimiter } from '../../src/limiter/embedded/limiter.ts';
 import type { LastReading } from '../../src/limiter/redis/bucket-session.ts';
@@ -14,14 +15,14 @@ const wish = { limit: 1_000, windowMs: 60_000, probe: 1 };
 const seen: LastReading = {
   setting: null,
   takenSince: {},
-  bucket: 'bucket',
+  bucket: bucketKey('bucket'),
   closedMs: 0,
   waiting: 0,
   inFlight: 0,
   meters: [{ meter: 'requests', limit: 1_000, level: 100, windowMs: 60_000 }],
 };
 
-/** How many of 40 calls that come at once are sent before any answer came, and after the first. */
+/** How many of 40 calls that come at once are sent before any response came, and after the first response. */
 async function sent(known: LastReading | null) {
   const clock = new FakeClock();
   const grants: Grant[] = [];
@@ -49,10 +50,10 @@ async function sent(known: LastReading | null) {
   return { before, after: grants.length, level };
 }
 
-test('one that it does not know sends its probe first', async () => {
+test('a replica without Redis probes a bucket of which it knows nothing', async () => {
   expect(await sent(null)).toEqual({ before: 1, after: 40, level: 40 });
 });
 
-test('one that it knows from before goes on from the level of then', async () => {
+test('a replica without Redis goes on in a known bucket from the last level that Redis reported', async () => {
   expect(await sent(seen)).toEqual({ before: 40, after: 40, level: 140 });
 });

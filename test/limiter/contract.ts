@@ -2,6 +2,7 @@
  * What every store of limiter state promises, run against each of them: the same suite, the same answers.
  */
 import { afterAll, afterEach, beforeAll, describe, expect, test } from '@jest/globals';
+import { bucketKey, ceilingKey, ticketId } from '../../src/ids.ts';
 import { ceilingWindowMs } from '../../src/limiter/policy/ceiling.policy.ts';
 import type { CeilingRef } from '../../src/limiter/ceilings.ts';
 import type { Grant } from '../../src/limiter/limiter.ts';
@@ -25,7 +26,7 @@ export function storeContract(name: string, store: StoreUnderTest): void {
     let replica: TestReplica;
     let redis: string | null;
     let n = 0;
-    /** Names nobody used before. */
+    /** A name that no other test has used. */
     const fresh = (word: string): string => `${word}${(n += 1)}`;
 
     beforeAll(async () => {
@@ -49,7 +50,7 @@ export function storeContract(name: string, store: StoreUnderTest): void {
       expect(reply.kind).toBe('granted');
     });
 
-    test('gives a capped lane one grant at a time, in order of arrival', async () => {
+    test('grants a capped lane one call at a time, in order of arrival', async () => {
       const bucket = fresh('b');
       const [a, b, c] = [fresh('t'), fresh('t'), fresh('t')];
       const first = await granted(a, { bucket, ...serial });
@@ -62,7 +63,7 @@ export function storeContract(name: string, store: StoreUnderTest): void {
       expect(order).toEqual([b, c]);
     });
 
-    test('lets more urgent calls of the lane go first', async () => {
+    test('grants more urgent calls of a lane first', async () => {
       const bucket = fresh('b');
       const [a, later, urgent] = [fresh('t'), fresh('t'), fresh('t')];
       const first = await granted(a, { bucket, ...serial });
@@ -75,7 +76,7 @@ export function storeContract(name: string, store: StoreUnderTest): void {
       expect(order).toEqual([urgent, later]);
     });
 
-    test('grants when the meter has room again, without being asked', async () => {
+    test('grants a waiting call by itself when the meter has room again', async () => {
       const bucket = fresh('b');
       const tickets = [fresh('t'), fresh('t'), fresh('t')];
       const grants = await Promise.all(tickets.map((ticket) => granted(ticket, { bucket, ...twoPerSecond })));
@@ -83,7 +84,7 @@ export function storeContract(name: string, store: StoreUnderTest): void {
       for (const grant of grants) await succeed(grant);
     });
 
-    test('refuses at once what cannot leave within its wait, and leaves no trace of it', async () => {
+    test('refuses a call at once when it cannot leave within its wait, and keeps no trace of it', async () => {
       const bucket = fresh('b');
       const setting = {
         meters: [{ meter: 'requests' as const, limit: 1, windowMs: 60_000 }],
@@ -99,7 +100,7 @@ export function storeContract(name: string, store: StoreUnderTest): void {
       expect(replica.limiter.snapshot().find((one) => one.bucket === bucket)?.waiting).toBe(0);
     });
 
-    test('refuses more waiting calls than a lane may hold', async () => {
+    test('refuses a call when its lane has as many waiting calls as it may', async () => {
       const bucket = fresh('b');
       const first = await granted(fresh('t'), { bucket, ...serial, maxQueued: 1 });
       const waits = fresh('t');
@@ -110,7 +111,7 @@ export function storeContract(name: string, store: StoreUnderTest): void {
       await succeed(await replica.granted(waits));
     });
 
-    test('closes the bucket for the time a throttled answer named, and puts the call back at its place', async () => {
+    test('closes a bucket for the time that a throttled response named, and puts the call back at its position', async () => {
       const bucket = fresh('b');
       const [a, b] = [fresh('t'), fresh('t')];
       const first = await granted(a, { bucket, ...serial });
@@ -127,20 +128,20 @@ export function storeContract(name: string, store: StoreUnderTest): void {
       await succeed(await replica.granted(b));
     });
 
-    test('takes a waiting call out of the line, and only that', async () => {
+    test('takes a cancelled call out of its lane, and only that call', async () => {
       const bucket = fresh('b');
       const [a, gone, c] = [fresh('t'), fresh('t'), fresh('t')];
       const first = await granted(a, { bucket, ...serial });
       await replica.limiter.admit(admission(gone, { bucket, ...serial }));
       await replica.limiter.admit(admission(c, { bucket, ...serial }));
-      await replica.limiter.cancel(bucket, gone);
-      expect(await replica.limiter.forecast(bucket, c)).toMatchObject({ ahead: 0 });
+      await replica.limiter.cancel(bucketKey(bucket), ticketId(gone));
+      expect(await replica.limiter.forecast(bucketKey(bucket), ticketId(c))).toMatchObject({ ahead: 0 });
       await succeed(first);
       await succeed(await replica.granted(c));
       expect(replica.grants.some(({ ticket }) => ticket === gone)).toBe(false);
     });
 
-    test('returns what a call that was not sent had reserved', async () => {
+    test('gives back what a call that was not sent had reserved', async () => {
       const bucket = fresh('b');
       const setting = {
         meters: [{ meter: 'tokens' as const, limit: 100, windowMs: 60_000 }],
@@ -167,14 +168,14 @@ export function storeContract(name: string, store: StoreUnderTest): void {
       await succeed(await replica.granted(c));
     });
 
-    describe('of ceilings', () => {
+    describe('for ceilings', () => {
       const ceiling = (perMinute: number | null, perDay: number | null): CeilingRef => ({
-        key: fresh('c'),
+        key: ceilingKey(fresh('c')),
         perMinute,
         perDay,
       });
 
-      test('takes as many places as there are and says when the next one frees', async () => {
+      test('gives as many slots as there are, and says when the next one frees', async () => {
         const three = ceiling(3, null);
         for (const left of [2, 1, 0]) {
           const reply = await replica.ceilings.take(three);
@@ -187,10 +188,10 @@ export function storeContract(name: string, store: StoreUnderTest): void {
         expect(waitMs).toBeLessThanOrEqual(ceilingWindowMs);
       });
 
-      test('gives back the very place that was taken, once', async () => {
+      test('takes back the very slot that was taken, once', async () => {
         const one = ceiling(1, 5);
         const first = await replica.ceilings.take(one);
-        if (first.kind !== 'taken') throw new Error('no place');
+        if (first.kind !== 'taken') throw new Error('no slot');
         await replica.ceilings.giveBack(one, first.place);
         const second = await replica.ceilings.take(one);
         expect(second.kind).toBe('taken');
@@ -198,7 +199,7 @@ export function storeContract(name: string, store: StoreUnderTest): void {
         expect(await replica.ceilings.dayState(one)).toMatchObject({ limit: 5, remaining: 4 });
       });
 
-      test('refuses by the day without taking a place of the minute', async () => {
+      test('refuses by the day without taking a slot of the minute', async () => {
         const day = ceiling(10, 2);
         await replica.ceilings.take(day);
         await replica.ceilings.take(day);
@@ -211,7 +212,7 @@ export function storeContract(name: string, store: StoreUnderTest): void {
         expect(await replica.ceilings.dayState(day)).toMatchObject({ remaining: 0 });
       });
 
-      test('goes on counting the day when its limit is raised or lowered', async () => {
+      test('keeps the count of the day when its limit is raised or lowered', async () => {
         const day = ceiling(null, 2);
         const under = async (perDay: number): Promise<string> =>
           (await replica.ceilings.take({ ...day, perDay })).kind;
@@ -225,7 +226,7 @@ export function storeContract(name: string, store: StoreUnderTest): void {
         expect(await replica.ceilings.dayState({ ...day, perDay: 1 })).toMatchObject({ remaining: 0 });
       });
 
-      test('counts the sends of a window under whatever limit they were made', async () => {
+      test('counts the sends of a window whatever the limit was when they were made', async () => {
         const minute = ceiling(2, null);
         const under = (perMinute: number) => replica.ceilings.take({ ...minute, perMinute });
         const kinds = [await under(2), await under(2), await under(2), await under(3), await under(3)];
@@ -239,7 +240,7 @@ export function storeContract(name: string, store: StoreUnderTest): void {
         expect(second?.waitMs).toBeGreaterThan(2 * ceilingWindowMs - 10_000);
       });
 
-      test('forecasts the k-th place from now, over several windows', async () => {
+      test('forecasts the k-th slot from now, over several windows', async () => {
         const two = ceiling(2, null);
         await replica.ceilings.take(two);
         const holds = await replica.ceilings.forecast(two, [1, 2, 3, 4]);
@@ -250,7 +251,7 @@ export function storeContract(name: string, store: StoreUnderTest): void {
         expect(fourth).toBeGreaterThan(2 * ceilingWindowMs - 10_000);
       });
 
-      test('does not count those twice who were sent since the positions were told', async () => {
+      test('does not count calls twice that were sent since the positions were taken', async () => {
         const one = ceiling(1, null);
         await replica.ceilings.take(one);
         const [now] = await replica.ceilings.forecast(one, [2]);
@@ -260,7 +261,7 @@ export function storeContract(name: string, store: StoreUnderTest): void {
         expect(then?.waitMs).toBeGreaterThan(ceilingWindowMs - 10_000);
       });
 
-      test('forecasts the end of the day for whoever comes after what is left of it', async () => {
+      test('forecasts the end of the day for the first call beyond the rest of the day', async () => {
         const three = ceiling(null, 3);
         await replica.ceilings.take(three);
         const [second, third, fourth] = await replica.ceilings.forecast(three, [1, 2, 3]);
@@ -272,7 +273,7 @@ export function storeContract(name: string, store: StoreUnderTest): void {
         expect(sixth).toMatchObject({ heldBy: 'ceiling_day' });
       });
 
-      test('counts a day ceiling alone', async () => {
+      test('counts a ceiling of the day without one of the minute', async () => {
         const day = ceiling(null, 1);
         const taken = await replica.ceilings.take(day);
         expect(taken).toMatchObject({ kind: 'taken', state: null });

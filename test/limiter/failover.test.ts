@@ -1,5 +1,6 @@
 /** What replicas do while Redis is unavailable and in the moment in which it is available again. */
 import { afterEach, beforeEach, describe, expect, test } from '@jest/globals';
+import { bucketKey, ceilingKey } from '../../src/ids.ts';
 import { admission, type AdmissionWish } from '../support/admission.ts';
 import { VirtualRedis, type VirtualReplica } from '../support/virtual-redis.ts';
 
@@ -20,7 +21,7 @@ const stated = (limit: number): AdmissionWish => ({
   maxWaitMs: 600_000,
   maxQueued: 1_000,
 });
-const minuteCeiling = { key: 'acme', perMinute: 1_000, perDay: null };
+const minuteCeiling = { key: ceilingKey('acme'), perMinute: 1_000, perDay: null };
 
 /** Calls that come now, each sent as soon as it is granted. */
 async function calls(count: number, name: string, wish: AdmissionWish): Promise<string[]> {
@@ -39,22 +40,22 @@ async function calls(count: number, name: string, wish: AdmissionWish): Promise<
 const sentOf = (name: string): number =>
   one.grants.filter(({ ticket }) => new RegExp(`^${name}\\d+$`).test(ticket)).length;
 
-async function away(): Promise<void> {
+async function loseRedis(): Promise<void> {
   redis.isAway = true;
-  // The heartbeat notices.
+  // The heartbeat notices the absence.
   await redis.pass(2_500);
   expect(one.modes.at(-1)).toBe('local');
 }
 
 describe('when Redis is available again', () => {
-  test('a newcomer is not sent before what was sent meanwhile is reported, however long sends take to be put back', async () => {
+  test('no new call is sent before earlier sends are reported, however long it takes to put sends back', async () => {
     const wish = stated(60);
     await calls(60, 'before', wish);
     const taking = one.ceilings.take(minuteCeiling);
     await redis.pass(50);
     expect((await taking).kind).toBe('taken');
     await redis.pass(1_500);
-    await away();
+    await loseRedis();
     // One unit drains per second; this replica is alone and uses every one of them.
     await calls(40, 'meanwhile', wish);
     await redis.pass(20_000);
@@ -67,12 +68,12 @@ describe('when Redis is available again', () => {
       expect(kinds).toEqual(['queued']);
     }
     await redis.pass(1_000);
-    // All that was ever sent: what the bucket held at first, and what has drained.
+    // All grants together: what the bucket held at first, and what has drained.
     const drained = redis.clock.monotonic() / 1_000;
     expect(one.grants.length).toBeLessThanOrEqual(1 + 60 + drained);
   });
 
-  test('every replica reports what it sent, also when others have reported before and their calls wait again', async () => {
+  test('every replica reports what it sent, also after other replicas have reported and their calls wait again', async () => {
     const two = await redis.replica('two');
     const three = await redis.replica('three');
     const all = [one, two, three];
@@ -95,7 +96,7 @@ describe('when Redis is available again', () => {
     const filledAt = redis.clock.monotonic();
     await enter('before', 500);
     await redis.pass(1_500);
-    await away();
+    await loseRedis();
     await redis.pass(30_000);
     const sent = (): number => all.reduce((sum, { grants }) => sum + grants.length, 0);
     redis.isAway = false;
@@ -118,18 +119,22 @@ describe('when Redis is available again', () => {
 describe('while Redis is unavailable', () => {
   const change = (limit: number) => {
     const { setting, lane, weight, maxInFlight, perMinute, ceiling } = admission('x', stated(limit));
-    return { bucket: 'bucket', setting, lanes: [{ lane, weight, maxInFlight, perMinute, ceiling }] };
+    return {
+      bucket: bucketKey('bucket'),
+      setting,
+      lanes: [{ lane, weight, maxInFlight, perMinute, ceiling }],
+    };
   };
 
   test.each([
     ['before Redis was asked about the bucket', false],
-    ['that Redis knew with the limit of before', true],
-  ])('a limit that a reload raises holds at once, in a bucket %s', async (_what, isKnown) => {
+    ['that Redis knew with the earlier limit', true],
+  ])('a reload that raises a limit takes effect at once, in a bucket %s', async (_what, isKnown) => {
     if (isKnown) {
       await calls(1, 'before', stated(10));
       await redis.pass(1_500);
     }
-    await away();
+    await loseRedis();
     await calls(100, 'w', stated(10));
     const before = sentOf('w');
     expect(before).toBeLessThanOrEqual(10);
@@ -140,10 +145,10 @@ describe('while Redis is unavailable', () => {
     expect(sentOf('w')).toBeLessThanOrEqual(61);
   });
 
-  test('a lowered limit holds at once, too', async () => {
+  test('a reload that lowers a limit takes effect at once', async () => {
     await calls(1, 'before', stated(60));
     await redis.pass(1_500);
-    await away();
+    await loseRedis();
     const changing = one.limiter.reconfigure(change(10));
     await redis.pass(50);
     await changing;
@@ -151,13 +156,13 @@ describe('while Redis is unavailable', () => {
     expect(sentOf('w')).toBeLessThanOrEqual(10);
   });
 
-  test('what was sent since the meters were read counts, too', async () => {
+  test('calls that were sent after the last reading of the meters are counted', async () => {
     await calls(1, 'before', stated(60));
     await redis.pass(1_500);
     // Redis is gone before the next tick reads the meters.
     await calls(50, 'burst', stated(60));
     expect(sentOf('burst')).toBe(50);
-    await away();
+    await loseRedis();
     await calls(60, 'w', stated(60));
     expect(sentOf('w')).toBeLessThanOrEqual(15);
   });

@@ -18,7 +18,7 @@ const setting = {
   probe: 1,
 } as const;
 
-test('a bucket that nobody was sent to is forgotten at once, one that is at work is not', async () => {
+test('the embedded limiter forgets at once a bucket to which no call was sent, and keeps one with a call in flight', async () => {
   for (let at = 0; at < 50; at += 1) {
     const bucket = `made-up-${at}`;
     const reply = await limiter.admit(admission(`t${at}`, { bucket, setting }));

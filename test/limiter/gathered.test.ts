@@ -1,16 +1,16 @@
-/** What is asked of one key while a command is under way goes together in the next one. */
+/** Commands for one key that come while another is under way are gathered into the next one. */
 import { expect, test } from '@jest/globals';
 import { setImmediate } from 'node:timers/promises';
 import { Gathered } from '../../src/limiter/redis/gathered.ts';
 
-/** A store that answers when told to. */
+/** A store that replies when the test says so. */
 function store(max = 3) {
   const sent: { readonly asked: string; readonly answer: (fails?: boolean) => void }[] = [];
   const gathered = new Gathered<number, number>(
     (key, asked) =>
       new Promise((resolve, reject) => {
         const answer = (fails = false): void =>
-          fails ? reject(new Error('away')) : resolve(asked.map((one) => one * 10));
+          fails ? reject(new Error('unavailable')) : resolve(asked.map((one) => one * 10));
         sent.push({ asked: `${key} ${asked.join(' ')}`, answer });
       }),
     max,
@@ -18,7 +18,7 @@ function store(max = 3) {
   return { gathered, sent };
 }
 
-test('the first is sent at once, the others together, in order, at most so many', async () => {
+test('a gathered command is sent at once when it is the first, and the next ones together, in order, up to the maximum', async () => {
   const { gathered, sent } = store();
   const asked = [1, 2, 3, 4, 5].map((one) => gathered.ask('a', one));
   expect(sent.map((each) => each.asked)).toEqual(['a 1']);
@@ -33,7 +33,7 @@ test('the first is sent at once, the others together, in order, at most so many'
   expect(sent.map((each) => each.asked)).toEqual(['a 1', 'a 2 3 4', 'a 5']);
 });
 
-test('keys do not wait for each other, and one that was idle is sent at once again', async () => {
+test('a gathered command does not wait for other keys, and is sent at once when its key is idle', async () => {
   const { gathered, sent } = store();
   const [a, b] = [gathered.ask('a', 1), gathered.ask('b', 2)];
   expect(sent.map((each) => each.asked)).toEqual(['a 1', 'b 2']);
@@ -44,7 +44,7 @@ test('keys do not wait for each other, and one that was idle is sent at once aga
   expect(sent.at(-1)?.asked).toBe('a 3');
 });
 
-test('a failure is that of all who asked together, and of nobody else', async () => {
+test('a gathered command fails with the others of its batch, and without other batches', async () => {
   const { gathered, sent } = store();
   const asked = [1, 2, 3].map((one) => gathered.ask('a', one).catch(String));
   sent[0]?.answer();
@@ -53,6 +53,6 @@ test('a failure is that of all who asked together, and of nobody else', async ()
   sent[1]?.answer(true);
   await setImmediate();
   sent[2]?.answer();
-  expect(await Promise.all(asked)).toEqual([10, 'Error: away', 'Error: away']);
+  expect(await Promise.all(asked)).toEqual([10, 'Error: unavailable', 'Error: unavailable']);
   expect(await later).toBe(40);
 });

@@ -1,7 +1,7 @@
 /**
- * What an answer taught, told late: behind a batch that is under way, or over a slow way. On the store's clock it is as old as
- * it was. Otherwise an answer to a call that was sent earlier would pass for one of a call that was sent later, and the
- * level of a bucket be forgotten that only earlier calls have shown.
+ * A lesson that reaches the store late, behind a batch that is under way or over a slow connection, keeps its true age on the
+ * store's clock. Otherwise the response to a call that was sent earlier would count as one to a call that was sent later, and
+ * the store would forget a level that only earlier calls have shown.
  */
 import { describe, expect, test } from '@jest/globals';
 import type { Grant } from '../../src/limiter/limiter.ts';
@@ -16,8 +16,8 @@ const answered = (used: number) => ({
   throttle: null,
 });
 
-describe.each(origins)('a store with $name', ({ ms }) => {
-  test('is told when a call was sent, however late it is told', async () => {
+describe.each(origins)('a store on $name', ({ ms }) => {
+  test('learns when a call was sent, however late the lesson arrives', async () => {
     const redis = new VirtualRedis(ms);
     const { limiter } = await redis.replica('a');
     const grants: Grant[] = [];

@@ -1,21 +1,18 @@
 /**
- * What the scripts add to the policy they mirror, one promise each, on a real server: time, expiry, errors without a
+ * What the scripts add to the policy that they mirror, one promise each, on a real server: time, expiry, errors without a
  * trace, messages, and finding again what was lost. That they decide as the policy does is parity.test.ts.
  */
 import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from '@jest/globals';
 import { Redis } from 'ioredis';
 import { readFileSync } from 'node:fs';
+import { bucketKey, laneKey, leaseToken, replicaId, ticketId, type LeaseToken } from '../../src/ids.ts';
 import { bucketKeys, replicaChannel } from '../../src/limiter/redis/protocol/keys.ts';
 import type { ReplyOf, StoredAdmission } from '../../src/limiter/policy/bucket-events.ts';
 import { applyCall } from '../../src/limiter/redis/protocol/event-codec.ts';
 import type { TimedLesson } from '../../src/limiter/policy/lessons.policy.ts';
 import type { Reconfiguration, Settlement } from '../../src/limiter/limiter.ts';
-import {
-  readBatch,
-  readMessage,
-  type BucketReply,
-  type ReplicaMessage,
-} from '../../src/limiter/redis/protocol/reply-codec.ts';
+import { readBatch, type BucketReply } from '../../src/limiter/redis/protocol/reply-codec.ts';
+import { readMessage, type ReplicaMessage } from '../../src/limiter/redis/protocol/message-codec.ts';
 import { admission as asked, type AdmissionWish } from '../support/admission.ts';
 import { applied } from '../support/bucket-store.ts';
 import { loadInto, type LoadedScripts } from '../support/loaded-scripts.ts';
@@ -31,9 +28,9 @@ beforeAll(async () => {
   server = await startRedis();
   redis = new Redis(server.port, '127.0.0.1', { replyMapping: 'legacy' });
   subscriber = new Redis(server.port, '127.0.0.1');
-  await subscriber.psubscribe(replicaChannel('*'));
+  await subscriber.psubscribe(replicaChannel(replicaId('*')));
   subscriber.on('pmessage', (_pattern: string, channel: string, text: string) => {
-    heard.push({ replica: channel.slice(replicaChannel('').length), message: readMessage(text) });
+    heard.push({ replica: channel.slice(replicaChannel(replicaId('')).length), message: readMessage(text) });
   });
   scripts = await loadInto(redis, 'library');
 });
@@ -71,32 +68,32 @@ const one = (
 });
 
 const by = (replica: string, now?: number) => ({
-  bucket: 'b',
-  replica,
+  bucket: bucketKey('b'),
+  replica: replicaId(replica),
   ...(now === undefined ? {} : { now }),
 });
 
-type Told<K extends keyof ReplyOf> = Promise<BucketReply & ReplyOf[K]>;
+type Replied<K extends keyof ReplyOf> = Promise<BucketReply & ReplyOf[K]>;
 
-const admit = (replica: string, admission: StoredAdmission, now?: number): Told<'admit'> =>
+const admit = (replica: string, admission: StoredAdmission, now?: number): Replied<'admit'> =>
   applied<'admit'>(scripts, by(replica, now), { kind: 'admit', admission });
 
-const tick = (replica: string, leases: readonly string[] = [], now?: number): Told<'tick'> =>
+const tick = (replica: string, leases: readonly LeaseToken[] = [], now?: number): Replied<'tick'> =>
   applied<'tick'>(scripts, by(replica, now), { kind: 'tick', leases });
 
 const settle = (
   asking: ReturnType<typeof by>,
-  lease: string,
+  lease: LeaseToken,
   settlement: Settlement,
   lesson: TimedLesson | null = null,
-): Told<'settle'> => applied<'settle'>(scripts, asking, { kind: 'settle', lease, settlement, lesson });
+): Replied<'settle'> => applied<'settle'>(scripts, asking, { kind: 'settle', lease, settlement, lesson });
 
 const reconfigure = (
   asking: ReturnType<typeof by>,
   change: Omit<Reconfiguration, 'bucket'>,
-): Told<'reconfigure'> => applied<'reconfigure'>(scripts, asking, { kind: 'reconfigure', ...change });
+): Replied<'reconfigure'> => applied<'reconfigure'>(scripts, asking, { kind: 'reconfigure', ...change });
 
-async function grantOf(replica: string, admission: StoredAdmission, now?: number): Promise<string> {
+async function grantOf(replica: string, admission: StoredAdmission, now?: number): Promise<LeaseToken> {
   const reply = await admit(replica, admission, now);
   if (reply.kind !== 'granted') throw new Error(`not granted but ${reply.kind}`);
   return reply.lease;
@@ -111,7 +108,7 @@ const paced = {
   meters: [{ meter: 'requests' as const, limit: 40, windowMs: 20_000 }],
 };
 
-test("the server's own clock counts unless a time is named", async () => {
+test('a script takes the time of its server unless a time is named, and never goes back', async () => {
   const [seconds = '0', micros = '0'] = (await redis.time()).map(String);
   const before = Number(seconds) * 1000 + Number(micros) / 1000;
   const reply = await admit('r1', one('t1'));
@@ -120,20 +117,20 @@ test("the server's own clock counts unless a time is named", async () => {
   expect((await admit('r1', one('t2'), reply.now - 500)).now).toBe(reply.now);
 });
 
-test('an hour after the last use nothing is left, and not before a closed bucket opens', async () => {
+test('all keys of a bucket expire an hour after their last use, or an hour after a closed bucket opens', async () => {
   const lease = await grantOf('r1', one('t1'), 1_000);
   await admit('r2', one('t2'), 1_000);
-  for (const key of bucketKeys('b')) {
+  for (const key of bucketKeys(bucketKey('b'))) {
     const life = await redis.pttl(key);
     expect(life).toBeGreaterThan(3_590_000);
     expect(life).toBeLessThanOrEqual(3_600_000);
   }
   const closing = { kind: 'throttled', closeMs: 7_200_000, requeue: true, sleepMs: 0 } as const;
   await settle(by('r1', 1_000), lease, closing);
-  for (const key of bucketKeys('b')) expect(await redis.pttl(key)).toBeGreaterThan(10_790_000);
+  for (const key of bucketKeys(bucketKey('b'))) expect(await redis.pttl(key)).toBeGreaterThan(10_790_000);
 });
 
-/** Every value in a batch, as the way to it, and the same batch with something else there. */
+/** For every value in a batch: its path, and the batch with a malformed value there. */
 function spoiled(batch: object): { readonly at: string; readonly text: string }[] {
   const found: { at: string; text: string }[] = [];
   const visit = (value: unknown, at: string, put: (other: unknown) => void): void => {
@@ -151,7 +148,7 @@ function spoiled(batch: object): { readonly at: string; readonly text: string }[
   return found;
 }
 
-test('what is malformed is an error before anything is written, wherever it stands in a batch', async () => {
+test('a malformed value anywhere in a batch is an error before anything is written', async () => {
   const entering = { kind: 'admit', admission: one('t1', { document: 'd' }) } as const;
   const lesson: TimedLesson = {
     feedback: {
@@ -163,33 +160,38 @@ test('what is malformed is an error before anything is written, wherever it stan
   };
   const { keys, argv } = applyCall(by('r1', 1_000), [
     entering,
-    { kind: 'settle', lease: 't1.1', settlement: { kind: 'succeeded', spent: { requests: 1 } }, lesson },
     {
       kind: 'settle',
-      lease: 't1.1',
+      lease: leaseToken('t1.1'),
+      settlement: { kind: 'succeeded', spent: { requests: 1 } },
+      lesson,
+    },
+    {
+      kind: 'settle',
+      lease: leaseToken('t1.1'),
       settlement: { kind: 'throttled', closeMs: 1, requeue: true, sleepMs: 1 },
       lesson: null,
     },
     {
       kind: 'settle',
-      lease: 't1.1',
+      lease: leaseToken('t1.1'),
       settlement: { kind: 'returned', sleepMs: 1, because: 'backoff' },
       lesson: null,
     },
-    { kind: 'learn', lease: 't1.1', lesson },
-    { kind: 'charge', lease: 't1.1', edge: { slots: 1, nextSlotMs: 1 } },
-    { kind: 'cancel', ticket: 't1' },
-    { kind: 'forecast', ticket: 't1' },
-    { kind: 'tick', leases: ['t1.1'] },
+    { kind: 'learn', lease: leaseToken('t1.1'), lesson },
+    { kind: 'charge', lease: leaseToken('t1.1'), edge: { slots: 1, nextSlotMs: 1 } },
+    { kind: 'cancel', ticket: ticketId('t1') },
+    { kind: 'forecast', ticket: ticketId('t1') },
+    { kind: 'tick', leases: [leaseToken('t1.1')] },
     {
       kind: 'reconfigure',
       setting: entering.admission.setting,
-      lanes: [{ ...wide, maxInFlight: 1, lane: 'l' }],
+      lanes: [{ ...wide, maxInFlight: 1, lane: laneKey('l') }],
     },
   ]);
-  const places = spoiled(JSON.parse(argv[0]) as object);
-  expect(places.length).toBeGreaterThan(50);
-  for (const { at, text } of places) {
+  const variants = spoiled(JSON.parse(argv[0]) as object);
+  expect(variants.length).toBeGreaterThan(50);
+  for (const { at, text } of variants) {
     expect([at, await scripts.run({ keys, argv: [text] }).catch(String)]).toEqual([
       at,
       expect.stringMatching(/sluice: invalid/),
@@ -198,12 +200,12 @@ test('what is malformed is an error before anything is written, wherever it stan
   }
 });
 
-test('a refused call leaves no ticket, no lane and no replica', async () => {
+test('a refused call leaves no ticket, no lane and no replica in Redis', async () => {
   const closed = { maxWaitMs: 10, costs: { requests: 1 } };
   await grantOf('r1', one('t1'), 1_000);
   const full = { maxInFlight: null, costs: { requests: 40 } };
   expect((await admit('r1', one('t2', { ...full, lane: 'm' }), 1_000)).kind).toBe('queued');
-  const [, records, order, replicas] = bucketKeys('b');
+  const [, records, order, replicas] = bucketKeys(bucketKey('b'));
   const before = [
     await redis.hkeys(records),
     await redis.zrange(order, '0', '-1'),
@@ -219,26 +221,26 @@ test('a refused call leaves no ticket, no lane and no replica', async () => {
   expect(after).toEqual(before);
 });
 
-test('another replica hears of its grant, and is told again until it names the lease', async () => {
+test('a grant for another replica is published, and repeated with each tick until that replica names the lease', async () => {
   const lease = await grantOf('r1', one('t1'));
   expect((await admit('r2', one('t2'))).kind).toBe('queued');
   const settled = await settle(by('r1'), lease, done);
   expect(settled).toMatchObject({ known: true, grants: [] });
   await subscriber.ping();
   const [first] = heard;
-  if (first?.message.kind !== 'grants') throw new Error('nobody was told');
+  if (first?.message.kind !== 'grants') throw new Error('no grant was published');
   expect(first).toMatchObject({ replica: 'r2', message: { bucket: 'b', born: settled.born } });
   const [grant] = first.message.grants;
   expect(grant?.ticket).toBe('t2');
   for (const _again of [1, 2]) {
     expect(await tick('r2')).toMatchObject({ grants: [grant], unnamed: 1, waitingHere: 0 });
   }
-  expect(await tick('r2', [grant?.lease ?? ''])).toMatchObject({ grants: [], unnamed: 0 });
+  expect(await tick('r2', [leaseToken(grant?.lease ?? '')])).toMatchObject({ grants: [], unnamed: 0 });
   const again = await admit('r2', one('t2'));
   expect(again).toMatchObject({ kind: 'granted', lease: grant?.lease });
 });
 
-test('replicas with waiting tickets hear that the bucket has closed, others do not', async () => {
+test('a closed bucket is published to replicas with waiting tickets, and to no others', async () => {
   const lease = await grantOf('r1', one('t1'), 1_000);
   await admit('r2', one('t2'), 1_000);
   await tick('r3', [], 1_000);
@@ -249,7 +251,7 @@ test('replicas with waiting tickets hear that the bucket has closed, others do n
   expect(heard).toEqual([{ replica: 'r2', message: { kind: 'closed', bucket: 'b', closedMs: 2_500 } }]);
 });
 
-test('one replica is told to pump next, and another when the first one does not', async () => {
+test('one replica is chosen to pump next, and another one when that replica does not', async () => {
   const setting = {
     learn: true,
     probe: 0,
@@ -266,7 +268,7 @@ test('one replica is told to pump next, and another when the first one does not'
   expect((await tick('r1', [], dueAt + 50)).leads).toBe(false);
 });
 
-test('after everything was lost, tickets entered again keep their places before newcomers', async () => {
+test('tickets entered again after a loss of all data keep their positions before newcomers', async () => {
   const lease = await grantOf('r1', one('t1'));
   const queued = await admit('r1', one('t2'));
   if (queued.kind !== 'queued') throw new Error('not queued');
@@ -285,33 +287,33 @@ test('after everything was lost, tickets entered again keep their places before 
   expect(heard.map(({ replica }) => replica)).toEqual(['r1']);
 });
 
-test('a replica that lost some of its tickets can tell from the counts', async () => {
+test('a tick reports how many tickets of its replica wait, so that lost ones are noticed', async () => {
   await grantOf('r1', one('t1'), 1_000);
   await admit('r2', one('t2'), 1_000);
   await admit('r2', one('t3', { maxWaitMs: Infinity }), 1_000);
   expect(await tick('r2', [], 1_001)).toMatchObject({ waitingHere: 2, unnamed: 0, waiting: 2 });
   await tick('r1', [], 5_000);
   const lease = (await tick('r1', [], 6_500)).grants[0]?.lease ?? '';
-  await settle(by('r1', 6_500), lease, done);
+  await settle(by('r1', 6_500), leaseToken(lease), done);
   expect(await tick('r2', [], 6_600)).toMatchObject({ waitingHere: 0, unnamed: 0, waiting: 0 });
 });
 
-test('new settings make no bucket and no lane', async () => {
-  const change = { setting: paced, lanes: [{ ...wide, lane: 'unknown' }] };
+test('new settings create no bucket and no lane', async () => {
+  const change = { setting: paced, lanes: [{ ...wide, lane: laneKey('unknown') }] };
   expect(await reconfigure(by('r1'), change)).toMatchObject({ born: null });
   expect(await redis.dbsize()).toBe(0);
   await admit('r1', one('t1'));
   await reconfigure(by('r1'), change);
-  const [, records] = bucketKeys('b');
+  const [, records] = bucketKeys(bucketKey('b'));
   expect((await redis.hkeys(records)).filter((field) => field.startsWith('l:'))).toEqual(['l:lane']);
 });
 
-test('events of one batch are applied in order, at one time, and told as if each had come alone', async () => {
+test('the events of a batch are applied in order at one time, with the replies of single events', async () => {
   const events = [
     { kind: 'admit', admission: one('t1') },
     { kind: 'admit', admission: one('t2') },
-    { kind: 'cancel', ticket: 't2' },
-    { kind: 'cancel', ticket: 't1' },
+    { kind: 'cancel', ticket: ticketId('t2') },
+    { kind: 'cancel', ticket: ticketId('t1') },
     { kind: 'tick', leases: [] },
   ] as const;
   const { bucket, replies } = readBatch(await scripts.run(applyCall(by('r1'), events)), events);
@@ -325,7 +327,7 @@ test('events of one batch are applied in order, at one time, and told as if each
   expect(bucket).toMatchObject({ unnamed: 1, grants: [] });
 });
 
-test('what a batch leaves out, because enough was granted, is not applied', async () => {
+test('events that a batch leaves out because enough was granted are not applied', async () => {
   const wanted = Array.from({ length: 70 }, (_, n) => one(`t${n}`, { maxInFlight: null, limit: 1_000 }));
   const events = wanted.map((admission) => ({ kind: 'admit', admission }) as const);
   const { replies } = readBatch(await scripts.run(applyCall(by('r1'), events)), events);
@@ -333,16 +335,16 @@ test('what a batch leaves out, because enough was granted, is not applied', asyn
   expect(await tick('r1')).toMatchObject({ inFlight: 64, waiting: 0 });
 });
 
-test('calls of another replica that go on under new settings hear of their grants', async () => {
+test('grants of another replica’s calls that new settings allow are published to it', async () => {
   await admit('r1', one('t1'), 1_000);
   expect((await admit('r2', one('t2'), 1_000)).kind).toBe('queued');
-  const change = { setting: paced, lanes: [{ ...wide, lane: 'lane' }] };
+  const change = { setting: paced, lanes: [{ ...wide, lane: laneKey('lane') }] };
   expect((await reconfigure(by('r1', 1_001), change)).grants).toEqual([]);
   await subscriber.ping();
   expect(heard).toMatchObject([{ replica: 'r2', message: { kind: 'grants', grants: [{ ticket: 't2' }] } }]);
 });
 
-test('what one replica was told of a document is charged to the calls of another', async () => {
+test('the cost of a document that one replica learned is charged to the calls of another', async () => {
   const points = {
     learn: true,
     probe: 0,
@@ -369,7 +371,7 @@ test('what one replica was told of a document is charged to the calls of another
   });
 });
 
-test('sections sort as the numbers do, and give them back', async () => {
+test('sortable sections order like their numbers and are read back unchanged', async () => {
   const numbers = [
     -Infinity,
     -1e300,

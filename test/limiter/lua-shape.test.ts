@@ -4,6 +4,7 @@
  */
 import { describe, expect, test } from '@jest/globals';
 import { readFileSync } from 'node:fs';
+import { bucketKey, laneKey, leaseToken, replicaId, ticketId } from '../../src/ids.ts';
 import {
   luaSource,
   withConstants,
@@ -11,7 +12,7 @@ import {
   withPositions,
 } from '../../src/limiter/redis/protocol/lua-source.ts';
 import { bucketMemoryMs } from '../../src/limiter/policy/retention.policy.ts';
-import { applyCall, leasesPerTick, longestLeaseMs } from '../../src/limiter/redis/protocol/event-codec.ts';
+import { applyCall, leasesPerTick, maxLeaseMs } from '../../src/limiter/redis/protocol/event-codec.ts';
 import type { BucketEvent } from '../../src/limiter/policy/bucket-events.ts';
 import { buildScripts, scriptConstants } from '../../src/limiter/redis/protocol/scripts.ts';
 import { admission } from '../support/admission.ts';
@@ -23,7 +24,7 @@ const includesOf = (name: string): string[] =>
 /** `apply` and all it is made of; the ceiling's scripts beside it have their own test. */
 const files = ['library', ...new Set(includesOf('library'))];
 
-const asking = { bucket: 'b', replica: 'r' };
+const asking = { bucket: bucketKey('b'), replica: replicaId('r') };
 const lesson = {
   feedback: {
     meters: [
@@ -37,34 +38,40 @@ const lesson = {
   headAt: 2,
 };
 const asked = admission('t', { maxInFlight: 1, perMinute: 1, document: 'd' });
-const lane = { lane: 'l', weight: 1, maxInFlight: 1, perMinute: 1, ceiling: 'none.none' };
-/** With everything that an event of its kind may carry. */
+const lane = { lane: laneKey('l'), weight: 1, maxInFlight: 1, perMinute: 1, ceiling: 'none.none' };
+/** Events of each kind with every field that the kind may carry. */
 const events: { readonly [K in BucketEvent['kind']]: readonly Extract<BucketEvent, { kind: K }>[] } = {
   admit: [
     { kind: 'admit', admission: asked },
     { kind: 'admit', admission: { ...asked, position: { kind: 'kept', order: 1 } } },
   ],
   settle: [
-    { kind: 'settle', lease: 't.1', settlement: { kind: 'succeeded', spent: { requests: 1 } }, lesson },
     {
       kind: 'settle',
-      lease: 't.1',
+      lease: leaseToken('t.1'),
+      settlement: { kind: 'succeeded', spent: { requests: 1 } },
+      lesson,
+    },
+    {
+      kind: 'settle',
+      lease: leaseToken('t.1'),
       settlement: { kind: 'throttled', closeMs: 1, requeue: true, sleepMs: 1 },
       lesson: null,
     },
     {
       kind: 'settle',
-      lease: 't.1',
+      lease: leaseToken('t.1'),
       settlement: { kind: 'returned', sleepMs: 1, because: 'ceiling_day', ceiling: 'none.none' },
       lesson: null,
     },
   ],
-  learn: [{ kind: 'learn', lease: 't.1', lesson }],
-  charge: [{ kind: 'charge', lease: 't.1', edge: { slots: 1, nextSlotMs: 0 } }],
-  cancel: [{ kind: 'cancel', ticket: 't' }],
-  forecast: [{ kind: 'forecast', ticket: 't' }],
-  tick: [{ kind: 'tick', leases: ['t.1'] }],
+  learn: [{ kind: 'learn', lease: leaseToken('t.1'), lesson }],
+  charge: [{ kind: 'charge', lease: leaseToken('t.1'), edge: { slots: 1, nextSlotMs: 0 } }],
+  cancel: [{ kind: 'cancel', ticket: ticketId('t') }],
+  forecast: [{ kind: 'forecast', ticket: ticketId('t') }],
+  tick: [{ kind: 'tick', leases: [leaseToken('t.1')] }],
   reconfigure: [{ kind: 'reconfigure', setting: asked.setting, lanes: [lane] }],
+  open: [{ kind: 'open', before: 1 }],
 };
 const kinds = Object.keys(events) as BucketEvent['kind'][];
 
@@ -81,7 +88,7 @@ function namesOn(kind: BucketEvent['kind']): string[] {
   return [...names].filter((name) => !['bucket', 'replica', 'events', 'kind'].includes(name));
 }
 
-describe.each(kinds)('%s.lua', (kind) => {
+describe.each(kinds)('the script %s.lua', (kind) => {
   const source = read(kind);
   const header = /^(?:--.*\n)+/.exec(source)?.[0] ?? '';
 
@@ -90,7 +97,7 @@ describe.each(kinds)('%s.lua', (kind) => {
     for (const part of ['Guarantees: ', 'Event ', 'Reply ']) expect(header).toContain(`\n-- ${part}`);
   });
 
-  test('names everything that the event carries, and checks it', () => {
+  test('names every field of its event in its contract, and checks it', () => {
     const contract = header.slice(header.indexOf('-- Event'));
     const names = namesOn(kind).filter((name) => !(kind === 'settle' && isOfLesson(name)));
     for (const name of names) expect(`${contract}`).toMatch(new RegExp(`\\b${name}\\b`));
@@ -99,28 +106,28 @@ describe.each(kinds)('%s.lua', (kind) => {
   });
 });
 
-/** The contract of `learn.lua` has these. */
+/** These fields are in the contract of `learn.lua`. */
 const isOfLesson = (name: string): boolean =>
   /^(sentAt|headAt|meters|meter|limit|windowMs|resetMs|lowest|highest|rateMeter|isTimed|refusedUnits|requestedCost|level)$/.test(
     name,
   );
 
-test('apply.lua checks a batch before it begins, saves once, and answers after that', () => {
+test('apply.lua checks a batch before it begins, saves once, and replies after that', () => {
   const source = read('apply');
-  const places = ['readBatch(args[1])', 'begin(keys, batch)', 'openBucket()', 'save(now)', 'tellGrants()'];
-  const at = places.map((call) => source.lastIndexOf(call));
+  const steps = ['readBatch(args[1])', 'begin(keys, batch)', 'openBucket()', 'save(now)', 'tellGrants()'];
+  const at = steps.map((call) => source.lastIndexOf(call));
   expect(at).not.toContain(-1);
   expect(at).toEqual(at.toSorted((a, b) => a - b));
   expect(source).toMatch(/^KEYS {2}1 state {2}2 records {2}3 order {2}4 replicas$/m);
 });
 
-test('only apply and the beginning of a run look at keys and arguments', () => {
+test('only apply.lua and run.lua read keys and arguments', () => {
   for (const name of files.filter((file) => !['run', 'apply'].includes(file))) {
     expect(`${name}: ${read(name).replace(/^ *--.*$/gm, '')}`).not.toMatch(/KEYS|ARGV|\bkeys\b|\bargs\b/);
   }
 });
 
-test('every command is a known one, and every written key gets an expiry', () => {
+test('the scripts use known commands only, and give every written key an expiry', () => {
   const reads = [
     'TIME',
     'GET',
@@ -149,90 +156,92 @@ test('every command is a known one, and every written key gets an expiry', () =>
   }
 });
 
-test('no name from outside becomes source: scripts are the same text for every call', () => {
+test('the scripts are the same text for every call and evaluate no text from outside', () => {
   expect(buildScripts()).toEqual(buildScripts());
   expect(files.map(read).join('\n')).not.toMatch(/\b(loadstring|load|dofile|setfenv)\s*\(/);
 });
 
-test('the constants are those of the policy', () => {
+test('the scripts have the constants of the policy', () => {
   const { library } = buildScripts();
   for (const [name, value] of Object.entries(scriptConstants)) {
     if (typeof value === 'object') continue;
     const written = typeof value === 'string' ? `'${value}'` : String(value);
     expect(library).toMatch(new RegExp(`^ *local ${name} = ${written}$`, 'm'));
   }
-  expect(bucketMemoryMs).toBeGreaterThanOrEqual(longestLeaseMs);
+  expect(bucketMemoryMs).toBeGreaterThanOrEqual(maxLeaseMs);
   expect(leasesPerTick).toBe(scriptConstants['leasesPerTick']);
 });
 
-describe('includes', () => {
+describe('an include directive', () => {
   const from = (sources: Record<string, string>) => (name: string) => sources[name] ?? null;
 
-  test('are put in place once, where they are first named', () => {
+  test('is replaced once, where its file is first named', () => {
     const sources = { a: '-- @include b\n-- @include c\nend', b: '-- @include c\nB', c: 'C' };
     expect(withIncludes('a', from(sources)).split(/\n+/)).toEqual(['C', 'B', 'end']);
   });
 
-  test('that are not there are errors', () => {
+  test('for a missing file is an error', () => {
     expect(() => withIncludes('a', from({ a: '-- @include b' }))).toThrow('no file b.lua (a)');
     expect(() => buildScripts(() => null)).toThrow('no file library.lua');
   });
 
-  test('that include themselves are errors', () => {
+  test('for a file that includes itself is an error', () => {
     const sources = { a: '-- @include b', b: '-- @include a' };
     expect(() => withIncludes('a', from(sources))).toThrow('a includes b includes a');
   });
 });
 
-describe('constants', () => {
-  test('stand where they are asked for, as the same doubles', () => {
+describe('a constant directive', () => {
+  test('is replaced by the same double or text', () => {
     expect(withConstants('do\n  -- @constant a b\nend', { a: 0.1, b: 'text' })).toBe(
       "do\n  local a = 0.1\n  local b = 'text'\nend",
     );
     expect(withConstants('-- @constant a', { a: 2 ** 48 })).toBe('local a = 281474976710656');
   });
 
-  test('that the policy does not have are errors', () => {
+  test('for a constant that the policy does not have is an error', () => {
     expect(() => luaSource('a', () => '-- @constant b', {})).toThrow('no constant b');
   });
 });
 
-describe('fields of records', () => {
+describe('a field of a record', () => {
   const declared = '-- @record lane: key weight\n--   until\n-- @record lease: token lane\n';
   const body = (code: string): string => withPositions(`${declared}${code}`).slice(declared.length);
 
-  test('become positions, in code and not in comments', () => {
+  test('becomes its position in code, and not in comments', () => {
     expect(body('lane.weight = lease.lane + lane.until -- lane.weight')).toBe(
       'lane[2] = lease[2] + lane[3] -- lane.weight',
     );
   });
 
-  test('of other tables stay names', () => {
+  test('stays a name in other tables', () => {
     expect(body("setting.weight = asked.lane, planes.key, 'lane.key'")).toBe(
       "setting.weight = asked.lane, planes.key, 'lane.key'",
     );
   });
 
-  test('that a record does not have are errors', () => {
+  test('that its record does not have is an error', () => {
     expect(() => body('lane.wieght = 1')).toThrow('a lane has no field wieght');
     expect(() => body('lane.key.weight = 1')).toThrow('a field of what has no name');
     expect(() => body('laneOf(key).weight = 1')).toThrow('a field of what has no name');
   });
 });
 
-test('names that are not opaque words, and numbers that are none, never reach Redis', () => {
+test('names that are not opaque words, and values that are no numbers, never reach Redis', () => {
   for (const name of ['', 'a:b', 'a b', 'a}b', 'a\n', 'ä']) {
-    expect(() => applyCall({ bucket: name, replica: 'r' }, events.cancel)).toThrow(RangeError);
-    expect(() => applyCall(asking, [{ kind: 'cancel', ticket: name }])).toThrow(RangeError);
+    expect(() => applyCall({ bucket: bucketKey(name), replica: replicaId('r') }, events.cancel)).toThrow(
+      RangeError,
+    );
+    expect(() => applyCall(asking, [{ kind: 'cancel', ticket: ticketId(name) }])).toThrow(RangeError);
   }
   expect(() =>
-    applyCall(asking, [{ kind: 'charge', lease: 't.1', edge: { slots: NaN, nextSlotMs: 0 } }]),
+    applyCall(asking, [{ kind: 'charge', lease: leaseToken('t.1'), edge: { slots: NaN, nextSlotMs: 0 } }]),
   ).toThrow(RangeError);
-  const leases = Array.from({ length: leasesPerTick + 1 }, (_, n) => `t.${n}`);
+  const leases = Array.from({ length: leasesPerTick + 1 }, (_, n) => leaseToken(`t.${n}`));
   expect(() => applyCall(asking, [{ kind: 'tick', leases }])).toThrow(RangeError);
 });
 
-test('a setting is written once for all events of a batch that have it', () => {
+test('a setting that several events of a batch share is written once', () => {
   const { argv } = applyCall(asking, [...events.admit, ...events.reconfigure]);
   expect(argv[0].match(/"setting"/g)).toHaveLength(1);
   const other = { kind: 'reconfigure', setting: { ...asked.setting }, lanes: [] } as const;

@@ -4,6 +4,7 @@
  */
 import type { Costs, Feedback, MeterName, MeterReport, Throttle } from '../../src/call.ts';
 import { contestedStep } from './parity-contested.ts';
+import { silentStep } from './parity-silent.ts';
 import type { BucketSetting, CeilingEdge, LaneSetting, Settlement } from '../../src/limiter/limiter.ts';
 
 export interface AdmitStep {
@@ -58,6 +59,8 @@ export type Step = {
       readonly setting: BucketSetting;
       readonly lanes: readonly (LaneSetting & { readonly lane: number })[];
     }
+  /** Opens what was closed until so long ago; `null` = until now. */
+  | { readonly kind: 'open'; readonly agoMs: number | null }
   | { readonly kind: 'cancel'; readonly ticket: number }
   | { readonly kind: 'forecast'; readonly ticket: number }
   /** Renews every `renew`-th of the leases of the replica; 0 = none. */
@@ -96,6 +99,7 @@ export function historyOf(seed: number): Step[] {
     crowd: draw.chance(0.12),
     calm: seed % 8 === 5,
     contested: seed % 8 === 3,
+    silent: seed % 8 === 7,
   };
   const length = draw.whole(8, 36);
   const steps = Array.from({ length }, (_, index) => step(draw, nature, index));
@@ -125,6 +129,8 @@ interface Nature {
   readonly calm: boolean;
   /** Somebody else drinks from the same meter. */
   readonly contested: boolean;
+  /** The bucket is closed for long, again and again, while many wait. */
+  readonly silent: boolean;
 }
 
 export class Draw {
@@ -149,6 +155,7 @@ export class Draw {
 
 function step(draw: Draw, nature: Nature, index: number): Step {
   if (nature.contested) return contestedStep(draw, index);
+  if (nature.silent) return silentStep(draw, index);
   const common = {
     afterMs: draw.chance(0.05) ? slow(draw) : nature.calm ? calm(draw) : quick(draw),
     replica: `r${draw.whole(1, nature.replicas)}`,
@@ -171,6 +178,8 @@ function step(draw: Draw, nature: Nature, index: number): Step {
       };
     case 'reconfigure':
       return { ...common, kind: 'reconfigure', ...changed(draw, nature) };
+    case 'open':
+      return { ...common, kind: 'open', agoMs: draw.one<number | null>(null, 0, 300, 5_000) };
     case 'cancel':
       return { ...common, kind: 'cancel', ticket };
     case 'forecast':
@@ -187,7 +196,7 @@ function step(draw: Draw, nature: Nature, index: number): Step {
 // prettier-ignore
 const kinds = [
   'admit', 'admit', 'admit', 'settle', 'settle', 'settle', 'settle', 'tick', 'tick',
-  'learn', 'charge', 'charge', 'cancel', 'forecast', 'loss', 'reconfigure',
+  'learn', 'charge', 'charge', 'cancel', 'forecast', 'loss', 'reconfigure', 'open',
 ] as const;
 
 /** Often to the very millisecond at which something ends. */
@@ -293,7 +302,7 @@ function ending(draw: Draw): { settlement: Settlement; lesson: Learned | null } 
   const settlement = draw.one<Settlement>(
     { kind: 'succeeded', spent: null },
     { kind: 'succeeded', spent: null },
-    { kind: 'succeeded', spent: { tokens: draw.whole(0, 90), cost: draw.fraction(0, 20) } },
+    { kind: 'succeeded', spent: { tokens: draw.whole(0, 250), images: 2, cost: draw.fraction(0, 20) } },
     { kind: 'throttled', closeMs, requeue: draw.chance(0.7), sleepMs: draw.one(0, 0, 0, 500) },
     { kind: 'throttled', closeMs, requeue: draw.chance(0.7), sleepMs: 0 },
     { kind: 'dropped' },

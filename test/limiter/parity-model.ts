@@ -2,12 +2,14 @@
  * The policy's side of the parity property: runs a history through `scheduler.policy.ts` (`script-model.ts` adds what a
  * store adds) and says what every script call must answer, publish and leave behind.
  */
+import { bucketKey, laneKey, leaseToken, replicaId, ticketId, type LeaseToken } from '../../src/ids.ts';
 import { closedMs } from '../../src/limiter/policy/bucket-state.policy.ts';
 import { memoryMs } from '../../src/limiter/policy/retention.policy.ts';
 import { timed } from '../../src/limiter/policy/lessons.policy.ts';
 import type { BucketEvent, StoredAdmission } from '../../src/limiter/policy/bucket-events.ts';
 import { applyCall, leasesPerTick, type ApplyCall } from '../../src/limiter/redis/protocol/event-codec.ts';
-import type { BatchReply, ReplicaMessage } from '../../src/limiter/redis/protocol/reply-codec.ts';
+import type { BatchReply } from '../../src/limiter/redis/protocol/reply-codec.ts';
+import type { ReplicaMessage } from '../../src/limiter/redis/protocol/message-codec.ts';
 import { originOf } from '../support/origins.ts';
 import type { AdmitStep, Step } from './parity-history.ts';
 import { stateOfPolicy, type Normal } from './parity-state.ts';
@@ -33,7 +35,7 @@ export interface Plan {
 
 type Entering = Extract<Step, { kind: 'admit' }>;
 
-const longestClosedMs = 30 * 24 * 3_600_000;
+const maxClosedMs = 30 * 24 * 3_600_000;
 export function planOf(history: readonly Step[], bucket: string, start: number): Plan {
   return new Model(bucket, start).run(history);
 }
@@ -53,7 +55,7 @@ class Model {
   readonly #messages: (ReplicaMessage & { replica: string })[] = [];
   readonly #orders = new Map<string, number>();
   /** Newest first. */
-  readonly #leases: string[] = [];
+  readonly #leases: LeaseToken[] = [];
   readonly #store: ScriptModel;
   /** What the caller's clock says; may step back, though never below 0. */
   #clock: number;
@@ -111,22 +113,24 @@ class Model {
         return [
           {
             kind: 'settle',
-            lease: named,
+            lease: leaseToken(named),
             settlement: step.settlement,
             lesson: step.lesson === null ? null : timed(step.lesson, this.#clock),
           },
         ];
       case 'learn':
-        return [{ kind: 'learn', lease: named, lesson: timed(step.lesson, this.#clock) }];
+        return [{ kind: 'learn', lease: leaseToken(named), lesson: timed(step.lesson, this.#clock) }];
       case 'charge':
-        return [{ kind: 'charge', lease: named, edge: step.edge }];
+        return [{ kind: 'charge', lease: leaseToken(named), edge: step.edge }];
       case 'reconfigure': {
-        const lanes = step.lanes.map((lane) => ({ ...lane, lane: `l${lane.lane}` }));
+        const lanes = step.lanes.map((lane) => ({ ...lane, lane: laneKey(`l${lane.lane}`) }));
         return [{ kind: 'reconfigure', setting: step.setting, lanes }];
       }
+      case 'open':
+        return [{ kind: 'open', before: step.agoMs === null ? null : this.#clock - step.agoMs }];
       case 'cancel':
       case 'forecast':
-        return [{ kind: step.kind, ticket: named }];
+        return [{ kind: step.kind, ticket: ticketId(named) }];
       case 'tick': {
         const own = this.#leases.filter((_lease, at) => step.renew > 0 && at % step.renew === 0);
         return [{ kind: 'tick', leases: own.slice(0, leasesPerTick) }];
@@ -141,7 +145,12 @@ class Model {
     const lane = step.spread ? `m${step.lane}-${n}` : `l${step.lane}`;
     return {
       kind: 'admit',
-      admission: { ...step, ticket, lane, position: this.#positionOf(step, ticket) },
+      admission: {
+        ...step,
+        ticket: ticketId(ticket),
+        lane: laneKey(lane),
+        position: this.#positionOf(step, ticket),
+      },
     };
   }
 
@@ -165,8 +174,11 @@ class Model {
     const known = bucket === null ? null : stateOfPolicy(bucket, { born, seen, unnamed });
     const state = bucket !== null && !look ? undefined : known;
     const shutMs = bucket === null ? 0 : closedMs(bucket, seen);
-    const lifeMs = bucket === null ? 0 : memoryMs(bucket, seen) + Math.min(longestClosedMs, shutMs);
-    const call = applyCall({ bucket: this.#key, replica, now: this.#clock }, events);
+    const lifeMs = bucket === null ? 0 : memoryMs(bucket, seen) + Math.min(maxClosedMs, shutMs);
+    const call = applyCall(
+      { bucket: bucketKey(this.#key), replica: replicaId(replica), now: this.#clock },
+      events,
+    );
     const what = events.map(({ kind }) => kind).join(', ');
     this.#planned.push({ what, events, call, reply, state, lifeMs });
     return reply.replies.length;

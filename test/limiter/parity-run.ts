@@ -3,8 +3,10 @@
  * after each step, and names the first difference in replies, messages or state.
  */
 import type { Redis } from 'ioredis';
+import { bucketKey } from '../../src/ids.ts';
 import { bucketKeys } from '../../src/limiter/redis/protocol/keys.ts';
-import { readBatch, readMessage } from '../../src/limiter/redis/protocol/reply-codec.ts';
+import { readBatch } from '../../src/limiter/redis/protocol/reply-codec.ts';
+import { readMessage } from '../../src/limiter/redis/protocol/message-codec.ts';
 import type { LoadedScripts } from '../support/loaded-scripts.ts';
 import type { Step } from './parity-history.ts';
 import { planOf, startOf, type Plan, type Planned } from './parity-model.ts';
@@ -87,7 +89,7 @@ interface Seen {
 }
 
 async function replies(bench: Bench, bucket: string, plan: Plan): Promise<Seen[]> {
-  const keys = bucketKeys(bucket);
+  const keys = bucketKeys(bucketKey(bucket));
   const [state, records, order, replicas] = keys;
   const pipeline = bench.redis.pipeline();
   for (const { call, state: expected } of plan.planned) {

@@ -3,13 +3,13 @@
  * kept as they are: both stores must come to the same double.
  */
 import {
-  meterNames,
   type Bucket,
   type DocumentCost,
   type Lane,
   type Lease,
   type Ticket,
 } from '../../src/limiter/policy/bucket-state.policy.ts';
+import { meterNames } from '../../src/limiter/policy/meter-names.policy.ts';
 import type { Meter } from '../../src/limiter/policy/meter.policy.ts';
 import type { SortedNames } from '../../src/limiter/policy/sorted.policy.ts';
 import { readPacked } from './parity-messagepack.ts';
@@ -53,6 +53,7 @@ const meterFields = [
   'top',
   'untold',
   'fastestMs',
+  'emptyAt',
 ] as const;
 
 export function stateOfPolicy(bucket: Bucket, beside: Beside): Normal {
@@ -65,6 +66,7 @@ export function stateOfPolicy(bucket: Bucket, beside: Beside): Normal {
     seen: beside.seen,
     ...Object.fromEntries(scalars.map((field) => [field, bucket[field] ?? false])),
     lastGrantAt: bucket.lastGrantAt ?? false,
+    pilotAfter: bucket.pilotAfter ?? false,
     crowdedAt: bucket.crowdedAt ?? false,
     documents: byName(bucket.documents, (known) => normalDocument(known)),
     documentAges: scored(bucket.documentAges),
@@ -148,8 +150,7 @@ const normalLease = (lease: Lease, unnamed: ReadonlyMap<string, string>): Normal
   replica: lease.ticket.replica,
   document: lease.ticket.document ?? false,
   grantedAt: lease.grantedAt,
-  quiet: lease.quiet,
-  calm: lease.calm,
+  spacing: lease.spacing,
   marks: byName(lease.marks, (mark) => [
     mark.cost,
     mark.granted,
@@ -159,9 +160,8 @@ const normalLease = (lease: Lease, unnamed: ReadonlyMap<string, string>): Normal
   ]),
   expiresAt: lease.expiresAt,
   answered: lease.answered,
-  unconfirmed: lease.unconfirmed,
-  abandoned: lease.abandoned,
-  told: !unnamed.has(lease.token),
+  stage: lease.stage,
+  named: !unnamed.has(lease.token),
 });
 
 /** What the four keys of a bucket hold, as read with buffers. */
@@ -186,6 +186,7 @@ const bucketFields = [
   'virtual',
   'sequence',
   'lastGrantAt',
+  'pilotAfter',
   'crowdedAt',
   'waiting',
   'waitingWeight',
@@ -221,14 +222,12 @@ const recordFields: Record<string, readonly string[]> = {
     'replica',
     'document',
     'grantedAt',
-    'quiet',
-    'calm',
+    'spacing',
     'marks',
     'expiresAt',
     'answered',
-    'unconfirmed',
-    'abandoned',
-    'told',
+    'stage',
+    'named',
   ],
 };
 
@@ -254,6 +253,7 @@ export function stateOfRedis(dump: Dump): Normal {
     seen: bucket['seen'] ?? null,
     ...Object.fromEntries(scalars.map((field) => [field, bucket[field] ?? null])),
     lastGrantAt: bucket['lastGrantAt'] ?? null,
+    pilotAfter: bucket['pilotAfter'] ?? null,
     crowdedAt: bucket['crowdedAt'] ?? null,
     documents: byName(kinds['d'] ?? new Map(), (known) => known),
     documentAges: sections.documentAges,

@@ -1,4 +1,4 @@
-/** The replicas' common memory: how many there are, and when the first of them was back after an absence of Redis. */
+/** What replicas share in Redis about themselves: how many there are, and when the first of them was back after an absence. */
 import { afterAll, beforeAll, expect, test } from '@jest/globals';
 import { Redis } from 'ioredis';
 import { once } from 'node:events';
@@ -26,8 +26,8 @@ afterAll(async () => {
   await server.stop();
 });
 
-test('who comes back while nobody is sent waits with the first; who comes later begins anew', async () => {
-  /** Milliseconds since the first one came back, as told to a replica that comes back at `now`. */
+test('replicas that come back during the recovery grace wait with the first of them, later ones begin a new grace', async () => {
+  /** Milliseconds since the first replica came back, as reported to a replica that comes back at `now`. */
   const back = async (replica: string, now: number): Promise<number> => {
     const argv = [replica, 'run', '', String(now), '1'];
     const reply = await runOwn(redis, 'presence', { keys: presenceKeys, argv });
@@ -36,12 +36,12 @@ test('who comes back while nobody is sent waits with the first; who comes later 
   expect(await back('r1', 10_000)).toBe(0);
   expect(await back('r2', 10_400)).toBe(400);
   expect(await back('r3', 10_000 + recoveryGraceMs - 1)).toBe(recoveryGraceMs - 1);
-  // Away once more, and back.
+  // Both replicas lose Redis once more and come back.
   expect(await back('r1', 10_000 + recoveryGraceMs)).toBe(0);
   expect(await back('r2', 10_100 + recoveryGraceMs)).toBe(100);
 });
 
-test('who is first back on an empty Redis does not count as the only replica', async () => {
+test('a replica that is the first on an emptied Redis does not count as the only one', async () => {
   const clock = new FakeClock();
   const connection = connectRedis(
     plainRedis({ nodes: [{ host: '127.0.0.1', port: server.port }] }),
@@ -68,7 +68,7 @@ test('who is first back on an empty Redis does not count as the only replica', a
     await later(4_000);
     await one.beat(connection.client);
     expect(one.count()).toBe(2);
-    // It stays the only one.
+    // The other replica stays silent, so this one is the only one.
     await later(1_001);
     await one.beat(connection.client);
     expect(one.count()).toBe(1);

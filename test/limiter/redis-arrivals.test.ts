@@ -1,4 +1,4 @@
-/** Calls stand where they arrived, whichever replica is slow to tell Redis of them. */
+/** Calls have the positions of their arrivals, also those of a replica that is slow to enter them in Redis. */
 import { setTimeout as pause } from 'node:timers/promises';
 import { afterAll, afterEach, beforeAll, expect, test } from '@jest/globals';
 import type { Grant } from '../../src/limiter/limiter.ts';
@@ -38,7 +38,7 @@ async function startLate(lateMs: number): Promise<TestReplica> {
   return replica;
 }
 
-test('a replica that is late by 200 ms keeps the positions of its calls, over two replicas', async () => {
+test('calls of a replica that reaches Redis 200 ms late keep the positions of their arrivals', async () => {
   const [prompt, late] = [await startLate(0), await startLate(200)];
   const more = { bucket: 'late', maxInFlight: 1, ceiling: 'none.none' };
   const done = { kind: 'succeeded', spent: null } as const;
@@ -47,7 +47,7 @@ test('a replica that is late by 200 ms keeps the positions of its calls, over tw
   const names: string[] = [];
   const entering: Promise<unknown>[] = [];
   for (let at = 0; at < 30; at += 1) {
-    // Names tell nothing of the order.
+    // The names do not sort in the order of arrival.
     const name = `${(at * 7) % 10}c${at}`;
     names.push(name);
     const replica = at % 3 === 0 ? late : prompt;

@@ -11,7 +11,7 @@ afterEach(async () => {
   for (const close of closers.splice(0).toReversed()) await close();
 });
 
-/** The driver leaves the timer of its last look at the slots running. */
+/** The driver leaves the timer of its last refresh of the slots running. */
 const slotsTimerMs = 2_000;
 afterAll(() => later(slotsTimerMs));
 
@@ -30,7 +30,7 @@ async function startNode(from: number, to: number) {
   }
 }
 
-test('a Cluster is reached while each of its primaries answers; one that is gone stays known', async () => {
+test('a Redis Cluster counts as reached while all its primaries answer, and a primary that is gone stays known', async () => {
   const first = await startNode(0, 8_000);
   const second = await startNode(8_001, 16_383);
   await first.operator.call('CLUSTER', 'MEET', '127.0.0.1', second.port);
@@ -41,7 +41,7 @@ test('a Cluster is reached while each of its primaries answers; one that is gone
     () => {},
   );
   closers.push(() => connection.close());
-  // The nodes tell each other, and then us.
+  // The nodes learn of each other first, then the connection learns of them.
   await until(() => connection.primaries() === all.join(' '));
   await until(() => connection.reachAll().then(yes, no));
 

@@ -13,7 +13,7 @@ afterEach(async () => {
   for (const close of closers.splice(0).toReversed()) await close();
 });
 
-/** A wire to Redis that breaks when the reply to a command is on its way: written and run, but never answered. */
+/** A proxy to Redis that breaks when the reply to a command is on its way: the command ran, but its reply is lost. */
 async function breakingWire() {
   let target = 0;
   let fatal: string | null = null;
@@ -52,7 +52,7 @@ async function ready(connection: RedisConnection): Promise<void> {
   while (!connection.isReady()) await new Promise((resolve) => setTimeout(resolve, 5));
 }
 
-/** What a read says as soon as there is a connection again. */
+/** The result of a read as soon as there is a connection again. */
 async function reconnected<T>(read: () => Promise<T>): Promise<T> {
   for (;;) {
     try {
@@ -91,7 +91,7 @@ async function cluster(wire: { readonly port: number }) {
   return first;
 }
 
-/** A server of that kind behind the wire, one client of ours on it, and another straight to the server. */
+/** A server of that mode behind the proxy, with the connection under test on the proxy and a client straight to the server. */
 async function setUp(mode: 'single' | 'cluster') {
   const wire = await breakingWire();
   const { port, straight } = await (mode === 'single' ? server([]) : cluster(wire));
@@ -106,22 +106,22 @@ async function setUp(mode: 'single' | 'cluster') {
   return { wire, straight, connection };
 }
 
-// By default ioredis sends again what was not answered when it is connected anew, and a Cluster client when a node is gone:
-// a command that takes a place would take two. Whether to repeat is for `client/health.ts` to say, with the same id.
-describe.each(['single', 'cluster'] as const)('a command to Redis (%s) whose reply is lost', (mode) => {
-  test('fails and is not sent again by the driver, whoever reconnects', async () => {
+// By default ioredis sends commands without a reply again when it reconnects, and a Cluster client when a node is gone:
+// a command that takes a slot would take two. `client/health.ts` decides whether to repeat a command, with the same id.
+describe.each(['single', 'cluster'] as const)('a command whose reply is lost (Redis mode: %s)', (mode) => {
+  test('fails and is not sent again by the driver when it reconnects', async () => {
     const { wire, straight, connection } = await setUp(mode);
     const { client } = connection;
     expect(await client.incr('{count}')).toBe(1);
     wire.breakAt('incr');
     await expect(client.incr('{count}')).rejects.toThrow();
     expect(wire.broken()).toBe(1);
-    // Through the new connection: what was sent again would have come before it.
+    // This read uses the new connection: a command that was sent again would have run before it.
     expect(await reconnected(() => client.get('{count}'))).toBe('2');
     expect(await straight.get('{count}')).toBe('2');
   });
 
-  test('takes its companions with it: none of those written together runs twice', async () => {
+  test('fails together with the commands written with it, and none of them runs twice', async () => {
     const { wire, connection } = await setUp(mode);
     const { client } = connection;
     wire.breakAt('incr');
@@ -133,7 +133,7 @@ describe.each(['single', 'cluster'] as const)('a command to Redis (%s) whose rep
   });
 });
 
-test('a connection that the driver has given up is made again', async () => {
+test('the Redis connection is made again when the driver has given it up', async () => {
   const redis = await startRedis();
   closers.push(() => redis.stop());
   const connection = connectRedis(

@@ -1,4 +1,4 @@
-/** A subscription in name only: the connection lives, its pings are answered, and no message ever comes. */
+/** A silent subscription: the connection lives, its pings are answered, and no message ever comes. */
 import { afterEach, expect, test } from '@jest/globals';
 import { Redis } from 'ioredis';
 import { systemClock, systemRandom } from '../../src/clock.ts';
@@ -12,24 +12,24 @@ afterEach(async () => {
   for (const close of closers.splice(0).toReversed()) await close();
 });
 
-type Deafness = 'confirmed wrongly' | 'never confirmed' | 'confirmed and no more';
+type Silence = 'confirmed wrongly' | 'never confirmed' | 'confirmed but without messages';
 
-/** A way to Redis on which the first `times` subscriptions are deaf, and everything else is as it should be. */
-async function deafWire(target: number, deafness: Deafness, times: number) {
+/** A proxy to Redis on which the first `times` subscriptions are silent, and everything else works. */
+async function silentWire(target: number, silence: Silence, times: number) {
   let subscriptions = 0;
   const wire = await redisWire(
     () => target,
     (client, redis) => {
-      let isDeaf = false;
+      let isSilent = false;
       client.on('data', (bytes) => {
         if (!bytes.toString().toLowerCase().includes('\r\nsubscribe\r\n')) return void redis.write(bytes);
         subscriptions += 1;
-        isDeaf = subscriptions <= times;
-        if (!isDeaf || deafness === 'confirmed and no more') return void redis.write(bytes);
-        if (deafness === 'confirmed wrongly') client.write('*3\r\n:1\r\n:2\r\n:3\r\n');
+        isSilent = subscriptions <= times;
+        if (!isSilent || silence === 'confirmed but without messages') return void redis.write(bytes);
+        if (silence === 'confirmed wrongly') client.write('*3\r\n:1\r\n:2\r\n:3\r\n');
       });
       redis.on('data', (bytes) => {
-        if (!isDeaf || !bytes.toString().includes('\r\nmessage\r\n')) client.write(bytes);
+        if (!isSilent || !bytes.toString().includes('\r\nmessage\r\n')) client.write(bytes);
         else if (bytes.toString().endsWith('+PONG\r\n')) client.write('+PONG\r\n');
       });
     },
@@ -38,12 +38,12 @@ async function deafWire(target: number, deafness: Deafness, times: number) {
   return { port: wire.port, subscriptions: () => subscriptions };
 }
 
-test.each(['confirmed wrongly', 'never confirmed', 'confirmed and no more'] as const)(
-  'a subscription that is %s is made again, until messages come',
-  async (deafness) => {
+test.each(['confirmed wrongly', 'never confirmed', 'confirmed but without messages'] as const)(
+  'a subscription that is %s is made again until messages come',
+  async (silence) => {
     const redis = await startRedis();
     closers.push(() => redis.stop());
-    const wire = await deafWire(redis.port, deafness, 2);
+    const wire = await silentWire(redis.port, silence, 2);
     const connection = connectRedis(
       plainRedis({ nodes: [{ host: '127.0.0.1', port: wire.port }], keyPrefix: 'prefixed:' }),
       { clock: systemClock, random: systemRandom },
@@ -64,14 +64,14 @@ test.each(['confirmed wrongly', 'never confirmed', 'confirmed and no more'] as c
       });
     });
     await ready;
-    // It counts as ready when it was heard that messages come, not before.
+    // The subscription counts as ready once a message has come, not before.
     expect(readyAt).toBe(3);
     expect(failures).toBeGreaterThanOrEqual(2);
     const straight = new Redis(redis.port, '127.0.0.1');
     closers.push(() => straight.disconnect());
     expect(await straight.publish('grants', 'hello')).toBe(1);
     while (heard.length === 0) await new Promise((resolve) => setTimeout(resolve, 5));
-    // What the connection says to itself is nobody else's.
+    // Messages by which the connection tests itself are not delivered.
     expect(heard).toEqual(['hello']);
     expect(wire.subscriptions()).toBe(3);
   },

@@ -9,7 +9,7 @@ import { callOf } from '../support/admission-queue.ts';
 import { redisSettings } from '../support/redis-replica.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
 
-/** Hands everything on `oneWayMs` later. Resolves with its port and its end. */
+/** A proxy that forwards all data `oneWayMs` later. Resolves with its port and a function that stops it. */
 async function startFar(
   target: number,
   oneWayMs: number,
@@ -51,7 +51,7 @@ async function startFar(
 }
 
 let redis: RedisServer;
-/** What a test began, ended also when it fails. */
+/** Stops what a test began, also when it fails. */
 const ends: (() => unknown)[] = [];
 beforeAll(async () => {
   redis = await startRedis();
@@ -61,8 +61,8 @@ afterAll(async () => {
   await redis.stop();
 });
 
-describe('a Redis 110 ms away', () => {
-  test('serves calls under a ceiling, in order and in one mode', async () => {
+describe('admission over a Redis 110 ms away', () => {
+  test('serves calls under a ceiling in order, without falling back to another mode', async () => {
     const far = await startFar(redis.port, 110);
     ends.push(far.stop);
     const modes: string[] = [];

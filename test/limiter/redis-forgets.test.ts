@@ -1,6 +1,7 @@
-/** Buckets that Redis forgets because nobody uses them, and what replicas make of it. */
+/** Buckets that expire in Redis because no call uses them, and what replicas conclude from it. */
 import { afterAll, afterEach, beforeAll, describe, expect, test } from '@jest/globals';
 import { Redis } from 'ioredis';
+import { replicaId } from '../../src/ids.ts';
 import type { MeterName } from '../../src/call.ts';
 import type { Grant, Lesson } from '../../src/limiter/limiter.ts';
 import { RedisLimiter } from '../../src/limiter/redis/limiter.ts';
@@ -17,7 +18,7 @@ const setting = (probe: number, ...meters: readonly MeterName[]) => ({
   probe,
 });
 
-describe('in Redis', () => {
+describe('in Redis, a bucket', () => {
   let server: RedisServer;
   let straight: Redis;
   beforeAll(async () => {
@@ -42,7 +43,7 @@ describe('in Redis', () => {
     if (reply.kind !== 'granted') throw new Error(`not granted: ${reply.kind}`);
     return reply.grant;
   };
-  /** Milliseconds that each of the bucket's keys has to live. */
+  /** Milliseconds until each of the bucket's keys expires. */
   const lives = async (bucket: string): Promise<number[]> => {
     const keys = await straight.keys(`sluice:{${bucket}}:*`);
     return Promise.all(keys.map((key) => straight.pttl(key)));
@@ -57,22 +58,25 @@ describe('in Redis', () => {
   };
 
   test.each([
-    ['nobody was sent to', 1, 5_000, 'dropped', null],
-    ['was answered without being taught anything', 1, 60_000, 'succeeded', null],
-    ['an answer taught something', 1, 3_600_000, 'succeeded', taught],
-  ] as const)('a bucket that %s', async (what, probe, lifeMs, kind, lesson) => {
-    const replica = await start();
-    const bucket = what.replaceAll(' ', '-');
-    const grant = await granted(replica, `t-${bucket}`, { bucket, setting: setting(probe, 'requests') });
-    expect(Math.min(...(await lives(bucket)))).toBeGreaterThan(3_000_000);
-    await replica.limiter.settle(grant, kind === 'dropped' ? { kind } : { kind, spent: null }, lesson);
-    const left = await lives(bucket);
-    expect(left.length).toBeGreaterThan(0);
-    expect(Math.max(...left)).toBeLessThanOrEqual(lifeMs);
-    expect(Math.min(...left)).toBeGreaterThan(lifeMs - 2_500);
-  });
+    ['no call was sent', 1, 5_000, 'dropped', null],
+    ['calls were sent without teaching it anything', 1, 60_000, 'succeeded', null],
+    ['calls were sent that taught it a limit', 1, 3_600_000, 'succeeded', taught],
+  ] as const)(
+    'to which %s expires when nothing of it is left to know',
+    async (what, probe, lifeMs, kind, lesson) => {
+      const replica = await start();
+      const bucket = what.replaceAll(' ', '-');
+      const grant = await granted(replica, `t-${bucket}`, { bucket, setting: setting(probe, 'requests') });
+      expect(Math.min(...(await lives(bucket)))).toBeGreaterThan(3_000_000);
+      await replica.limiter.settle(grant, kind === 'dropped' ? { kind } : { kind, spent: null }, lesson);
+      const left = await lives(bucket);
+      expect(left.length).toBeGreaterThan(0);
+      expect(Math.max(...left)).toBeLessThanOrEqual(lifeMs);
+      expect(Math.min(...left)).toBeGreaterThan(lifeMs - 2_500);
+    },
+  );
 
-  test('a bucket is remembered until what was sent has drained', async () => {
+  test('lives until the units of its calls have drained', async () => {
     const replica = await start();
     const more = { bucket: 'full', setting: setting(0, 'requests_day'), costs: { requests_day: 18_000 } };
     const stated = { ...more.setting, meters: [{ meter: 'requests_day', limit: 24_000, windowMs: 240_000 }] };
@@ -82,7 +86,7 @@ describe('in Redis', () => {
     expect(Math.max(...(await lives('full')))).toBeLessThan(190_000);
   });
 
-  test('one that has expired is new: nothing was lost, and a capped lane does not wait for a lease', async () => {
+  test('that has expired is taken for new: no loss is counted, and a capped lane does not wait for a lease', async () => {
     const [a, b] = [await start(), await start()];
     const more = { bucket: 'expired', maxInFlight: 1, setting: setting(0, 'requests') };
     for (const [ticket, replica] of [
@@ -99,7 +103,7 @@ describe('in Redis', () => {
     expect([...a.told, ...b.told].filter((word) => word.startsWith('lost'))).toEqual([]);
   });
 
-  test('one that is gone while calls of this replica are in it was lost', async () => {
+  test('that is gone while calls of this replica are in it is taken for lost', async () => {
     const a = await start();
     const more = { bucket: 'lost', maxInFlight: 1, setting: setting(0, 'requests') };
     await granted(a, 'l1', more);
@@ -109,8 +113,8 @@ describe('in Redis', () => {
   });
 });
 
-describe('in a replica', () => {
-  /** A limiter whose scripts answer as told, each command after `attempts` attempts. */
+describe('a replica', () => {
+  /** A limiter whose scripts reply as the test says, each command after `attempts` attempts. */
   function limiterOn(scripts: Readonly<Record<string, () => unknown>>, attempts = 1) {
     const clock = new FakeClock();
     const called: string[] = [];
@@ -138,7 +142,7 @@ describe('in a replica', () => {
         close: () => {},
       },
       replica: {
-        id: 'r',
+        id: replicaId('r'),
         storeClock: new StoreClock(),
         count: () => 1,
         lostAt: () => null,
@@ -157,7 +161,7 @@ describe('in a replica', () => {
     return { limiter, clock, called };
   }
 
-  test('books of names that are not used any more do not pile up', async () => {
+  test('drops what it knows of buckets that are no longer used', async () => {
     const { limiter, clock } = limiterOn({
       sluiceApplyV1: () => '[1000,null,0,1,false,[],0,[["wait_too_long",60000,"requests",0]]]',
     });

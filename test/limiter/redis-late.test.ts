@@ -1,5 +1,6 @@
-/** Calls for which Redis was late: what they asked for is asked again, and they keep the place of their arrival. */
+/** Calls for which Redis was late: their admission is sent again, and they keep the position of their arrival. */
 import { afterAll, beforeAll, expect, test } from '@jest/globals';
+import { bucketKey, ticketId } from '../../src/ids.ts';
 import { systemClock, systemRandom } from '../../src/clock.ts';
 import type { Settings } from '../../src/config/settings.ts';
 import { defineCommands } from '../../src/limiter/redis/protocol/commands.ts';
@@ -35,7 +36,7 @@ afterAll(async () => {
   await server.stop();
 });
 
-/** Replicas on one connection; the first attempt of every admission of a `late` one is lost, and the second waits. */
+/** A replica on the shared connection; with `late`, the first attempt of every admission is lost and the second waits for `late`. */
 async function replicaOn(late: Promise<void> | null): Promise<RedisLimiter> {
   const redis: RedisHealth = {
     isUp: true,
@@ -56,7 +57,7 @@ async function replicaOn(late: Promise<void> | null): Promise<RedisLimiter> {
   return new RedisLimiter({ ...shared, redis, replica, listener, onStranded: () => false });
 }
 
-test('a call that had to ask twice stands where it arrived, before those that came later', async () => {
+test('a call whose admission had to be sent twice has the position of its arrival, before later calls', async () => {
   const more = { bucket: 'late', maxInFlight: 1 };
   let arrive = (): void => {};
   const inTime = await replicaOn(null);
@@ -70,11 +71,11 @@ test('a call that had to ask twice stands where it arrived, before those that ca
   expect(await inTime.admit(admission('second', more))).toMatchObject({ kind: 'queued', ahead: 1 });
   arrive();
   expect(await first).toMatchObject({ kind: 'queued', ahead: 1 });
-  expect(await inTime.forecast('late', 'second')).toMatchObject({ ahead: 2 });
+  expect(await inTime.forecast(bucketKey('late'), ticketId('second'))).toMatchObject({ ahead: 2 });
   await Promise.all([inTime.close(), late.close()]);
 });
 
-test('it is refused like everybody else when it would wait too long', async () => {
+test('a call whose admission had to be sent twice is refused like any other when it would wait too long', async () => {
   const setting = {
     meters: [{ meter: 'requests' as const, limit: 1, windowMs: 60_000 }],
     learn: true,

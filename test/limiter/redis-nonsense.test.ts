@@ -1,9 +1,10 @@
 /**
- * Replies of the right type and without sense, as a proxy between gateway and Redis, a foreign script or a bug of our own
+ * Replies of the right type and without sense, as a proxy between gateway and Redis, a foreign script or a bug in Sluice
  * would give them. A real redis-server runs scripts of the test's in place of the service's.
  */
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from '@jest/globals';
 import { Redis } from 'ioredis';
+import { bucketKey, ceilingKey, laneKey, ticketId } from '../../src/ids.ts';
 import { bucketKeys } from '../../src/limiter/redis/protocol/keys.ts';
 import { defineCommands } from '../../src/limiter/redis/protocol/commands.ts';
 import { connectRedis } from '../../src/limiter/redis/client/connection.ts';
@@ -25,7 +26,7 @@ afterEach(async () => {
 });
 
 /**
- * A replica to which Redis answers otherwise from the moment that `spoil` is called: a command of ceilings or presence
+ * A replica to which Redis gives other replies from the moment that `spoil` is called: a command of ceilings or presence
  * (`Consume`), or every batch that has an event of a kind (`admit`). `null`: as before.
  */
 async function replicaWith(what: string, whenDown: 'local' | 'deny') {
@@ -64,7 +65,7 @@ const keysOf: Readonly<Record<string, number>> = {
   Presence: 3,
 };
 
-/** Batches without such an event are applied. */
+/** A script that applies batches without such an event and replies with `lua` to the others. */
 const spoilt = (kind: string, lua: string | null): string =>
   lua === null
     ? buildScripts().script
@@ -86,7 +87,7 @@ const nonsense: readonly (readonly [string, string])[] = [
   ['a grant whose lease is no word', replyOf('"granted",1,"t 1",20000')],
   ['a grant whose end is no number', replyOf('"granted",1,"t.1","nan"')],
   ['a grant whose end never comes', replyOf('"granted",1,"t.1","inf"')],
-  ['a place that is no number', replyOf('"queued",0,0,"inf","queue"')],
+  ['a position that is no number', replyOf('"queued",0,0,"inf","queue"')],
   ['a time that is no number', replyOf('"queued",0,0,1,"queue"', '"nan"')],
   ['grants that are none', `return '[1000,null,0,1000,true,["x"],0,[["queued",0,0,1,"queue"]]]'`],
 ];
@@ -104,8 +105,8 @@ const setting = {
 const admit = (replica: TestReplica, ticket: string) =>
   replica.limiter.admit(admission(ticket, { bucket, setting }));
 
-describe.each(nonsense)('admit answers %s', (_what, lua) => {
-  test('with whenDown: local, the call goes on by this replica’s share, and the bug is logged once', async () => {
+describe.each(nonsense)('when Redis replies to an admission with %s', (_what, lua) => {
+  test('and whenDown is local, the call goes on with this replica’s share and the bug is logged once', async () => {
     const { replica, spoil } = await replicaWith('admit', 'local');
     spoil(lua);
     await admit(replica, 'early');
@@ -116,7 +117,7 @@ describe.each(nonsense)('admit answers %s', (_what, lua) => {
     expect(replica.bugs).toEqual([expect.stringMatching(/wrongly .*"apply".*malformed/)]);
   });
 
-  test('with whenDown: deny, calls are refused as the contract says, and it is logged once', async () => {
+  test('and whenDown is deny, calls are refused with limiter_unavailable and the bug is logged once', async () => {
     const { replica, spoil } = await replicaWith('admit', 'deny');
     spoil(lua);
     for (const ticket of ['one', 'two', 'three']) {
@@ -127,20 +128,20 @@ describe.each(nonsense)('admit answers %s', (_what, lua) => {
   });
 });
 
-/** Everything a replica asks of Redis, once; what it was told. */
+/** Sends every command of a replica to Redis once, and returns the replies. */
 async function oneOfEach(replica: TestReplica): Promise<readonly unknown[]> {
   const { limiter, ceilings } = replica;
-  const ceiling = { key: bucket, perMinute: 5, perDay: 100 };
+  const ceiling = { key: ceilingKey(bucket), perMinute: 5, perDay: 100 };
   const lesson = { feedback: { meters: [], throttle: null }, sentAgoMs: 1, headAgoMs: 0 };
-  const told: unknown[] = [];
+  const replies: unknown[] = [];
   const reply = await admit(replica, 'first');
-  told.push(reply.kind);
+  replies.push(reply.kind);
   const waits = limiter.admit(admission('second', { bucket, setting, lane: 'capped', maxInFlight: 0 }));
-  told.push((await waits).kind);
-  told.push(await limiter.forecast(bucket, 'second'));
-  const lane = { lane: 'capped', weight: 2, maxInFlight: 0, perMinute: null, ceiling: 'none.none' };
-  await limiter.reconfigure({ bucket, setting, lanes: [lane] });
-  await limiter.cancel(bucket, 'second');
+  replies.push((await waits).kind);
+  replies.push(await limiter.forecast(bucketKey(bucket), ticketId('second')));
+  const lane = { lane: laneKey('capped'), weight: 2, maxInFlight: 0, perMinute: null, ceiling: 'none.none' };
+  await limiter.reconfigure({ bucket: bucketKey(bucket), setting, lanes: [lane] });
+  await limiter.cancel(bucketKey(bucket), ticketId('second'));
   const grant = reply.kind === 'granted' ? reply.grant : null;
   if (grant !== null) {
     await limiter.charged(grant, { slots: 3, nextSlotMs: 0 });
@@ -149,16 +150,16 @@ async function oneOfEach(replica: TestReplica): Promise<readonly unknown[]> {
   }
   try {
     const taken = await ceilings.take(ceiling);
-    told.push(taken.kind);
+    replies.push(taken.kind);
     if (taken.kind === 'taken') await ceilings.giveBack(ceiling, taken.place);
   } catch (failure) {
-    told.push(String(failure));
+    replies.push(String(failure));
   }
   const [hold] = await ceilings.forecast(ceiling, [1]);
   const { remaining } = (await ceilings.state(ceiling)) ?? {};
   const day = await ceilings.dayState(ceiling);
   expect([hold?.waitMs, remaining, day?.remaining, day?.nextPlaceMs].every(Number.isFinite)).toBe(true);
-  return told;
+  return replies;
 }
 
 const kinds = ['admit', 'settle', 'learn', 'charge', 'reconfigure', 'cancel', 'tick', 'forecast'];
@@ -171,20 +172,20 @@ const everyNonsense = [
   `return { '1', 'first', 'nan', '1', '' }`,
 ];
 
-describe.each([...kinds, ...ofCeilings])('whatever %s answers', (name) => {
+describe.each([...kinds, ...ofCeilings])('when Redis replies to %s with anything malformed', (name) => {
   test.each(['local', 'deny'] as const)(
-    'with whenDown: %s, no caller sees an internal error',
+    'and whenDown is %s, no call ends in an internal error',
     async (mode) => {
       const { replica, spoil } = await replicaWith(name, mode);
       for (const [at, lua] of everyNonsense.entries()) {
         bucket = `${name}-${mode}-${at}`;
         spoil(lua);
-        const told = await oneOfEach(replica);
+        const replies = await oneOfEach(replica);
         const refused = mode === 'deny' && name === 'admit' ? 'refused' : 'queued';
-        const admitted = told[0] === 'granted' ? 'granted' : refused;
-        expect([told[0], told[1]]).toEqual([admitted, refused]);
+        const admitted = replies[0] === 'granted' ? 'granted' : refused;
+        expect([replies[0], replies[1]]).toEqual([admitted, refused]);
         const isDenied = mode === 'deny' && name === 'Consume';
-        expect(told.at(-1)).toBe(isDenied ? 'Refusal: limiter_unavailable' : 'taken');
+        expect(replies.at(-1)).toBe(isDenied ? 'Refusal: limiter_unavailable' : 'taken');
       }
       expect(replica.bugs.filter((bug) => !/wrongly .*malformed/.test(bug))).toEqual([]);
       expect(replica.bugs.length).toBeLessThanOrEqual(1);
@@ -192,7 +193,7 @@ describe.each([...kinds, ...ofCeilings])('whatever %s answers', (name) => {
   );
 });
 
-test('with whenDown: deny, a refused call that Redis has entered all the same is taken out', async () => {
+test('with whenDown: deny, a call that was refused for a malformed reply is taken out of Redis again', async () => {
   const { replica, spoil } = await replicaWith('admit', 'deny');
   const straight = new Redis(server.port, '127.0.0.1');
   closers.push(async () => straight.disconnect());
@@ -200,15 +201,15 @@ test('with whenDown: deny, a refused call that Redis has entered all the same is
   await replica.limiter.admit(admission('first', more));
   spoil(`(function() ${buildScripts().script} end)() return 7`);
   const tickets = async (): Promise<string[]> =>
-    (await straight.hkeys(bucketKeys(bucket)[1])).filter((field) => field.startsWith('t:'));
+    (await straight.hkeys(bucketKeys(bucketKey(bucket))[1])).filter((field) => field.startsWith('t:'));
   expect(await replica.limiter.admit(admission('second', more))).toMatchObject({ kind: 'refused' });
   while ((await tickets()).length > 1) await new Promise((resolve) => setTimeout(resolve, 5));
   expect(await tickets()).toEqual(['t:first']);
 });
 
-// Redis does not count as away then: there is no return at which it would be told again.
+// Redis does not count as unavailable then, so there is no recovery at which the settlement would be sent again.
 test.each(['returned', 'throttled'] as const)(
-  'with whenDown: deny, a call whose way back into the line (%s) was answered wrongly is granted again',
+  'with whenDown: deny, a call whose return to its lane (%s) got a malformed reply is granted again',
   async (kind) => {
     const { replica, spoil } = await replicaWith('settle', 'deny');
     const reply = await replica.limiter.admit(admission('again', { bucket, setting, maxInFlight: 1 }));
@@ -227,7 +228,7 @@ test.each(['returned', 'throttled'] as const)(
   },
 );
 
-test('with whenDown: deny, a call whose entering again was answered wrongly is entered once more', async () => {
+test('with whenDown: deny, a call whose re-entry got a malformed reply is entered once more', async () => {
   const { replica, spoil } = await replicaWith('admit', 'deny');
   const straight = new Redis(server.port, '127.0.0.1');
   closers.push(async () => straight.disconnect());

@@ -1,6 +1,7 @@
-/** What ended while Redis was away is told when it is back. */
+/** Settlements that were made while Redis was unavailable are sent when it is back. */
 import { afterEach, expect, test } from '@jest/globals';
 import { kill } from 'node:process';
+import { bucketKey, ticketId } from '../../src/ids.ts';
 import { systemClock } from '../../src/clock.ts';
 import { startRedis } from '../support/redis.ts';
 import { admission } from '../support/admission.ts';
@@ -11,7 +12,7 @@ afterEach(async () => {
   for (const close of closers.splice(0).toReversed()) await close();
 });
 
-test('a capped lane is free again when a call of it ended while Redis was away, not when its lease ends', async () => {
+test('a capped lane is free as soon as Redis is back when its call ended while Redis was unavailable', async () => {
   const server = await startRedis();
   closers.push(() => server.stop());
   const replica = await startReplica(`url: "${server.url}", whenDown: deny`);
@@ -23,8 +24,8 @@ test('a capped lane is free again when a call of it ended while Redis was away, 
   kill(server.pid, 'SIGSTOP');
   const until = async (mode: string): Promise<void> => {
     while (replica.told.findLast((line) => line.startsWith('mode')) !== `mode ${mode}`) {
-      // Something has to be asked for an absence to be noticed.
-      await replica.limiter.forecast('bucket', 'nobody');
+      // A command has to be sent for the absence to be noticed.
+      await replica.limiter.forecast(bucketKey('bucket'), ticketId('nobody'));
       await new Promise<void>((resolve) => {
         systemClock.after(20, resolve);
       });

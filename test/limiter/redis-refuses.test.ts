@@ -1,9 +1,10 @@
-/** Error replies that no command of ours expects: the mode for an absent Redis answers, never an internal error. */
+/** Error replies that no command of Sluice expects: calls go on as without Redis, and none ends in an internal error. */
 import { afterAll, beforeAll, expect, test } from '@jest/globals';
 import { Redis } from 'ioredis';
 import { systemClock, systemRandom } from '../../src/clock.ts';
 import { connectRedis } from '../../src/limiter/redis/client/connection.ts';
 import { createRedisHealth } from '../../src/limiter/redis/client/health.ts';
+import { createRedisTroubles } from '../../src/limiter/redis/client/troubles.ts';
 import { noTelemetry } from '../../src/telemetry/noop.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
 import { admission } from '../support/admission.ts';
@@ -33,7 +34,7 @@ const setting = {
   probe: 0,
 };
 
-test('with whenDown: local, a call whose bucket holds the wrong type goes on by its share', async () => {
+test('with whenDown: local, a call whose bucket key has the wrong type goes on with this replica’s share', async () => {
   const replica = await startReplica(`url: "${server.url}", whenDown: local`);
   const more = { bucket: 'spoilt-local', setting };
   expect((await replica.limiter.admit(admission('before', more))).kind).toBe('granted');
@@ -44,7 +45,7 @@ test('with whenDown: local, a call whose bucket holds the wrong type goes on by 
   await replica.close();
 });
 
-test('with whenDown: deny, it alone is refused: other buckets stay on Redis', async () => {
+test('with whenDown: deny, only the call whose bucket key has the wrong type is refused, and other buckets stay on Redis', async () => {
   const replica = await startReplica(`url: "${server.url}", whenDown: deny`);
   const more = { bucket: 'spoilt-deny', setting };
   expect((await replica.limiter.admit(admission('before', more))).kind).toBe('granted');
@@ -55,12 +56,12 @@ test('with whenDown: deny, it alone is refused: other buckets stay on Redis', as
   });
   const other = admission('other', { ...more, bucket: 'whole' });
   expect((await replica.limiter.admit(other)).kind).toBe('granted');
-  // The refused call, and taking its ticket out again in case Redis had entered it.
+  // One error is of the refused call, one of taking its ticket out again in case Redis had entered it.
   expect(replica.told).toEqual(['mode redis', 'error reply', 'error reply']);
   await replica.close();
 });
 
-test('it is sent once, counts as an absence at once and is logged as a bug', async () => {
+test('a command with an unexpected error reply is sent once, makes Redis unavailable at once and is logged as a bug', async () => {
   const { redis } = redisSettings(`url: "${server.url}"`);
   if (redis === null) throw new Error('no Redis is configured');
   const connection = connectRedis(redis, { clock: systemClock, random: systemRandom }, () => {});
@@ -73,6 +74,7 @@ test('it is sent once, counts as an absence at once and is logged as a bug', asy
       ...noTelemetry,
       log: { ...noTelemetry.log, bug: (_text, cause) => void bugs.push(String(cause)) },
     },
+    troubles: createRedisTroubles(noTelemetry.log, { tls: false }),
     commandTimeoutMs: redis.commandTimeoutMs,
     tripsOnPermanentError: true,
     check: async () => {},
@@ -89,7 +91,7 @@ test('it is sent once, counts as an absence at once and is logged as a bug', asy
     isUp: false,
     bugs: ['ReplyError: WRONGTYPE'],
   });
-  // Redis is there and is asked again: one wrong key is not an absence for good.
+  // Redis is there and is tried again: one wrong key does not make it unavailable for good.
   await new Promise<void>((resolve) => {
     health.watch({ onUnavailable: () => {}, onAvailable: resolve });
   });

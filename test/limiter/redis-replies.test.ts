@@ -1,4 +1,4 @@
-/** What stands at Redis' address and answers anything. It is a server of the test's own: the attacker, not a Redis. */
+/** A hostile server at the address of Redis, which replies with anything. It stands for an attacker, not for a Redis. */
 import { afterEach, describe, expect, test } from '@jest/globals';
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -33,7 +33,7 @@ const hostile: readonly (readonly [string, string])[] = [
   ['a text of many gigabytes', `$99999999999\r\n${'x'.repeat(1_000)}`],
 ];
 
-/** Answers `command` with one wrong answer per connection, the next of the list each time, and then as Redis does. */
+/** Replies to `command` wrongly once per connection, with the next wrong reply of the list, and then as Redis does. */
 async function wrongRedis(command: string) {
   const sockets = new Set<Socket>();
   let next = 0;
@@ -51,8 +51,8 @@ async function wrongRedis(command: string) {
       return list(list(':0\r\n', ':16383\r\n', node));
     }
     if (name !== 'SUBSCRIBE') return '+OK\r\n';
-    const told = (kind: string, last: string): string => `>3\r\n${bulk(kind)}${bulk(words[1] ?? '')}${last}`;
-    return told('subscribe', ':1\r\n') + told('message', bulk('hello'));
+    const push = (kind: string, last: string): string => `>3\r\n${bulk(kind)}${bulk(words[1] ?? '')}${last}`;
+    return push('subscribe', ':1\r\n') + push('message', bulk('hello'));
   };
   const server = createServer((socket) => {
     sockets.add(socket.on('error', () => {}).on('close', () => sockets.delete(socket)));
@@ -74,7 +74,7 @@ async function wrongRedis(command: string) {
         next += 1;
         isWrong = true;
         socket.write(answer, 'latin1');
-        // Answers that look right enough would be believed for good.
+        // Without this, a wrong reply that looks right would keep the connection open for good.
         setTimeout(() => socket.destroy(), 100);
       }
     });
@@ -84,7 +84,7 @@ async function wrongRedis(command: string) {
     server.close();
     for (const socket of sockets) socket.destroy();
   });
-  return { port: (server.address() as AddressInfo).port, told: () => next };
+  return { port: (server.address() as AddressInfo).port, wrongReplies: () => next };
 }
 
 /** A process of its own with the service's connection: prints `heard` and `read` when it could do so. */
@@ -131,12 +131,12 @@ describe.each([
   ['single', 'INFO', 'read'],
   ['sentinel', 'SENTINEL', 'read'],
   ['cluster', 'CLUSTER', 'read'],
-])('a Redis (%s) that answers %s wrongly in every way', (mode, command, sign) => {
-  test('ends no process: it connects again until the answer is right', async () => {
+])('a process whose Redis (mode %s) replies to %s wrongly in every way', (mode, command, sign) => {
+  test('does not end: it reconnects until the reply is right', async () => {
     const redis = await wrongRedis(command);
     const child = connectFrom(mode, redis.port);
-    await child.until(() => redis.told() === hostile.length);
+    await child.until(() => redis.wrongReplies() === hostile.length);
     await child.until((printed) => printed.includes(sign));
-    expect(redis.told()).toBe(hostile.length);
+    expect(redis.wrongReplies()).toBe(hostile.length);
   }, 60_000);
 });

@@ -1,5 +1,6 @@
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from '@jest/globals';
 import { Redis } from 'ioredis';
+import { ceilingKey } from '../../src/ids.ts';
 import type { Grant } from '../../src/limiter/limiter.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
 import { admission } from '../support/admission.ts';
@@ -42,7 +43,7 @@ describe('two replicas on one Redis', () => {
   const succeed = (replica: TestReplica, grant: Grant) =>
     replica.limiter.settle(grant, { kind: 'succeeded', spent: null }, null);
 
-  test('share a capped lane: the other one’s call is granted by message when the lease ends', async () => {
+  test('share a capped lane: a call of one replica is granted by message when the lease of the other ends', async () => {
     const more = { bucket: 'shared', ...serial };
     const first = await a.limiter.admit(admission('a1', more));
     expect((await b.limiter.admit(admission('b1', more))).kind).toBe('queued');
@@ -51,8 +52,8 @@ describe('two replicas on one Redis', () => {
     await succeed(b, await b.granted('b1'));
   });
 
-  test('share a ceiling, whoever asks', async () => {
-    const ceiling = { key: 'shared', perMinute: 4, perDay: 100 };
+  test('share a ceiling, whichever of them asks', async () => {
+    const ceiling = { key: ceilingKey('shared'), perMinute: 4, perDay: 100 };
     const replies = [];
     for (const one of [a, b, a, b, a, b]) replies.push((await one.ceilings.take(ceiling)).kind);
     expect(replies).toEqual(['taken', 'taken', 'taken', 'taken', 'refused', 'refused']);
@@ -60,8 +61,8 @@ describe('two replicas on one Redis', () => {
     expect(await probe.get('sluice:day:{shared}')).toBe('4');
   });
 
-  test('a refusal by the ceiling writes nothing', async () => {
-    const ceiling = { key: 'full', perMinute: 1, perDay: 100 };
+  test('write nothing when a ceiling refuses', async () => {
+    const ceiling = { key: ceilingKey('full'), perMinute: 1, perDay: 100 };
     await a.ceilings.take(ceiling);
     const before = [
       await probe.zrange('sluice:sends:{full}', '0', '-1'),
@@ -75,8 +76,8 @@ describe('two replicas on one Redis', () => {
     expect(after).toEqual(before);
   });
 
-  test('a lost message costs no more than a tick', async () => {
-    const more = { bucket: 'deaf', ...serial };
+  test('need no more than a tick for a grant whose message was lost', async () => {
+    const more = { bucket: 'no-message', ...serial };
     const first = await a.limiter.admit(admission('a2', more));
     await b.limiter.admit(admission('b2', more));
     if (first.kind !== 'granted') throw new Error('not granted');
@@ -87,7 +88,7 @@ describe('two replicas on one Redis', () => {
     await succeed(b, await b.granted('b2'));
   });
 
-  test('every key expires', async () => {
+  test('leave no key without an expiry', async () => {
     for (const key of await probe.keys('*')) expect([key, (await probe.pttl(key)) > 0]).toEqual([key, true]);
   });
 });
@@ -145,7 +146,7 @@ describe('after a loss of all data', () => {
   }, 20_000);
 
   test('sends of the last minute are put back', async () => {
-    const ceiling = { key: 'kept', perMinute: 3, perDay: null };
+    const ceiling = { key: ceilingKey('kept'), perMinute: 3, perDay: null };
     for (const one of [a, b, a]) await one.ceilings.take(ceiling);
     await probe.flushall();
     for (let left = 60; left > 0 && (await probe.zcard('sluice:sends:{kept}')) < 3; left -= 1)
@@ -154,14 +155,14 @@ describe('after a loss of all data', () => {
   }, 20_000);
 });
 
-describe('the first contact', () => {
-  test('refuses a Redis that evicts keys, with what to do', async () => {
+describe('the first connection to Redis', () => {
+  test('is refused when Redis evicts keys, with advice on what to set', async () => {
     const redis = await startRedis({ args: ['--maxmemory-policy', 'allkeys-lru'] });
     await expect(startReplica(`url: "${redis.url}"`)).rejects.toThrow(/maxmemory-policy to noeviction/);
     await redis.stop();
   }, 15_000);
 
-  test('begins without Redis in the mode chosen for its absence, and goes over to it when it comes', async () => {
+  test('may come late: the replica begins in the mode chosen for an unavailable Redis and goes over to Redis', async () => {
     const redis = await startRedis();
     await redis.stop();
     const replica = await startReplica(`url: "${redis.url}", whenDown: deny`);
@@ -169,7 +170,7 @@ describe('the first contact', () => {
     expect(await replica.limiter.admit(admission('early'))).toMatchObject({ reason: 'limiter_unavailable' });
     const again = await startRedis({ port: redis.port });
     for (let left = 100; left > 0 && !replica.told.includes('mode redis'); left -= 1) await pause(50);
-    // Nobody is sent for a moment: other replicas come back later, and report then what they sent.
+    // No call is sent for a moment, because other replicas may come back later and report then what they sent.
     expect((await replica.limiter.admit(admission('late'))).kind).toBe('queued');
     await replica.granted('late');
     await replica.close();

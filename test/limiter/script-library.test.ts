@@ -1,6 +1,7 @@
-/** The function library on a real server: loaded without being waited for, missed, refused. Scripts run meanwhile. */
+/** The function library on a real server: loaded in the background, lost, or forbidden; scripts run in its place meanwhile. */
 import { afterAll, afterEach, beforeAll, expect, test } from '@jest/globals';
 import { Redis } from 'ioredis';
+import { bucketKey, replicaId } from '../../src/ids.ts';
 import { applyCall } from '../../src/limiter/redis/protocol/event-codec.ts';
 import { defineCommands, runApply } from '../../src/limiter/redis/protocol/commands.ts';
 import { readBatch } from '../../src/limiter/redis/protocol/reply-codec.ts';
@@ -33,7 +34,10 @@ function connect(options: { readonly username?: string; readonly password?: stri
 
 const tick = async (client: Redis): Promise<void> => {
   const events = [{ kind: 'tick', leases: [] }] as const;
-  readBatch(await runApply(client, applyCall({ bucket: 'b', replica: 'r' }, events)), events);
+  readBatch(
+    await runApply(client, applyCall({ bucket: bucketKey('b'), replica: replicaId('r') }, events)),
+    events,
+  );
 };
 
 /** How often the server has run this command since the beginning of the test. */
@@ -49,7 +53,7 @@ async function tickByLibrary(client: Redis): Promise<void> {
   expect(await ran('fcall')).toBeGreaterThan(before);
 }
 
-test('the first call does not wait for the library, later ones use it', async () => {
+test('the first call does not wait for the function library, and later calls use it', async () => {
   const client = connect();
   await tick(client);
   expect(await ran('fcall')).toBe(0);
@@ -57,14 +61,14 @@ test('the first call does not wait for the library, later ones use it', async ()
   await tickByLibrary(client);
 });
 
-test('a second replica finds the library there', async () => {
+test('a second replica uses the function library that it finds', async () => {
   await tickByLibrary(connect());
   await tickByLibrary(connect());
   const libraries = await plain.call('FUNCTION', 'LIST');
   expect(libraries).toHaveLength(1);
 });
 
-test('a server that has lost the library answers all the same, and gets it again', async () => {
+test('a server that has lost the function library replies all the same, and gets it again', async () => {
   const client = connect();
   await tickByLibrary(client);
   await plain.call('FUNCTION', 'FLUSH');
@@ -72,13 +76,13 @@ test('a server that has lost the library answers all the same, and gets it again
   await tickByLibrary(client);
 });
 
-test('a user who may load no functions runs scripts', async () => {
+test('a Redis user who may load no functions runs scripts', async () => {
   await plain.call('ACL', 'SETUSER', 'narrow', 'on', '>secret', '~*', '&*', '+@all', '-function', '-fcall');
   const client = connect({ username: 'narrow', password: 'secret' });
   for (let n = 0; n < 20; n += 1) await tick(client);
   expect(await ran('fcall')).toBe(0);
   expect((await ran('eval')) + (await ran('evalsha'))).toBeGreaterThanOrEqual(20);
-  // Asked once, and not with every call.
+  // The library was to be loaded once, not with every call.
   const stats = await plain.info('commandstats');
   expect(/cmdstat_function\|load:calls=0,.*rejected_calls=(\d+)/.exec(stats)?.[1]).toBe('1');
 });

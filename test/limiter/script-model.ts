@@ -3,17 +3,14 @@
  * until their replica names them, messages to other replicas, who pumps next). The parity property holds it to the Lua
  * bit for bit; the simulation of several replicas uses it as its Redis.
  */
+import { bucketKey, leaseToken, replicaId } from '../../src/ids.ts';
 import { apply, type Applied } from '../../src/limiter/policy/apply.policy.ts';
 import { replyUnknown, type BucketEvent, type EventReply } from '../../src/limiter/policy/bucket-events.ts';
 import { closedMs, createBucket, type Bucket } from '../../src/limiter/policy/bucket-state.policy.ts';
 import { leasesPerTick } from '../../src/limiter/redis/protocol/event-codec.ts';
-import { mostPerPump, type Effects, type Granted } from '../../src/limiter/policy/pump.policy.ts';
-import type {
-  BatchReply,
-  BucketReply,
-  ReplicaMessage,
-  GrantReply,
-} from '../../src/limiter/redis/protocol/reply-codec.ts';
+import { maxPerPump, type Effects, type Granted } from '../../src/limiter/policy/pump.policy.ts';
+import type { BatchReply, BucketReply } from '../../src/limiter/redis/protocol/reply-codec.ts';
+import type { ReplicaMessage, GrantReply } from '../../src/limiter/redis/protocol/message-codec.ts';
 
 /** A message and the replica it goes to. */
 export type Sent = ReplicaMessage & { readonly replica: string };
@@ -67,7 +64,7 @@ export class ScriptModel {
     const done: Done[] = [];
     let unnamed = 0;
     for (const event of events) {
-      if (run.grants.length >= mostPerPump) break;
+      if (run.grants.length >= maxPerPump) break;
       if (this.bucket === null && event.kind === 'admit') this.#create(event.admission.setting.probe, clock);
       const applied = this.bucket === null ? null : this.#one(this.bucket, event, replica, clock);
       const reply = applied?.replies[0] ?? (event.kind === 'admit' ? null : replyUnknown(event.kind));
@@ -100,10 +97,11 @@ export class ScriptModel {
   }
 
   #one(bucket: Bucket, event: BucketEvent, replica: string, clock: number): Applied {
-    const applied = apply(bucket, { replica, events: [event] }, this.#now(clock));
+    const applied = apply(bucket, { replica: replicaId(replica), events: [event] }, this.#now(clock));
     for (const token of applied.named) this.unnamed.delete(token);
     for (const granted of applied.grants) this.unnamed.set(granted.lease, granted.replica);
-    for (const token of this.unnamed.keys()) if (!bucket.leases.has(token)) this.unnamed.delete(token);
+    for (const token of this.unnamed.keys())
+      if (!bucket.leases.has(leaseToken(token))) this.unnamed.delete(token);
     return applied;
   }
 
@@ -133,12 +131,18 @@ export class ScriptModel {
       else if (!told.has(lease)) grants.push(grant);
     }
     for (const [of, granted] of others) {
-      this.#publish({ replica: of, kind: 'grants', bucket: this.key, born: this.born, grants: granted });
+      this.#publish({
+        replica: of,
+        kind: 'grants',
+        bucket: bucketKey(this.key),
+        born: this.born,
+        grants: granted,
+      });
     }
     if (done.some(({ event }) => event.kind === 'tick')) {
       const fresh = new Set(run.grants.map(({ lease }) => lease));
       const first = this.#unnamedOf(replica).toSorted().slice(0, leasesPerTick);
-      const older = first.filter((token) => !fresh.has(token) && !told.has(token));
+      const older = first.filter((token) => !fresh.has(leaseToken(token)) && !told.has(leaseToken(token)));
       grants.push(...older.map((token) => this.#told(bucket, token)));
     }
     if (run.closes) this.#tellClosed(replica, closedMs(bucket, now));
@@ -173,14 +177,19 @@ export class ScriptModel {
     for (const replica of this.bucket?.replicas.names().toReversed() ?? []) {
       if (replica === caller) continue;
       if (!tickets.some((ticket) => ticket.replica === replica && ticket.lease === null)) continue;
-      this.#publish({ replica, kind: 'closed', bucket: this.key, closedMs: forMs });
+      this.#publish({ replica, kind: 'closed', bucket: bucketKey(this.key), closedMs: forMs });
     }
   }
 
   #told(bucket: Bucket, token: string): GrantReply {
-    const lease = bucket.leases.get(token);
+    const lease = bucket.leases.get(leaseToken(token));
     if (lease === undefined) throw new Error('an unnamed grant without a lease');
-    return { ticket: lease.ticket.id, lane: lease.ticket.lane, lease: token, expiresAt: lease.expiresAt };
+    return {
+      ticket: lease.ticket.id,
+      lane: lease.ticket.lane,
+      lease: leaseToken(token),
+      expiresAt: lease.expiresAt,
+    };
   }
 }
 

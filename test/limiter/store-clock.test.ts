@@ -1,11 +1,11 @@
-/** What time it is at Redis, as a replica sees it: the order of calls over all replicas rests on it. */
+/** A replica's estimate of the time at Redis, on which the order of calls over all replicas rests. */
 import { describe, expect, test } from '@jest/globals';
 import fc from 'fast-check';
 import { sequencePerMs } from '../../src/limiter/policy/bucket-state.policy.ts';
 import { StoreClock } from '../../src/limiter/redis/store-clock.ts';
 import { origins } from '../support/origins.ts';
 
-/** Of Redis less that of this process, milliseconds. */
+/** The clock of Redis less that of this process. Milliseconds. */
 const aheadMs = 1.79e12;
 
 /** Replies that took `thereMs` to Redis and `backMs` from it; sent at the given times. */
@@ -19,12 +19,12 @@ function clockAfter(
   return clock;
 }
 
-test('is not known before the first reply', () => {
+test('the clock of the store is unknown before the first reply', () => {
   expect(new StoreClock().at(1_000)).toBeNull();
 });
 
-describe.each(origins)('by $name', ({ ms: begin }) => {
-  test('is wrong by half of the fastest round trip at most', () => {
+describe.each(origins)('the clock of the store, on $name', ({ ms: begin }) => {
+  test('is wrong by at most half of the fastest round trip', () => {
     const delay = fc.double({ min: 0, max: 200, noNaN: true });
     const reply = fc.tuple(fc.nat(60_000), delay, delay);
     fc.assert(
@@ -60,7 +60,7 @@ describe.each(origins)('by $name', ({ ms: begin }) => {
   });
 });
 
-test('follows a clock that was set, forwards and back', () => {
+test('the clock of the store follows Redis’ clock when that is set forwards or back', () => {
   for (const setBy of [-3_600_000, -100, 100, 3_600_000]) {
     const clock = clockAfter([[1_000, 1, 1]]);
     expect(clock.at(2_000)).toBe(2_000 + aheadMs);
@@ -69,17 +69,17 @@ test('follows a clock that was set, forwards and back', () => {
   }
 });
 
-test('tells later arrivals later, however the estimate changes between them', () => {
+test('the clock of the store gives later arrivals later times, however its estimate changes between them', () => {
   const clock = clockAfter([[1_000, 60, 0]]);
   const before = clock.at(1_100) ?? NaN;
   expect(before).toBe(1_100 + aheadMs + 30);
   clock.note(1_101 + aheadMs, 1_100, 1_102);
-  const told = [1_100.02, 1_100.04, 1_105, 1_140].map((at) => clock.at(at) ?? NaN);
-  const positions = [before, ...told].map((time) => Math.floor(time * sequencePerMs));
+  const later = [1_100.02, 1_100.04, 1_105, 1_140].map((at) => clock.at(at) ?? NaN);
+  const positions = [before, ...later].map((time) => Math.floor(time * sequencePerMs));
   expect(new Set(positions).size).toBe(positions.length);
   expect(positions).toEqual(positions.toSorted((one, other) => one - other));
-  expect(told.at(-1)).toBe(1_140 + aheadMs);
-  // What arrived earlier and is asked for later stands before.
+  expect(later.at(-1)).toBe(1_140 + aheadMs);
+  // An earlier arrival that is asked for later still gets the earlier time.
   expect(clock.at(1_139)).toBeLessThan(1_140 + aheadMs);
   expect(clock.at(1_140)).toBe(1_140 + aheadMs);
 });

@@ -1,5 +1,6 @@
-/** What a replica sent while it was without Redis is told to Redis: all of it, also when Redis goes away again. */
+/** What a replica sent while it was without Redis is reported to Redis: all of it, also when Redis goes away again. */
 import { beforeEach, describe, expect, test } from '@jest/globals';
+import { bucketKey } from '../../src/ids.ts';
 import type { Costs } from '../../src/call.ts';
 import { createMemoryLimiter } from '../../src/limiter/embedded/limiter.ts';
 import type { Admission, Limiter } from '../../src/limiter/limiter.ts';
@@ -14,22 +15,22 @@ const call = (ticket: string): Admission =>
     maxWaitMs: Infinity,
   });
 
-describe('with a third of 600 a minute, of which Redis knew 300 to be used', () => {
+describe('a replica with a third of a limit of 600, of which Redis knew 300 to be used,', () => {
   let clock: FakeClock;
-  let told: Costs[];
+  let reported: Costs[];
   let isAway: boolean;
   let hasRoom: boolean;
   let usage: UnreportedUsage;
 
   beforeEach(() => {
     clock = new FakeClock();
-    told = [];
+    reported = [];
     isAway = false;
     hasRoom = true;
     const used: LastReading = {
       setting: null,
       takenSince: {},
-      bucket: 'bucket',
+      bucket: bucketKey('bucket'),
       closedMs: 0,
       waiting: 0,
       inFlight: 0,
@@ -40,7 +41,7 @@ describe('with a third of 600 a minute, of which Redis knew 300 to be used', () 
       positions: { orderAt: () => 1 },
       async report({ costs }: Admission) {
         if (isAway) return 'unavailable' as const;
-        if (hasRoom) told.push(costs);
+        if (hasRoom) reported.push(costs);
         return hasRoom ? ('counted' as const) : ('no_room' as const);
       },
     };
@@ -57,26 +58,26 @@ describe('with a third of 600 a minute, of which Redis knew 300 to be used', () 
     }
     return store;
   };
-  const units = (): number => told.reduce((sum, { requests = 0 }) => sum + requests, 0);
+  const units = (): number => reported.reduce((sum, { requests = 0 }) => sum + requests, 0);
 
-  test('what was sent is told, and what Redis knew is not', async () => {
+  test('reports what it sent without Redis, and not what Redis knew', async () => {
     await Promise.all(usage.report(await alone(7)));
     expect(units()).toBeCloseTo(7, 6);
   });
 
-  test('it is told later when Redis goes away again before it was told', async () => {
+  test('reports it later when Redis goes away again before the report', async () => {
     const first = await alone(7);
     isAway = true;
     await Promise.all(usage.report(first));
     const second = await alone(5);
-    // What Redis does not know fills this replica's share, too.
+    // Usage that Redis does not know fills this replica's share, too.
     expect(second.snapshot()[0]?.meters[0]?.level).toBeCloseTo(100 + 7 + 5, 6);
     isAway = false;
     await Promise.all(usage.report(second));
     expect(units()).toBeCloseTo(12, 6);
   });
 
-  test('it is told later when nobody called in the absence that follows', async () => {
+  test('reports it later, once, when no call comes during the next absence', async () => {
     const first = await alone(7);
     isAway = true;
     await Promise.all(usage.report(first));
@@ -87,7 +88,7 @@ describe('with a third of 600 a minute, of which Redis knew 300 to be used', () 
     expect(units()).toBeCloseTo(7, 6);
   });
 
-  test('what finds no room is told when there is some, and given up when calls are sent again', async () => {
+  test('reports it as soon as there is room, and gives up when calls are sent again', async () => {
     hasRoom = false;
     const work = Promise.all(usage.report(await alone(8)));
     clock.outside(500, () => (hasRoom = true));

@@ -2,7 +2,7 @@ import { expect, test } from '@jest/globals';
 import { createWrongReplies } from '../../src/limiter/redis/client/wrong-replies.ts';
 import { FakeClock } from '../support/fake-clock.ts';
 
-test('one line per command and interval is logged, with how many more there were', async () => {
+test('wrong replies of Redis are logged once per command and interval, with the number of further ones', async () => {
   const clock = new FakeClock();
   const lines: string[] = [];
   const bug = (message: string, _cause: unknown, fields: object = {}): void =>

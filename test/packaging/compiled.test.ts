@@ -27,7 +27,7 @@ beforeAll(async () => {
 
 afterAll(() => rmSync(folder, { recursive: true }));
 
-test('the thread that checks a configuration starts from the compiled sources too', async () => {
+test('the thread that checks a configuration also starts from the compiled sources', async () => {
   const task = { text: 'upstreams: {}', path: 'compiled.yaml', env: {} };
   const code = `const { checkInThread } = await import(${JSON.stringify(join(folder, 'dist/config/check-thread.js'))});
     await checkInThread(${JSON.stringify(task)}, new AbortController().signal).catch((error) => console.log(error.message));`;

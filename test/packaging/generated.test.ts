@@ -6,16 +6,16 @@ import { chartFiles } from '../../scripts/packaging/chart-files.mjs';
 import { schemaText } from '../../scripts/packaging/chart-schema.mjs';
 import { readmeText } from '../../scripts/packaging/values-table.mjs';
 
-describe('generated files of the chart', () => {
-  test('values.schema.json is what the configuration schema and the chart say', async () => {
+describe('the generated files of the chart', () => {
+  test('have in values.schema.json what the configuration schema and the chart state', async () => {
     expect(drifted(new Map([['helm/sluice/values.schema.json', await schemaText()]]))).toEqual([]);
   });
 
-  test('the table of values in the README is what values.yaml says', () => {
+  test('have in the table of the README what values.yaml states', () => {
     expect(readFileSync('helm/sluice/README.md', 'utf8')).toBe(readmeText());
   });
 
-  test('rules and dashboards in the chart are those of grafana/', () => {
+  test('have the rules and dashboards of grafana/', () => {
     expect(drifted(chartFiles())).toEqual([]);
   });
 });

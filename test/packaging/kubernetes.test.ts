@@ -6,18 +6,18 @@ import { versionOf } from '../../scripts/kubernetes/programs.ts';
 
 const minorOf = (version: string): number => Number(/^v?1\.(\d+)\./.exec(version)?.[1]);
 
-describe('releases of Kubernetes', () => {
-  test('the oldest that the chart claims is the oldest that it is proved on', () => {
+describe('the Kubernetes releases of the chart', () => {
+  test('claim as oldest the oldest that is tested', () => {
     const { kubeVersion }: { kubeVersion: string } = parse(readFileSync('helm/sluice/Chart.yaml', 'utf8'));
     expect(kubeVersion).toBe(`>=1.${minorOf(versionOf('oldest'))}.0-0`);
   });
 
-  test('the README of the chart claims the same', () => {
+  test('are the same in the README of the chart', () => {
     const oldest = `Kubernetes 1.${minorOf(versionOf('oldest'))} and newer`;
     expect(readFileSync('helm/sluice/README.md', 'utf8')).toContain(oldest);
   });
 
-  test('two different releases are run, years apart', () => {
+  test('are two different ones, years apart', () => {
     expect(minorOf(versionOf('newest')) - minorOf(versionOf('oldest'))).toBeGreaterThanOrEqual(6);
   });
 });

@@ -7,7 +7,7 @@ import { wantedReplicas } from '../../scripts/packaging/scaling.ts';
 const values: unknown = parse(readFileSync('helm/sluice/values.yaml', 'utf8'));
 const bounds = { min: 2, max: 10, target: 600 };
 
-describe('scaling by calls held and in flight', () => {
+describe('scaling by calls waiting and in flight', () => {
   test.each([
     { pods: 3, value: 1200, wanted: 6 },
     { pods: 3, value: 600, wanted: 3 },
@@ -16,11 +16,11 @@ describe('scaling by calls held and in flight', () => {
     { pods: 4, value: 290, wanted: 2 },
     { pods: 4, value: 0, wanted: 2 },
     { pods: 10, value: 5000, wanted: 10 },
-  ])('$pods pods with $value calls each become $wanted', ({ pods, value, wanted }) => {
+  ])('makes $wanted of $pods pods with $value calls each', ({ pods, value, wanted }) => {
     expect(wantedReplicas({ pods, value, ...bounds })).toBe(wanted);
   });
 
-  test('the chart never scales to zero and scales in no faster than a drain', () => {
+  test('never goes to zero, and scales in no faster than a drain', () => {
     expect(values).toMatchObject({
       autoscaling: { minReplicas: 2, callsPerPod: 600, scaleDownWindowSeconds: 600 },
     });

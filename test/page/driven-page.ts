@@ -4,6 +4,7 @@
  */
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
+import { bucketKey, laneKey } from '../../src/ids.ts';
 import { Recorder } from '../../src/activity/recorder.ts';
 import { embeddedActivity } from '../../src/activity/shared.ts';
 import { createActivity } from '../../src/activity/snapshot.ts';
@@ -41,7 +42,7 @@ export async function drivenPage(clock: Clock = systemClock) {
   );
   telemetry.limiterMode('redis');
   const buckets: { upstream: string; snapshot: BucketSnapshot }[] = [];
-  const known = { heldBytes: () => 0, buckets: () => buckets };
+  const known = { heldBytes: () => 0, buckets: () => buckets, breakers: () => [], credentials: () => [] };
   telemetry.observe(known);
   const activity = createActivity(
     recorder,
@@ -57,7 +58,14 @@ export async function drivenPage(clock: Clock = systemClock) {
         },
       ],
       now: () =>
-        Promise.resolve({ perMinute: null, perDay: null, waiting: 0, inFlight: 0, nextSlotMs: null }),
+        Promise.resolve({
+          perMinute: null,
+          perDay: null,
+          waiting: 0,
+          inFlight: 0,
+          nextSlotMs: null,
+          refusing: null,
+        }),
       labelOf: (id) => telemetry.labelOf(id),
       labelled: () => Promise.resolve(telemetry.labelled()),
       upstreams: () => [lm.name, shop.name],
@@ -104,7 +112,7 @@ export async function drivenPage(clock: Clock = systemClock) {
     );
     call.identified(callerNamed(workspace));
     call.routed(upstream === 'lm' ? lm : shop);
-    call.admitting('lane');
+    call.admitting(laneKey('lane'));
     for (let n = 0; n < absorbed; n++) {
       call.sent();
       call.answered(429, { kind: 'rate', waitMs: 1_000, meter: null });
@@ -114,7 +122,7 @@ export async function drivenPage(clock: Clock = systemClock) {
       call.ended({ outcome: 'shed', status: 429, code: 'wait_too_long' });
       return () => {};
     }
-    if (end === 'wait') call.queued('lane');
+    if (end === 'wait') call.queued(laneKey('lane'));
     else call.sent();
     const finish = () => {
       call.sent();
@@ -148,7 +156,7 @@ export const bucketOf = (
 ): { upstream: string; snapshot: BucketSnapshot } => ({
   upstream,
   snapshot: {
-    bucket: upstream,
+    bucket: bucketKey(upstream),
     closedMs,
     waiting: 0,
     inFlight: 0,

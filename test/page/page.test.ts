@@ -73,7 +73,7 @@ describe('the live page', () => {
     }
   });
 
-  test('tells the figures that the metrics tell', async () => {
+  test('shows the figures of the metrics', async () => {
     page.buckets.push(bucketOf('lm', 0.62, 4_000));
     page.play({ workspace: 'acme', upstream: 'lm', end: 'wait' }, 3_000);
     page.play({ workspace: 'acme', upstream: 'shop', end: 'flight' });
@@ -100,7 +100,7 @@ describe('the live page', () => {
     expect(state.verdict.level).toBe('pressed');
   });
 
-  test('gives a page that comes late the whole quarter of an hour and the workspaces by label', async () => {
+  test('gives a page that opens late the whole quarter of an hour and the workspaces by label', async () => {
     page.play({ workspace: 'canary-workspace', upstream: 'lm' });
     for (let i = 0; i < 3; i++) await tick();
     expect(await eventFrom(page.url, 'history')).toHaveLength(4);
@@ -109,7 +109,7 @@ describe('the live page', () => {
     expect(activity).not.toContain('canary');
   });
 
-  test('turns away more readers than it can serve', async () => {
+  test('refuses readers above its bound', async () => {
     const open = await Promise.all(
       Array.from({ length: 33 }, async () => {
         const each = request(`${page.url}page/events`).end();
@@ -122,8 +122,8 @@ describe('the live page', () => {
   });
 });
 
-describe('the timeline', () => {
-  test('keeps a quarter of an hour and no more, counting each fact once', () => {
+describe('the timeline of the live page', () => {
+  test('keeps a quarter of an hour, and counts each fact once', () => {
     const timeline = createTimeline(settableClock());
     timeline.absorbed('acme', 'lm');
     const live = [{ upstream: 'lm', dimensions: [], waiting: 1, oldestMs: 10.4, inFlight: 2 }];
@@ -134,7 +134,7 @@ describe('the timeline', () => {
   });
 });
 
-describe('the verdict', () => {
+describe('the verdict of the live page', () => {
   const calm: VerdictInput = {
     mode: 'redis',
     redisErrorsLastMinute: 0,
@@ -147,6 +147,7 @@ describe('the verdict', () => {
     closedMs: 0,
     waiting: 0,
     oldestMs: 0,
+    refusing: null,
     shedLastMinute: 0,
     absorbedLastMinute: 0,
   };
@@ -169,6 +170,11 @@ describe('the verdict', () => {
       'pressed',
       'shop refused 3 calls in the last minute.',
     ],
+    [
+      { upstreams: [{ ...lm, shedLastMinute: 9, refusing: { status: 402, retryInMs: 42_000 } }] },
+      'pressed',
+      'lm refuses calls with 402; it is asked again in 42 s.',
+    ],
     [{ redisErrorsLastMinute: 2 }, 'degraded', '2 Redis errors in the last minute.'],
     [
       { leasesLostLastMinute: 1, redisErrorsLastMinute: 2 },
@@ -181,7 +187,7 @@ describe('the verdict', () => {
       'Redis is away: this replica enforces its own share of every limit.',
     ],
     [{ mode: 'deny' }, 'degraded', 'Redis is away and this replica refuses calls.'],
-  ])('of %j is %s: %s', (given, level, detail) => {
+  ])('on %j is %s: %s', (given, level, detail) => {
     expect(verdict({ ...calm, ...given })).toMatchObject({ level, detail });
   });
 });

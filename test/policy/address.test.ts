@@ -39,9 +39,9 @@ const ranges: readonly (readonly [string, string, string, string | null, string 
   ['ff00::/8', 'ff00::', 'ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff', null, null],
 ]; // prettier-ignore
 
-describe('addresses', () => {
+describe('the address policy', () => {
   test.each(ranges)(
-    '%s is closed from its first to its last address and no further',
+    'treats %s as non-public from its first to its last address and no further',
     (_, first, last, below, above) => {
       expect([isPublicAddress(first), isPublicAddress(last)]).toEqual([false, false]);
       for (const neighbour of [below, above]) {
@@ -50,7 +50,7 @@ describe('addresses', () => {
     },
   );
   test.each(['1.1.1.1', '8.8.8.8', '2606:4700:4700::1111', '2a00:1450:4001::200e', '::ffff:8.8.8.8'])(
-    '%s is public',
+    'treats %s as public',
     (address) => {
       expect(isPublicAddress(address)).toBe(true);
     },
@@ -58,23 +58,23 @@ describe('addresses', () => {
   test.each([
     '::127.0.0.1', '::7f00:1', '64:ff9b::a9fe:a9fe', '64:ff9b::8.8.8.8', '2002:7f00:1::', '169.254.169.254', '169.254.170.2',
     'fd00:ec2::254', '::ffff:0:127.0.0.1', '::ffff:a9fe:a9fe',
-  ])('%s, an inner address in another coat, is closed', (address) => {
+  ])('treats %s, which embeds a non-public address, as non-public', (address) => {
     expect(isPublicAddress(address)).toBe(false);
   }); // prettier-ignore
   test.each([
     '', 'localhost', '1', '8.8', '8.8.8', '0x8.8.8.8', '010.8.8.8', '8.8.8.8.', ' 8.8.8.8', '8.8.8.8:80', '[2606::1]',
     '2606:4700::1%eth0', '2606:::1', '8.8.8.256',
-  ])('%j is not an address in standard notation, so it is closed', (text) => {
+  ])('treats %j as non-public because it is not an address in standard notation', (text) => {
     expect(isPublicAddress(text)).toBe(false);
   }); // prettier-ignore
-  test('a mapped address is judged like the address inside it', () => {
+  test('judges an IPv4-mapped address like the address inside it', () => {
     fc.assert(
       fc.property(fc.ipV4(), (address) => {
         expect(isPublicAddress(`::ffff:${address}`)).toBe(isPublicAddress(address));
       }),
     );
   });
-  test('no text makes the classification throw', () => {
+  test('never throws, whatever the text', () => {
     fc.assert(fc.property(fc.string(), (text) => typeof isPublicAddress(text) === 'boolean'));
     fc.assert(fc.property(fc.ipV6(), (text) => typeof isPublicAddress(text) === 'boolean'));
   });

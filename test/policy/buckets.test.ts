@@ -18,7 +18,7 @@ const workspace = (perMinute: [string, number][], perDay: [string, number][] = [
 describe('the bucket of a call', () => {
   const call = { credential: 'c', host: 'a.example', model: 'm' };
 
-  test('is told by what the upstream counts by', () => {
+  test('is identified by the parts that the upstream counts by', () => {
     const parts = (by: UpstreamSettings['bucketBy']) => bucketParts(upstream('generic', {}, by), call);
     expect(parts(['credential'])).toEqual({ upstream: 'u', credential: 'c', host: '', model: '' });
     expect(parts(['credential', 'host']).host).toBe('a.example');
@@ -28,7 +28,7 @@ describe('the bucket of a call', () => {
     ).toBe('');
   });
 
-  test('of a commerce upstream has a meter of calls, and one of points where they are stated', () => {
+  test('has, for a commerce upstream, a meter of requests, and one of cost points where their limits are stated', () => {
     expect(bucketSetting(upstream('commerce')).meters).toEqual([
       { meter: 'requests', limit: 40, windowMs: 20_000 },
     ]);
@@ -39,7 +39,7 @@ describe('the bucket of a call', () => {
     ]);
   });
 
-  test('of a language model has a meter for each stated limit, and none for the others', () => {
+  test('has, for a language model, a meter for each stated limit and none for the others', () => {
     const stated = { requestsPerMinute: 500, tokensPerMinute: 30_000, tokensPerDay: 1_000_000 };
     expect(bucketSetting(upstream('language-model', stated)).meters).toEqual([
       { meter: 'requests', limit: 500, windowMs: 60_000 },
@@ -49,7 +49,7 @@ describe('the bucket of a call', () => {
     expect(bucketSetting(upstream('language-model')).meters).toEqual([]);
   });
 
-  test('probes first, unless nothing is known of the upstream', () => {
+  test('starts with probes, unless nothing is known of the upstream', () => {
     expect(bucketSetting(upstream('language-model', { probe: 2 })).probe).toBe(2);
     expect(bucketSetting(upstream('commerce')).probe).toBe(1);
     expect(bucketSetting(upstream('generic')).probe).toBe(0);
@@ -58,7 +58,7 @@ describe('the bucket of a call', () => {
 });
 
 describe('the ceiling of a workspace', () => {
-  test('is its own, else what the upstream states, else none', () => {
+  test('is the workspace’s own, else what the upstream states, else none', () => {
     const stated = upstream('generic', { requestsPerMinute: 40, requestsPerDay: 900 });
     expect(ceilingLimits(workspace([]), stated)).toEqual({ perMinute: 40, perDay: 900 });
     expect(ceilingLimits(workspace([['u', 7]], [['u', 8]]), stated)).toEqual({ perMinute: 7, perDay: 8 });

@@ -5,7 +5,7 @@ import { clientTimeouts } from '../../src/journey/client-timeouts.policy.ts';
 const timeoutsOf = (fields: Readonly<Record<string, string>>) =>
   clientTimeouts(new Map(Object.entries(fields)));
 
-describe('a time-out that a call tells', () => {
+describe('the time-out stated by a call', () => {
   test.each([
     [{ 'x-stainless-timeout': '600' }, 600],
     [{ 'x-stainless-timeout': '0' }, 0],
@@ -15,17 +15,19 @@ describe('a time-out that a call tells', () => {
     [{ 'x-stainless-timeout': '30', 'x-stainless-read-timeout': '20' }, 20],
     [{ 'x-stainless-timeout': 'NOT_GIVEN', 'x-stainless-read-timeout': '20' }, 20],
     [{}, null],
-  ])('%j is %s s', (fields, seconds) => expect(timeoutsOf(fields).toldSeconds).toBe(seconds));
+  ])('is read from the fields %j as %s s', (fields, seconds) =>
+    expect(timeoutsOf(fields).toldSeconds).toBe(seconds),
+  );
 
   test.each(['', '-5', 'NaN', 'Infinity', '1e3', '0x10', '5 s', ' ', '12345678901'])(
-    'is none where it says %j',
+    'is unknown when the field says %j',
     (text) => {
       expect(timeoutsOf({ 'x-stainless-timeout': text })).toEqual({ toldSeconds: null, knownSeconds: null });
     },
   );
 });
 
-describe('a time-out that is known of a client', () => {
+describe('the time-out known of a client', () => {
   const openai = { 'user-agent': 'OpenAI/JS 6.49.0', 'x-stainless-lang': 'js' };
   const groq = { 'user-agent': 'Groq/JS 1.6.0', 'x-stainless-lang': 'js' };
 
@@ -44,13 +46,15 @@ describe('a time-out that is known of a client', () => {
     ['an unknown client', { 'user-agent': 'curl/8.5.0' }, null],
     ['a client that only mentions another', { 'user-agent': 'my-shopify-api-node/1 (node)' }, null],
     [
-      'openai in Python, which tells its own',
+      'openai in Python, which states its own',
       { 'user-agent': 'OpenAI/Python 2.52.0', 'x-stainless-runtime': 'CPython' },
       null,
     ],
-  ])('%s', (_, fields, seconds) => expect(timeoutsOf(fields).knownSeconds).toBe(seconds));
+  ])('is looked up by the user agent of %s', (_, fields, seconds) =>
+    expect(timeoutsOf(fields).knownSeconds).toBe(seconds),
+  );
 
-  test('gives way to what the call tells, but for the limit of its transport', () => {
+  test('yields to the one stated by the call, except for the limit of its transport', () => {
     expect(timeoutsOf({ ...groq, 'x-stainless-runtime': 'node', 'x-stainless-timeout': '120' })).toEqual({
       toldSeconds: 120,
       knownSeconds: 300,

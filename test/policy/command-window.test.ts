@@ -1,11 +1,12 @@
-/** The line before Redis: who goes next, how many at once, and that nobody stays in it. */
+/** The window of Redis commands in flight: which waiting command is next, how many run at once, and that none waits forever. */
 import { describe, expect, test } from '@jest/globals';
+import { laneKey } from '../../src/ids.ts';
 import { createCommandWindow, type CommandWindow } from '../../src/limiter/redis/client/command-window.ts';
 
-/** Commands under way before any reply. */
+/** Commands that may be in flight before any reply. */
 const atFirst = 64;
 
-/** A window in which every place is taken. */
+/** A window that is full. */
 function full(): CommandWindow {
   const window = createCommandWindow();
   let taken = 0;
@@ -14,11 +15,13 @@ function full(): CommandWindow {
   return window;
 }
 
-/** Waits under these names; `went` has those that got their place, in order. */
+/** Makes named commands wait; `went` has those that were let through or dismissed, in order. */
 function line(window: CommandWindow) {
   const went: string[] = [];
   const wait = (name: string, lane: string | null): void => {
-    void window.wait(lane).then((hasPlace) => went.push(hasPlace ? name : `${name} away`));
+    void window
+      .wait(lane === null ? null : laneKey(lane))
+      .then((isLetIn) => went.push(isLetIn ? name : `${name}: dismissed`));
   };
   const leave = async (times: number, wasInTime = true): Promise<void> => {
     for (let n = 0; n < times; n += 1) window.leave(wasInTime);
@@ -28,8 +31,8 @@ function line(window: CommandWindow) {
   return { went, wait, leave };
 }
 
-describe('the command window', () => {
-  test('takes lanes in turn, each in order, and newcomers after everything else', async () => {
+describe('the window of Redis commands in flight', () => {
+  test('serves commands of no lane first, then lanes in rotation and each in order', async () => {
     const { went, wait, leave } = line(full());
     for (const name of ['a1', 'a2', 'a3', 'a4']) wait(name, 'a');
     wait('b1', 'b');
@@ -40,7 +43,7 @@ describe('the command window', () => {
     expect(went).toEqual(['settle', 'tick', 'a1', 'b1', 'a2', 'b2', 'a3', 'a4']);
   });
 
-  test('lets nobody in before a place is free', async () => {
+  test('lets no command pass those that wait for room', async () => {
     const window = full();
     const { went, wait, leave } = line(window);
     wait('a1', 'a');
@@ -53,7 +56,7 @@ describe('the command window', () => {
     expect(window.tryEnter()).toBe(true);
   });
 
-  test('gets smaller with commands that time out, down to a few, and larger again with others', async () => {
+  test('shrinks to a minimum while commands time out, and grows again with commands that do not', async () => {
     const window = full();
     const { went, wait, leave } = line(window);
     for (let n = 0; n < 40; n += 1) wait(`${n}`, null);
@@ -61,20 +64,20 @@ describe('the command window', () => {
     expect(went).toEqual([]);
     await leave(1);
     expect(went).toHaveLength(1);
-    // A success for each place makes room for one more.
+    // As many successes as the window is wide make it wider by one.
     for (let n = 0; n < 9; n += 1) await leave(1);
     expect(went.length).toBeGreaterThan(10);
     expect(went.length).toBeLessThan(14);
   });
 
-  test('sends everybody away at once', async () => {
+  test('dismisses all waiting commands at once', async () => {
     const window = full();
     const { went, wait, leave } = line(window);
     wait('a1', 'a');
     wait('settle', null);
     window.dismiss();
     await leave(0);
-    expect(went).toEqual(['settle away', 'a1 away']);
+    expect(went).toEqual(['settle: dismissed', 'a1: dismissed']);
     await leave(atFirst);
     expect(went).toHaveLength(2);
     expect(window.tryEnter()).toBe(true);

@@ -1,5 +1,6 @@
-/** Calls of which only an answer tells what they cost: the first of a document goes ahead, the others wait for its answer. */
+/** Calls whose cost only a response states: the first call of a document goes ahead, the others wait for its response. */
 import { expect, test } from '@jest/globals';
+import { leaseToken, replicaId, ticketId, type LeaseToken } from '../../src/ids.ts';
 import type { Bucket } from '../../src/limiter/policy/bucket-state.policy.ts';
 import { maxCorrected, maxDocuments, maxProbeMs } from '../../src/limiter/policy/documents.policy.ts';
 import type { Settlement } from '../../src/limiter/limiter.ts';
@@ -23,10 +24,10 @@ const setting = {
   probe: 0,
 };
 
-/** What an answer teaches; `points` = what the upstream asked for, `null` = it told nothing. */
+/** The lesson of a response; `points` is the cost that the upstream stated, `null` = it stated none. */
 function lesson(now: number, points: number | null): TimedLesson {
-  const told = points === null ? {} : { requestedCost: points };
-  return { feedback: { meters: [], throttle: null, ...told }, sentAt: now, headAt: now };
+  const stated = points === null ? {} : { requestedCost: points };
+  return { feedback: { meters: [], throttle: null, ...stated }, sentAt: now, headAt: now };
 }
 
 /** A bucket of 1,000 points, of which 100 come back each second; every call is guessed at 50. Replicas tick each second. */
@@ -35,7 +36,7 @@ class Shop {
   /** Tickets in the order in which they were granted. */
   readonly story: string[] = [];
   readonly #instant: Instant;
-  readonly #leases = new Map<string, string>();
+  readonly #leases = new Map<string, LeaseToken>();
   #ms = 1_000;
 
   constructor(instant: Instant) {
@@ -49,27 +50,39 @@ class Shop {
 
   enter(id: string, wish: Wish = {}, by = 'r'): ReturnType<typeof admit> {
     const asked = call(id, { setting, callClass: 'graphql', costs: { cost: guess }, ...wish });
-    const reply = admit(this.bucket, asked, by, this.now);
+    const reply = admit(this.bucket, asked, replicaId(by), this.now);
     this.#note(reply.effects);
     return reply;
   }
 
   settle(id: string, how: Settlement, points: number | null = null): void {
     const lease = this.#leases.get(id) ?? '';
-    this.#note(settle(this.bucket, lease, how, lesson(this.now, points), this.now));
+    this.#note(
+      settle(
+        this.bucket,
+        { lease: leaseToken(lease), settlement: how, lesson: lesson(this.now, points) },
+        this.now,
+      ),
+    );
   }
 
-  /** A stream told it; the call goes on. */
+  /** A stream states the cost of its call, which goes on. */
   hear(id: string, points: number): void {
-    this.#note(learn(this.bucket, this.#leases.get(id) ?? '', lesson(this.now, points), this.now));
+    this.#note(
+      learn(
+        this.bucket,
+        { lease: leaseToken(this.#leases.get(id) ?? ''), lesson: lesson(this.now, points) },
+        this.now,
+      ),
+    );
   }
 
   leave(id: string): void {
-    this.#note(cancel(this.bucket, id, this.now));
+    this.#note(cancel(this.bucket, ticketId(id), this.now));
   }
 
   waitMs(id: string): number {
-    return forecast(this.bucket, id, this.now)?.waitMs ?? NaN;
+    return forecast(this.bucket, ticketId(id), this.now)?.waitMs ?? NaN;
   }
 
   get level(): number {
@@ -81,12 +94,12 @@ class Shop {
     const until = this.#ms + ms;
     while (this.#ms < until) {
       const leases = [...this.#leases.values()];
-      const { nextAt } = this.#note(tick(this.bucket, 'r', leases, this.now));
-      this.bucket.replicas.set('other', this.now);
+      const { nextAt } = this.#note(tick(this.bucket, { replica: replicaId('r'), leases }, this.now));
+      this.bucket.replicas.set(replicaId('other'), this.now);
       const due = nextAt === null ? until : nextAt - this.#instant(0);
       this.#ms = Math.min(until, this.#ms + 1_000, Math.max(due, this.#ms + 0.25));
     }
-    this.#note(tick(this.bucket, 'r', [...this.#leases.values()], this.now));
+    this.#note(tick(this.bucket, { replica: replicaId('r'), leases: [...this.#leases.values()] }, this.now));
   }
 
   #note(effects: Effects): Effects {
@@ -98,23 +111,23 @@ class Shop {
   }
 }
 
-atOrigins('calls whose cost an answer tells', (instant) => {
+atOrigins('calls whose cost only a response states', (instant) => {
   const document = 'd';
 
-  test('wait for the first of their document, and then leave in order as fast as their cost allows', () => {
+  test('wait for the response to the first call of their document, then leave in order as fast as their cost allows', () => {
     const shop = new Shop(instant);
     for (let at = 0; at < 5; at += 1) shop.enter(`c${at}`, { document });
     shop.pass(200);
     expect(shop.story).toEqual(['c0']);
     shop.settle('c0', done, 400);
-    // 50 were reserved for the first and 20 came back: two of 400 have room.
+    // 50 were reserved for the first call and 20 have drained: there is room for two calls of 400.
     expect(shop.story).toEqual(['c0', 'c1', 'c2']);
     expect(shop.level).toBeGreaterThan(800);
     shop.pass(10_000);
     expect(shop.story).toEqual(['c0', 'c1', 'c2', 'c3', 'c4']);
   });
 
-  test('are known as soon as a stream tells it', () => {
+  test('leave as soon as a stream has stated the cost of their document', () => {
     const shop = new Shop(instant);
     for (const id of ['a', 'b', 'c']) shop.enter(id, { document });
     shop.hear('a', 600);
@@ -122,7 +135,7 @@ atOrigins('calls whose cost an answer tells', (instant) => {
     expect(shop.level).toBeGreaterThan(600);
   });
 
-  test('are held over all lanes of the bucket, of whatever replica', () => {
+  test('wait for the first call of their document across all lanes and replicas', () => {
     const shop = new Shop(instant);
     shop.enter('a', { document, lane: 'one' }, 'r');
     shop.enter('b', { document, lane: 'two' }, 'other');
@@ -133,19 +146,19 @@ atOrigins('calls whose cost an answer tells', (instant) => {
     expect(shop.story.toSorted()).toEqual(['a', 'b', 'c']);
   });
 
-  test('cost what one replica was told, also where another one asks later', () => {
+  test('are charged the cost that another replica learned', () => {
     const shop = new Shop(instant);
     shop.enter('a', { document }, 'r');
     shop.settle('a', done, 700);
     shop.enter('b', { document }, 'other');
     expect(shop.enter('c', { document }, 'other').kind).toBe('queued');
     expect(shop.level).toBeGreaterThan(749);
-    // 50 + 700 are taken, and 450 of them have to drain.
+    // 50 + 700 points are used, and 450 of them have to drain before 700 have room.
     expect(shop.waitMs('c')).toBeGreaterThan(4_400);
     expect(shop.waitMs('c')).toBeLessThan(4_700);
   });
 
-  test('of another document do not wait, nor do those whose cost is known', () => {
+  test('do not wait for a call of another document, nor when they have no document', () => {
     const shop = new Shop(instant);
     shop.enter('a', { document });
     shop.enter('b', { document: 'another' });
@@ -156,7 +169,7 @@ atOrigins('calls whose cost an answer tells', (instant) => {
   test('are not overtaken by cheaper calls of their lane', () => {
     const shop = new Shop(instant);
     shop.enter('first', { document });
-    shop.enter('dear', { document });
+    shop.enter('expensive', { document });
     for (let at = 0; at < 4; at += 1) shop.enter(`cheap${at}`);
     shop.pass(50);
     expect(shop.story).toEqual(['first']);
@@ -164,21 +177,21 @@ atOrigins('calls whose cost an answer tells', (instant) => {
     shop.pass(400);
     expect(shop.story).toEqual(['first']);
     shop.pass(4_000);
-    expect(shop.story).toEqual(['first', 'dear', 'cheap0', 'cheap1', 'cheap2', 'cheap3']);
+    expect(shop.story).toEqual(['first', 'expensive', 'cheap0', 'cheap1', 'cheap2', 'cheap3']);
   });
 
-  test('hold nobody behind them once they have left, and no more urgent call at all', () => {
+  test('hold up no more urgent call, and no call at all once they have left', () => {
     const shop = new Shop(instant);
     shop.enter('first', { document });
-    shop.enter('dear', { document });
+    shop.enter('expensive', { document });
     shop.enter('free');
     shop.enter('urgent', { urgency: 0 });
     expect(shop.story).toEqual(['first', 'urgent']);
-    shop.leave('dear');
+    shop.leave('expensive');
     expect(shop.story).toEqual(['first', 'urgent', 'free']);
   });
 
-  test('are charged what they cost by now when they waited with a guess', () => {
+  test('are charged the learned cost although they entered with an estimate', () => {
     const shop = new Shop(instant);
     for (const id of ['a', 'b', 'c']) shop.enter(id, { document, maxInFlight: 1 });
     shop.settle('a', done, 900);
@@ -191,7 +204,7 @@ atOrigins('calls whose cost an answer tells', (instant) => {
     expect(shop.story).toEqual(['a', 'b', 'c']);
   });
 
-  test('are sent when the bucket is empty, also those that ask for more than it holds', () => {
+  test('are sent when the bucket is empty, even if they cost more than it holds', () => {
     const shop = new Shop(instant);
     for (const id of ['a', 'b']) shop.enter(id, { document });
     shop.settle('a', done, 5_000);
@@ -201,32 +214,32 @@ atOrigins('calls whose cost an answer tells', (instant) => {
     expect(shop.level).toBeLessThanOrEqual(1_000);
   });
 
-  test('go with the guess where the first answer told nothing', () => {
+  test('are sent with the estimate when the first response states no cost', () => {
     const shop = new Shop(instant);
     for (const id of ['a', 'b', 'c']) shop.enter(id, { document });
     shop.settle('a', done);
     expect(shop.story).toEqual(['a', 'b', 'c']);
     expect(shop.level).toBeGreaterThan(149);
-    // A later answer may tell it all the same.
+    // A later response may state the cost all the same.
     shop.settle('b', done, 700);
     shop.enter('d', { document });
     expect(shop.level).toBeGreaterThan(840);
   });
 
   test.each([
-    ['is not heard of again', (shop: Shop): void => shop.settle('a', { kind: 'unknown' })],
+    ['ends with an unknown fate', (shop: Shop): void => shop.settle('a', { kind: 'unknown' })],
     [
-      'is throttled without a word',
+      'is throttled and states no cost',
       (shop: Shop): void => shop.settle('a', { kind: 'throttled', closeMs: 0, requeue: false, sleepMs: 0 }),
     ],
-  ])('go with the guess when the first one %s', (_how, end) => {
+  ])('are sent with the estimate when the first call %s', (_how, end) => {
     const shop = new Shop(instant);
     for (const id of ['a', 'b', 'c']) shop.enter(id, { document });
     end(shop);
     expect(shop.story).toEqual(['a', 'b', 'c']);
   });
 
-  test('go with the guess when the first answer takes long', () => {
+  test('are sent with the estimate when the first response takes too long', () => {
     const shop = new Shop(instant);
     for (const id of ['a', 'b']) shop.enter(id, { document });
     shop.pass(maxProbeMs - 1);
@@ -238,8 +251,8 @@ atOrigins('calls whose cost an answer tells', (instant) => {
   test.each<[string, Settlement]>([
     ['was never sent', { kind: 'dropped' }],
     ['found no slot under its ceiling', { kind: 'returned', sleepMs: 9_000, because: 'ceiling_minute' }],
-    ['is to come again', { kind: 'returned', sleepMs: 9_000, because: 'backoff' }],
-  ])('find it out themselves when the first one %s', (_how, settlement) => {
+    ['goes back to its lane for a back-off', { kind: 'returned', sleepMs: 9_000, because: 'backoff' }],
+  ])('send another first call when the one before %s', (_how, settlement) => {
     const shop = new Shop(instant);
     shop.enter('a', { document, lane: 'one' });
     for (const id of ['b', 'c']) shop.enter(id, { document, lane: 'two' });
@@ -250,16 +263,16 @@ atOrigins('calls whose cost an answer tells', (instant) => {
     expect(shop.story).toEqual(['a', 'b', 'c']);
   });
 
-  test('keep calls of other documents waiting no longer than they are known to take', () => {
+  test('are not refused for the unknown time until the first response comes', () => {
     const shop = new Shop(instant);
     shop.enter('a', { document });
     const reply = shop.enter('b', { document, maxWaitMs: 2_000 });
-    // Nobody knows when the answer comes; it is no reason to refuse a call that has some time.
+    // When the response comes is unknown, which is no reason to refuse a call that can wait.
     expect(reply.kind).toBe('queued');
-    expect(forecast(shop.bucket, 'b', shop.now)).toEqual({ waitMs: 0, ahead: 0, heldBy: 'cost' });
+    expect(forecast(shop.bucket, ticketId('b'), shop.now)).toEqual({ waitMs: 0, ahead: 0, heldBy: 'cost' });
   });
 
-  test('wake a lane that sleeps for another reason only when that is over, too', () => {
+  test('do not wake a lane that also sleeps for another reason', () => {
     const shop = new Shop(instant);
     shop.enter('first', { document, lane: 'one' });
     shop.enter('x', { lane: 'two' });
@@ -273,17 +286,17 @@ atOrigins('calls whose cost an answer tells', (instant) => {
   });
 });
 
-atOrigins('the sums of what waits', (instant) => {
+atOrigins('the sum of waiting costs', (instant) => {
   const waiting = (shop: Shop): number => shop.bucket.waitingCosts.get('cost') ?? 0;
 
-  test('are corrected for every waiting call when its cost becomes known', () => {
+  test('is corrected for every waiting call when the cost of its document becomes known', () => {
     const shop = new Shop(instant);
     shop.enter('first', { document: 'd' });
     for (const lane of ['one', 'two', 'three']) shop.enter(lane, { document: 'd', lane });
     shop.enter('other', { document: 'e', lane: 'z', costs: { cost: 990 } });
     expect(waiting(shop)).toBe(3 * guess + 990);
     shop.settle('first', done, 300);
-    // Three of 300 have room.
+    // There is room for three calls of 300 points.
     expect(shop.story).toEqual(['first', 'one', 'three', 'two']);
     expect(waiting(shop)).toBe(990);
     for (const lane of ['one', 'two', 'three']) shop.enter(`${lane}.2`, { document: 'd', lane });
@@ -293,22 +306,22 @@ atOrigins('the sums of what waits', (instant) => {
     expect(shop.bucket.estimated.size).toBe(0);
   });
 
-  test('tell a true wait to who comes next', () => {
+  test('gives a true forecast to the next call', () => {
     const shop = new Shop(instant);
     shop.enter('first', { document: 'd', maxInFlight: 1 });
     for (let at = 0; at < 4; at += 1) shop.enter(`c${at}`, { document: 'd', maxInFlight: 1 });
     shop.settle('first', done, 500);
     shop.settle('c0', done, 500);
-    const told = shop.waitMs('c3');
+    const forecastMs = shop.waitMs('c3');
     const from = shop.now;
     while (!shop.story.includes('c3')) {
       shop.pass(50);
       for (const id of shop.story) shop.settle(id, done, 500);
     }
-    expect(Math.abs(told - (shop.now - from))).toBeLessThanOrEqual(200);
+    expect(Math.abs(forecastMs - (shop.now - from))).toBeLessThanOrEqual(200);
   });
 
-  test('add up to nothing when all have left, though not all of very many were corrected', () => {
+  test('returns to zero when all calls have left, although only a bounded number of them was corrected', () => {
     const shop = new Shop(instant);
     shop.enter('first', { document: 'd', maxInFlight: 1 });
     const ids = Array.from({ length: maxCorrected + 100 }, (_, at) => `c${at}`);
@@ -325,8 +338,8 @@ atOrigins('the sums of what waits', (instant) => {
   });
 });
 
-atOrigins('documents', (instant) => {
-  test('are remembered a thousand at a time, those last learned of', () => {
+atOrigins('the learned costs of documents', (instant) => {
+  test('are remembered for a thousand documents, those learned last', () => {
     const shop = new Shop(instant);
     const learned = (at: number): void => {
       shop.enter(`t${at}`, { document: `d${at}`, costs: { cost: 1 } });
@@ -340,7 +353,7 @@ atOrigins('documents', (instant) => {
     expect(shop.bucket.documents.get('d1')).toEqual({ kind: 'told', points: 2 });
   });
 
-  test('that are forgotten while somebody finds out keep nobody waiting', () => {
+  test('block no call when they are forgotten while the first call is under way', () => {
     const shop = new Shop(instant);
     shop.enter('first', { document: 'd', costs: { cost: 0.1 }, lane: 'one' });
     shop.enter('waits', { document: 'd', costs: { cost: 0.1 }, lane: 'two' });

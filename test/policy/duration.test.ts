@@ -20,7 +20,7 @@ function goString(ms: number): string {
   return hours > 0 ? `${hours}h${minutes}m${seconds}` : minutes > 0 ? `${minutes}m${seconds}` : seconds;
 }
 
-describe('Go durations', () => {
+describe('the parser of Go durations', () => {
   test.each(Object.entries(samples.goDurations))('reads %s as %d ms', (text, ms) => {
     expect(goDurationMs(text)).toBe(ms);
   });
@@ -58,7 +58,7 @@ describe('Go durations', () => {
   });
 });
 
-describe('instants', () => {
+describe('the parser of instants', () => {
   test('reads the three HTTP-date forms alike', () => {
     const expected = Date.UTC(1994, 10, 6, 8, 49, 37);
     expect(httpDateMs('Sun, 06 Nov 1994 08:49:37 GMT')).toBe(expected);
@@ -93,7 +93,7 @@ describe('instants', () => {
   });
 });
 
-describe('reset values', () => {
+describe('the parser of reset values', () => {
   test.each([
     ['58.891s', 58_891],
     ['12', 12_000],
@@ -110,14 +110,14 @@ describe('reset values', () => {
   });
 
   test.each(['-1', '', 'oops', '1, 2', '12,34', 'NaN', 'Infinity', '1e5', '2026-09-01', '9'.repeat(400)])(
-    'takes %p for no information',
+    'finds no information in %p',
     (value) => {
       expect(resetMs(value, at)).toBeNull();
     },
   );
 
   test.each([-90_000, 90_000])(
-    'measures absolute values by the answer, so a skew of %d ms changes nothing',
+    'measures absolute times against the time of the response, so a clock skew of %d ms changes nothing',
     (skew) => {
       const theirs = new Date(now + skew);
       const skewed = { date: theirs.toUTCString(), now };
@@ -127,7 +127,7 @@ describe('reset values', () => {
     },
   );
 
-  test('never throws and is never negative, whatever the value', () => {
+  test('never throws and never returns a negative number, whatever the value', () => {
     const parts = fc.constantFrom(
       '1',
       '-',

@@ -21,13 +21,13 @@ const chat = (body: object): CallDescription => post('/v1/chat/completions', { m
 const say = (content: unknown): object => ({ messages: [{ role: 'user', content }] });
 const tokens = (described: CallDescription): number | undefined => described.costs.tokens;
 
-describe('tokens of a conversation', () => {
-  test('recorded charges are reserved or more: 72 and 13 characters were charged 21 and 6', () => {
+describe('the estimate of a conversation', () => {
+  test('is no lower than recorded charges: 21 tokens for 72 characters, 6 for 13', () => {
     expect(tokens(chat(say('x'.repeat(72))))).toBe(21);
     expect(tokens(chat(say('x'.repeat(13))))).toBe(7);
   });
 
-  test('the output budget counts once per answer asked for, the newest spelling first', () => {
+  test('counts the output budget once for each requested choice, and prefers its newest spelling', () => {
     const text = say('x'.repeat(80));
     expect(tokens(chat({ ...text, max_tokens: 100 }))).toBe(123);
     expect(tokens(chat({ ...text, max_tokens: 100, n: 3 }))).toBe(323);
@@ -36,7 +36,7 @@ describe('tokens of a conversation', () => {
     expect(tokens(post('/v1/completions', { prompt: 'x'.repeat(80), max_tokens: 10, best_of: 2 }))).toBe(40);
   });
 
-  test('a picture costs the same whatever its size, and counts as one', () => {
+  test('counts a picture the same whatever its size, and as one image', () => {
     const url = `data:image/png;base64,${'A'.repeat(100_000)}`;
     const described = chat(
       say([
@@ -49,12 +49,12 @@ describe('tokens of a conversation', () => {
     expect(post('/v1/responses', { input }).costs).toEqual({ requests: 1, tokens: 768, images: 1 });
   });
 
-  test('a data URL where text belongs is no text', () => {
+  test('does not count a data URL as text', () => {
     expect(tokens(chat(say(`data:image/png;base64,${'A'.repeat(4000)}`)))).toBe(768);
     expect(tokens(chat(say('data: 1, 2, 3 ')))).toBe(7);
   });
 
-  test('only what the model reads as text counts', () => {
+  test('counts only what the model reads as text', () => {
     const described = chat({
       messages: [{ role: 'user', content: 'abcd', name: 'x'.repeat(400) }],
       metadata: { note: 'x'.repeat(400) },
@@ -63,12 +63,12 @@ describe('tokens of a conversation', () => {
     expect(tokens(described)).toBe(4);
   });
 
-  test('instructions and input items of the responses API are both read', () => {
+  test('counts both instructions and input items of the responses API', () => {
     const input = [{ role: 'user', content: [{ type: 'input_text', text: 'x'.repeat(40) }] }];
     expect(tokens(post('/v1/responses', { instructions: 'x'.repeat(40), input }))).toBe(23);
   });
 
-  test('an Anthropic call does not reserve its output, a Gemini call does', () => {
+  test('includes the output of a Gemini call and not that of an Anthropic call', () => {
     const messages = [{ role: 'user', content: 'x'.repeat(40) }];
     expect(tokens(post('/v1/messages', { system: 'x'.repeat(40), messages, max_tokens: 9000 }))).toBe(23);
     const contents = [
@@ -85,19 +85,19 @@ describe('tokens of a conversation', () => {
   });
 });
 
-describe('embeddings', () => {
+describe('the estimate of an embeddings call', () => {
   test.each([
     ['one text', 'x'.repeat(26), 7],
     ['several texts', ['x'.repeat(8), 'x'.repeat(8)], 4],
     ['one list of tokens', [1, 2, 3], 3],
     ['lists of tokens', [[1, 2, 3], [4]], 4],
-  ])('%s', (_, input, expected) => {
+  ])('counts the tokens of %s', (_, input, expected) => {
     expect(post('/v1/embeddings', { model: 'e', input }).costs).toEqual({ requests: 1, tokens: expected });
   });
 });
 
-describe('pictures', () => {
-  test('generations count n, and are known as image calls', () => {
+describe('the estimate of an image call', () => {
+  test('counts n images for a generation, and marks it as an image call', () => {
     const described = post('/v1/images/generations', { model: 'gpt-image-1', prompt: 'x'.repeat(40), n: 3 });
     expect(described).toMatchObject({
       imagePost: true,
@@ -117,7 +117,7 @@ describe('pictures', () => {
   const file = (value: string): string =>
     `Content-Disposition: form-data; name="image[]"; filename="a.png"\r\nContent-Type: image/png\r\n\r\n${value}`;
 
-  test('a form tells model and n, whatever its files contain', () => {
+  test('reads model and n from a form, whatever its files contain', () => {
     const bait = `--x\r\n${field('model', 'not-this-one')}`;
     const body = form([
       file(bait),
@@ -129,19 +129,19 @@ describe('pictures', () => {
     expect(edit(body, 'multipart/form-data; boundary="b0"').model).toBe('gpt-image-1');
   });
 
-  test('a file is never read as a field, whatever it is called', () => {
+  test('never reads a file as a field, whatever its name', () => {
     const upload = 'Content-Disposition: form-data; name="model"; filename="m.txt"\r\n\r\nnot-this-one';
     expect(edit(form([upload, field('model', 'gpt-image-1')])).model).toBe('gpt-image-1');
   });
 
   test.each(['', '--b0', '--b0\r\nrubbish\r\n--b0--', 'no boundary at all'])(
-    'a broken form %j costs one picture',
+    'is one image for the broken form %j',
     (body) => {
       expect(edit(body)).toMatchObject({ model: null, costs: { requests: 1, images: 1 } });
     },
   );
 
-  test('a form for another purpose costs one request', () => {
+  test('is one request for a form sent for another purpose', () => {
     const body = form([field('model', 'whisper-1'), file('RIFF')]);
     const described = call(
       'language-model',
@@ -155,33 +155,36 @@ describe('pictures', () => {
   });
 });
 
-describe('which model', () => {
-  test('an Azure deployment in the path wins over the body', () => {
+describe('the model of a call', () => {
+  test('is the Azure deployment of the path rather than the model of the body', () => {
     const path = '/openai/deployments/my%2Dgpt/chat/completions?api-version=2025-01-01';
     expect(post(path, { model: 'other' }).model).toBe('my-gpt');
     expect(post('/openai/deployments/a%/embeddings', {}).model).toBe('a%');
   });
 
-  test.each([{}, { model: 7 }, { model: '' }, { model: 'x'.repeat(257) }])('%.40j names none', (body) => {
-    expect(post('/v1/chat/completions', body).model).toBeNull();
-  });
+  test.each([{}, { model: 7 }, { model: '' }, { model: 'x'.repeat(257) }])(
+    'is unknown for the body %.40j',
+    (body) => {
+      expect(post('/v1/chat/completions', body).model).toBeNull();
+    },
+  );
 });
 
-describe('bodies that cannot be read', () => {
-  test.each(['', '{', 'null', '[]', '"x"', '\u0000'])('%j costs one request', (body) => {
+describe('the estimate of an unreadable body', () => {
+  test.each(['', '{', 'null', '[]', '"x"', '\u0000'])('is one request for %j', (body) => {
     expect(post('/v1/chat/completions', body)).toMatchObject({
       model: null,
       costs: { requests: 1 },
     });
   });
 
-  test('a body of another type costs one request', () => {
+  test('is one request for a body of another type', () => {
     expect(call('language-model', 'POST', '/v1/files', 'x'.repeat(100), 'text/plain').costs).toEqual({
       requests: 1,
     });
   });
 
-  test('a very large body is judged by its text, not by its pictures', () => {
+  test('is that of its text, not of its pictures, for a very large body', () => {
     const url = `data:image/png;base64,${'A'.repeat(1_100_000)}`;
     const described = chat(
       say([
@@ -195,9 +198,9 @@ describe('bodies that cannot be read', () => {
     expect(tokens(described)).toBeLessThan(1000 + 765 + 100);
   });
 
-  test('a body over a megabyte is not parsed: its tokens come from its size', () => {
+  test('comes from the size, without parsing, for a body of more than a megabyte', () => {
     const longest = 1_048_576;
-    // Broken JSON tells the two apart: parsed it costs a request, unparsed what its bytes may be.
+    // Broken JSON shows which of the two happened: parsed it costs a request, unparsed the tokens that its bytes may be.
     expect(post('/v1/chat/completions', '['.repeat(longest)).costs).toEqual({ requests: 1 });
     expect(tokens(post('/v1/chat/completions', '['.repeat(longest + 4)))).toBe(longest / 4 + 1 + 3);
     const document = (length: number) => {
@@ -211,7 +214,7 @@ describe('bodies that cannot be read', () => {
   });
 
   test.each(['max_tokens', 'max_completion_tokens', 'max_output_tokens'])(
-    '%s of an unparsed body is reserved like that of a parsed one',
+    'includes %s of an unparsed body like that of a parsed one',
     (name) => {
       const body = `{"${name}" : 5000,"messages":[{"content":"${'x'.repeat(1_200_000)}"}]}`;
       const limited = tokens(post('/v1/chat/completions', body)) ?? 0;
@@ -220,11 +223,11 @@ describe('bodies that cannot be read', () => {
     },
   );
 
-  test('no more than ten thousand pictures are told from text in an unparsed body', () => {
+  test('counts at most ten thousand images in an unparsed body', () => {
     expect(post('/v1/chat/completions', '";base64,'.repeat(130_000)).costs.images).toBe(10_000);
   });
 
-  test('the model of an unparsed body is found at either end', () => {
+  test('comes with the model when that stands at either end of an unparsed body', () => {
     const text = JSON.stringify([{ role: 'user', content: 'x'.repeat(1_100_000) }]);
     const tools = JSON.stringify([{ name: 'y'.repeat(10_000) }]);
     for (const body of [
@@ -234,12 +237,12 @@ describe('bodies that cannot be read', () => {
       expect(post('/v1/chat/completions', body).model).toBe('m1');
   });
 
-  test('deep nesting is cut off instead of overflowing', () => {
+  test('ignores what is nested too deeply and does not overflow the stack', () => {
     const body = `{"messages":${'['.repeat(5000)}"x"${']'.repeat(5000)}}`;
     expect(tokens(post('/v1/chat/completions', body))).toBe(3);
   });
 
-  test('whatever the body, costs are whole, positive and finite', () => {
+  test('is a whole, positive and finite number, whatever the body', () => {
     const members = fc.constantFrom(
       'messages',
       'input',
@@ -274,7 +277,7 @@ describe('bodies that cannot be read', () => {
   });
 });
 
-describe('what may run twice', () => {
+describe('the repeatability of a call', () => {
   test.each([
     ['GET', true, true],
     ['HEAD', true, true],
@@ -283,19 +286,19 @@ describe('what may run twice', () => {
     ['DELETE', false, true],
     ['POST', false, false],
     ['PATCH', false, false],
-  ])('%s', (method, safe, idempotent) => {
+  ])('is that of its method %s', (method, safe, idempotent) => {
     for (const kind of ['language-model', 'commerce', 'generic'] as const) {
       expect(call(kind, method, '/x', '{}')).toMatchObject({ safe, idempotent });
     }
   });
 });
 
-describe('commerce', () => {
+describe('the description of a commerce call', () => {
   const graphql = (body: unknown, path = '/admin/api/2026-10/graphql.json'): CallDescription =>
     call('commerce', 'POST', path, body);
   const query = (text: string, more: object = {}): CallDescription => graphql({ query: text, ...more });
 
-  test('REST calls take one request', () => {
+  test('costs one request and no points for REST', () => {
     expect(call('commerce', 'GET', '/admin/api/2026-10/orders.json?x=/graphql.json')).toMatchObject({
       callClass: 'rest',
       costs: { requests: 1 },
@@ -303,19 +306,19 @@ describe('commerce', () => {
     });
   });
 
-  test('a payment with its unique token is protected, other posts are not', () => {
+  test('says that a payment with a unique token is idempotent, and other posts are not', () => {
     const pay = { payment: { unique_token: 'abc' } };
     expect(call('commerce', 'POST', '/admin/payments.json', pay).hasOwnIdempotency).toBe(true);
     expect(call('commerce', 'POST', '/admin/orders.json', { order: {} }).hasOwnIdempotency).toBe(false);
   });
 
-  test('a query is safe, a mutation and a subscription are not', () => {
+  test('says that a query is safe, and a mutation or a subscription is not', () => {
     expect(query('{ shop { name } }')).toMatchObject({ callClass: 'graphql', safe: true, idempotent: true });
     expect(query('mutation { a { b } }')).toMatchObject({ safe: false, idempotent: false });
     expect(query('subscription { a }')).toMatchObject({ safe: false });
   });
 
-  test('operationName says which operation runs, else the first', () => {
+  test('describes the operation named by operationName, else the first one', () => {
     const both = 'mutation M { a { b } } query Q { c }';
     expect(query(both, { operationName: 'Q' }).safe).toBe(true);
     expect(query(both, { operationName: 'M' }).safe).toBe(false);
@@ -326,17 +329,17 @@ describe('commerce', () => {
 
   test.each([
     ['not parsable', { query: 'query {' }],
-    ['no document', { query: 7 }],
+    ['without a document', { query: 7 }],
     ['a batch', [{ query: '{ a }' }]],
     ['only a fragment', { query: 'fragment F on X { a }' }],
     ['longer than 64 KiB', { query: `{ a } #${'x'.repeat(65_536)}` }],
-    ['too many tokens', { query: `{ ${'a '.repeat(25_000)} }` }],
+    ['of too many tokens', { query: `{ ${'a '.repeat(25_000)} }` }],
     ['empty', ''],
-  ])('%s counts as a write', (_, body) => {
+  ])('treats GraphQL that is %s as a write', (_, body) => {
     expect(graphql(body)).toMatchObject({ callClass: 'graphql', safe: false, costKey: null });
   });
 
-  test('a mutation is protected only when all of its fields are', () => {
+  test('says that a mutation is idempotent only when all of its fields are', () => {
     const refund = 'refundCreate(input: $i) @idempotent(key: "k") { refund { id } }';
     expect(query(`mutation($i: I!) { ${refund} }`).hasOwnIdempotency).toBe(true);
     expect(query(`mutation($i: I!) { ${refund} tagsAdd(id: 1) { node { id } } }`).hasOwnIdempotency).toBe(
@@ -346,7 +349,7 @@ describe('commerce', () => {
     expect(query('{ a @idempotent }').hasOwnIdempotency).toBe(false);
   });
 
-  test('the cost key holds what the cost depends on, and nothing that a person typed', () => {
+  test('has a cost key that holds what the cost depends on, and nothing that a person typed', () => {
     const text = 'query($n: Int!, $q: String) { orders(first: $n, query: $q) { nodes { id } } }';
     const key = (variables: object): string | null => query(text, { variables }).costKey;
     const many = Object.fromEntries(Array.from({ length: 257 }, (_, at) => [`v${at}`, at]));
@@ -356,7 +359,7 @@ describe('commerce', () => {
     expect(key({ n: 10, q: 'email:a@b.c' })).not.toContain('a@b.c');
   });
 
-  test('unseen documents reserve points, the storefront has none to reserve', () => {
+  test('reserves points for unknown documents, and none for the storefront API', () => {
     expect(query('{ a }').costs).toEqual({ cost: 50 });
     expect(query('mutation { a }').costs).toEqual({ cost: 10 });
     const storefront = graphql({ query: '{ a }' }, '/api/2026-10/graphql.json');
@@ -364,7 +367,7 @@ describe('commerce', () => {
     expect(storefront.costs).toEqual({});
   });
 
-  test('a document sent as application/graphql is read', () => {
+  test('reads a document sent as application/graphql', () => {
     const described = call('commerce', 'POST', '/admin/api/graphql.json', '{ a }', 'application/graphql');
     expect(described.safe).toBe(true);
   });

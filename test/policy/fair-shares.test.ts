@@ -1,7 +1,8 @@
 import { expect, test } from '@jest/globals';
+import { ticketId, type LeaseToken } from '../../src/ids.ts';
 import type { Costs } from '../../src/call.ts';
 import type { Bucket } from '../../src/limiter/policy/bucket-state.policy.ts';
-import { turnOf } from '../../src/limiter/policy/lanes.policy.ts';
+import { turnOf } from '../../src/limiter/policy/waiting-costs.policy.ts';
 import type { Admission } from '../../src/limiter/limiter.ts';
 import { forecast, settle, tick, type Effects } from '../../src/limiter/policy/scheduler.policy.ts';
 import { atOrigins, type Instant } from './at-origins.ts';
@@ -23,11 +24,11 @@ interface Crowd {
   readonly lane: string;
   readonly weight?: number;
   readonly tokens: number;
-  /** Calls that it keeps waiting. */
+  /** The number of calls that the lane keeps waiting. */
   readonly calls: number;
 }
 
-/** Everybody enters a call again as soon as one was served. Tokens per minute and lane, after the first two minutes. */
+/** Tokens per minute and lane, after the first two minutes; each lane enters a call as soon as one of its calls was served. */
 function tokensPerMinute(
   instant: Instant,
   crowds: readonly Crowd[],
@@ -49,21 +50,21 @@ function tokensPerMinute(
       const crowd = whose.get(ticket);
       if (crowd === undefined) throw new Error(ticket);
       if (now > from + 2 * windowMs) used[crowd.lane] = (used[crowd.lane] ?? 0) + crowd.tokens;
-      take(settle(bucket, lease, { kind: 'succeeded', spent: null }, null, now));
+      take(settle(bucket, { lease, settlement: { kind: 'succeeded', spent: null }, lesson: null }, now));
       enter(crowd);
     }
   };
   for (const crowd of crowds) for (let at = 0; at < crowd.calls; at += 1) enter(crowd);
   while (now < from + (minutes + 2) * windowMs) {
     now += 100;
-    take(tick(bucket, replica, [], now));
+    take(tick(bucket, { replica, leases: [] }, now));
   }
   return Object.fromEntries(Object.entries(used).map(([lane, tokens]) => [lane, tokens / minutes]));
 }
 
-atOrigins('a share', (instant) => {
+atOrigins('fair sharing between lanes', (instant) => {
   test.each([1_000, 10_000, 30_000, 1_000_000])(
-    'is half of the tokens against calls of %i tokens',
+    'gives a lane of small calls half of the tokens beside calls of %i tokens',
     (tokens) => {
       const taken = Math.min(tokens, limits.tokens);
       const used = tokensPerMinute(
@@ -80,7 +81,7 @@ atOrigins('a share', (instant) => {
     },
   );
 
-  test('follows the weight, whatever calls cost', () => {
+  test('follows the weights, whatever calls cost', () => {
     const used = tokensPerMinute(
       instant,
       [
@@ -94,7 +95,7 @@ atOrigins('a share', (instant) => {
     expect(ratio).toBeLessThan(3.3);
   });
 
-  test('counts what is dearest: two meters, of which two lanes need one each, are both used', () => {
+  test('counts the meter that a call keeps busy longest: two lanes with different bottlenecks both use theirs', () => {
     const used = tokensPerMinute(
       instant,
       [
@@ -108,7 +109,7 @@ atOrigins('a share', (instant) => {
   });
 });
 
-atOrigins('a turn', (instant) => {
+atOrigins('the service cost of a call', (instant) => {
   const bucket = newBucket(instant);
   admit(bucket, of('a', { costs: { requests: 1, tokens: 1, requests_day: 1 } }), replica, instant(1_000));
   const day = bucket.meters.get('requests_day');
@@ -118,15 +119,15 @@ atOrigins('a turn', (instant) => {
     ['a plain call', { requests: 1 }, 120],
     ['a call with few tokens', { requests: 1, tokens: 10 }, 120],
     ['a call with many tokens', { requests: 1, tokens: 15_000 }, 30_000],
-    ['more than the limit', { requests: 1, tokens: 1e15 }, windowMs],
-    ['a day', { requests: 1, requests_day: 1 }, 120],
-    ['a meter of which nobody knows the limit', { images: 7 }, 1],
-    ['nothing', {}, 1],
-  ])('is the time for which its dearest meter is busy: %s', (_what, costs, ms) => {
+    ['a call of more than the limit', { requests: 1, tokens: 1e15 }, windowMs],
+    ['a call of a daily meter', { requests: 1, requests_day: 1 }, 120],
+    ['a call of a meter whose limit is unknown', { images: 7 }, 1],
+    ['a call that costs nothing', {}, 1],
+  ])('is the time for which its most used meter is busy: %s', (_what, costs, ms) => {
     expect(turnOf(bucket, costs)).toBe(ms);
   });
 
-  test('is at most one, however many grants come back', () => {
+  test('is charged once to a lane, however many of its grants come back', () => {
     const grants = [];
     const line = newBucket(instant);
     const enter = (id: string, tokens: number): Effects =>
@@ -136,20 +137,25 @@ atOrigins('a turn', (instant) => {
     for (const id of ['a3', 'a4']) enter(id, 10_000);
     for (let at = 0; at < 150; at += 1) enter(`b${at}`, 100);
     const order = grants.flatMap(({ lease }) =>
-      settle(line, lease, { kind: 'dropped' }, null, instant(1_000)).grants.map(({ ticket }) =>
-        ticket.slice(0, 1),
+      settle(line, { lease, settlement: { kind: 'dropped' }, lesson: null }, instant(1_000)).grants.map(
+        ({ ticket }) => ticket.slice(0, 1),
       ),
     );
-    // A large call takes the turn of a hundred small ones; three that come back do not go ahead of them three times.
+    // A large call counts as a hundred small ones; three large ones that come back do not go ahead of them three times.
     expect(order.indexOf('a')).toBe(100);
   });
 });
 
 atOrigins('the forecast', (instant) => {
-  /** What a newcomer of `own` tokens is told, and when it goes, with both lanes of `elsewhere` and its own in line. */
-  const toldAndTrue = (own: number, ahead: number, elsewhere: number, calls: number): [number, number] => {
+  /** The forecast and the actual wait of a newcomer of `own` tokens; `ahead` calls wait in its lane, `calls` in another. */
+  const forecastAndActual = (
+    own: number,
+    ahead: number,
+    elsewhere: number,
+    calls: number,
+  ): [number, number] => {
     const bucket: Bucket = newBucket(instant);
-    const leases: string[] = [];
+    const leases: LeaseToken[] = [];
     const start = instant(1_000_000);
     const enter = (id: string, lane: string, tokens: number): void => {
       const { grants } = admit(
@@ -164,11 +170,11 @@ atOrigins('the forecast', (instant) => {
     for (let at = 0; at < calls; at += 1) enter(`o${at}`, 'other', elsewhere);
     for (let at = 0; at < ahead; at += 1) enter(`m${at}`, 'mine', own);
     enter('x', 'mine', own);
-    const told = forecast(bucket, 'x', start)?.waitMs ?? -1;
+    const forecastMs = forecast(bucket, ticketId('x'), start)?.waitMs ?? -1;
     for (let now = start; ; now += 50) {
-      const { grants } = tick(bucket, replica, leases, now);
+      const { grants } = tick(bucket, { replica, leases }, now);
       leases.push(...grants.map(({ lease }) => lease));
-      if (grants.some(({ ticket }) => ticket === 'x')) return [told, now - start];
+      if (grants.some(({ ticket }) => ticket === 'x')) return [forecastMs, now - start];
     }
   };
 
@@ -178,10 +184,10 @@ atOrigins('the forecast', (instant) => {
     ['one large call, small ones elsewhere', 30_000, 0, 100, 300],
     ['a second large call, small ones elsewhere', 15_000, 1, 100, 300],
     ['equal calls', 1_000, 5, 1_000, 20],
-  ])('is neither hopeful nor gloomy: %s', (_what, own, ahead, elsewhere, calls) => {
-    const [told, actual] = toldAndTrue(own, ahead, elsewhere, calls);
-    // A call of the smaller size on each side, and the rest of a meter that left empty.
+  ])('is close to the actual wait for %s', (_what, own, ahead, elsewhere, calls) => {
+    const [forecastMs, actualMs] = forecastAndActual(own, ahead, elsewhere, calls);
+    // The margin is one call of the smaller size on each side, and the rest of a meter that was left empty.
     const roundMs = (2 * Math.min(own, elsewhere) * windowMs) / limits.tokens + 1_100;
-    expect(Math.abs(told - actual)).toBeLessThanOrEqual(roundMs);
+    expect(Math.abs(forecastMs - actualMs)).toBeLessThanOrEqual(roundMs);
   });
 });

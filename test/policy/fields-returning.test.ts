@@ -5,8 +5,8 @@ import type { ReturningInput, ViaRewrite } from '../../src/dispatch/returning.po
 const returning = (rawFields: readonly string[], changes: Partial<ReturningInput> = {}): string[] =>
   returningFields({ rawFields, status: 200, addsRateLimit: true, via: null, ...changes });
 
-describe('fields that go back to the client', () => {
-  test('are the upstream’s, spelling, order and repeats kept', () => {
+describe('fields returned to the client', () => {
+  test('keep the upstream’s spelling, order and repeats', () => {
     const rawFields = [
       'Set-Cookie', 'a=1', 'X-RateLimit-Remaining-Tokens', '7', 'set-cookie', 'b=2', 'X-Request-Id', 'r', 'Date', 'now',
       'Retry-After', '5', 'Content-Length', '3', 'X-Shopify-Shop-Api-Call-Limit', '1/40', 'X-Empty', '',
@@ -19,11 +19,11 @@ describe('fields that go back to the client', () => {
   ])('never include %s', (name) => {
     expect(returning([name, 'x', 'A', 'b'])).toEqual(['A', 'b']);
   }); // prettier-ignore
-  test('keep the upstream’s RateLimit when none of ours is added', () => {
+  test('keep the upstream’s RateLimit when Sluice adds none', () => {
     const rawFields = ['RateLimit', 'x', 'RateLimit-Policy', 'y'];
     expect(returning(rawFields, { addsRateLimit: false })).toEqual(rawFields);
   });
-  test('lose what the answer’s Connection names', () => {
+  test('lose the fields that the response’s Connection names', () => {
     const rawFields = [
       'Connection',
       'close, X-Hop',
@@ -56,7 +56,7 @@ describe('fields that go back to the client', () => {
   });
 });
 
-describe('URLs in answers to /via/ calls', () => {
+describe('URLs in responses to /via/ calls', () => {
   const via: ViaRewrite = {
     origin: 'https://acme.shop.example',
     baseFor: (url) =>
@@ -77,16 +77,16 @@ describe('URLs in answers to /via/ calls', () => {
     ['http://acme.shop.example/', 'http://acme.shop.example/'],
     ['https://[broken/', 'https://[broken/'],
     ['', ''],
-  ])('Location %j becomes %j', (text, expected) => {
+  ])('are rewritten: Location %j becomes %j', (text, expected) => {
     expect(value('Location', text)).toBe(expected);
   });
-  test('Link keeps its parameters and foreign targets', () => {
+  test('are rewritten in Link, except for its parameters and foreign targets', () => {
     const text = '<https://acme.shop.example/p?page_info=a>; rel="previous", <https://cdn.example/x>; rel="icon", </p?b>; rel="next"';
     expect(value('link', text)).toBe(
       '<https://gate.example/via/shop/acme.shop.example/p?page_info=a>; rel="previous", <https://cdn.example/x>; rel="icon", <https://gate.example/via/shop/acme.shop.example/p?b>; rel="next"',
     );
   });
-  test('other fields and other call forms stay as they are', () => {
+  test('stay as they are in other fields and for other call forms', () => {
     expect(value('X-Link', 'https://acme.shop.example/')).toBe('https://acme.shop.example/');
     expect(returning(['Location', 'https://acme.shop.example/'])).toEqual(['Location', 'https://acme.shop.example/']);
   });

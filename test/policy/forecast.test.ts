@@ -1,5 +1,6 @@
 import { expect, test } from '@jest/globals';
 import fc from 'fast-check';
+import { laneKey, leaseToken, ticketId, type LeaseToken } from '../../src/ids.ts';
 import type { Bucket } from '../../src/limiter/policy/bucket-state.policy.ts';
 import type { Admission } from '../../src/limiter/limiter.ts';
 import { charged, forecast, settle } from '../../src/limiter/policy/scheduler.policy.ts';
@@ -18,11 +19,15 @@ function servedOnce(
   const [first] = admit(bucket, call('a', wish), replica, instant(1_000)).effects.grants;
   admit(bucket, call('b', wish), replica, instant(1_000));
   const at = instant(1_000 + serviceMs);
-  const { grants } = settle(bucket, first?.lease ?? '', { kind: 'succeeded', spent: null }, null, at);
+  const { grants } = settle(
+    bucket,
+    { lease: leaseToken(first?.lease ?? ''), settlement: { kind: 'succeeded', spent: null }, lesson: null },
+    at,
+  );
   return { bucket, lease: grants[0]?.ticket };
 }
 
-atOrigins('the time told to a refused call', (instant) => {
+atOrigins('the forecast for a call', (instant) => {
   test('is when it would have left, give or take one round of the lanes', () => {
     fc.assert(
       fc.property(
@@ -33,7 +38,7 @@ atOrigins('the time told to a refused call', (instant) => {
           const windowMs = 10_000;
           const bucket = newBucket(instant);
           const setting = { limit, windowMs };
-          const leases: string[] = [];
+          const leases: LeaseToken[] = [];
           const enter = (id: string, of: number, maxWaitMs: number) => {
             const weight = lanes[of]?.weight ?? 1;
             const reply = admit(
@@ -70,17 +75,17 @@ atOrigins('the time told to a refused call', (instant) => {
             others.reduce((sum, { calls }) => sum + calls, 0),
             others.reduce((sum, { weight }) => sum + (ownCalls * weight) / ownWeight, 0),
           );
-          const gloomMs = ((inSum - byLane) * windowMs) / limit;
-          expect(told - actual).toBeLessThanOrEqual(roundMs + 1_000 + gloomMs);
+          const pessimismMs = ((inSum - byLane) * windowMs) / limit;
+          expect(told - actual).toBeLessThanOrEqual(roundMs + 1_000 + pessimismMs);
         },
       ),
       { numRuns: 300 },
     );
   });
 
-  test('is exact for a lane alone', () => {
+  test('is exact for the only lane of a bucket', () => {
     const bucket = newBucket(instant);
-    const leases: string[] = [];
+    const leases: LeaseToken[] = [];
     const told = new Map<string, number>();
     for (let at = 0; at < 30; at += 1) {
       const reply = admit(bucket, call(`t${at}`), replica, instant(1_000));
@@ -97,30 +102,50 @@ atOrigins('the time told to a refused call', (instant) => {
     const bucket = newBucket(instant);
     const [grant] = admit(bucket, call('a'), replica, instant(1_000)).effects.grants;
     const [other] = admit(bucket, call('b'), replica, instant(1_000)).effects.grants;
-    charged(bucket, other?.lease ?? '', { slots: 0, nextSlotMs: 4_000 }, instant(1_000));
+    charged(
+      bucket,
+      { lease: leaseToken(other?.lease ?? ''), edge: { slots: 0, nextSlotMs: 4_000 } },
+      instant(1_000),
+    );
     admit(bucket, call('c'), replica, instant(1_000));
-    expect(forecast(bucket, 'c', instant(1_000))).toEqual({
+    expect(forecast(bucket, ticketId('c'), instant(1_000))).toEqual({
       waitMs: 4_000,
       ahead: 0,
       heldBy: 'ceiling_minute',
     });
     const closed = { kind: 'throttled', closeMs: 9_000, requeue: true, sleepMs: 0 } as const;
-    settle(bucket, grant?.lease ?? '', closed, null, instant(1_000));
-    expect(forecast(bucket, 'c', instant(1_000))).toEqual({ waitMs: 9_000, ahead: 1, heldBy: 'closed' });
+    settle(
+      bucket,
+      { lease: leaseToken(grant?.lease ?? ''), settlement: closed, lesson: null },
+      instant(1_000),
+    );
+    expect(forecast(bucket, ticketId('c'), instant(1_000))).toEqual({
+      waitMs: 9_000,
+      ahead: 1,
+      heldBy: 'closed',
+    });
   });
 
-  test('counts the rounds of a capped lane once their length is known', () => {
+  test('counts the calls of a capped lane once the time of a call is known', () => {
     const bucket = newBucket(instant);
     const wish = { limit: 1_000, maxInFlight: 1 };
     const [grant] = admit(bucket, call('a', wish), replica, instant(1_000)).effects.grants;
     for (const id of ['b', 'c', 'd']) admit(bucket, call(id, wish), replica, instant(1_000));
-    expect(forecast(bucket, 'd', instant(1_000))?.waitMs).toBe(0);
-    settle(bucket, grant?.lease ?? '', { kind: 'succeeded', spent: null }, null, instant(1_200));
-    // 200 ms once are taken for 40 ms each: half a round is under way, one more goes first.
-    expect(forecast(bucket, 'd', instant(1_200))).toEqual({ waitMs: 60, ahead: 1, heldBy: 'serialized' });
+    expect(forecast(bucket, ticketId('d'), instant(1_000))?.waitMs).toBe(0);
+    settle(
+      bucket,
+      { lease: leaseToken(grant?.lease ?? ''), settlement: { kind: 'succeeded', spent: null }, lesson: null },
+      instant(1_200),
+    );
+    // A single call of 200 ms is counted as 40 ms: half of one is under way, and one more call goes first.
+    expect(forecast(bucket, ticketId('d'), instant(1_200))).toEqual({
+      waitMs: 60,
+      ahead: 1,
+      heldBy: 'serialized',
+    });
   });
 
-  test('believes long times slowly and short ones fast', () => {
+  test('grows slowly with long service times and falls fast with short ones', () => {
     const wish = { limit: 1_000, maxInFlight: 1 };
     const bucket = newBucket(instant);
     let [grant] = admit(bucket, call('t0', wish), replica, instant(1_000)).effects.grants;
@@ -128,9 +153,17 @@ atOrigins('the time told to a refused call', (instant) => {
     let now = instant(1_000);
     const serve = (ms: number): number => {
       now += ms;
-      const settled = settle(bucket, grant?.lease ?? '', { kind: 'succeeded', spent: null }, null, now);
+      const settled = settle(
+        bucket,
+        {
+          lease: leaseToken(grant?.lease ?? ''),
+          settlement: { kind: 'succeeded', spent: null },
+          lesson: null,
+        },
+        now,
+      );
       [grant] = settled.grants;
-      const { waitMs = 0, ahead = 0 } = forecast(bucket, 't40', now) ?? {};
+      const { waitMs = 0, ahead = 0 } = forecast(bucket, ticketId('t40'), now) ?? {};
       return waitMs / (ahead + 0.5);
     };
     expect(serve(1_000)).toBeCloseTo(200, 6);
@@ -139,44 +172,67 @@ atOrigins('the time told to a refused call', (instant) => {
     expect(serve(100)).toBeCloseTo(100, 1);
   });
 
-  test('counts a first call that takes long as if it lasted as long again', () => {
+  test('counts a first call under way that takes long as if it lasted as long again', () => {
     const bucket = newBucket(instant);
     const wish = { limit: 1_000, maxInFlight: 1 };
     admit(bucket, call('a', wish), replica, instant(1_000));
     admit(bucket, call('b', wish), replica, instant(1_000));
-    expect(forecast(bucket, 'b', instant(9_000))).toEqual({ waitMs: 8_000, ahead: 0, heldBy: 'serialized' });
+    expect(forecast(bucket, ticketId('b'), instant(9_000))).toEqual({
+      waitMs: 8_000,
+      ahead: 0,
+      heldBy: 'serialized',
+    });
     const full = admit(bucket, call('c', { ...wish, maxQueued: 1 }), replica, instant(9_000));
     expect(full).toMatchObject({ kind: 'refused', reason: 'queue_full', retryInMs: 8_000 });
+  });
+
+  test('lets the head of a full lane go first, however urgent the returning call is', () => {
+    const bucket = newBucket(instant);
+    const wish = { limit: 10, perMinute: 10, maxQueued: 1 };
+    for (let n = 0; n < 10; n += 1) admit(bucket, call(`t${n}`, wish), replica, instant(1_000));
+    admit(bucket, call('head', wish), replica, instant(1_000));
+    const { waitMs } = forecast(bucket, ticketId('head'), instant(1_000)) ?? { waitMs: NaN };
+    const full = admit(bucket, call('urgent', { ...wish, urgency: 0 }), replica, instant(1_000));
+    expect(full).toMatchObject({ reason: 'queue_full', ahead: 1 });
+    expect(full.kind === 'refused' ? full.retryInMs : 0).toBeGreaterThan(waitMs);
   });
 
   test('counts how late the call under way is already', () => {
     const { bucket, lease } = servedOnce(instant, { limit: 1_000, maxInFlight: 1 }, 200);
     admit(bucket, call('c', { limit: 1_000, maxInFlight: 1 }), replica, instant(1_200));
     expect(lease).toBe('b');
-    expect(forecast(bucket, 'c', instant(1_250))?.waitMs).toBe(20);
-    expect(forecast(bucket, 'c', instant(6_200))?.waitMs).toBe(4_960);
+    expect(forecast(bucket, ticketId('c'), instant(1_250))?.waitMs).toBe(20);
+    expect(forecast(bucket, ticketId('c'), instant(6_200))?.waitMs).toBe(4_960);
   });
 
-  test('waits for the lease of a call whose fate is unknown, and says so at once', () => {
+  test('waits at once for the lease of a call whose fate is unknown', () => {
     const wish = { limit: 1_000, maxInFlight: 1 };
     const bucket = newBucket(instant);
     const [grant] = admit(bucket, call('a', wish), replica, instant(1_000)).effects.grants;
-    settle(bucket, grant?.lease ?? '', { kind: 'unknown' }, null, instant(2_000));
+    settle(
+      bucket,
+      { lease: leaseToken(grant?.lease ?? ''), settlement: { kind: 'unknown' }, lesson: null },
+      instant(2_000),
+    );
     const refused = admit(bucket, call('b', { ...wish, maxWaitMs: 5_000 }), replica, instant(3_000));
     expect(refused).toMatchObject({ kind: 'refused', reason: 'wait_too_long', retryInMs: 14_000 });
     const waits = admit(bucket, call('c', { ...wish, maxWaitMs: 14_000 }), replica, instant(3_000));
     expect(waits).toMatchObject({ kind: 'queued', forecastMs: 14_000 });
     expect(runOn(bucket, instant(3_000), instant(20_000), []).get('c')).toBe(instant(17_000));
-    expect(bucket.lanes.get('l')?.abandoned).toEqual([]);
+    expect(bucket.lanes.get(laneKey('l'))?.abandoned).toEqual([]);
   });
 
-  // Once it was the clock: 1,795,330,130 s over Redis, the uptime of the process without it.
-  test('of a second call does not grow with the time since its lane was last granted, or never', () => {
+  // Guards a bug: the forecast was the clock itself, 1,795,330,130 s over Redis, else the uptime of the process.
+  test('of a second call does not grow with the time since its lane was last granted', () => {
     const wish = { limit: 40, windowMs: 20_000, maxInFlight: 1, maxWaitMs: 40_000 };
     const bucket = newBucket(instant);
     const [early] = admit(bucket, call('early', { ...wish, lane: 'old' }), replica, instant(1_000)).effects
       .grants;
-    settle(bucket, early?.lease ?? '', { kind: 'succeeded', spent: null }, null, instant(1_200));
+    settle(
+      bucket,
+      { lease: leaseToken(early?.lease ?? ''), settlement: { kind: 'succeeded', spent: null }, lesson: null },
+      instant(1_200),
+    );
     const tenHours = instant(36_000_000);
     for (let at = 0; at < 200; at += 1) {
       admit(bucket, call(`busy${at}`, { ...wish, maxInFlight: null, lane: 'busy' }), replica, tenHours);
@@ -186,23 +242,31 @@ atOrigins('the time told to a refused call', (instant) => {
         (at) => admit(bucket, call(`${lane}${at}`, { ...wish, lane }), replica, tenHours).kind,
       );
       expect([lane, ...kinds]).toEqual([lane, 'queued', 'queued', 'queued']);
-      expect(forecast(bucket, `${lane}3`, tenHours)?.waitMs).toBeLessThan(40_000);
+      expect(forecast(bucket, ticketId(`${lane}3`), tenHours)?.waitMs).toBeLessThan(40_000);
     }
   });
 
-  test('goes on with the places that are left beside a call of unknown fate', () => {
+  test('uses the rest of the cap beside a call of unknown fate', () => {
     const wish = { limit: 1_000, maxInFlight: 2 };
     const bucket = newBucket(instant);
     const [a] = admit(bucket, call('a', wish), replica, instant(1_000)).effects.grants;
     const [b] = admit(bucket, call('b', wish), replica, instant(1_000)).effects.grants;
-    settle(bucket, a?.lease ?? '', { kind: 'unknown' }, null, instant(1_100));
+    settle(
+      bucket,
+      { lease: leaseToken(a?.lease ?? ''), settlement: { kind: 'unknown' }, lesson: null },
+      instant(1_100),
+    );
     admit(bucket, call('c', wish), replica, instant(1_200));
-    expect(forecast(bucket, 'c', instant(1_200))?.waitMs).toBe(200);
-    settle(bucket, b?.lease ?? '', { kind: 'unknown' }, null, instant(1_200));
-    expect(forecast(bucket, 'c', instant(1_200))?.waitMs).toBe(14_900);
+    expect(forecast(bucket, ticketId('c'), instant(1_200))?.waitMs).toBe(200);
+    settle(
+      bucket,
+      { lease: leaseToken(b?.lease ?? ''), settlement: { kind: 'unknown' }, lesson: null },
+      instant(1_200),
+    );
+    expect(forecast(bucket, ticketId('c'), instant(1_200))?.waitMs).toBe(14_900);
   });
 
-  test('names the day when a daily meter is the longest', () => {
+  test('names the day when a daily meter takes longest', () => {
     const bucket = newBucket(instant);
     const daily = (id: string, maxWaitMs: number) => ({
       ...call(id, { costs: { requests: 1, requests_day: 1 }, maxWaitMs }),
@@ -235,14 +299,14 @@ atOrigins('the time told to a refused call', (instant) => {
       const big = admit(bucket, tokens('b', 'big', huge), replica, instant(1_000));
       expect(big).toMatchObject({ kind: 'queued' });
       const small = admit(bucket, tokens('c', 'l', 14), replica, instant(1_000));
-      // A third of a window for the big call's room, and its turn comes first.
+      // The large call goes first and needs a third of a window until it has room.
       expect(small).toMatchObject({ kind: 'queued' });
       expect(small.kind === 'queued' && small.forecastMs).toBeLessThan(25_000);
       expect([...bucket.waitingCosts]).toEqual([['tokens', 30_014]]);
     },
   );
 
-  test('does so too when the limit was not known yet as it entered', () => {
+  test('counts a call of more than the limit as one that takes all, also when the limit became known later', () => {
     const bucket = newBucket(instant, 1);
     const [first] = admit(bucket, tokens('a', 'l', 10, null), replica, instant(1_000)).effects.grants;
     admit(bucket, tokens('b', 'big', 1e12, null), replica, instant(1_000));
@@ -258,9 +322,13 @@ atOrigins('the time told to a refused call', (instant) => {
       sentAt: instant(1_000),
       headAt: instant(1_050),
     };
-    settle(bucket, first?.lease ?? '', { kind: 'succeeded', spent: null }, lesson, instant(1_050));
+    settle(
+      bucket,
+      { lease: leaseToken(first?.lease ?? ''), settlement: { kind: 'succeeded', spent: null }, lesson },
+      instant(1_050),
+    );
     const small = admit(bucket, tokens('d', 'l', 14, null), replica, instant(1_060));
-    // Half a window until one of them has room.
+    // One of the large calls needs half a window until it has room.
     expect(small).toMatchObject({ kind: 'queued' });
     expect(small.kind === 'queued' && small.forecastMs).toBeLessThan(31_000);
   });

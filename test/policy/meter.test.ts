@@ -1,9 +1,9 @@
 import { describe, expect, test } from '@jest/globals';
 import fc from 'fast-check';
 import {
-  leastJitterMs,
-  mostJitterMs,
-  mostLatenessMs,
+  minJitterMs,
+  maxJitterMs,
+  maxLatenessMs,
   restMs,
   createMeter,
   drain,
@@ -29,22 +29,22 @@ describe.each(origins)('a meter on a clock that begins at %d', (from) => {
     expect(timed.roomIn(cost, 0)).toBeCloseTo(expected, 3);
   });
 
-  test('without a limit holds nobody back', () => {
+  test('delays no call when its limit is unknown', () => {
     expect(TimedMeter.unknown('tokens', from).roomIn(1e9, 0)).toBe(0);
   });
 
-  test('takes no more than its limit, whatever a call says that it costs', () => {
+  test('takes no more than its limit, whatever cost a call states', () => {
     const timed = stated(30_000, 60_000);
     expect(timed.take(1e12, 0).cost).toBe(30_000);
     expect(timed.roomIn(10, 0)).toBeLessThan(62_000);
   });
 
-  test('whose limit was not known when a call asked for everything is not shut for longer than a window', () => {
+  test('has room within a window when a call asked for everything before the limit was known', () => {
     const timed = TimedMeter.unknown('requests', from);
     timed.take(1e12, 0);
     const mark = timed.take(10, 0);
-    const told = { ...report(30_000, 10, 60_000), level: { lowest: 9, highest: 10 } };
-    timed.answer(told, mark, { sentMs: 0, headMs: 20 });
+    const stated = { ...report(30_000, 10, 60_000), level: { lowest: 9, highest: 10 } };
+    timed.answer(stated, mark, { sentMs: 0, headMs: 20 });
     expect(timed.roomIn(10, 20)).toBeLessThan(62_000);
   });
 
@@ -57,11 +57,11 @@ describe.each(origins)('a meter on a clock that begins at %d', (from) => {
   });
 
   test.each([
-    [1, 1_000, mostJitterMs],
+    [1, 1_000, maxJitterMs],
     [10, 10_000, 10_000 / 60],
-    [600, 60_000, mostLatenessMs],
+    [600, 60_000, maxLatenessMs],
   ])(
-    'of %d in %d ms that leaves empty is filled at once and drains %d ms later',
+    'of %d in %d ms that was empty can be filled at once and drains %d ms later',
     (limit, windowMs, restsMs) => {
       for (const left of [0, 1e-16, 0.001]) {
         const timed = stated(limit, windowMs);
@@ -75,35 +75,35 @@ describe.each(origins)('a meter on a clock that begins at %d', (from) => {
     },
   );
 
-  test('that leaves nearly empty rests only for what is not left', () => {
+  test('that was nearly empty pauses its drain only for the part that was used up', () => {
     const timed = stated(600, 60_000);
     timed.meter.level = 4;
     timed.take(600, 0);
-    expect(restMs(timed.meter, from)).toBeCloseTo(mostLatenessMs - 400, 2);
+    expect(restMs(timed.meter, from)).toBeCloseTo(maxLatenessMs - 400, 2);
   });
 
-  test('goes on draining when an answer tells that the first call has arrived', () => {
+  test('goes on draining when a response shows that the first call has arrived', () => {
     const timed = stated(600, 60_000);
     const mark = timed.take(1, 0);
     timed.answer(report(600, 1), mark, { sentMs: 0, headMs: 40 });
-    expect(restMs(timed.meter, from + 40)).toBeLessThanOrEqual(leastJitterMs);
+    expect(restMs(timed.meter, from + 40)).toBeLessThanOrEqual(minJitterMs);
   });
 
-  test('gets back only what has not drained of a reservation', () => {
+  test('gets back only the part of a reservation that has not drained', () => {
     const timed = stated(2, 20_000);
     const mark = timed.take(1, 0);
     timed.take(1, 5_000);
-    giveUnitsBack(timed.meter, mark, from, from + 5_000);
+    giveUnitsBack(timed.meter, { mark, grantedAt: from }, from + 5_000);
     expect(timed.meter.level).toBeGreaterThanOrEqual(1);
   });
 
-  test('gets back the whole while it rests, and is as if nothing had been', () => {
+  test('gets back a whole reservation while its drain is paused', () => {
     const timed = stated(1, 60_000);
-    giveUnitsBack(timed.meter, timed.take(1, 0), from, from + 400);
+    giveUnitsBack(timed.meter, { mark: timed.take(1, 0), grantedAt: from }, from + 400);
     expect(timed.roomIn(1, 400)).toBe(0);
   });
 
-  test('a pinned limit falls with the report and never rises', () => {
+  test('lowers a pinned limit to the reported one and never raises it', () => {
     const timed = stated(10, 1_000);
     timed.answer(report(20, 1), timed.take(1, 1), { sentMs: 1, headMs: 2, learn: false });
     expect(timed.meter.limit).toBe(10);
@@ -111,7 +111,7 @@ describe.each(origins)('a meter on a clock that begins at %d', (from) => {
     expect(timed.meter.limit).toBe(4);
   });
 
-  test('an answer that was sent earlier does not set the limit again', () => {
+  test('takes no limit from a response whose call was sent before that of an earlier response', () => {
     const timed = stated(10, 1_000);
     const [first, second] = [timed.take(1, 1), timed.take(1, 50)];
     timed.answer(report(40, 2), second, { sentMs: 50, headMs: 60 });
@@ -119,7 +119,7 @@ describe.each(origins)('a meter on a clock that begins at %d', (from) => {
     expect(timed.meter.limit).toBe(40);
   });
 
-  test('whatever it has learned, it opens within the time it takes to drain', () => {
+  test('has room within the time that it takes to drain, whatever it has learned', () => {
     const step = fc.record({
       kind: fc.constantFrom('take', 'answer', 'refuse', 'pass'),
       ms: fc.double({ min: 0, max: 20_000, noNaN: true }),
@@ -139,14 +139,14 @@ describe.each(origins)('a meter on a clock that begins at %d', (from) => {
             nowMs += ms / 10;
             if (kind === 'take') out.push({ mark: timed.take(1, nowMs), sentMs: nowMs });
             const last = out.at(-1);
-            if (kind === 'refuse') refused(meter, 1, { waitMs: ms, hadRoom: share > 0.5 }, from + nowMs);
+            if (kind === 'refuse')
+              refused(meter, { asked: 1, waitMs: ms, hadRoom: share > 0.5 }, from + nowMs);
             if (kind !== 'answer' || last === undefined) continue;
             out.pop();
             timed.answer(report(limit, limit * share), last.mark, {
               sentMs: last.sentMs,
               headMs: nowMs,
-              quiet: share > 0.3,
-              calm: share > 0.6,
+              spacing: share > 0.6 ? 'calm' : share > 0.3 ? 'quiet' : 'crowded',
             });
           }
           const cost = Math.max(1, limit * costShare);
@@ -160,26 +160,26 @@ describe.each(origins)('a meter on a clock that begins at %d', (from) => {
   });
 });
 
-describe.each(origins)('a meter that had no limit yet, on a clock that begins at %d', (from) => {
+describe.each(origins)('a meter that learns its limit, on a clock that begins at %d', (from) => {
   const asked = (): { timed: TimedMeter; mark: MeterMark } => {
     const timed = TimedMeter.unknown('tokens', from);
     return { timed, mark: timed.take(1e12, 0) };
   };
 
-  test('is full at most when an answer tells the limit and no level', () => {
+  test('is at most full when a response states the limit and no level', () => {
     const { timed, mark } = asked();
-    const told = { meter: 'tokens', limit: 30_000, windowMs: null, level: null } as const;
-    timed.answer(told, mark, { sentMs: 0, headMs: 40 });
+    const stated = { meter: 'tokens', limit: 30_000, windowMs: null, level: null } as const;
+    timed.answer(stated, mark, { sentMs: 0, headMs: 40 });
     expect(timed.roomIn(10, 40)).toBeLessThanOrEqual(1_100);
   });
 
-  test('is full at most when the operator states one', () => {
+  test('is at most full when the operator states the limit', () => {
     const { timed } = asked();
     timed.state({ limit: 30_000, windowMs: 60_000 }, 40);
     expect(timed.roomIn(10, 40)).toBeLessThanOrEqual(1_100);
   });
 
-  test('does not hold up calls of today for what was sent in the days before', () => {
+  test('does not delay calls of today for calls sent on the days before', () => {
     const timed = TimedMeter.unknown('requests_day', from);
     const dayMs = 86_400_000;
     for (let hour = 0; hour < 240; hour += 1) timed.take(50, hour * 3_600_000);
@@ -189,7 +189,7 @@ describe.each(origins)('a meter that had no limit yet, on a clock that begins at
   });
 });
 
-describe.each(origins)('the limit in force, on a clock that begins at %d', (from) => {
+describe.each(origins)('the limit of a meter, on a clock that begins at %d', (from) => {
   const learned = (limit: number, learn: boolean, stated: number | null): TimedMeter => {
     const quota = stated === null ? null : { limit: stated, windowMs: 60_000 };
     const timed = new TimedMeter(createMeter('requests', from), from);
@@ -213,7 +213,7 @@ describe.each(origins)('the limit in force, on a clock that begins at %d', (from
     ['raised', 70, 70],
     ['raised above what is reported', 200, 100],
     ['lowered', 20, 20],
-  ])('follows a pinned one that is %s, whatever was learned', (_what, limit, expected) => {
+  ])('follows a pinned limit that is %s, whatever was learned', (_what, limit, expected) => {
     const timed = learned(100, false, 50);
     timed.state({ limit, windowMs: 60_000 }, 10, false);
     expect(timed.meter.limit).toBe(expected);
@@ -225,7 +225,7 @@ describe.each(origins)('the limit in force, on a clock that begins at %d', (from
     expect(timed.meter.limit).toBe(100);
   });
 
-  test('is unknown when what alone was stated is removed: nobody is held back', () => {
+  test('is unknown when the only stated one is removed, so that no call is delayed', () => {
     const timed = TimedMeter.stated({ limit: 2, windowMs: 86_400_000 }, from);
     timed.take(1, 0);
     timed.take(1, 0);
@@ -236,7 +236,7 @@ describe.each(origins)('the limit in force, on a clock that begins at %d', (from
     expect(timed.roomIn(1, 20)).toBeGreaterThan(3_600_000);
   });
 
-  test('is the stated one again when the pin is taken away and set', () => {
+  test('is the stated one again when the pin is removed and set again', () => {
     const timed = learned(100, false, 50);
     timed.state({ limit: 50, windowMs: 60_000 }, 10, true);
     expect(timed.meter.limit).toBe(100);
@@ -244,13 +244,13 @@ describe.each(origins)('the limit in force, on a clock that begins at %d', (from
     expect(timed.meter.limit).toBe(50);
   });
 
-  test('has a window of its own when the stated window changes and the limit does not', () => {
+  test('changes its window when only the stated window changes', () => {
     const timed = TimedMeter.stated({ limit: 60, windowMs: 60_000 }, from);
     timed.state({ limit: 60, windowMs: 1_000 }, 10);
     expect(timed.meter.windowMs).toBe(1_000);
   });
 
-  test('that is lowered counts no more as used than there is', () => {
+  test('lowers the level to at most full when it is lowered', () => {
     const timed = TimedMeter.stated({ limit: 600, windowMs: 60_000 }, from);
     timed.take(500, 0);
     timed.state({ limit: 60, windowMs: 60_000 }, 10);
@@ -261,7 +261,7 @@ describe.each(origins)('the limit in force, on a clock that begins at %d', (from
     ['100 in a minute, 5,000 in an hour', { limit: 100, windowMs: 60_000 }, [5_000, 3_600_000]],
     ['600 in a minute, 5 in a second', { limit: 600, windowMs: 60_000 }, [5, 1_000]],
     ['3 in a second, 600 in a minute', { limit: 3, windowMs: 1_000 }, [600, 60_000]],
-  ] as const)('pinned to %s: no more at once and none faster than both allow', (_what, quota, told) => {
+  ] as const)('pinned to %s allows no more at once and no faster rate than either', (_what, quota, told) => {
     const timed = TimedMeter.stated(quota, from, false);
     const [limit, windowMs] = told;
     timed.answer(report(limit, 1, windowMs), timed.take(1, 1), { sentMs: 1, headMs: 2, learn: false });
@@ -272,9 +272,9 @@ describe.each(origins)('the limit in force, on a clock that begins at %d', (from
   });
 });
 
-/** An upstream that does what it states and whom nobody else uses. */
+/** The upstream of this test does what it states and has no other users. */
 describe.each(origins)('the model of a meter, on a clock that begins at %d', (from) => {
-  test('is never below the truth of an upstream of its own, in any order of answers', () => {
+  test('is never below the level of an upstream without other users, in any order of responses', () => {
     const call = fc.record({
       gapMs: fc.constantFrom(0, 0, 1, 7, 30, 400),
       wayMs: fc.double({ min: 0, max: 24, noNaN: true }),
@@ -294,7 +294,7 @@ describe.each(origins)('the model of a meter, on a clock that begins at %d', (fr
           for (const { gapMs, wayMs, backMs } of calls) {
             now += gapMs;
             if (timed.roomIn(1, now) > 0) continue;
-            const mark = take(timed.meter, 1, from + now);
+            const mark = take(timed.meter, { units: 1, behind: [] }, from + now);
             const at = now + wayMs;
             arrivals.push({ at, mark, sentAt: now, backAt: at + backMs, quiet: now - last >= 20 });
             last = now;
@@ -314,7 +314,11 @@ describe.each(origins)('the model of a meter, on a clock that begins at %d', (fr
             (one, other) => one.backAt - other.backAt,
           )) {
             if (backAt < now) continue;
-            timed.answer(report(limit, level), mark, { sentMs: sentAt, headMs: backAt, quiet, calm: quiet });
+            timed.answer(report(limit, level), mark, {
+              sentMs: sentAt,
+              headMs: backAt,
+              spacing: quiet ? 'calm' : 'crowded',
+            });
           }
           drain(timed.meter, from + end);
           expect(timed.meter.level).toBeGreaterThanOrEqual(used - (end - then) * rate - 1e-5);

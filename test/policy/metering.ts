@@ -9,7 +9,7 @@ import {
   type Meter,
   type MeterMark,
 } from '../../src/limiter/policy/meter.policy.ts';
-import type { Quota } from '../../src/limiter/policy/meter-state.policy.ts';
+import type { Quota, Spacing } from '../../src/limiter/policy/meter-state.policy.ts';
 import { applySetting } from '../../src/limiter/policy/meter-quota.policy.ts';
 
 /** Nothing may depend on where a clock begins: at zero, after a few days, or as the milliseconds of an epoch. */
@@ -18,8 +18,7 @@ export const origins = [0, 3e8, 1.79e12] as const;
 export interface Seen {
   readonly sentMs: number;
   readonly headMs: number;
-  readonly quiet?: boolean;
-  readonly calm?: boolean;
+  readonly spacing?: Spacing;
   readonly learn?: boolean;
 }
 
@@ -43,11 +42,11 @@ export class TimedMeter {
   }
 
   state(quota: Quota | null, atMs: number, learn = true): void {
-    applySetting(this.meter, quota, learn, this.#from + atMs);
+    applySetting(this.meter, { stated: quota, learn }, this.#from + atMs);
   }
 
   take(units: number, atMs: number): MeterMark {
-    return take(this.meter, units, this.#from + atMs);
+    return take(this.meter, { units, behind: [] }, this.#from + atMs);
   }
 
   roomIn(units: number, atMs: number): number {
@@ -56,16 +55,17 @@ export class TimedMeter {
 
   /** The answer of a call that is no longer on its way. */
   answer(told: MeterReport, mark: MeterMark, seen: Seen): void {
-    const { sentMs, headMs, quiet = true, calm = true, learn = true } = seen;
+    const { sentMs, headMs, spacing = 'calm', learn = true } = seen;
     markAnswered(this.meter, mark);
     learnMeter(
       this.meter,
-      told,
       {
+        report: told,
         mark,
-        seen: { sentAt: this.#from + sentMs, headAt: this.#from + headMs, quiet, calm, closedMs: 0 },
+        seen: { sentAt: this.#from + sentMs, headAt: this.#from + headMs, spacing, closedMs: 0 },
+        learn,
       },
-      { learn, now: this.#from + headMs },
+      this.#from + headMs,
     );
   }
 }

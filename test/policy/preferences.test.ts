@@ -2,7 +2,7 @@ import { describe, expect, test } from '@jest/globals';
 import type { ClientTimeouts } from '../../src/journey/client-timeouts.policy.ts';
 import { maxWaitMsOf, preferredWaitSeconds, urgencyOf } from '../../src/journey/preferences.policy.ts';
 
-describe('Prefer: wait', () => {
+describe('the preferred wait', () => {
   test.each([
     [undefined, null],
     ['wait=10', 10],
@@ -13,7 +13,9 @@ describe('Prefer: wait', () => {
     ['wait=99999999', null],
     ['wait', null],
     ['nowait=3', null],
-  ])('%s asks for %s', (field, seconds) => expect(preferredWaitSeconds(field)).toBe(seconds));
+  ])('is read from Prefer: %s as %s s', (field, seconds) =>
+    expect(preferredWaitSeconds(field)).toBe(seconds),
+  );
 });
 
 describe('the wait of a call', () => {
@@ -27,24 +29,24 @@ describe('the wait of a call', () => {
     ['less than the default', 10, unknown, 10_000],
     ['no wait at all', 0, unknown, 0],
     ['more than the ceiling', 9_999, unknown, 600_000],
-    ['nothing, of a client that tells 30 s', null, told(30), 25_000],
-    ['nothing, of a client that tells more than the default and its margin', null, told(81), 75_000],
-    ['nothing, of a client that tells just less than that', null, told(79), 74_000],
-    ['nothing, of a client that tells as little as the margin', null, told(6), 2_000],
-    ['nothing, of a client that tells 3 s', null, told(3), 1_000],
-    ['nothing, of a client that tells less than a second', null, told(0), 0],
-    ['less than a client tells', 10, told(600), 10_000],
-    ['more than a client tells', 90, told(60), 55_000],
+    ['nothing, of a client that states 30 s', null, told(30), 25_000],
+    ['nothing, of a client that states more than the default and its margin', null, told(81), 75_000],
+    ['nothing, of a client that states just less than that', null, told(79), 74_000],
+    ['nothing, of a client that states as little as the margin', null, told(6), 2_000],
+    ['nothing, of a client that states 3 s', null, told(3), 1_000],
+    ['nothing, of a client that states less than a second', null, told(0), 0],
+    ['less than a client states', 10, told(600), 10_000],
+    ['more than a client states', 90, told(60), 55_000],
     ['nothing, of a client known for 60 s', null, known(60), 55_000],
     ['more than its client is known for', 90, known(60), 90_000],
     [
-      'nothing, of a client that tells more than it is known for',
+      'nothing, of a client that states more than it is known for',
       null,
       { toldSeconds: 70, knownSeconds: 60 },
       55_000,
     ],
     [
-      'nothing, of a client that tells less than it is known for',
+      'nothing, of a client that states less than it is known for',
       null,
       { toldSeconds: 20, knownSeconds: 60 },
       15_000,
@@ -54,14 +56,14 @@ describe('the wait of a call', () => {
   });
 
   test.each([
-    ['a time-out that was told', null, told(30), 5_000],
-    ['a time-out that is known', null, known(30), 5_000],
-    ['no preference: that begins with the wait', 60, unknown, 60_000],
-  ])('shortened by the time since its head arrived: %s', (_, preferSeconds, client, ms) => {
+    ['a stated time-out', null, told(30), 5_000],
+    ['a known time-out', null, known(30), 5_000],
+    ['no preference, which begins with the wait', 60, unknown, 60_000],
+  ])('is shortened by the time since its head arrived for %s', (_, preferSeconds, client, ms) => {
     expect(maxWaitMsOf({ preferSeconds, client, elapsedMs: 20_000 }, limits)).toBe(ms);
   });
 
-  test('is not negative for a client that has hung up by now', () => {
+  test('is not negative for a client that has timed out by now', () => {
     expect(maxWaitMsOf({ preferSeconds: null, client: told(30), elapsedMs: 40_000 }, limits)).toBe(0);
   });
 
@@ -73,7 +75,7 @@ describe('the wait of a call', () => {
   });
 });
 
-describe('Priority', () => {
+describe('the urgency of a call', () => {
   test.each([
     [undefined, 3],
     ['u=0', 0],
@@ -84,5 +86,5 @@ describe('Priority', () => {
     ['u=12', 3],
     ['su=1', 3],
     ['', 3],
-  ])('%s is urgency %d', (field, urgency) => expect(urgencyOf(field)).toBe(urgency));
+  ])('is read from Priority: %s as %d', (field, urgency) => expect(urgencyOf(field)).toBe(urgency));
 });

@@ -1,8 +1,8 @@
 import { describe, expect, test } from '@jest/globals';
 import { createReplyBounds, isSlots } from '../../src/limiter/redis/client/reply-bounds.policy.ts';
 
-/** Whether bytes are taken, in chunks of every size: where chunks end tells nothing. */
-function isTaken(text: string): boolean {
+/** Whether the guard accepts bytes, whatever the size of the chunks in which they come. */
+function isAccepted(text: string): boolean {
   const bytes = Buffer.from(text, 'latin1');
   const verdicts = [1, 2, 3, 7, bytes.length].map((size) => {
     const bounds = createReplyBounds();
@@ -18,15 +18,15 @@ function isTaken(text: string): boolean {
   return verdicts[0] === true;
 }
 
-describe('bytes of Redis', () => {
+describe('the guard of Redis replies', () => {
   test.each([
     '+OK\r\n-ERR no\r\n:-12\r\n,1.5\r\n,inf\r\n#t\r\n_\r\n(123456789012345678901234567890\r\n',
     '$0\r\n\r\n$5\r\n*9\r\n!\r\n=7\r\ntxt:abc\r\n!5\r\nERR x\r\n',
     '$-1\r\n*-1\r\n*0\r\n%0\r\n',
     '*2\r\n%1\r\n+a\r\n*1\r\n:1\r\n~1\r\n_\r\n>2\r\n+message\r\n$2\r\n\r\n\r\n',
     `*600000\r\n${':1\r\n'.repeat(600_000)}*600000\r\n`,
-  ])('are taken when they are replies: %#', (text) => {
-    expect(isTaken(text)).toBe(true);
+  ])('accepts well-formed replies: sample %#', (text) => {
+    expect(isAccepted(text)).toBe(true);
   });
 
   test.each([
@@ -45,11 +45,11 @@ describe('bytes of Redis', () => {
     '%500001\r\n',
     '$67108865\r\n',
     '*9999999999999\r\n',
-  ])('are refused when no decoder should follow them: %j', (text) => {
-    expect(isTaken(text)).toBe(false);
+  ])('refuses bytes that no decoder should read: %j', (text) => {
+    expect(isAccepted(text)).toBe(false);
   });
 
-  test('are refused when one reply goes on for more than 64 MiB, and not when many do', () => {
+  test('refuses one reply of more than 64 MiB, and accepts many smaller ones', () => {
     const part = Buffer.from(`$1048576\r\n${'x'.repeat(1_048_576)}\r\n`);
     const many = createReplyBounds();
     for (let count = 0; count < 70; count += 1) many.read(part);
@@ -78,6 +78,6 @@ test.each([
   [false, [[0, 5, null]]],
   [false, [[0, 5, [7, 6379]]]],
   [false, [[0, 5, ['127.0.0.1', 65_536]]]],
-])('slots of a Cluster (%j): %j', (verdict, reply) => {
+])('the guard of Redis Cluster slots returns %j for %j', (verdict, reply) => {
   expect(isSlots(reply)).toBe(verdict);
 });

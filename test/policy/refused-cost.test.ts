@@ -1,5 +1,6 @@
-/** A refusal that says what the refused call cost: the bucket waits for that, not for what was guessed. */
+/** A refusal that states the cost of the refused call: the bucket waits for that cost, not for the estimate. */
 import { describe, expect, test } from '@jest/globals';
+import { leaseToken } from '../../src/ids.ts';
 import type { Feedback, MeterName } from '../../src/call.ts';
 import { learnFrom } from '../../src/dispatch/feedback/learn-from.policy.ts';
 import { admit, createBucket, settle } from '../../src/limiter/policy/scheduler.policy.ts';
@@ -9,7 +10,7 @@ import { replica, runOn } from './scheduling.ts';
 
 const facts = { fields: new Map<string, string>(), method: 'POST', path: '/', nowMs: 0 };
 
-/** 400 points were asked for, 300 of 1,000 are there, 50 come back each second. */
+/** The call asked for 400 points, 300 of 1,000 are free, and 50 drain each second. */
 const throttled = learnFrom('commerce', {
   ...facts,
   status: 200,
@@ -26,7 +27,7 @@ const throttled = learnFrom('commerce', {
   }),
 });
 
-/** 12,528 tokens were asked for, 7,001 of 30,000 are there: room in 11.054 s. */
+/** The call asked for 12,528 tokens, and 7,001 of 30,000 are free: there is room in 11.054 s. */
 const tooMany = learnFrom('language-model', {
   ...facts,
   status: 429,
@@ -51,22 +52,44 @@ describe.each(origins)('a call refused on a clock that begins at %d', (from) => 
   test.each<[string, Feedback, MeterName, number, number, number]>([
     ['of GraphQL points', throttled, 'cost', 10, 400, 2_000],
     ['of tokens', tooMany, 'tokens', 50, 12_528, 11_054],
-  ])('for want %s leaves when what it asks for is there', (_what, feedback, meter, guess, asked, waitMs) => {
+  ])(
+    'for lack %s leaves as soon as the cost that its refusal stated has room',
+    (_what, feedback, meter, guess, asked, waitMs) => {
+      const bucket = createBucket(0, from);
+      const call = (ticket: string, units: number) => {
+        return admission(ticket, { costs: { [meter]: units } });
+      };
+      const [grant] = admit(bucket, { admission: call('guessed', guess), replica }, from).effects.grants;
+      const head = from + 30;
+      const closed = { kind: 'throttled', closeMs: waitMs, requeue: false, sleepMs: 0 } as const;
+      settle(
+        bucket,
+        {
+          lease: leaseToken(grant?.lease ?? ''),
+          settlement: closed,
+          lesson: { feedback, sentAt: from, headAt: head },
+        },
+        head,
+      );
+      const again = admit(bucket, { admission: call('known', asked), replica }, head);
+      expect(again.kind).toBe('queued');
+      const told = again.kind === 'queued' ? again.forecastMs : Infinity;
+      expect(told).toBeGreaterThanOrEqual(waitMs - 1);
+      expect(told).toBeLessThanOrEqual(waitMs + 100);
+      const sentAt = runOn(bucket, head, head + 60_000, []).get('known') ?? Infinity;
+      expect(sentAt - head).toBeGreaterThanOrEqual(waitMs - 1);
+      expect(sentAt - head).toBeLessThanOrEqual(waitMs + 100);
+    },
+  );
+
+  test('for lack of tokens goes back into its lane with what it asks for', () => {
     const bucket = createBucket(0, from);
-    const call = (ticket: string, units: number) => {
-      return admission(ticket, { costs: { [meter]: units } });
-    };
-    const [grant] = admit(bucket, call('guessed', guess), replica, from).effects.grants;
-    const head = from + 30;
-    const closed = { kind: 'throttled', closeMs: waitMs, requeue: false, sleepMs: 0 } as const;
-    settle(bucket, grant?.lease ?? '', closed, { feedback, sentAt: from, headAt: head }, head);
-    const again = admit(bucket, call('known', asked), replica, head);
-    expect(again.kind).toBe('queued');
-    const told = again.kind === 'queued' ? again.forecastMs : Infinity;
-    expect(told).toBeGreaterThanOrEqual(waitMs - 1);
-    expect(told).toBeLessThanOrEqual(waitMs + 100);
-    const sentAt = runOn(bucket, head, head + 60_000, []).get('known') ?? Infinity;
-    expect(sentAt - head).toBeGreaterThanOrEqual(waitMs - 1);
-    expect(sentAt - head).toBeLessThanOrEqual(waitMs + 100);
+    const guessed = admission('guessed', { costs: { requests: 1, tokens: 50 } });
+    const [grant] = admit(bucket, { admission: guessed, replica }, from).effects.grants;
+    const closed = { kind: 'throttled', closeMs: 11_054, requeue: true, sleepMs: 0 } as const;
+    const lesson = { feedback: tooMany, sentAt: from, headAt: from };
+    settle(bucket, { lease: leaseToken(grant?.lease ?? ''), settlement: closed, lesson }, from);
+    expect([...bucket.tickets.values()][0]?.costs).toEqual({ requests: 1, tokens: 12_528 });
+    expect(bucket.waitingCosts.get('tokens')).toBe(12_528);
   });
 });

@@ -50,6 +50,7 @@ const answered = (status: number, throttle: Throttle | null = null): AttemptOutc
   kind: 'answered',
   status,
   throttle,
+  isCredentialRenewed: false,
 });
 const rate = (waitMs: number | null): AttemptOutcome => answered(429, { kind: 'rate', waitMs, meter: null });
 const overload = (status = 503, waitMs: number | null = null): AttemptOutcome =>
@@ -79,12 +80,12 @@ function chain(name: Name, outcome: AttemptOutcome, most = 50) {
   return { waits, last: null };
 }
 
-describe.each(names)('%s', (name) => {
-  test('a refusal with a wait is sent again after it, and closes the bucket until then', () => {
+describe.each(names)('the decision to resend a %s', (name) => {
+  test('sends it again after the wait of a refusal, and closes the bucket until then', () => {
     expect(decide(name, rate(1234))).toMatchObject({ kind: 'resend', notBeforeMs: 1234, closes: 'bucket' });
   });
 
-  test('a wait longer than what is left of the call is passed on, and the bucket closes all the same', () => {
+  test('passes a refusal whose wait is longer than the call has, and closes the bucket all the same', () => {
     expect(decide(name, rate(5000), 4999)).toEqual({
       kind: 'pass',
       shouldRetry: null,
@@ -100,7 +101,7 @@ describe.each(names)('%s', (name) => {
     expect(decide(name, rate(59_999), 1)).toMatchObject({ kind: 'pass', shouldRetry: null });
   });
 
-  test('a refusal without a hint ends after a few attempts, never in a hot loop', () => {
+  test('ends a series of refusals without a hint after a few spaced attempts', () => {
     const { waits, last } = chain(name, rate(null));
     const slow = name === 'commerce GET' || name === 'commerce POST' || name === 'keyed commerce POST';
     expect(waits).toEqual(slow ? [60_000, 60_000] : [500, 1000, 2000]);
@@ -109,18 +110,17 @@ describe.each(names)('%s', (name) => {
     expect(chain(name, rate(0)).waits).toEqual(waits);
   });
 
-  test('a limit that is not the bucket’s own holds this call only, a minute at least, twice', () => {
-    const { waits, last } = chain(name, answered(429, { kind: 'secondary', waitMs: 5000 }));
-    expect(waits).toEqual([60_000, 60_000]);
-    expect(last).toMatchObject({ shouldRetry: false, closes: 'call' });
-    expect(decide(name, answered(429, { kind: 'secondary', waitMs: 90_000 }))).toMatchObject({
-      notBeforeMs: 90_000,
-      closes: 'call',
+  test('passes on a limit that is not the bucket’s own, and neither lane nor bucket waits for it', () => {
+    expect(decide(name, answered(429, { kind: 'secondary', waitMs: 5000 }))).toEqual({
+      kind: 'pass',
+      shouldRetry: false,
+      closes: 'none',
+      closeMs: 0,
     });
   });
 
   test.each(['quota', 'daily', 'store_state', 'too_large', 'max_cost'] as const)(
-    '%s is never sent again',
+    'never sends it again after the refusal %s',
     (reason) => {
       expect(decide(name, permanent(reason))).toEqual({
         kind: 'pass',
@@ -131,22 +131,25 @@ describe.each(names)('%s', (name) => {
     },
   );
 
-  test('what was never sent goes out again, twice, whatever the method', () => {
+  test('sends it again twice when it was never sent, whatever the method', () => {
     const { waits, last } = chain(name, neverSent);
     expect(waits).toEqual([100, 200]);
     expect(last).toMatchObject({ shouldRetry: null, closes: 'none' });
   });
 
-  test.each([200, 201, 303, 304, 400, 401, 404, 408, 409, 422, 501])('%d is final as it is', (status) => {
-    expect(decide(name, answered(status))).toEqual({
-      kind: 'pass',
-      shouldRetry: null,
-      closes: 'none',
-      closeMs: 0,
-    });
-  });
+  test.each([200, 201, 303, 304, 400, 401, 404, 408, 409, 422, 501])(
+    'passes a response with status %d',
+    (status) => {
+      expect(decide(name, answered(status))).toEqual({
+        kind: 'pass',
+        shouldRetry: null,
+        closes: 'none',
+        closeMs: 0,
+      });
+    },
+  );
 
-  test('a body that is gone is never sent again', () => {
+  test('never sends it again when its body is no longer there', () => {
     for (const outcome of [rate(1), rate(null), overload(), lost, answered(500)]) {
       expect(decide(name, outcome, hour, { replayable: false })).toMatchObject({
         kind: 'pass',
@@ -164,7 +167,7 @@ describe.each(names)('%s', (name) => {
   });
 });
 
-describe('overload', () => {
+describe('the decision to resend after overload', () => {
   const expected: Record<Name, readonly number[]> = {
     'model GET': [1000, 2000],
     'commerce GET': [1000, 2000],
@@ -179,7 +182,7 @@ describe('overload', () => {
     'generic POST': [],
   };
 
-  test.each(names)('%s', (name) => {
+  test.each(names)('depends on the kind of the call: %s', (name) => {
     for (const outcome of [overload(503), overload(529), answered(503), answered(529), overload(429)]) {
       const { waits, last } = chain(name, outcome);
       expect(waits).toEqual(expected[name]);
@@ -187,7 +190,7 @@ describe('overload', () => {
     }
   });
 
-  test('a stated wait is kept and concerns everybody, our own back-off concerns this call', () => {
+  test('keeps a stated wait and closes the bucket, or backs off and closes only the call', () => {
     expect(decide('model POST', overload(503, 7000))).toMatchObject({ notBeforeMs: 7000, closes: 'bucket' });
     expect(decide('model POST', overload(503, 10))).toMatchObject({ notBeforeMs: 1000 });
     expect(decide('model POST', overload())).toMatchObject({ closes: 'call' });
@@ -199,7 +202,7 @@ describe('overload', () => {
   });
 });
 
-describe('an unknown fate', () => {
+describe('the decision to resend a call of unknown fate', () => {
   const repeats: Record<Name, boolean> = {
     'model GET': true,
     'commerce GET': true,
@@ -214,7 +217,7 @@ describe('an unknown fate', () => {
     'generic POST': false,
   };
 
-  test.each(names)('%s', (name) => {
+  test.each(names)('depends on the kind of the call: %s', (name) => {
     for (const outcome of [lost, answered(500), answered(502), answered(504)]) {
       const { waits, last } = chain(name, outcome);
       expect(waits).toEqual(repeats[name] ? [500] : []);
@@ -222,12 +225,15 @@ describe('an unknown fate', () => {
     }
   });
 
-  test.each(names)('%s, on a stale connection: at once, and once more', (name) => {
-    expect(chain(name, stale).waits).toEqual(repeats[name] ? [0, 500] : []);
-    expect(chain(name, stale).last).toMatchObject({ shouldRetry: repeats[name] ? null : false });
-  });
+  test.each(names)(
+    'allows two more attempts after a stale connection, the first at once, only for a repeatable call: %s',
+    (name) => {
+      expect(chain(name, stale).waits).toEqual(repeats[name] ? [0, 500] : []);
+      expect(chain(name, stale).last).toMatchObject({ shouldRetry: repeats[name] ? null : false });
+    },
+  );
 
-  test('on a stale connection costs a call nothing of its wait, but needs its body', () => {
+  test('needs, after a stale connection, no time but a body', () => {
     const { kind, call } = callers['generic PUT'];
     const asked = { kind, call, outcome: stale, attempts: 1, history: {}, remainingMs: -5 };
     expect(resend(asked)).toMatchObject({ kind: 'resend', notBeforeMs: 0, cause: 'stale' });
@@ -235,8 +241,8 @@ describe('an unknown fate', () => {
   });
 });
 
-describe('counting', () => {
-  test('each cause has its own bound', () => {
+describe('the number of attempts', () => {
+  test('has a bound of its own for each cause', () => {
     const first = decide('model POST', rate(100));
     const history = first.kind === 'resend' ? first.history : {};
     const { kind, call } = callers['model POST'];
@@ -244,21 +250,21 @@ describe('counting', () => {
     expect(after).toMatchObject({ kind: 'resend', notBeforeMs: 1000, history: { rate: 1, overload: 1 } });
   });
 
-  test('without a history every earlier attempt counts against every bound', () => {
+  test('counts against every bound when there is no history', () => {
     const { kind, call } = callers['model POST'];
     const at = (attempts: number) =>
       resend({ kind, call, outcome: overload(), attempts, remainingMs: hour }).kind;
     expect([at(1), at(2), at(3)]).toEqual(['resend', 'resend', 'pass']);
   });
 
-  test('repeated refusals with tiny waits slow down', () => {
+  test('is spaced out when refusals state tiny waits', () => {
     const { waits, last } = chain('model POST', rate(1), 10);
     expect(waits).toEqual([1, 1, 250, 500, 1000, 2000, 4000, 8000, 8000, 8000]);
     expect(last).toBeNull();
   });
 });
 
-test('no stated wait is undercut, no wait exceeds what is left, and what may have run is never repeated', () => {
+test('the decision to resend undercuts no stated wait, exceeds no remaining wait and repeats nothing that may have run', () => {
   const waits = fc.option(fc.nat({ max: 200_000 }));
   const throttles: fc.Arbitrary<Throttle | null> = fc.oneof(
     fc.constant(null),
@@ -281,12 +287,12 @@ test('no stated wait is undercut, no wait exceeds what is left, and what may hav
       fc.nat({ max: 9 }),
       (name, outcome, remainingMs, n) => {
         const decision = resend({ ...callers[name], outcome, attempts: n + 1, remainingMs });
-        const told = outcome.kind === 'answered' ? (outcome.throttle?.waitMs ?? 0) : 0;
+        const statedMs = outcome.kind === 'answered' ? (outcome.throttle?.waitMs ?? 0) : 0;
         if (decision.kind === 'pass') {
-          if (decision.closes === 'bucket') expect(decision.closeMs).toBeGreaterThanOrEqual(told);
+          if (decision.closes === 'bucket') expect(decision.closeMs).toBeGreaterThanOrEqual(statedMs);
           return;
         }
-        expect(decision.notBeforeMs).toBeGreaterThanOrEqual(told);
+        expect(decision.notBeforeMs).toBeGreaterThanOrEqual(statedMs);
         expect(decision.notBeforeMs).toBeLessThanOrEqual(remainingMs);
         const refused = outcome.kind === 'answered' && (outcome.status === 429 || outcome.throttle !== null);
         const { call, kind } = callers[name];
@@ -297,4 +303,24 @@ test('no stated wait is undercut, no wait exceeds what is left, and what may hav
     ),
     { numRuns: 2000 },
   );
+});
+
+describe('a call whose credential was refused and is renewed', () => {
+  const refused: AttemptOutcome = {
+    kind: 'answered',
+    status: 401,
+    throttle: null,
+    isCredentialRenewed: true,
+  };
+
+  test.each(names)('is sent again at once, whatever it does: %s', (name) => {
+    expect(decide(name, refused)).toMatchObject({ kind: 'resend', notBeforeMs: 0, closes: 'none' });
+  });
+
+  test('is passed on the third time, and when its body is gone', () => {
+    const { kind, call } = callers['generic POST'];
+    const input = { kind, outcome: refused, remainingMs: hour };
+    expect(resend({ ...input, call, attempts: 3, history: { credential: 2 } }).kind).toBe('pass');
+    expect(resend({ ...input, call: { ...call, replayable: false }, attempts: 1 }).kind).toBe('pass');
+  });
 });

@@ -11,7 +11,7 @@ const day = 86_400_000;
 const wait = (fields: Record<string, string>): number | null =>
   retryAfterMs(new Map(Object.entries(fields)), now);
 
-describe('the torture samples', () => {
+describe('the parser of Retry-After', () => {
   const expected: Record<string, number | null> = {
     '2': 2000,
     '2.0': 2000,
@@ -23,27 +23,27 @@ describe('the torture samples', () => {
     'Wed, 21 Oct 2015 07:28:00 GMT': null,
   };
 
-  test.each(samples.retryAfterTorture)('reads retry-after: %s', (value) => {
+  test.each(samples.retryAfterTorture)('reads the sample %s', (value) => {
     expect(Object.keys(expected)).toContain(value);
     expect(wait({ 'retry-after': value })).toBe(expected[value]);
   });
 
-  test('takes an epoch sent by mistake for an instant', () => {
+  test('reads an epoch sent by mistake as an instant', () => {
     const date = new Date(now - 45_000).toUTCString();
     expect(wait({ 'retry-after': '1788220800', date })).toBe(45_000);
   });
 });
 
-describe('which value counts', () => {
-  test('prefers the exact milliseconds', () => {
+describe('the wait of a response', () => {
+  test('is taken from the exact milliseconds first', () => {
     expect(wait({ 'retry-after-ms': '534', 'retry-after': '1' })).toBe(534);
   });
 
-  test.each(['0', '-5', 'x', ''])('falls back to the seconds when the milliseconds are %p', (ms) => {
+  test.each(['0', '-5', 'x', ''])('is taken from the seconds when the milliseconds are %p', (ms) => {
     expect(wait({ 'retry-after-ms': ms, 'retry-after': '1' })).toBe(1000);
   });
 
-  test('takes the longest of joined values, so that none is undercut', () => {
+  test('is the longest of joined values, so that none is undercut', () => {
     expect(wait({ 'retry-after': '2, 5' })).toBe(5000);
     expect(wait({ 'retry-after': '5,2.0' })).toBe(5000);
     expect(wait({ 'retry-after': 'soon, 2' })).toBe(2000);
@@ -54,41 +54,44 @@ describe('which value counts', () => {
     expect(wait({ 'retry-after': '1, Tue, 01 Sep 2026 00:00:30 GMT' })).toBe(30_000);
   });
 
-  test('does not take the year of an ISO date for seconds', () => {
+  test('does not read the year of an ISO date as seconds', () => {
     expect(wait({ 'retry-after': '2026-09-01T00:00:10Z' })).toBe(10_000);
     expect(wait({ 'retry-after': '2026-09-01' })).toBeNull();
   });
 
-  test.each([-90_000, 90_000])('measures dates by the answer, so a skew of %d ms changes nothing', (skew) => {
-    const date = new Date(now + skew).toUTCString();
-    expect(wait({ 'retry-after': new Date(now + skew + 7000).toUTCString(), date })).toBe(7000);
-  });
+  test.each([-90_000, 90_000])(
+    'is measured from the Date of the response, so a clock skew of %d ms changes nothing',
+    (skew) => {
+      const date = new Date(now + skew).toUTCString();
+      expect(wait({ 'retry-after': new Date(now + skew + 7000).toUTCString(), date })).toBe(7000);
+    },
+  );
 });
 
-describe('bounds', () => {
-  test('rounds up, never earlier than told', () => {
+describe('the bounds of Retry-After', () => {
+  test('round up, never earlier than stated', () => {
     expect(wait({ 'retry-after': '0.0004' })).toBe(1);
     expect(wait({ 'retry-after': '2.3' })).toBe(2300);
     expect(wait({ 'retry-after-ms': '10.2' })).toBe(11);
   });
 
-  test('believes a day at most', () => {
+  test('limit a wait to a day', () => {
     expect(wait({ 'retry-after': '999999' })).toBe(day);
     expect(wait({ 'retry-after': '9'.repeat(20) })).toBe(day);
   });
 
   test.each(['', ' ', ',', '1e3', 'Infinity', 'NaN', '9'.repeat(400), '0x10', '+1', '1 2'])(
-    'has nothing to say about %p',
+    'make %p no wait at all',
     (value) => {
       expect(wait({ 'retry-after': value })).toBeNull();
     },
   );
 
-  test('absent fields are no information', () => {
+  test('make absent fields no wait at all', () => {
     expect(wait({})).toBeNull();
   });
 
-  test('is null or a whole number from 1 ms to a day, and covers every plain number of seconds', () => {
+  test('make every value null or a whole number from 1 ms to a day, and cover every plain number of seconds', () => {
     fc.assert(
       fc.property(fc.string(), fc.string(), (value, ms) => {
         const waitMs = wait({ 'retry-after': value, 'retry-after-ms': ms });

@@ -1,8 +1,9 @@
 import { expect, test } from '@jest/globals';
 import fc from 'fast-check';
+import { leaseToken, ticketId } from '../../src/ids.ts';
 import type { Bucket } from '../../src/limiter/policy/bucket-state.policy.ts';
 import { drain } from '../../src/limiter/policy/meter.policy.ts';
-import { mostPerPump } from '../../src/limiter/policy/pump.policy.ts';
+import { maxPerPump } from '../../src/limiter/policy/pump.policy.ts';
 import { SortedNames } from '../../src/limiter/policy/sorted.policy.ts';
 import {
   admit as admitAsClaimed,
@@ -34,7 +35,7 @@ function stateOf(bucket: Bucket): string {
 }
 
 atOrigins('a refusal', (instant) => {
-  test('leaves no trace', () => {
+  test('leaves the state of the bucket unchanged', () => {
     fc.assert(
       fc.property(
         fc.integer({ min: 0, max: 30 }),
@@ -55,7 +56,7 @@ atOrigins('a refusal', (instant) => {
     );
   });
 
-  test('comes at once when the wait is longer than the call has, with the time', () => {
+  test('comes at once and with the time when the wait is longer than the call has', () => {
     const { bucket } = bucketWith(instant, 12);
     expect(admit(bucket, call('x', { maxWaitMs: 100 }), replica, instant(1_000))).toMatchObject({
       kind: 'refused',
@@ -68,7 +69,7 @@ atOrigins('a refusal', (instant) => {
   });
 });
 
-atOrigins('an operation that is repeated', (instant) => {
+atOrigins('a repeated operation', (instant) => {
   test('enters a ticket once', () => {
     const { bucket } = bucketWith(instant, 12);
     const before = bucket.waiting;
@@ -80,33 +81,31 @@ atOrigins('an operation that is repeated', (instant) => {
   test('settles a lease once', () => {
     const { bucket, grants } = bucketWith(instant, 5);
     const { lease } = first(grants);
-    settle(bucket, lease, { kind: 'dropped' }, null, instant(1_000));
+    settle(bucket, { lease, settlement: { kind: 'dropped' }, lesson: null }, instant(1_000));
     const after = stateOf(bucket);
-    settle(bucket, lease, { kind: 'dropped' }, null, instant(1_000));
+    settle(bucket, { lease, settlement: { kind: 'dropped' }, lesson: null }, instant(1_000));
     settle(
       bucket,
-      lease,
-      { kind: 'throttled', closeMs: 9_000, requeue: true, sleepMs: 0 },
-      null,
+      { lease, settlement: { kind: 'throttled', closeMs: 9_000, requeue: true, sleepMs: 0 }, lesson: null },
       instant(1_000),
     );
-    charged(bucket, lease, { slots: 0, nextSlotMs: 9_000 }, instant(1_000));
+    charged(bucket, { lease, edge: { slots: 0, nextSlotMs: 9_000 } }, instant(1_000));
     expect(stateOf(bucket)).toBe(after);
   });
 
-  test('cancels what waits and leaves what was granted', () => {
+  test('cancels a waiting ticket once and leaves a granted one alone', () => {
     const { bucket, grants } = bucketWith(instant, 12);
     const before = bucket.waiting;
-    cancel(bucket, 't11', instant(1_000));
-    cancel(bucket, 't11', instant(1_000));
-    cancel(bucket, 't0', instant(1_000));
+    cancel(bucket, ticketId('t11'), instant(1_000));
+    cancel(bucket, ticketId('t11'), instant(1_000));
+    cancel(bucket, ticketId('t0'), instant(1_000));
     expect(bucket.waiting).toBe(before - 1);
     expect(bucket.leases.has(first(grants).lease)).toBe(true);
   });
 });
 
 atOrigins('one pump', (instant) => {
-  test('does a bounded amount of work and asks for the next one at once', () => {
+  test('does a bounded amount of work and asks to run again at once', () => {
     const { bucket } = bucketWith(instant, 1, { limit: 1_000, windowMs: 1_000, maxInFlight: 1 });
     for (let at = 0; at < 300; at += 1) {
       admit(
@@ -119,10 +118,18 @@ atOrigins('one pump', (instant) => {
     for (const lane of bucket.lanes.values()) lane.maxInFlight = null;
     let now = instant(2_000);
     const granted: string[] = [];
-    settle(bucket, first([...bucket.leases.keys()]), { kind: 'succeeded', spent: null }, null, now);
+    settle(
+      bucket,
+      {
+        lease: first([...bucket.leases.keys()]),
+        settlement: { kind: 'succeeded', spent: null },
+        lesson: null,
+      },
+      now,
+    );
     for (let round = 0; round < 10 && bucket.waiting > 0; round += 1) {
-      const effects = tick(bucket, replica, [], now);
-      expect(effects.grants.length).toBeLessThanOrEqual(mostPerPump);
+      const effects = tick(bucket, { replica, leases: [] }, now);
+      expect(effects.grants.length).toBeLessThanOrEqual(maxPerPump);
       if (bucket.waiting > 0) expect(effects.nextAt).toBe(now);
       granted.push(...ids(effects.grants));
       now += 1;
@@ -135,7 +142,7 @@ atOrigins('one pump', (instant) => {
 });
 
 atOrigins('a lane', (instant) => {
-  test('grants by urgency, then arrival, and a retried call keeps its place', () => {
+  test('grants by urgency, then arrival, and a retried call keeps its position', () => {
     const { bucket, grants } = bucketWith(instant, 1, { limit: 100, maxInFlight: 1 });
     for (const [ticket, urgency] of [
       ['a', 3],
@@ -146,14 +153,14 @@ atOrigins('a lane', (instant) => {
     }
     let { lease } = first(grants);
     const requeue = { kind: 'throttled', closeMs: 50, requeue: true, sleepMs: 0 } as const;
-    settle(bucket, lease, requeue, null, instant(1_000));
+    settle(bucket, { lease, settlement: requeue, lesson: null }, instant(1_000));
     const order: string[] = [];
     for (let now = instant(1_100); order.length < 4; now += 100) {
       const next = first(pumpOnly(bucket, now).grants);
       order.push(next.ticket);
       ({ lease } = next);
       bucket.closedUntil = now + 50;
-      settle(bucket, lease, { kind: 'succeeded', spent: null }, null, now);
+      settle(bucket, { lease, settlement: { kind: 'succeeded', spent: null }, lesson: null }, now);
     }
     expect(order).toEqual(['u', 't0', 'a', 'b']);
   });
@@ -163,30 +170,30 @@ atOrigins('a lane', (instant) => {
     const now = instant(50_000);
     const enter = (ticket: string, agoMs: number, urgency = 3): unknown => {
       const asked = call(ticket, { limit: 100, maxInFlight: 1, urgency, arrivedAt: now - agoMs });
-      return admitAsClaimed(bucket, asked, replica, now);
+      return admitAsClaimed(bucket, { admission: asked, replica }, now);
     };
-    tick(bucket, replica, [first(grants).lease], instant(14_000));
-    tick(bucket, replica, [first(grants).lease], instant(28_000));
-    tick(bucket, replica, [first(grants).lease], instant(42_000));
-    tick(bucket, replica, [first(grants).lease], now);
+    tick(bucket, { replica, leases: [first(grants).lease] }, instant(14_000));
+    tick(bucket, { replica, leases: [first(grants).lease] }, instant(28_000));
+    tick(bucket, { replica, leases: [first(grants).lease] }, instant(42_000));
+    tick(bucket, { replica, leases: [first(grants).lease] }, now);
     expect(enter('z', 0)).toMatchObject({ kind: 'queued', ahead: 1 });
     expect(enter('late', 200)).toMatchObject({ ahead: 1 });
     expect(enter('middle', 100)).toMatchObject({ ahead: 2 });
     expect(enter('urgent', 0, 1)).toMatchObject({ ahead: 0 });
-    // Nobody goes before calls that have been waiting for long, whatever is claimed, nor behind those that come later.
+    // Whatever arrival is claimed, a call goes neither before calls that have waited for long nor behind later ones.
     expect(enter('long', maxArrivalAgoMs)).toMatchObject({ ahead: 2 });
     expect(enter('boast', 1e9)).toMatchObject({ ahead: 2 });
     expect(enter('future', -1e9)).toMatchObject({ ahead: 7 });
     const soon = call('later', { limit: 100, maxInFlight: 1, arrivedAt: now + maxArrivalAheadMs + 1 });
-    expect(admitAsClaimed(bucket, soon, replica, now + maxArrivalAheadMs + 1)).toMatchObject({ ahead: 8 });
+    expect(admitAsClaimed(bucket, { admission: soon, replica }, now + maxArrivalAheadMs + 1)).toMatchObject({
+      ahead: 8,
+    });
     const order: string[] = [];
     let { lease } = first(grants);
     for (let at = 1; bucket.waiting > 0; at += 1) {
       const { grants: next } = settle(
         bucket,
-        lease,
-        { kind: 'succeeded', spent: null },
-        null,
+        { lease, settlement: { kind: 'succeeded', spent: null }, lesson: null },
         now + 100 + at,
       );
       ({ lease } = first(next));
@@ -195,46 +202,54 @@ atOrigins('a lane', (instant) => {
     expect(order).toEqual(['urgent', 't1', 'boast', 'long', 'late', 'middle', 'z', 'future', 'later']);
   });
 
-  test('keeps the position that a store gave before, whatever its size', () => {
+  test('keeps the position that another store gave, whatever its value', () => {
     const { bucket } = bucketWith(instant, 3, { limit: 100, maxInFlight: 1 });
     const asked = { ...call('again', { limit: 100, maxInFlight: 1, maxWaitMs: 0, maxQueued: 0 }) };
-    const order = bucket.tickets.get('t1')?.order ?? 0;
+    const order = bucket.tickets.get(ticketId('t1'))?.order ?? 0;
     const kept = { kind: 'kept', order: order - 0.5 } as const;
-    const reply = admitAsClaimed(bucket, { ...asked, position: kept }, replica, instant(2_000));
+    const reply = admitAsClaimed(
+      bucket,
+      { admission: { ...asked, position: kept }, replica },
+      instant(2_000),
+    );
     expect(reply).toMatchObject({ kind: 'queued', ahead: 0, order: order - 0.5 });
   });
 
-  test('at its cap waits for a lease to end, and for a lost one to expire', () => {
+  test('at its cap waits for a lease to end or, when its call is lost, to expire', () => {
     const { bucket, grants } = bucketWith(instant, 2, { maxInFlight: 1 });
     expect(ids(grants)).toEqual(['t0']);
-    settle(bucket, first(grants).lease, { kind: 'unknown' }, null, instant(2_000));
+    settle(
+      bucket,
+      { lease: first(grants).lease, settlement: { kind: 'unknown' }, lesson: null },
+      instant(2_000),
+    );
     expect(ids(pumpOnly(bucket, instant(16_999)).grants)).toEqual([]);
-    tick(bucket, replica, [first(grants).lease], instant(16_999));
+    tick(bucket, { replica, leases: [first(grants).lease] }, instant(16_999));
     expect(ids(pumpOnly(bucket, instant(17_000)).grants)).toEqual(['t1']);
   });
 
-  test('lets no more grants be outstanding than places are left under its ceiling', () => {
+  test('has no more grants outstanding than slots are left under its ceiling', () => {
     const { bucket, grants } = bucketWith(instant, 1, { limit: 100 });
-    charged(bucket, first(grants).lease, { slots: 2, nextSlotMs: 5_000 }, instant(1_000));
+    charged(bucket, { lease: first(grants).lease, edge: { slots: 2, nextSlotMs: 5_000 } }, instant(1_000));
     const replies = [1, 2, 3].map((at) =>
       admit(bucket, call(`x${at}`, { limit: 100 }), replica, instant(1_000)),
     );
     expect(replies.map(({ kind }) => kind)).toEqual(['granted', 'granted', 'queued']);
     const last = first(replies[1]?.effects.grants ?? []);
-    expect(ids(charged(bucket, last.lease, null, instant(1_000)).grants)).toEqual(['x3']);
+    expect(ids(charged(bucket, { lease: last.lease, edge: null }, instant(1_000)).grants)).toEqual(['x3']);
   });
 
-  test('sleeps when the last place is taken, and wakes in time', () => {
+  test('sleeps when the last slot is taken, and wakes when one is free', () => {
     const { bucket, grants } = bucketWith(instant, 1, { limit: 100 });
-    charged(bucket, first(grants).lease, { slots: 0, nextSlotMs: 5_000 }, instant(1_000));
+    charged(bucket, { lease: first(grants).lease, edge: { slots: 0, nextSlotMs: 5_000 } }, instant(1_000));
     const reply = admit(bucket, call('x', { limit: 100 }), replica, instant(1_500));
     expect(reply).toMatchObject({ kind: 'queued', forecastMs: 4_500, effects: { nextAt: instant(6_000) } });
-    expect(ids(tick(bucket, replica, [], instant(6_000)).grants)).toEqual(['x']);
+    expect(ids(tick(bucket, { replica, leases: [] }, instant(6_000)).grants)).toEqual(['x']);
   });
 });
 
 atOrigins('a bucket', (instant) => {
-  test('probes until an answer comes, and doubles while none does', () => {
+  test('sends one probe until a response comes, and twice as many each time none does', () => {
     const bucket = newBucket(instant, 1);
     const wish = { limit: 100, probe: 1 };
     const kinds = ['a', 'b', 'c', 'd', 'e'].map(
@@ -245,15 +260,17 @@ atOrigins('a bucket', (instant) => {
     expect(ids(pumpOnly(bucket, instant(1_250)).grants)).toEqual(['b']);
     const reply = settle(
       bucket,
-      first([...bucket.leases.keys()]),
-      { kind: 'succeeded', spent: null },
-      null,
+      {
+        lease: first([...bucket.leases.keys()]),
+        settlement: { kind: 'succeeded', spent: null },
+        lesson: null,
+      },
       instant(1_300),
     );
     expect(ids(reply.grants)).toEqual(['c', 'd', 'e']);
   });
 
-  test('shares by weight, and a newcomer waits one round at most', () => {
+  test('shares by weight, and makes a newcomer wait one round at most', () => {
     const bucket = newBucket(instant);
     const wish = { limit: 1, windowMs: 10 };
     const enter = (id: string, lane: string, weight: number): void => {
@@ -263,16 +280,16 @@ atOrigins('a bucket', (instant) => {
     for (let at = 0; at < 200; at += 1) enter(`b${at}`, 'b', 1);
     const order: string[] = [];
     for (let now = instant(1_100); order.length < 80; now += 20)
-      order.push(...ids(tick(bucket, replica, [], now).grants));
+      order.push(...ids(tick(bucket, { replica, leases: [] }, now).grants));
     expect(Math.abs(order.filter((id) => id.startsWith('a')).length - 60)).toBeLessThanOrEqual(2);
     enter('new', 'c', 1);
     const next: string[] = [];
     for (let now = instant(4_000); !next.includes('new'); now += 20)
-      next.push(...ids(tick(bucket, replica, [], now).grants));
+      next.push(...ids(tick(bucket, { replica, leases: [] }, now).grants));
     expect(next.length).toBeLessThanOrEqual(1 + 3 + 1 + 1);
   });
 
-  test('lets a newcomer wait one round at most, whatever comes back from others', () => {
+  test('makes a newcomer wait one round at most, however many grants others return', () => {
     const bucket = newBucket(instant);
     const wish = { limit: 4, windowMs: 40_000 };
     const enter = (id: string): string[] => {
@@ -284,28 +301,38 @@ atOrigins('a bucket', (instant) => {
     const early = ['a0', 'a1', 'a2', 'a3'].flatMap(enter);
     for (const id of ['a4', 'a5', 'a6', 'b0', 'b1']) expect(enter(id)).toEqual([]);
     const order = early.flatMap((lease) =>
-      ids(settle(bucket, lease, { kind: 'dropped' }, null, instant(1_000)).grants),
+      ids(
+        settle(
+          bucket,
+          { lease: leaseToken(lease), settlement: { kind: 'dropped' }, lesson: null },
+          instant(1_000),
+        ).grants,
+      ),
     );
     expect(order).toEqual(['b0', 'a4', 'b1', 'a5']);
   });
 
-  test('forgets everybody when all is settled', () => {
+  test('keeps no record when all is settled', () => {
     const { bucket, grants } = bucketWith(instant, 8);
     for (const { lease } of grants)
-      settle(bucket, lease, { kind: 'succeeded', spent: null }, null, instant(2_000));
-    tick(bucket, replica, [], instant(3_000));
+      settle(bucket, { lease, settlement: { kind: 'succeeded', spent: null }, lesson: null }, instant(2_000));
+    tick(bucket, { replica, leases: [] }, instant(3_000));
     expect(isIdle(bucket, instant(3_000))).toBe(true);
     expect([bucket.tickets.size, bucket.leases.size, bucket.expiries.size, bucket.waitingWeight]).toEqual([
       0, 0, 0, 0,
     ]);
   });
 
-  test('lets no answer lower a meter from which its call took nothing', () => {
+  test('lowers no meter by a response to a call that took nothing from it', () => {
     const bucket = newBucket(instant);
     const wish = { limit: 100, windowMs: 1_000_000 };
     const [spent] = admit(bucket, call('a', { ...wish, costs: { requests: 50 } }), replica, instant(1_000))
       .effects.grants;
-    settle(bucket, spent?.lease ?? '', { kind: 'succeeded', spent: null }, null, instant(1_100));
+    settle(
+      bucket,
+      { lease: leaseToken(spent?.lease ?? ''), settlement: { kind: 'succeeded', spent: null }, lesson: null },
+      instant(1_100),
+    );
     const other = call('b', { ...wish, callClass: 'graphql', costs: { cost: 1 } });
     const [free] = admit(bucket, other, replica, instant(9_000)).effects.grants;
     const nothing = {
@@ -319,11 +346,15 @@ atOrigins('a bucket', (instant) => {
       sentAt: instant(9_000),
       headAt: instant(9_050),
     };
-    settle(bucket, free?.lease ?? '', { kind: 'succeeded', spent: null }, lesson, instant(9_050));
+    settle(
+      bucket,
+      { lease: leaseToken(free?.lease ?? ''), settlement: { kind: 'succeeded', spent: null }, lesson },
+      instant(9_050),
+    );
     expect(bucket.meters.get('requests')?.level).toBeGreaterThan(48);
   });
 
-  test('lets one call at a time through a lane that its ceiling refused, and all of them through any other', () => {
+  test('sends one call at a time through a lane that its ceiling refused, and all calls through a lane in back-off', () => {
     for (const [because, granted] of [
       ['ceiling_minute', 1],
       ['ceiling_day', 1],
@@ -331,7 +362,10 @@ atOrigins('a bucket', (instant) => {
     ] as const) {
       const { bucket, grants } = bucketWith(instant, 1);
       const back = { kind: 'returned', sleepMs: 0, because } as const;
-      const found = [...settle(bucket, first(grants).lease, back, null, instant(1_010)).grants];
+      const found = [
+        ...settle(bucket, { lease: first(grants).lease, settlement: back, lesson: null }, instant(1_010))
+          .grants,
+      ];
       for (const name of ['a', 'b', 'c'])
         found.push(...admit(bucket, call(name), replica, instant(1_020)).effects.grants);
       expect(found).toHaveLength(granted);

@@ -1,11 +1,12 @@
 /** Builders for tests that drive the scheduler's transitions directly. */
+import { replicaId, type LeaseToken, type ReplicaId } from '../../src/ids.ts';
 import { createBucket, type Bucket } from '../../src/limiter/policy/bucket-state.policy.ts';
 import type { Admission } from '../../src/limiter/limiter.ts';
 import * as scheduler from '../../src/limiter/policy/scheduler.policy.ts';
 import { admission, arrivalStepMs, type AdmissionWish } from '../support/admission.ts';
 import type { Instant } from './at-origins.ts';
 
-export const replica = 'r';
+export const replica = replicaId('r');
 
 export type Wish = AdmissionWish;
 
@@ -21,13 +22,14 @@ const lastArrivals = new WeakMap<Bucket, number>();
 export function admit(
   bucket: Bucket,
   asked: Admission,
-  by: string,
+  by: ReplicaId,
   now: number,
 ): ReturnType<typeof scheduler.admit> {
   const last = lastArrivals.get(bucket) ?? -Infinity;
   const at = Math.max(now - enteringMs, last + arrivalStepMs);
   lastArrivals.set(bucket, at);
-  return scheduler.admit(bucket, { ...asked, position: { kind: 'arrival', at } }, by, now);
+  const arriving = { ...asked, position: { kind: 'arrival', at } } as const;
+  return scheduler.admit(bucket, { admission: arriving, replica: by }, now);
 }
 
 /** A bucket that has just been created, and starts open. */
@@ -51,13 +53,13 @@ export function runOn(
   bucket: Bucket,
   from: number,
   until: number,
-  leases: readonly string[],
+  leases: readonly LeaseToken[],
 ): Map<string, number> {
   const granted = new Map<string, number>();
   const held = [...leases];
   let now = from;
   while (now <= until) {
-    const effects = scheduler.tick(bucket, replica, held, now);
+    const effects = scheduler.tick(bucket, { replica, leases: held }, now);
     for (const each of effects.grants) {
       granted.set(each.ticket, now);
       held.push(each.lease);

@@ -1,5 +1,6 @@
-/** A bucket that was shut goes on at the time that the upstream named, and at the pace of its meter. */
+/** A bucket that was closed goes on at the time that the upstream named, and at the pace of its meter. */
 import { expect, test } from '@jest/globals';
+import { leaseToken } from '../../src/ids.ts';
 import type { Feedback } from '../../src/call.ts';
 import { learnFrom } from '../../src/dispatch/feedback/learn-from.policy.ts';
 import { settle, tick, type TimedLesson } from '../../src/limiter/policy/scheduler.policy.ts';
@@ -30,8 +31,8 @@ const used = (units: number): Feedback =>
     null,
   );
 
-/** Nothing was used a minute ago, and now there is room for none. */
-const shut = answer(
+/** A refusal for a full bucket. */
+const refusal = answer(
   429,
   {
     'x-ratelimit-remaining-requests': '0',
@@ -41,7 +42,7 @@ const shut = answer(
   '{"error":{"type":"requests","code":"rate_limit_exceeded","message":""}}',
 );
 
-atOrigins('a bucket', (instant) => {
+atOrigins('a closed bucket', (instant) => {
   const from = instant(0);
   const bucket = newBucket(instant);
   const wish = { limit, windowMs };
@@ -51,11 +52,19 @@ atOrigins('a bucket', (instant) => {
     headAt,
   });
 
-  test('that is shut for 9.829 s with calls in flight goes on at once and at full pace', () => {
+  test('with calls in flight opens at the stated time, after 9.829 s, and goes on at full pace', () => {
     for (let at = 0; at < 120; at += 1) {
       const now = from + at;
       const [grant] = admit(bucket, call(`early${at}`, wish), replica, now).effects.grants;
-      settle(bucket, grant?.lease ?? '', { kind: 'succeeded', spent: null }, lesson(used(1), now, now), now);
+      settle(
+        bucket,
+        {
+          lease: leaseToken(grant?.lease ?? ''),
+          settlement: { kind: 'succeeded', spent: null },
+          lesson: lesson(used(1), now, now),
+        },
+        now,
+      );
     }
     const sentAt = from + 60_100;
     const leases = Array.from(
@@ -66,16 +75,20 @@ atOrigins('a bucket', (instant) => {
     for (const [at, lease] of leases.entries()) {
       const head = refusedAt + at / 10;
       const again = { kind: 'throttled', closeMs: 9_829, requeue: true, sleepMs: 0 } as const;
-      settle(bucket, lease, again, lesson(shut, sentAt, head), head);
+      settle(
+        bucket,
+        { lease: leaseToken(lease), settlement: again, lesson: lesson(refusal, sentAt, head) },
+        head,
+      );
     }
     for (let at = 0; at < 230; at += 1) admit(bucket, call(`late${at}`, wish), replica, refusedAt + 100);
 
     const opensAt = refusedAt + 0.7 + 9_829;
     const granted: number[] = [];
     for (let now = refusedAt + 100; now < opensAt + 5_000; now += 1) {
-      for (const _grant of tick(bucket, replica, [], now).grants) granted.push(now - opensAt);
+      for (const _grant of tick(bucket, { replica, leases: [] }, now).grants) granted.push(now - opensAt);
     }
-    // Each of those refused would have room at that time: the bucket is full but for one place.
+    // Each of the refused calls would have room at that time: the bucket is full except for one unit.
     expect(granted[0]).toBeGreaterThanOrEqual(-1);
     expect(granted[0]).toBeLessThanOrEqual(50);
     expect(granted[119]).toBeLessThanOrEqual(1_190 + 50);

@@ -9,7 +9,7 @@ const step = fc.oneof(
 );
 
 describe('a set ordered by score', () => {
-  test('agrees with a plain map sorted anew after every step', () => {
+  test('agrees with a plain map that is sorted anew after every step', () => {
     fc.assert(
       fc.property(fc.array(step, { maxLength: 60 }), (steps) => {
         const sorted = new SortedNames();
@@ -37,7 +37,7 @@ describe('a set ordered by score', () => {
     );
   });
 
-  test('tells the place a name would take', () => {
+  test('gives the rank that a name would have', () => {
     const sorted = new SortedNames();
     for (const [known, score] of [
       ['a', 1],

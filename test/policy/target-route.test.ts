@@ -2,10 +2,15 @@ import { describe, expect, test } from '@jest/globals';
 import { Refusal } from '../../src/errors.ts';
 import { createRouteFinder } from '../../src/target/route.ts';
 import { passedThrough } from '../../src/target/via.policy.ts';
-import { byName, upstreamSettings, workspaceSettings } from '../support/upstream-settings.ts';
+import {
+  byName,
+  fixedCredential,
+  upstreamSettings,
+  workspaceSettings,
+} from '../support/upstream-settings.ts';
 
-const shared = { field: 'authorization', value: 'Bearer shared' };
-const own = { field: 'authorization', value: 'Bearer own' };
+const shared = fixedCredential('authorization', 'Bearer shared');
+const own = fixedCredential('authorization', 'Bearer own');
 const finder = createRouteFinder(
   byName(
     upstreamSettings('api', ['https://api.example:8443'], { credential: shared }),
@@ -25,7 +30,7 @@ const codeOf = (run: () => unknown): string => {
   return 'none';
 };
 
-describe('a route', () => {
+describe('the route of a call', () => {
   test('carries the upstream’s credential', () => {
     const route = finder.find(call('/via/api/v1?x'), { workspace: workspaceSettings('acme', ['api']) });
     expect(route).toMatchObject({
@@ -44,18 +49,18 @@ describe('a route', () => {
     expect(finder.find(call('/via/open/v1'), { workspace }).credential).toBeNull();
   });
   test.each(['/via/api/v1', '/proxy?target=https%3A%2F%2Fapi.example%3A8443%2F'])(
-    'is refused for an upstream of others (%s)',
+    'is refused to a workspace that may not use the upstream (%s)',
     (url) => {
       const workspace = workspaceSettings('acme', ['open']);
       expect(codeOf(() => finder.find(call(url), { workspace }))).toBe('target_forbidden');
     },
   );
-  test('is refused when the call already passed through us', () => {
+  test('is refused when the call has already passed through this gateway', () => {
     const workspace = workspaceSettings('acme', ['open']);
     const fields = ['Accept', '*/*', 'VIA', '1.0 fred, 1.1 Sluice (comment)'];
     expect(codeOf(() => finder.find(call('/via/open/', fields), { workspace }))).toBe('loop_detected');
   });
-  test('never quotes the target in a refusal', () => {
+  test('is refused without quoting the target', () => {
     const workspace = workspaceSettings('acme', ['open']);
     const target = encodeURIComponent('https://user:canary@open.example/canary');
     try {
@@ -69,7 +74,7 @@ describe('a route', () => {
   });
 });
 
-describe('Via', () => {
+describe('the loop check of Via fields', () => {
   test.each([
     [['via', '1.1 sluice'], true],
     [['Via', 'HTTP/1.1 sluice'], true],
@@ -81,19 +86,19 @@ describe('Via', () => {
     [['X-Via', '1.1 sluice'], false],
     [['X', 'via', 'Y', '1.1 sluice'], false],
     [[], false],
-  ])('%j tells %s', (fields, expected) => {
+  ])('returns, for %j, %s', (fields, expected) => {
     expect(passedThrough(fields, 'sluice')).toBe(expected);
   });
 });
 
-describe('a route that was found before', () => {
+describe('a remembered route', () => {
   const url = '/via/api/v1/things';
   const acme = workspaceSettings('acme', ['api'], { credentials: new Map([['api', own]]) });
 
   test('is the same for the same workspace and request target', () => {
     expect(finder.find(call(url), { workspace: acme })).toBe(finder.find(call(url), { workspace: acme }));
   });
-  test('is not another workspace’s', () => {
+  test('is not that of another workspace', () => {
     expect(finder.find(call(url), { workspace: acme }).credential).toBe(own);
     const other = workspaceSettings('other', ['api']);
     expect(finder.find(call(url), { workspace: other }).credential).toBe(shared);
@@ -110,19 +115,19 @@ describe('a route that was found before', () => {
     );
   });
   test('is not the one of the other call form', () => {
-    // The same text read as the other form names no target.
+    // The same text names no target when it is read in the other form.
     finder.find(call(url), { workspace: acme });
     expect(
       codeOf(() => finder.find({ form: 'proxy', rawUrl: url, rawFields: [] }, { workspace: acme })),
     ).toBe('target_missing');
   });
-  test('does not hide that a call already passed through us', () => {
+  test('still refuses a call that has already passed through this gateway', () => {
     finder.find(call(url), { workspace: acme });
     expect(codeOf(() => finder.find(call(url, ['via', '1.1 sluice']), { workspace: acme }))).toBe(
       'loop_detected',
     );
   });
-  test('is found for very many and very long targets all the same', () => {
+  test('is right also for very many and very long targets', () => {
     for (let n = 0; n < 1_500; n += 1) {
       const path = `/v1/${n}${'x'.repeat(n)}`;
       expect(finder.find(call(`/via/api${path}`), { workspace: acme }).pathAndQuery).toBe(path);

@@ -16,7 +16,7 @@ const verdict = (target: string): string => {
   return decision.kind === 'target' ? `allow ${decision.pathAndQuery}` : decision.code;
 };
 
-describe('a target, with https://api.shop.example configured', () => {
+describe('the target of a call, with https://api.shop.example configured,', () => {
   const allowed: readonly (readonly [string, string])[] = [
     ['https://api.shop.example/v1/orders', '/v1/orders'],
     ['https://api.shop.example:443/x', '/x'],
@@ -34,7 +34,7 @@ describe('a target, with https://api.shop.example configured', () => {
     ['https://api.shop.example/x?q={"a":[1]}', '/x?q={"a":[1]}'],
     ['https://api.shop.example/+?a+b=c%2Bd', '/+?a+b=c%2Bd'],
   ];
-  test.each(allowed)('%j goes on as %j', (target, path) => {
+  test.each(allowed)('is taken from %j and sent as %j', (target, path) => {
     expect(decide(target)).toEqual({
       kind: 'target',
       upstream: shop,
@@ -87,7 +87,7 @@ describe('a target, with https://api.shop.example configured', () => {
     'https://',
     'https%3A//api.shop.example/',
   ];
-  test.each(invalid)('%j is not a usable URL', (target) => {
+  test.each(invalid)('is invalid in %j', (target) => {
     expect(verdict(target)).toBe('target_invalid');
   });
 
@@ -130,11 +130,11 @@ describe('a target, with https://api.shop.example configured', () => {
     `https://${'a'.repeat(64)}.shop.example/`,
     'https://sluice.example/proxy',
   ];
-  test.each(forbidden)('%j is not configured', (target) => {
+  test.each(forbidden)('is forbidden in %j', (target) => {
     expect(verdict(target)).toBe('target_forbidden');
   });
 
-  test('a target of 8 KiB is taken, one byte more is too long', () => {
+  test('may have 8 KiB and not one byte more', () => {
     const prefix = 'https://api.shop.example/';
     expect(verdict(prefix + 'a'.repeat(8192 - prefix.length))).toMatch(/^allow/);
     expect(verdict(prefix + 'a'.repeat(8193 - prefix.length))).toBe('target_too_long');
@@ -164,19 +164,19 @@ describe('the query that carries the target', () => {
     ['/proxy?target=https://api.shop.example/x?y=1', '/x?y=1'],
     ['/proxy?target=https%3A%2F%2Fapi.shop.example%2Fx%3Fa%3D1%26b%3D2', '/x?a=1&b=2'],
     ['/proxy?target=https%3A%2F%2Fapi.shop.example%2Fa+b%2Bc%2520d', '/a+b+c%20d'],
-  ])('%j gives %s', (rawUrl, expected) => {
+  ])('is read from %j as %s', (rawUrl, expected) => {
     expect(code(rawUrl)).toBe(expected);
   });
 });
 
-describe('byte-exactness', () => {
+describe('the decision about a target', () => {
   const piece = fc.constantFrom(
     'a', 'Z', '/', '//', '.', '..', '%2e', '%2f', '%252e', '?', '&', '=', '+', "'", '"', '$&', '$1', ';', ':', '@',
     '[', ']', '{', '|', '~', '#', '\\', ' ', '\t', '\r\n', '\u0000', '\u00e9', '\u2025', '\ud800', '%', '%zz', '*',
   ); // prettier-ignore
   const tail = fc.array(piece, { maxLength: 12 }).map((pieces) => pieces.join(''));
 
-  test('whatever follows the host reaches the upstream byte for byte, or the call is refused', () => {
+  test('passes what follows the host byte for byte, or refuses the call', () => {
     const seen = { allowed: 0, refused: 0 };
     fc.assert(
       fc.property(tail, (text) => {
@@ -206,7 +206,7 @@ describe('byte-exactness', () => {
     expect(seen.refused).toBeGreaterThan(100);
   });
 
-  test('no mutation of the URL reaches another host than the configured one', () => {
+  test('reaches no other host than the configured one, whatever changes in the URL', () => {
     const base = 'https://api.shop.example/v1'.split('');
     const mutation = fc.tuple(
       fc.nat(base.length),
@@ -228,7 +228,7 @@ describe('byte-exactness', () => {
     );
   });
 
-  test('no string at all makes the decision throw', () => {
+  test('never throws, whatever the string', () => {
     fc.assert(
       fc.property(
         fc.string({ unit: 'binary', maxLength: 60 }),
@@ -244,7 +244,7 @@ describe('byte-exactness', () => {
   });
 });
 
-describe('several entries', () => {
+describe('the upstream of a target', () => {
   const stores = upstreamSettings('stores', ['https://*.shop.example']);
   const local = upstreamSettings('local', ['http://127.0.0.1:9000', 'http://[::1]:9001'], {
     allowPrivateAddresses: true,
@@ -275,24 +275,24 @@ describe('several entries', () => {
     ['http://[0::1]:9001/', 'target_invalid'],
     ['http://127.0.0.1/', 'target_forbidden'],
     ['http://plain.example/', 'target_forbidden'],
-  ])('%s belongs to %s', (target, expected) => {
+  ])('is, for %s, %s', (target, expected) => {
     expect(find(target)).toBe(expected);
   });
-  test('a wildcard never stands for an address', () => {
+  test('is never one whose wildcard would match an address', () => {
     const odd = indexOrigins(byName(upstreamSettings('odd', ['https://*.0.0.1'])));
     const rawUrl = '/proxy?target=https%3A%2F%2F127.0.0.1%2F';
     expect(decideTarget({ form: 'proxy', rawUrl }, odd, everybody).kind).toBe('refused');
   });
-  test('a host with an exact entry is not served by a wildcard to those it is closed to', () => {
+  test('is not one with a wildcard when the exact entry is forbidden to the workspace', () => {
     expect(find('https://api.shop.example/', ({ name }) => name === 'stores')).toBe('target_forbidden');
   });
-  test('of two equal entries the one that the caller may use is taken', () => {
+  test('is, among equal entries, one that the workspace may use', () => {
     expect(find('https://twin.example/', ({ name }) => name === 'two')).toBe('two https://twin.example');
     expect(find('https://twin.example/', () => false)).toBe('target_forbidden');
   });
 });
 
-describe('/via/', () => {
+describe('a /via/ path', () => {
   const stores = upstreamSettings('stores', ['https://*.shop.example']);
   const mixed = upstreamSettings('mixed', [
     'https://a.example',
@@ -345,16 +345,16 @@ describe('/via/', () => {
     ['/via/mixed/b.example:8443/x', 'mixed https://b.example:8443 /x'],
     ['/via/mixed/s.c.example/x', 'mixed https://s.c.example:8443 /x'],
     ['/via/mixed/x.example/x', 'target_forbidden'],
-  ])('%s leads to %s', (rawUrl, expected) => {
+  ])('is resolved: %s leads to %s', (rawUrl, expected) => {
     expect(via(rawUrl)).toBe(expected);
   });
-  test('an upstream that the caller may not use is refused like an unknown one', () => {
+  test('to an upstream that the workspace may not use is refused like one to an unknown upstream', () => {
     expect(via('/via/shop/x', () => false)).toBe('target_forbidden');
   });
-  test('a path of more than 8 KiB is too long', () => {
+  test('of more than 8 KiB is too long', () => {
     expect(via(`/via/shop/${'a'.repeat(9000)}`)).toBe('target_too_long');
   });
-  test('whatever follows the upstream reaches it byte for byte, or is refused', () => {
+  test('passes what follows the upstream byte for byte, or is refused', () => {
     fc.assert(
       fc.property(fc.string({ unit: 'binary-ascii', maxLength: 30 }), (text) => {
         const decision = decideTarget({ form: 'via', rawUrl: `/via/shop/${text}` }, all, everybody);
@@ -370,7 +370,7 @@ describe('/via/', () => {
     [stores, 'https://acme.shop.example/a', '/via/stores/acme.shop.example'],
     [stores, 'https://api.shop.example/a', null],
     [mixed, 'https://b.example:8443/a', '/via/mixed/b.example:8443'],
-  ])('the prefix for an origin of an upstream leads back to it (%#)', (upstream, url, expected) => {
+  ])('of an origin leads back to its upstream (sample %#)', (upstream, url, expected) => {
     const prefix = viaPrefix(all, upstream, new URL(url));
     expect(prefix).toBe(expected);
     if (prefix !== null) expect(via(`${prefix}/a`)).toBe(`${upstream.name} ${new URL(url).origin} /a`);

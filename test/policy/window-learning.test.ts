@@ -1,4 +1,4 @@
-/** The length of a window that no answer tells: learned from what successive answers say is left of it. */
+/** The length of a window that no response states: it is learned from what successive responses say is left of it. */
 import { describe, expect, test } from '@jest/globals';
 import fc from 'fast-check';
 import { learnedWindowMs } from '../../src/limiter/policy/window-learning.policy.ts';
@@ -6,19 +6,19 @@ import { learnedWindowMs } from '../../src/limiter/policy/window-learning.policy
 const learn = (left: readonly (number | null)[]): number | null =>
   left.reduce((known: number | null, leftMs) => learnedWindowMs(known, leftMs), null);
 
-describe('a window whose length is not told', () => {
+describe('a window of unstated length', () => {
   test.each([
-    ['of a second', [1_000, 1_000, 1_000], 1_000],
-    ['of ten seconds, from the middle of one on', [4_000, 2_000, 10_000, 9_000], 10_000],
-    ['of a minute', [13_000, 60_000, 59_000], 60_000],
-    ['of a minute that is told as 61 s', [61_000], 60_000],
-    ['of an hour', [12_000, 3_600_000, 3_599_000], 3_600_000],
-    ['without a word on it', [null, null], null],
-  ])('%s', (_what, left, expected) => {
+    ['as a second', [1_000, 1_000, 1_000], 1_000],
+    ['as ten seconds, from the middle of a window on', [4_000, 2_000, 10_000, 9_000], 10_000],
+    ['as a minute', [13_000, 60_000, 59_000], 60_000],
+    ['as a minute that is stated as 61 s', [61_000], 60_000],
+    ['as an hour', [12_000, 3_600_000, 3_599_000], 3_600_000],
+    ['as unknown when no response says what is left', [null, null], null],
+  ])('is learned %s', (_what, left, expected) => {
     expect(learn(left)).toBe(expected);
   });
 
-  test('of any length from 1 s is learned as no shorter, and at most twice as long', () => {
+  test('is learned, from 1 s on, as no shorter than it is and at most twice as long', () => {
     const windows = fc.integer({ min: 1, max: 3_600 });
     const shares = fc.array(fc.double({ min: 0.001, max: 1, noNaN: true }), { maxLength: 20 });
     fc.assert(

@@ -11,7 +11,7 @@ import type { RawAnswer } from '../support/raw-client.ts';
 import { rawUpstream } from '../support/raw-upstream.ts';
 import type { RawConnection, RawUpstream } from '../support/raw-upstream.ts';
 
-/** What must never be seen outside, by the place it is put in. */
+/** Values that must never be seen outside, by where they are put in. */
 const canaries = {
   injectedCredential: 'canary-injected-credential-7f3a',
   ownCredential: 'canary-workspace-credential-91bc',
@@ -144,7 +144,18 @@ async function everyPath({ origin, port }: RawUpstream): Promise<void> {
   const target = (base: string, ending: string): string =>
     `/proxy?target=${encodeURIComponent(`${base}/${canaries.path}/${ending}?q=${canaries.query}`)}`;
   const store = `${canaries.host}.stores.example:${port}`;
-  for (const ending of ['ok', 'error', 'reset', 'silent', 'cut', 'quota', 'invalid', 'throttle', 'ok']) {
+  for (const ending of [
+    'ok',
+    'error',
+    'reset',
+    'silent',
+    'cut',
+    'invalid',
+    'throttle',
+    'ok',
+    'quota',
+    'ok',
+  ]) {
     const unique = (n: number): readonly string[] => [
       ...everyField.slice(0, -1),
       `Idempotency-Key: ${canaries.idempotency}-${ending}-${n}`,
@@ -209,7 +220,7 @@ const read = async (url: string, fields: Record<string, string> = {}): Promise<s
   return JSON.stringify([...answer.headers]) + (await answer.text());
 };
 
-test('every kind of ending was reached, so that silence proves something', async () => {
+test('the canary calls end in every way, so that finding no canary proves something', async () => {
   const outcomes = logs.flatMap((line) => /"outcome":"([a-z_]+)"/.exec(line)?.[1] ?? []);
   expect([...new Set(outcomes)].toSorted()).toEqual(
     expect.arrayContaining(['failed', 'ok', 'rejected', 'shed', 'throttled', 'upstream_error']),
@@ -245,13 +256,13 @@ test('every kind of ending was reached, so that silence proves something', async
   );
 });
 
-describe('no canary is in', () => {
+describe('no canary appears in', () => {
   test('log lines', () => {
     expect(logs.length).toBeGreaterThan(40);
     expect(found(logs.join(''))).toEqual([]);
   });
 
-  test('answers and fields of our own', () => {
+  test('responses and fields of Sluice', () => {
     expect(ours.length).toBeGreaterThan(40);
     expect(found(ours.join('\n'))).toEqual([]);
   });

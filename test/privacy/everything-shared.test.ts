@@ -87,7 +87,7 @@ async function dump(client: Redis): Promise<string> {
   return lines.join('\n');
 }
 
-/** What an open page is told first. */
+/** The first message of an open page. */
 async function events(url: string): Promise<string> {
   const over = new AbortController();
   const answer = await fetch(`${url}/page/events`, { signal: over.signal });
@@ -161,7 +161,7 @@ afterAll(async () => {
   await redisServer.stop();
 });
 
-test('the calls ended in every way, and every place has something to search', () => {
+test('the calls end in every way, and every store and output has something to search', () => {
   expect(new Set(statuses)).toEqual(new Set([200, 429, 500, 502]));
   expect(statuses).toHaveLength(count);
   for (const place of Object.keys(seen))
@@ -174,7 +174,7 @@ test('the calls ended in every way, and every place has something to search', ()
   expect(shownWorkspaces).toBeGreaterThan(50);
 });
 
-test('nothing names a workspace, host, path, credential or anything else of a call', () => {
+test('no store or output names a workspace, host, path, credential or anything else of a call', () => {
   const found = Object.entries(seen).flatMap(([place, text]) => {
     const at = text.toLowerCase().indexOf('canary');
     return at < 0 ? [] : [`${place}: ${text.slice(Math.max(0, at - 60), at + 40)}`];
@@ -182,7 +182,7 @@ test('nothing names a workspace, host, path, credential or anything else of a ca
   expect(found).toEqual([]);
 });
 
-test('no key, and nothing that could be computed from a name without the label key', () => {
+test('no store or output has a key, or anything that could be computed from a name without the label key', () => {
   // Each word once: the monitor repeats the same names thousands of times.
   const words = new Set(Object.values(seen).flatMap((text) => text.split(/[^\w-]+/)));
   const everything = [...words].filter((word) => word.length >= 16).join('\n');

@@ -2,6 +2,7 @@
 import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
 import { expect, test } from '@jest/globals';
+import { laneKey } from '../../src/ids.ts';
 import { Recorder } from '../../src/activity/recorder.ts';
 import { embeddedActivity } from '../../src/activity/shared.ts';
 import { createTimeline } from '../../src/page/timeline.ts';
@@ -18,7 +19,7 @@ function heap(): number {
   return process.memoryUsage().heapUsed + process.memoryUsage().arrayBuffers;
 }
 
-test('10,000 workspaces and then 10,000 others: the second lot adds nothing', async () => {
+test('10,000 further workspaces after the first 10,000 use no more memory', async () => {
   const clock = settableClock();
   const recorder = new Recorder({
     clock,
@@ -42,8 +43,8 @@ test('10,000 workspaces and then 10,000 others: the second lot adds nothing', as
       const call = telemetry.begin(callAt(clock, { id: `${name}-${n}` }));
       call.identified(callerNamed(`${name}-${n}`));
       call.routed(n % 2 === 0 ? lm : shop);
-      call.admitting('lane');
-      call.queued('lane');
+      call.admitting(laneKey('lane'));
+      call.queued(laneKey('lane'));
       clock.advance(5);
       call.sent();
       call.answered(200, null);

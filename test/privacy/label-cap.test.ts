@@ -45,7 +45,7 @@ test('metrics show 100 labels and `other`, and count every call', async () => {
   expect(text).not.toMatch(/_bucket\{[^}]*workspace=/);
 });
 
-test('activity shows the same, with the others added up', async () => {
+test('activity shows the same labels, with the other workspaces added up', async () => {
   const text = await (await fetch(`${gateway?.adminUrl ?? ''}/activity`)).text();
   const { workspaces } = JSON.parse(text) as { workspaces: { workspace: string }[] };
   expect(workspaces).toHaveLength(101);
@@ -53,7 +53,7 @@ test('activity shows the same, with the others added up', async () => {
   expect(text).not.toContain('tenant-number');
 });
 
-test('log lines keep to the same labels', () => {
+test('log lines use the same labels', () => {
   const text = gateway?.logs.join('') ?? '';
   expect(new Set(text.match(/"workspace":"[^"]+"/g)).size).toBeLessThanOrEqual(102);
   expect(text).not.toContain('tenant-number');

@@ -88,7 +88,7 @@ test.each([
     },
     { toldSeconds: null, knownSeconds: 60 },
   ],
-])('%s', async (_, send: () => Promise<unknown>, expected) => {
+])('the known time-out is the real one of %s', async (_, send: () => Promise<unknown>, expected) => {
   await send().catch(() => {});
   expect(seen).toHaveLength(1);
   const fields = Object.entries(seen[0] ?? {}).map(([name, value]) => [name, String(value)] as const);

@@ -61,7 +61,7 @@ describe.each([
     expect(world.shop.log.map(({ key: sent }) => sent)).toEqual(['shpat_sim', 'shpat_sim']);
   });
 
-  test('asks GraphQL, with the cost of the upstream untouched', async () => {
+  test('sends GraphQL and gets the cost of the upstream unchanged', async () => {
     const client = createAdminApiClient(options(form));
     const query = 'query($n: Int) { products(first: $n) { nodes { id title } } }';
     const answer = await client.request(query, { variables: { n: 1 } });
@@ -71,7 +71,7 @@ describe.each([
     });
   });
 
-  test('sees neither a 429 nor a THROTTLED when the bucket was empty', async () => {
+  test('sees neither a 429 nor a THROTTLED when the bucket is empty', async () => {
     const { shop } = world;
     const graphql = createAdminApiClient(options(form));
     shop.drain(2000, { api: 'graphql' });
@@ -81,7 +81,7 @@ describe.each([
   });
 });
 
-test('admin-api-client with retries: 3 repeats a refusal within milliseconds, and only the first reaches the upstream', async () => {
+test('admin-api-client with retries: 3 repeats a refusal within milliseconds, and only the first attempt reaches the upstream', async () => {
   const { shop } = world;
   const client = createAdminRestApiClient(options(viaUrl));
   const body = { errors: 'Exceeded 2 calls per second for api client.' };
@@ -92,7 +92,7 @@ test('admin-api-client with retries: 3 repeats a refusal within milliseconds, an
   expect(shop.log).toHaveLength(1);
 });
 
-test('ten queries of 500 points at once on 2,000: in order, no THROTTLED is seen, their cost is the upstream’s', async () => {
+test('ten queries of 500 points at once on 2,000 are answered in order without THROTTLED, at the upstream’s cost', async () => {
   await world.close();
   world = await startWorld({ shopMore: '    maxInFlight: none\n' });
   const { shop, graphql, settled } = world;
@@ -117,7 +117,7 @@ test('ten queries of 500 points at once on 2,000: in order, no THROTTLED is seen
   await settled(0, 0);
 });
 
-test('the larger bucket of a Plus store is known after its first answer', async () => {
+test('the larger bucket of a Plus store is learned from its first response', async () => {
   await world.close();
   world = await startWorld({
     shop: { stores: { 'acme.myshopify.com': { plan: 'plus', apps: { 'app-sim': ['shpat_sim'] } } } },
@@ -131,7 +131,7 @@ test('the larger bucket of a Plus store is known after its first answer', async 
   expect(Math.max(...times) - Math.min(...times)).toBeLessThan(15_000);
 });
 
-test('an order limit that is not the bucket’s and lasts longer than the call waits is passed on, and the store stays open', async () => {
+test('a refusal for an order limit that lasts longer than the call can wait is passed on, and the store stays open', async () => {
   await world.close();
   const store = { apps: { 'app-sim': ['shpat_sim'] }, devOrderLimit: 2 };
   world = await startWorld({ shop: { stores: { 'acme.myshopify.com': store } } });
@@ -149,7 +149,7 @@ test('an order limit that is not the bucket’s and lasts longer than the call w
   expect(world.shop.log).toHaveLength(4);
 });
 
-test('a locked store is told at once, once for each call', async () => {
+test('a refusal of a locked store is passed on at once, once for each call', async () => {
   const { shop } = world;
   shop.configure({
     stores: { 'acme.myshopify.com': { state: 'locked', apps: { 'app-sim': ['shpat_sim'] } } },
@@ -181,7 +181,7 @@ describe('shopify-api-node', () => {
     expect(world.shop.log.filter(({ insideRetryAfter }) => insideRetryAfter)).toEqual([]);
   });
 
-  test('times out after 1.5 s and repeats its POST: it is executed once at most', async () => {
+  test('times out after 1.5 s and repeats its POST, which is executed at most once', async () => {
     const { shop } = world;
     await shopifyApiNode().order.list({ limit: 1 });
     shop.fault({ kind: 'slow', ms: 4_000, times: 5 });
@@ -190,7 +190,7 @@ describe('shopify-api-node', () => {
     expect(shop.log.filter(({ method, executed }) => method === 'POST' && executed)).toHaveLength(1);
   });
 
-  test('reads the cost of GraphQL, and a refusal of Sluice is an error with its status', async () => {
+  test('reads the cost of GraphQL, and gets a refusal by Sluice as an error with its status', async () => {
     const client = shopifyApiNode();
     await client.graphql('{ customers(first: 10) { edges { node { id } } } }');
     expect(client.callGraphqlLimits).toMatchObject({

@@ -20,13 +20,13 @@ const { retryAfterTorture } = JSON.parse(
   readFileSync(new URL('../fixtures/upstream-samples.json', import.meta.url), 'utf8'),
 ) as { retryAfterTorture: readonly string[] };
 
-describe('every kind of Retry-After', () => {
+describe('a refusal with any form of Retry-After', () => {
   /** A wait that nobody can sit out: the refusal is passed on, and says that repeating is useless. */
   const tooLong = new Set(['3600']);
   /** Named waits, milliseconds. The others are garbage or past; ten digits are an instant, this one in 2026. */
   const namedMs: Readonly<Record<string, number>> = { '2': 2000, '2.0': 2000 };
 
-  test('ends in an answer, or at once in a refusal; no attempt is made before its time', async () => {
+  test('ends in a response or at once in a refusal, and no attempt is made before the stated time', async () => {
     const names = retryAfterTorture.map((_, at) => `model-${at}`);
     const client = await begin({
       model: { models: Object.fromEntries(names.map((name) => [name, { rpm: 500 }])) },
@@ -59,7 +59,7 @@ describe('every kind of Retry-After', () => {
   });
 });
 
-test('a gateway that starts before a half-used bucket finds out with its first call', async () => {
+test('a gateway that starts before a half-used bucket learns its level with the first call', async () => {
   const client = await begin({
     model: { models: { 'gpt-4o': { rpm: 600 } } },
     modelLimits: 'requestsPerMinute: 600',

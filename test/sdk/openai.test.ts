@@ -64,7 +64,7 @@ describe.each(['/via/', '/proxy'] as const)('the OpenAI client through %s', (for
 });
 
 describe('the OpenAI client with its default retries', () => {
-  test('50 chats at once on 500 calls and 30,000 tokens a minute: all succeed, no time is lost', async () => {
+  test('completes 50 chats at once on 500 calls and 30,000 tokens a minute without losing time', async () => {
     const client = forms['/via/']();
     const { model } = world;
     const chats = Array.from({ length: 50 }, () =>
@@ -79,7 +79,7 @@ describe('the OpenAI client with its default retries', () => {
     expect(Math.max(...times) - Math.min(...times)).toBeLessThan(optimumMs * 1.05 + 1_500);
   });
 
-  test('throws once for what can never succeed: larger than the limit, or no credit', async () => {
+  test('throws once for what can never succeed: a call over the limit, or no credit', async () => {
     const client = forms['/via/']();
     const { model } = world;
     const large = client.chat.completions.create({ model: 'gpt-4o', messages, max_tokens: 100_000 });
@@ -91,7 +91,7 @@ describe('the OpenAI client with its default retries', () => {
     expect(model.log).toHaveLength(2);
   });
 
-  test('without credit in one project does not stop another one', async () => {
+  test('without credit in one project does not stop another project', async () => {
     await world.close();
     world = await startWorld({
       model: {
@@ -108,7 +108,7 @@ describe('the OpenAI client with its default retries', () => {
     expect(world.model.log).toHaveLength(2);
   });
 
-  test('a late 429 closes the bucket and is no reason for a storm', async () => {
+  test('gets a late 429 only once, because it closes the bucket', async () => {
     const client = forms['/via/']();
     const { model } = world;
     model.fault({ kind: 'late-429', ms: 150 });
@@ -117,7 +117,7 @@ describe('the OpenAI client with its default retries', () => {
     expect(model.log.length).toBeLessThanOrEqual(6);
   });
 
-  test('is told by Sluice’s own refusals when to come back, and whose they are', async () => {
+  test('learns from Sluice’s refusals when to retry, and that they are Sluice’s', async () => {
     await world.close();
     world = await startWorld({ workspaces: { acme: '    requestsPerMinute: { openai: 1 }\n' } });
     const client = forms['/via/']();
@@ -136,8 +136,8 @@ describe('the OpenAI client with its default retries', () => {
   });
 });
 
-describe('a stream', () => {
-  test('that is aborted while held reaches nobody; aborted in the middle, the upstream stops', async () => {
+describe('a stream of the OpenAI client', () => {
+  test('that is aborted while it waits causes no upstream call, and in the middle it ends the upstream call', async () => {
     const client = forms['/via/']();
     const { model, settled } = world;
     await client.chat.completions.create({ model: 'gpt-4o', messages });
@@ -169,7 +169,7 @@ describe('a stream', () => {
     await settled(0, 0);
   });
 
-  test('that the client reads slowly makes the upstream wait, and arrives whole', async () => {
+  test('that is read slowly slows the upstream down, and arrives whole', async () => {
     const { model, gateway } = world;
     model.configure({ replyTokens: 150_000 });
     model.configure({ models: { 'gpt-4o': { rpm: 500 } } });
@@ -185,7 +185,7 @@ describe('a stream', () => {
     expect(text.trimEnd().endsWith('data: [DONE]')).toBe(true);
   });
 
-  test('whose error comes inside of it reaches the client as one', async () => {
+  test('with an error inside it reaches the client as an error', async () => {
     const client = forms['/via/']();
     world.model.fault({ kind: 'stream-error', afterChunks: 3 });
     const stream = await client.chat.completions.create({ model: 'gpt-4o', messages, stream: true });

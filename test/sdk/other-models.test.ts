@@ -34,7 +34,7 @@ const call = {
 };
 
 describe('the Anthropic client', () => {
-  test('sends messages, whole and streamed, with the key in x-api-key', async () => {
+  test('sends messages, whole and streamed, with the API key in x-api-key', async () => {
     const client = await anthropicWorld();
     expect(await client.messages.create(call)).toMatchObject({ content: [{ text: 'water finds its way' }] });
     const streamed = await client.messages.stream(call).finalMessage();
@@ -42,7 +42,7 @@ describe('the Anthropic client', () => {
     expect(claude.log.map(({ key: sent }) => sent)).toEqual(['sk-sim', 'sk-sim']);
   });
 
-  test('through /proxy too', async () => {
+  test('works through /proxy, too', async () => {
     await anthropicWorld();
     const client = new Anthropic({
       apiKey: key(),
@@ -103,7 +103,7 @@ describe('the Vercel AI SDK', () => {
     expect(vector.embedding).toHaveLength(16);
   });
 
-  test('through /proxy, and sees no 429 that Sluice can absorb', async () => {
+  test('works through /proxy, and sees no 429 that Sluice can absorb', async () => {
     world = await startWorld();
     const openai = createOpenAI({
       apiKey: key(),
@@ -117,7 +117,7 @@ describe('the Vercel AI SDK', () => {
     expect(tally(world.model.log)).toEqual({ 429: 1, 200: 1 });
   });
 
-  test('gets an upstream’s final refusal as it was said', async () => {
+  test('gets an upstream’s permanent refusal unchanged', async () => {
     world = await startWorld();
     world.model.configure({ quotaState: { 'org-sim': 'insufficient_quota' } });
     const openai = createOpenAI({ apiKey: key(), baseURL: `${world.gateway.url}/via/openai/v1` });

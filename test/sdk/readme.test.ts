@@ -54,12 +54,12 @@ async function run(packageName: string, tried: string, replaced: Readonly<Record
   return JSON.parse(stdout) as unknown;
 }
 
-test('the OpenAI lines of the README chat', async () => {
+test('the OpenAI example of the README gets a chat response', async () => {
   const request = `{ model: 'gpt-4o', messages: [{ role: 'user', content: 'Hello' }] }`;
   expect(await run('openai', `(await client.chat.completions.create(${request})).choices.length`)).toBe(1);
 });
 
-test('the shopify-api-node lines of the README list a shop under a wildcard origin, page after page', async () => {
+test('the shopify-api-node example of the README lists a shop under a wildcard origin, page by page', async () => {
   const pages = `await (async () => {
     const first = await shopify.product.list({ limit: 50 });
     const second = await shopify.product.list(first.nextPageParameters);

@@ -2,6 +2,7 @@
  * The balance when everything is over: every call has ended once, nothing is held by anybody, everything that was
  * reserved and not used came back, and the upstream's log shows no more than each ceiling allows.
  */
+import { ceilingKey } from '../../src/ids.ts';
 import type { AdmissionQueue } from '../../src/admission/admission.ts';
 import type { Ceilings } from '../../src/limiter/ceilings.ts';
 import type { Limiter } from '../../src/limiter/limiter.ts';
@@ -17,14 +18,14 @@ export interface Leftovers {
   readonly clock: FakeClock;
   readonly store: Limiter;
   readonly ceilings: Ceilings;
-  readonly desks: readonly AdmissionQueue[];
+  readonly queues: readonly AdmissionQueue[];
   readonly upstreams: readonly Upstream[];
 }
 
 /** What left under the limits of before arrives within this time. Milliseconds. */
 const wayMs = 50;
 
-export async function balance({ closed, books, clock, store, desks, upstreams }: Leftovers): Promise<void> {
+export async function balance({ closed, books, clock, store, queues, upstreams }: Leftovers): Promise<void> {
   const now = clock.monotonic();
   const broken = (invariant: string, text: string): void => books.broken(now, invariant, text);
   for (const call of books.calls.values()) {
@@ -46,9 +47,9 @@ export async function balance({ closed, books, clock, store, desks, upstreams }:
   }
   if (clock.timers > (closed ? 2 : 0)) broken('10', `${clock.timers} timers are left`);
   for (const book of books.ceilings.values()) {
-    for (const desk of desks) {
-      if (desk.waitingUnder(book.plan.name) !== 0)
-        broken('10', `a desk still counts calls of ${book.plan.name}`);
+    for (const queue of queues) {
+      if (queue.waitingUnder(ceilingKey(book.plan.name)) !== 0)
+        broken('10', `a queue still counts calls of ${book.plan.name}`);
     }
     const sends = [...books.calls.values()]
       .filter(({ workspace }) => workspace === book.plan)

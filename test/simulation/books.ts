@@ -8,6 +8,7 @@
 import type { Costs, MeterName } from '../../src/call.ts';
 import { passageMs } from '../../src/admission/queued-call.ts';
 import type { Settlement } from '../../src/limiter/limiter.ts';
+import { pilotCrowd, pilotMs, silenceMs } from '../../src/limiter/policy/first-calls.policy.ts';
 import type { DriverBooks } from './driver.ts';
 import type { BucketPlan, CallPlan, LanePlan, MeterPlan, Plan, WorkspacePlan } from './plan.ts';
 import {
@@ -97,6 +98,9 @@ export interface BucketBook {
   readonly closings: { readonly at: number; readonly until: number }[];
   closedUntil: number;
   lastIssueAt: number;
+  lastSentAt: number;
+  /** A crowd waits for the answer to a call that went first after a silence, at most until then. */
+  pilotUntil: number;
   lastLessonAt: number;
   readonly lanes: LaneBook[];
   /** Turns per lane pair since both have been waiting: `[first/second]` counts the first lane's. */
@@ -143,6 +147,8 @@ export class Books extends Story implements DriverBooks {
         closings: [],
         closedUntil: 0,
         lastIssueAt: 0,
+        lastSentAt: 0,
+        pilotUntil: 0,
         lastLessonAt: 0,
         lanes: [],
         served: new Map(),
@@ -340,7 +346,16 @@ export class Books extends Story implements DriverBooks {
     this.leases.set(token, lease);
     lane.leases.add(lease);
     bucket.lastIssueAt = now;
+    this.#notePilot(bucket, now);
     this.note(now, `issue ${id} ${token}`);
+  }
+
+  /** A grant counts as given when it was made, a call as sent when it was: a second lies between them at most. */
+  #notePilot(bucket: BucketBook, now: number): void {
+    const waiting = bucket.lanes.reduce((sum, { line }) => sum + line.size, 0);
+    if (now - bucket.lastSentAt < silenceMs - 1_000 || waiting < pilotCrowd) return;
+    bucket.pilotUntil = now + pilotMs;
+    this.reach('a pilot before a crowd');
   }
 
   /** More calls out than the configured probes, before any answer. */
@@ -459,6 +474,7 @@ export class Books extends Story implements DriverBooks {
     lease.sent = true;
     call.sends += 1;
     call.sentAt.push(now);
+    this.bucket(plan.lane.bucket).lastSentAt = now;
     call.state = 'sent';
     this.note(now, `send ${id} ${token}`);
     if (now >= plan.leavesAt && now > this.lastTurnAt(plan.leavesAt))
@@ -480,7 +496,7 @@ export class Books extends Story implements DriverBooks {
         (each) => each.call === other && each.turn < lease.turn && !each.sent && each.settlements === 0,
       );
       // Two replicas with a grant each send in either order.
-      if (held !== undefined && this.plan.desks > 1) continue;
+      if (held !== undefined && this.plan.queues > 1) continue;
       const stoodInLine = lane.line.has(other) && other.inLineSince < lease.issuedAt;
       if (held === undefined && !stoodInLine) continue;
       other.overtakenBy.push(`${id} at ${now}`);

@@ -1,6 +1,6 @@
 /**
  * An upstream that closes for everybody in the middle of a steady load, on virtual time: what it says of its meters then is
- * far above what the model knew, and must not be taken for somebody else's use of the quota.
+ * far above what the limiter knew, and must not be taken for use of the quota by others.
  */
 import { describe, expect, test } from '@jest/globals';
 import type { Feedback } from '../../src/call.ts';
@@ -17,7 +17,7 @@ const closesAt = 58_000;
 const opensAt = 70_000;
 const answerMs = 20;
 
-/** What the upstream tells of a call that arrived at `at`, milliseconds. */
+/** What the upstream reports for a call that arrived at `at`. Milliseconds. */
 function feedbackAt(at: number): { readonly status: number; readonly feedback: Feedback } {
   const isClosed = at >= closesAt && at < opensAt;
   const leftMs = opensAt - at;
@@ -49,7 +49,7 @@ function feedbackAt(at: number): { readonly status: number; readonly feedback: F
   };
 }
 
-/** So many calls at one time, milliseconds. */
+/** A number of calls that come at one time. Milliseconds. */
 type Crowd = readonly [at: number, calls: number];
 
 /** A call every half second while the upstream is open. */
@@ -87,11 +87,11 @@ async function run(originMs: number, crowds: readonly Crowd[]): Promise<readonly
   return arrivals;
 }
 
-describe.each(origins)('after an upstream was closed, by $name', ({ ms }) => {
+describe.each(origins)('after an upstream was closed, on $name', ({ ms }) => {
   test.each<[string, readonly Crowd[]]>([
-    ['under steady load, with a crowd as it closes', [...steady, [closesAt + 5, 100]]],
+    ['under steady load, with a burst as it closes', [...steady, [closesAt + 5, 100]]],
     [
-      'with one crowd before and one while it is closed',
+      'with one burst before and one while it is closed',
       [
         [0, 120],
         [60_150, 120],
@@ -106,17 +106,17 @@ describe.each(origins)('after an upstream was closed, by $name', ({ ms }) => {
       ],
     ],
     [
-      'with a few calls before and a crowd while it is closed',
+      'with a few calls before and a burst while it is closed',
       [
         [57_900, 5],
         [closesAt + 1_000, 150],
       ],
     ],
-  ])('%s, sending goes on at the time told and at the rate of its meter', async (_what, crowds) => {
+  ])('%s, sending goes on at the stated time and at the rate of the meter', async (_what, crowds) => {
     const arrivals = await run(ms, crowds);
     const after = arrivals.filter((at) => at >= opensAt);
     expect(after[0]).toBeLessThanOrEqual(opensAt + 50);
-    // What waited leaves at 100 calls a second.
+    // Waiting calls leave at 100 a second.
     const waited = crowds.at(-1)?.[1] ?? 0;
     expect(after.length).toBeGreaterThanOrEqual(waited);
     expect((after[waited - 1] ?? 0) - opensAt).toBeLessThanOrEqual(waited * 10 + 100);

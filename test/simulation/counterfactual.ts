@@ -7,7 +7,7 @@ import type { CallPlan, Plan, WorkspacePlan } from './plan.ts';
 import type { Told } from './told.ts';
 
 /** A counterfactual that goes on for longer is given up. Milliseconds. */
-export const longestCourseMs = 4 * 3_600_000;
+export const maxCourseMs = 4 * 3_600_000;
 /** A call that waits without limit would wait for tens of thousands of years. Milliseconds. */
 export const patienceMs = 1e15;
 
@@ -50,13 +50,26 @@ function quietly<C extends CallPlan>(
 /** The refused call is patient: it stands where it stood, until it is sent. */
 export function patient<P extends Changeable>(plan: P, told: Told): P {
   const quiet = quietly(plan, told);
-  const calls = quiet.calls.map((call) =>
-    call.id === told.id ? { ...call, maxWaitMs: patienceMs, leavesAt: Infinity, isLetIn: true } : call,
-  );
+  const calls = quiet.calls.map((call) => {
+    if (call.id !== told.id) return call;
+    const urgency = urgencyOf(plan, told, call);
+    return { ...call, urgency, maxWaitMs: patienceMs, leavesAt: Infinity, isLetIn: true };
+  });
   return { ...plan, ...quiet, calls };
 }
 
-/** The refused call comes again when it was told to, with this much time. */
+/** A full lane lets no call in before its head has left: however urgent the call is, its position is behind the head. */
+function urgencyOf({ calls }: Changeable, { code, known, sent }: Told, call: CallPlan): number {
+  if (code !== 'queue_full') return call.urgency;
+  const line = calls.filter(
+    ({ id, lane }) => lane.key === call.lane.key && id !== call.id && known.has(id) && !sent.has(id),
+  );
+  return line.length === 0
+    ? call.urgency
+    : Math.max(call.urgency, Math.min(...line.map(({ urgency }) => urgency)));
+}
+
+/** The refused call returns at the stated time, with this maximum wait. */
 export function returning<P extends Changeable>(plan: P, told: Told, maxWaitMs: number): P {
   const quiet = quietly(plan, told);
   const again = quiet.calls

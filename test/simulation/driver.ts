@@ -3,6 +3,7 @@
  * the lane when the upstream has not run it. Admission, the ticket and the resend policy are the product's.
  */
 import { getEventListeners } from 'node:events';
+import { bucketKey, ceilingKey, laneKey, ticketId } from '../../src/ids.ts';
 import type { AdmissionQueue } from '../../src/admission/admission.ts';
 import type { AdmissionRequest, Lease, Ticket } from '../../src/admission/ticket.ts';
 import type { Feedback } from '../../src/call.ts';
@@ -37,7 +38,7 @@ export interface DrivenCall {
   executed: number;
 }
 
-/** What the driver tells the books. */
+/** The events that the driver reports to the books. */
 export interface DriverBooks {
   note(now: number, text: string): void;
   reach(state: string): void;
@@ -48,7 +49,7 @@ export interface DriverBooks {
   counted(token: string, call: DrivenCall, busyMs: number): void;
   /** The process noticed that its lease had run out before it was used. */
   suspected(reason: string): void;
-  /** A call was refused, and told when to come again. */
+  /** A call was refused with a time after which to retry. */
   refused(id: string, code: string, retryInMs: number, now: number): void;
   /** A call was given up before it had arrived. */
   blur(bucket: string): void;
@@ -69,7 +70,7 @@ export interface Scene {
   readonly settings: () => CallSettings;
   /** Keeps the sends of a lane in the order of their arrival upstream. */
   readonly lastArrival: Map<string, number>;
-  /** The process may stop between its last look at the lease and the write: for how long, milliseconds. */
+  /** How long the process may stop between its last check of the lease and the write. Milliseconds. */
   readonly freeze?: () => number;
 }
 
@@ -94,10 +95,10 @@ export async function drive(scene: Scene, call: DrivenCall): Promise<void> {
   try {
     const request: AdmissionRequest = {
       admission: {
-        ticket: plan.id,
-        bucket: plan.lane.bucket,
+        ticket: ticketId(plan.id),
+        bucket: bucketKey(plan.lane.bucket),
         setting,
-        lane: plan.lane.key,
+        lane: laneKey(plan.lane.key),
         weight,
         maxInFlight,
         perMinute,
@@ -108,10 +109,11 @@ export async function drive(scene: Scene, call: DrivenCall): Promise<void> {
         document: plan.document?.name ?? null,
         ceiling,
       },
-      ceiling: { key: call.workspace.name, perMinute, perDay },
+      ceiling: { key: ceilingKey(call.workspace.name), perMinute, perDay },
       arrivedAt: scene.ownTime(),
       workspaceId: call.workspace.name,
       upstream: 'upstream',
+      subject: { upstream: 'upstream', credential: '', host: '', model: null, operation: '' },
       maxWaitMs: plan.maxWaitMs,
       maxPreferMs: Infinity,
       stillValid: () => clock.monotonic() < call.workspace.revokedAt,
@@ -249,7 +251,7 @@ function send(
     clock.arrives(clock.monotonic() + chance.between(0.3, 20), () => {
       const headAt = clock.monotonic();
       resolve({
-        outcome: { kind: 'answered', status, throttle: feedback.throttle },
+        outcome: { kind: 'answered', status, throttle: feedback.throttle, isCredentialRenewed: false },
         feedback,
         lesson: () => ({
           feedback,

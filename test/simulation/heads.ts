@@ -5,13 +5,13 @@
 import { lowest, perDayOf, perMinuteOf } from './rules.ts';
 import { isBefore, type BucketBook, type Books, type CallBook, type LaneBook } from './books.ts';
 
-/** A place under a ceiling comes back after a minute, and a moment for the ways of calls. Milliseconds. */
+/** A slot of a ceiling frees after a minute and a margin for the time in the network. Milliseconds. */
 const ceilingMs = 60_150;
 
-/** Who is first in a lane that is not asleep and below its cap; one of several where nobody can tell. */
+/** The first call of a lane that is awake and below its cap; one of several where their order is unknown. */
 export interface Head {
   readonly calls: readonly CallBook[];
-  /** Its ceiling has a place. */
+  /** Its ceiling has a slot. */
   readonly mayGo: boolean;
 }
 
@@ -45,7 +45,7 @@ export function isBelowCap({ plan, leases }: LaneBook, ahead: number, now: numbe
   return plan.maxInFlight === null || held + ahead < plan.maxInFlight;
 }
 
-/** So many places are free under the lane's ceiling. Grants on their way to it count as if they had theirs. */
+/** The number of free slots under the lane's ceiling. Grants in transit to it count as if they had taken theirs. */
 export function hasPlaces(books: Books, lane: LaneBook, places: number, now: number): boolean {
   const book = books.ceiling(lane.plan.workspace);
   const regimes = books.regimes(now);

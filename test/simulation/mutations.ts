@@ -13,10 +13,11 @@ export interface Mutation {
   readonly survives?: string;
 }
 
+const firstCalls = 'src/limiter/policy/first-calls.policy.ts';
 const pump = 'src/limiter/policy/pump.policy.ts';
 const lanes = 'src/limiter/policy/lanes.policy.ts';
 const meter = 'src/limiter/policy/meter.policy.ts';
-const learning = 'src/limiter/policy/meter-learning.policy.ts';
+const bounds = 'src/limiter/policy/meter-bounds.policy.ts';
 const lessons = 'src/limiter/policy/lessons.policy.ts';
 const entering = 'src/limiter/policy/admit.policy.ts';
 const settling = 'src/limiter/policy/settle.policy.ts';
@@ -32,7 +33,7 @@ const forecast = 'src/limiter/policy/forecast.policy.ts';
 const windowLearning = 'src/limiter/policy/window-learning.policy.ts';
 const quota = 'src/limiter/policy/meter-quota.policy.ts';
 const revise = 'src/admission/reconfigure.ts';
-const hopeless = 'src/admission/ceiling-scan.ts';
+const ceilingScan = 'src/admission/ceiling-scan.ts';
 
 export const row = (keeps: string, what: string, file: string, find: string, put: string): Mutation => ({
   keeps,
@@ -84,12 +85,21 @@ export const mutations: readonly Mutation[] = [
     'if (closedMs(bucket, now) > 0)',
     'if (closedMs(bucket, now) > Infinity)',
   ),
+  row('2', 'a crowd goes without a pilot', firstCalls, 'return lastGrantAt + pilotMs;', 'return now;'),
+  row(
+    '2',
+    'a call that did not go was the pilot',
+    firstCalls,
+    'bucket.lastGrantAt = bucket.pilotAfter;',
+    'bucket.pilotAfter = null;',
+  ),
+  row('6', 'an answer to a pilot is not heard', firstCalls, 'bucket.pilotAfter = null;', ''),
   row(
     '2',
     'a later refusal shortens',
     lessons,
-    'Math.max(bucket.closedUntil ?? now, now + closeMs)',
-    'now + closeMs',
+    'Math.max(bucket.closedUntil ?? now, now + closedMs)',
+    'now + closedMs',
   ),
   row('2', 'grants cost nothing', meter, '  meter.level += cost;', ''),
   row(
@@ -99,9 +109,9 @@ export const mutations: readonly Mutation[] = [
     'if (cost > 0 && meter.limit !== null) {',
     'if (cost < 0 && meter.limit !== null) {',
   ),
-  row('2', 'calls on their way are forgotten', learning, 'Math.max(0, meter.granted - meter.answered)', '0'),
-  row('2', 'unproved charges are returned', lessons, 'closeMs > 0 && concerns(', 'concerns('),
-  row('2', 'unrelated answers lower a meter', learning, 'if (mark === null) return', 'if (limit < 0) return'),
+  row('2', 'calls on their way are forgotten', bounds, 'Math.max(0, meter.granted - meter.answered)', '0'),
+  row('2', 'unproved charges are returned', lessons, 'closedMs > 0 && concerns(', 'concerns('),
+  row('2', 'unrelated answers lower a meter', bounds, 'if (mark === null) return', 'if (limit < 0) return'),
   row(
     '3',
     'one more in flight',
@@ -180,7 +190,7 @@ export const mutations: readonly Mutation[] = [
     '9',
     'reserved units stay',
     lessons,
-    'giveUnitsBack(meterOf(bucket, name, now), mark, lease.grantedAt, now);',
+    'giveUnitsBack(meterOf(bucket, name, now), { mark, grantedAt }, now);',
     'meterOf(bucket, name, now);',
   ),
   row(
@@ -209,9 +219,10 @@ export const mutations: readonly Mutation[] = [
     '10',
     'the line is one longer',
     entering,
-    'waiting >= admission.maxQueued &&',
-    'waiting > admission.maxQueued &&',
+    'waiting >= admission.maxQueued;',
+    'waiting > admission.maxQueued;',
   ),
+  row('13', 'an urgent call goes before a full line', entering, 'isFull ? Math.min(waiting, 1) : 0', '0'),
   row(
     '10',
     'no deadline',
@@ -230,7 +241,7 @@ export const mutations: readonly Mutation[] = [
     '10',
     'a listener stays behind',
     registry,
-    "    call.clientGone.removeEventListener('abort', call.onClientGone);\n",
+    "    call.clientGone.removeEventListener('abort', call);\n",
     '',
   ),
   ...toldWaits,
@@ -273,7 +284,7 @@ export const mutations: readonly Mutation[] = [
   row(
     '13',
     'a call that has its place stands before others',
-    hopeless,
+    ceilingScan,
     '      .filter(({ asksForSlot }) => !asksForSlot)\n',
     '',
   ),

@@ -50,11 +50,11 @@ export type Verdict =
 /** Codes that tell when to come again because of a wait. */
 const codes = new Set(['wait_too_long', 'wait_expired', 'queue_full', 'day_quota_exhausted']);
 /** Longer than anybody comes again in a history. */
-const longestReturnMs = 2 * 3_600_000;
+const maxReturnMs = 2 * 3_600_000;
 /** The gateway gives up on an answer after this, and the call's fate is open (`driver.ts`). Milliseconds. */
 const answerLimitMs = 4_900;
 /** The least that is told, where a time is only expected. Milliseconds. */
-const leastToldMs = 1_000;
+const minToldMs = 1_000;
 
 /** Of the refusals of a history that can be judged: the one that was told the longest wait, and any other. */
 export function sampleOf({ worldAt }: Lives, told: readonly Told[], chance: Chance): readonly Told[] {
@@ -108,8 +108,8 @@ export async function judge(lives: Lives, told: Told): Promise<Verdict> {
   const call = find(world.calls, ({ id }) => id === told.id);
   const tolerance = toleranceOf(world, told);
   const leftMs = call.at + call.maxWaitMs - told.at;
-  const longestMs = Math.max(leftMs, Math.min(told.retryInMs, longestReturnMs));
-  const stayed = await lives.stay(told, told.at + longestMs + tolerance.early(longestMs) + 1_000);
+  const maxMs = Math.max(leftMs, Math.min(told.retryInMs, maxReturnMs));
+  const stayed = await lives.stay(told, told.at + maxMs + tolerance.early(maxMs) + 1_000);
   return (
     tooSoon(told, stayed, tolerance, leftMs) ??
     tooLate(told, stayed, tolerance) ??
@@ -129,7 +129,7 @@ function tooSoon(told: Told, stayed: Followed, { late }: Tolerance, leftMs: numb
 /** (c) */
 function tooLate(told: Told, stayed: Followed, { late }: Tolerance): Verdict | null {
   const waitMs = waitOf(told, stayed);
-  if (waitMs === null || told.retryInMs <= Math.max(leastToldMs, waitMs) + late(told.retryInMs)) return null;
+  if (waitMs === null || told.retryInMs <= Math.max(minToldMs, waitMs) + late(told.retryInMs)) return null;
   return { kind: 'false', text: `${said(told)}, and could have gone after ${ms(waitMs)}` };
 }
 
@@ -140,7 +140,7 @@ async function returned(
   stayed: Followed,
   { tolerance, call }: { readonly tolerance: Tolerance; readonly call: CallPlan },
 ): Promise<Verdict> {
-  if (told.retryInMs > longestReturnMs) return { kind: 'true' };
+  if (told.retryInMs > maxReturnMs) return { kind: 'true' };
   const grace = tolerance.early(told.retryInMs);
   const patience = Math.max(call.maxWaitMs, grace);
   // A full line lets nobody wait in it: whoever was told of it uses the tolerance to come later.

@@ -14,7 +14,7 @@ interface Scene {
 }
 
 /** Processes read a file that changed within this time of each other. Milliseconds. */
-const mostLateMs = 900;
+const maxLateMs = 900;
 
 export function reloadPlans(chance: Chance, first: Regime, scene: Scene): ReloadPlan[] {
   const times = Array.from({ length: chance.pick([1, 1, 2, 3]) }, () =>
@@ -23,7 +23,7 @@ export function reloadPlans(chance: Chance, first: Regime, scene: Scene): Reload
   const reloads: ReloadPlan[] = [];
   for (const at of times) {
     const regime = changed(chance, reloads.at(-1) ?? first);
-    const late = (): number => (scene.processes === 1 ? 0 : chance.pick([0, chance.between(0, mostLateMs)]));
+    const late = (): number => (scene.processes === 1 ? 0 : chance.pick([0, chance.between(0, maxLateMs)]));
     reloads.push({ ...regime, at, latesMs: Array.from({ length: scene.processes }, late) });
   }
   return reloads;

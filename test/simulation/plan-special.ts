@@ -13,7 +13,7 @@ export function specialPlan(seed: number, chance: Chance): Plan {
   return {
     seed,
     origin: originOf(seed, new Chance(seed ^ 0x0419).next()),
-    desks: 1,
+    queues: 1,
     wireMs: 0,
     leaseMs: 15_000,
     lostWakes: 0,

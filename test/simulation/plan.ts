@@ -50,6 +50,8 @@ export interface BucketPlan {
   readonly changes: readonly { readonly at: number; readonly factor: number }[];
   /** Refusals name the time to wait. */
   readonly hints: boolean;
+  /** Everything is refused between these times, and told to come at the end of them. Absent: never. */
+  readonly closed?: readonly [from: number, until: number];
 }
 
 export interface LanePlan {
@@ -107,7 +109,7 @@ export interface Plan extends Reloaded {
   /** Where the clock of the process begins. The times of a plan count from the beginning of the history. */
   readonly origin: Origin;
   /** One process, or several that share the store over a wire with delays. */
-  readonly desks: number;
+  readonly queues: number;
   readonly wireMs: number;
   readonly leaseMs: number;
   /** Share of the embedded limiter's wake-ups that never come. */
@@ -123,7 +125,7 @@ export function planOf(seed: number): Plan {
   if (!chance.happens(0.7)) return plan;
   const buckets = plan.buckets.map((bucket) => pinned(chance, bucket));
   const lastAt = Math.max(0, ...plan.calls.map(({ at }) => at));
-  const scene = { processes: plan.desks, fromMs: 0, toMs: lastAt + 15_000 };
+  const scene = { processes: plan.queues, fromMs: 0, toMs: lastAt + 15_000 };
   return { ...plan, buckets, reloads: reloadPlans(chance, { ...plan, buckets }, scene) };
 }
 
@@ -150,12 +152,12 @@ function quietPlanOf(seed: number): Plan {
       maxInFlight: cap,
     }));
   });
-  const desks = chance.pick([1, 1, 1, 1, 1, 2, 3]);
-  const wireMs = desks > 1 || chance.happens(0.2) ? chance.pick([1, 3, 10]) : 0;
+  const queues = chance.pick([1, 1, 1, 1, 1, 2, 3]);
+  const wireMs = queues > 1 || chance.happens(0.2) ? chance.pick([1, 3, 10]) : 0;
   return {
     seed,
     origin: originOf(seed, new Chance(seed ^ 0x0419).next()),
-    desks,
+    queues,
     wireMs,
     leaseMs: chance.pick([12_000, 15_000, 30_000]),
     lostWakes: chance.happens(0.1) ? 0.5 : 0,

@@ -1,12 +1,13 @@
 /**
  * Work conservation, watched from outside: whenever the bucket is open and has room, and a call waits whose lane may
- * go, somebody is granted within milliseconds (or within a tick when a wake-up was lost). And whatever the meters
+ * go, somebody is granted within milliseconds (within a tick when a wake-up was lost, within the time of a pilot where a
+ * crowd waits after a silence). And whatever the meters
  * believe: a bucket that might go stands still at most as long as it takes to drain.
  */
 import type { Costs, MeterName } from '../../src/call.ts';
-import { mostJitterMs, mostLatenessMs } from '../../src/limiter/policy/meter.policy.ts';
+import { maxJitterMs, maxLatenessMs } from '../../src/limiter/policy/meter.policy.ts';
 import type { BucketSnapshot, Limiter } from '../../src/limiter/limiter.ts';
-import type { BucketBook, Books } from './books.ts';
+import type { BucketBook, Books, CallBook } from './books.ts';
 import { headsOf, type Head } from './heads.ts';
 import { isStatedAlone, isStatedLess, keyed } from './rules.ts';
 import type { Upstream } from './upstream.ts';
@@ -14,7 +15,7 @@ import type { Upstream } from './upstream.ts';
 /** Share of a limit that may be kept free for others or for jitter. */
 const keptFree = 0.22;
 /** Lateness and jitter that a meter may hold, and the way of a call. Milliseconds. */
-const slackMs = (windowMs: number): number => Math.min(mostLatenessMs, windowMs / 60) + 2 * mostJitterMs + 50;
+const slackMs = (windowMs: number): number => Math.min(maxLatenessMs, windowMs / 60) + 2 * maxJitterMs + 50;
 
 export class Progress {
   readonly #books: Books;
@@ -80,7 +81,7 @@ export class Progress {
         this.#drainMs.set(bucket.key, Math.max(0, ...(snapshot?.meters ?? []).map(drainMs)));
       }
       const standstillMs =
-        (this.#drainMs.get(bucket.key) ?? 0) * 1.01 + mostLatenessMs + 300 + wireMs + tickMs;
+        (this.#drainMs.get(bucket.key) ?? 0) * 1.01 + maxLatenessMs + 300 + wireMs + tickMs;
       this.#judge(this.#mightSince, bucket, might, now, standstillMs, stalledUntil, `stands still (${seen})`);
     }
   }
@@ -145,6 +146,7 @@ export class Progress {
       since.get(bucket.key) ?? now,
       bucket.lastIssueAt,
       bucket.lastLessonAt,
+      bucket.pilotUntil,
       stalledUntil,
     );
     since.set(bucket.key, from);
@@ -161,12 +163,18 @@ export class Progress {
  */
 function someClassHasRoom(snapshot: BucketSnapshot | undefined, heads: readonly Head[]): boolean {
   if (snapshot === undefined) return false;
-  const ofAll = heads.flatMap(({ calls }) => calls.map(({ plan }) => plan));
+  const ofAll = heads.flatMap(({ calls }) => calls);
   return heads.some(({ calls, mayGo }) => {
     const [callClass, ...others] = new Set(calls.map(({ plan }) => plan.callClass));
     if (!mayGo || others.length > 0) return false;
-    return ofAll.every((plan) => plan.callClass !== callClass || hasRoom(snapshot, plan.costs));
+    return ofAll.every((call) => call.plan.callClass !== callClass || hasRoom(snapshot, wantedBy(call)));
   });
+}
+
+/** A call that came back waits for as many tokens as its refusal said that it asks for, where it reserved fewer. */
+function wantedBy({ plan: { costs, chargedShare }, sends }: CallBook): Costs {
+  if (sends === 0 || costs.tokens === undefined) return costs;
+  return { ...costs, tokens: costs.tokens * Math.max(1, chargedShare) };
 }
 
 function hasRoom(snapshot: BucketSnapshot, costs: Costs): boolean {

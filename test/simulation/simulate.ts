@@ -13,7 +13,7 @@ import { shiftedClock } from '../support/shifted-clock.ts';
 import { balance } from './balance.ts';
 import { Books, must } from './books.ts';
 import { Chance } from './chance.ts';
-import { againOf, firstOf, longestCourseMs, patient, returning, withoutTrouble } from './counterfactual.ts';
+import { againOf, firstOf, maxCourseMs, patient, returning, withoutTrouble } from './counterfactual.ts';
 import { drive } from './driver.ts';
 import { planOf, type BucketPlan, type CallPlan, type Plan } from './plan.ts';
 import { Progress } from './progress.ts';
@@ -25,7 +25,7 @@ import { Vacancy } from './vacancy.ts';
 import { ratesOf, Wire, wiredCeilings, wiredLimiter } from './wire.ts';
 
 /** A history that is not over by then hangs. Virtual milliseconds; longer than every wait and every closed bucket. */
-const longestHistoryMs = 3_600_000;
+const maxHistoryMs = 3_600_000;
 const recheckMs = 5_000;
 /** How long a stall shows in how long calls seem to take. Milliseconds. */
 const afterStallMs = 1_000;
@@ -81,7 +81,7 @@ class Run {
   readonly #wires: readonly Wire[];
   readonly #store: Limiter;
   readonly #ceilings: Ceilings;
-  readonly #desks: readonly AdmissionQueue[];
+  readonly #queues: readonly AdmissionQueue[];
 
   constructor(plan: Plan) {
     this.#plan = plan;
@@ -91,25 +91,25 @@ class Run {
     this.#clock = clock;
     this.#books = new Books(plan);
     this.#upstreams = new Map(plan.buckets.map((bucket) => [bucket.key, new Upstream(bucket)]));
-    this.#wires = Array.from({ length: plan.desks }, () => new Wire(clock, chance, plan.wireMs));
+    this.#wires = Array.from({ length: plan.queues }, () => new Wire(clock, chance, plan.wireMs));
     this.#store = createMemoryLimiter(storeClock(clock, this.#books, chance), {
       onGrant: (grant) => this.#granted(grant),
       onClosed: (bucket, closedMs) => {
         this.#books.reach('bucket closed');
-        this.#desks.forEach((desk, at) =>
-          this.#wires[at]?.tell(() => desk.listener.onClosed(bucket, closedMs)),
+        this.#queues.forEach((queue, at) =>
+          this.#wires[at]?.tell(() => queue.listener.onClosed(bucket, closedMs)),
         );
       },
     });
     this.#ceilings = new EmbeddedCeilings(shiftedClock(clock, plan.origin.ms));
-    this.#desks = this.#wires.map((wire, desk) => this.#desk(wire, processOf(desk)));
+    this.#queues = this.#wires.map((wire, queue) => this.#queueOf(wire, processOf(queue)));
   }
 
   async toEnd(): Promise<History> {
     const { violations, reached, log, told } = this.#books;
     this.#begin();
     const progress = new Progress(this.#books, () => this.#store, this.#upstreams);
-    const over = await this.#clock.run(longestHistoryMs, (now) => {
+    const over = await this.#clock.run(maxHistoryMs, (now) => {
       progress.look(now, this.#clock.stalledUntil);
       const ended = [...this.#books.calls.values()].every(({ state }) => state === 'ended');
       // What may still be set then: the tick, and one wake-up for each bucket.
@@ -125,7 +125,7 @@ class Run {
       clock: this.#clock,
       store: this.#store,
       ceilings: this.#ceilings,
-      desks: this.#desks,
+      queues: this.#queues,
       upstreams: [...this.#upstreams.values()],
     });
     await this.#close();
@@ -147,9 +147,9 @@ class Run {
       keyed(regimeAt(this.#plan, after).buckets, bucket.key),
     );
     const progress = new Progress(this.#books, () => this.#store, this.#upstreams);
-    const sent = (): number | null => call.sentAt.find((at) => at > after) ?? null;
+    const sent = (): number | null => call.sentAt.find((at) => at >= after) ?? null;
     let vacantAt: number | null = null;
-    await this.#clock.run(Math.min(until, longestCourseMs), (now) => {
+    await this.#clock.run(Math.min(until, maxCourseMs), (now) => {
       if (sent() !== null || call.state === 'ended') return this.#clock.halt();
       // To look is to drain a meter in two steps instead of one: whoever looks elsewhere gets another history.
       if (now <= after) progress.look(now, this.#clock.stalledUntil);
@@ -170,7 +170,7 @@ class Run {
     await this.#ceilings.close();
   }
 
-  #desk(wire: Wire, process: string): AdmissionQueue {
+  #queueOf(wire: Wire, process: string): AdmissionQueue {
     const [books, clock] = [this.#books, this.#clock];
     const limiter = wiredLimiter(wire, () => this.#store, { books, clock, process });
     return new AdmissionQueue({
@@ -190,15 +190,15 @@ class Run {
       this.#clock.monotonic(),
     );
     const at = this.#home.get(grant.ticket) ?? 0;
-    this.#wires[at]?.tell(() => this.#desks[at]?.listener.onGrant(grant));
+    this.#wires[at]?.tell(() => this.#queues[at]?.listener.onGrant(grant));
   }
 
   /** Everything that is planned is put on the clock. */
   #begin(): void {
-    const { calls, stalls, workspaces, desks, seed, reloads } = this.#plan;
+    const { calls, stalls, workspaces, queues, seed, reloads } = this.#plan;
     const homes = new Chance(seed ^ 0x40e5);
     for (const call of calls) {
-      const drawn = homes.whole(0, desks - 1);
+      const drawn = homes.whole(0, queues - 1);
       this.#home.set(call.id, this.#home.get(firstOf(call.id)) ?? drawn);
       if (call.at < Infinity) this.#clock.arrives(call.at, () => this.#arrive(call));
     }
@@ -208,13 +208,13 @@ class Run {
         this.#clock.stall(ms);
       });
     }
-    for (let desk = 0; desk < desks; desk += 1) this.#books.rules.takesOver(processOf(desk), 0, 0);
+    for (let queue = 0; queue < queues; queue += 1) this.#books.rules.takesOver(processOf(queue), 0, 0);
     for (const [index, { at, latesMs }] of reloads.entries()) {
-      for (const [desk, lateMs] of latesMs.entries()) {
-        this.#clock.arrives(at + lateMs, () => this.#reload(desk, index + 1));
+      for (const [queue, lateMs] of latesMs.entries()) {
+        this.#clock.arrives(at + lateMs, () => this.#reload(queue, index + 1));
       }
     }
-    const recheck = (): void => this.#desks.forEach((desk) => desk.recheckKeys());
+    const recheck = (): void => this.#queues.forEach((queue) => queue.recheckKeys());
     for (const { revokedAt } of workspaces) {
       if (revokedAt < Infinity) this.#clock.arrives(revokedAt, recheck);
     }
@@ -222,12 +222,12 @@ class Run {
     for (let at = recheckMs; at < lastAt; at += recheckMs) this.#clock.arrives(at, recheck);
   }
 
-  #reload(desk: number, reloads: number): void {
+  #reload(queue: number, reloads: number): void {
     const { rules } = this.#books;
-    rules.takesOver(processOf(desk), reloads, this.#clock.monotonic());
+    rules.takesOver(processOf(queue), reloads, this.#clock.monotonic());
     this.#books.reconfigured(this.#clock.monotonic());
-    const regime = rules.of(processOf(desk));
-    this.#desks[desk]?.reconfigure(({ admission }) => entrySettingsOf(regime, admission.lane));
+    const regime = rules.of(processOf(queue));
+    this.#queues[queue]?.reconfigure(({ admission }) => entrySettingsOf(regime, admission.lane));
   }
 
   #bucketOf({ lane: { bucket } }: CallPlan): BucketPlan {
@@ -244,7 +244,7 @@ class Run {
       clock: this.#clock,
       chance: this.#chance,
       books: this.#books,
-      queue: must(this.#desks[home], 'queue'),
+      queue: must(this.#queues[home], 'queue'),
       settings: () => entrySettingsOf(this.#books.rules.of(processOf(home)), call.lane.key),
       ownTime: () => this.#clock.monotonic() + this.#plan.origin.ms,
       upstream: must(this.#upstreams.get(bucket.key), bucket.key),
@@ -256,7 +256,7 @@ class Run {
   }
 }
 
-const processOf = (desk: number): string => `p${desk}`;
+const processOf = (queue: number): string => `p${queue}`;
 
 /** The store's own timers: outside the process when there is a wire; some wake-ups are lost, ticks never. */
 function storeClock(clock: FakeClock, books: Books, chance: Chance): Clock {

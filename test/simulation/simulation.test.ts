@@ -1,6 +1,6 @@
 /**
  * Thousands of histories of the real admission code against a simulated upstream, with reloads (`simulate.ts` says what is
- * real), and in each of them two refusals that told a time, followed up (`oracle.ts`).
+ * real); in each of them two refusals that stated a time are followed up (`oracle.ts`).
  * `SEED=123` runs one history again, follows up all its refusals and prints it; `SEEDS=20000` runs more of them.
  */
 import { env } from 'node:process';
@@ -17,6 +17,7 @@ const first = only ?? 1;
 
 /** Situations that the histories must have been in, or the checks above them mean nothing. */
 const interesting = [
+  'a pilot before a crowd',
   'absorbed',
   'bucket closed',
   'cap blocks a lane',
@@ -55,12 +56,12 @@ async function live(seed: number): Promise<Followed> {
   return { history, followed: await followUp(lives, told) };
 }
 
-/** The library's window of a day counts by the machine's own clock. */
+/** Removes the wait of a daily ceiling, which the library counts by the machine's own clock. */
 const timeless = (line: string): string => line.replace(/( day_quota_exhausted) \d+$/, '$1');
 
-describe('the admission of calls', () => {
+describe('admission in simulated histories', () => {
   test(
-    `keeps every invariant over ${count} histories, tells true waits, and reaches every interesting state`,
+    `keeps every invariant over ${count} histories, states true waits, and reaches every interesting state`,
     async () => {
       const reached = new Set<string>();
       const verdicts = new Map<Verdict['kind'], number>();
@@ -78,7 +79,7 @@ describe('the admission of calls', () => {
       if (only !== null) return;
       expect(interesting.filter((state) => !reached.has(state))).toEqual([]);
       expect(reloaded).toBeGreaterThan(count / 2);
-      // Most refusals are judged by what became of them, not excused.
+      // Most refusals are judged by the actual wait, not excused.
       const judged = (verdicts.get('true') ?? 0) + (verdicts.get('taken meanwhile') ?? 0);
       expect(judged).toBeGreaterThan(count / 3);
       expect(verdicts.get('taken meanwhile') ?? 0).toBeLessThan(judged / 10);
@@ -86,7 +87,7 @@ describe('the admission of calls', () => {
     Math.max(400_000, count * 300),
   );
 
-  test('the same seed gives the same history', async () => {
+  test('is the same for the same seed', async () => {
     for (const seed of [17, 4_711]) {
       const [one, other] = [await simulate(seed), await simulate(seed)];
       expect(one.log.length).toBeGreaterThan(20);
@@ -94,11 +95,11 @@ describe('the admission of calls', () => {
     }
   });
 
-  test('another course of a history is the same up to the refusal that it is about', async () => {
+  test('is the same in a counterfactual history up to the refusal that it is about', async () => {
     let compared = 0;
     for (let seed = 1; compared < 40; seed += 1) {
       const plan = planOf(seed);
-      // Behind a wire the refusal was decided a moment before.
+      // With a network between, the refusal was decided a moment earlier than it arrived.
       if (plan.wireMs > 0) continue;
       const { told: all, log } = await run(plan);
       const [told] = sampleOf(livesOf(plan), all, new Chance(seed));

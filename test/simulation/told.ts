@@ -1,6 +1,6 @@
-/** A refusal that told a time, and what was known of the other calls then. Owns no judgement (`oracle.ts`). */
+/** A refusal that stated a time, and what was known of the other calls then. Owns no judgement (`oracle.ts`). */
 
-/** What a call was told when it was refused. */
+/** The facts that a refusal stated to its call. */
 export interface Told {
   readonly id: string;
   readonly code: string;

@@ -10,14 +10,14 @@
  * | turns | the largest call of each other lane that waits, and one of the call's own; behind a wire each call that has just left its line | start-time fair queueing is fair within one call of each lane |
  * | crossing | two of the call's own turns where other calls wait or were sent | which of two calls the upstream counts first is known only afterwards (`callsOfCalm`) |
  * | service | capped lanes; early: every round at its longest; late: at its longest instead of its shortest | how long calls take is learned, slowly, and never known of the next one |
- * | charges | what known calls reserve and are not charged, or the other way round; of documents only before an answer told their cost | only answers tell |
+ * | charges | what known calls reserve and are not charged, or the other way round; of documents only before an answer told their cost; of calls refused for another reason than their bucket all that they reserved | only answers tell |
  * | ceiling | a window of the ceiling for each call that waits in another lane of the workspace; behind a wire also in its own | lanes take turns under a ceiling, on average; a grant on its way to the ceiling stands in no line |
  * | line | under a ceiling: the turns of all calls in the line; of a full line: its largest turn; of a mixed line: as often the difference of its calls as calls stand in it | what waits for a ceiling together stands before the bucket together when it opens; a full line waits for whoever is first in it; of a line whose calls differ only the sum is known |
  * | standstill | early, where something else than the line decides (a closing, a ceiling, a day): the turns of all who wait; of a call that was refused while it waited also a window of its ceiling | those before it go first when the bucket opens or the lane wakes |
  * | together | late: the turns of those who were refused in the same moment | each is told as if the others went |
  * | reload | what configuration said when the call was refused holds; of a bucket that the operator states to be smaller than it is, its limits | the course that is followed has no later reload |
  * | ticks | over replicas, 1.5 s where messages get lost | a tick makes up for a message |
- * | window | a window where only limit, remaining and reset tell of it | it is learned from several answers, and the model of a meter drains continuously where the upstream may give all back at once |
+ * | window | a window where only limit, remaining and reset tell of it; under a ceiling also a window of that | it is learned from several answers, and the model of a meter drains continuously where the upstream may give all back at once; what it refuses until then has used a slot of the ceiling |
  *
  * Pure.
  */
@@ -31,7 +31,7 @@ const commandWays = 6;
 const ceilingWindowMs = 60_150;
 const dayMs = 86_400_000;
 /** A longer wait comes of the day, whose calls take turns of their own. Milliseconds. */
-const longestWithoutDayMs = 600_000;
+const maxWithoutDayMs = 600_000;
 /** The ways of a call to the upstream and back, milliseconds. */
 const callWaysMs = 40;
 
@@ -56,7 +56,7 @@ export function toleranceOf(world: World, told: Told): Tolerance {
   const call = find(world.calls, ({ id }) => id === told.id);
   const bucket = find(world.buckets, ({ key }) => key === call.lane.bucket);
   const known = world.calls.filter(({ id, lane }) => told.known.has(id) && lane.bucket === bucket.key);
-  const isDay = told.retryInMs > longestWithoutDayMs;
+  const isDay = told.retryInMs > maxWithoutDayMs;
   const left = world.calls.filter(({ id, lane }) => told.left.has(id) && lane.bucket === bucket.key);
   const about = [...known, ...left];
   const turn = (each: CallPlan): number => turnMs(each, bucket, isDay);
@@ -69,6 +69,9 @@ export function toleranceOf(world: World, told: Told): Tolerance {
         told.sent.has(each.id) &&
         !told.inFlight.has(each.id),
     );
+  const refusedOtherwise = world.calls.filter(
+    ({ id, lane, fate }) => fate === 'secondary' && lane.bucket === bucket.key && told.ended.has(id),
+  );
   const service = servicesOf(world, call, known);
   const togetherMs = left.reduce((sum, each) => sum + turn(each), 0);
   const { perMinute } = find(world.workspaces, ({ name }) => name === call.lane.workspace);
@@ -84,9 +87,10 @@ export function toleranceOf(world: World, told: Told): Tolerance {
     (world.wayMs > 0 ? togetherMs : 0) +
     crossingMs(world, call, told, turn) +
     about.reduce((sum, each) => sum + unchargedMs(each, bucket, isTold(each)), 0) +
+    refusedOtherwise.reduce((sum, each) => sum + turn(each), 0) +
     ceilingMs(world, call, told) +
     lineMs(world, call, told, turn) +
-    (bucket.tells === 'fields' ? bucket.requests.windowMs : 0);
+    (bucket.tells === 'fields' ? bucket.requests.windowMs + (perMinute === null ? 0 : ceilingWindowMs) : 0);
   return {
     early: (waitMs) => fixed + standstillMs + restShare * waitMs + service.earlyMs,
     late: (waitMs) => fixed + togetherMs + restShare * waitMs + service.lateMs,
@@ -162,8 +166,8 @@ function servicesOf(
     .filter((each) => each.lane.key === lane.key)
     .map(({ serviceMs, bodyMs }) => serviceMs + bodyMs);
   const rounds = Math.floor(own / lane.maxInFlight) + 1;
-  const longestMs = Math.max(...taken) + callWaysMs;
-  return { earlyMs: rounds * longestMs, lateMs: rounds * (longestMs - Math.min(...taken)) };
+  const maxMs = Math.max(...taken) + callWaysMs;
+  return { earlyMs: rounds * maxMs, lateMs: rounds * (maxMs - Math.min(...taken)) };
 }
 
 /** How long what the call reserves and is not charged, or the other way round, keeps the bucket busy. */

@@ -62,6 +62,12 @@ export class Upstream {
   /** A call arrives: it is counted and runs, or is refused whole. */
   arrive(call: CallPlan, now: number): Verdict {
     this.#advance(now);
+    const [closedFrom, closedUntil] = this.#plan.closed ?? [Infinity, Infinity];
+    if (now >= closedFrom && now < closedUntil) {
+      const waitMs = Math.ceil(closedUntil - now);
+      this.arrivals.push({ call, at: now, executed: false, waitMs, foreseeable: this.#plan.calm });
+      return { kind: 'refused', feedback: this.#refusal('requests', 1, waitMs) };
+    }
     const wanted = this.#levels.flatMap((level) => {
       const units = chargeOf(call, level.name);
       return units > 0 ? [{ level, units: Math.min(units, level.limit) }] : [];

@@ -18,7 +18,7 @@ const root = resolve(import.meta.dirname, '../..');
 const copied = ['src', 'test', 'jest.config.mjs'];
 /** Copies that are looked into at the same time. */
 const workers = 2;
-const longestMs = 60_000;
+const maxMs = 60_000;
 
 interface Found {
   readonly mutation: Mutation;
@@ -33,7 +33,7 @@ const histories =
   async (copy) => {
     try {
       const args = [join(copy, script), String(first), String(count)];
-      const { stdout: told } = await execute(execPath, args, { timeout: longestMs });
+      const { stdout: told } = await execute(execPath, args, { timeout: maxMs });
       const [, what = ''] = /^seed \d+, by [^:]*: (.*) \(\d+ in all\)$/m.exec(told) ?? [];
       return what === '' ? null : `${name}: ${plain(what)}`;
     } catch (failure) {
@@ -56,7 +56,7 @@ const unit: Finder = async (copy) => {
   const args = ['--experimental-vm-modules', jest, unitTests, '-w=1', '--json', `--outputFile=${report}`];
   await rm(report, { force: true });
   try {
-    await execute(execPath, args, { cwd: copy, timeout: 2 * longestMs });
+    await execute(execPath, args, { cwd: copy, timeout: 2 * maxMs });
     return null;
   } catch (failure) {
     if (failure instanceof Error && Reflect.get(failure, 'killed') === true)

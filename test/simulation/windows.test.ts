@@ -1,6 +1,6 @@
 /**
- * Upstreams whose windows nobody stated, on virtual time: the embedded limiter learns them from answers, as they are told in
- * fields. Held here: calls leave at the upstream's rate, few are refused while it learns, and nobody who has the time is.
+ * Upstreams whose windows are not configured, on virtual time: the embedded limiter learns them from responses, as stated in
+ * fields. Calls leave at the upstream's rate, few are throttled while it learns, and no call that can wait is refused.
  */
 import { describe, expect, test } from '@jest/globals';
 import { learnFrom } from '../../src/dispatch/feedback/learn-from.policy.ts';
@@ -47,7 +47,7 @@ class FixedWindow {
 
 interface World {
   readonly windows: readonly FixedWindow[];
-  /** How the upstream tells its windows. */
+  /** The fields in which the upstream states its windows. */
   readonly fields: (windows: readonly FixedWindow[], now: number) => Readonly<Record<string, string>>;
   readonly calls: number;
   readonly maxWaitMs: number;
@@ -71,10 +71,10 @@ async function run({ windows, fields, calls, maxWaitMs }: World, originMs: numbe
   const throttled: number[] = [];
   let refused = 0;
 
-  const answer = (grant: Grant, status: number, told: ReadonlyMap<string, string>): void => {
+  const answer = (grant: Grant, status: number, stated: ReadonlyMap<string, string>): void => {
     const facts = {
       status,
-      fields: told,
+      fields: stated,
       body: null,
       callClass: 'default',
       method: 'GET',
@@ -98,8 +98,8 @@ async function run({ windows, fields, calls, maxWaitMs }: World, originMs: numbe
       (leftMs > 0 ? throttled : served).push(now);
       if (leftMs === 0) for (const window of windows) window.take();
       const retry = leftMs > 0 ? { 'retry-after': String(Math.ceil(leftMs / 1_000)) } : {};
-      const told = new Map(Object.entries({ ...fields(windows, now), ...retry }));
-      clock.outside(now + serviceMs + wayMs, () => answer(grant, leftMs > 0 ? 429 : 200, told));
+      const stated = new Map(Object.entries({ ...fields(windows, now), ...retry }));
+      clock.outside(now + serviceMs + wayMs, () => answer(grant, leftMs > 0 ? 429 : 200, stated));
     });
   };
   const limiter = createMemoryLimiter(own, { onGrant: send, onClosed() {} });
@@ -112,7 +112,7 @@ async function run({ windows, fields, calls, maxWaitMs }: World, originMs: numbe
   for (let n = 0; n < calls; n += 1) {
     clock.outside(n, () => enter(`t${String(n).padStart(4, '0')}`, own.monotonic()));
   }
-  // Somebody who has the time comes while others wait.
+  // These calls can wait, and come while others wait.
   for (const at of [1_500, 2_500]) clock.outside(at, () => enter(`late${at}`, own.monotonic()));
   await clock.run(7_200_000);
   const first = Math.min(...served, ...throttled);
@@ -132,29 +132,29 @@ const listed: World['fields'] = (windows) => ({
   ratelimit: windows.map(({ remaining }, n) => `"w${n}";r=${remaining}`).join(', '),
 });
 
-describe.each(origins)('an upstream whose windows nobody stated, $name', ({ ms }) => {
+describe.each(origins)('an upstream with windows that are not configured, on $name', ({ ms }) => {
   test.each([
     [1, 10],
     [2, 10],
     [10, 20],
     [60, 30],
   ])(
-    'and that counts %d s by the clock, is paced by what its answers say is left',
+    'whose window is %d s of the clock, is paced by what its responses say is left',
     async (seconds, limit) => {
       const windows = [new FixedWindow(limit, seconds * 1_000)];
       const calls = 4 * limit;
       const { served, throttled, refused } = await run({ windows, fields: plain, calls, maxWaitMs: 1e9 }, ms);
       expect(refused).toBe(0);
       expect(served).toHaveLength(calls + 2);
-      // The first calls are sent as they come; then at most one call a window finds out that a window does not drain.
+      // The first calls are sent as they come; then at most one call per window is throttled because a window does not drain.
       const windowsNeeded = Math.ceil(served.length / limit);
-      // Times are told in whole seconds: up to one is lost where a window begins.
+      // Times are stated in whole seconds, so up to one second is lost where a window begins.
       expect(served.at(-1)).toBeLessThanOrEqual((windowsNeeded - 1) * (seconds * 1_000 + 1_000));
       expect(throttled.filter((at) => at > seconds * 1_000).length).toBeLessThanOrEqual(windowsNeeded - 1);
     },
   );
 
-  test('and of which several hold at once, is paced by all of them', async () => {
+  test('with several windows at once, is paced by all of them', async () => {
     const windows = [new FixedWindow(5, 1_000), new FixedWindow(30, 60_000)];
     const { served, throttled, refused } = await run(
       { windows, fields: listed, calls: 60, maxWaitMs: 1e9 },
@@ -162,16 +162,16 @@ describe.each(origins)('an upstream whose windows nobody stated, $name', ({ ms }
     );
     expect(refused).toBe(0);
     expect(served).toHaveLength(62);
-    for (const [windowMs, most] of [
+    for (const [windowMs, max] of [
       [1_000, 10],
       [60_000, 60],
     ] as const) {
       const busiest = Math.max(
         ...served.map((from) => served.filter((at) => at >= from && at < from + windowMs).length),
       );
-      expect(busiest).toBeLessThanOrEqual(most);
+      expect(busiest).toBeLessThanOrEqual(max);
     }
-    // Those that were on their way before the first answer, and at most one for each window of a second that calls fill.
+    // Calls in transit before the first response may be throttled, and at most one for each full window of a second.
     expect(throttled.filter((at) => at > 1_000).length).toBeLessThanOrEqual(62 / 5);
     // 30 calls in each of the first two minutes, the last two at the beginning of the third.
     expect(served.at(-1)).toBeLessThanOrEqual(120_000 * 1.02);

@@ -1,5 +1,5 @@
 /**
- * What lies between a desk and the store: nothing (the embedded store answers in the same turn), or a wire on which
+ * What lies between the admission queue and the store: nothing (the embedded store replies in the same tick), or a wire on which
  * requests and replies travel in order, each with its delay, as on one connection to a shared store. The books hear
  * what really reached the store.
  */
@@ -38,7 +38,7 @@ export class Wire {
     });
   }
 
-  /** The store tells the process something. */
+  /** The store sends the process a message. */
   tell(run: () => void): void {
     if (this.#meanMs === 0) return run();
     this.#replyAt = this.#later(this.#replyAt);
@@ -109,6 +109,7 @@ export function wiredLimiter(
         return limiter().charged(grant, edge);
       }),
     reconfigure: (change) => wire.ask(() => limiter().reconfigure(change)),
+    open: (bucket, before) => wire.ask(() => limiter().open(bucket, before)),
     cancel: (bucket, ticket) =>
       wire.ask(() => {
         books.outOfLine(books.call(ticket));

@@ -6,7 +6,7 @@ import { recordedDurations } from './samples.ts';
 const minute = 60_000;
 const day = 86_400_000;
 
-describe('a continuously draining bucket', () => {
+describe('the simulated bucket, which drains continuously,', () => {
   test('shows two calls 64 ms apart on 500 per minute as the recorded 498 and 176ms', () => {
     const bucket = new Bucket({ limit: 500, windowMs: minute }, 0);
     bucket.take(1, 0);
@@ -51,8 +51,8 @@ describe('a continuously draining bucket', () => {
   });
 });
 
-describe('the other modes', () => {
-  test('a fixed window empties at its boundary only', () => {
+describe('the simulated bucket in its other modes', () => {
+  test('empties a fixed window at its boundary only', () => {
     const bucket = new Bucket({ limit: 5000, windowMs: minute, mode: { kind: 'fixedWindow' } }, 10_000);
     bucket.take(5000, 10_000);
     expect(bucket.waitMs(1, 59_000)).toBe(1000);
@@ -60,7 +60,7 @@ describe('the other modes', () => {
     expect(bucket.fullInMs(60_000)).toBe(0);
   });
 
-  test('a sliced minute lets a sixth through per ten seconds', () => {
+  test('lets a sixth of a sliced minute through every ten seconds', () => {
     const bucket = new Bucket({ limit: 60, windowMs: minute, mode: { kind: 'sliced', sliceMs: 10_000 } }, 0);
     expect(bucket.limit).toBe(10);
     bucket.take(10, 0);
@@ -68,7 +68,7 @@ describe('the other modes', () => {
     expect(bucket.waitMs(1, 10_000)).toBe(0);
   });
 
-  test('a quantum allows only its share at once, with the same refill', () => {
+  test('allows only the share of a quantum at once, with the same refill', () => {
     const bucket = new Bucket(
       { limit: 60_000, windowMs: minute, mode: { kind: 'quantum', quantumMs: 1000 } },
       0,
@@ -79,7 +79,7 @@ describe('the other modes', () => {
   });
 });
 
-describe('an outside consumer', () => {
+describe('an outside consumer of the simulated bucket', () => {
   test('takes its share of the refill without timers', () => {
     const bucket = new Bucket({ limit: 40, windowMs: 20_000, outsidePerSecond: 1.5 }, 0);
     bucket.take(40, 0);
@@ -93,8 +93,8 @@ describe('an outside consumer', () => {
   });
 });
 
-describe('a bucket that somebody closes', () => {
-  test('has room again when the time is over, not a millisecond earlier, and says so all the while', () => {
+describe('a simulated bucket that was closed', () => {
+  test('has room again when the time is over, not a millisecond earlier, and says so until then', () => {
     const bucket = new Bucket({ limit: 6000, windowMs: minute }, 0);
     bucket.closeFor(12_000, 1000);
     expect(bucket.waitMs(1, 3171)).toBeCloseTo(9829, 6);
@@ -104,19 +104,22 @@ describe('a bucket that somebody closes', () => {
     expect(bucket.waitMs(1, 13_000)).toBe(0);
   });
 
-  test('stays closed as long as it already was when the second closing ends earlier', () => {
+  test('stays closed until the first end when the second closing ends earlier', () => {
     const bucket = new Bucket({ limit: 6000, windowMs: minute }, 0);
     bucket.closeFor(12_000, 0);
     bucket.closeFor(1000, 2000);
     expect(bucket.waitMs(1, 2000)).toBe(10_000);
   });
 
-  test('cannot be one that counts periods', () => {
+  test('cannot count fixed periods', () => {
     const bucket = new Bucket({ limit: 6000, windowMs: minute, mode: { kind: 'fixedWindow' } }, 0);
     expect(() => bucket.closeFor(12_000, 0)).toThrow('counts periods');
   });
 });
 
-test.each(Object.entries(recordedDurations))('prints the duration %s as recorded', (text, ms) => {
-  expect(goDuration(ms, true)).toBe(text);
-});
+test.each(Object.entries(recordedDurations))(
+  'the simulators print the duration %s as recorded',
+  (text, ms) => {
+    expect(goDuration(ms, true)).toBe(text);
+  },
+);

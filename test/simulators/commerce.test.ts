@@ -47,7 +47,7 @@ afterEach(async () => {
 const products = '/admin/api/2026-10/products.json?limit=1';
 const limitOf = (response: Response): string | null => response.headers.get('x-shopify-shop-api-call-limit');
 
-describe('the REST bucket', () => {
+describe('the simulated REST bucket', () => {
   test('counts from 1/40, refuses the 41st as U33 does, and drains 2 per second', async () => {
     const { send, clock, simulator } = await start();
     expect(limitOf(await send(products))).toBe('1/40');
@@ -100,7 +100,7 @@ describe('the REST bucket', () => {
     expect((await send(path, order)).status).toBe(201);
   });
 
-  test('names the call-limit field as told', async () => {
+  test('names the call-limit field as configured', async () => {
     const { send, simulator } = await start({ callLimitField: 'commerce' });
     expect((await send(products)).headers.get('x-commerce-shop-api-call-limit')).toBe('1/40');
     simulator.configure({ callLimitField: 'all' });
@@ -112,7 +112,7 @@ describe('the REST bucket', () => {
     });
   });
 
-  test('a store out of order touches no bucket, and too many strikes lock it', async () => {
+  test('is not used by a store in an error state, and too many strikes lock the store', async () => {
     const apps = { app: ['shpat_sim'] };
     const { send, simulator } = await start({ strikes: 1 });
     for (const [state, status] of [
@@ -132,7 +132,7 @@ describe('the REST bucket', () => {
   });
 });
 
-describe('resources', () => {
+describe('the simulated resources', () => {
   test('keep ids beyond 2^53 digit by digit and page by absolute links', async () => {
     const { send } = await start({ seededResources: 3 });
     const first = await send(products);
@@ -160,7 +160,7 @@ describe('resources', () => {
     expect(await (await send(location.pathname)).json()).toMatchObject({ job: { done: true } });
   });
 
-  test('an executed body is in the log by its hash, a refused one is not', async () => {
+  test('are logged by hash when a body was executed, and not when it was refused', async () => {
     const { send, simulator } = await start();
     const product = { product: { title: 'Cup' } };
     simulator.fault({ kind: 'reset-before-response' });
@@ -178,10 +178,10 @@ describe('resources', () => {
   });
 });
 
-describe('GraphQL points', () => {
+describe('the simulated GraphQL bucket', () => {
   const customers = '{ customers(first: 10) { edges { node { id } } } }';
 
-  test('a page of ten costs 12, and what was not used is given back before the answer', async () => {
+  test('charges 12 for a page of ten, and gives unused points back before the response', async () => {
     const { graphql } = await start();
     const { extensions, data } = await graphql(customers);
     expect(extensions?.cost).toEqual({
@@ -192,7 +192,7 @@ describe('GraphQL points', () => {
     expect(data).toMatchObject({ customers: { edges: [{ node: {} }, { node: {} }] } });
   });
 
-  test('variables, fragments, aliases and type conditions count', async () => {
+  test('counts variables, fragments, aliases and type conditions', async () => {
     const { graphql } = await start();
     const query = `query Q($n: Int = 5) { a: products(first: $n) { nodes { ...P } } node(id: 1) { ... on A { x { y } } ... on B { z } } }
       fragment P on Product { id image { url } }`;
@@ -202,7 +202,7 @@ describe('GraphQL points', () => {
     expect(await cost({ variables: { n: 50 } })).toBe(2 + 50 * 2 + 1);
   });
 
-  test('U35 and U36: too few points answer 200 THROTTLED, take nothing, and fit at the predicted instant', async () => {
+  test('answers too few points with 200 THROTTLED (U35, U36), takes nothing, and fits at the predicted instant', async () => {
     const plan = { limit: 40, leak: 2, max: 1000, restore: 50 };
     const { graphql, simulator, clock } = await start({
       stores: { 'acme.myshopify.com': { plan, apps: { app: ['shpat_sim'] } } },
@@ -226,13 +226,13 @@ describe('GraphQL points', () => {
     });
   });
 
-  test('U37: more than 1000 points is refused for ever and takes nothing', async () => {
+  test('refuses more than 1000 points permanently (U37) and takes nothing', async () => {
     const { graphql, simulator } = await start();
     expect(await graphql('# sim: requested=2003\n{ shop { name } }')).toEqual(sample('U37').body);
     expect(simulator.log[0]).toMatchObject({ decision: 'max-cost', usedAfter: { graphql: 0 } });
   });
 
-  test('parallel queries each hold their whole requested cost', async () => {
+  test('holds the whole requested cost of parallel queries', async () => {
     const { send, clock, simulator } = await start();
     const query = '# sim: requested=500 actual=20 ms=300\n{ shop { name } }';
     const calls = Array.from({ length: 5 }, () => send('/admin/api/2026-10/graphql.json', { query }));
@@ -250,7 +250,7 @@ describe('GraphQL points', () => {
     expect((await answers).filter(({ data }) => data !== undefined)).toHaveLength(4);
   });
 
-  test('an idempotency key runs a mutation once, and refuses it with other variables', async () => {
+  test('runs a mutation once for an idempotency key, and refuses it with other variables', async () => {
     const { graphql, simulator } = await start();
     const query =
       'mutation($n: Int) { refundCreate(n: $n) @idempotent(key: "k") { refund { id } userErrors { field } } }';
@@ -262,7 +262,7 @@ describe('GraphQL points', () => {
     expect(simulator.log.map(({ executed }) => executed)).toEqual([true, false, false]);
   });
 
-  test('reduce shrinks the bucket for a while, an outside consumer drains it', async () => {
+  test('shrinks for a while on demand, and drains by an outside consumer', async () => {
     const { graphql, simulator, clock } = await start();
     simulator.fault({ kind: 'reduce', ms: 10_000 });
     const status = async (): Promise<object | undefined> =>
@@ -276,7 +276,7 @@ describe('GraphQL points', () => {
     expect(await status()).toMatchObject({ currentlyAvailable: 2000 - 2 - 5 * (300 - 100) - 1 });
   });
 
-  test('broken documents and fragment loops are answers, not failures', async () => {
+  test('answers broken documents and fragment loops instead of failing', async () => {
     const { graphql } = await start();
     const loop = '{ ...F } fragment F on Q { a { ...F } }';
     for (const query of ['{', '', loop, '{ ...Missing }', 'fragment A on Q { a }', '{'.repeat(30_000)]) {
@@ -286,7 +286,7 @@ describe('GraphQL points', () => {
   });
 });
 
-test('Storefront limits bots and carts only', async () => {
+test('the simulated Storefront limits bots and carts only', async () => {
   const { send } = await start({ storefront: { cartsPerMinute: 1, anonymousPerMinute: 2 } });
   const path = '/api/2026-10/graphql.json';
   const buyer = { 'shopify-storefront-buyer-ip': '192.0.2.1' };

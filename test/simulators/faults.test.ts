@@ -36,8 +36,8 @@ describe.each([
   { kind: '500', status: 500 },
   { kind: '502-html', status: 502 },
   { kind: '503', status: 503 },
-] as const)('the fault $kind', ({ kind, status }) => {
-  test('strikes once, after the work was charged and done', async () => {
+] as const)('the simulated fault $kind', ({ kind, status }) => {
+  test('happens once, after the work was charged and done', async () => {
     model.fault({ kind });
     shop.fault({ kind, times: 2 });
     const calls = [chat, chat, rest, graphql, rest];
@@ -49,15 +49,18 @@ describe.each([
   });
 });
 
-test.each([true, false])('reset-mid-stream sends a part and cuts (streamed: %s)', async (stream) => {
-  model.fault({ kind: 'reset-mid-stream', afterChunks: 2 });
-  const response = await chat(stream);
-  expect(response.status).toBe(200);
-  await expect(response.text()).rejects.toThrow();
-  expect(model.log[0]).toMatchObject({ fault: 'reset-mid-stream', executed: true });
-});
+test.each([true, false])(
+  'the simulated fault reset-mid-stream sends a part and cuts (streamed: %s)',
+  async (stream) => {
+    model.fault({ kind: 'reset-mid-stream', afterChunks: 2 });
+    const response = await chat(stream);
+    expect(response.status).toBe(200);
+    await expect(response.text()).rejects.toThrow();
+    expect(model.log[0]).toMatchObject({ fault: 'reset-mid-stream', executed: true });
+  },
+);
 
-test('answer replays any sample uncharged, and match chooses the call', async () => {
+test('the simulated fault answer replays any sample uncharged, for the matching call', async () => {
   const headers = { 'retry-after': '2.0', 'x-shopid': '1' };
   shop.fault({ kind: 'answer', status: 429, headers, body: { errors: 'x' }, match: { path: 'graphql' } });
   expect((await rest()).status).toBe(201);
@@ -67,7 +70,7 @@ test('answer replays any sample uncharged, and match chooses the call', async ()
   expect(shop.log[1]).toMatchObject({ decision: 'fault', executed: false });
 });
 
-test('internal is a 200 with an error, duplicate-call-limit a comma-joined field', async () => {
+test('the simulated fault internal is a 200 with an error, and duplicate-call-limit a comma-joined field', async () => {
   shop.fault({ kind: 'internal' });
   expect(await (await graphql()).json()).toMatchObject({
     errors: [{ extensions: { code: 'INTERNAL_SERVER_ERROR' } }],

@@ -54,7 +54,7 @@ const org = (name: string): NonNullable<LanguageModelOptions['orgs']> => ({
   [name]: { projects: { proj_J: { keys: ['sk-sim', 'sk-sim-2'] } } },
 });
 
-describe('recorded answers come out of bucket state', () => {
+describe('the simulated language model reproduces the recording', () => {
   test('U01: one call of 60 tokens on 200 per day and 40000 tokens per minute', async () => {
     const { call } = await start({ models: { m: { rpd: 200, tpm: 40_000 } } });
     const response = await call(chat(60, 'm'));
@@ -187,8 +187,8 @@ describe('recorded answers come out of bucket state', () => {
   });
 });
 
-describe('the limiter over HTTP', () => {
-  test('a call at the predicted instant passes, 1 ms early it waits 1 ms, and throughput is the limit', async () => {
+describe('the simulated limiter over HTTP', () => {
+  test('passes a call at the predicted instant, makes it wait 1 ms when it is 1 ms early, and keeps its limit', async () => {
     const { call, clock, simulator } = await start({ models: { 'gpt-4o': { rpm: 500 } } });
     simulator.drain(500);
     let admitted = 0;
@@ -203,7 +203,7 @@ describe('the limiter over HTTP', () => {
     expect(clock.monotonic()).toBe((50 * 60_000) / 500);
   });
 
-  test('two keys of one project share the bucket, and an early repeat is logged as inside Retry-After', async () => {
+  test('shares the bucket between two keys of a project, and logs an early repeat as inside Retry-After', async () => {
     const { call, clock, simulator } = await start({ orgs: org('org-x'), models: { m: { rpm: 1 } } });
     expect((await call(chat(5, 'm'))).status).toBe(200);
     const second = { authorization: 'Bearer sk-sim-2', 'x-nonce': 'n-2' };
@@ -222,7 +222,7 @@ describe('the limiter over HTTP', () => {
     expect(simulator.log[1]).toMatchObject({ key: 'sk-sim-2', metric: 'rpm', waitMs: 60_000, status: 429 });
   });
 
-  test('a family shares one limit and is named', async () => {
+  test('shares one limit within a family, and names the family', async () => {
     const family = { family: 'gpt-image', rpm: 1 };
     const { call } = await start({ models: { a: family, b: family } });
     await call(chat(5, 'a'));
@@ -231,7 +231,7 @@ describe('the limiter over HTTP', () => {
     );
   });
 
-  test('unknown key, model, path and broken JSON are refused uncharged', async () => {
+  test('refuses an unknown key, model or path and broken JSON without a charge', async () => {
     const { call, simulator } = await start({});
     expect((await call(chat(5), undefined, { authorization: 'Bearer no' })).status).toBe(401);
     expect((await call(chat(5), undefined, { 'openai-project': 'proj_other' })).status).toBe(401);
@@ -241,7 +241,7 @@ describe('the limiter over HTTP', () => {
     expect(simulator.state().buckets).toEqual({});
   });
 
-  test('an outside consumer slows the drain that the answers promise', async () => {
+  test('drains more slowly with an outside consumer, as its responses state', async () => {
     const { call, clock } = await start({
       models: { m: { rpm: 60 } },
       outsideTraffic: { perSecond: 0.5 },
@@ -252,7 +252,7 @@ describe('the limiter over HTTP', () => {
     expect((await call(chat(5, 'm'))).headers.get('x-ratelimit-reset-requests')).toBe('1.5s');
   });
 
-  test('a closed quota refuses with the time of its end, which the answer tells in every field', async () => {
+  test('refuses for a closed quota with the time of its end in every field', async () => {
     const { call, clock, simulator } = await start({ models: { m: { rpm: 6000 } } });
     simulator.closeFor(12_000);
     clock.advance(2171);
@@ -271,7 +271,7 @@ describe('the limiter over HTTP', () => {
     expect((await call(chat(5, 'm'))).status).toBe(200);
   });
 
-  test('limit-change, no-ratelimit-headers and clock-skew strike once', async () => {
+  test('applies limit-change, no-ratelimit-headers and clock-skew once', async () => {
     const { call, simulator } = await start({});
     simulator.fault({ kind: 'limit-change', dimension: 'rpm', limit: 7 });
     simulator.fault({ kind: 'clock-skew', seconds: 90 });
@@ -284,7 +284,7 @@ describe('the limiter over HTTP', () => {
   });
 });
 
-describe('the other dialects', () => {
+describe('the other dialects of the simulated language model', () => {
   test('Azure counts tokens in a fixed minute, answers bare seconds and asks in words to wait', async () => {
     const { call, clock } = await start({ dialect: 'azure', models: { dep: { rpm: 60, tpm: 5000 } } });
     clock.advance(16_000);

@@ -65,7 +65,7 @@ test('no bytes of a client end a simulator', async () => {
   }
 });
 
-test('a client that leaves a stream stops it and is logged, and closing ends held calls', async () => {
+test('a client that leaves a stream of a simulator is logged, and closing the simulator ends open calls', async () => {
   const clock = manualClock();
   const model = createLanguageModelSimulator({ clock, latency: { baseMs: 0, perTokenMs: 10, jitter: 0 } });
   closing.push(() => model.close());
@@ -96,7 +96,7 @@ test('a client that leaves a stream stops it and is logged, and closing ends hel
   expect(clock.waiting).toBe(0);
 });
 
-test('control shows state and log, changes settings, takes units, closes and refuses unknown faults', async () => {
+test('the control API of a simulator shows state and log, changes settings, takes units, closes, and refuses unknown faults', async () => {
   const shop = createCommerceSimulator({ clock: manualClock() });
   closing.push(() => shop.close());
   const { url } = await shop.listen();
@@ -118,7 +118,7 @@ test('control shows state and log, changes settings, takes units, closes and ref
 });
 
 test.each(['language-model', 'commerce'])(
-  '%s runs as a process of its own and ends on SIGTERM',
+  'the simulator %s runs as a process of its own and ends on SIGTERM',
   async (name) => {
     const main = fileURLToPath(new URL('../../src/simulators/main.ts', import.meta.url));
     const child = spawn(process.execPath, [main, name, '--config', '{"seed":2}'], {

@@ -24,7 +24,7 @@ const call = {
   messages: [{ role: 'user' as const, content: 'Where does water go?' }],
 };
 
-test('messages, whole and streamed', async () => {
+test('the Anthropic client gets messages of the simulator, whole and streamed', async () => {
   const whole = await client.messages.create(call);
   expect(whole).toMatchObject({ stop_reason: 'max_tokens', content: [{ text: 'water finds its way' }] });
   const streamed = await client.messages.stream(call).finalMessage();
@@ -32,7 +32,7 @@ test('messages, whole and streamed', async () => {
   expect(streamed.usage.output_tokens).toBe(4);
 });
 
-test('a refusal, an overload and an error inside a stream are the errors the client knows', async () => {
+test('the Anthropic client recognises a refusal, an overload and an error inside a stream of the simulator', async () => {
   simulator.drain(50, { model: 'claude-sonnet-5' });
   await expect(client.messages.create(call)).rejects.toBeInstanceOf(Anthropic.RateLimitError);
   simulator.reset();

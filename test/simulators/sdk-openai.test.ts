@@ -64,7 +64,7 @@ test('errors have the class, code and fields that the client acts on', async () 
   await expect(read()).rejects.toMatchObject({ code: 'rate_limit_exceeded' });
 });
 
-test('two retries wait as told and then succeed', async () => {
+test('two retries wait as stated and then succeed', async () => {
   // A second per request: a machine that is slow to send the first one does not find room for it.
   simulator.configure({ models: { 'gpt-4o': { rpm: 60 } } });
   simulator.drain(60);

@@ -3,6 +3,7 @@ import { AdmissionQueue } from '../../src/admission/admission.ts';
 import type { CallSettings } from '../../src/admission/buckets.policy.ts';
 import type { AdmissionRequest } from '../../src/admission/ticket.ts';
 import type { Clock } from '../../src/clock.ts';
+import { ceilingKey } from '../../src/ids.ts';
 import type { Ceilings } from '../../src/limiter/ceilings.ts';
 import type { Limiter } from '../../src/limiter/limiter.ts';
 import { EmbeddedCeilings } from '../../src/limiter/embedded/ceilings.ts';
@@ -32,9 +33,10 @@ export function callOf(clock: Clock, ticket: string, wish: CallWish = {}): Enter
   const request: AdmissionRequest = {
     admission: admission(ticket, { perMinute, ceiling: ceilingWord(perMinute, perDay), ...asked, arrivedAt }),
     arrivedAt,
-    ceiling: { key: workspace, perMinute, perDay },
+    ceiling: { key: ceilingKey(workspace), perMinute, perDay },
     workspaceId: workspace,
     upstream: 'u',
+    subject: { upstream: 'u', credential: '', host: '', model: null, operation: '' },
     maxWaitMs: wish.maxWaitMs ?? 45_000,
     maxPreferMs,
     stillValid,

@@ -1,7 +1,10 @@
 /** The one builder of what the limiter is asked to admit: the fields that tests seldom care for are filled in. */
+import { bucketKey, laneKey, ticketId } from '../../src/ids.ts';
 import type { Admission } from '../../src/limiter/limiter.ts';
 
-export interface AdmissionWish extends Partial<Admission> {
+export interface AdmissionWish extends Partial<Omit<Admission, 'ticket' | 'bucket' | 'lane'>> {
+  readonly bucket?: string;
+  readonly lane?: string;
   /** Stated requests per window; left out, the bucket has no meter (unless `setting` is given). */
   readonly limit?: number;
   /** Of `limit`, milliseconds. */
@@ -13,16 +16,16 @@ export interface AdmissionWish extends Partial<Admission> {
 }
 
 export function admission(ticket: string, wish: AdmissionWish = {}): Admission {
-  const { limit, windowMs = 10_000, probe = 0, arrivedAt, ...more } = wish;
+  const { bucket = 'bucket', lane = 'lane', limit, windowMs = 10_000, probe = 0, arrivedAt, ...more } = wish;
   return {
-    ticket,
-    bucket: 'bucket',
+    ticket: ticketId(ticket),
+    bucket: bucketKey(bucket),
     setting: {
       meters: limit === undefined ? [] : [{ meter: 'requests', limit, windowMs }],
       learn: true,
       probe,
     },
-    lane: 'lane',
+    lane: laneKey(lane),
     weight: 1,
     maxInFlight: null,
     perMinute: null,
@@ -39,7 +42,7 @@ export function admission(ticket: string, wish: AdmissionWish = {}): Admission {
   };
 }
 
-/** The least that positions tell apart, milliseconds. */
+/** The smallest difference between two positions. Milliseconds. */
 export const arrivalStepMs = 1 / 64;
 
 let lastArrival = 0;

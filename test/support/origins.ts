@@ -20,7 +20,7 @@ export const origins: readonly [Origin, Origin, Origin] = [
 ];
 
 /** Processes run for this long at most in histories. Milliseconds. */
-export const longestUptimeMs = 30 * dayMs;
+export const maxUptimeMs = 30 * dayMs;
 
 /**
  * The origin of the clock of a seeded history: a third each begins at 0, up to 30 days ago, and in 1970.
@@ -34,7 +34,7 @@ export function originOf(seed: number, share: number): Origin {
       return fresh;
     case 1: {
       // Fractions of a millisecond, as a monotonic clock has them.
-      const ms = Math.round(share * longestUptimeMs * 1_024) / 1_024;
+      const ms = Math.round(share * maxUptimeMs * 1_024) / 1_024;
       return { name: `a clock that began ${(ms / dayMs).toFixed(1)} days ago`, ms };
     }
     default:

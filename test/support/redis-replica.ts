@@ -16,7 +16,7 @@ export interface TestReplica extends Stores {
   readonly at: ReadonlyMap<string, number>;
   /** Resolves when the ticket has a grant. */
   granted(ticket: string): Promise<Grant>;
-  /** What was told: `mode redis`, `lost epoch`, `error timeout`. */
+  /** The reported events: `mode redis`, `lost epoch`, `error timeout`. */
   readonly told: string[];
   /** Lines of the log that call something a bug: message, fields and cause. */
   readonly bugs: string[];

@@ -2,6 +2,7 @@
 import { defaultWaits } from '../../src/config/defaults.ts';
 import type {
   OriginPattern,
+  UpstreamCredential,
   UpstreamLimits,
   UpstreamSettings,
   WorkspaceSettings,
@@ -15,6 +16,13 @@ export function originPattern(text: string): OriginPattern {
   const standard = scheme === 'https' ? 443 : 80;
   return { scheme, host, wildcard: star !== '', port: port === undefined ? standard : Number(port) };
 }
+
+/** A credential of a fixed value, which names its quota where no `account` does. */
+export const fixedCredential = (field: string, value: string, account?: string): UpstreamCredential => ({
+  field,
+  source: { kind: 'value', value },
+  quota: account === undefined ? value : `account\n${account}`,
+});
 
 /** What stands when the operator states no limit. */
 export const unstatedLimits: UpstreamLimits = {

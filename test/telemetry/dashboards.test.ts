@@ -43,7 +43,7 @@ describe('dashboards and rules', () => {
     expect(used.size).toBeGreaterThan(20);
   });
 
-  test('every panel says what it means, and every panel has its own number and place', () => {
+  test('every panel has a description, a number and a position of its own', () => {
     for (const [, text] of files()) {
       const { panels } = JSON.parse(text) as {
         panels: { id: number; type: string; description?: string; gridPos: { x: number; y: number } }[];
@@ -55,7 +55,7 @@ describe('dashboards and rules', () => {
     }
   });
 
-  test('every panel is explained in the documentation, and nothing else is', () => {
+  test('every panel is explained in the documentation, and no other panel is', () => {
     const guide = readFileSync(new URL('docs/observability/panels.md', root), 'utf8');
     for (const [, text] of files()) {
       const { title, panels } = JSON.parse(text) as {
@@ -69,7 +69,7 @@ describe('dashboards and rules', () => {
     }
   });
 
-  test('no panel repeats a measured size: it is kept on the page of sizes alone', () => {
+  test('no panel states a measured size, because sizes stand on one page alone', () => {
     const guide = readFileSync(new URL('docs/observability/panels.md', root), 'utf8');
     const texts = [['panels.md', guide], ...files()];
     expect(texts.filter(([, text]) => /\d [KM]iB each/.test(text ?? '')).map(([name]) => name)).toEqual([]);

@@ -1,18 +1,24 @@
 /** Drives telemetry without a gateway: a settable clock, lines kept in memory, calls and workspaces by name. */
 import type { DestinationStream } from 'pino';
+import { bucketKey } from '../../src/ids.ts';
 import type { Call, Caller } from '../../src/call.ts';
 import type { Clock, Random } from '../../src/clock.ts';
 import type { UpstreamKind, UpstreamSettings } from '../../src/config/settings.ts';
 import type { BucketSnapshot } from '../../src/limiter/limiter.ts';
 import type { MetricsFormat } from '../../src/telemetry/exposition.ts';
 import { createTelemetry, type TelemetryPorts } from '../../src/telemetry/telemetry.ts';
-import { unstatedLimits, upstreamSettings, workspaceSettings } from '../support/upstream-settings.ts';
+import {
+  fixedCredential,
+  unstatedLimits,
+  upstreamSettings,
+  workspaceSettings,
+} from '../support/upstream-settings.ts';
 
 export interface SettableClock extends Clock {
   advance(ms: number): void;
 }
 
-/** A clock that moves only when told; a timer without delay runs at once, others never. */
+/** A clock that moves only when the test says so; a timer without delay runs at once, others never. */
 export function settableClock(wall = Date.UTC(2026, 10, 21, 12)): SettableClock {
   let at = 1_000;
   return {
@@ -42,7 +48,7 @@ export function upstreamNamed(
 ): UpstreamSettings {
   return upstreamSettings(name, [`https://${kind === 'commerce' ? '*.' : ''}${host}`], {
     kind,
-    credential: { field: 'authorization', value: 'Bearer canary-credential' },
+    credential: fixedCredential('authorization', 'Bearer canary-credential'),
     limits: { ...unstatedLimits, requestsPerMinute: 500, requestsPerDay: 10_000 },
   });
 }
@@ -70,9 +76,9 @@ export function callAt(clock: Clock, given: Partial<Call> = {}): Call {
   };
 }
 
-/** A bucket that nobody waits for; `given` is what a test is about. */
+/** A bucket without waiting calls; `given` is what a test is about. */
 export const bucketSnapshot = (given: Partial<BucketSnapshot> = {}): BucketSnapshot => ({
-  bucket: 'b',
+  bucket: bucketKey('b'),
   closedMs: 0,
   waiting: 0,
   inFlight: 0,

@@ -7,7 +7,7 @@ afterEach(async () => {
   await gateway?.close();
 });
 
-test('requests that never become calls are counted, without workspace or upstream', async () => {
+test('requests that are refused before they become calls are counted, without workspace or upstream', async () => {
   gateway = await startGateway({
     upstreams: '  api: { origins: ["http://127.0.0.1:9"], allowPrivateAddresses: true }',
   });

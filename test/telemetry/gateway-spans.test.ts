@@ -20,10 +20,13 @@ let streamed = '';
 
 beforeAll(async () => {
   const held = Promise.withResolvers<ServerResponse>();
+  let throttles = 0;
   const throttle = (answer: ServerResponse): void =>
-    void answer.writeHead(429, { 'retry-after-ms': '20' }).end('{"error":{"message":"canary text"}}');
+    void answer
+      .writeHead(429, { 'retry-after-ms': '20', 'x-request-id': `req_${(throttles += 1)}` })
+      .end('{"error":{"message":"canary text"}}');
   answers.push(held.resolve, throttle, throttle, (answer) => {
-    answer.writeHead(200, { 'content-type': 'text/event-stream' });
+    answer.writeHead(200, { 'content-type': 'text/event-stream', 'x-request-id': 'req_3' });
     answer.write('data: {"n":1}\n\n');
     answer.end('data: [DONE]\n\n');
   });
@@ -81,11 +84,11 @@ afterAll(async () => {
 const ofCall = (kind: number): SinkSpan[] =>
   spans.filter((span) => span.traceId === caller.trace && span.kind === kind);
 
-test('the client got the stream of the third attempt', () => {
+test('the client gets the stream of the third attempt', () => {
   expect(streamed).toBe('data: {"n":1}\n\ndata: [DONE]\n\n');
 });
 
-test('one server span continues the caller’s trace and sums the call up', () => {
+test('one server span continues the client’s trace and summarises the call', () => {
   const [span, ...more] = ofCall(2);
   expect(more).toEqual([]);
   expect(span).toMatchObject({ name: 'POST /via/{upstream}/{path}', parentSpanId: caller.span });
@@ -112,7 +115,12 @@ test('one client span per attempt, with its resend count, under the server span'
   expect(attempts.map(({ parentSpanId }) => parentSpanId)).toEqual(Array(3).fill(ofCall(2)[0]?.spanId));
 });
 
-test('one wait per attempt, and the first links to the attempt it waited for', () => {
+test('the span of each absorbed attempt has the id that the upstream gave it', () => {
+  const ids = ofCall(3).map(({ attributes }) => attributes['sluice.upstream_request_id']);
+  expect(ids).toEqual(['req_1', 'req_2', undefined]);
+});
+
+test('the trace has one wait per attempt, and the first wait links to the attempt it waited for', () => {
   const waits = ofCall(1);
   expect(waits.map(({ name }) => name)).toEqual(['wait', 'wait', 'wait']);
   const holder = spans.find(({ kind, traceId }) => kind === 3 && traceId !== caller.trace);
@@ -120,7 +128,7 @@ test('one wait per attempt, and the first links to the attempt it waited for', (
   expect(waits[0]?.links).toMatchObject([{ traceId: holder?.traceId, spanId: holder?.spanId }]);
 });
 
-test('nothing of the call itself is exported', () => {
+test('the trace exports nothing of the content of the call', () => {
   expect(exported).not.toMatch(/canary/i);
   expect(exported).not.toContain(key.slice(-43));
   expect(exported).not.toContain('baggage');

@@ -1,4 +1,5 @@
 import { describe, expect, test } from '@jest/globals';
+import { laneKey } from '../../src/ids.ts';
 import { workspaceLabel } from '../../src/identity.ts';
 import type { CallTelemetry } from '../../src/telemetry/events.ts';
 import { callAt, callerNamed, driven, lm, shop } from './drive.ts';
@@ -16,14 +17,14 @@ function enter(given: ReturnType<typeof driven>, upstream = lm, workspace = 'acm
 /** Waits 200 ms, is throttled after 50 ms, waits 1 s, is answered after 300 ms. */
 function throttledOnce(given: ReturnType<typeof driven>): CallTelemetry {
   const call = enter(given);
-  call.queued('lane');
+  call.queued(laneKey('lane'));
   given.clock.advance(200);
   call.granted();
   call.sent();
   given.clock.advance(50);
   call.answered(429, { kind: 'rate', waitMs: 1000, meter: 'requests' });
   call.absorbed();
-  call.queued('lane');
+  call.queued(laneKey('lane'));
   given.clock.advance(1000);
   call.granted();
   call.sent();
@@ -32,8 +33,26 @@ function throttledOnce(given: ReturnType<typeof driven>): CallTelemetry {
   return call;
 }
 
+test('the log line of a call names its absorbed attempts by the ids of the upstream', () => {
+  const given = driven();
+  const call = enter(given);
+  const throttle = { kind: 'rate', waitMs: 1, meter: null } as const;
+  for (const id of ['req_1', null, 'req_3']) {
+    call.sent();
+    call.answered(429, throttle, id);
+    call.absorbed();
+  }
+  call.sent();
+  call.answered(429, throttle, 'req_passed');
+  call.ended({ outcome: 'throttled', status: 429, code: null });
+  expect(given.lines()[0]?.['absorbedIds']).toEqual(['req_1', 'req_3']);
+
+  enter(given).ended({ outcome: 'ok', status: 200, code: null });
+  expect(given.lines()[1]).not.toHaveProperty('absorbedIds');
+});
+
 describe('the metrics of a call', () => {
-  test('count how it ended under the label of its workspace', async () => {
+  test('count its outcome under the label of its workspace', async () => {
     const given = driven();
     throttledOnce(given).ended({ outcome: 'ok', status: 200, code: null });
     const by = { workspace: label, upstream: 'lm' };
@@ -43,7 +62,7 @@ describe('the metrics of a call', () => {
     expect(await given.value('sluice_requests_total', { ...by, outcome: 'throttled' })).toBe(0);
   });
 
-  test('sum its waits and time each attempt to the head of its answer', async () => {
+  test('sum its waits and time each attempt to the head of its response', async () => {
     const given = driven();
     throttledOnce(given).ended({ outcome: 'ok', status: 200, code: null });
     expect(await given.value('sluice_queue_wait_seconds_sum', { upstream: 'lm', outcome: 'ok' })).toBeCloseTo(
@@ -53,7 +72,7 @@ describe('the metrics of a call', () => {
     expect(await given.value('sluice_upstream_seconds_sum', { upstream: 'lm' })).toBeCloseTo(0.35);
   });
 
-  test('overhead is what is left: not waiting, not the upstream, not the client sending its body', async () => {
+  test('count as overhead the time without waits, the upstream and the client’s sending', async () => {
     const given = driven();
     const call = given.telemetry.begin(callAt(given.clock));
     given.clock.advance(2);
@@ -62,7 +81,7 @@ describe('the metrics of a call', () => {
     given.clock.advance(5_000);
     call.admitting();
     given.clock.advance(1);
-    call.queued('lane');
+    call.queued(laneKey('lane'));
     given.clock.advance(700);
     call.sent();
     given.clock.advance(90);
@@ -72,10 +91,10 @@ describe('the metrics of a call', () => {
     expect(await given.value('sluice_overhead_seconds_sum', { upstream: 'lm' })).toBeCloseTo(0.003);
   });
 
-  test('show it waiting, then in flight, then nowhere', async () => {
+  test('show it waiting, then in flight, then not at all', async () => {
     const given = driven();
     const call = enter(given);
-    call.queued('lane');
+    call.queued(laneKey('lane'));
     given.clock.advance(4_000);
     expect(await given.value('sluice_queue_depth', { upstream: 'lm' })).toBe(1);
     expect(await given.value('sluice_queue_oldest_seconds', { upstream: 'lm' })).toBeCloseTo(4);
@@ -87,29 +106,29 @@ describe('the metrics of a call', () => {
     expect(await given.value('sluice_queue_oldest_seconds', { upstream: 'lm' })).toBe(0);
   });
 
-  test('a call that goes back to its line is still the oldest', async () => {
+  test('keep the age of a call that goes back to its lane', async () => {
     const given = driven();
     const old = enter(given);
-    old.queued('lane');
+    old.queued(laneKey('lane'));
     given.clock.advance(3_000);
-    enter(given).queued('lane');
+    enter(given).queued(laneKey('lane'));
     old.sent();
     old.answered(429, { kind: 'rate', waitMs: 1, meter: null });
     old.absorbed();
-    old.queued('lane');
+    old.queued(laneKey('lane'));
     expect(await given.value('sluice_queue_oldest_seconds', { upstream: 'lm' })).toBeCloseTo(3);
   });
 
-  test('a call that ends anywhere leaves nothing raised, and only its first end counts', async () => {
+  test('leave no gauge raised, wherever the call ends, and count only its first end', async () => {
     for (const steps of [0, 1, 2, 3]) {
       const given = driven();
       const call = enter(given);
-      if (steps > 0) call.queued('lane');
+      if (steps > 0) call.queued(laneKey('lane'));
       if (steps > 1) call.sent();
       if (steps > 2) call.answered(200, null);
       call.ended({ outcome: 'failed', status: 502, code: 'upstream_unreachable' });
       call.ended({ outcome: 'ok', status: 200, code: null });
-      call.queued('lane');
+      call.queued(laneKey('lane'));
       call.sent();
       expect(await given.value('sluice_queue_depth', { upstream: 'lm' })).toBe(0);
       expect(await given.value('sluice_in_flight', { upstream: 'lm' })).toBe(0);
@@ -119,7 +138,7 @@ describe('the metrics of a call', () => {
     }
   });
 
-  test('a refusal counts by its code, and one without a workspace under none', async () => {
+  test('count a refusal by its code, and one without a workspace under no label', async () => {
     const given = driven();
     enter(given, shop).ended({ outcome: 'shed', status: 429, code: 'queue_full' });
     given.telemetry
@@ -137,7 +156,7 @@ describe('the metrics of a call', () => {
     expect(await given.scrape()).not.toContain('sluice_queue_wait_seconds_count{upstream="none"');
   });
 
-  test('sending for a client that has left is counted, which must never happen', async () => {
+  test('count sending for a client that has left, which must never happen', async () => {
     const given = driven();
     expect(await given.value('sluice_dispatched_after_client_gone_total')).toBe(0);
     const gone = AbortSignal.abort();
@@ -147,7 +166,7 @@ describe('the metrics of a call', () => {
 });
 
 describe('telemetry that breaks', () => {
-  test('never breaks the call, and says so once', () => {
+  test('does not break the call, and is reported once', () => {
     const broken = () => {
       throw new Error('canary message with https://secret.example');
     };

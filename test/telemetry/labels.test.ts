@@ -23,7 +23,7 @@ describe('a workspace label', () => {
     expect(labels.size).toBe(100);
   });
 
-  test('is taken back only from a workspace that has been idle, and its series go', () => {
+  test('is taken back only from an idle workspace, with its series', () => {
     const clock = settableClock();
     const released: string[] = [];
     const labels = createLabels('key', clock, {
@@ -41,18 +41,18 @@ describe('a workspace label', () => {
     expect(labels.of('idle')).toBe('other');
   });
 
-  test('grows no younger by being looked at', () => {
+  test('keeps its age when it is read', () => {
     const clock = settableClock();
     const labels = createLabels('key', clock, { limit: 1, idleMs: 60_000 });
     const idle = labels.of('idle');
     clock.advance(59_000);
-    expect(labels.look('idle')).toBe(idle);
+    expect(labels.peek('idle')).toBe(idle);
     clock.advance(1_000);
     expect(labels.of('late')).not.toBe('other');
-    expect(labels.look('idle')).toBe('other');
+    expect(labels.peek('idle')).toBe('other');
   });
 
-  test('survives as long as its workspace keeps calling', () => {
+  test('is kept as long as its workspace keeps calling', () => {
     const clock = settableClock();
     const labels = createLabels('key', clock, { limit: 2, idleMs: 60_000 });
     const steady = labels.of('steady');
@@ -64,7 +64,7 @@ describe('a workspace label', () => {
     }
   });
 
-  test('goes to a clearly busier workspace, from the least busy one, whose series go', () => {
+  test('goes from the least busy workspace to a clearly busier one, without the old series', () => {
     const released: string[] = [];
     const labels = createLabels('key', settableClock(), { limit: 2, onRelease: (l) => released.push(l) });
     const [, least] = ['first', 'least'].map((id) => labels.of(id));
@@ -118,7 +118,7 @@ describe('a digest for shared keys', () => {
     expect(digest('key', 'bucket', 'lm', 'cred')).toBe(digest('key', 'bucket', 'lm', 'cred'));
   });
 
-  test('tells apart purposes, keys and where one part ends', () => {
+  test('differs by purpose, key and boundary between parts', () => {
     const values = [
       digest('key', 'bucket', 'a', 'bc'),
       digest('key', 'bucket', 'ab', 'c'),

@@ -13,7 +13,7 @@ function end(given: ReturnType<typeof driven>, how: CallEnd, method = 'POST'): v
 }
 const ok: CallEnd = { outcome: 'ok', status: 200, code: null };
 
-describe('the line of a call', () => {
+describe('the log line of a call', () => {
   test('has the label, the outcome and the times, and nothing else', () => {
     const given = driven();
     end(given, {
@@ -35,6 +35,7 @@ describe('the line of a call', () => {
         'method',
         'outcome',
         'overheadMs',
+        'reason',
         'requestId',
         'status',
         'time',
@@ -94,8 +95,8 @@ describe('the line of a call', () => {
   });
 });
 
-describe('other lines', () => {
-  test('an unexpected error is logged by name, code and frames, never by message', () => {
+describe('other log lines', () => {
+  test('name an unexpected error by name, code and frames, never by message', () => {
     const error = Object.assign(new TypeError('getaddrinfo failed for canary.example\nkey slc_canary'), {
       code: 'ENOTFOUND',
     });
@@ -105,7 +106,7 @@ describe('other lines', () => {
     expect(String(told['stack'])).toMatch(/logger\.test/);
   });
 
-  test('a field with a secret name is censored even when somebody adds one', () => {
+  test('censor a field with a secret name', () => {
     const given = driven();
     given.telemetry.log.info('careless', { url: 'https://canary.example', key: 'slc_canary', replicas: 3 });
     expect(given.lines()[0]).toMatchObject({ url: '[redacted]', key: '[redacted]', replicas: 3 });

@@ -26,6 +26,11 @@ const published = [
   ['sluice_shed_total', 'counter', 'workspace upstream reason'],
   ['sluice_bucket_used_ratio', 'gauge', 'upstream dimension'],
   ['sluice_bucket_closed_seconds', 'gauge', 'upstream'],
+  ['sluice_breaker_open', 'gauge', 'upstream'],
+
+  ['sluice_credential_expires_seconds', 'gauge', 'upstream'],
+  ['sluice_credential_renewals_total', 'counter', 'upstream outcome'],
+  ['sluice_upstream_failures_total', 'counter', 'upstream reason'],
   ['sluice_upstream_seconds', 'histogram', 'upstream'],
   ['sluice_overhead_seconds', 'histogram', 'upstream'],
   ['sluice_limiter_mode', 'gauge', 'mode'],
@@ -35,7 +40,7 @@ const published = [
   ['sluice_dispatched_after_client_gone_total', 'counter', ''],
 ] as const;
 
-describe('a scrape', () => {
+describe('a scrape of the metrics', () => {
   test('has exactly the published names and types', async () => {
     const types = [...(await driven().scrape()).matchAll(/^# TYPE (\S+) (\S+)$/gm)].map(
       (m) => `${m[1]} ${m[2]}`,
@@ -48,6 +53,16 @@ describe('a scrape', () => {
     const given = driven();
     oneCall(given, 'acme');
     given.telemetry.redisCommand('apply', 1);
+    given.telemetry.credentialRenewal('lm', 'renewed');
+    given.telemetry.observe({
+      heldBytes: () => 0,
+      buckets: () => [],
+      breakers: () => [],
+      credentials: () => [
+        { upstream: 'lm', expiresInMs: 9_000 },
+        { upstream: 'lm', expiresInMs: 3_000 },
+      ],
+    });
     const text = await given.scrape();
     const values = new Map<string, Set<string>>();
     for (const [name, type, labels] of published) {
@@ -66,6 +81,10 @@ describe('a scrape', () => {
     const of = (key: string): string => [...(values.get(key) ?? [])].toSorted().join(' ');
     expect(of('sluice_requests_total outcome')).toBe(
       'client_gone failed ok rejected shed throttled upstream_error',
+    );
+    expect(text).toContain('sluice_credential_expires_seconds{upstream="lm"} 3\n');
+    expect(of('sluice_credential_renewals_total outcome')).toBe(
+      'address_denied invalid missing refused renewed shared throttled timeout unreachable',
     );
     expect(of('sluice_shed_total reason')).toBe(
       'day_quota_exhausted draining limiter_unavailable overloaded queue_full wait_expired wait_too_long',
@@ -93,6 +112,7 @@ describe('a scrape', () => {
     given.telemetry.configured([shop]);
     expect(await given.value('sluice_queue_depth', { upstream: 'lm' })).toBeUndefined();
     expect(await given.value('sluice_queue_depth', { upstream: 'shop' })).toBe(0);
+    expect(await given.value('sluice_breaker_open', { upstream: 'shop' })).toBe(0);
   });
 
   test('shows the fullest and the longest-closed bucket of an upstream', async () => {
@@ -100,11 +120,14 @@ describe('a scrape', () => {
     const meter = (level: number) => ({ meter: 'requests' as const, limit: 500, level, windowMs: 60_000 });
     given.telemetry.observe({
       heldBytes: () => 4096,
+      credentials: () => [],
       buckets: () => [
         { upstream: 'lm', snapshot: snapshot({ closedMs: 2500, meters: [meter(100)] }) },
         { upstream: 'lm', snapshot: snapshot({ meters: [meter(400)] }) },
       ],
+      breakers: () => [{ status: 402, retryInMs: 1_000 }],
     });
+    expect(await given.value('sluice_breaker_open', { upstream: 'lm' })).toBe(1);
     expect(await given.value('sluice_bucket_used_ratio', { upstream: 'lm', dimension: 'requests' })).toBe(
       0.8,
     );
@@ -112,7 +135,7 @@ describe('a scrape', () => {
     expect(await given.value('sluice_queue_bytes')).toBe(4096);
   });
 
-  test('tells the limiter mode as one 1 among 0s', async () => {
+  test('shows the limiter mode as one 1 among 0s', async () => {
     const given = driven();
     given.telemetry.limiterMode('redis');
     given.telemetry.limiterMode('local');
@@ -160,7 +183,7 @@ describe('a scrape', () => {
 });
 
 describe('OpenMetrics', () => {
-  test('names counter families without _total, ends with EOF, and leaves the plain form as it was', async () => {
+  test('names counter families without _total, ends with EOF, and leaves the plain form unchanged', async () => {
     const given = driven();
     oneCall(given, 'acme');
     const plain = await given.scrape();

@@ -1,6 +1,7 @@
 import { spawnSync } from 'node:child_process';
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals';
 import { trace, TraceFlags } from '@opentelemetry/api';
+import { laneKey } from '../../src/ids.ts';
 import { otelTracing } from '../../src/telemetry/otel-spans.ts';
 import { parentOf } from '../../src/telemetry/traceparent.ts';
 import { isSampled, samplingOf } from '../../src/telemetry/sampling.policy.ts';
@@ -35,7 +36,7 @@ describe('the spans of a queued, twice-throttled, streamed call, as an OTLP rece
     const holder = given.telemetry.begin(callAt(given.clock));
     holder.identified(callerNamed('acme'));
     holder.routed(lm);
-    holder.admitting('lane-1');
+    holder.admitting(laneKey('lane-1'));
     holder.sent();
 
     const call = given.telemetry.begin(
@@ -47,14 +48,14 @@ describe('the spans of a queued, twice-throttled, streamed call, as an OTLP rece
     call.routed(lm);
     call.admitting();
     for (const wait of [1, 2]) {
-      call.queued('lane-1');
+      call.queued(laneKey('lane-1'));
       if (wait === 1) holder.answered(200, null);
       call.sent();
       upstreamSaw.push(call.traceparent());
       call.answered(429, { kind: 'rate', waitMs: wait, meter: null });
       call.absorbed();
     }
-    call.queued('lane-1');
+    call.queued(laneKey('lane-1'));
     call.sent();
     call.answered(200, null);
     call.ended({ outcome: 'ok', status: 200, code: null });
@@ -65,7 +66,7 @@ describe('the spans of a queued, twice-throttled, streamed call, as an OTLP rece
     wild.routed(shop);
     wild.admitting();
     wild.sent();
-    wild.attemptFailed('upstream_unreachable');
+    wild.attemptFailed('upstream_unreachable', 'refused');
     wild.ended({ outcome: 'failed', status: 502, code: 'upstream_unreachable' });
 
     traceIdInLog = given.lines().find((line) => line['absorbed'] === 2)?.['traceId'];
@@ -84,7 +85,7 @@ describe('the spans of a queued, twice-throttled, streamed call, as an OTLP rece
   const ofCall = () => spans.filter((span) => span.traceId === '4bf92f3577b34da6a3ce929d0e0e4736');
   const named = (name: string) => ofCall().filter((span) => span.name === name);
 
-  test('one server span continues the trace of the caller, and the log line names it', () => {
+  test('have one server span that continues the trace of the client and is named in the log line', () => {
     const [span, ...others] = ofCall().filter((each) => each.kind === server);
     expect(others).toEqual([]);
     expect(span).toMatchObject({ name: 'POST /proxy', parentSpanId: '00f067aa0ba902b7' });
@@ -103,7 +104,7 @@ describe('the spans of a queued, twice-throttled, streamed call, as an OTLP rece
     expect(traceIdInLog).toBe('4bf92f3577b34da6a3ce929d0e0e4736');
   });
 
-  test('one client span per attempt tells its resend count, status and exact server', () => {
+  test('have one client span per attempt with its resend count, status and server', () => {
     const attempts = named('POST');
     expect(attempts.map((span) => span.kind)).toEqual([client, client, client]);
     expect(attempts.map((span) => span.attributes['http.request.resend_count'])).toEqual([undefined, 1, 2]);
@@ -113,7 +114,7 @@ describe('the spans of a queued, twice-throttled, streamed call, as an OTLP rece
     expect(attempts[0]?.attributes).toMatchObject({ 'server.address': 'api.example', 'server.port': 443 });
   });
 
-  test('one internal span per wait, and the first links to the call it waited for', () => {
+  test('have one internal span per wait, of which the first links to the attempt it waited for', () => {
     const waits = named('wait');
     expect(waits.map((span) => span.kind)).toEqual([1, 1, 1]);
     const holder = spans.find((span) => span.kind === client && span.traceId !== waits[0]?.traceId);
@@ -122,20 +123,23 @@ describe('the spans of a queued, twice-throttled, streamed call, as an OTLP rece
     expect(waits.slice(1).map(({ links }) => links)).toEqual([[], []]);
   });
 
-  test('the upstream is given the context of the attempt, where configuration asks for it', () => {
+  test('give the upstream the context of the attempt, where configuration asks for it', () => {
     const ids = named('POST').map((span) => `00-${span.traceId}-${span.spanId}-01`);
     expect(upstreamSaw).toEqual(ids.slice(0, 2));
   });
 
-  test('a host under a wildcard origin and an invented method stay unknown', () => {
+  test('leave a host under a wildcard origin and an invented method unknown', () => {
     const attempt = spans.find(
       (span) => span.kind === client && span.attributes['sluice.upstream'] === 'shop',
     );
     expect(attempt?.attributes).not.toHaveProperty(['server.address']);
-    expect(attempt).toMatchObject({ name: 'HTTP', attributes: { 'error.type': 'upstream_unreachable' } });
+    expect(attempt).toMatchObject({
+      name: 'HTTP',
+      attributes: { 'error.type': 'upstream_unreachable', 'sluice.reason': 'refused' },
+    });
   });
 
-  test('no canary leaves the process, and the resource names service and replica only', () => {
+  test('contain no canary, and the resource names service and replica only', () => {
     expect(exported).not.toMatch(/canary/i);
     expect(resource).toMatchObject({ 'service.name': 'sluice', 'service.instance.id': 'replica-1' });
     expect(Object.keys(resource).filter((key) => /^(host|process)\./.test(key))).toEqual([]);
@@ -187,7 +191,7 @@ describe('tracing', () => {
     ['00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01', false],
     ['00-4BF92F3577B34DA6A3CE929D0E0E4736-00f067aa0ba902b7-01', false],
     ['', false],
-  ])('reads traceparent %p as W3C says', (value, valid) => {
+  ])('reads traceparent %p as the W3C specification says', (value, valid) => {
     expect(parentOf(['Traceparent', value]) !== null).toBe(valid);
   });
 
@@ -207,7 +211,7 @@ describe('tracing', () => {
     expect(samplingOf(name, argument)).toEqual(expected);
   });
 
-  test('samples a share of new traces, follows its caller where it may, and all services agree on one trace', () => {
+  test('samples a share of new traces, follows the client’s sampling where it may, and is the same for all services of a trace', () => {
     const tenth = samplingOf('parentbased_traceidratio', '0.1');
     expect(isSampled(tenth, null, () => 0.09)).toBe(true);
     expect(isSampled(tenth, null, () => 0.11)).toBe(false);
@@ -220,7 +224,7 @@ describe('tracing', () => {
     expect(isSampled(own, { ...parent, traceId: `${'f'.repeat(18)}${'0'.repeat(14)}` }, never)).toBe(false);
   });
 
-  test('hands an unsampled trace on as unsampled, and makes nothing for a call that is left out', async () => {
+  test('hands an unsampled trace on as unsampled, and creates nothing for it', async () => {
     const tracing = otelTracing({
       sampling: samplingOf('parentbased_always_off', undefined),
       draw: () => 0,
@@ -236,7 +240,7 @@ describe('tracing', () => {
     await tracing.close();
   });
 
-  test('reads resource attributes as the specification writes them', () => {
+  test('reads resource attributes as the specification says', () => {
     expect(resourceAttributes('a=1, b = x%20y,broken,=none,c=%ZZ')).toEqual({ a: '1', b: 'x y' });
   });
 });

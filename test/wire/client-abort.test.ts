@@ -19,7 +19,7 @@ const untilGone = (call: Call): Promise<never> =>
   });
 
 describe.each(leave)('a client that %s', (_name, go) => {
-  test('while its head arrives leaves nothing behind', async () => {
+  test('while it sends the head leaves nothing behind', async () => {
     const { client, data, calls, bugs } = await startDataServer();
     const raw = await client();
     await raw.send(get.slice(0, 30));
@@ -29,7 +29,7 @@ describe.each(leave)('a client that %s', (_name, go) => {
     expect(bugs).toEqual([]);
   });
 
-  test('while its body arrives is gone for the call', async () => {
+  test('while it sends the body aborts its call', async () => {
     const { client, data, calls, bugs } = await startDataServer(async (call) => {
       await call.readBody('w');
       throw new Error('a cut body was taken for whole');
@@ -43,7 +43,7 @@ describe.each(leave)('a client that %s', (_name, go) => {
     expect(bugs).toEqual([]);
   });
 
-  test('while its call is held is gone for the call, and gets nothing', async () => {
+  test('while its call waits aborts the call and gets no response', async () => {
     const { client, data, calls, bugs } = await startDataServer(untilGone);
     const raw = await client();
     await raw.send(get);
@@ -55,7 +55,7 @@ describe.each(leave)('a client that %s', (_name, go) => {
     expect(bugs).toEqual([]);
   });
 
-  test('before an outcome that comes too late: its body is let go, its end is told once', async () => {
+  test('before an outcome that comes too late ends the body of the outcome and its call, once', async () => {
     const hold = later<Outcome>();
     const ends: AnswerEnd[] = [];
     const { client, calls } = await startDataServer(() => hold.promise);
@@ -71,7 +71,7 @@ describe.each(leave)('a client that %s', (_name, go) => {
     expect(body.destroyed).toBe(true);
   });
 
-  test('while its answer streams takes the upstream body with it', async () => {
+  test('while it receives the response ends the upstream body, too', async () => {
     const body = new PassThrough();
     const ends: AnswerEnd[] = [];
     const { client, calls, bugs } = await startDataServer(() =>
@@ -90,7 +90,7 @@ describe.each(leave)('a client that %s', (_name, go) => {
   });
 });
 
-test('a refusal thrown for a client that left is written nowhere', async () => {
+test('a refusal for a client that left is not written to any socket', async () => {
   const { client, calls, bugs, data } = await startDataServer(async (call) => {
     await untilGone(call).catch(() => {});
     throw new Error('thrown in the wake of the client');
@@ -103,7 +103,7 @@ test('a refusal thrown for a client that left is written nowhere', async () => {
   expect(bugs).toHaveLength(1);
 });
 
-test('a call whose answer went out whole is not told that its client left', async () => {
+test('a call whose whole response was sent is not aborted when its client leaves', async () => {
   const ends: AnswerEnd[] = [];
   const { client, calls, data } = await startDataServer(() =>
     Promise.resolve(outcomeOf({ onEnd: (how) => ends.push(how) })),
@@ -118,7 +118,7 @@ test('a call whose answer went out whole is not told that its client left', asyn
   expect(calls[0]?.clientGone.aborted).toBe(false);
 });
 
-test('every call of a connection learns that it is gone', async () => {
+test('all calls of a connection are aborted when the connection is lost', async () => {
   const { client, calls, data } = await startDataServer(untilGone);
   const raw = await client();
   await raw.send(get.repeat(5));
@@ -128,7 +128,7 @@ test('every call of a connection learns that it is gone', async () => {
   expect(calls.map((call) => call.clientGone.aborted)).toEqual(Array.from({ length: 5 }, () => true));
 });
 
-test('a client that half-closes and does not read its answer is gone, although bytes for it still wait', async () => {
+test('a client that half-closes and does not read its response counts as gone, although bytes for it still wait', async () => {
   const body = new Readable({
     read() {
       this.push(Buffer.alloc(64 * 1_024));

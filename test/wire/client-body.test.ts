@@ -28,9 +28,9 @@ const withLength = (bytes: number): string => upload(`Content-Length: ${bytes}`)
 const chunk = (bytes: number): string => `${bytes.toString(16)}\r\n${'x'.repeat(bytes)}\r\n`;
 const { maxBodyBytes, maxReplayBytes } = serverSettings;
 
-describe('reading', () => {
+describe('the body of a request', () => {
   test.each([0, 1, maxReplayBytes, maxReplayBytes + 1, maxBodyBytes])(
-    '%d bytes arrive as sent',
+    'of %d bytes arrives as sent',
     async (size) => {
       const { client } = await startDataServer(echo);
       const raw = await client();
@@ -44,7 +44,7 @@ describe('reading', () => {
     },
   );
 
-  test('the bytes are those of the client, whatever they look like', async () => {
+  test('arrives unchanged, whatever its bytes are', async () => {
     const { client } = await startDataServer(echo);
     const raw = await client();
     const bytes = Buffer.from(Array.from({ length: 256 }, (_, byte) => byte));
@@ -52,14 +52,14 @@ describe('reading', () => {
     expect((await raw.answers(1))[0]?.body).toEqual(bytes);
   });
 
-  test('one byte at a time, head and body', async () => {
+  test('arrives whole when head and body come one byte at a time', async () => {
     const { client } = await startDataServer(echo);
     const raw = await client();
     for (const byte of withLength(5) + 'abcde') await raw.send(byte);
     expect((await raw.answers(1))[0]?.body.toString()).toBe('abcde');
   });
 
-  test('asked for twice it is the same body', async () => {
+  test('is the same when it is read twice', async () => {
     const { client } = await startDataServer(async (call) => {
       const [first, second] = await Promise.all([call.readBody('w'), call.readBody('w')]);
       return outcomeOf({
@@ -71,7 +71,7 @@ describe('reading', () => {
     expect((await raw.answers(1))[0]?.body.toString()).toBe('true');
   });
 
-  test('trailers are dropped', async () => {
+  test('arrives without its trailers', async () => {
     const { client, calls } = await startDataServer(echo);
     const raw = await client();
     await raw.send(upload('Transfer-Encoding: chunked') + '1\r\na\r\n0\r\nSluice-Key: k\r\n\r\n');
@@ -80,8 +80,8 @@ describe('reading', () => {
   });
 });
 
-describe('the bound of one call', () => {
-  test('a longer announced body is refused before it is sent', async () => {
+describe('the bound of a body', () => {
+  test('refuses a longer announced body before the body is sent', async () => {
     const { client } = await startDataServer(echo);
     const raw = await client();
     await raw.send(withLength(maxBodyBytes + 1));
@@ -91,7 +91,7 @@ describe('the bound of one call', () => {
     await raw.closed;
   });
 
-  test('a longer unannounced body is refused where it passes the bound', async () => {
+  test('refuses a longer unannounced body where it passes the bound', async () => {
     const { client, data } = await startDataServer(echo);
     const raw = await client();
     await raw.send(upload('Transfer-Encoding: chunked') + chunk(maxBodyBytes));
@@ -104,7 +104,7 @@ describe('the bound of one call', () => {
     await settled(() => data.stats().heldBytes === 0);
   });
 
-  test('a client that goes on sending still gets the answer, not a reset', async () => {
+  test('lets a client that goes on sending read the refusal, without a reset', async () => {
     const { client } = await startDataServer(echo, { lingerMs: 5_000 });
     const raw = await client();
     const size = 30_000_000;
@@ -115,7 +115,7 @@ describe('the bound of one call', () => {
     expect(reset).toBe(false);
   });
 
-  test('garbage in what follows gets no second answer', async () => {
+  test('gives no second response to what follows the refused body', async () => {
     const { client, data } = await startDataServer(echo, { lingerMs: 5_000 });
     const raw = await client();
     await raw.send(upload('Transfer-Encoding: chunked') + chunk(maxBodyBytes) + chunk(1));
@@ -128,7 +128,7 @@ describe('the bound of one call', () => {
     expect(rest).toHaveLength(0);
   });
 
-  test('what follows on that connection is not handled', async () => {
+  test('ends the connection without serving further requests on it', async () => {
     const { client, calls } = await startDataServer(echo, { lingerMs: 5_000 });
     const raw = await client();
     await raw.send(withLength(maxBodyBytes + 1));
@@ -140,8 +140,8 @@ describe('the bound of one call', () => {
   });
 });
 
-describe('the bound of the process', () => {
-  test('is counted while calls are held, refuses with overloaded, and is given back', async () => {
+describe('the bound of all bodies in a process', () => {
+  test('counts bodies while calls wait, refuses with overloaded, and frees their bytes', async () => {
     const hold = later<void>();
     const { client, data } = await startDataServer(async (call) => {
       const outcome = await echo(call);
@@ -168,7 +168,7 @@ describe('the bound of the process', () => {
     await settled(() => data.stats().heldBytes === 0);
   });
 
-  test('one workspace holds half of it, and the others go on', async () => {
+  test('lets one workspace use half of it, so that other workspaces go on', async () => {
     const hold = later<void>();
     const { client, data } = await startDataServer(async (call) => {
       const outcome = await echo(call);
@@ -201,7 +201,7 @@ describe('the bound of the process', () => {
     expect((await first.answers(2))[1]?.status).toBe(200);
   });
 
-  test('bytes of an aborted upload are given back', async () => {
+  test('frees the bytes of an aborted upload', async () => {
     const { client, data, calls, bugs } = await startDataServer(echo);
     const raw = await client();
     await raw.send(withLength(9_000) + 'x'.repeat(4_000));
@@ -213,8 +213,8 @@ describe('the bound of the process', () => {
   });
 });
 
-describe('a body nobody asked for', () => {
-  test('is not read, and the connection ends with the answer', async () => {
+describe('a body that the call does not read', () => {
+  test('is not received, and the connection ends with the response', async () => {
     const { client, data } = await startDataServer(() => Promise.reject(new Refusal('unauthenticated')));
     const raw = await client();
     await raw.send(withLength(9_000) + 'x'.repeat(4_000));
@@ -224,7 +224,7 @@ describe('a body nobody asked for', () => {
     await raw.closed;
   });
 
-  test.each(['stream', 'bytes'])('ends the connection behind a whole answer of %s too', async (kind) => {
+  test.each(['stream', 'bytes'])('ends the connection also after a whole response of %s', async (kind) => {
     const { client } = await startDataServer(() =>
       Promise.resolve(outcomeOf(kind === 'bytes' ? {} : { body: Readable.from([Buffer.from('fine')]) })),
     );
@@ -239,7 +239,7 @@ describe('a body nobody asked for', () => {
 describe('Expect: 100-continue', () => {
   const asking = upload('Content-Length: 3', 'Expect: 100-continue');
 
-  test('is answered only once the body is asked for', async () => {
+  test('is responded to with 100 only when the body is read', async () => {
     const admitted = later<void>();
     const { client, calls } = await startDataServer(async (call) => {
       await admitted.promise;
@@ -263,7 +263,7 @@ describe('Expect: 100-continue', () => {
     ['a refused caller', () => Promise.reject(new Refusal('unauthenticated')), asking, 401],
     ['a body that is too long', echo, asking.replace('3', '99999'), 413],
     ['a wrong route', echo, asking.replace('/proxy', '/other'), 404],
-  ])('is not answered for %s', async (_name, handle, bytes, status) => {
+  ])('gets no 100 for %s', async (_name, handle, bytes, status) => {
     const { client } = await startDataServer(handle);
     const raw = await client();
     await raw.send(bytes);
@@ -272,7 +272,7 @@ describe('Expect: 100-continue', () => {
     expect(received.toString()).toMatch(/connection: close/i);
   });
 
-  test('on a request without a body is not answered either', async () => {
+  test('on a request without a body gets no 100 either', async () => {
     const { client } = await startDataServer(echo);
     const raw = await client();
     await raw.send('GET /proxy?target=x HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\n\r\n');
@@ -280,7 +280,7 @@ describe('Expect: 100-continue', () => {
     expect(bytes.toString()).toMatch(/^HTTP\/1\.1 200 /);
   });
 
-  test('keeps the connection once it was answered', async () => {
+  test('keeps the connection when the 100 was sent', async () => {
     const { client } = await startDataServer(echo);
     const raw = await client();
     await raw.send(asking);
@@ -294,7 +294,7 @@ describe('Expect: 100-continue', () => {
   test.each([
     ['unread although it is all there', asking + 'abc'],
     ['of a request without one', 'GET /proxy HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\n\r\n'],
-  ])('with a body %s: nothing behind it is handled, for the connection ends', async (_name, bytes) => {
+  ])('with a body %s ends the connection, so that nothing behind it is served', async (_name, bytes) => {
     const { client, calls } = await startDataServer(() => Promise.resolve(outcomeOf()));
     const raw = await client();
     await raw.send(bytes + withLength(0));
@@ -304,7 +304,7 @@ describe('Expect: 100-continue', () => {
     expect(calls).toHaveLength(1);
   });
 
-  test('a request that did not wait behind it is turned away with the connection, not left hanging', async () => {
+  test('ends the connection with a request behind it that did not wait, instead of leaving that request open', async () => {
     const admitted = later<void>();
     const { client, calls, data } = await startDataServer(async (call) => {
       await admitted.promise;
@@ -321,7 +321,7 @@ describe('Expect: 100-continue', () => {
     expect(calls).toHaveLength(1);
   });
 
-  test('of HTTP/1.0 is ignored', async () => {
+  test('is ignored for HTTP/1.0', async () => {
     const { client } = await startDataServer(echo);
     const raw = await client();
     await raw.send('POST /proxy HTTP/1.0\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\nabc');

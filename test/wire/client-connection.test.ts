@@ -31,7 +31,7 @@ const held = () => {
 };
 
 describe('pipelined requests', () => {
-  test('are answered in their order, whatever ends first', async () => {
+  test('get their responses in order, whichever ends first', async () => {
     const { handle, release } = held();
     const { client, calls } = await startDataServer(handle);
     const raw = await client();
@@ -44,7 +44,7 @@ describe('pipelined requests', () => {
     expect(answers.map(({ body }) => body.toString())).toEqual(['0', '1', '2']);
   });
 
-  test('beyond the places of one connection are refused; other connections are served', async () => {
+  test('beyond the bound of one connection are refused, and other connections are served', async () => {
     const { handle, release } = held();
     const { client, calls } = await startDataServer(handle, { maxCallsPerConnection: 3 });
     const raw = await client();
@@ -61,7 +61,7 @@ describe('pipelined requests', () => {
     expect(calls).toHaveLength(4);
   });
 
-  test('beyond the places of the process are refused', async () => {
+  test('beyond the bound of the process are refused', async () => {
     const { handle, release } = held();
     const { client, calls } = await startDataServer(handle, { maxOpenCalls: 1 });
     const [first, second] = await Promise.all([client(), client()]);
@@ -76,7 +76,7 @@ describe('pipelined requests', () => {
     expect((await first.answers(2))[1]?.body.toString()).toBe('2');
   });
 
-  test('a second request hidden in a body is a body', async () => {
+  test('hidden in the body of another request stay a body', async () => {
     const { client, calls } = await startDataServer(async (call) =>
       outcomeOf({ body: (await call.readBody('w')).bytes }),
     );
@@ -91,9 +91,9 @@ describe('pipelined requests', () => {
   });
 });
 
-describe('after an error answer', () => {
+describe('after an error response', () => {
   test.each(['unauthenticated', 'target_invalid', 'queue_full', 'upstream_timeout'] as const)(
-    '%s the next request on the connection is answered in frame',
+    '%s, the next request on the connection gets a well-framed response',
     async (code) => {
       const { client } = await startDataServer((call) =>
         numberOf(call) === '0' ? Promise.reject(new Refusal(code)) : Promise.resolve(echoNumber(call)),
@@ -106,7 +106,7 @@ describe('after an error answer', () => {
     },
   );
 
-  test('that ends the connection, the next request is not handled', async () => {
+  test('that ends the connection, the next request is not served', async () => {
     const { client, calls } = await startDataServer();
     const raw = await client();
     await raw.send(`TRACE /proxy HTTP/1.1\r\nHost: a\r\n\r\n${get(1)}`);
@@ -120,7 +120,7 @@ describe('after an error answer', () => {
 describe('garbage behind a request', () => {
   const garbage = 'NOT HTTP AT ALL\r\n\r\n';
 
-  test('does not take its answer away, nor get one in its place', async () => {
+  test('neither removes its response nor gets a response in its place', async () => {
     const { handle, release } = held();
     const { client, calls } = await startDataServer(handle);
     const raw = await client();
@@ -137,7 +137,7 @@ describe('garbage behind a request', () => {
     expect(rest).toHaveLength(0);
   });
 
-  test('a client that then leaves is noticed', async () => {
+  test('does not hide that the client left', async () => {
     const { handle } = held();
     const { client, calls, data } = await startDataServer(handle);
     const raw = await client();
@@ -148,7 +148,7 @@ describe('garbage behind a request', () => {
     expect(calls[0]?.clientGone.aborted).toBe(true);
   });
 
-  test('while an answer streams does not stand inside it', async () => {
+  test('does not get into a response that streams', async () => {
     const body = new PassThrough();
     const { client, data } = await startDataServer(() => Promise.resolve(outcomeOf({ body })));
     const raw = await client();
@@ -164,7 +164,7 @@ describe('garbage behind a request', () => {
     expect(rest).toHaveLength(0);
   });
 
-  test('behind Connection: close is ignored', async () => {
+  test('is ignored behind Connection: close', async () => {
     const { handle, release } = held();
     const { client, calls } = await startDataServer(handle);
     const raw = await client();
@@ -177,7 +177,7 @@ describe('garbage behind a request', () => {
     expect(calls).toHaveLength(1);
   });
 
-  test('in the body of the second request spares the first', async () => {
+  test('in the body of a second request does not harm the first', async () => {
     const { handle, release } = held();
     const { client, calls } = await startDataServer(async (call) => {
       await call.readBody('w');
@@ -194,7 +194,7 @@ describe('garbage behind a request', () => {
   });
 });
 
-test('CONNECT behind an open call gets no answer in its place: the connection ends', async () => {
+test('CONNECT behind an open call ends the connection without a response in the place of that call’s', async () => {
   const { handle } = held();
   const { client, calls, bugs } = await startDataServer(handle);
   const raw = await client();

@@ -85,7 +85,7 @@ const exchange = async (method: string, pieces: readonly Buffer[]): Promise<stri
   handled = 0;
   const raw = await connectRaw(port);
   for (const piece of pieces) await raw.send(piece);
-  // A last, plain request tells whether the connection is still in frame; it closes a connection that is.
+  // A last, plain request shows whether the connection is still in frame, and closes a connection that is.
   await raw.send('GET /proxy?last HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n');
   const { bytes } = await raw.closed;
   const read = readAnswers(bytes, [method, 'GET'], true);
@@ -103,7 +103,7 @@ const exchange = async (method: string, pieces: readonly Buffer[]): Promise<stri
 };
 
 test.each(methods.flatMap((method) => fragmentations.map(([name, cut]) => [method, name, cut] as const)))(
-  '%s, %s: every combination ends in frame or closed',
+  'every framing and trick with %s, %s, gets well-framed responses or a closed connection',
   async (method, _name, cut) => {
     const seen = new Set<string>();
     for (const [framing, body] of framings)

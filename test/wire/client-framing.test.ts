@@ -29,7 +29,7 @@ const upload = (...fields: string[]): string =>
 const line = (requestLine: string, ...fields: string[]): string =>
   [requestLine, 'Host: sluice.test', ...fields, '', ''].join('\r\n');
 
-describe('what Node accepts is refused', () => {
+describe('what Node accepts and Sluice does not', () => {
   const cases: readonly (readonly [string, string, number, string])[] = [
     ['two Host fields', head('Host: sluice.test'), 400, 'request_invalid'],
     ['two equal Host fields in other case', head('hOST: sluice.test'), 400, 'request_invalid'],
@@ -105,7 +105,7 @@ describe('what Node accepts is refused', () => {
     ],
   ];
 
-  test.each(cases)('%s', async (_name, bytes, status, code) => {
+  test.each(cases)('a request with %s is refused', async (_name, bytes, status, code) => {
     const { answer, calls, bugs } = await refused(bytes);
     expect(answer.status).toBe(status);
     expect(answer.field('sluice-error')).toBe(code);
@@ -121,7 +121,7 @@ describe('what Node accepts is refused', () => {
   });
 });
 
-describe('what Node refuses stays refused, with a problem document', () => {
+describe('what Node refuses gets a problem document', () => {
   const chunked = upload('Transfer-Encoding: chunked');
   const cases: readonly (readonly [string, string, number])[] = [
     [
@@ -163,13 +163,13 @@ describe('what Node refuses stays refused, with a problem document', () => {
     ['the preface of HTTP/2', 'PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n', 400],
     ['a blank in the request target', line('GET /proxy?a b HTTP/1.1'), 400],
     ['a high byte in the request target', line('GET /proxy?\xe9 HTTP/1.1'), 400],
-    ['not HTTP at all', '\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 hello\r\n\r\n', 400],
+    ['bytes that are not HTTP', '\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 hello\r\n\r\n', 400],
     ['17 KiB in one field', head(`X-Field: ${'a'.repeat(17_000)}`), 431],
     ['17 KiB of request target', line(`GET /proxy?${'a'.repeat(17_000)} HTTP/1.1`), 431],
     ['1,001 fields', head(...Array.from({ length: 1_000 }, () => 'a: b')), 431],
   ];
 
-  test.each(cases)('%s', async (_name, bytes, status) => {
+  test.each(cases)('a request with %s is refused', async (_name, bytes, status) => {
     const { client, calls, bugs } = await startDataServer();
     const raw = await client();
     await raw.send(Buffer.from(bytes, 'latin1'));
@@ -190,7 +190,7 @@ describe('what Node refuses stays refused, with a problem document', () => {
     ['17 KiB of chunk extension', `1;${'a'.repeat(17_000)}\r\na\r\n0\r\n\r\n`],
     ['a length among the trailers', '1\r\na\r\n0\r\nContent-Length: 3\r\n\r\n'],
   ];
-  test.each(brokenChunks)('%s, while the body is read', async (_name, body) => {
+  test.each(brokenChunks)('a request with %s is refused while its body is read', async (_name, body) => {
     const left: unknown[] = [];
     const { client, bugs } = await startDataServer(async (call) => {
       await call.readBody('w').catch((error: unknown) => {
@@ -210,8 +210,8 @@ describe('what Node refuses stays refused, with a problem document', () => {
   });
 });
 
-describe('what is allowed passes', () => {
-  test('1,000 fields', async () => {
+describe('an unusual but allowed request', () => {
+  test('of 1,000 fields is served', async () => {
     const { client, calls } = await startDataServer();
     const raw = await client();
     await raw.send(head(...Array.from({ length: 999 }, () => 'a: b')));
@@ -223,18 +223,21 @@ describe('what is allowed passes', () => {
   test.each([
     ['a length', upload(...offer, 'Content-Length: 6'), ['abc', 'def']],
     ['chunks', upload(...offer, 'Transfer-Encoding: chunked'), ['3\r\nabc\r\n', '3\r\ndef\r\n0\r\n\r\n']],
-  ])('an offer of h2c is served as the plain request it also is, with %s', async (_name, bytes, parts) => {
-    const { client, calls } = await startDataServer(async (call) =>
-      outcomeOf({ body: (await call.readBody('w')).bytes }),
-    );
-    const raw = await client();
-    await raw.send(bytes);
-    await settled(() => calls.length === 1);
-    for (const part of parts) await raw.send(part);
-    expect((await raw.answers(1))[0]?.body.toString()).toBe('abcdef');
-  });
+  ])(
+    'with an offer of h2c is served as the plain request that it also is, with %s',
+    async (_name, bytes, parts) => {
+      const { client, calls } = await startDataServer(async (call) =>
+        outcomeOf({ body: (await call.readBody('w')).bytes }),
+      );
+      const raw = await client();
+      await raw.send(bytes);
+      await settled(() => calls.length === 1);
+      for (const part of parts) await raw.send(part);
+      expect((await raw.answers(1))[0]?.body.toString()).toBe('abcdef');
+    },
+  );
 
-  test("behind an offer of h2c the connection ends, because Node's parser loses the bytes that follow", async () => {
+  test("with an offer of h2c ends the connection, because Node's parser loses the bytes that follow", async () => {
     const { client, calls } = await startDataServer();
     const raw = await client();
     await raw.send(head(...offer) + head());
@@ -245,7 +248,7 @@ describe('what is allowed passes', () => {
     expect(calls).toHaveLength(1);
   });
 
-  test('field names of the object prototype arrive as what they are', async () => {
+  test('keeps fields named like members of object prototypes', async () => {
     const { client, calls } = await startDataServer();
     const raw = await client();
     await raw.send(head('__proto__: a', 'constructor: b', 'hasOwnProperty: c'));
@@ -260,7 +263,7 @@ describe('what is allowed passes', () => {
     ]);
   });
 
-  test('HTTP/1.0 without Host is served and closed', async () => {
+  test('of HTTP/1.0 without Host is served, and its connection ends', async () => {
     const { client } = await startDataServer();
     const raw = await client();
     await raw.send('GET /proxy?target=x HTTP/1.0\r\n\r\n');
@@ -268,7 +271,7 @@ describe('what is allowed passes', () => {
     await raw.closed;
   });
 
-  test('a GET with a body keeps it', async () => {
+  test('of GET with a body keeps the body', async () => {
     const { client } = await startDataServer(async (call) =>
       outcomeOf({ body: (await call.readBody('w')).bytes }),
     );

@@ -13,7 +13,7 @@ const streaming = (body: Readable, fields: readonly string[] = []) => {
   return { ends, start };
 };
 
-test('the head leaves before the first byte of the body', async () => {
+test('the head of a response is sent before the first byte of its body', async () => {
   const body = new PassThrough();
   const { ends, start } = streaming(body);
   const { client } = await start();
@@ -32,7 +32,7 @@ test('the head leaves before the first byte of the body', async () => {
 });
 
 test.each([0, 1, 256, 8_191, 8_192, 8_193, 70_000])(
-  'a whole answer of %d bytes of every value arrives unchanged',
+  'a whole response of %d bytes of every value arrives unchanged',
   async (length) => {
     const body = Buffer.from(Array.from({ length }, (_, at) => 255 - (at % 256)));
     const { client } = await startDataServer(() => Promise.resolve(outcomeOf({ body })));
@@ -44,7 +44,7 @@ test.each([0, 1, 256, 8_191, 8_192, 8_193, 70_000])(
   },
 );
 
-test('a small answer that is all there leaves in one piece', async () => {
+test('a small response that is complete is sent in one piece', async () => {
   const { client } = await startDataServer();
   const raw = await client();
   const pieces: number[] = [];
@@ -54,7 +54,7 @@ test('a small answer that is all there leaves in one piece', async () => {
   expect(pieces).toHaveLength(1);
 });
 
-test('a slow client slows the upstream down, and gets every byte', async () => {
+test('a slow client slows the upstream down and gets every byte', async () => {
   const piece = Buffer.alloc(64 * 1_024, 'x');
   const pieces = 400;
   let produced = 0;
@@ -69,7 +69,7 @@ test('a slow client slows the upstream down, and gets every byte', async () => {
   const raw = await client();
   raw.socket.pause();
   await raw.send(get.replace('\r\n\r\n', '\r\nConnection: close\r\n\r\n'));
-  // Production stops although nobody said so: the same figure over many turns of the event loop.
+  // Production stops by itself: the figure stays the same over many ticks of the event loop.
   let stalledAt = 0;
   let turns = 0;
   await settled(() => {
@@ -86,7 +86,7 @@ test('a slow client slows the upstream down, and gets every byte', async () => {
   expect(ends).toEqual(['complete']);
 });
 
-describe('a client that reads nothing', () => {
+describe('a client that does not read its response', () => {
   const endless = () =>
     new Readable({
       read() {
@@ -104,7 +104,7 @@ describe('a client that reads nothing', () => {
     return { raw, ends };
   };
 
-  test('while bytes wait for it is gone after the limit: the body ends, the connection is reset', async () => {
+  test('is cut off after the time limit while bytes wait for it: the body ends and the connection is reset', async () => {
     const body = endless();
     const { raw, ends } = await reading(50, body);
     await settled(() => ends.length > 0);
@@ -114,7 +114,7 @@ describe('a client that reads nothing', () => {
     expect((await raw.closed).reset).toBe(true);
   });
 
-  test('may take its time as long as nothing waits', async () => {
+  test('is not cut off while no bytes wait for it', async () => {
     const body = new PassThrough();
     const { raw, ends } = await reading(20, body);
     body.write('first');
@@ -128,11 +128,11 @@ describe('a client that reads nothing', () => {
   });
 });
 
-describe('an upstream body that breaks', () => {
+describe('a response whose upstream body breaks', () => {
   const parts = 'abcdefgh';
   const cuts = Array.from({ length: parts.length }, (_, at) => at);
 
-  test.each(cuts)('after %d bytes is never ended cleanly: chunked', async (at) => {
+  test.each(cuts)('after %d bytes never ends cleanly when it is chunked', async (at) => {
     const body = new PassThrough();
     const { ends, start } = streaming(body);
     const { client, bugs } = await start();
@@ -147,7 +147,7 @@ describe('an upstream body that breaks', () => {
     expect(bugs).toEqual([]);
   });
 
-  test.each(cuts)('after %d bytes is never ended cleanly: with a length', async (at) => {
+  test.each(cuts)('after %d bytes never ends cleanly when it has a length', async (at) => {
     const body = new PassThrough();
     const { ends, start } = streaming(body, ['Content-Length', String(parts.length)]);
     const { client } = await start();
@@ -163,7 +163,7 @@ describe('an upstream body that breaks', () => {
     expect(ends).toEqual(['upstream_cut']);
   });
 
-  test('resets a client of HTTP/1.0, for whom the end of the connection is the end of the body', async () => {
+  test('is reset for a client of HTTP/1.0, for which the end of the connection is the end of the body', async () => {
     const body = new PassThrough();
     const { ends, start } = streaming(body);
     const { client } = await start();
@@ -176,7 +176,7 @@ describe('an upstream body that breaks', () => {
     expect(ends).toEqual(['upstream_cut']);
   });
 
-  test('with more bytes than it promised is cut too', async () => {
+  test('is cut also when it has more bytes than it announced', async () => {
     const { ends, start } = streaming(Readable.from([Buffer.from('abcdef')]), ['Content-Length', '3']);
     const { client } = await start();
     const raw = await client();
@@ -186,7 +186,7 @@ describe('an upstream body that breaks', () => {
     expect(ends[0]).toBe('upstream_cut');
   });
 
-  test('before anybody listened is still noticed', async () => {
+  test('is noticed although the body broke before it was read', async () => {
     const body = new PassThrough();
     body.on('error', () => {});
     body.destroy(new Error('reset'));

@@ -12,7 +12,7 @@ const bytesOf = async (body: Readable): Promise<number> => {
 /** Resolves when everything that was under way in zlib's threads has had its turn. */
 const settled = (): Promise<void> => new Promise((resolve) => setTimeout(resolve, 50));
 
-test('the end of a compressed body is read beside its delivery', async () => {
+test('the end of a compressed body is decoded while the body is delivered', async () => {
   let tail = '';
   const packed = gzipSync('x'.repeat(100_000) + 'the end');
   expect(await bytesOf(withTail(Readable.from([packed]), 'gzip', (text) => (tail = text)))).toBe(
@@ -23,7 +23,7 @@ test('the end of a compressed body is read beside its delivery', async () => {
   expect(tail.endsWith('the end')).toBe(true);
 });
 
-test('a compressed body that comes faster than we decode it is delivered, and kept for nobody', async () => {
+test('a compressed body that comes faster than it can be decoded is delivered, and is not kept in memory', async () => {
   let tails = 0;
   const packed = gzipSync(randomBytes(4 * 1024 * 1024).toString('hex'));
   const chunks = Array.from({ length: Math.ceil(packed.length / 65_536) }, (_, at) =>

@@ -74,7 +74,7 @@ const denied = { kind: 'address_denied', phase: 'connect', neverSent: true };
 describe.each(['http', 'https'])('over %s', (scheme) => {
   const way = { caFile: scheme === 'https' ? fixture('crt') : null };
 
-  test('an upstream for which private addresses are allowed is reached, by name and by literal', async () => {
+  test('an upstream with allowed private addresses is reached by name and by literal address', async () => {
     const upstream = await open(scheme);
     const allowed = { ...way, allowPrivateAddresses: true };
     const byName = await send({
@@ -94,7 +94,7 @@ describe.each(['http', 'https'])('over %s', (scheme) => {
     expect(upstream.connections).toHaveLength(0);
   });
 
-  test('a mapped literal is denied without a connection', async () => {
+  test('an IPv4-mapped literal address is denied without a connection', async () => {
     const upstream = await open(scheme);
     const origin = `${scheme}://[::ffff:127.0.0.1]:${upstream.port}`;
     expect(await failure(send({ ...way, origin }))).toMatchObject(denied);
@@ -115,7 +115,7 @@ describe.each(['http', 'https'])('over %s', (scheme) => {
     expect(upstream.connections).toHaveLength(0);
   });
 
-  test('the name is resolved once, so that what was checked is what is connected to', async () => {
+  test('a name is resolved once, and the checked address is the one that is connected to', async () => {
     const upstream = await open(scheme);
     let asked = 0;
     const resolve: Resolve = async () => [{ address: asked++ === 0 ? '127.0.0.1' : '127.0.0.2', family: 4 }];
@@ -137,7 +137,7 @@ describe.each(['http', 'https'])('over %s', (scheme) => {
     },
   );
 
-  test('a resolver that says nothing has five seconds', async () => {
+  test('a resolver that does not respond makes the upstream unreachable after five seconds', async () => {
     const delays: number[] = [];
     const clock: Clock = {
       ...systemClock,
@@ -166,7 +166,7 @@ describe.each(['http', 'https'])('over %s', (scheme) => {
     });
   });
 
-  test('each of several calls at once is denied, also those that would wait for the pool', async () => {
+  test('each of several calls at once is denied, also those that would wait for a socket', async () => {
     const upstream = await open(scheme);
     const agents = createAgents(
       { allowPrivateAddresses: false, maxSockets: 1, caFile: null },
@@ -196,9 +196,9 @@ describe.each(['http', 'https'])('over %s', (scheme) => {
   });
 });
 
-describe('certificates', () => {
+describe('the certificate of an upstream', () => {
   const resolve = to('127.0.0.1');
-  test('an unknown authority makes the upstream unreachable, and no byte of the request arrives', async () => {
+  test('from an unknown authority makes the upstream unreachable, and no byte of the request is sent', async () => {
     const upstream = await open('https');
     const origin = `https://upstream.test:${upstream.port}`;
     const error = await failure(send({ origin, resolve, allowPrivateAddresses: true }));
@@ -206,7 +206,7 @@ describe('certificates', () => {
     await upstream.allClosed();
     expect(upstream.connections.map((connection) => connection.received()).join('')).toBe('');
   });
-  test('a certificate for another name is refused although its address is right', async () => {
+  test('for another name makes the call fail although the address is right', async () => {
     const upstream = await open('https');
     const origin = `https://other.test:${upstream.port}`;
     const error = await failure(
@@ -214,14 +214,14 @@ describe('certificates', () => {
     );
     expect(error).toMatchObject({ kind: 'unreachable', phase: 'connect', neverSent: true });
   });
-  test('a file of authorities that cannot be read stops the start', () => {
+  test('with an unreadable file of authorities prevents the start', () => {
     const settings = { allowPrivateAddresses: false, maxSockets: 1, caFile: '/nowhere/ca.pem' };
     expect(() => createAgents(settings, { clock: systemClock })).toThrow(/ENOENT/);
   });
 });
 
-describe('a redirect', () => {
-  test('to a metadata address is passed back and connects to nothing', async () => {
+describe('a redirect of the upstream', () => {
+  test('to a metadata address is passed back, and no connection is made to it', async () => {
     const elsewhere = await open('http');
     const upstream = await rawUpstream(
       answering(`HTTP/1.1 302 Found\r\nlocation: ${elsewhere.origin}/\r\ncontent-length: 0\r\n\r\n`),

@@ -68,6 +68,8 @@ const tricks = [
 ];
 
 let stack: Stack | null = null;
+/** What is complete is answered within this, several times as long as a plain request takes here. Milliseconds. */
+let patienceMs = 25;
 const started = (): Stack => {
   if (stack === null) throw new Error('not started');
   return stack;
@@ -79,6 +81,10 @@ beforeAll(async () => {
     more: '    limits: { requestsPerMinute: none }',
     timeouts: '{ headSeconds: 10, idleSeconds: 10 }',
   });
+  const { head, proxy } = stack;
+  const askedAt = performance.now();
+  for (let count = 0; count < 5; count += 1) await stack.exchange(head('GET', proxy('/plain'), ''), 'GET');
+  patienceMs = Math.max(patienceMs, performance.now() - askedAt);
 }, 20_000);
 
 afterAll(() => stack?.close());
@@ -124,7 +130,7 @@ async function attack(random: Random, bytes: Buffer, method: string): Promise<st
       () => {},
       () => {},
     );
-  const patience = new Promise((resolve) => setTimeout(resolve, 25));
+  const patience = new Promise((resolve) => setTimeout(resolve, patienceMs));
   await Promise.race([answered, client.closed, patience]);
   client.halfClose();
   const { bytes: received } = await client.closed;
@@ -186,7 +192,7 @@ const expectUpstreamPlain = (): void => {
   expect(seen).toBeGreaterThan(100);
 };
 
-test(`${rounds} combinations of tricks (seed ${seed})`, async () => {
+test(`the stack survives ${rounds} combinations of request tricks (seed ${seed})`, async () => {
   const { head, proxy } = started();
   const wrong = await fuzz(rounds, (random) => {
     const method = pick(random, methods, 'GET');
@@ -202,7 +208,7 @@ test(`${rounds} combinations of tricks (seed ${seed})`, async () => {
   expect(faults(started())).toEqual([]);
 }, 60_000);
 
-test(`600 mutated requests (seed ${seed})`, async () => {
+test(`the stack survives 600 mutated requests (seed ${seed})`, async () => {
   const { head, proxy } = started();
   const wrong = await fuzz(600, (random) => {
     const method = pick(random, ['GET', 'POST', 'DELETE'], 'GET');

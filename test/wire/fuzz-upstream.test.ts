@@ -125,7 +125,7 @@ test.each([
   ['generic', '/fuzz'],
   ['language-model', '/v1/chat/completions'],
   ['commerce', '/admin/api/2026-10/graphql.json'],
-] as const)(`mutated answers of a %s upstream (seed ${seed})`, async (kind, path) => {
+] as const)(`the stack survives mutated responses of a %s upstream (seed ${seed})`, async (kind, path) => {
   const refused = new Set<string>();
   const stack = await startStack(hostile(seededRandom(seed), refused), {
     kind,

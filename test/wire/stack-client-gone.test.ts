@@ -42,54 +42,60 @@ const leave = {
 };
 const ways = Object.keys(leave) as (keyof typeof leave)[];
 
-test.each(ways)('leaving by %s in the middle of the head or the body sends nothing upstream', async (way) => {
-  const stack = await opened(answering(ok));
-  const head = stack.head('POST', stack.proxy('/x'), 'Content-Length: 10\r\n');
-  for (const cut of [1, 20, head.length - 1, head.length, head.length + 5]) {
-    const client = await connectRaw(stack.port);
-    await client.send(`${head}0123456789`.slice(0, cut));
-    if (cut > head.length) await eventually(async () => (await stack.metric('sluice_queue_bytes')) > 0);
-    leave[way](client);
-    await client.closed.then(() => {});
-  }
-  await expectClean(stack);
-  expect(receivedBy(stack)).toBe('');
-});
-
-test.each(ways)('leaving the line by %s spends nothing, and the others move up', async (way) => {
-  const gate = Promise.withResolvers<void>();
-  const stack = await opened(
-    async (connection) => {
-      for (let count = 1; ; count += 1) {
-        await connection.requests(count);
-        if (connection.socket.destroyed) return;
-        await gate.promise;
-        connection.send(ok);
-      }
-    },
-    { kind: 'commerce' },
-  );
-  const clients = await Promise.all(
-    Array.from({ length: 6 }, async (_, n) => {
+test.each(ways)(
+  'a client that leaves by %s in the middle of the head or the body causes no upstream call',
+  async (way) => {
+    const stack = await opened(answering(ok));
+    const head = stack.head('POST', stack.proxy('/x'), 'Content-Length: 10\r\n');
+    for (const cut of [1, 20, head.length - 1, head.length, head.length + 5]) {
       const client = await connectRaw(stack.port);
-      await client.send(stack.head('GET', stack.proxy(`/n/${n}`)));
-      return client;
-    }),
-  );
-  await eventually(async () => (await stack.metric('sluice_queue_depth')) === 5);
-  const first = /\/n\/\d/.exec(receivedBy(stack))?.[0];
-  const waiting = clients.filter((_, n) => `/n/${n}` !== first);
-  const [gone, stays] = [waiting.slice(0, 3), waiting.slice(3)];
-  for (const client of gone) leave[way](client);
-  await eventually(async () => (await stack.metric('sluice_queue_depth')) === 2);
-  gate.resolve();
-  for (const client of stays) expect((await client.answers(1))[0]?.status).toBe(200);
-  await expectClean(stack);
-  expect(requestLines(receivedBy(stack))).toHaveLength(3);
-  for (const client of clients) client.socket.destroy();
-});
+      await client.send(`${head}0123456789`.slice(0, cut));
+      if (cut > head.length) await eventually(async () => (await stack.metric('sluice_queue_bytes')) > 0);
+      leave[way](client);
+      await client.closed.then(() => {});
+    }
+    await expectClean(stack);
+    expect(receivedBy(stack)).toBe('');
+  },
+);
 
-test.each(ways)('leaving by %s while the upstream works ends the upstream call', async (way) => {
+test.each(ways)(
+  'a waiting client that leaves by %s uses no unit or slot, and the calls behind it move up',
+  async (way) => {
+    const gate = Promise.withResolvers<void>();
+    const stack = await opened(
+      async (connection) => {
+        for (let count = 1; ; count += 1) {
+          await connection.requests(count);
+          if (connection.socket.destroyed) return;
+          await gate.promise;
+          connection.send(ok);
+        }
+      },
+      { kind: 'commerce' },
+    );
+    const clients = await Promise.all(
+      Array.from({ length: 6 }, async (_, n) => {
+        const client = await connectRaw(stack.port);
+        await client.send(stack.head('GET', stack.proxy(`/n/${n}`)));
+        return client;
+      }),
+    );
+    await eventually(async () => (await stack.metric('sluice_queue_depth')) === 5);
+    const first = /\/n\/\d/.exec(receivedBy(stack))?.[0];
+    const waiting = clients.filter((_, n) => `/n/${n}` !== first);
+    const [gone, stays] = [waiting.slice(0, 3), waiting.slice(3)];
+    for (const client of gone) leave[way](client);
+    await eventually(async () => (await stack.metric('sluice_queue_depth')) === 2);
+    gate.resolve();
+    for (const client of stays) expect((await client.answers(1))[0]?.status).toBe(200);
+    await expectClean(stack);
+    expect(requestLines(receivedBy(stack))).toHaveLength(3);
+    for (const client of clients) client.socket.destroy();
+  },
+);
+
+test.each(ways)('a client that leaves by %s while the upstream works ends the upstream call', async (way) => {
   const stack = await opened(() => {});
   const client = await connectRaw(stack.port);
   await client.send(stack.head('GET', stack.proxy('/slow')));
@@ -116,20 +122,23 @@ test('a call whose client left is not queued again, and its lane does not sleep 
   await expectClean(stack);
 });
 
-test.each(ways)('leaving by %s in the middle of an answer ends the upstream call', async (way) => {
-  const stack = await opened(async (connection) => {
-    await connection.requests(1);
-    connection.send('HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n');
-  });
-  const client = await connectRaw(stack.port);
-  await client.send(stack.head('GET', stack.proxy('/stream')));
-  await client.until((text) => text.includes('hello'));
-  leave[way](client);
-  await stack.upstream.allClosed();
-  await expectClean(stack);
-});
+test.each(ways)(
+  'a client that leaves by %s in the middle of a response ends the upstream call',
+  async (way) => {
+    const stack = await opened(async (connection) => {
+      await connection.requests(1);
+      connection.send('HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n');
+    });
+    const client = await connectRaw(stack.port);
+    await client.send(stack.head('GET', stack.proxy('/stream')));
+    await client.until((text) => text.includes('hello'));
+    leave[way](client);
+    await stack.upstream.allClosed();
+    await expectClean(stack);
+  },
+);
 
-test('leaving while a throttled call sleeps takes it out of the line', async () => {
+test('a client that leaves while its throttled call sleeps takes the call out of its lane', async () => {
   const stack = await opened(answering('HTTP/1.1 429 Slow\r\nRetry-After: 20\r\nContent-Length: 0\r\n\r\n'));
   const client = await connectRaw(stack.port);
   await client.send(stack.head('GET', stack.proxy('/slow')));
@@ -139,7 +148,7 @@ test('leaving while a throttled call sleeps takes it out of the line', async () 
   expect(requestLines(receivedBy(stack))).toHaveLength(1);
 });
 
-test('of two that share one call, one may leave without harm; when both left, the upstream call ends', async () => {
+test('one of two clients of a joined call may leave without harm, and the upstream call ends when both have left', async () => {
   const gate = Promise.withResolvers<void>();
   const stack = await opened(async (connection) => {
     await connection.requests(1);
@@ -175,7 +184,7 @@ test('of two that share one call, one may leave without harm; when both left, th
   expect(requestLines(receivedBy(stack))).toHaveLength(2);
 });
 
-test('a slow reader keeps neither its serialized lane nor more than a bounded part of the answer', async () => {
+test('a slow reader occupies neither its serialized lane nor more than a bounded part of the response', async () => {
   const size = 20_000_000;
   const stack = await opened(
     async (connection) => {
@@ -218,7 +227,7 @@ test('a slow reader keeps neither its serialized lane nor more than a bounded pa
   await expectClean(endless);
 });
 
-test('clients that read nothing give the upstream’s connections back to the others', async () => {
+test('clients that read nothing free the upstream’s connections for others', async () => {
   const stack = await opened(
     async (connection) => {
       for (let count = 1; ; count += 1) {
@@ -251,7 +260,7 @@ test('clients that read nothing give the upstream’s connections back to the ot
   for (const reader of readers) reader.destroy();
 });
 
-test('slow uploads hold bytes but no place in line and no lease', async () => {
+test('slow uploads hold bytes, but no position and no lease', async () => {
   const stack = await opened(answering(ok), { kind: 'commerce' });
   const uploads = await Promise.all(
     Array.from({ length: 20 }, async () => {
@@ -270,7 +279,7 @@ test('slow uploads hold bytes but no place in line and no lease', async () => {
   expect(requestLines(receivedBy(stack))).toHaveLength(1);
 });
 
-test('2,000 connections that are opened and dropped leave nothing, and the next call is served', async () => {
+test('2,000 connections that are opened and dropped leave nothing behind, and the next call is served', async () => {
   const stack = await opened(answering(ok));
   const parts = [
     '',

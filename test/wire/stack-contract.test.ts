@@ -25,7 +25,7 @@ afterEach(async () => {
 const get = async (stack: Stack, path = stack.proxy('/x'), more = ''): Promise<RawAnswer | undefined> =>
   (await stack.exchange(stack.head('GET', path, more))).answers.at(-1);
 
-test('an answer carries our id, what happened to the call and the ceiling, beside the upstream’s own fields', async () => {
+test('a response carries our id, what happened to the call, its ceiling and the upstream’s own fields', async () => {
   const answer = await get(await opened(undefined, { kind: 'language-model' }));
   expect(answer?.field('sluice-request-id')).toMatch(/^[0-9a-f]{32}$/);
   expect(answer?.field('sluice-admission')).toMatch(/^waited=\d+, attempts=1, absorbed=0$/);
@@ -37,7 +37,7 @@ test('an answer carries our id, what happened to the call and the ceiling, besid
 });
 
 test.each(['PATCH', 'OPTIONS', 'PUT', 'DELETE', 'PROPFIND', 'QUERY'])(
-  'any method goes through: %s',
+  'a call with any method is forwarded: %s',
   async (method) => {
     const stack = await opened();
     const { answers } = await stack.exchange(stack.head(method, stack.proxy('/m')));
@@ -58,25 +58,28 @@ test.each([
     'upgrade_unsupported',
     'server_error',
   ],
-])('%s %s is a problem document that SDKs read, too', async (method, path, more, status, code, type) => {
-  const stack = await opened();
-  const { answers } = await stack.exchange(stack.head(method, path, more));
-  const [answer] = answers;
-  expect(answer?.status).toBe(status);
-  expect(answer?.field('content-type')).toBe('application/problem+json');
-  const requestId = answer?.field('sluice-request-id');
-  expect(JSON.parse(answer?.body.toString() ?? '')).toMatchObject({
-    status,
-    code,
-    requestId,
-    title: expect.any(String),
-    detail: expect.any(String),
-    type: expect.any(String),
-    error: { message: expect.any(String), type, code, param: null },
-  });
-});
+])(
+  'the refusal of %s %s is a problem document that SDKs can read, too',
+  async (method, path, more, status, code, type) => {
+    const stack = await opened();
+    const { answers } = await stack.exchange(stack.head(method, path, more));
+    const [answer] = answers;
+    expect(answer?.status).toBe(status);
+    expect(answer?.field('content-type')).toBe('application/problem+json');
+    const requestId = answer?.field('sluice-request-id');
+    expect(JSON.parse(answer?.body.toString() ?? '')).toMatchObject({
+      status,
+      code,
+      requestId,
+      title: expect.any(String),
+      detail: expect.any(String),
+      type: expect.any(String),
+      error: { message: expect.any(String), type, code, param: null },
+    });
+  },
+);
 
-test('without a key: 401 with a challenge, for calls and for the own activity', async () => {
+test('a call without an API key gets 401 with a challenge, also for the activity of its workspace', async () => {
   const stack = await opened();
   for (const path of [stack.proxy('/x'), '/activity']) {
     const { answers } = await stack.exchange(`GET ${path} HTTP/1.1\r\nHost: a\r\n\r\n`);
@@ -85,7 +88,7 @@ test('without a key: 401 with a challenge, for calls and for the own activity', 
   }
 });
 
-test('a full ceiling refuses at once, with the true time and the word not to retry', async () => {
+test('a full ceiling refuses at once, with the true time and a hint not to retry', async () => {
   const stack = await opened(undefined, { more: '    limits: { requestsPerMinute: 1 }' });
   expect((await get(stack))?.status).toBe(200);
   const answer = await get(stack, stack.proxy('/x'), 'Prefer: wait=45\r\n');
@@ -97,7 +100,7 @@ test('a full ceiling refuses at once, with the true time and the word not to ret
   expect(requestLines(receivedBy(stack))).toHaveLength(1);
 });
 
-test('a closed bucket answers here: repeated attempts do not reach the upstream', async () => {
+test('a closed bucket refuses attempts, and they do not reach the upstream', async () => {
   const stack = await opened(answering('HTTP/1.1 429 Slow\r\nRetry-After: 80\r\nContent-Length: 0\r\n\r\n'));
   const first = await get(stack);
   expect([first?.status, first?.field('sluice-error'), first?.field('retry-after')]).toEqual([
@@ -113,7 +116,7 @@ test('a closed bucket answers here: repeated attempts do not reach the upstream'
   expect(requestLines(receivedBy(stack))).toHaveLength(1);
 });
 
-test('a full line and a wait that ran out never invite at once', async () => {
+test('a full lane and an expired wait never suggest a retry at once', async () => {
   const stack = await opened(() => {}, { kind: 'commerce', more: '    limits: { maxQueued: 1 }' });
   const first = await connectRaw(stack.port);
   await first.send(stack.head('GET', stack.proxy('/1')));
@@ -131,7 +134,7 @@ test('a full line and a wait that ran out never invite at once', async () => {
   expect(await leftBehind(stack)).toEqual({});
 });
 
-test('a key that is taken away ends a waiting call with 401, without a restart', async () => {
+test('a revoked API key ends a waiting call with 401, without a restart', async () => {
   const stack = await opened(() => {}, { kind: 'commerce' });
   const first = await connectRaw(stack.port);
   await first.send(stack.head('GET', stack.proxy('/1')));
@@ -145,7 +148,7 @@ test('a key that is taken away ends a waiting call with 401, without a restart',
   first.abort();
 });
 
-test('without a configured credential the client brings its own, and only that', async () => {
+test('a client brings its own credential where none is configured, and nothing else', async () => {
   const stack = await opened(undefined, { credential: null });
   const { key } = stack;
   const fields = `Sluice-Key: ${key}\r\nAuthorization: Bearer own\r\nCookie: c=d\r\n`;

@@ -155,7 +155,7 @@ export async function leftBehind(stack: Stack, withinMs = 5_000): Promise<Record
   }
 }
 
-/** Log lines that tell of a fault of our own. */
+/** Log lines that report a bug of Sluice. */
 export const faults = ({ gateway }: Stack): string[] =>
   gateway.logs.filter((line) => line.includes('"level":"error"'));
 

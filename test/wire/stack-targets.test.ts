@@ -50,7 +50,7 @@ afterEach(() => {
   resolved.length = 0;
 });
 
-/** Code of the answer to one request, from its own connection; `200` and so on where it is not of ours. */
+/** The code of the response to one request on its own connection; the status, as `200`, where Sluice did not refuse. */
 const ask = async (requestLine: string, fields = ''): Promise<string> => {
   const client = await connectRaw(port);
   await client.send(
@@ -69,7 +69,7 @@ const invalid = 'target_invalid';
 const forbidden = 'target_forbidden';
 const host = 'https://api.shop.example';
 
-/** Number of the case, target after percent-decoding, what is told. Allowed ones end at the (private) address. */
+/** Number of the case, target after percent-decoding, code. Allowed targets fail only at the (private) address. */
 const cases: readonly (readonly [number, string, string])[] = [
   [1, `${host}/v1/orders`, allow],
   [2, `${host}:443/x`, allow],
@@ -117,8 +117,8 @@ const cases: readonly (readonly [number, string, string])[] = [
   [41, 'https://gateway.example/', forbidden],
 ];
 
-describe('/proxy?target=', () => {
-  test.each(cases)('case %i: %j', async (_number, target, expected) => {
+describe('a call to /proxy?target=', () => {
+  test.each(cases)('is allowed or refused by its target: case %i, %j', async (_number, target, expected) => {
     addresses = [{ address: '127.0.0.1', family: 4 }];
     expect(await ask(`GET /proxy?target=${encodeURIComponent(target)}`)).toBe(expected);
     expect(resolved.every((name) => name === 'api.shop.example')).toBe(true);
@@ -145,7 +145,7 @@ describe('/proxy?target=', () => {
     ['/', 'not_found'],
     ['/metrics', 'not_found'],
     ['/readyz', 'not_found'],
-  ])('%s is %s', async (path, expected) => {
+  ])('is refused for %s as %s', async (path, expected) => {
     expect(await ask(`GET ${path}`)).toBe(expected);
     expect(resolved).toEqual([]);
   });
@@ -161,12 +161,12 @@ describe('/proxy?target=', () => {
     ],
     [33, [{ address: '::ffff:169.254.169.254', family: 6 }]],
     [33, [{ address: '64:ff9b::a9fe:a9fe', family: 6 }]],
-  ])('case %i: a name with a private answer %j is not connected to', async (_number, answers) => {
+  ])('is not connected to a name with a private address: case %i, %j', async (_number, answers) => {
     addresses = answers;
     expect(await ask(`GET /proxy?target=${encodeURIComponent(`${host}/x`)}`)).toBe('target_address_denied');
   });
 
-  test('a name without an answer and a denied one do not differ in what is told, but for the code', async () => {
+  test('gets refusals that differ only in their code for an unknown name and a denied one', async () => {
     addresses = [];
     expect(await ask(`POST /proxy?target=${encodeURIComponent(`${host}/x`)}`, 'Content-Length: 0\r\n')).toBe(
       'upstream_unreachable',
@@ -174,7 +174,7 @@ describe('/proxy?target=', () => {
   });
 });
 
-describe('/via/{upstream}/', () => {
+describe('a call to /via/{upstream}/', () => {
   test.each([
     ['/via/shop/v1/orders', allow],
     ['/via/shop', allow],
@@ -209,7 +209,7 @@ describe('/via/{upstream}/', () => {
     ['/via/stores/a.stores.example:8443/admin', forbidden],
     ['/via/stores/169.254.169.254/latest', forbidden],
     ['/via/stores/[::1]/', forbidden],
-  ])('%s is %s', async (path, expected) => {
+  ])('is, for %s, %s', async (path, expected) => {
     addresses = [{ address: '127.0.0.1', family: 4 }];
     const told = await ask(`GET ${path}`);
     // Where a case is refused, either of the two refusals keeps it from being connected to.
@@ -225,26 +225,26 @@ test.each([
   ['OPTIONS *', 'request_invalid'],
   ['TRACE /proxy?target=x', 'method_not_allowed'],
   ['CONNECT api.shop.example:443', 'method_not_allowed'],
-])('request line %j is %s', async (line, expected) => {
+])('the request line %j is refused as %s', async (line, expected) => {
   expect(await ask(line)).toBe(expected);
   expect(resolved).toEqual([]);
 });
 
 test.each(['1.1 sluice', '1.0 fred, 1.1 SLUICE (comment)', 'HTTP/1.1 sluice'])(
-  'a call that already came through us is refused: Via %j',
+  'a call that already came through this gateway is refused: Via %j',
   async (via) => {
     expect(await ask(`GET /via/shop/x`, `Via: ${via}\r\n`)).toBe('loop_detected');
     expect(resolved).toEqual([]);
   },
 );
 
-describe('what the upstream sees and answers', () => {
+describe('the exchange with the upstream', () => {
   const stacks: Stack[] = [];
   afterEach(async () => {
     for (const stack of stacks.splice(0)) await stack.close();
   });
 
-  test('a redirect to a metadata address is passed back and not followed', async () => {
+  test('passes a redirect to a metadata address back and does not follow it', async () => {
     const location = 'http://169.254.169.254/latest/meta-data/';
     const stack = await startStack(
       answering(`HTTP/1.1 302 Found\r\nLocation: ${location}\r\nContent-Length: 0\r\n\r\n`),
@@ -259,7 +259,7 @@ describe('what the upstream sees and answers', () => {
     expect(faults(stack)).toEqual([]);
   });
 
-  test('a redirect within the upstream keeps a /via/ client on its way', async () => {
+  test('keeps a redirect within the upstream on the way of a /via/ client', async () => {
     const stack = await startStack((connection) => {
       void connection
         .requests(1)
@@ -274,7 +274,7 @@ describe('what the upstream sees and answers', () => {
     expect(answers[0]?.field('location')).toMatch(/\/via\/up\/b\?c$/);
   });
 
-  test('path and query arrive byte for byte', async () => {
+  test('carries path and query byte for byte', async () => {
     const stack = await startStack(answering('HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n'));
     stacks.push(stack);
     const paths = [

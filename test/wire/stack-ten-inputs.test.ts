@@ -35,9 +35,9 @@ afterEach(async () => {
   for (const stack of stacks.splice(0)) await stack.close();
 });
 
-describe('A: a Trailer field on a GET', () => {
+describe('input A, a Trailer field on a GET,', () => {
   test.each(['Trailer: X\r\n', 'Trailer: \r\n', 'trailer: content-length\r\nTE: trailers\r\n'])(
-    'goes no further: %j',
+    'is not forwarded: %j',
     async (field) => {
       const stack = await opened();
       for (const method of ['GET', 'DELETE', 'POST']) {
@@ -50,8 +50,8 @@ describe('A: a Trailer field on a GET', () => {
   );
 });
 
-describe('B: Expect: 100-continue', () => {
-  test.each(['GET', 'POST'])('on %s leaves the API key here and brings the credential', async (method) => {
+describe('input B, Expect: 100-continue,', () => {
+  test.each(['GET', 'POST'])('on %s keeps the API key here and sends the credential', async (method) => {
     const stack = await opened();
     const body = method === 'POST' ? 'Content-Length: 3\r\n' : '';
     const client = await connectRaw(stack.port);
@@ -69,7 +69,7 @@ describe('B: Expect: 100-continue', () => {
   });
 });
 
-describe('C: answers that Node refuses to write', () => {
+describe('input C, a response that Node refuses to write,', () => {
   const heads: readonly (readonly [string, string, number])[] = [
     ...['000', '001', '042', '099', '600', '999'].map(
       (status) => [`status ${status}`, `HTTP/1.1 ${status} Odd\r\nContent-Length: 2\r\n\r\nok`, 502] as const,
@@ -78,7 +78,7 @@ describe('C: answers that Node refuses to write', () => {
     ['high bytes in the reason', 'HTTP/1.1 200 \xe9\xff\r\nContent-Length: 2\r\n\r\nok', 200],
     ['Trailer beside a length', 'HTTP/1.1 200 OK\r\nTrailer: X\r\nContent-Length: 2\r\n\r\nok', 200],
   ];
-  test.each(heads)('%s', async (_name, answer, expected) => {
+  test.each(heads)('is replaced or repaired in frame: %s', async (_name, answer, expected) => {
     const stack = await opened(answering(answer));
     const { answers } = await stack.exchange(stack.head('POST', stack.proxy('/c'), 'Content-Length: 0\r\n'));
     const [only] = answers;
@@ -91,7 +91,7 @@ describe('C: answers that Node refuses to write', () => {
   });
 });
 
-describe('D: an unasked 101', () => {
+describe('input D, an unasked 101,', () => {
   test.each(['GET', 'POST'])('ends %s with 502 and releases its lease', async (method) => {
     const switching = 'HTTP/1.1 101 Switching\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\n';
     const stack = await opened(answering(switching), { kind: 'commerce' });
@@ -107,13 +107,13 @@ describe('D: an unasked 101', () => {
   });
 });
 
-describe('E: 204 with a body', () => {
+describe('input E, a 204 with a body,', () => {
   test.each([
     'HTTP/1.1 204 No Content\r\nContent-Length: 5\r\n\r\nhello',
     'HTTP/1.1 204 No Content\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n',
     'HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\n\r\nhello',
     'HTTP/1.1 205 Reset\r\nContent-Length: 5\r\n\r\nhello',
-  ])('leaves the client connection in step: %j', async (answer) => {
+  ])('keeps the client connection in frame: %j', async (answer) => {
     const stack = await opened(answering(answer));
     const client = await connectRaw(stack.port);
     await client.send(stack.head('GET', stack.proxy('/e')));
@@ -129,7 +129,7 @@ describe('E: 204 with a body', () => {
   });
 });
 
-describe('G: framing fields named away', () => {
+describe('input G, framing fields named by Connection or a body on any method,', () => {
   test.each([
     'Connection: content-length\r\n',
     'Connection: transfer-encoding\r\n',
@@ -182,9 +182,9 @@ describe('G: framing fields named away', () => {
   );
 });
 
-describe('H: more fields than the parser keeps', () => {
+describe('input H, more fields than the parser keeps,', () => {
   test.each(['GET', 'HEAD', 'POST', 'DELETE', 'OPTIONS'])(
-    '%s with 1,001 fields is refused',
+    'on a %s of 1,001 fields is refused',
     async (method) => {
       const stack = await opened();
       const many = Array.from({ length: 1_001 }, (_, n) => `a${n}:\r\n`).join('');
@@ -199,7 +199,7 @@ describe('H: more fields than the parser keeps', () => {
     },
   );
 
-  test('an answer with more fields than the parser keeps is not passed on', async () => {
+  test('on a response makes the response not be passed on', async () => {
     const many = Array.from({ length: 1_200 }, (_, n) => `a${n}: x\r\n`).join('');
     const stack = await opened(answering(`HTTP/1.1 200 OK\r\n${many}Content-Length: 2\r\n\r\nok`));
     const { answers } = await stack.exchange(stack.head('GET', stack.proxy('/h')));
@@ -208,8 +208,8 @@ describe('H: more fields than the parser keeps', () => {
   });
 });
 
-describe('J: error answers', () => {
-  test('say nothing of the target, its query or the upstream', async () => {
+describe('input J, an error response,', () => {
+  test('says nothing of the target, its query or the upstream', async () => {
     const stack = await opened((connection) => {
       connection.socket.destroy();
     });

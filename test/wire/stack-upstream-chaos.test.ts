@@ -23,6 +23,9 @@ afterEach(async () => {
   for (const stack of stacks.splice(0)) await stack.close();
 });
 
+/** For upstreams that do answer: a loaded machine may be slow in reading it. */
+const patient: StackOptions = { timeouts: '{ connectSeconds: 10, headSeconds: 20, idleSeconds: 20 }' };
+
 const post = 'Content-Length: 2\r\n';
 
 const call = (stack: Stack, method: string, path: string, more = ''): Promise<Ended> =>
@@ -37,14 +40,14 @@ const expectClean = async (stack: Stack): Promise<void> => {
 
 const codeOf = ({ answers }: Ended): string | undefined => answers.at(-1)?.field('sluice-error');
 
-describe('silence', () => {
+describe('an upstream that falls silent', () => {
   const whole = 'HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n0123456789';
   test.each([
     ['GET', 0, 'upstream_timeout'],
     ['POST', 0, 'upstream_timeout'],
     ['GET', 20, 'upstream_timeout'],
     ['POST', 20, 'upstream_timeout'],
-  ])('%s: %i bytes of an answer and then nothing end in 504', async (method, bytes, code) => {
+  ])('makes %s end in 504 after %i bytes of a response', async (method, bytes, code) => {
     const stack = await opened(async (connection) => {
       await connection.requests(1);
       connection.send(whole.slice(0, bytes));
@@ -59,7 +62,7 @@ describe('silence', () => {
     await expectClean(stack);
   });
 
-  test.each(['GET', 'POST'])('%s: silence in the body cuts the client off', async (method) => {
+  test.each(['GET', 'POST'])('cuts the client of %s off in the body', async (method) => {
     const stack = await opened(async (connection) => {
       await connection.requests(1);
       connection.send(whole.slice(0, -5));
@@ -72,7 +75,7 @@ describe('silence', () => {
     await expectClean(stack);
   });
 
-  test('a chunked body that stalls is never ended with a last chunk', async () => {
+  test('never ends a stalled chunked body with a last chunk', async () => {
     const stack = await opened(async (connection) => {
       await connection.requests(1);
       connection.send('HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n');
@@ -84,59 +87,65 @@ describe('silence', () => {
   });
 });
 
-describe('a reset at each byte of the answer', () => {
+describe('an upstream that resets at each byte of the response', () => {
   const answer = 'HTTP/1.1 200 OK\r\nContent-Length: 4\r\nX-A: b\r\n\r\nbody';
-  test.each(['GET', 'POST'])('%s ends in one answer or a cut body, and POST is sent once', async (method) => {
-    const cutAt = new Map<string, number>();
-    const stack = await opened(async (connection) => {
-      const request = await connection.requests(1);
-      const path = /^\w+ (\/\S*)/.exec(request)?.[1] ?? '';
-      connection.send(answer.slice(0, cutAt.get(path) ?? answer.length));
-      // A turn later, so that the bytes are on their way before the reset.
-      setImmediate(() => connection.socket.resetAndDestroy());
-    });
-    const headBytes = answer.indexOf('\r\n\r\n') + 4;
-    for (let at = 0; at < answer.length; at += 1) cutAt.set(`/cut/${at}`, at);
-    await Promise.all(
-      [...cutAt].map(async ([path, at]) => {
-        const ended = await call(stack, method, path);
-        if (at < headBytes) {
-          expect(ended.answers.map(({ status }) => status)).toEqual([502]);
-        } else {
-          // A reset may overtake the bytes before it: then there was no head.
-          const last = ended.answers.at(-1);
-          expect(last === undefined ? ended.closed : last.status === 502).toBe(true);
-        }
-      }),
-    );
-    const lines = requestLines(receivedBy(stack));
-    for (const path of cutAt.keys()) {
-      const times = lines.filter((line) => line === `${method} ${path} HTTP/1.1`).length;
-      expect([path, times <= (method === 'POST' ? 1 : 2)]).toEqual([path, true]);
-    }
-    await expectClean(stack);
-  });
+  test.each(['GET', 'POST'])(
+    'makes %s end in one response or a cut body, and a POST is sent once',
+    async (method) => {
+      const cutAt = new Map<string, number>();
+      const stack = await opened(async (connection) => {
+        const request = await connection.requests(1);
+        const path = /^\w+ (\/\S*)/.exec(request)?.[1] ?? '';
+        connection.send(answer.slice(0, cutAt.get(path) ?? answer.length));
+        // A turn later, so that the bytes are on their way before the reset.
+        setImmediate(() => connection.socket.resetAndDestroy());
+      }, patient);
+      const headBytes = answer.indexOf('\r\n\r\n') + 4;
+      for (let at = 0; at < answer.length; at += 1) cutAt.set(`/cut/${at}`, at);
+      await Promise.all(
+        [...cutAt].map(async ([path, at]) => {
+          const ended = await call(stack, method, path);
+          if (at < headBytes) {
+            expect(ended.answers.map(({ status }) => status)).toEqual([502]);
+          } else {
+            // A reset may overtake the bytes before it: then there was no head.
+            const last = ended.answers.at(-1);
+            expect(last === undefined ? ended.closed : last.status === 502).toBe(true);
+          }
+        }),
+      );
+      const lines = requestLines(receivedBy(stack));
+      for (const path of cutAt.keys()) {
+        const times = lines.filter((line) => line === `${method} ${path} HTTP/1.1`).length;
+        expect([path, times <= (method === 'POST' ? 1 : 2)]).toEqual([path, true]);
+      }
+      await expectClean(stack);
+    },
+  );
 
-  test.each(['GET', 'POST'])('%s on a connection that was kept: POST is still sent once', async (method) => {
-    const ok = 'HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok';
-    const stack = await opened(async (connection) => {
-      await connection.requests(1);
-      connection.send(ok);
-      await connection.requests(2);
-      connection.socket.resetAndDestroy();
-    });
-    await call(stack, 'GET', '/first');
-    const ended = await call(stack, method, '/second');
-    const times = requestLines(receivedBy(stack)).filter((line) => line.includes('/second')).length;
-    if (method === 'POST') {
-      expect(ended.answers.at(-1)?.status).toBe(502);
-      expect(times).toBe(1);
-    } else {
-      expect(ended.answers.at(-1)?.status).toBe(200);
-      expect(times).toBe(2);
-    }
-    await expectClean(stack);
-  });
+  test.each(['GET', 'POST'])(
+    'makes %s end likewise on a kept connection, and a POST is still sent once',
+    async (method) => {
+      const ok = 'HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok';
+      const stack = await opened(async (connection) => {
+        await connection.requests(1);
+        connection.send(ok);
+        await connection.requests(2);
+        connection.socket.resetAndDestroy();
+      });
+      await call(stack, 'GET', '/first');
+      const ended = await call(stack, method, '/second');
+      const times = requestLines(receivedBy(stack)).filter((line) => line.includes('/second')).length;
+      if (method === 'POST') {
+        expect(ended.answers.at(-1)?.status).toBe(502);
+        expect(times).toBe(1);
+      } else {
+        expect(ended.answers.at(-1)?.status).toBe(200);
+        expect(times).toBe(2);
+      }
+      await expectClean(stack);
+    },
+  );
 });
 
 describe('a call that met a stale connection', () => {
@@ -167,7 +176,7 @@ describe('a call that met a stale connection', () => {
     await expectClean(stack);
   });
 
-  test('is not sent again without a place under its ceiling', async () => {
+  test('is not sent again without a slot under its ceiling', async () => {
     const stack = await opened(stale(), ceiling(2));
     await call(stack, 'GET', '/first');
     const ended = await call(stack, 'GET', '/second', 'Prefer: wait=1\r\n');
@@ -178,8 +187,8 @@ describe('a call that met a stale connection', () => {
   });
 });
 
-describe('refusals whose body breaks', () => {
-  test.each([400, 404, 500, 502])('%i that is cut in its body is no fault of ours', async (status) => {
+describe('a refusal whose body breaks', () => {
+  test.each([400, 404, 500, 502])('is passed on or becomes 502 for status %i', async (status) => {
     const stack = await opened(async (connection) => {
       await connection.requests(1);
       connection.send(`HTTP/1.1 ${status} Odd\r\nContent-Length: 100\r\n\r\n{"error":`);
@@ -192,26 +201,23 @@ describe('refusals whose body breaks', () => {
     await expectClean(stack);
   });
 
-  test.each([429, 503])(
-    'what the head of %i says about waiting stands when its body breaks',
-    async (status) => {
-      const stack = await opened(async (connection) => {
-        await connection.requests(1);
-        if (connection.number > 0) return connection.send('HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok');
-        connection.send(`HTTP/1.1 ${status} Slow\r\nRetry-After: 1\r\nContent-Length: 100\r\n\r\n{"error":`);
-        setTimeout(() => connection.socket.resetAndDestroy(), 20);
-      });
-      const ended = await call(stack, 'GET', '/refused');
-      expect(ended.answers.at(-1)?.status).toBe(200);
-      const waited = /waited=(\d+)/.exec(ended.answers.at(-1)?.field('sluice-admission') ?? '')?.[1];
-      // The wait counts from the answer's head, its record from the end of the look into the body.
-      expect(Number(waited)).toBeGreaterThanOrEqual(950);
-      await expectClean(stack);
-    },
-  );
+  test.each([429, 503])('keeps the wait that its head states for status %i', async (status) => {
+    const stack = await opened(async (connection) => {
+      await connection.requests(1);
+      if (connection.number > 0) return connection.send('HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok');
+      connection.send(`HTTP/1.1 ${status} Slow\r\nRetry-After: 1\r\nContent-Length: 100\r\n\r\n{"error":`);
+      setTimeout(() => connection.socket.resetAndDestroy(), 20);
+    });
+    const ended = await call(stack, 'GET', '/refused');
+    expect(ended.answers.at(-1)?.status).toBe(200);
+    const waited = /waited=(\d+)/.exec(ended.answers.at(-1)?.field('sluice-admission') ?? '')?.[1];
+    // The wait counts from the answer's head, its record from the end of the look into the body.
+    expect(Number(waited)).toBeGreaterThanOrEqual(950);
+    await expectClean(stack);
+  });
 
   test.each(['', 'Idempotency-Key: one\r\n'])(
-    'a large refusal reaches the client whole: %j',
+    'reaches the client whole when it is large and does not break: %j',
     async (field) => {
       const body = 'x'.repeat(300_000);
       const stack = await opened(
@@ -223,7 +229,7 @@ describe('refusals whose body breaks', () => {
     },
   );
 
-  test('429 with a body without end is absorbed, its connection let go', async () => {
+  test('is absorbed for a 429 with an endless body, and its connection is closed', async () => {
     let refused = 0;
     const stack = await opened(async (connection) => {
       await connection.requests(1);
@@ -240,7 +246,7 @@ describe('refusals whose body breaks', () => {
     await expectClean(stack);
   });
 
-  test('429 that is final is passed on while it streams, and ends with its limits', async () => {
+  test('is passed on while it streams for a final 429, and ends with its limits', async () => {
     const stack = await opened(async (connection) => {
       await connection.requests(1);
       connection.send(
@@ -254,8 +260,8 @@ describe('refusals whose body breaks', () => {
   });
 });
 
-describe('answers before or beside the request', () => {
-  test('an early answer to a large body reaches the client whole', async () => {
+describe('a response before or beside its request', () => {
+  test('reaches the client whole when it is early and the body is large', async () => {
     const stack = await opened((connection) => {
       connection.send('HTTP/1.1 413 Large\r\nContent-Length: 3\r\nConnection: close\r\n\r\nbig');
       connection.socket.end();
@@ -268,7 +274,7 @@ describe('answers before or beside the request', () => {
     await expectClean(stack);
   });
 
-  test('16 interim answers are dropped, a flood of them ends in 502', async () => {
+  test('is dropped when it is interim, up to 16 of them, and a flood of them ends in 502', async () => {
     const interim = 'HTTP/1.1 103 Early\r\nLink: </a>\r\n\r\n';
     for (const [count, status] of [
       [16, 200],
@@ -283,7 +289,7 @@ describe('answers before or beside the request', () => {
     }
   });
 
-  test('1xx without end and without a final answer ends in its deadline', async () => {
+  test('that is interim without end makes the call end at its deadline', async () => {
     const stack = await opened(async (connection: RawConnection) => {
       await connection.requests(1);
       const flood = setInterval(() => connection.send('HTTP/1.1 102 Wait\r\n\r\n'), 50);
@@ -294,7 +300,7 @@ describe('answers before or beside the request', () => {
     await expectClean(stack);
   });
 
-  test('bytes behind an answer never become the next one', async () => {
+  test('never takes bytes that follow another response', async () => {
     const stack = await opened(async (connection) => {
       await connection.requests(1);
       connection.send(
@@ -308,7 +314,7 @@ describe('answers before or beside the request', () => {
     await expectClean(stack);
   });
 
-  test('forged fields of ours and hop-by-hop fields of an answer are dropped', async () => {
+  test('loses hop-by-hop fields and forged fields of Sluice', async () => {
     const stack = await opened(
       answering(
         'HTTP/1.1 200 OK\r\nSluice-Error: queue_full\r\nSluice-Request-Id: forged\r\nSluice-Admission: waited=9\r\n' +
@@ -325,7 +331,7 @@ describe('answers before or beside the request', () => {
   });
 });
 
-describe('GraphQL answers that cannot be read', () => {
+describe('a GraphQL response that cannot be read', () => {
   const json = 'Content-Type: application/json\r\n';
   const bomb = gzipSync(Buffer.alloc(8 * 1024 * 1024, '{'));
   const cases: readonly (readonly [string, string, Buffer])[] = [
@@ -341,33 +347,36 @@ describe('GraphQL answers that cannot be read', () => {
     ['large broken gzip', `${json}Content-Encoding: gzip\r\n`, Buffer.alloc(200_000, 7)],
     ['large gzip that is cut', `${json}Content-Encoding: gzip\r\n`, gzipSync(noise(300_000)).subarray(0, -9)],
   ];
-  test.each(cases)('%s reaches the client byte for byte and its lease ends', async (_name, fields, body) => {
-    const stack = await opened(
-      async (connection) => {
-        for (let count = 1; ; count += 1) {
-          await connection.requests(count);
-          if (connection.socket.destroyed) return;
-          connection.socket.write(`HTTP/1.1 200 OK\r\n${fields}Content-Length: ${body.length}\r\n\r\n`);
-          connection.socket.write(body);
-        }
-      },
-      {
-        kind: 'commerce',
-        credential: '{ header: x-shopify-access-token, value: "token-of-the-shop" }',
-        timeouts: '{ headSeconds: 20, idleSeconds: 20 }',
-      },
-    );
-    const query = JSON.stringify({ query: '{ shop { name } }' });
-    const path = '/admin/api/2026-10/graphql.json';
-    const asked = `${json}Content-Length: ${query.length}\r\n`;
-    for (let n = 0; n < 2; n += 1) {
-      const ended = await stack.exchange(stack.head('POST', stack.proxy(path), asked) + query);
-      const [answer] = ended.answers;
-      expect(answer?.status).toBe(200);
-      expect(answer?.body.equals(body)).toBe(true);
-    }
-    await expectClean(stack);
-  });
+  test.each(cases)(
+    'reaches the client byte for byte, and its lease ends: %s',
+    async (_name, fields, body) => {
+      const stack = await opened(
+        async (connection) => {
+          for (let count = 1; ; count += 1) {
+            await connection.requests(count);
+            if (connection.socket.destroyed) return;
+            connection.socket.write(`HTTP/1.1 200 OK\r\n${fields}Content-Length: ${body.length}\r\n\r\n`);
+            connection.socket.write(body);
+          }
+        },
+        {
+          kind: 'commerce',
+          credential: '{ header: x-shopify-access-token, value: "token-of-the-shop" }',
+          timeouts: '{ headSeconds: 20, idleSeconds: 20 }',
+        },
+      );
+      const query = JSON.stringify({ query: '{ shop { name } }' });
+      const path = '/admin/api/2026-10/graphql.json';
+      const asked = `${json}Content-Length: ${query.length}\r\n`;
+      for (let n = 0; n < 2; n += 1) {
+        const ended = await stack.exchange(stack.head('POST', stack.proxy(path), asked) + query);
+        const [answer] = ended.answers;
+        expect(answer?.status).toBe(200);
+        expect(answer?.body.equals(body)).toBe(true);
+      }
+      await expectClean(stack);
+    },
+  );
 });
 
 /** Bytes that do not compress, the same every time. */
@@ -381,7 +390,7 @@ function noise(length: number): Buffer {
   return bytes;
 }
 
-test('a slow upstream answers many clients and each gets its own answer', async () => {
+test('a slow upstream answers many clients, and each gets its own response', async () => {
   const stack = await opened(
     async (connection) => {
       for (let count = 1; ; count += 1) {

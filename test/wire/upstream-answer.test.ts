@@ -30,8 +30,8 @@ async function outcome(sending: Promise<UpstreamAnswer>): Promise<string> {
   }
 }
 
-describe('an answer', () => {
-  test('gives status, field lines and body as they came, without the reason', async () => {
+describe('a response of the upstream', () => {
+  test('is returned with its status, field lines and body, without the reason', async () => {
     const opened = await world(
       once('HTTP/1.1 404 Reason canary\r\nX-A: 1\r\nx-a: 2\r\nContent-Length: 3\r\n\r\n\xe9\x00\xff'),
     );
@@ -41,7 +41,7 @@ describe('an answer', () => {
     expect(JSON.stringify(answer.head)).not.toContain('canary');
   });
 
-  test('of every status from 0 to 999 is passed on from 200 to 599 and refused otherwise', async () => {
+  test('with a status from 200 to 599 is passed on, with another one it is invalid', async () => {
     const opened = await world(async (connection) => {
       const status = /^GET \/(\d+)/.exec(await connection.requests(1))?.[1];
       connection.socket.end(`HTTP/1.1 ${status} x\r\nconnection: close\r\ncontent-length: 0\r\n\r\n`);
@@ -59,7 +59,7 @@ describe('an answer', () => {
     expect(wrong).toEqual([]);
   });
 
-  test('survives every byte in its reason', async () => {
+  test('may have any byte in its reason', async () => {
     const opened = await world(async (connection) => {
       const byte = Number(/^GET \/(\d+)/.exec(await connection.requests(1))?.[1]);
       connection.socket.end(`HTTP/1.1 200 a${String.fromCharCode(byte)}b\r\nconnection: close\r\ncontent-length: 2\r\n\r\nok`, 'latin1');
@@ -104,13 +104,13 @@ describe('an answer', () => {
     ['no body on 304 with its length', 'HTTP/1.1 304 No\r\ncontent-length: 2\r\n\r\n', '304 ""'],
     ['bytes after the body', `HTTP/1.1 200 OK\r\n${body}garbage`, '200 "ok"'],
     ['a second answer after the first', `HTTP/1.1 200 OK\r\n${body}HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\npoison`, '200 "ok"'],
-  ])('with %s', async (_, bytes, expected) => {
+  ])('with %s is passed on or fails as it must', async (_, bytes, expected) => {
     const opened = await world(once(bytes));
     expect(await outcome(opened.send())).toBe(expected);
     await opened.upstream.allClosed();
   }); // prettier-ignore
 
-  test('of 1,000 fields and more is refused, because Node drops the rest in silence', async () => {
+  test('of 1,000 fields or more is refused, because Node drops the rest without an error', async () => {
     const fields = (count: number): string => 'x:\r\n'.repeat(count);
     const opened = await world(async (connection) => {
       const count = Number(/^GET \/(\d+)/.exec(await connection.requests(1))?.[1]);
@@ -120,19 +120,19 @@ describe('an answer', () => {
     expect(await outcome(opened.send({ pathAndQuery: '/1500' }))).toBe('failed invalid sent');
   });
 
-  test('to HEAD has no body whatever its length says, and the connection is used again', async () => {
+  test('to HEAD has no body whatever its length says, and its connection is used again', async () => {
     const opened = await world(answering('HTTP/1.1 200 OK\r\ncontent-length: 7\r\n\r\n'));
     for (const _ of [1, 2, 3]) expect(await outcome(opened.send({ method: 'HEAD' }))).toBe('200 ""');
     expect(opened.upstream.connections).toHaveLength(1);
   });
 
-  test.each(['204 No Content', '304 Not Modified'])('%s leaves its connection usable', async (status) => {
+  test.each(['204 No Content', '304 Not Modified'])('with %s leaves its connection usable', async (status) => {
     const opened = await world(answering(`HTTP/1.1 ${status}\r\nx: y\r\n\r\n`));
     for (const _ of [1, 2, 3]) expect(await outcome(opened.send())).toBe(`${status.slice(0, 3)} ""`);
     expect(opened.upstream.connections).toHaveLength(1);
   });
 
-  test('that is pushed unasked on an idle connection reaches nobody', async () => {
+  test('that is sent unasked on an idle connection reaches no call', async () => {
     const good = 'HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\ngood';
     const opened = await world(async (connection) => {
       await connection.requests(1);
@@ -153,7 +153,7 @@ describe('an answer', () => {
   const cuts = Object.entries(whole).flatMap(([name, bytes]) =>
     (['end', 'reset'] as const).map((how) => [name, how, bytes] as const),
   );
-  test.each(cuts)('of %s body, cut by %s after every number of bytes, never ends cleanly', async (_, how, bytes) => {
+  test.each(cuts)('of %s body, cut by %s after any number of bytes, never ends cleanly', async (_, how, bytes) => {
     const opened = await world(async (connection) => {
       const cut = Number(/^GET \/(\d+)/.exec(await connection.requests(1))?.[1]);
       connection.socket.write(bytes.slice(0, cut), 'latin1', () => {
@@ -170,7 +170,7 @@ describe('an answer', () => {
     });
   });
 
-  test('whose end is the close does not end cleanly when the connection is reset instead', async () => {
+  test('that ends with the connection does not end cleanly when the connection is reset instead', async () => {
     const opened = await world(async (connection) => {
       await connection.requests(1);
       connection.send('HTTP/1.1 200 OK\r\n\r\npart of it');
@@ -193,7 +193,7 @@ describe('an answer', () => {
     await opened.upstream.allClosed();
   });
 
-  test('streams: each event is there before the next is sent', async () => {
+  test('is streamed: each event arrives before the next is sent', async () => {
     let go = (): void => {};
     const next = new Promise<void>((resolve) => (go = resolve));
     const opened = await world(async (connection) => {
@@ -212,7 +212,7 @@ describe('an answer', () => {
     expect(events).toEqual(['data: 1\n\n', 'data: 2\n\n']);
   });
 
-  test('is taken no faster than it is read', async () => {
+  test('is received no faster than it is read', async () => {
     const size = 64 * 1024 * 1024;
     const opened = await world(async (connection) => {
       await connection.requests(1);
@@ -233,14 +233,14 @@ describe('an answer', () => {
     await opened.upstream.allClosed();
   });
 
-  test('a redirect is an answer like any other', async () => {
+  test('that is a redirect is a response like any other', async () => {
     const opened = await world(once('HTTP/1.1 302 Found\r\nLocation: http://169.254.169.254/\r\ncontent-length: 0\r\n\r\n'));
     const answer = await opened.send();
     expect(answer.head).toMatchObject({ status: 302, rawFields: ['Location', 'http://169.254.169.254/', 'content-length', '0'] });
     expect(opened.upstream.connections).toHaveLength(1);
   });
 
-  test('errors say nothing of what the upstream said or where it is', async () => {
+  test('that is invalid makes an error that says nothing of its content or its origin', async () => {
     const opened = await world(once('HTTP/1.1 200 OK\r\ncanary\r\n\r\n'));
     const error = await failure(opened.send({ pathAndQuery: '/canary' }));
     expect(JSON.stringify(Object.getOwnPropertyNames(error).filter((name) => name !== 'stack').map((name) => Reflect.get(error, name)))).not.toMatch(/canary|127\.0\.0\.1/);

@@ -15,25 +15,22 @@ const pulse = (): Promise<void> => new Promise((resolve) => setTimeout(resolve, 
 const received = ({ upstream }: SendingWorld): string =>
   upstream.connections.map((connection) => connection.received()).join('');
 
-describe('a request that is held back', () => {
-  test.each(['a new', 'a kept'])(
-    'is connected but not written on %s connection before its turn',
-    async (kind) => {
-      const opened = await world(answering(ok));
-      if (kind === 'a kept') await text((await opened.send()).body);
-      const { hold, release } = gate();
-      let sent = 0;
-      const sending = opened.send({ hold, pathAndQuery: '/held', onSent: () => sent++ });
-      while (opened.upstream.connections.length === 0) await pulse();
-      expect(opened.upstream.connections).toHaveLength(1);
-      expect([sent, received(opened).includes('/held')]).toEqual([0, false]);
-      release();
-      expect(await text((await sending).body)).toBe('ok');
-      expect(sent).toBe(1);
-    },
-  );
+describe('a request that waits for its place in the writing order', () => {
+  test.each(['a new', 'a kept'])('is connected but not yet written on %s connection', async (kind) => {
+    const opened = await world(answering(ok));
+    if (kind === 'a kept') await text((await opened.send()).body);
+    const { hold, release } = gate();
+    let sent = 0;
+    const sending = opened.send({ hold, pathAndQuery: '/held', onSent: () => sent++ });
+    while (opened.upstream.connections.length === 0) await pulse();
+    expect(opened.upstream.connections).toHaveLength(1);
+    expect([sent, received(opened).includes('/held')]).toEqual([0, false]);
+    release();
+    expect(await text((await sending).body)).toBe('ok');
+    expect(sent).toBe(1);
+  });
 
-  test('is never written when it is aborted before its turn', async () => {
+  test('is never written when it is aborted', async () => {
     const opened = await world(answering(ok));
     const { hold, release } = gate();
     const aborter = new AbortController();
@@ -62,7 +59,7 @@ describe('a request that is held back', () => {
     expect(received(opened).match(/GET/g)).toHaveLength(1);
   });
 
-  test('does not take an answer that was pushed on its connection before it was written', async () => {
+  test('takes no response that was sent on its connection before it was written', async () => {
     const opened = await world(answering(ok));
     await text((await opened.send()).body);
     const { hold, release } = gate();

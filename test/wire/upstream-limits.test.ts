@@ -44,8 +44,8 @@ function watch(promise: Promise<unknown>): { done: boolean; error: unknown } {
   return state;
 }
 
-describe('limits', () => {
-  test('a pool that gives no connection ends the call at the connect limit, never sent', async () => {
+describe('a time limit of the transport', () => {
+  test('ends a call without a connection at the connect limit, as never sent', async () => {
     const { opened, clock } = await world(async (connection) => {
       await connection.requests(1);
     });
@@ -73,7 +73,7 @@ describe('limits', () => {
     ['before the head', ''],
     ['in the middle of the head', 'HTTP/1.1 200 OK\r\nx: '],
     ['after an interim answer', 'HTTP/1.1 103 Early\r\n\r\n'],
-  ])('silence %s ends the call at the head limit', async (_, bytes) => {
+  ])('ends a call with silence %s at the head limit', async (_, bytes) => {
     const { opened, clock } = await world(async (connection) => {
       await connection.requests(1);
       connection.send(bytes);
@@ -91,7 +91,7 @@ describe('limits', () => {
     await opened.upstream.allClosed();
   });
 
-  test('silence in the body cuts it between one and one and a quarter of the idle limit', async () => {
+  test('cuts a silent body between one and one and a quarter of the idle limit', async () => {
     const { opened, clock } = await world(async (connection) => {
       await connection.requests(1);
       connection.send(`${head}half `);
@@ -108,7 +108,7 @@ describe('limits', () => {
     await opened.upstream.allClosed();
   });
 
-  test('a body that keeps moving is not idle, but the whole exchange has its limit', async () => {
+  test('cuts a body that keeps moving at the limit of the whole exchange', async () => {
     const { opened, clock } = await world(async (connection) => {
       await connection.requests(1);
       connection.send('HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\n');
@@ -130,7 +130,7 @@ describe('limits', () => {
     await opened.upstream.allClosed();
   });
 
-  test('a reader that is slow is not taken for an upstream that is silent', async () => {
+  test('does not take a slow reader for a silent upstream', async () => {
     const { opened, clock } = await world(async (connection) => {
       await connection.requests(1);
       connection.send(`${head}0123456789`);
@@ -142,7 +142,7 @@ describe('limits', () => {
   });
 });
 
-describe('abort', () => {
+describe('an abort', () => {
   test('before the start sends nothing', async () => {
     const { opened } = await world(answering(ok));
     const signal = AbortSignal.abort();
@@ -150,7 +150,7 @@ describe('abort', () => {
     expect(opened.upstream.connections).toHaveLength(0);
   });
 
-  test('in the turn of the start sends nothing', async () => {
+  test('in the same tick as the start sends nothing', async () => {
     const { opened } = await world(answering(ok));
     const aborter = new AbortController();
     const sending = opened.send({ signal: aborter.signal });
@@ -164,7 +164,7 @@ describe('abort', () => {
   test.each([
     ['while the request is with the upstream', ''],
     ['in the middle of the head', 'HTTP/1.1 200 OK\r\nx'],
-  ])('%s closes its connection', async (_, bytes) => {
+  ])('%s closes the connection', async (_, bytes) => {
     const { opened } = await world(async (connection) => {
       await connection.requests(1);
       connection.send(bytes);
@@ -178,7 +178,7 @@ describe('abort', () => {
     await opened.upstream.allClosed();
   });
 
-  test('while the request body is being sent closes its connection', async () => {
+  test('while the request body is being sent closes the connection', async () => {
     const { opened } = await world((connection) => void connection.socket.pause());
     const aborter = new AbortController();
     const body = Buffer.alloc(16 * 1024 * 1024);
@@ -191,7 +191,7 @@ describe('abort', () => {
     await opened.upstream.allClosed();
   });
 
-  test('in the body cuts it with an error and closes its connection', async () => {
+  test('in the response body cuts it with an error and closes the connection', async () => {
     const { opened } = await world(async (connection) => {
       await connection.requests(1);
       connection.send(`${head}half `);
@@ -205,7 +205,7 @@ describe('abort', () => {
     await opened.upstream.allClosed();
   });
 
-  test('by the reader, who destroys the body, closes its connection', async () => {
+  test('by the reader, who destroys the body, closes the connection', async () => {
     const { opened, clock } = await world(async (connection) => {
       await connection.requests(1);
       connection.send(`${head}half `);
@@ -216,7 +216,7 @@ describe('abort', () => {
     expect(clock.waiting).toBe(0);
   });
 
-  test('of everything, by closing the transport', async () => {
+  test('of the whole transport closes all connections', async () => {
     const { opened } = await world(async (connection) => {
       await connection.requests(1);
     });
@@ -241,7 +241,7 @@ describe('a kept connection that the upstream closes under the next request', ()
       );
     };
 
-  test('fails the call, which is written once, and is known to have been stale', async () => {
+  test('makes the call fail as stale, and the call was written once', async () => {
     const { opened } = await world(fickle());
     await text((await opened.send()).body);
     let sent = 0;
@@ -257,7 +257,7 @@ describe('a kept connection that the upstream closes under the next request', ()
     expect(opened.upstream.connections.map((one) => one.received().match(/\/again/g)?.length)).toEqual([1]);
   });
 
-  test('takes its idle neighbours along', async () => {
+  test('closes its idle neighbours, too', async () => {
     const { opened } = await world(fickle());
     const bodies = await Promise.all([opened.send(), opened.send(), opened.send()]);
     await Promise.all(bodies.map(({ body }) => text(body)));
@@ -267,14 +267,14 @@ describe('a kept connection that the upstream closes under the next request', ()
     expect(opened.upstream.connections).toHaveLength(4);
   });
 
-  test('is not stale when an answer had begun', async () => {
+  test('is not stale when a response had begun', async () => {
     const { opened } = await world(fickle('HTTP/1.1 2'));
     await text((await opened.send()).body);
     expect(await failure(opened.send())).toMatchObject({ kind: 'reset', phase: 'sent', stale: false });
     expect(opened.upstream.connections).toHaveLength(1);
   });
 
-  test('a new connection that is reset is not stale', async () => {
+  test('differs from a new connection that is reset, which is not stale', async () => {
     const { opened } = await world(async (connection) => {
       await connection.requests(1);
       connection.socket.resetAndDestroy();
@@ -287,7 +287,7 @@ describe('a kept connection that the upstream closes under the next request', ()
     expect(opened.upstream.connections).toHaveLength(1);
   });
 
-  test('one that waited for its place in the pool is known to be connected', async () => {
+  test('is known to be connected for a call that waited for a socket', async () => {
     const { opened, clock } = await world(answering(ok));
     opened.agents.forOrigin(opened.upstream.origin).maxSockets = 1;
     let sent = 0;
@@ -300,8 +300,8 @@ describe('a kept connection that the upstream closes under the next request', ()
   });
 });
 
-describe('a body that is looked into', () => {
-  test('delivers what was looked at again, first byte first', async () => {
+describe('a body that is read ahead', () => {
+  test('delivers from its first byte what was read ahead', async () => {
     const long = 'abcdefghij'.repeat(20_000);
     const { opened, clock } = await world(
       answering(`HTTP/1.1 200 OK\r\ncontent-length: ${long.length}\r\n\r\n${long}`),
@@ -312,7 +312,7 @@ describe('a body that is looked into', () => {
     expect(Buffer.isBuffer(peeked.body) ? '' : await text(peeked.body)).toBe(long);
   });
 
-  test('keeps nobody waiting for the end of a body that never ends', async () => {
+  test('delays no call until the end of a body that never ends', async () => {
     const { opened, clock } = await world(async (connection) => {
       await connection.requests(1);
       connection.send(`${head}half`);
@@ -331,8 +331,8 @@ describe('a body that is looked into', () => {
   });
 });
 
-describe('in the long run', () => {
-  test('forty calls, absorbed and answered, leave no listener, no warning and one connection', async () => {
+describe('the transport, in the long run,', () => {
+  test('keeps no listener and one connection after forty calls, and causes no warning', async () => {
     const warnings: Error[] = [];
     const onWarning = (warning: Error): void => void warnings.push(warning);
     process.on('warning', onWarning);
@@ -361,7 +361,7 @@ describe('in the long run', () => {
     expect(opened.upstream.connections[0]?.received().match(/\r\n\r\nbody/g)).toHaveLength(80);
   });
 
-  test('a cut body’s error is typed, whoever cut it', () => {
+  test('gives a typed error for a cut body, whoever cut it', () => {
     expect(bodyError(Object.assign(new Error('aborted'), { code: 'ECONNRESET' }))).toMatchObject({ kind: 'reset', phase: 'body' });
     expect(bodyError(undefined)).toMatchObject({ kind: 'reset', code: null });
   });

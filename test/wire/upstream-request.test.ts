@@ -13,8 +13,8 @@ const world = (): Promise<SendingWorld> => worldOf(answering(ok));
 const wire = ({ upstream }: SendingWorld): string =>
   upstream.connections.map((connection) => connection.received()).join('');
 
-describe('a request on the wire', () => {
-  test('is exactly what was asked for', async () => {
+describe('a request to the upstream', () => {
+  test('has exactly the requested bytes', async () => {
     const opened = await world();
     const answer = await opened.send({
       method: 'POST',
@@ -42,7 +42,7 @@ describe('a request on the wire', () => {
   }); // prettier-ignore
 
   test.each(['GET', 'HEAD', 'DELETE', 'OPTIONS', 'PUT', 'PATCH', 'QUERY'])(
-    'is framed when a %s has a body, also against the client’s Connection',
+    'is framed when a %s has a body, whatever the client’s Connection says',
     async (method) => {
       const opened = await world();
       const smuggled = 'GET /smuggled HTTP/1.1\r\nhost: x\r\n\r\n';
@@ -115,7 +115,7 @@ describe('a request on the wire', () => {
     expect(wire(opened)).toBe('');
   });
 
-  test('tells when its bytes go out, on a new and on a kept connection', async () => {
+  test('reports when its bytes are written, on a new and on a kept connection', async () => {
     const opened = await world();
     let sent = 0;
     for (const expected of [1, 2]) {
@@ -126,7 +126,7 @@ describe('a request on the wire', () => {
     expect(opened.upstream.connections).toHaveLength(1);
   });
 
-  test('waits for a connection of the pool without calling itself sent', async () => {
+  test('is not reported as sent while it waits for a socket', async () => {
     const opened = await world();
     const agent = opened.agents.forOrigin(opened.upstream.origin);
     agent.maxSockets = 1;

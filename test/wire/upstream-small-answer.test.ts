@@ -40,7 +40,7 @@ const always =
     }
   };
 
-/** Answers once and ends the connection as told. */
+/** Responds once and ends the connection as the test says. */
 const once =
   (bytes: string, end: (connection: RawConnection) => void): Script =>
   async (connection) => {
@@ -50,8 +50,8 @@ const once =
 
 const ok = 'HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok';
 
-describe('a small answer', () => {
-  test('is there as bytes, and its connection serves the call that is sent at once behind it', async () => {
+describe('a small response', () => {
+  test('is returned as bytes, and its connection can serve a call that is sent at once', async () => {
     const opened = await world(always(ok));
     const bodies: string[] = [];
     for (let n = 0; n < 10; n += 1) bodies.push(await bodyOf(sendTo(opened)));
@@ -59,7 +59,7 @@ describe('a small answer', () => {
     expect(opened.upstream.connections).toHaveLength(1);
   });
 
-  test('that is compressed keeps its bytes', async () => {
+  test('keeps its bytes when it is compressed', async () => {
     const packed = gzipSync('hello').toString('latin1');
     const head = `HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: ${packed.length}\r\n\r\n`;
     const opened = await world(always(head + packed));
@@ -72,7 +72,7 @@ describe('a small answer', () => {
     await opened.upstream.allClosed();
   });
 
-  test('stays whole when the call is given up in the turn in which it came', async () => {
+  test('stays whole when its call is aborted in the tick in which it came', async () => {
     const opened = await world(always(ok));
     const leaving = new AbortController();
     const { transport } = opened;
@@ -94,7 +94,7 @@ describe('a small answer', () => {
   });
 });
 
-describe('an answer that is not all there', () => {
+describe('a response that is not complete at once', () => {
   const head = 'HTTP/1.1 200 OK\r\n';
   test.each([
     ['no body', `${head}content-length: 0\r\n\r\n`, 'GET', 'stream '],
@@ -107,7 +107,7 @@ describe('an answer that is not all there', () => {
     expect(await bodyOf(sendTo(opened, { method }))).toBe(expected);
   });
 
-  test('comes as a stream when its second half comes later', async () => {
+  test('is a stream when its second half comes later', async () => {
     const opened = await world(async (connection) => {
       await connection.requests(1);
       connection.send(`${head}content-length: 4\r\n\r\nha`);

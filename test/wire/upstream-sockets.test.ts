@@ -31,14 +31,14 @@ function pool(maxSockets: number) {
 }
 
 describe('the sockets of an upstream', () => {
-  test('are free for whoever comes, in the order of coming', () => {
+  test('are given in the order of requests while some are free', () => {
     const { enter, next } = pool(3);
     enter('a', 2);
     enter('b');
     expect(next()).toEqual(['a0', 'a1', 'b0']);
   });
 
-  test('go to the workspace with the fewest first', () => {
+  test('are given first to the workspace that has the fewest', () => {
     const { enter, end, next } = pool(4);
     enter('busy', 100);
     enter('small', 3);
@@ -47,7 +47,7 @@ describe('the sockets of an upstream', () => {
     expect(next()).toEqual(['small0', 'small1', 'busy4', 'small2']);
   });
 
-  test('go round where there is but one', () => {
+  test('are given in rotation when there is only one', () => {
     const { enter, end, next } = pool(1);
     enter('a', 3);
     enter('b', 3);
@@ -55,7 +55,7 @@ describe('the sockets of an upstream', () => {
     expect(next()).toEqual(['a0', 'b0', 'a1', 'b1', 'a2', 'b2']);
   });
 
-  test('follow the weight', () => {
+  test('are given by weight', () => {
     const { enter, end, next } = pool(8);
     enter('first', 8);
     enter('light', 20, 1);
@@ -65,7 +65,7 @@ describe('the sockets of an upstream', () => {
     expect(next().filter((name) => name.startsWith('heavy'))).toHaveLength(6);
   });
 
-  test('keep a few for workspaces that have none', () => {
+  test('leave a few for workspaces that have none', () => {
     const { enter, next } = pool(32);
     enter('busy', 100);
     expect(next()).toHaveLength(30);
@@ -73,7 +73,7 @@ describe('the sockets of an upstream', () => {
     expect(next()).toEqual(['small0']);
   });
 
-  test('are not given to a call that waits no longer, nor taken twice by one that ends twice', () => {
+  test('are neither given to a call that no longer waits nor freed twice by one that ends twice', () => {
     const { enter, end, next } = pool(1);
     enter('a', 4);
     end('a1');
@@ -85,7 +85,7 @@ describe('the sockets of an upstream', () => {
     expect(next()).toEqual(['a3']);
   });
 
-  test('are never more than allowed, and nobody is forgotten, whatever the order of ends', () => {
+  test('are never more than allowed, and no waiting call is forgotten, whatever the order of ends', () => {
     const places = new SocketPlaces(20);
     const entered: { readonly place: Place; began: boolean; over: boolean }[] = [];
     const going = (): number => entered.filter(({ began, over }) => began && !over).length;
@@ -116,7 +116,7 @@ describe('the sockets of an upstream', () => {
 describe('a call that waits for a socket', () => {
   const world = sendingWorlds();
 
-  test('is over at the connect limit or with its client, and the one behind it is sent', async () => {
+  test('fails at the connect limit or with its client, and the one behind it is sent', async () => {
     const { send, upstream } = await world(async (connection) => {
       await connection.requests(1);
     });
@@ -148,7 +148,7 @@ describe('a call that waits for a socket', () => {
   });
 });
 
-describe('over the whole way', () => {
+describe('the sockets of a whole gateway', () => {
   let world: World;
   let upstream: RawUpstream;
   afterEach(async () => {
@@ -156,7 +156,7 @@ describe('over the whole way', () => {
     await upstream.close();
   });
 
-  test('one call does not stand behind a hundred of another workspace', async () => {
+  test('let one call pass a hundred of another workspace', async () => {
     const paths: string[] = [];
     upstream = await rawUpstream(async (connection) => {
       for (let count = 1; !connection.socket.destroyed; count += 1) {

@@ -7,6 +7,7 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { moduleFolder } from '../programs.ts';
 import type { Client } from './client.ts';
+import { until } from './processes.ts';
 
 interface Source {
   readonly module: string;
@@ -75,5 +76,11 @@ export async function addCustomResources(client: Client): Promise<void> {
     open('networking.gke.io', 'v1', 'HealthCheckPolicy'),
     open('cloud.google.com', 'v1', 'BackendConfig'),
   );
-  await client.kubectl(['wait', '--for', 'condition=Established', 'crd', '--all', '--timeout', '120s']);
+  // kubectl fails at once on a definition that has no condition yet, which is so for a moment on a busy machine.
+  await until('definitions of custom resources are established', 120_000, () =>
+    client
+      .kubectl(['wait', '--for', 'condition=Established', 'crd', '--all', '--timeout', '120s'])
+      .then(() => true)
+      .catch(() => false),
+  );
 }

@@ -4,7 +4,7 @@ import { dirname } from 'node:path';
 import type { ControlPlane } from '../cluster/control-plane.ts';
 import { addPriorityClass } from '../cluster/namespace.ts';
 import type { Release } from '../programs.ts';
-import { Report } from '../report.ts';
+import { Report, type SetUpFailure } from '../report.ts';
 import { checkAutoscaling } from './autoscaling-checks.ts';
 import { checkNodeDefects } from './defect-checks.ts';
 import { keepLogs, startMachine } from './machine.ts';
@@ -22,6 +22,7 @@ export interface Job {
   readonly chart: string;
   readonly group: string;
   readonly short: boolean;
+  readonly setUpFailure: SetUpFailure;
   readonly parts: readonly NodePart[];
   /** Where the findings go, as JSON. */
   readonly findings: string;
@@ -51,11 +52,13 @@ async function run(job: Job, plane: ControlPlane, report: Report): Promise<void>
 }
 
 const job = JSON.parse(process.argv[2] ?? '') as Job;
-const report = new Report();
-let plane: ControlPlane | null = null;
+const report = new Report(job.setUpFailure);
+let plane = null as ControlPlane | null;
 try {
-  plane = await startMachine(job);
-  await run(job, plane, report);
+  await report.setUp(`${job.version}, real node: the node starts`, async () => {
+    plane = await startMachine(job);
+  });
+  if (plane !== null) await run(job, plane, report);
 } catch (failure) {
   await report.check(`${job.version}, real node: the run itself`, () => Promise.reject(failure as Error));
 } finally {

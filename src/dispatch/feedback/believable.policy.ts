@@ -9,40 +9,40 @@
  * those are learned and unlearned. Invariant: what leaves here is finite; a report that cannot be a quota is dropped.
  */
 import type { Feedback, MeterReport } from '../../call.ts';
-import { longestRetryAfterMs } from '../retry-after.policy.ts';
+import { maxRetryAfterMs } from '../retry-after.policy.ts';
 
 /** Quotas are counted in whole units, and sums of more than this many are not exact any more. */
-const leastLimit = 1;
-const mostLimit = 1e15;
+const minLimit = 1;
+const maxLimit = 1e15;
 /** The longest window any known limiter has; one that is longer drains within a day all the same. Milliseconds. */
-const longestWindowMs = 86_400_000;
-const shortestWindowMs = 1;
+const maxWindowMs = 86_400_000;
+const minWindowMs = 1;
 
 /** The same feedback within bounds. */
 export function believable(told: Feedback): Feedback {
   const meters = told.meters.map(bounded).filter((report) => report !== null);
-  const points = meters.find(({ meter }) => meter === 'cost')?.limit ?? mostLimit;
+  const points = meters.find(({ meter }) => meter === 'cost')?.limit ?? maxLimit;
   const { throttle, requestedCost, actualCost, requestedTokens } = told;
-  const tooLong = throttle !== null && throttle.waitMs !== null && throttle.waitMs > longestRetryAfterMs;
+  const tooLong = throttle !== null && throttle.waitMs !== null && throttle.waitMs > maxRetryAfterMs;
   return {
     ...told,
     meters,
-    throttle: tooLong ? { ...throttle, waitMs: longestRetryAfterMs } : throttle,
+    throttle: tooLong ? { ...throttle, waitMs: maxRetryAfterMs } : throttle,
     // No document takes more than a full bucket.
     ...(requestedCost === undefined ? {} : { requestedCost: Math.min(requestedCost, points) }),
     ...(actualCost === undefined ? {} : { actualCost: Math.min(actualCost, points) }),
-    ...(requestedTokens === undefined ? {} : { requestedTokens: Math.min(requestedTokens, mostLimit) }),
+    ...(requestedTokens === undefined ? {} : { requestedTokens: Math.min(requestedTokens, maxLimit) }),
   };
 }
 
 /** Full is the most that a bucket can be: what is beyond the limit was refused, not counted. */
 function bounded({ meter, limit, windowMs, resetMs, level }: MeterReport): MeterReport | null {
-  if (!(limit >= leastLimit && limit <= mostLimit)) return null;
+  if (!(limit >= minLimit && limit <= maxLimit)) return null;
   return {
     meter,
     limit,
-    windowMs: windowMs === null ? null : Math.min(Math.max(windowMs, shortestWindowMs), longestWindowMs),
-    ...(resetMs === undefined || resetMs === null ? {} : { resetMs: Math.min(resetMs, longestWindowMs) }),
+    windowMs: windowMs === null ? null : Math.min(Math.max(windowMs, minWindowMs), maxWindowMs),
+    ...(resetMs === undefined || resetMs === null ? {} : { resetMs: Math.min(resetMs, maxWindowMs) }),
     level:
       level === null
         ? null

@@ -36,14 +36,36 @@ export function callLimitOf(fields: ReadonlyMap<string, string>): CallLimit | nu
   return fullest;
 }
 
-export function learnFromCommerceRest({ status, fields, nowMs }: AnswerFacts): Feedback {
-  const calls = callLimitOf(fields);
-  const throttle = commerceStatus(status, calls, retryAfterMs(fields, nowMs));
+export function learnFromCommerceRest({ status, fields, body, nowMs }: AnswerFacts): Feedback {
+  const told = callLimitOf(fields);
+  const inSentence = told === null && status === 429 ? fullBucketIn(body ?? '') : null;
+  const calls = told ?? inSentence;
+  const statedMs = retryAfterMs(fields, nowMs) ?? (inSentence === null ? null : leakPeriodMs);
+  const throttle = isOrderLimit(status, body ?? '')
+    ? ({ kind: 'secondary', waitMs: statedMs } as const)
+    : commerceStatus(status, calls, statedMs);
   if (calls === null) return { meters: [], throttle };
   // The counter is rounded up: `1/40` is anything above 0 and up to 1.
   const level = { lowest: Math.max(0, calls.used - 1), highest: calls.used };
   return { meters: [{ meter: 'requests', limit: calls.limit, windowMs: restWindowMs, level }], throttle };
 }
+
+/** The period in which `N calls per second` leak. Milliseconds. */
+const leakPeriodMs = 1_000;
+
+/**
+ * The bucket as a refusal's sentence tells it where the field is missing: `Exceeded 2 calls per second for api client` names the
+ * leak, and the bucket is full.
+ */
+function fullBucketIn(body: string): CallLimit | null {
+  const leak = Number(/\bExceeded (\d{1,5}) calls per second\b/.exec(body)?.[1] ?? 0);
+  const limit = leak * (restWindowMs / leakPeriodMs);
+  return limit > 0 ? { used: limit, limit } : null;
+}
+
+/** `Exceeded order API rate limit, please try again in a minute`: a limit of development stores that is not the bucket's. */
+const isOrderLimit = (status: number, body: string): boolean =>
+  status === 429 && /\bExceeded \w{1,40} API rate limit\b/i.test(body);
 
 /** Meaning of a commerce status. `statedMs` is what `Retry-After` says. */
 export function commerceStatus(

@@ -2,16 +2,17 @@
  * What the answer of an upstream of unknown make teaches.
  *
  * Owns: 429, 503 and the rate-limit fields that no provider owns. Refuses to own: bodies; without a known shape they
- * prove nothing. Invariant: only requests are metered.
+ * prove nothing (GitHub's has one, `github.policy.ts`). Invariant: only requests are metered.
  */
 import type { Feedback, MeterName, MeterReport } from '../../call.ts';
 import type { AnswerTime } from '../duration.policy.ts';
 import { retryAfterMs } from '../retry-after.policy.ts';
 import type { AnswerFacts } from './facts.policy.ts';
+import { githubThrottle } from './github.policy.ts';
 import { namedWindowReadings, plainReadings, quotaReadings } from './ietf.policy.ts';
 import { exhaustedForMs, reportsOf } from './reading.policy.ts';
 
-export function learnFromGeneric({ status, fields, nowMs }: AnswerFacts): Feedback {
+export function learnFromGeneric({ status, fields, body, nowMs }: AnswerFacts): Feedback {
   const at: AnswerTime = { date: fields.get('date'), now: nowMs };
   const structured = quotaReadings(fields);
   const readings =
@@ -19,8 +20,11 @@ export function learnFromGeneric({ status, fields, nowMs }: AnswerFacts): Feedba
   const meters = reportsOf(readings);
   const wantedFor = exhaustedMeter(meters) ?? 'requests';
   const statedMs = retryAfterMs(fields, nowMs);
+  const exhaustedMs = exhaustedForMs(readings);
+  const github = githubThrottle({ status, fields, body, statedMs, exhaustedMs });
+  if (github !== null) return { meters, throttle: github };
   if (status === 429) {
-    const waitMs = statedMs ?? exhaustedForMs(readings);
+    const waitMs = statedMs ?? exhaustedMs;
     return { meters, throttle: { kind: 'rate', waitMs, meter: wantedFor } };
   }
   const isOverload = status === 503 || status === 529;

@@ -28,12 +28,12 @@ interface Item {
   readonly parameters: Readonly<Record<string, string>>;
 }
 
-const longestField = 2048;
+const maxField = 2048;
 /** A quoted string, or a run of anything that is neither quote nor separator. */
 const piece = /"(?:[^"\\]|\\.)*"|[^",;]+|[,;]/g;
 
 function itemsOf(value: string | undefined): readonly Item[] {
-  if (value === undefined || value.length > longestField) return [];
+  if (value === undefined || value.length > maxField) return [];
   const pieces = value.match(piece) ?? [];
   if (pieces.join('').length < value.length) return []; // an unclosed quote: no telling where an item ends
   const items: Item[] = [];
@@ -156,7 +156,7 @@ export function plainReadings(fields: ReadonlyMap<string, string>, at: AnswerTim
   if (stated === undefined) return [];
   const items = itemsOf(stated);
   const limit = count(stated) ?? count(items[0]?.names[0]);
-  const until = reset(fields.get(`${prefix}reset`), at);
+  const until = resetOf(fields, prefix, at);
   const common = {
     dimension: 'requests',
     meter: 'requests',
@@ -189,6 +189,18 @@ export function plainReadings(fields: ReadonlyMap<string, string>, at: AnswerTim
       statedWindowMs: windowMs,
     })),
   ];
+}
+
+/** Discord tells the time that is left beside the instant, to the millisecond; what cannot be read is as good as absent. */
+function resetOf(
+  fields: ReadonlyMap<string, string>,
+  prefix: string,
+  at: AnswerTime,
+): ReturnType<typeof reset> {
+  const left = fields.get(`${prefix}reset-after`);
+  const after = left !== undefined && /^\d{1,9}(\.\d{1,9})?$/.test(left.trim()) ? Number(left) * 1000 : null;
+  if (after === null) return reset(fields.get(`${prefix}reset`), at);
+  return { resetInMs: Math.ceil(after), resetGrainMs: 1 };
 }
 
 /**

@@ -8,10 +8,10 @@
 export type JsonRecord = Readonly<Record<string, unknown>>;
 
 /** Text beyond this many characters is not parsed as a whole (about 1 ms of work). */
-const longestParsed = 262_144;
+const maxParsed = 262_144;
 /** Characters at the end of a longer text in which trailing members are looked for. */
 const tailLength = 8192;
-const mostTries = 16;
+const maxTries = 16;
 
 export function isRecord(value: unknown): value is JsonRecord {
   return typeof value === 'object' && value !== null && !Array.isArray(value);
@@ -37,7 +37,7 @@ export function countAt(parent: unknown, name: string): number | null {
 
 /** Parsed text, or `undefined` when it is no JSON or too long. */
 export function parseJson(text: string): unknown {
-  if (text.length > longestParsed) return undefined;
+  if (text.length > maxParsed) return undefined;
   try {
     const value: unknown = JSON.parse(text);
     return value;
@@ -59,7 +59,7 @@ export function lastObject(
   const tail = text.length > tailLength ? text.slice(-tailLength) : text;
   const quoted = `"${key}"`;
   let at = tail.lastIndexOf(quoted);
-  for (let tries = 0; at >= 0 && tries < mostTries; tries++) {
+  for (let tries = 0; at >= 0 && tries < maxTries; tries++) {
     const found = objectAfter(tail, at + quoted.length);
     if (found !== null && accept(found)) return found;
     at = at === 0 ? -1 : tail.lastIndexOf(quoted, at - 1);

@@ -11,16 +11,20 @@ import type { AnswerTime } from '../duration.policy.ts';
 import { retryAfterMs } from '../retry-after.policy.ts';
 import type { AnswerFacts } from './facts.policy.ts';
 import { plainReadings } from './ietf.policy.ts';
-import { countAt, lastObject, parseJson, type JsonRecord } from './json.policy.ts';
+import { parseJson } from './json.policy.ts';
 import { readMessage, type LimiterMessage } from './message.policy.ts';
 import { errorIn, verdictOf, type ModelError, type Verdict } from './model-error.policy.ts';
 import { modelReadings, renewalTrapMs } from './model-fields.policy.ts';
+import { saidBy } from './providers/providers.policy.ts';
 import { exhaustedForMs, reportsOf, type Reading } from './reading.policy.ts';
+import { noUsage, tokenUsage, withUsageIn } from './usage.policy.ts';
 
 /** What a refused call's body says. */
 export interface Refused {
   readonly error: ModelError | null;
   readonly message: LimiterMessage;
+  /** What is made of it by its provider's words, its codes and its type; `null`: the status has to do. */
+  readonly verdict: Verdict | null;
 }
 
 const nothingSaid = readMessage('');
@@ -33,7 +37,7 @@ export function learnFromModel(facts: AnswerFacts): Feedback {
   const readings = own.length > 0 ? own : plainReadings(refused?.error?.fields ?? facts.fields, at);
   const fieldReports = reportsOf(readings);
   if (refused === null) {
-    return { meters: fieldReports, throttle: null, ...usage(facts.body), ...scope(facts.fields, {}) };
+    return { meters: fieldReports, throttle: null, ...usageIn(facts.body), ...scope(facts.fields, {}) };
   }
   const throttle = throttleOf(facts, readings, refused, fieldReports);
   return {
@@ -47,7 +51,10 @@ export function learnFromModel(facts: AnswerFacts): Feedback {
 /** Error and message in a parsed body. */
 export function refusedIn(body: unknown): Refused {
   const error = errorIn(body);
-  return { error, message: error === null ? nothingSaid : readMessage(error.message) };
+  if (error === null) return { error, message: nothingSaid, verdict: null };
+  const said = saidBy(error);
+  const message = { ...readMessage(error.message), ...said.message };
+  return { error, message, verdict: said.verdict ?? verdictOf(error, message.tooLarge) };
 }
 
 function throttleOf(
@@ -56,8 +63,7 @@ function throttleOf(
   refused: Refused,
   reports: readonly MeterReport[],
 ): Throttle | null {
-  const named = refused.error === null ? null : verdictOf(refused.error, refused.message.tooLarge);
-  const verdict = named ?? byStatus(facts.status, refused.message);
+  const verdict = refused.verdict ?? byStatus(facts.status, refused.message);
   if (verdict === null) return null;
   const stated = retryAfterMs(facts.fields, facts.nowMs);
   const waitMs = verdict === 'rate' ? rateWaitMs(stated, readings, refused) : stated;
@@ -66,6 +72,7 @@ function throttleOf(
 
 function byStatus(status: number, message: LimiterMessage): Verdict | null {
   if (status === 429) return message.tooLarge ? 'too_large' : 'rate';
+  if (status === 402) return 'quota'; // Payment Required: DeepSeek, OpenRouter, Together
   return status === 503 || status === 529 ? 'overload' : null;
 }
 
@@ -106,7 +113,7 @@ function meterAtFault(
   return candidates.length === 1 ? (candidates[0]?.meter ?? null) : type;
 }
 
-const wholeMetrics = new Set(['RPM', 'RPD', 'TPM', 'TPD', 'input-images', 'images']);
+const wholeMetrics = new Set(['RPM', 'RPD', 'TPM', 'TPD', 'ITPM', 'OTPM', 'input-images', 'images']);
 
 /**
  * Adds what the sentence says about its meter where the fields are silent or speak of a wider limit: a project's own
@@ -126,7 +133,13 @@ export function withMessage(
 
 /** Tokens that the limiter counted for a refused call. */
 export function requested({ meter, requested: units }: LimiterMessage): Pick<Feedback, 'requestedTokens'> {
-  return units !== null && (meter === 'tokens' || meter === 'tokens_day') ? { requestedTokens: units } : {};
+  const isTokens = meter === 'tokens_day' || meter?.endsWith('tokens') === true;
+  return units !== null && isTokens ? { requestedTokens: units } : {};
+}
+
+function usageIn(body: string | null): Pick<Feedback, 'usage'> {
+  const usage = body === null ? null : tokenUsage(withUsageIn(noUsage, body));
+  return usage === null ? {} : { usage };
 }
 
 function scope(fields: ReadonlyMap<string, string>, told: QuotaScope): Pick<Feedback, 'scope'> {
@@ -140,22 +153,4 @@ function scope(fields: ReadonlyMap<string, string>, told: QuotaScope): Pick<Feed
       ...(project === undefined ? {} : { project }),
     },
   };
-}
-
-/** Tokens counted by the `usage` near the end of a success, without parsing all of it. */
-export function usage(body: string | null): Pick<Feedback, 'usedTokens'> {
-  if (body === null) return {};
-  const found =
-    lastObject(body, 'usage', (value) => tokensIn(value) !== null) ??
-    lastObject(body, 'usageMetadata', (value) => tokensIn(value) !== null);
-  const usedTokens = found === null ? null : tokensIn(found);
-  return usedTokens === null ? {} : { usedTokens };
-}
-
-function tokensIn(usageObject: JsonRecord): number | null {
-  const total = countAt(usageObject, 'total_tokens') ?? countAt(usageObject, 'totalTokenCount');
-  if (total !== null) return total;
-  const input = countAt(usageObject, 'input_tokens');
-  const output = countAt(usageObject, 'output_tokens');
-  return input === null && output === null ? null : (input ?? 0) + (output ?? 0);
 }

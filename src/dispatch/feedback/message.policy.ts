@@ -23,13 +23,13 @@ export interface LimiterMessage {
   readonly scope: QuotaScope;
 }
 
-const longestMessage = 2000;
+const maxMessage = 2000;
 
 export function readMessage(text: string): LimiterMessage {
-  const message = text.slice(0, longestMessage);
+  const message = text.slice(0, maxMessage);
   const metric = metricOf(message);
   const limit = numberAfter(/\bLimit:? (\d[\d,]*)/, message);
-  const requested = numberAfter(/\bRequested (\d[\d,]*)/, message);
+  const requested = numberAfter(/\bRequested ~?(\d[\d,]*)/, message);
   return {
     ...metric,
     limit,
@@ -56,6 +56,8 @@ function metricOf(message: string): Pick<LimiterMessage, 'metric' | 'meter' | 'w
 
 function meterOf(what: string, daily: boolean): MeterName | null {
   if (what === 'requests') return daily ? 'requests_day' : 'requests';
+  if (what === 'input tokens' && !daily) return 'input_tokens';
+  if (what === 'output tokens' && !daily) return 'output_tokens';
   if (what.endsWith('tokens')) return daily ? 'tokens_day' : 'tokens';
   return what.endsWith('images') && !daily ? 'images' : null;
 }

@@ -34,7 +34,8 @@ export function errorIn(body: unknown): ModelError | null {
   const inner = outer['error'] ?? recordAt(outer, 'response')?.['error'];
   if (isRecord(inner)) return flatten(inner);
   if (typeof inner === 'string') return flatten({ ...outer, message: inner });
-  return outer['object'] === 'error' ? flatten(outer) : null; // Mistral has no envelope
+  // Mistral has no envelope, and neither has an error event of the Responses API.
+  return outer['object'] === 'error' || outer['type'] === 'error' ? flatten(outer) : null;
 }
 
 function flatten(error: JsonRecord): ModelError {
@@ -86,6 +87,9 @@ const byName = new Map<string, Verdict>([
   ['project_spend_limit_exceeded', 'quota'],
   ['organization_usage_limit_exceeded', 'quota'],
   ['enforced_spend_limit_reached', 'quota'],
+  ['billing_not_active', 'quota'],
+  ['billing_hard_limit_reached', 'quota'],
+  ['billing_error', 'quota'], // Anthropic, with 402
   ['slow_down', 'overload'],
   ['server_is_overloaded', 'overload'],
   ['model_capacity_exhausted', 'overload'],

@@ -31,8 +31,11 @@ const openAiDimensions: readonly Dimension[] = [
   dimension('requests', 'requests'),
   dimension('tokens', 'tokens'),
   dimension('project-tokens', 'tokens'),
+  dimension('input-tokens', 'input_tokens', 'full', 60_000),
+  dimension('output-tokens', 'output_tokens', 'full', 60_000),
   dimension('input-images', 'images'),
   dimension('images', 'images'),
+  dimension('audio-seconds', null), // Groq
   dimension('requests-minute', 'requests', 'window', 60_000),
   dimension('tokens-minute', 'tokens', 'window', 60_000),
   dimension('requests-day', 'requests', 'window', 86_400_000),
@@ -63,21 +66,22 @@ function openAiReadings(fields: Fields, at: AnswerTime): readonly Reading[] {
 const anthropicDimensions = [
   ['requests', 'requests', 1],
   ['tokens', 'tokens', 1000],
-  ['input-tokens', 'tokens', 1000],
-  ['output-tokens', null, 1000],
+  ['input-tokens', 'input_tokens', 1000],
+  ['output-tokens', 'output_tokens', 1000],
 ] as const;
 
 /** `anthropic-ratelimit-{dimension}-{limit,remaining,reset}`: per minute, tokens rounded to thousands, RFC 3339 resets. */
 function anthropicReadings(fields: Fields, at: AnswerTime): readonly Reading[] {
   const readings: Reading[] = [];
+  const limitOf = (name: string): number | null => count(fields.get(`anthropic-ratelimit-${name}-limit`));
   for (const [name, meter, remainingGrain] of anthropicDimensions) {
-    const limit = count(fields.get(`anthropic-ratelimit-${name}-limit`));
+    const limit = limitOf(name);
     const until = reset(fields.get(`anthropic-ratelimit-${name}-reset`), at);
     if (limit === null && until.resetInMs === null) continue;
     readings.push({
       dimension: name,
-      // Input tokens alone stand for the tokens meter only where the combined limit is not sent.
-      meter: name === 'input-tokens' && fields.has('anthropic-ratelimit-tokens-limit') ? null : meter,
+      meter:
+        name === 'tokens' && repeats(limit, limitOf('input-tokens'), limitOf('output-tokens')) ? null : meter,
       limit,
       remaining: count(fields.get(`anthropic-ratelimit-${name}-remaining`)),
       ...until,
@@ -88,6 +92,13 @@ function anthropicReadings(fields: Fields, at: AnswerTime): readonly Reading[] {
   }
   return readings;
 }
+
+/**
+ * The plain token fields show the tightest limit in force. It is a limit of its own (a workspace's, for all tokens) only where it
+ * is none of the others, nor their sum.
+ */
+const repeats = (limit: number | null, input: number | null, output: number | null): boolean =>
+  limit !== null && (limit === input || limit === output || limit === (input ?? 0) + (output ?? 0));
 
 /** `ratelimitbysize-*` of Mistral: tokens of the running minute; the reset is the minute's end. */
 function mistralReadings(fields: Fields, at: AnswerTime): readonly Reading[] {

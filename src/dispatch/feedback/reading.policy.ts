@@ -13,7 +13,7 @@ export interface Reading {
   /** The provider's word for the dimension: `requests`, `tokens`, `input-images`, `tokens-day` … */
   readonly dimension: string;
   /** Meter it belongs to by name; the window may still make it the `_day` one. */
-  readonly meter: 'requests' | 'tokens' | 'images' | null;
+  readonly meter: 'requests' | 'tokens' | 'images' | 'input_tokens' | 'output_tokens' | null;
   readonly limit: number | null;
   readonly remaining: number | null;
   /** Milliseconds until the bucket is full (`full`) or until its window ends (`window`). */
@@ -95,7 +95,7 @@ function countedLevel(limit: number, remaining: number, grain: number): { lowest
 
 /** Meter of a dimension: a day's window makes it the daily one. */
 function meterOf(reading: Reading, windowMs: number | null): MeterName | null {
-  if (reading.meter === null || reading.meter === 'images') return reading.meter;
+  if (reading.meter !== 'requests' && reading.meter !== 'tokens') return reading.meter;
   return windowMs !== null && windowMs >= dayMs ? `${reading.meter}_day` : reading.meter;
 }
 
@@ -156,8 +156,10 @@ function addTighter(reports: MeterReport[], report: MeterReport): void {
 /** Milliseconds until the window of an exhausted limit ends, the longest of them; `null` when none says so. */
 export function exhaustedForMs(readings: readonly Reading[]): number | null {
   let waitMs: number | null = null;
-  for (const { remaining, resetInMs, resetMeans } of readings) {
-    if (remaining === null || remaining >= 1 || resetMeans !== 'window' || resetInMs === null) continue;
+  for (const { meter, remaining, resetInMs, resetMeans } of readings) {
+    if (remaining === null || remaining >= 1 || resetInMs === null) continue;
+    // A meter drains, so that calls fit before it is empty; of a limit without one no more is known than when it is.
+    if (resetMeans === 'full' && meter !== null) continue;
     if (resetInMs > 0) waitMs = Math.max(waitMs ?? 0, Math.ceil(resetInMs));
   }
   return waitMs;

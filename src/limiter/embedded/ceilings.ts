@@ -9,6 +9,7 @@ import type { Clock } from '../../clock.ts';
 import { holdAt, type CeilingHold, type DayLeft } from '../policy/ceiling.policy.ts';
 import {
   CeilingSlot,
+  type CeilingKey,
   type CeilingRef,
   type Ceilings,
   type CeilingState,
@@ -54,7 +55,7 @@ export class EmbeddedCeilings implements Ceilings {
     try {
       if (perMinute !== null) {
         const taken = await this.#minutes.consume(key, 1, { points: perMinute, lateMs });
-        minute = taken.place;
+        minute = taken.slot;
         state = { limit: perMinute, remaining: taken.remainingPoints, nextPlaceMs: taken.msBeforeNext };
       }
     } catch (refusal) {
@@ -65,21 +66,21 @@ export class EmbeddedCeilings implements Ceilings {
     if (perDay === null) return { kind: 'taken', place: new EmbeddedSlot(minute, false), state };
     const { refusedForMs } = await this.#takeOfDay(key, perDay);
     if (refusedForMs === null) return { kind: 'taken', place: new EmbeddedSlot(minute, true), state };
-    if (minute !== null) await this.#minutes.reward(key, 1, { place: minute });
+    if (minute !== null) await this.#minutes.reward(key, 1, { slot: minute });
     return { kind: 'refused', waitMs: refusedForMs, day: true, state: await this.state(ceiling) };
   }
 
   /** Counts a send that another store allowed, whatever the limits are. */
   async note({ key, perMinute, perDay }: CeilingRef): Promise<EmbeddedSlot> {
     const points = Number.MAX_SAFE_INTEGER;
-    const minute = perMinute === null ? null : (await this.#minutes.consume(key, 1, { points })).place;
+    const minute = perMinute === null ? null : (await this.#minutes.consume(key, 1, { points })).slot;
     if (perDay !== null) await this.#days.consume(key, 1);
     return new EmbeddedSlot(minute, perDay !== null);
   }
 
   async giveBack({ key }: CeilingRef, slot: CeilingSlot): Promise<void> {
     if (!(slot instanceof EmbeddedSlot)) return;
-    if (slot.minute !== null) await this.#minutes.reward(key, 1, { place: slot.minute });
+    if (slot.minute !== null) await this.#minutes.reward(key, 1, { slot: slot.minute });
     if (slot.day) await this.#days.reward(key, 1);
   }
 
@@ -91,7 +92,7 @@ export class EmbeddedCeilings implements Ceilings {
     const { key, perMinute } = ceiling;
     const day = await this.#dayLeft(ceiling);
     return positions.map((k) => {
-      const minuteMs = perMinute === null ? 0 : this.#minutes.placeInMs(key, perMinute, { k, agoMs });
+      const minuteMs = perMinute === null ? 0 : this.#minutes.slotInMs(key, perMinute, { k, agoMs });
       return holdAt(minuteMs, k, day);
     });
   }
@@ -119,7 +120,7 @@ export class EmbeddedCeilings implements Ceilings {
   async close(): Promise<void> {}
 
   /** Counts a call of the day, or says how long the day lasts yet. */
-  async #takeOfDay(key: string, perDay: number): Promise<{ readonly refusedForMs: number | null }> {
+  async #takeOfDay(key: CeilingKey, perDay: number): Promise<{ readonly refusedForMs: number | null }> {
     const counted = await this.#days.consume(key, 1);
     if (counted.consumedPoints <= perDay) return { refusedForMs: null };
     await this.#days.reward(key, 1);

@@ -6,6 +6,7 @@
  * completes in the turn in which it was asked; the promises are the port's.
  */
 import type { Clock } from '../../clock.ts';
+import { replicaId, type TicketId } from '../../ids.ts';
 import { apply, type Applied } from '../policy/apply.policy.ts';
 import type { BucketEvent, EventKind, ReplyOf } from '../policy/bucket-events.ts';
 import { closedMs, createBucket, type Bucket } from '../policy/bucket-state.policy.ts';
@@ -30,7 +31,7 @@ import type { Granted } from '../policy/pump.policy.ts';
 import { forecast, isIdle, pumpOnly } from '../policy/scheduler.policy.ts';
 
 const tickMs = 1_000;
-const replica = 'embedded';
+const replica = replicaId('embedded');
 
 interface Kept {
   readonly key: BucketKey;
@@ -172,11 +173,15 @@ export function createMemoryLimiter(clock: Clock, listener: LimiterListener): Li
       applyIfKnown<'reconfigure'>(bucket, { kind: 'reconfigure', setting, lanes });
     },
 
-    async cancel(bucket: BucketKey, ticket: string): Promise<void> {
+    async open(bucket: BucketKey, before: number | null): Promise<void> {
+      applyIfKnown<'open'>(bucket, { kind: 'open', before });
+    },
+
+    async cancel(bucket: BucketKey, ticket: TicketId): Promise<void> {
       applyIfKnown<'cancel'>(bucket, { kind: 'cancel', ticket });
     },
 
-    async forecast(bucket: BucketKey, ticket: string) {
+    async forecast(bucket: BucketKey, ticket: TicketId) {
       const kept = buckets.get(bucket);
       return kept === undefined ? null : forecast(kept.bucket, ticket, clock.monotonic());
     },

@@ -2,7 +2,7 @@
  * The sliding log of `ceiling.policy.ts` behind rate-limiter-flexible's API, in this process's memory. It is the
  * embedded store of the ceiling and the insurance of the Redis one.
  *
- * `consume` resolves while places are left and rejects with a `RateLimiterRes` whose `msBeforeNext` is the true wait,
+ * `consume` resolves while slots are left and rejects with a `RateLimiterRes` whose `msBeforeNext` is the true wait,
  * as the library means it; a refusal writes nothing. Keys idle for a window are forgotten.
  */
 import { RateLimiterCompatibleAbstract, RateLimiterRes } from 'rate-limiter-flexible';
@@ -10,24 +10,24 @@ import type { Clock } from '../../clock.ts';
 import {
   ceilingWindowMs,
   expire,
-  givePlaceBack,
-  placeInMs,
+  giveSlotBack,
+  slotInMs,
   sentSince,
-  takePlace,
-  type PlaceResult,
+  takeSlot,
+  type SlotResult,
 } from '../policy/ceiling.policy.ts';
 
 /** Thrown for the parts of the library's API that have no meaning for a sliding log. */
 const unsupported = (method: string): Error => new Error(`a sliding log has no ${method}`);
 
-/** A taken place: the library's result plus the send time that identifies the place. */
-export class PlaceTaken extends RateLimiterRes {
-  readonly place: number;
+/** A taken slot: the library's result plus the send time that identifies the slot. */
+export class SlotTaken extends RateLimiterRes {
+  readonly slot: number;
 
   /** `used`: slots of the window. */
-  constructor({ remaining, nextPlaceMs, place }: Extract<PlaceResult, { kind: 'taken' }>, used: number) {
-    super(remaining, nextPlaceMs, used, used === 1);
-    this.place = place;
+  constructor({ remaining, nextSlotMs, slot }: Extract<SlotResult, { kind: 'taken' }>, used: number) {
+    super(remaining, nextSlotMs, used, used === 1);
+    this.slot = slot;
   }
 }
 
@@ -38,7 +38,7 @@ interface LogOptions {
   /** How much later than now the call may leave (`consume`). Milliseconds. */
   readonly lateMs?: number;
   /** Place to give back (`reward`). */
-  readonly place?: number;
+  readonly slot?: number;
 }
 
 export class MemorySlidingLog extends RateLimiterCompatibleAbstract {
@@ -58,28 +58,28 @@ export class MemorySlidingLog extends RateLimiterCompatibleAbstract {
     this.keyPrefix = options.keyPrefix;
   }
 
-  /** Takes one place. Rejects with a `RateLimiterRes` when none is left. */
-  override async consume(key: string | number, _points = 1, options: LogOptions = {}): Promise<PlaceTaken> {
+  /** Takes one slot. Rejects with a `RateLimiterRes` when none is left. */
+  override async consume(key: string | number, _points = 1, options: LogOptions = {}): Promise<SlotTaken> {
     const now = this.#clock.monotonic();
     this.#sweep(now);
     const limit = options.points ?? this.#points;
     const log = this.#logs.get(String(key)) ?? [];
-    const result = takePlace(log, limit, now, options.lateMs);
+    const result = takeSlot(log, { limit, lateMs: options.lateMs }, now);
     if (result.kind === 'refused') {
       throw new RateLimiterRes(0, result.waitMs, limit + 1, false);
     }
     this.#logs.set(String(key), log);
-    return new PlaceTaken(result, log.length);
+    return new SlotTaken(result, log.length);
   }
 
-  /** Gives back the place named in the options. */
+  /** Gives back the slot named in the options. */
   override async reward(
     key: string | number,
     _points = 1,
     options: LogOptions = {},
   ): Promise<RateLimiterRes> {
     const log = this.#logs.get(String(key)) ?? [];
-    if (options.place !== undefined) givePlaceBack(log, options.place);
+    if (options.slot !== undefined) giveSlotBack(log, options.slot);
     return this.#read(log, options.points ?? this.#points);
   }
 
@@ -88,11 +88,11 @@ export class MemorySlidingLog extends RateLimiterCompatibleAbstract {
     return log === undefined ? null : this.#read(log, options.points ?? this.#points);
   }
 
-  /** Milliseconds until the call finds a place that was the k-th `agoMs` ago. */
-  placeInMs(key: string, limit: number, { k, agoMs = 0 }: { k: number; agoMs?: number | undefined }): number {
+  /** Milliseconds until the call finds a slot that was the k-th `agoMs` ago. */
+  slotInMs(key: string, limit: number, { k, agoMs = 0 }: { k: number; agoMs?: number | undefined }): number {
     const log = this.#logs.get(key) ?? [];
     const now = this.#clock.monotonic();
-    return placeInMs(log, limit, Math.max(1, k - sentSince(log, now - agoMs)), now);
+    return slotInMs(log, { limit, k: Math.max(1, k - sentSince(log, now - agoMs)) }, now);
   }
 
   override async delete(key: string | number): Promise<boolean> {

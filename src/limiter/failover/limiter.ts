@@ -118,6 +118,11 @@ export class FailoverLimiter implements Limiter {
     await Promise.all([this.remote.reconfigure(change), this.#local.reconfigure(change)]);
   }
 
+  /** The local stores have another clock, and are opened as they are. */
+  async open(bucket: BucketKey, before: number | null): Promise<void> {
+    await Promise.all([this.remote.open(bucket, before), this.#local.open(bucket)]);
+  }
+
   async cancel(bucket: BucketKey, ticket: TicketId): Promise<void> {
     await (this.#local.hasTicket(ticket) ? this.#local : this.remote).cancel(bucket, ticket);
   }

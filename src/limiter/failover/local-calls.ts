@@ -147,6 +147,10 @@ export class LocalCalls {
     await this.#store.reconfigure({ ...change, setting: this.#parts.usage.shared(change) });
   }
 
+  async open(bucket: BucketKey): Promise<void> {
+    await this.#store.open(bucket, null);
+  }
+
   async cancel(bucket: BucketKey, id: TicketId): Promise<void> {
     const ticket = this.#tickets.get(id);
     this.#tickets.delete(id);

@@ -9,15 +9,9 @@
 import type { Costs, MeterName } from '../../call.ts';
 import type { Clock } from '../../clock.ts';
 import type { LastReading } from '../redis/bucket-session.ts';
-import { requestWindows } from '../policy/bucket-state.policy.ts';
-import type {
-  Admission,
-  BucketKey,
-  BucketSetting,
-  Limiter,
-  MeterSetting,
-  MeterSnapshot,
-} from '../limiter.ts';
+import type { Admission, BucketKey, BucketSetting, Limiter, MeterSnapshot } from '../limiter.ts';
+import { laneKey, ticketId } from '../../ids.ts';
+import { limitsInForce, shareOfLevel, takenOf } from './known-usage.ts';
 import { quotaShare } from './quota-share.ts';
 import type { RedisLimiter } from '../redis/limiter.ts';
 
@@ -84,7 +78,7 @@ export class UnreportedUsage {
     this.#seeds.set(bucket, { admission, levels: levels.seen, at: clock.monotonic() });
     // A call that comes from now on stands behind every call that came before.
     const position = { kind: 'kept', order: remote.positions.orderAt(0, unavailableSince) } as const;
-    const ticket = `seed.${admission.ticket}`;
+    const ticket = ticketId(`seed.${admission.ticket}`);
     const common = { ...admission, ...ofSeeds, setting, position };
     const level = await store.admit({ ...common, ticket, costs: levels.costs });
     if (level.kind === 'queued') await store.cancel(bucket, ticket);
@@ -92,7 +86,7 @@ export class UnreportedUsage {
     if (level.kind === 'granted') await store.settle(level.grant, { kind: 'unknown' }, null);
     // Redis knew that the bucket was closed.
     if (known === null || known.closedMs <= 0) return;
-    const free = { ticket: `${ticket}.closes`, callClass: 'free', costs: {} };
+    const free = { ticket: ticketId(`${ticket}.closes`), callClass: 'free', costs: {} };
     const closing = await store.admit({ ...common, ...free });
     if (closing.kind !== 'granted') return;
     const closes = { kind: 'throttled', closeMs: known.closedMs, requeue: false, sleepMs: 0 } as const;
@@ -161,7 +155,7 @@ export class UnreportedUsage {
     const goesOn = (): boolean => this.#unreported.get(bucket) === one && clock.monotonic() < until;
     for (let tries = 0; left > minPart && goesOn(); tries += 1) {
       part = Math.min(part, left);
-      const ticket = `seed.${admission.ticket}.${tries}`;
+      const ticket = ticketId(`seed.${admission.ticket}.${tries}`);
       const reported = await remote.report({ ...call, ticket, costs: times(costs, part) });
       if (reported === 'unavailable') return;
       if (reported === 'counted') {
@@ -174,31 +168,6 @@ export class UnreportedUsage {
     if (this.#unreported.get(bucket) === one) this.#unreported.delete(bucket);
   }
 }
-
-/**
- * The limits that hold: those that Redis named last, which follow from what is stated and from what answers reported, but for
- * what the operator has stated anew since.
- */
-function limitsInForce(known: LastReading | null, { meters, learn }: BucketSetting): readonly MeterSetting[] {
-  const byName = new Map<MeterName, MeterSetting>(meters.map((stated) => [stated.meter, stated]));
-  for (const read of known?.meters ?? []) {
-    const then = known?.setting?.meters.find(({ meter }) => meter === read.meter);
-    const now = byName.get(read.meter);
-    const wasStated = then?.limit === read.limit && then.windowMs === read.windowMs;
-    if (now !== undefined && wasStated) continue;
-    const isTighter = now !== undefined && !learn && now.limit * read.windowMs < read.limit * now.windowMs;
-    if (!isTighter) byName.set(read.meter, read);
-  }
-  return [...byName.values()];
-}
-
-/** This replica's part of a level; `null` = Redis had the bucket and has not named the level: it may be full. */
-const shareOfLevel = (level: number | undefined, replicas: number): number | null =>
-  level === undefined ? null : Math.ceil(level / replicas);
-
-/** Requests are counted by every window that the bucket has. */
-const takenOf = (meter: MeterName, taken: Costs): number =>
-  taken[meter] ?? (requestWindows.includes(meter) ? (taken.requests ?? 0) : 0);
 
 const clamp = (units: number, limit: number): number => Math.max(0, Math.min(limit, units));
 
@@ -213,7 +182,7 @@ const times = (costs: Costs, share: number): Record<string, number> =>
  * its weight keeps the report of one from standing behind waiting calls because another has reported before.
  */
 const ofSeeds = {
-  lane: 'seed',
+  lane: laneKey('seed'),
   callClass: 'seed',
   maxInFlight: null,
   perMinute: null,

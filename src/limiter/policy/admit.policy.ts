@@ -4,10 +4,12 @@
  */
 import type { HeldBy } from '../../errors.ts';
 import type { Admission, Standing } from '../limiter.ts';
+import type { ReplicaId } from '../../ids.ts';
 import { orderUnit, sequencePerMs, type Bucket, type Ticket } from './bucket-state.policy.ts';
 import { knownCosts } from './documents.policy.ts';
 import { forecast, forecastAt } from './forecast.policy.ts';
-import { applyLaneSetting, enqueue, laneFor, takeable } from './lanes.policy.ts';
+import { applyLaneSetting, enqueue, laneFor } from './lanes.policy.ts';
+import { takeable } from './waiting-costs.policy.ts';
 import { applySettings } from './lessons.policy.ts';
 import { pump, type Effects } from './pump.policy.ts';
 
@@ -37,11 +39,22 @@ export const maxArrivalAgoMs = 10_000;
  */
 export const maxArrivalAheadMs = 50;
 
+/** An admission as one bucket takes it: which bucket that is tells nothing there. */
+export type BucketAdmission = Omit<Admission, 'bucket'>;
+
+/** A call of this replica asks to enter. */
+export interface Entering {
+  readonly admission: BucketAdmission;
+  readonly replica: ReplicaId;
+}
+
+/** An admission with its position, as `order`, and with costs that it can take. */
+type Newcomer = BucketAdmission & { readonly order: number };
+
 /** Enters a ticket into its lane, or refuses it at once. Idempotent by ticket id. */
 export function admit(
   bucket: Bucket,
-  admission: Admission,
-  replica: string,
+  { admission, replica }: Entering,
   now: number,
 ): AdmitResult & { readonly effects: Effects } {
   if (bucket.tickets.has(admission.ticket)) bucket.replicas.set(replica, now);
@@ -52,28 +65,23 @@ export function admit(
   const known = bucket.tickets.get(admission.ticket);
   if (known !== undefined) return { ...standing(bucket, known, now), effects: before };
   const costs = takeable(bucket, knownCosts(bucket, admission.costs, admission.document));
-  const newcomer = { ...admission, costs };
-  const order = orderOf(admission, now);
-  const refusal = admission.position.kind === 'kept' ? null : refusalOf(bucket, newcomer, order, now);
+  const newcomer = { ...admission, costs, order: orderOf(admission, now) };
+  const refusal = admission.position.kind === 'kept' ? null : refusalOf(bucket, newcomer, now);
   if (refusal !== null) return { ...refusal, effects: before };
 
   bucket.replicas.set(replica, now);
-  const ticket = enter(bucket, newcomer, { replica, order });
+  const ticket = enter(bucket, newcomer, replica);
   const effects = merge(before, pump(bucket, now));
   return { ...standing(bucket, ticket, now), effects };
 }
 
-function enter(
-  bucket: Bucket,
-  admission: Admission,
-  { replica, order }: { readonly replica: string; readonly order: number },
-): Ticket {
+function enter(bucket: Bucket, admission: Newcomer, replica: ReplicaId): Ticket {
   const lane = laneFor(bucket, admission.lane, admission);
   const ticket: Ticket = {
     id: admission.ticket,
     lane: admission.lane,
     replica,
-    order,
+    order: admission.order,
     callClass: admission.callClass,
     costs: admission.costs,
     document: admission.document,
@@ -89,7 +97,7 @@ function enter(
  * The position of a ticket: its urgency, then the time at which its replica received it, or the order it had before the
  * store lost it. So a replica that was slow for a moment does not send its calls to the end of the line.
  */
-function orderOf({ position, urgency }: Admission, now: number): number {
+function orderOf({ position, urgency }: BucketAdmission, now: number): number {
   if (position.kind === 'kept') return position.order;
   const at = Math.max(0, Math.min(now + maxArrivalAheadMs, Math.max(position.at, now - maxArrivalAgoMs)));
   return urgency * orderUnit + Math.floor(at * sequencePerMs);
@@ -107,15 +115,22 @@ function standing(bucket: Bucket, ticket: Ticket, now: number): AdmitResult {
 
 function refusalOf(
   bucket: Bucket,
-  admission: Admission,
-  order: number,
+  admission: Newcomer,
   now: number,
 ): Extract<AdmitResult, { kind: 'refused' }> | null {
   const lane = bucket.lanes.get(admission.lane);
-  const ahead = lane === undefined ? 0 : lane.line.rank(admission.ticket, order);
-  const { waitMs, heldBy } = forecastAt(bucket, lane, { ...admission, key: admission.lane, ahead }, now);
   const waiting = lane?.line.size ?? 0;
-  if (waiting >= admission.maxQueued && (waiting > 0 || waitMs > 0)) {
+  const isFull = waiting >= admission.maxQueued;
+  // A full line lets nobody in before its head has left, however urgent the call is that comes again.
+  const leaveFirst = isFull ? Math.min(waiting, 1) : 0;
+  const ahead = Math.max(
+    leaveFirst,
+    lane === undefined ? 0 : lane.line.rank(admission.ticket, admission.order),
+  );
+  const { costs, weight, maxInFlight, perMinute } = admission;
+  const position = { lane, key: admission.lane, costs, weight, maxInFlight, perMinute, ahead };
+  const { waitMs, heldBy } = forecastAt(bucket, position, now);
+  if (isFull && (waiting > 0 || waitMs > 0)) {
     return { kind: 'refused', reason: 'queue_full', heldBy: 'queue', retryInMs: waitMs, ahead };
   }
   if (waitMs <= admission.maxWaitMs) return null;

@@ -3,10 +3,13 @@
  * specification in `scheduler.policy.ts`; `lua/apply.lua` mirrors it.
  */
 import type { BucketEvent, EventReply, LeaseReply, StoredAdmission } from './bucket-events.ts';
-import { meterNames, type Bucket } from './bucket-state.policy.ts';
-import type { Admission, BucketKey, MeterSnapshot } from '../limiter.ts';
+import { type Bucket } from './bucket-state.policy.ts';
+import { meterNames } from './meter-names.policy.ts';
+import type { LeaseToken, ReplicaId } from '../../ids.ts';
+import type { MeterSnapshot } from '../limiter.ts';
+import type { BucketAdmission } from './admit.policy.ts';
 import { levelAt } from './meter.policy.ts';
-import { mostPerPump, type Effects, type Granted } from './pump.policy.ts';
+import { maxPerPump, type Effects, type Granted } from './pump.policy.ts';
 import * as scheduler from './scheduler.policy.ts';
 import type { TimedLesson } from './scheduler.policy.ts';
 
@@ -20,7 +23,7 @@ export interface Applied {
   /** Whether any event ended in a pump: `nextAt` tells nothing otherwise. */
   readonly pumped: boolean;
   /** Leases that events named and that were there: their grants need not be told again. */
-  readonly named: readonly string[];
+  readonly named: readonly LeaseToken[];
   /** An event closed the bucket. */
   readonly closes: boolean;
 }
@@ -29,25 +32,33 @@ export interface Applied {
 interface Done {
   readonly reply: EventReply;
   readonly effects: Effects | null;
-  readonly named?: readonly string[];
+  readonly named?: readonly LeaseToken[];
   readonly closes?: boolean;
+}
+
+/** What events are applied to, by whom and when. */
+interface Run {
+  readonly bucket: Bucket;
+  readonly replica: ReplicaId;
+  readonly now: number;
 }
 
 /** Applies events to a bucket that is there, in order. At least the first one is applied. */
 export function apply(
   bucket: Bucket,
-  { replica, events }: { readonly replica: string; readonly events: readonly BucketEvent[] },
+  { replica, events }: { readonly replica: ReplicaId; readonly events: readonly BucketEvent[] },
   now: number,
 ): Applied {
+  const at: Run = { bucket, replica, now };
   const replies: EventReply[] = [];
   const grants: Granted[] = [];
-  const named: string[] = [];
+  const named: LeaseToken[] = [];
   let nextAt: number | null = null;
   let pumped = false;
   let closes = false;
   for (const event of events) {
-    if (grants.length >= mostPerPump) break;
-    const done = applyOne(bucket, replica, event, now);
+    if (grants.length >= maxPerPump) break;
+    const done = applyOne(at, event);
     replies.push(done.reply);
     named.push(...(done.named ?? []));
     closes ||= done.closes === true;
@@ -59,28 +70,29 @@ export function apply(
   return { replies, grants, nextAt, pumped, named, closes };
 }
 
-function applyOne(bucket: Bucket, replica: string, event: BucketEvent, now: number): Done {
+function applyOne(run: Run, event: BucketEvent): Done {
+  const { bucket, now } = run;
   switch (event.kind) {
     case 'admit':
-      return admitted(bucket, replica, event.admission, now);
+      return admitted(run, event.admission);
     case 'settle': {
       const { lease, settlement, lesson } = event;
-      const isHeld = bucket.leases.get(lease)?.abandoned === false;
+      const held = bucket.leases.get(lease);
+      const isHeld = held !== undefined && held.stage !== 'abandoned';
       const learned = lesson === null ? null : notAfter(lesson, now);
       return {
-        ...onLease(isHeld, lease, scheduler.settle(bucket, lease, settlement, learned, now)),
+        ...onLease(isHeld, lease, scheduler.settle(bucket, { lease, settlement, lesson: learned }, now)),
         closes: isHeld && settlement.kind === 'throttled' && settlement.closeMs > 0,
       };
     }
     case 'learn': {
-      const isKnown = bucket.leases.has(event.lease);
-      const effects = scheduler.learn(bucket, event.lease, notAfter(event.lesson, now), now);
-      return onLease(isKnown, event.lease, effects);
+      const { lease, lesson } = event;
+      const isKnown = bucket.leases.has(lease);
+      return onLease(isKnown, lease, scheduler.learn(bucket, { lease, lesson: notAfter(lesson, now) }, now));
     }
     case 'charge': {
       const isKnown = bucket.leases.has(event.lease);
-      const effects = scheduler.charged(bucket, event.lease, event.edge, now);
-      return onLease(isKnown, event.lease, effects);
+      return onLease(isKnown, event.lease, scheduler.charged(bucket, event, now));
     }
     case 'cancel': {
       const cancelled = bucket.tickets.get(event.ticket)?.lease === null;
@@ -92,39 +104,41 @@ function applyOne(bucket: Bucket, replica: string, event: BucketEvent, now: numb
       return { reply: { kind: 'forecast', standing }, effects: null };
     }
     case 'tick':
-      return ticked(bucket, replica, event.leases, now);
+      return ticked(run, event.leases);
     case 'reconfigure':
       return { reply: { kind: 'reconfigure' }, effects: scheduler.reconfigure(bucket, event, now) };
+    case 'open':
+      return { reply: { kind: 'open' }, effects: scheduler.open(bucket, event.before, now) };
   }
 }
 
-function onLease(known: boolean, lease: string, effects: Effects): Done & { readonly reply: LeaseReply } {
+function onLease(known: boolean, lease: LeaseToken, effects: Effects): Done & { readonly reply: LeaseReply } {
   return { reply: { kind: 'lease', known }, effects, named: known ? [lease] : [] };
 }
 
-function admitted(bucket: Bucket, replica: string, admission: StoredAdmission, now: number): Done {
-  const { effects, ...result } = scheduler.admit(bucket, onStoreClock(admission, now), replica, now);
+function admitted({ bucket, replica, now }: Run, asked: StoredAdmission): Done {
+  const admission = onStoreClock(asked, now);
+  const { effects, ...result } = scheduler.admit(bucket, { admission, replica }, now);
   if (result.kind !== 'granted') return { reply: result, effects };
-  const lease = bucket.leases.get(bucket.tickets.get(admission.ticket)?.lease ?? '');
+  const held = bucket.tickets.get(admission.ticket)?.lease ?? null;
+  const lease = held === null ? undefined : bucket.leases.get(held);
   if (lease === undefined) throw new Error('a granted ticket has no lease');
   const { token, expiresAt } = lease;
   return { reply: { kind: 'granted', order: result.order, lease: token, expiresAt }, effects };
 }
 
-/** The bucket's own key tells nothing here. */
-function onStoreClock(admission: StoredAdmission, now: number): Admission {
+function onStoreClock(admission: StoredAdmission, now: number): BucketAdmission {
   const { position } = admission;
-  const bucket: BucketKey = '';
-  if (position.kind === 'kept') return { ...admission, position, bucket };
-  return { ...admission, position: { kind: 'arrival', at: position.at ?? now }, bucket };
+  if (position.kind === 'kept') return { ...admission, position };
+  return { ...admission, position: { kind: 'arrival', at: position.at ?? now } };
 }
 
-function ticked(bucket: Bucket, replica: string, leases: readonly string[], now: number): Done {
+function ticked({ bucket, replica, now }: Run, leases: readonly LeaseToken[]): Done {
   const named = leases.filter((token) => {
     const lease = bucket.leases.get(token);
-    return lease?.ticket.replica === replica && !lease.abandoned;
+    return lease?.ticket.replica === replica && lease.stage !== 'abandoned';
   });
-  const effects = scheduler.tick(bucket, replica, leases, now);
+  const effects = scheduler.tick(bucket, { replica, leases }, now);
   let waitingHere = 0;
   for (const ticket of bucket.tickets.values()) {
     if (ticket.replica === replica && ticket.lease === null) waitingHere += 1;

@@ -50,7 +50,9 @@ export type BucketEvent =
       readonly kind: 'reconfigure';
       readonly setting: BucketSetting;
       readonly lanes: readonly (LaneSetting & { readonly lane: LaneKey })[];
-    };
+    }
+  /** An operator reopens what an answer closed up to this time of the store's clock; `null` = until now. */
+  | { readonly kind: 'open'; readonly before: number | null };
 
 export type EventKind = BucketEvent['kind'];
 
@@ -108,6 +110,10 @@ export interface ReconfigureReply {
   readonly kind: 'reconfigure';
 }
 
+export interface OpenReply {
+  readonly kind: 'open';
+}
+
 export interface ReplyOf {
   readonly admit: AdmitReply;
   readonly settle: LeaseReply;
@@ -117,6 +123,7 @@ export interface ReplyOf {
   readonly forecast: ForecastReply;
   readonly tick: TickReply;
   readonly reconfigure: ReconfigureReply;
+  readonly open: OpenReply;
 }
 
 export type EventReply = ReplyOf[EventKind];
@@ -136,5 +143,7 @@ export function replyUnknown(kind: Exclude<EventKind, 'admit'>): EventReply {
       return { kind: 'tick', waitingHere: 0, waiting: 0, inFlight: 0, meters: [] };
     case 'reconfigure':
       return { kind: 'reconfigure' };
+    case 'open':
+      return { kind: 'open' };
   }
 }

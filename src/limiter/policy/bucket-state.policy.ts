@@ -5,8 +5,9 @@
  * `null` stands for "never" and "unknown"; no time and no count has a value with another meaning.
  */
 import type { Costs, MeterName } from '../../call.ts';
-import type { LaneKey, SleepReason } from '../limiter.ts';
-import { createMeter, type Meter, type MeterMark } from './meter.policy.ts';
+import type { LaneKey, LeaseToken, ReplicaId, TicketId } from '../../ids.ts';
+import type { SleepReason } from '../limiter.ts';
+import { createMeter, type Meter, type MeterMark, type Spacing } from './meter.policy.ts';
 import { SortedNames } from './sorted.policy.ts';
 
 /** Sequence numbers stay below this; an order is `urgency * orderUnit + arrival`. */
@@ -19,9 +20,9 @@ export const sequencePerMs = 64;
 
 /** A call in its lane; keeps its position (`order`) over resends. */
 export interface Ticket {
-  readonly id: string;
+  readonly id: TicketId;
   readonly lane: LaneKey;
-  readonly replica: string;
+  readonly replica: ReplicaId;
   /** Urgency, then arrival: `urgency * 2^48 + arrival`. */
   readonly order: number;
   readonly callClass: string;
@@ -31,25 +32,28 @@ export interface Ticket {
   readonly document: string | null;
   readonly leaseMs: number;
   /** Lease of the grant it holds; `null` while it waits. */
-  lease: string | null;
+  lease: LeaseToken | null;
 }
 
+/** How far a lease has come, as far as its holder told. It goes on in this order only, and may leave out stages. */
+export type LeaseStage =
+  /** Granted while slots of the ceiling are few, and it has not taken one yet: counted in its lane's `unconfirmed`. */
+  | 'unconfirmed'
+  /** It has taken its slot, or there were plenty. */
+  | 'confirmed'
+  /** Its call is of unknown fate: only time ends it. Counted in its lane's `abandoned`. */
+  | 'abandoned';
+
 export interface Lease {
-  readonly token: string;
+  readonly token: LeaseToken;
   readonly ticket: Ticket;
   readonly grantedAt: number;
-  /** No other call of the bucket was granted within the quiet gap before this one. */
-  readonly quiet: boolean;
-  /** Quiet, and no calls have crowded for as long as the first of them may be late. */
-  readonly calm: boolean;
+  readonly spacing: Spacing;
   readonly marks: ReadonlyMap<MeterName, MeterMark>;
   expiresAt: number;
   /** An answer was learned from: its costs are no longer on their way. */
   answered: boolean;
-  /** Counted in its lane's `unconfirmed`. */
-  unconfirmed: boolean;
-  /** Fate unknown: only time ends it. */
-  abandoned: boolean;
+  stage: LeaseStage;
 }
 
 export interface Lane {
@@ -64,7 +68,7 @@ export interface Lane {
   start: number;
   inFlight: number;
   /** Waiting tickets, ordered. */
-  readonly line: SortedNames;
+  readonly line: SortedNames<TicketId>;
   /** Sum of the waiting tickets' costs per meter. */
   readonly waitingCosts: Map<MeterName, number>;
   /** Out of the running until the latest of these times, by reason. Empty = awake. */
@@ -88,7 +92,7 @@ export type DocumentCost =
   /** The call of this lease went ahead to find out; lanes whose next call asks for the same wait until then at most. */
   | {
       readonly kind: 'probing';
-      readonly lease: string;
+      readonly lease: LeaseToken;
       readonly until: number;
       readonly lanes: readonly LaneKey[];
     }
@@ -100,25 +104,25 @@ export type DocumentCost =
 export interface Bucket {
   readonly meters: Map<MeterName, Meter>;
   readonly lanes: Map<LaneKey, Lane>;
-  readonly tickets: Map<string, Ticket>;
-  readonly leases: Map<string, Lease>;
+  readonly tickets: Map<TicketId, Ticket>;
+  readonly leases: Map<LeaseToken, Lease>;
   /** Leases by expiry. */
-  readonly expiries: SortedNames;
+  readonly expiries: SortedNames<LeaseToken>;
   /** Leases granted a quiet gap behind the one before that no answer has spoken of yet, by the time of the grant. */
-  readonly unanswered: SortedNames;
+  readonly unanswered: SortedNames<LeaseToken>;
   /** Ready lanes by start tag, one set per class of their head. */
-  readonly ready: Map<string, SortedNames>;
+  readonly ready: Map<string, SortedNames<LaneKey>>;
   /** Sleeping lanes by waking time. */
-  readonly asleep: SortedNames;
+  readonly asleep: SortedNames<LaneKey>;
   /** Lanes with nothing waiting, in flight or asleep, by start tag. */
-  readonly idle: SortedNames;
+  readonly idle: SortedNames<LaneKey>;
   /** Replicas by the time they were last heard of. */
-  readonly replicas: SortedNames;
+  readonly replicas: SortedNames<ReplicaId>;
   readonly documents: Map<string, DocumentCost>;
   /** Documents by the time at which something was last learned of them. */
   readonly documentAges: SortedNames;
   /** Waiting tickets that count with an estimate, by their document. */
-  readonly estimated: Map<string, SortedNames>;
+  readonly estimated: Map<string, SortedNames<TicketId>>;
   learn: boolean;
   probe: number;
   /** False until an answer told the level (or that there is nothing to tell). */
@@ -132,6 +136,10 @@ export interface Bucket {
   /** Number of the latest lease. */
   sequence: number;
   lastGrantAt: number | null;
+  /**
+   * A pilot is under way, on which a waiting crowd depends: when a call was last granted before it. `null` = none is.
+   */
+  pilotAfter: number | null;
   /** When a call was last granted within the quiet gap behind another, or was last sent long after its grant. */
   crowdedAt: number | null;
   waiting: number;
@@ -166,6 +174,7 @@ export function createBucket(probe: number, now: number): Bucket {
     virtual: 0,
     sequence: Math.floor(now * sequencePerMs),
     lastGrantAt: null,
+    pilotAfter: null,
     crowdedAt: null,
     waiting: 0,
     waitingCosts: new Map(),
@@ -185,28 +194,3 @@ export function meterOf(bucket: Bucket, name: MeterName, now: number): Meter {
   }
   return meter;
 }
-
-/** Meter names and units of a call's costs, without the zeros. */
-export function costEntries(costs: Costs): [MeterName, number][] {
-  const entries: [MeterName, number][] = [];
-  for (const name of meterNames) {
-    const units = costs[name] ?? 0;
-    if (units > 0) entries.push([name, units]);
-  }
-  return entries;
-}
-
-/** In the order in which both stores go over them. */
-export const meterNames: readonly MeterName[] = [
-  'requests',
-  'tokens',
-  'requests_day',
-  'tokens_day',
-  'cost',
-  'images',
-  'requests_burst',
-  'requests_hour',
-];
-
-/** Further windows of requests: a call takes from them what it takes from `requests`, where the bucket has them. */
-export const requestWindows: readonly MeterName[] = ['requests_burst', 'requests_hour'];

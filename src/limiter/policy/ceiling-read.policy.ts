@@ -19,7 +19,7 @@ export interface PlacesRead {
 }
 
 /** No more calls than this are sent under one ceiling while a read of it is used. */
-const mostSince = 64;
+const maxSince = 64;
 /** The next calls ask for the neighbours of a position. */
 const before = 16;
 /** Newest sends: those of a round trip are among them. */
@@ -31,25 +31,25 @@ export function positionsToRead(limit: number, positions: readonly number[]): nu
   const add = (from: number, to: number): void => {
     for (let k = Math.max(1, from); k <= to; k += 1) wanted.add(k);
   };
-  add(1, mostSince);
+  add(1, maxSince);
   const last = Math.max(...positions);
-  add(last - before, last + mostSince);
+  add(last - before, last + maxSince);
   add(limit - newest + 1, limit);
   return [...wanted].toSorted((a, b) => a - b);
 }
 
 /** Milliseconds from `now` until the k-th call finds a place if nobody was sent since the read; `null` = it does not tell. */
-export function leastWaitMs(read: PlacesRead, k: number, now: number): number | null {
+export function minWaitMs(read: PlacesRead, k: number, now: number): number | null {
   if (read.limit === null || k <= read.limit - read.live) return 0;
   const waitMs = read.waits.get(k);
   return waitMs === undefined ? null : Math.max(0, waitMs - (now - read.at));
 }
 
 /** The same if every place was taken since that was free. */
-export function mostWaitMs(read: PlacesRead, k: number, now: number): number | null {
+export function maxWaitMs(read: PlacesRead, k: number, now: number): number | null {
   let since = 0;
-  while (since < mostSince && leastWaitMs(read, since + 1, now) === 0) since += 1;
-  return leastWaitMs(read, k + since, now);
+  while (since < maxSince && minWaitMs(read, since + 1, now) === 0) since += 1;
+  return minWaitMs(read, k + since, now);
 }
 
 /** Sends counted in the last `ms` before the read, as far as it tells; rather too many than too few. */

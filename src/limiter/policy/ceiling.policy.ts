@@ -1,5 +1,5 @@
 /**
- * The workspace's ceiling as a sliding log: the times of the last `limit` sends, each of which frees its place one
+ * The workspace's ceiling as a sliding log: the times of the last `limit` sends, each of which frees its slot one
  * window later. Exact in every window, for any interleaving: a fixed window lets twice the limit through around its
  * border, a rate alone cannot have bursts.
  *
@@ -12,15 +12,28 @@
  */
 export const ceilingWindowMs = 60_000 + 150;
 
-export type PlaceResult =
-  /** `place` names what to give back; `nextPlaceMs` until the oldest place frees (0 when none was taken before). */
+export type SlotResult =
+  /** `slot` names what to give back; `nextSlotMs` until the oldest slot frees (0 when none was taken before). */
   | {
       readonly kind: 'taken';
-      readonly place: number;
+      readonly slot: number;
       readonly remaining: number;
-      readonly nextPlaceMs: number;
+      readonly nextSlotMs: number;
     }
   | { readonly kind: 'refused'; readonly waitMs: number };
+
+export interface SlotWish {
+  /** Slots per window. */
+  readonly limit: number;
+  /** How much later than now the call may leave, milliseconds; left out, it leaves now. */
+  readonly lateMs?: number | undefined;
+}
+
+/** The `k`-th call from now (1 = the next) under a ceiling of `limit` slots. */
+export interface Upcoming {
+  readonly limit: number;
+  readonly k: number;
+}
 
 /** Drops sends that are older than the window. `log` is ascending. */
 export function expire(log: number[], now: number): void {
@@ -29,34 +42,34 @@ export function expire(log: number[], now: number): void {
 }
 
 /**
- * Takes a place, or refuses without a trace and says when one frees. A call that may leave up to `lateMs` after now has
- * its place counted from then: whoever takes the freed place leaves a whole window after it, however late it left.
+ * Takes a slot, or refuses without a trace and says when one frees. A call that may leave up to `lateMs` after now has
+ * its slot counted from then: whoever takes the freed slot leaves a whole window after it, however late it left.
  */
-export function takePlace(log: number[], limit: number, now: number, lateMs = 0): PlaceResult {
+export function takeSlot(log: number[], { limit, lateMs = 0 }: SlotWish, now: number): SlotResult {
   expire(log, now);
-  if (log.length >= limit) return { kind: 'refused', waitMs: placeInMs(log, limit, 1, now) };
-  const place = Math.max(now + lateMs, log.at(-1) ?? now);
-  log.push(place);
+  if (log.length >= limit) return { kind: 'refused', waitMs: slotInMs(log, { limit, k: 1 }, now) };
+  const slot = Math.max(now + lateMs, log.at(-1) ?? now);
+  log.push(slot);
   return {
     kind: 'taken',
-    place,
+    slot,
     remaining: limit - log.length,
-    nextPlaceMs: (log[0] ?? now) + ceilingWindowMs - now,
+    nextSlotMs: (log[0] ?? now) + ceilingWindowMs - now,
   };
 }
 
-/** Gives back the very place that was taken. A place that is not there any more (expired) changes nothing. */
-export function givePlaceBack(log: number[], place: number): void {
-  const at = log.lastIndexOf(place);
+/** Gives back the very slot that was taken. A slot that is not there any more (expired) changes nothing. */
+export function giveSlotBack(log: number[], slot: number): void {
+  const at = log.lastIndexOf(slot);
   if (at >= 0) log.splice(at, 1);
 }
 
 /**
- * Milliseconds until the `k`-th call from now (1 = the next) finds a place, if nobody else takes one. Each call takes the
- * place of the send `limit` before it, which may be one of those that are yet to come. After the limit was lowered more
+ * Milliseconds until the `k`-th call from now (1 = the next) finds a slot, if nobody else takes one. Each call takes the
+ * slot of the send `limit` before it, which may be one of those that are yet to come. After the limit was lowered more
  * may be in the window than it allows.
  */
-export function placeInMs(log: readonly number[], limit: number, k: number, now: number): number {
+export function slotInMs(log: readonly number[], { limit, k }: Upcoming, now: number): number {
   const expired = expiredCount(log, now);
   const live = log.length - expired;
   const behind = live + k - 1 - limit;

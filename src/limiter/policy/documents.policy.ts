@@ -4,15 +4,10 @@
  * specification in `scheduler.policy.ts`.
  */
 import type { Costs } from '../../call.ts';
-import {
-  requestWindows,
-  type Bucket,
-  type DocumentCost,
-  type Lane,
-  type Lease,
-  type Ticket,
-} from './bucket-state.policy.ts';
-import { forgetEstimate, sleep, sumCosts, takeable, wake } from './lanes.policy.ts';
+import { type Bucket, type DocumentCost, type Lane, type Lease, type Ticket } from './bucket-state.policy.ts';
+import { requestWindows } from './meter-names.policy.ts';
+import { sleep, wake } from './lanes.policy.ts';
+import { addCosts, forgetEstimate, subtractCosts, takeable } from './waiting-costs.policy.ts';
 
 /** Calls wait this long at most for the answer that tells what they cost; then they go with the estimate. Milliseconds. */
 export const maxProbeMs = 5_000;
@@ -20,6 +15,13 @@ export const maxProbeMs = 5_000;
 export const maxDocuments = 1_000;
 /** Waiting tickets whose cost is corrected when their document's becomes known; others keep their estimate in the sums. */
 export const maxCorrected = 500;
+
+type Probing = Extract<DocumentCost, { kind: 'probing' }>;
+
+interface KnownDocument {
+  readonly document: string;
+  readonly cost: DocumentCost;
+}
 
 /** What a call that asks for the document costs, as far as known, of every window that the bucket has. */
 export function knownCosts(bucket: Bucket, costs: Costs, document: string | null): Costs {
@@ -32,47 +34,61 @@ export function knownCosts(bucket: Bucket, costs: Costs, document: string | null
   return { ...told, ...Object.fromEntries(windows.map((name) => [name, requests])) };
 }
 
+/** A lane and the ticket that is next in it. */
+export interface Head {
+  readonly lane: Lane;
+  readonly ticket: Ticket;
+}
+
 /** True when the lane's next ticket has to wait for another call's answer: its lane sleeps until then. */
-export function waitsForAnswer(bucket: Bucket, lane: Lane, { document }: Ticket, now: number): boolean {
+export function waitsForAnswer(bucket: Bucket, { lane, ticket }: Head, now: number): boolean {
+  const { document } = ticket;
   const known = document === null ? undefined : bucket.documents.get(document);
   if (document === null || known?.kind !== 'probing' || known.until <= now) return false;
   if (!known.lanes.includes(lane.key)) {
     bucket.documents.set(document, { ...known, lanes: [...known.lanes, lane.key] });
   }
-  sleep(bucket, lane, 'document', known.until);
+  sleep(bucket, lane, { because: 'document', until: known.until });
   return true;
 }
 
 /** A call was granted: the first of its document finds out for the others. */
 export function beginProbe(bucket: Bucket, { token, ticket: { document } }: Lease, now: number): void {
   if (document === null || bucket.documents.has(document)) return;
-  remember(bucket, document, { kind: 'probing', lease: token, until: now + maxProbeMs, lanes: [] }, now);
+  const cost = { kind: 'probing', lease: token, until: now + maxProbeMs, lanes: [] } as const;
+  remember(bucket, { document, cost }, now);
 }
 
-/** The lease ends. `sent` false: its call never reached the upstream, another one may find out. */
-export function endProbe(
-  bucket: Bucket,
-  { token, ticket: { document } }: Lease,
-  sent: boolean,
-  now: number,
-): void {
-  const known = document === null ? undefined : bucket.documents.get(document);
-  if (document === null || known?.kind !== 'probing' || known.lease !== token) return;
-  if (!sent) return forgetDocument(bucket, document);
-  remember(bucket, document, { kind: 'untold' }, now);
+/** The lease ends: if its call went ahead, the others wait no longer. */
+export function endProbe(bucket: Bucket, lease: Lease, now: number): void {
+  const { document } = lease.ticket;
+  const known = probeOf(bucket, lease);
+  if (document === null || known === null) return;
+  remember(bucket, { document, cost: { kind: 'untold' } }, now);
   wakeWaiting(bucket, known);
 }
 
-/** An answer told what the lease's document costs. */
-export function learnDocument(
-  bucket: Bucket,
-  { ticket: { document } }: Lease,
-  points: number,
-  now: number,
-): void {
-  if (document === null) return;
+/** The lease ends and its call never reached the upstream: another one may find out. */
+export function dropProbe(bucket: Bucket, lease: Lease): void {
+  const { document } = lease.ticket;
+  if (document !== null && probeOf(bucket, lease) !== null) forgetDocument(bucket, document);
+}
+
+/** What the lease's call went ahead to find out; `null` = it did not. */
+function probeOf(bucket: Bucket, { token, ticket: { document } }: Lease): Probing | null {
+  const known = document === null ? undefined : bucket.documents.get(document);
+  return known?.kind === 'probing' && known.lease === token ? known : null;
+}
+
+export interface LearnedCost {
+  readonly document: string;
+  readonly points: number;
+}
+
+/** An answer told what a document costs. */
+export function learnDocument(bucket: Bucket, { document, points }: LearnedCost, now: number): void {
   const before = bucket.documents.get(document);
-  remember(bucket, document, { kind: 'told', points }, now);
+  remember(bucket, { document, cost: { kind: 'told', points } }, now);
   if (before?.kind === 'told') return;
   correctWaiting(bucket, document, points);
   if (before?.kind === 'probing') wakeWaiting(bucket, before);
@@ -84,21 +100,21 @@ function correctWaiting(bucket: Bucket, document: string, points: number): void 
     const ticket = bucket.tickets.get(id);
     const lane = ticket === undefined ? undefined : bucket.lanes.get(ticket.lane);
     if (ticket === undefined || lane === undefined) continue;
-    sumCosts(bucket, lane, ticket, -1);
+    subtractCosts(bucket, lane, ticket.costs);
     ticket.costs = takeable(bucket, { ...ticket.costs, cost: points });
-    sumCosts(bucket, lane, ticket, 1);
+    addCosts(bucket, lane, ticket.costs);
     forgetEstimate(bucket, ticket);
   }
 }
 
-function wakeWaiting(bucket: Bucket, { lanes }: Extract<DocumentCost, { kind: 'probing' }>): void {
+function wakeWaiting(bucket: Bucket, { lanes }: Probing): void {
   for (const key of lanes) {
     const lane = bucket.lanes.get(key);
     if (lane !== undefined) wake(bucket, lane, ['document']);
   }
 }
 
-function remember(bucket: Bucket, document: string, cost: DocumentCost, now: number): void {
+function remember(bucket: Bucket, { document, cost }: KnownDocument, now: number): void {
   bucket.documents.set(document, cost);
   bucket.documentAges.set(document, now);
   const oldest = bucket.documentAges.first();

@@ -10,10 +10,12 @@
  */
 import type { Costs, MeterName } from '../../call.ts';
 import type { HeldBy } from '../../errors.ts';
-import { closedMs, meterNames, meterOf, type Bucket, type Lane } from './bucket-state.policy.ts';
+import { closedMs, meterOf, type Bucket, type Lane } from './bucket-state.policy.ts';
+import { meterNames } from './meter-names.policy.ts';
 import { ceilingWindowMs } from './ceiling.policy.ts';
-import { turnOf } from './lanes.policy.ts';
-import type { LaneKey, SleepReason, Standing } from '../limiter.ts';
+import { turnOf } from './waiting-costs.policy.ts';
+import type { LaneKey, TicketId } from '../../ids.ts';
+import type { SleepReason, Standing } from '../limiter.ts';
 import { keptFree, netRate } from './meter-others.policy.ts';
 import { levelAt, restMs, roomInMs } from './meter.policy.ts';
 
@@ -26,7 +28,10 @@ export const maxWindows = 10;
 /** A whole number of calls, but for the rounding of a division. */
 const rounding = 1e-9;
 
-export interface Place {
+/** Where a call stands, or would stand, in its lane. */
+export interface LanePosition {
+  /** `undefined`: of a workspace that has nothing in this bucket yet. */
+  readonly lane: Lane | undefined;
   /** Of its lane. */
   readonly key: LaneKey;
   readonly costs: Costs;
@@ -58,28 +63,31 @@ const heldByMeter: Readonly<Record<MeterName, HeldBy>> = {
   requests_burst: 'requests',
   requests_hour: 'requests',
   tokens: 'tokens',
+  input_tokens: 'tokens',
+  output_tokens: 'tokens',
   requests_day: 'upstream_day',
   tokens_day: 'upstream_day',
   cost: 'cost',
 };
 
-/** `lane` is `undefined` for a workspace that has nothing in this bucket yet. */
-export function forecastAt(bucket: Bucket, lane: Lane | undefined, place: Place, now: number): Forecast {
-  let longest = bucketForecast(bucket, lane, place, now);
-  const { perMinute } = place;
+/** The expected wait of a call at this position. */
+export function forecastAt(bucket: Bucket, position: LanePosition, now: number): Forecast {
+  let longest = bucketForecast(bucket, position, now);
+  const { perMinute } = position;
   if (perMinute === null) return longest;
   // A call leaves one window of its ceiling after the call that takes the same slot before it.
-  for (let windows = 1; windows <= maxWindows && windows * perMinute <= place.ahead; windows += 1) {
-    const before = { ...place, ahead: place.ahead - windows * perMinute };
-    const waitMs = bucketForecast(bucket, lane, before, now).waitMs + windows * ceilingWindowMs;
+  for (let windows = 1; windows <= maxWindows && windows * perMinute <= position.ahead; windows += 1) {
+    const before = { ...position, ahead: position.ahead - windows * perMinute };
+    const waitMs = bucketForecast(bucket, before, now).waitMs + windows * ceilingWindowMs;
     if (waitMs > longest.waitMs) longest = { waitMs, heldBy: 'ceiling_minute' };
   }
   return longest;
 }
 
-/** What the bucket alone makes of the place, whatever the workspace's ceiling allows. */
-function bucketForecast(bucket: Bucket, lane: Lane | undefined, place: Place, now: number): Forecast {
-  const others = othersAhead(bucket, lane, place);
+/** What the bucket alone makes of the position, whatever the workspace's ceiling allows. */
+function bucketForecast(bucket: Bucket, position: LanePosition, now: number): Forecast {
+  const { lane, costs } = position;
+  const others = othersAhead(bucket, position);
   // When the answer comes that a document waits for is not known: it may come at once, and refuses nobody.
   let longest: Forecast = { waitMs: 0, heldBy: lane?.asleep.has('document') === true ? 'cost' : 'queue' };
   const consider = (waitMs: number, heldBy: HeldBy): void => {
@@ -91,34 +99,36 @@ function bucketForecast(bucket: Bucket, lane: Lane | undefined, place: Place, no
     if (until !== undefined) consider(until - now, heldBySleep[reason]);
   }
   for (const name of meterNames) {
-    const units = place.costs[name] ?? 0;
+    const units = costs[name] ?? 0;
     // Whoever goes first in the lane is waited for, whatever it takes; calls of other lanes only for what both take.
-    const ahead =
-      units > 0
-        ? costAhead(bucket, lane, place.ahead, others, name)
-        : ownCostAhead(bucket, lane, place.ahead, name);
-    if (units + ahead > 0) consider(drainFor(bucket, name, units, units + ahead, now), heldByMeter[name]);
+    const own = ownCostAhead(bucket, position, name);
+    const ahead = units > 0 ? own + costElsewhere(bucket, { lane, others }, name) : own;
+    if (units + ahead > 0) consider(drainFor(bucket, { name, units, ahead }, now), heldByMeter[name]);
   }
-  consider(serialWaitMs(lane, place, now), 'serialized');
+  consider(serialWaitMs(position, now), 'serialized');
   return longest;
 }
 
-/** Calls of other lanes expected to go before the place. */
-function othersAhead(bucket: Bucket, lane: Lane | undefined, place: Place): number {
+/** Calls of other lanes expected to go before the position. */
+function othersAhead(bucket: Bucket, { lane, key, weight, ahead }: LanePosition): number {
   const waitingHere = lane?.line.size ?? 0;
   const waitingElsewhere = bucket.waiting - waitingHere;
   if (waitingElsewhere <= 0) return 0;
   const weightElsewhere = bucket.waitingWeight - (waitingHere > 0 ? (lane?.weight ?? 0) : 0);
+  const costsHere = lane?.waitingCosts ?? null;
   const here =
-    place.ahead > 0 && waitingHere > 0 ? meanTurn(bucket, lane?.waitingCosts, null, waitingHere) : 0;
+    ahead > 0 && waitingHere > 0
+      ? meanTurn(bucket, { costs: costsHere, without: null, calls: waitingHere })
+      : 0;
   const from = Math.max(lane?.start ?? 0, bucket.virtual);
-  const start = from + (place.ahead * here) / place.weight;
-  const elsewhere = meanTurn(bucket, bucket.waitingCosts, lane?.waitingCosts ?? null, waitingElsewhere);
+  const start = from + (ahead * here) / weight;
+  const line = { costs: bucket.waitingCosts, without: costsHere, calls: waitingElsewhere };
+  const elsewhere = meanTurn(bucket, line);
   const byShare = Math.floor(
     ((start - bucket.virtual) * Math.max(0, weightElsewhere)) / elsewhere + rounding,
   );
   const own = lane !== undefined && lane.readyAs !== null && lane.start < start ? 1 : 0;
-  return Math.min(waitingElsewhere, Math.max(byShare, lanesBefore(bucket, start, place.key) - own));
+  return Math.min(waitingElsewhere, Math.max(byShare, lanesBefore(bucket, start, key) - own));
 }
 
 /** Lanes in the running whose turn is before that of a lane of this name that starts then. */
@@ -128,57 +138,63 @@ function lanesBefore(bucket: Bucket, start: number, key: LaneKey): number {
   return before;
 }
 
-/** Of `calls` calls that cost `costs` in all, without those that are counted in `without`. */
-function meanTurn(
-  bucket: Bucket,
-  costs: ReadonlyMap<MeterName, number> | undefined,
-  without: ReadonlyMap<MeterName, number> | null,
-  calls: number,
-): number {
+/** Calls that wait, and what they cost in all: `costs` without those that are counted in `without`. */
+interface WaitingCalls {
+  readonly costs: ReadonlyMap<MeterName, number> | null;
+  readonly without: ReadonlyMap<MeterName, number> | null;
+  readonly calls: number;
+}
+
+function meanTurn(bucket: Bucket, { costs, without, calls }: WaitingCalls): number {
   const mean: Partial<Record<MeterName, number>> = {};
   for (const [name, units] of costs ?? []) mean[name] = (units - (without?.get(name) ?? 0)) / calls;
   return turnOf(bucket, mean);
 }
 
-/** On an average, of which no call takes more than the limit: it may have entered before the limit was known. */
-function costAhead(
+/** What `others` calls of other lanes take, on an average. No call takes more than the limit, which may have become known later. */
+function costElsewhere(
   bucket: Bucket,
-  lane: Lane | undefined,
-  ahead: number,
-  others: number,
+  { lane, others }: { readonly lane: Lane | undefined; readonly others: number },
   name: MeterName,
 ): number {
   const limit = bucket.meters.get(name)?.limit ?? 0;
   const waitingElsewhere = bucket.waiting - (lane?.line.size ?? 0);
-  const costElsewhere = (bucket.waitingCosts.get(name) ?? 0) - (lane?.waitingCosts.get(name) ?? 0);
-  const elsewhere = waitingElsewhere > 0 ? (costElsewhere * others) / waitingElsewhere : 0;
-  return ownCostAhead(bucket, lane, ahead, name) + Math.min(elsewhere, others * limit);
+  if (waitingElsewhere <= 0) return 0;
+  const cost = (bucket.waitingCosts.get(name) ?? 0) - (lane?.waitingCosts.get(name) ?? 0);
+  return Math.min((cost * others) / waitingElsewhere, others * limit);
 }
 
-/** The part of it that calls of the same lane take. */
-function ownCostAhead(bucket: Bucket, lane: Lane | undefined, ahead: number, name: MeterName): number {
+/** What the calls of the same lane that go first take, on an average. */
+function ownCostAhead(bucket: Bucket, { lane, ahead }: LanePosition, name: MeterName): number {
   const waitingHere = lane?.line.size ?? 0;
   if (lane === undefined || waitingHere === 0) return 0;
   const limit = bucket.meters.get(name)?.limit ?? 0;
   return Math.min(((lane.waitingCosts.get(name) ?? 0) * ahead) / waitingHere, ahead * limit);
 }
 
+/** Units of one meter that a call takes, and that go first. */
+interface Needed {
+  readonly name: MeterName;
+  readonly units: number;
+  readonly ahead: number;
+}
+
 /** Room for the call itself, plus the draining time of everything that goes first. */
-function drainFor(bucket: Bucket, name: MeterName, units: number, needed: number, now: number): number {
+function drainFor(bucket: Bucket, { name, units, ahead }: Needed, now: number): number {
   const meter = meterOf(bucket, name, now);
   if (meter.limit === null) return 0;
   const waiting = bucket.waitingCosts.get(name) ?? 0;
   const alone = roomInMs(meter, { units, waiting }, now);
   // What is kept free for others while calls wait is used up by the last of them.
-  const over = levelAt(meter, now) + needed - (meter.limit - keptFree(meter, 0));
-  return needed > units ? Math.max(alone, restMs(meter, now) + over / netRate(meter)) : alone;
+  const over = levelAt(meter, now) + (units + ahead) - (meter.limit - keptFree(meter, 0));
+  return ahead > 0 ? Math.max(alone, restMs(meter, now) + over / netRate(meter)) : alone;
 }
 
 /**
  * A capped lane serves one round after the other. The round under way, if there is one, counts half; one that takes
  * longer than usual is expected to last as long again as it is late.
  */
-function serialWaitMs(lane: Lane | undefined, { maxInFlight, ahead }: Place, now: number): number {
+function serialWaitMs({ lane, maxInFlight, ahead }: LanePosition, now: number): number {
   if (lane === undefined || maxInFlight === null) return 0;
   const { serviceMs, abandoned } = lane;
   const standsUntil = abandoned[abandoned.length - maxInFlight];
@@ -194,13 +210,14 @@ function serialWaitMs(lane: Lane | undefined, { maxInFlight, ahead }: Place, now
 }
 
 /** Expected wait of a waiting ticket, what it waits for, and how many of its lane go first; `null` if it does not wait. */
-export function forecast(bucket: Bucket, ticketId: string, now: number): Standing | null {
-  const ticket = bucket.tickets.get(ticketId);
+export function forecast(bucket: Bucket, id: TicketId, now: number): Standing | null {
+  const ticket = bucket.tickets.get(id);
   if (ticket === undefined || ticket.lease !== null) return null;
   const lane = bucket.lanes.get(ticket.lane);
   if (lane === undefined) return null;
   const ahead = lane.line.rank(ticket.id, ticket.order);
-  const asked = {
+  const position = {
+    lane,
     key: lane.key,
     costs: ticket.costs,
     weight: lane.weight,
@@ -208,5 +225,5 @@ export function forecast(bucket: Bucket, ticketId: string, now: number): Standin
     perMinute: lane.perMinute,
     ahead,
   };
-  return { ...forecastAt(bucket, lane, asked, now), ahead };
+  return { ...forecastAt(bucket, position, now), ahead };
 }

@@ -2,10 +2,10 @@
  * Lanes of a bucket: entering and leaving the line, falling asleep and waking, and the one decision whether a lane is
  * in the running. Part of the specification in `scheduler.policy.ts`.
  */
-import type { Costs, MeterName } from '../../call.ts';
-import { costEntries, type Bucket, type Lane, type Lease, type Ticket } from './bucket-state.policy.ts';
+import { type Bucket, type Lane, type Lease, type Ticket } from './bucket-state.policy.ts';
 import type { LaneKey, LaneSetting, SleepReason } from '../limiter.ts';
 import { SortedNames } from './sorted.policy.ts';
+import { addCosts, forgetEstimate, noteEstimate, subtractCosts } from './waiting-costs.policy.ts';
 
 /** What one pump may still do: sweeping, waking, passing over and granting count one each. */
 export interface Budget {
@@ -57,40 +57,12 @@ export function applyLaneSetting(bucket: Bucket, lane: Lane, setting: LaneSettin
   wake(bucket, lane, ['ceiling_minute', 'ceiling_day']);
 }
 
-/**
- * What a call can take: of each meter no more than its limit, as far as one is known. It asks for what its client wrote
- * into it (`max_tokens`), and the waits that all others of the bucket are told rest on the sum of what waits.
- */
-export function takeable(bucket: Bucket, asked: Costs): Costs {
-  const costs: Partial<Record<MeterName, number>> = {};
-  for (const [name, units] of costEntries(asked)) {
-    const limit = bucket.meters.get(name)?.limit ?? 0;
-    costs[name] = limit > 0 ? Math.min(units, limit) : units;
-  }
-  return costs;
-}
-
-/**
- * How much of its lane's turn a call takes: the time for which it keeps its dearest meter busy, in milliseconds (dominant
- * resource), 1 where nothing is known; daily meters do not count, they are not what is waited for. No more than one
- * window, whatever is asked: a lane whose limits change has never more than that to wait for.
- */
-export function turnOf(bucket: Bucket, costs: Costs): number {
-  let longest = 0;
-  for (const [name, units] of costEntries(costs)) {
-    const meter = bucket.meters.get(name);
-    if (meter === undefined || meter.limit === null || name.endsWith('_day')) continue;
-    longest = Math.max(longest, (Math.min(units, meter.limit) * meter.windowMs) / meter.limit);
-  }
-  return longest > 0 ? longest : 1;
-}
-
 /** It was the document of the lane's next ticket that the lane slept for: another one need not wait. */
 export function enqueue(bucket: Bucket, lane: Lane, ticket: Ticket): void {
   if (lane.line.size === 0) bucket.waitingWeight += lane.weight;
   lane.line.set(ticket.id, ticket.order);
   bucket.waiting += 1;
-  sumCosts(bucket, lane, ticket, 1);
+  addCosts(bucket, lane, ticket.costs);
   noteEstimate(bucket, ticket);
   if (lane.line.first()?.name === ticket.id) wake(bucket, lane, ['document']);
   refreshReadiness(bucket, lane);
@@ -101,38 +73,15 @@ export function dequeue(bucket: Bucket, lane: Lane, ticket: Ticket): void {
   if (!lane.line.delete(ticket.id)) return;
   bucket.waiting -= 1;
   if (lane.line.size === 0) bucket.waitingWeight -= lane.weight;
-  sumCosts(bucket, lane, ticket, -1);
+  subtractCosts(bucket, lane, ticket.costs);
   forgetEstimate(bucket, ticket);
   if (wasFirst) wake(bucket, lane, ['document']);
   refreshReadiness(bucket, lane);
 }
 
-/** A ticket that waits with an estimate is found again when the cost of its document becomes known. */
-function noteEstimate(bucket: Bucket, { id, document }: Ticket): void {
-  if (document === null || bucket.documents.get(document)?.kind === 'told') return;
-  let tickets = bucket.estimated.get(document);
-  if (tickets === undefined) bucket.estimated.set(document, (tickets = new SortedNames()));
-  tickets.set(id, 0);
-}
-
-/** The ticket does not wait any more, or its cost is known. */
-export function forgetEstimate(bucket: Bucket, { id, document }: Ticket): void {
-  const tickets = document === null ? undefined : bucket.estimated.get(document);
-  if (document === null || tickets === undefined || !tickets.delete(id)) return;
-  if (tickets.size === 0) bucket.estimated.delete(document);
-}
-
-/** Adds the costs of a waiting ticket to the sums of its lane and its bucket, or takes them out again. */
-export function sumCosts(bucket: Bucket, lane: Lane, ticket: Ticket, sign: 1 | -1): void {
-  for (const [name, units] of costEntries(ticket.costs)) {
-    lane.waitingCosts.set(name, (lane.waitingCosts.get(name) ?? 0) + sign * units);
-    bucket.waitingCosts.set(name, (bucket.waitingCosts.get(name) ?? 0) + sign * units);
-  }
-}
-
 export function confirm(lane: Lane, lease: Lease): void {
-  if (!lease.unconfirmed) return;
-  lease.unconfirmed = false;
+  if (lease.stage !== 'unconfirmed') return;
+  lease.stage = 'confirmed';
   lane.unconfirmed -= 1;
 }
 
@@ -143,7 +92,12 @@ export function asleepUntil(lane: Lane): number | null {
   return latest;
 }
 
-export function sleep(bucket: Bucket, lane: Lane, because: SleepReason, until: number): void {
+export interface Sleep {
+  readonly because: SleepReason;
+  readonly until: number;
+}
+
+export function sleep(bucket: Bucket, lane: Lane, { because, until }: Sleep): void {
   const known = lane.asleep.get(because);
   lane.asleep.set(because, known === undefined ? until : Math.max(known, until));
   rescheduleWaking(bucket, lane);
@@ -163,9 +117,15 @@ function rescheduleWaking(bucket: Bucket, lane: Lane): void {
   refreshReadiness(bucket, lane);
 }
 
+/** The ticket that goes first in the lane; `undefined` = none waits. */
+export function headOf(bucket: Bucket, { line }: Lane): Ticket | undefined {
+  const first = line.first();
+  return first === undefined ? undefined : bucket.tickets.get(first.name);
+}
+
 /** Puts the lane into the ready set of its head's class, or takes it out. The one place that decides readiness. */
 export function refreshReadiness(bucket: Bucket, lane: Lane): void {
-  const head = bucket.tickets.get(lane.line.first()?.name ?? '');
+  const head = headOf(bucket, lane);
   const ready =
     head !== undefined &&
     lane.asleep.size === 0 &&

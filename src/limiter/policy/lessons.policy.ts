@@ -3,10 +3,12 @@
  * arithmetic of a single meter is in `meter.policy.ts` and `meter-learning.policy.ts`.
  */
 import type { Costs, Feedback, MeterName } from '../../call.ts';
-import { meterOf, requestWindows, type Bucket, type Lane, type Lease } from './bucket-state.policy.ts';
+import { meterOf, type Bucket, type Lane, type Lease } from './bucket-state.policy.ts';
+import { meterNames, requestWindows } from './meter-names.policy.ts';
 import { learnDocument } from './documents.policy.ts';
+import { endPilot } from './first-calls.policy.ts';
 import type { BucketSetting, Lesson } from '../limiter.ts';
-import { calmLatenessMs, giveUnitsBack, markAnswered, markUntold, refund } from './meter.policy.ts';
+import { calmLatenessMs, giveUnitsBack, markAnswered, markUntold, settleUnits } from './meter.policy.ts';
 import { learnMeter, refused } from './meter-learning.policy.ts';
 import { applySetting } from './meter-quota.policy.ts';
 
@@ -29,31 +31,32 @@ export function applySettings(bucket: Bucket, setting: BucketSetting, now: numbe
   for (const stated of setting.meters) meterOf(bucket, stated.meter, now);
   for (const meter of bucket.meters.values()) {
     const stated = setting.meters.find((one) => one.meter === meter.name) ?? null;
-    applySetting(meter, stated, setting.learn, now);
+    applySetting(meter, { stated, learn: setting.learn }, now);
   }
 }
 
-export function applyLesson(bucket: Bucket, lease: Lease, lesson: TimedLesson, now: number): void {
-  learnFrom(bucket, lease, lesson, { closedMs: 0, now });
+/** What an answer taught. `closedMs`: its call was refused until so long after it; left out, it was not. */
+export interface Answered {
+  readonly lease: Lease;
+  readonly lesson: TimedLesson;
+  readonly closedMs?: number;
 }
 
-function learnFrom(
-  bucket: Bucket,
-  lease: Lease,
-  { feedback, sentAt, headAt }: TimedLesson,
-  { closedMs, now }: { readonly closedMs: number; readonly now: number },
-): void {
+export function applyLesson(bucket: Bucket, { lease, lesson, closedMs = 0 }: Answered, now: number): void {
+  const { feedback, sentAt, headAt } = lesson;
   const isFirst = !lease.answered;
   answer(bucket, lease);
   bucket.opened = true;
   noteLateness(bucket, lease, sentAt);
-  const seen = { sentAt, headAt, quiet: lease.quiet, calm: lease.calm, closedMs };
+  const seen = { sentAt, headAt, spacing: lease.spacing, closedMs };
   for (const report of feedback.meters) {
     const meter = meterOf(bucket, report.meter, now);
     const mark = lease.marks.get(report.meter) ?? null;
-    learnMeter(meter, report, { mark, seen }, { learn: bucket.learn, now });
+    learnMeter(meter, { report, mark, seen, learn: bucket.learn }, now);
   }
-  if (feedback.requestedCost !== undefined) learnDocument(bucket, lease, feedback.requestedCost, now);
+  const { document } = lease.ticket;
+  const points = feedback.requestedCost;
+  if (points !== undefined && document !== null) learnDocument(bucket, { document, points }, now);
   if (!isFirst || closedMs > 0) return;
   for (const [name, mark] of lease.marks) {
     const isTold = feedback.meters.some(({ meter, level }) => meter === name && level !== null);
@@ -74,7 +77,8 @@ function noteLateness(bucket: Bucket, { grantedAt }: Lease, sentAt: number): voi
 function answer(bucket: Bucket, lease: Lease): void {
   if (lease.answered) return;
   lease.answered = true;
-  if (lease.quiet) bucket.unanswered.delete(lease.token);
+  endPilot(bucket, lease);
+  if (lease.spacing !== 'crowded') bucket.unanswered.delete(lease.token);
   for (const [name, mark] of lease.marks) {
     const meter = bucket.meters.get(name);
     if (meter !== undefined) markAnswered(meter, mark);
@@ -97,6 +101,8 @@ export function applySilence(bucket: Bucket, lease: Lease, now: number): void {
   bucket.opened = true;
 }
 
+const tokenMeters: readonly MeterName[] = ['tokens', 'tokens_day', 'input_tokens', 'output_tokens'];
+
 /**
  * What the upstream says that the refused call asked of the meter that refused it, units; `null`: it does not say. What was
  * reserved may have been a guess.
@@ -104,7 +110,7 @@ export function applySilence(bucket: Bucket, lease: Lease, now: number): void {
 export function refusedUnits({ throttle, requestedCost, requestedTokens }: Feedback): number | null {
   if (throttle?.kind !== 'rate') return null;
   if (throttle.meter === 'cost') return requestedCost ?? null;
-  if (throttle.meter === 'tokens' || throttle.meter === 'tokens_day') return requestedTokens ?? null;
+  if (throttle.meter !== null && tokenMeters.includes(throttle.meter)) return requestedTokens ?? null;
   return null;
 }
 
@@ -112,33 +118,37 @@ export function refusedUnits({ throttle, requestedCost, requestedTokens }: Feedb
 const concerns = (named: MeterName | null, name: MeterName): boolean =>
   named === null || named === name || (named === 'requests' && requestWindows.includes(name));
 
-export function applyThrottle(
-  bucket: Bucket,
-  lease: Lease,
-  closeMs: number,
-  lesson: TimedLesson | null,
-  now: number,
-): void {
-  const throttle = lesson?.feedback.throttle ?? null;
-  const named = throttle?.kind === 'rate' ? throttle.meter : null;
+/** A refusal. `closedMs`: nobody may send for this long; 0 = it concerns this call alone. */
+export interface Throttled {
+  readonly lease: Lease;
+  readonly lesson: TimedLesson | null;
+  readonly closedMs: number;
+}
+
+export function applyThrottle(bucket: Bucket, { lease, lesson, closedMs }: Throttled, now: number): void {
+  const named = lesson === null ? null : refusingMeter(lesson);
+  const { grantedAt } = lease;
   for (const [name, mark] of lease.marks) {
     const meter = meterOf(bucket, name, now);
     // Only the bucket's own refusal proves that nothing was counted; a call without an answer may have run.
-    if (closeMs > 0 && concerns(named, name)) {
-      giveUnitsBack(meter, mark, lease.grantedAt, now);
-    }
+    if (closedMs > 0 && concerns(named, name)) giveUnitsBack(meter, { mark, grantedAt }, now);
   }
-  const refusal = named === null ? null : refusalOf(bucket, lease, named, lesson);
-  if (lesson !== null) learnFrom(bucket, lease, lesson, { closedMs: closeMs, now });
-  else if (closeMs > 0) answer(bucket, lease);
+  const refusal = lesson === null ? null : refusalOf(bucket, lease, lesson);
+  if (lesson !== null) applyLesson(bucket, { lease, lesson, closedMs }, now);
+  else if (closedMs > 0) answer(bucket, lease);
   else answerUntold(bucket, lease, now);
-  if (closeMs <= 0) return;
-  if (named !== null && refusal !== null) {
-    const { asked, hadRoom } = refusal;
-    refused(meterOf(bucket, named, now), asked, { waitMs: closeMs, hadRoom }, now);
+  if (closedMs <= 0) return;
+  if (refusal !== null) {
+    const { name, asked, hadRoom } = refusal;
+    refused(meterOf(bucket, name, now), { asked, waitMs: closedMs, hadRoom }, now);
   }
-  bucket.closedUntil = Math.max(bucket.closedUntil ?? now, now + closeMs);
+  bucket.closedUntil = Math.max(bucket.closedUntil ?? now, now + closedMs);
   bucket.closedAt = now;
+}
+
+/** The meter for want of which a call was refused; `null` = the answer names none. */
+function refusingMeter({ feedback: { throttle } }: TimedLesson): MeterName | null {
+  return throttle?.kind === 'rate' ? throttle.meter : null;
 }
 
 /**
@@ -150,24 +160,37 @@ export function applyThrottle(
 function refusalOf(
   bucket: Bucket,
   lease: Lease,
-  name: MeterName,
-  lesson: TimedLesson | null,
-): { readonly asked: number; readonly hadRoom: boolean } | null {
+  lesson: TimedLesson,
+): { readonly name: MeterName; readonly asked: number; readonly hadRoom: boolean } | null {
+  const name = refusingMeter(lesson);
+  if (name === null) return null;
   const meter = bucket.meters.get(name);
   const reserved = lease.marks.get(name)?.cost ?? 0;
-  const asked = (lesson === null ? null : refusedUnits(lesson.feedback)) ?? reserved;
+  const asked = refusedUnits(lesson.feedback) ?? reserved;
   if (asked <= 0) return null;
   const { grantedAt } = lease;
   const isKnown = meter !== undefined && meter.heardAt !== null;
-  const isTimed = (lesson?.feedback.throttle?.waitMs ?? null) !== null;
+  const isTimed = (lesson.feedback.throttle?.waitMs ?? null) !== null;
   const isNew = grantedAt >= (bucket.closedAt ?? grantedAt) && grantedAt >= (meter?.contest?.at ?? grantedAt);
-  return { asked, hadRoom: asked <= reserved && isTimed && isKnown && isNew };
+  return { name, asked, hadRoom: asked <= reserved && isTimed && isKnown && isNew };
 }
 
-export function correct(bucket: Bucket, lease: Lease, spent: Costs, now: number): void {
-  for (const [name, mark] of lease.marks) {
+export interface Spending {
+  readonly lease: Lease;
+  readonly spent: Costs;
+}
+
+/**
+ * What the lease's call has spent is known. A meter that it took nothing from is charged too, where the bucket has it: output is
+ * counted when it has been made.
+ */
+export function correct(bucket: Bucket, { lease, spent }: Spending, now: number): void {
+  for (const name of meterNames) {
     const units = spent[name];
-    if (units !== undefined) refund(meterOf(bucket, name, now), mark.cost - units, now);
+    const reserved = lease.marks.get(name)?.cost ?? 0;
+    const meter = bucket.meters.get(name);
+    if (units === undefined || meter === undefined) continue;
+    settleUnits(meter, { reserved, spent: units, grantedAt: lease.grantedAt }, now);
   }
 }
 
@@ -177,8 +200,9 @@ export function correct(bucket: Bucket, lease: Lease, spent: Costs, now: number)
  */
 export function giveBack(bucket: Bucket, lease: Lease, now: number): void {
   answer(bucket, lease);
+  const { grantedAt } = lease;
   for (const [name, mark] of lease.marks) {
-    giveUnitsBack(meterOf(bucket, name, now), mark, lease.grantedAt, now);
+    giveUnitsBack(meterOf(bucket, name, now), { mark, grantedAt }, now);
   }
 }
 

@@ -13,8 +13,8 @@ import { drainRate, type Meter } from './meter-state.policy.ts';
 export const toldMemoryMs = 10_000;
 export const untoldMemoryMs = 3_000;
 /** A sudden rise counts as the stream of this time at most, milliseconds: told by levels, by refusals alone. */
-export const longestToldRiseMs = 1_000;
-export const longestUntoldRiseMs = 10_000;
+export const maxToldRiseMs = 1_000;
+export const maxUntoldRiseMs = 10_000;
 /** Others who take less than this share of what drains, and never surprise, are forgotten after a while. */
 export const negligibleShare = 0.05;
 export const contestMemoryMs = 60_000;
@@ -25,27 +25,27 @@ export const gulpMargin = 1.25;
 /** A refusal shows that what is kept free does not do. */
 export const refusalMargin = 1.5;
 /** Most of what drains that others are expected to take: a meter that nobody is let through opens all the same. */
-export const largestOthersShare = 0.75;
+export const maxOthersShare = 0.75;
 /**
  * What is kept free for others of a contested meter: this share of what waits, and no more in the end than its allowance,
  * or this share of what waits. So it is used up when the line ends, and costs next to no time.
  */
 export const keptWaitingShare = 0.02;
-export const mostKeptWaitingShare = 0.05;
+export const maxKeptWaitingShare = 0.05;
 /** Most of the limit that may be kept free for others. */
-export const mostKeptShare = 0.15;
+export const maxKeptShare = 0.15;
 
 /** Units by which the level falls per millisecond while others take what they are expected to; 0 while no limit is known. */
 export function netRate(meter: Meter): number {
   const rate = drainRate(meter);
-  return rate - Math.min(meter.others, rate * largestOthersShare);
+  return rate - Math.min(meter.others, rate * maxOthersShare);
 }
 
 /** Units kept free for others while so many units wait. */
 export function keptFree({ limit, contest }: Meter, waiting: number): number {
   if (limit === null || contest === null) return 0;
   const wanted = Math.max(contest.units, waiting * keptWaitingShare);
-  return Math.min(wanted, limit * mostKeptShare, Math.max(contest.allowance, waiting * mostKeptWaitingShare));
+  return Math.min(wanted, limit * maxKeptShare, Math.max(contest.allowance, waiting * maxKeptWaitingShare));
 }
 
 /**
@@ -56,7 +56,7 @@ export function noteOthers(meter: Meter, change: number, sinceMs: number): void 
   if (sinceMs <= 0) return;
   const rate = drainRate(meter);
   const isTold = meter.fastestMs !== null;
-  const told = Math.min(change, rate * (isTold ? longestToldRiseMs : longestUntoldRiseMs));
+  const told = Math.min(change, rate * (isTold ? maxToldRiseMs : maxUntoldRiseMs));
   const others = meter.others + told / (sinceMs + (isTold ? toldMemoryMs : untoldMemoryMs));
   meter.others = Math.max(0, Math.min(others, rate));
 }

@@ -6,12 +6,68 @@
  */
 import { assumedWindowMs, type Meter, type Quota, type ReportedQuota } from './meter-state.policy.ts';
 import { drain } from './meter.policy.ts';
+import { netRate } from './meter-others.policy.ts';
 import { learnedWindowMs } from './window-learning.policy.ts';
 
-/** What the operator states now; `null`: nothing any more. It holds at once, whatever was learned before. */
-export function applySetting(meter: Meter, stated: Quota | null, learn: boolean, now: number): void {
+/** What the operator states of a meter (`null`: nothing), and whether what is reported may raise it. */
+export interface Stated {
+  readonly stated: Quota | null;
+  readonly learn: boolean;
+}
+
+/**
+ * What the operator states now; `null`: nothing any more. It holds at once, whatever was learned before. A raised limit gives
+ * no more room than the upstream has, as far as is known: below the lower limit the level was that of the stated quota.
+ */
+export function applySetting(meter: Meter, { stated, learn }: Stated, now: number): void {
+  const before = meter.limit;
   meter.stated = stated === null ? null : { limit: stated.limit, windowMs: stated.windowMs };
   enforce(meter, learn, now);
+  const { limit } = meter;
+  if (before === null || limit === null || limit <= before) return;
+  meter.level = Math.max(meter.level, Math.min(meter.level + limit - before, levelThere(meter, now)));
+}
+
+/**
+ * The most that the upstream can have counted by now, as far as its answers told, or as was counted here when the limit was
+ * lowered; 0 = neither.
+ */
+function levelThere(meter: Meter, now: number): number {
+  const { top, untold } = meter;
+  if (top === null) return 0;
+  const counted = top.level + onTheWay(meter) + (untold?.units ?? 0);
+  return Math.max(0, counted - netRate(meter) * Math.max(0, now - top.at));
+}
+
+/** Units of granted calls whose answers are not known. */
+const onTheWay = ({ granted, answered }: Meter): number => Math.max(0, granted - answered);
+
+/**
+ * A lowered limit is about to cut the level off. Where no answer tells, it is what a raised limit finds: replicas that differ
+ * for a while in what is stated raise and lower it again with every call.
+ */
+function rememberLevel(meter: Meter, now: number): void {
+  const level = Math.max(meter.level, levelThere(meter, now)) - onTheWay(meter);
+  meter.top = { level, at: Math.max(meter.at, now), headAt: now };
+  meter.untold = null;
+}
+
+/**
+ * Units by which the limit in force is lower than what the upstream has. So much of what its answers tell as used takes no
+ * room here: the operator leaves it to others, or does not use it.
+ */
+export const unusedUnits = ({ limit, reported }: Meter): number =>
+  limit === null || reported === null ? 0 : Math.max(0, reported.limit - limit);
+
+/**
+ * The operator lets the meter drain more slowly than the upstream does. Then an answer that tells a lower level says nothing
+ * of how much of the stated quota is used.
+ */
+export function isHeldSlower(meter: Meter): boolean {
+  const { name, limit, windowMs, stated, reported } = meter;
+  if (limit === null || reported === null) return false;
+  const toldMs = reported.windowMs ?? stated?.windowMs ?? assumedWindowMs(name);
+  return limit * toldMs < reported.limit * windowMs;
 }
 
 /**
@@ -40,7 +96,10 @@ function enforce(meter: Meter, learn: boolean, now: number): void {
   if (limit === meter.limit && windowMs === meter.windowMs) return;
   drain(meter, now);
   const isLower = limit !== null && (meter.limit === null || limit < meter.limit);
-  if (isLower) meter.level = Math.min(meter.level, limit);
+  if (isLower && meter.level > limit) {
+    if (meter.limit !== null && meter.reported === null) rememberLevel(meter, now);
+    meter.level = limit;
+  }
   meter.limit = limit;
   meter.windowMs = windowMs;
 }

@@ -49,12 +49,17 @@ export interface Meter {
   heardAt: number | null;
   /** Others have been in our way, so that units are kept free for them; `null`: they have not for long. */
   contest: Contest | null;
-  /** The fullest that the bucket can have been when the last of the answered calls arrived; `null`: nobody told. */
+  /**
+   * The fullest that the bucket can have been when the last of the answered calls arrived, or where none told it, when a
+   * stated limit was lowered below what was counted; `null`: neither.
+   */
   top: Top | null;
   /** Calls that ended without telling the level; `null`: every later call that was answered arrived behind them. */
   untold: Untold | null;
   /** About the shortest time between a call and its answer's head, milliseconds; `null`: no answer told the level yet. */
   fastestMs: number | null;
+  /** When the meter was last found empty: what was reserved before has drained by then. `null`: never. */
+  emptyAt: number | null;
 }
 
 export interface Contest {
@@ -80,6 +85,15 @@ export interface Untold {
   readonly units: number;
   readonly at: number;
 }
+
+/** How close to other calls of its bucket a call was granted: by that some calls may have overtaken others on the way. */
+export type Spacing =
+  /** Another call was granted within the quiet gap before this one. */
+  | 'crowded'
+  /** None was. */
+  | 'quiet'
+  /** None was, and no calls have crowded for as long as the first of them may be late. */
+  | 'calm';
 
 /** Position of the meter's counters when a lease was granted. */
 export interface MeterMark {
@@ -118,6 +132,7 @@ export function createMeter(name: MeterName, now: number): Meter {
     top: null,
     untold: null,
     fastestMs: null,
+    emptyAt: null,
   };
 }
 

@@ -10,20 +10,27 @@
 import { keptFree, netRate } from './meter-others.policy.ts';
 import { drainRate, type Behind, type Meter, type MeterMark } from './meter-state.policy.ts';
 
-export { createMeter, drainRate, type Behind, type Meter, type MeterMark } from './meter-state.policy.ts';
+export {
+  createMeter,
+  drainRate,
+  type Behind,
+  type Meter,
+  type MeterMark,
+  type Spacing,
+} from './meter-state.policy.ts';
 
 /**
  * Jitter between our sending and the upstream's counting, milliseconds: a fifth of the time in which one unit drains,
  * within these bounds. A slow meter can afford more of it, and a refusal there costs more.
  */
-export const leastJitterMs = 25;
-export const mostJitterMs = 100;
+export const minJitterMs = 25;
+export const maxJitterMs = 100;
 /**
  * The most by which the first call of a burst may reach the upstream later than the last ones do, milliseconds, where
  * that is at most a sixtieth of the window. A meter that leaves empty rests so long: the upstream starts to drain when
  * the first call arrives, not when we let it go, and whoever starts a burst is busy just then. The answers end the rest.
  */
-export const mostLatenessMs = 1_000;
+export const maxLatenessMs = 1_000;
 export const windowsOfLateness = 60;
 /** A call sent this long after the one before it cannot have been overtaken on the way, milliseconds. */
 export const quietGapMs = 20;
@@ -31,19 +38,21 @@ export const quietGapMs = 20;
 export const calmLatenessMs = 250;
 /** Without a word of them the estimate of what others take is given up in about this time, milliseconds. */
 export const othersMemoryMs = 360_000;
+/** Calls that turn out dearer than reserved fill a meter with what drains within so many windows at most. */
+export const debtWindows = 2;
 /** So much may be kept free in the end for each unit granted since the meter is contested. */
 export const allowanceShare = 0.02;
 
 /** Units that drain during the jitter. */
 export function jitterUnits(meter: Meter): number {
   const rate = drainRate(meter);
-  return rate * Math.min(mostJitterMs, Math.max(leastJitterMs, 0.2 / rate));
+  return rate * Math.min(maxJitterMs, Math.max(minJitterMs, 0.2 / rate));
 }
 
 /** How long a meter that left empty may drain here and not there, because the first call has not arrived. */
 function latenessMs(meter: Meter): number {
-  const jitterMs = Math.min(mostJitterMs, Math.max(leastJitterMs, 0.2 / drainRate(meter)));
-  return Math.max(jitterMs, Math.min(mostLatenessMs, meter.windowMs / windowsOfLateness));
+  const jitterMs = Math.min(maxJitterMs, Math.max(minJitterMs, 0.2 / drainRate(meter)));
+  return Math.max(jitterMs, Math.min(maxLatenessMs, meter.windowMs / windowsOfLateness));
 }
 
 /** Milliseconds until the meter drains. */
@@ -69,6 +78,7 @@ export function drain(meter: Meter, now: number): void {
   meter.level = levelAt(meter, now);
   meter.others -= meter.others * (sinceMs / (sinceMs + othersMemoryMs));
   meter.at = now;
+  if (meter.level === 0) meter.emptyAt = now;
 }
 
 /** A call's units, and those of all calls that wait for the same meter. */
@@ -92,13 +102,19 @@ export function roomInMs(meter: Meter, { units, waiting }: Wanted, now: number):
   return Math.min(restMs(meter, now) + over / netRate(meter), emptyInMs);
 }
 
+/** Units that a call asks for, and the calls that may have to arrive yet when it does. */
+export interface Taking {
+  readonly units: number;
+  readonly behind: readonly Behind[];
+}
+
 /**
  * Takes the cost of a granted call and returns the mark that its lease keeps. No more than the limit, which is all that
  * an upstream counts: what a client writes into its call (`max_tokens`) would otherwise shut the meter for years.
  */
-export function take(meter: Meter, asked: number, now: number, behind: readonly Behind[] = []): MeterMark {
+export function take(meter: Meter, { units, behind }: Taking, now: number): MeterMark {
   drain(meter, now);
-  const cost = meter.limit === null ? asked : Math.min(asked, meter.limit);
+  const cost = meter.limit === null ? units : Math.min(units, meter.limit);
   const { returned, contest } = meter;
   if (cost > 0 && meter.limit !== null) {
     const lateMs = latenessMs(meter) - meter.level / drainRate(meter);
@@ -123,17 +139,46 @@ export function markUntold(meter: Meter, mark: MeterMark, at: number): void {
   meter.untold = { units: units + mark.cost, at: Math.max(until, at) };
 }
 
-/** Gives units back: the call cost less than reserved (negative `units` when it cost more). */
+/** Takes units off the level, as far as there are any. */
 export function refund(meter: Meter, units: number, now: number): void {
   drain(meter, now);
   meter.level = Math.max(0, meter.level - units);
 }
 
 /**
+ * A call that reserved something (or nothing: `reserved` 0) at `grantedAt` has spent `spent` in all. What it reserved too much
+ * goes back, unless the meter was empty in between: then it has drained. What it reserved too little is charged, no more of a
+ * call than the limit, and together no more than drains within two windows: the upstream let the calls pass.
+ */
+export function settleUnits(
+  meter: Meter,
+  {
+    reserved,
+    spent,
+    grantedAt,
+  }: { readonly reserved: number; readonly spent: number; readonly grantedAt: number },
+  now: number,
+): void {
+  drain(meter, now);
+  const { limit, level } = meter;
+  const counted = limit === null ? spent : Math.min(spent, limit);
+  const back = reserved - counted;
+  if (back > 0 && (meter.emptyAt ?? grantedAt) > grantedAt) return;
+  const highest = limit === null ? level - back : Math.max(level, limit * debtWindows);
+  meter.level = Math.max(0, Math.min(level - back, highest));
+}
+
+/** What a call reserved, and when. */
+export interface Reserved {
+  readonly mark: MeterMark;
+  readonly grantedAt: number;
+}
+
+/**
  * Gives back what a call reserved that the upstream never counted. What has drained of it since `grantedAt` stays: but
  * for the reservation the meter might have been empty by then, with nothing to drain.
  */
-export function giveUnitsBack(meter: Meter, mark: MeterMark, grantedAt: number, now: number): void {
+export function giveUnitsBack(meter: Meter, { mark, grantedAt }: Reserved, now: number): void {
   const { cost } = mark;
   meter.returned += cost;
   const hasRested = meter.at === mark.drainsAt && meter.at > now;

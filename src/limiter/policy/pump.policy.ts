@@ -4,29 +4,25 @@
  * `scheduler.policy.ts`.
  */
 import type { MeterName } from '../../call.ts';
-import {
-  closedMs,
-  costEntries,
-  meterOf,
-  type Bucket,
-  type Lane,
-  type Lease,
-  type Ticket,
-} from './bucket-state.policy.ts';
-import { beginProbe, endProbe, knownCosts, waitsForAnswer } from './documents.policy.ts';
+import { leaseToken, type LaneKey, type LeaseToken, type ReplicaId, type TicketId } from '../../ids.ts';
+import { closedMs, meterOf, type Bucket, type Lane, type Lease, type Ticket } from './bucket-state.policy.ts';
+import { costEntries } from './meter-names.policy.ts';
+import { beginProbe, endProbe, knownCosts, waitsForAnswer, type Head } from './documents.policy.ts';
+import { heldUntil, notePilot } from './first-calls.policy.ts';
 import {
   asleepUntil,
   confirm,
   dequeue,
+  headOf,
   refreshReadiness,
-  turnOf,
   wakeLanes,
   type Budget,
 } from './lanes.policy.ts';
+import { turnOf } from './waiting-costs.policy.ts';
 import { answerUntold } from './lessons.policy.ts';
 import {
   calmLatenessMs,
-  mostLatenessMs,
+  maxLatenessMs,
   quietGapMs,
   roomInMs,
   take,
@@ -34,22 +30,20 @@ import {
   type MeterMark,
 } from './meter.policy.ts';
 
-/** Without any answer the number of probes doubles this often, so that a slow first answer holds nobody for long. */
-export const probeDoublingMs = 250;
 /** A replica not heard of for this long is dead: its waiting tickets are passed over. Milliseconds. */
 export const replicaLifeMs = 5_000;
 /**
  * Leases swept, lanes woken, tickets passed over and grants of one pump at most: one transition of a store shared by
  * many buckets stays short. What is left is done by the next pump, which is due at once.
  */
-export const mostPerPump = 64;
+export const maxPerPump = 64;
 
 /** A grant on its way to the replica that holds the ticket. */
 export interface Granted {
-  readonly ticket: string;
-  readonly lane: string;
-  readonly replica: string;
-  readonly lease: string;
+  readonly ticket: TicketId;
+  readonly lane: LaneKey;
+  readonly replica: ReplicaId;
+  readonly lease: LeaseToken;
   readonly expiresAt: number;
 }
 
@@ -60,49 +54,53 @@ export interface Effects {
 }
 
 export function pump(bucket: Bucket, now: number): Effects {
-  const budget: Budget = { left: mostPerPump };
-  sweepLeases(bucket, budget, now);
-  wakeLanes(bucket, budget, now);
+  const round: Round = { left: maxPerPump, blocked: new Set() };
+  sweepLeases(bucket, round, now);
+  wakeLanes(bucket, round, now);
   const grants: Granted[] = [];
   let nextAt = soonest(bucket.asleep.first()?.score ?? null, bucket.expiries.first()?.score ?? null);
   if (bucket.waiting === 0) return { grants, nextAt: null };
   if (closedMs(bucket, now) > 0) return { grants, nextAt: bucket.closedUntil };
-  const blocked = new Set<string>();
   for (;;) {
-    if (budget.left <= 0) return { grants, nextAt: now };
-    const probeAt = probeTime(bucket, now);
-    if (probeAt > now) return { grants, nextAt: soonest(nextAt, probeAt) };
-    const head = nextHead(bucket, blocked, budget, now);
-    if (head === null) return { grants, nextAt: budget.left > 0 ? nextAt : now };
-    if (waitsForAnswer(bucket, head.lane, head.ticket, now)) {
-      budget.left -= 1;
+    if (round.left <= 0) return { grants, nextAt: now };
+    const nextFirst = heldUntil(bucket, now);
+    if (nextFirst > now) return { grants, nextAt: soonest(nextAt, nextFirst) };
+    const head = nextHead(bucket, round, now);
+    if (head === null) return { grants, nextAt: round.left > 0 ? nextAt : now };
+    if (waitsForAnswer(bucket, head, now)) {
+      round.left -= 1;
       nextAt = soonest(nextAt, asleepUntil(head.lane));
       continue;
     }
     const inMs = room(bucket, head.ticket, now);
     if (inMs > 0) {
       // Not the ticket's own class: each round blocks a class that could be chosen, or spends some of the budget.
-      blocked.add(head.readyAs);
+      round.blocked.add(head.readyAs);
       nextAt = soonest(nextAt, now + inMs);
       continue;
     }
-    budget.left -= 1;
-    grants.push(grant(bucket, head.lane, head.ticket, now));
+    round.left -= 1;
+    grants.push(grant(bucket, head, now));
   }
 }
 
+/** What one pump may still do, and the call classes that have no room now. */
+interface Round extends Budget {
+  readonly blocked: Set<string>;
+}
+
+/** A lane and its next ticket, and the class under which the lane is ready. */
+interface ReadyHead extends Head {
+  readonly readyAs: string;
+}
+
 /** Head of the ready lane that is first in fair order, among the classes that are not blocked, and the class under which it is ready. */
-function nextHead(
-  bucket: Bucket,
-  blocked: ReadonlySet<string>,
-  budget: Budget,
-  now: number,
-): { lane: Lane; ticket: Ticket; readyAs: string } | null {
-  while (budget.left > 0) {
-    let best: { name: string; score: number; readyAs: string } | undefined;
+function nextHead(bucket: Bucket, round: Round, now: number): ReadyHead | null {
+  while (round.left > 0) {
+    let best: { name: LaneKey; score: number; readyAs: string } | undefined;
     for (const [callClass, lanes] of bucket.ready) {
       const first = lanes.first();
-      if (first === undefined || blocked.has(callClass)) continue;
+      if (first === undefined || round.blocked.has(callClass)) continue;
       if (
         best === undefined ||
         first.score < best.score ||
@@ -113,26 +111,17 @@ function nextHead(
     }
     if (best === undefined) return null;
     const lane = bucket.lanes.get(best.name);
-    const ticket = lane === undefined ? undefined : bucket.tickets.get(lane.line.first()?.name ?? '');
+    const ticket = lane === undefined ? undefined : headOf(bucket, lane);
     if (lane === undefined || ticket === undefined) return null;
     if (isAlive(bucket, ticket.replica, now)) return { lane, ticket, readyAs: best.readyAs };
-    budget.left -= 1;
+    round.left -= 1;
     dequeue(bucket, lane, ticket);
     bucket.tickets.delete(ticket.id);
   }
   return null;
 }
 
-/** Forgets replicas that are dead, at most `most` of them: unknown is as dead as silent. */
-export function forgetDeadReplicas(bucket: Bucket, most: number, now: number): void {
-  for (let left = most; left > 0; left -= 1) {
-    const first = bucket.replicas.first();
-    if (first === undefined || first.score + replicaLifeMs >= now) return;
-    bucket.replicas.delete(first.name);
-  }
-}
-
-function isAlive(bucket: Bucket, replica: string, now: number): boolean {
+function isAlive(bucket: Bucket, replica: ReplicaId, now: number): boolean {
   const heardAt = bucket.replicas.scoreOf(replica);
   return heardAt !== null && heardAt + replicaLifeMs >= now;
 }
@@ -146,39 +135,39 @@ function room(bucket: Bucket, ticket: Ticket, now: number): number {
   return longest;
 }
 
-function grant(bucket: Bucket, lane: Lane, ticket: Ticket, now: number): Granted {
+function grant(bucket: Bucket, { lane, ticket }: Head, now: number): Granted {
   dequeue(bucket, lane, ticket);
   const marks = new Map<MeterName, MeterMark>();
   const costs = knownCosts(bucket, ticket.costs, ticket.document);
   const quiet = bucket.lastGrantAt === null || now - bucket.lastGrantAt >= quietGapMs;
   if (!quiet) bucket.crowdedAt = now;
-  const calm = quiet && (bucket.crowdedAt === null || now - bucket.crowdedAt >= mostLatenessMs);
-  const before = calm ? bucket.unanswered.between(now - calmLatenessMs, now) : [];
+  const isLong = bucket.crowdedAt === null || now - bucket.crowdedAt >= maxLatenessMs;
+  const spacing = !quiet ? 'crowded' : isLong ? 'calm' : 'quiet';
+  const before = spacing === 'calm' ? bucket.unanswered.between(now - calmLatenessMs, now) : [];
   for (const [name, units] of costEntries(costs))
-    marks.set(name, take(meterOf(bucket, name, now), units, now, behind(bucket, before, name)));
+    marks.set(name, take(meterOf(bucket, name, now), { units, behind: behind(bucket, before, name) }, now));
   const lease: Lease = {
-    token: `${ticket.id}.${++bucket.sequence}`,
+    token: leaseToken(`${ticket.id}.${++bucket.sequence}`),
     ticket,
     grantedAt: now,
-    quiet,
-    calm,
+    spacing,
     marks,
     expiresAt: now + ticket.leaseMs,
     answered: false,
-    unconfirmed: lane.slots !== null,
-    abandoned: false,
+    stage: lane.slots === null ? 'confirmed' : 'unconfirmed',
   };
   ticket.lease = lease.token;
   bucket.leases.set(lease.token, lease);
   bucket.expiries.set(lease.token, lease.expiresAt);
   if (quiet) bucket.unanswered.set(lease.token, now);
+  notePilot(bucket, now);
   bucket.lastGrantAt = now;
   if (!bucket.opened && bucket.probingSince === null) bucket.probingSince = now;
   bucket.virtual = Math.max(bucket.virtual, lane.start);
   lane.start += turnOf(bucket, costs) / lane.weight;
   lane.inFlight += 1;
   lane.grantedAt = now;
-  if (lease.unconfirmed) lane.unconfirmed += 1;
+  if (lease.stage === 'unconfirmed') lane.unconfirmed += 1;
   beginProbe(bucket, lease, now);
   refreshReadiness(bucket, lane);
   return {
@@ -190,20 +179,12 @@ function grant(bucket: Bucket, lane: Lane, ticket: Ticket, now: number): Granted
   };
 }
 
-const behind = (bucket: Bucket, tokens: readonly string[], meter: MeterName): Behind[] =>
+const behind = (bucket: Bucket, tokens: readonly LeaseToken[], meter: MeterName): Behind[] =>
   tokens.flatMap((token) => {
     const lease = bucket.leases.get(token);
     const units = lease?.marks.get(meter)?.cost ?? 0;
     return lease === undefined || units === 0 ? [] : [{ grantedAt: lease.grantedAt, units }];
   });
-
-/** Before the first answer only a few calls may be on their way; `now` or earlier = one more may go. */
-function probeTime(bucket: Bucket, now: number): number {
-  if (bucket.opened || bucket.probe <= 0 || bucket.probingSince === null) return now;
-  const steps = Math.min(20, Math.floor((now - bucket.probingSince) / probeDoublingMs));
-  if (bucket.leases.size < bucket.probe * 2 ** steps) return now;
-  return bucket.probingSince + (steps + 1) * probeDoublingMs;
-}
 
 function sweepLeases(bucket: Bucket, budget: Budget, now: number): void {
   for (
@@ -219,9 +200,9 @@ function sweepLeases(bucket: Bucket, budget: Budget, now: number): void {
       continue;
     }
     confirm(lane, lease);
-    endProbe(bucket, lease, true, now);
+    endProbe(bucket, lease, now);
     end(bucket, lane, lease);
-    if (!lease.abandoned) forget(bucket, lease.ticket);
+    if (lease.stage !== 'abandoned') forget(bucket, lease.ticket);
   }
 }
 
@@ -236,7 +217,7 @@ export function end(bucket: Bucket, lane: Lane, lease: Lease): void {
   bucket.leases.delete(lease.token);
   bucket.expiries.delete(lease.token);
   lane.inFlight -= 1;
-  if (lease.abandoned) lane.abandoned.splice(lane.abandoned.indexOf(lease.expiresAt), 1);
+  if (lease.stage === 'abandoned') lane.abandoned.splice(lane.abandoned.indexOf(lease.expiresAt), 1);
   if (bucket.leases.size === 0 && !bucket.opened) bucket.probingSince = null;
   refreshReadiness(bucket, lane);
 }

@@ -12,11 +12,13 @@
  * (4), weighted shares (5), a grant as soon as there is room (6), a refusal leaves no trace (11).
  * Refuses to own: time, sockets, deadlines of callers, ceilings (they are charged by the sender).
  */
+import type { LeaseToken, ReplicaId, TicketId } from '../../ids.ts';
 import type { Reconfiguration } from '../limiter.ts';
 import { closedMs, createBucket, type Bucket } from './bucket-state.policy.ts';
 import { applyLaneSetting, dequeue, forgetIdleLanes } from './lanes.policy.ts';
 import { applyLesson, applySettings, type TimedLesson } from './lessons.policy.ts';
-import { forgetDeadReplicas, mostPerPump, pump, type Effects, type Granted } from './pump.policy.ts';
+import { reopen } from './meter-learning.policy.ts';
+import { maxPerPump, pump, replicaLifeMs, type Effects, type Granted } from './pump.policy.ts';
 
 export { admit, maxArrivalAgoMs, maxArrivalAheadMs, type AdmitResult } from './admit.policy.ts';
 export { forecast } from './forecast.policy.ts';
@@ -34,36 +36,66 @@ export function reconfigure(bucket: Bucket, change: Omit<Reconfiguration, 'bucke
   return pump(bucket, now);
 }
 
+/** An operator reopens what an answer closed up to `before` (`null` = now); what was closed later stays closed. */
+export function open(bucket: Bucket, before: number | null, now: number): Effects {
+  if (bucket.closedAt === null || bucket.closedAt <= (before ?? now)) {
+    bucket.closedUntil = null;
+    for (const meter of bucket.meters.values()) reopen(meter, now);
+  }
+  return pump(bucket, now);
+}
+
 /** A waiting ticket leaves; a granted or unknown one is left alone (its lease must be settled). */
-export function cancel(bucket: Bucket, ticketId: string, now: number): Effects {
-  const ticket = bucket.tickets.get(ticketId);
+export function cancel(bucket: Bucket, id: TicketId, now: number): Effects {
+  const ticket = bucket.tickets.get(id);
   if (ticket !== undefined && ticket.lease === null) {
     const lane = bucket.lanes.get(ticket.lane);
     if (lane !== undefined) dequeue(bucket, lane, ticket);
-    bucket.tickets.delete(ticketId);
+    bucket.tickets.delete(id);
   }
   return pump(bucket, now);
+}
+
+/** A lesson for the lease of this token. */
+export interface Learning {
+  readonly lease: LeaseToken;
+  readonly lesson: TimedLesson;
 }
 
 /** Learns from an answer whose call is still in flight. */
-export function learn(bucket: Bucket, token: string, lesson: TimedLesson, now: number): Effects {
+export function learn(bucket: Bucket, { lease: token, lesson }: Learning, now: number): Effects {
   const lease = bucket.leases.get(token);
-  if (lease !== undefined) applyLesson(bucket, lease, lesson, now);
+  if (lease !== undefined) applyLesson(bucket, { lease, lesson }, now);
   return pump(bucket, now);
 }
 
+/** A replica lives, and goes on holding these leases. */
+export interface Tick {
+  readonly replica: ReplicaId;
+  readonly leases: readonly LeaseToken[];
+}
+
 /** Once a second per replica: it lives, its leases go on, and what is due is granted. */
-export function tick(bucket: Bucket, replica: string, leases: readonly string[], now: number): Effects {
+export function tick(bucket: Bucket, { replica, leases }: Tick, now: number): Effects {
   bucket.replicas.set(replica, now);
   for (const token of leases) {
     const lease = bucket.leases.get(token);
-    if (lease === undefined || lease.abandoned || lease.ticket.replica !== replica) continue;
+    if (lease === undefined || lease.stage === 'abandoned' || lease.ticket.replica !== replica) continue;
     lease.expiresAt = now + lease.ticket.leaseMs;
     bucket.expiries.set(token, lease.expiresAt);
   }
-  forgetDeadReplicas(bucket, mostPerPump, now);
-  forgetIdleLanes(bucket, mostPerPump);
+  forgetDeadReplicas(bucket, now);
+  forgetIdleLanes(bucket, maxPerPump);
   return pump(bucket, now);
+}
+
+/** Forgets some of the replicas that are dead: unknown is as dead as silent. */
+function forgetDeadReplicas(bucket: Bucket, now: number): void {
+  for (let left = maxPerPump; left > 0; left -= 1) {
+    const first = bucket.replicas.first();
+    if (first === undefined || first.score + replicaLifeMs >= now) return;
+    bucket.replicas.delete(first.name);
+  }
 }
 
 /** The time named by `nextAt` has come: grants what has room now. */

@@ -2,10 +2,14 @@
  * A granted call goes on and ends: it takes its slot of the workspace's ceiling, and its lease is settled once. Part of the
  * specification in `scheduler.policy.ts`; `lua/charge.lua` and `lua/settle.lua` mirror it.
  */
+import type { Feedback } from '../../call.ts';
+import type { LeaseToken } from '../../ids.ts';
 import type { CeilingEdge, Settlement } from '../limiter.ts';
 import type { Bucket, Lane, Ticket } from './bucket-state.policy.ts';
-import { endProbe, knownCosts } from './documents.policy.ts';
-import { confirm, enqueue, refreshReadiness, sleep, takeable } from './lanes.policy.ts';
+import { dropProbe, endProbe, knownCosts } from './documents.policy.ts';
+import { recallPilot } from './first-calls.policy.ts';
+import { confirm, enqueue, refreshReadiness, sleep } from './lanes.policy.ts';
+import { takeable } from './waiting-costs.policy.ts';
 import {
   applyLesson,
   applySilence,
@@ -13,6 +17,7 @@ import {
   correct,
   giveBack,
   noteService,
+  refusedUnits,
   type TimedLesson,
 } from './lessons.policy.ts';
 import { end, forget, pump, type Effects } from './pump.policy.ts';
@@ -23,8 +28,21 @@ import { end, forget, pump, type Effects } from './pump.policy.ts';
  */
 export const maxOtherLimitsMs = 200;
 
+/** The lease of this token took a slot; see `charged`. */
+export interface Charge {
+  readonly lease: LeaseToken;
+  readonly edge: CeilingEdge | null;
+}
+
+/** How the lease of this token ends, and what that teaches. */
+export interface Settling {
+  readonly lease: LeaseToken;
+  readonly settlement: Settlement;
+  readonly lesson: TimedLesson | null;
+}
+
 /** The grant took a slot of a ceiling that is nearly used; `null`: it is not nearly used any more. */
-export function charged(bucket: Bucket, token: string, edge: CeilingEdge | null, now: number): Effects {
+export function charged(bucket: Bucket, { lease: token, edge }: Charge, now: number): Effects {
   const lease = bucket.leases.get(token);
   const lane = lease === undefined ? undefined : bucket.lanes.get(lease.ticket.lane);
   if (lease !== undefined && lane !== undefined) {
@@ -33,58 +51,59 @@ export function charged(bucket: Bucket, token: string, edge: CeilingEdge | null,
     lane.slots = edge === null ? null : isOther ? Math.max(1, edge.slots) : edge.slots;
     if (edge !== null && edge.slots <= 0) {
       const heldMs = isOther ? Math.min(edge.nextSlotMs, maxOtherLimitsMs) : edge.nextSlotMs;
-      sleep(bucket, lane, 'ceiling_minute', now + heldMs);
+      sleep(bucket, lane, { because: 'ceiling_minute', until: now + heldMs });
     } else refreshReadiness(bucket, lane);
   }
   return pump(bucket, now);
 }
 
 /** Ends a lease, once: a token that is not known any more changes nothing. */
-export function settle(
-  bucket: Bucket,
-  token: string,
-  settlement: Settlement,
-  lesson: TimedLesson | null,
-  now: number,
-): Effects {
+export function settle(bucket: Bucket, { lease: token, settlement, lesson }: Settling, now: number): Effects {
   const lease = bucket.leases.get(token);
-  if (lease === undefined || lease.abandoned) return pump(bucket, now);
+  if (lease === undefined || lease.stage === 'abandoned') return pump(bucket, now);
   const lane = bucket.lanes.get(lease.ticket.lane);
   if (lane === undefined) return pump(bucket, now);
   confirm(lane, lease);
   switch (settlement.kind) {
     case 'succeeded':
       // Before learning: an answer that tells the level has the correction in it.
-      if (settlement.spent !== null) correct(bucket, lease, settlement.spent, now);
-      if (lesson !== null) applyLesson(bucket, lease, lesson, now);
+      if (settlement.spent !== null) correct(bucket, { lease, spent: settlement.spent }, now);
+      if (lesson !== null) applyLesson(bucket, { lease, lesson }, now);
       else applySilence(bucket, lease, now);
       noteService(lane, now - lease.grantedAt);
       end(bucket, lane, lease);
       forget(bucket, lease.ticket);
       break;
     case 'throttled':
-      applyThrottle(bucket, lease, settlement.closeMs, lesson, now);
+      applyThrottle(bucket, { lease, lesson, closedMs: settlement.closeMs }, now);
       end(bucket, lane, lease);
-      requeueOrForget(bucket, lane, lease.ticket, settlement.requeue);
-      if (settlement.sleepMs > 0) sleep(bucket, lane, 'backoff', now + settlement.sleepMs);
+      if (settlement.closeMs > 0 && lesson !== null) raiseCost(lease.ticket, lesson.feedback);
+      if (settlement.requeue) requeue(bucket, lane, lease.ticket);
+      else forget(bucket, lease.ticket);
+      if (settlement.sleepMs > 0)
+        sleep(bucket, lane, { because: 'backoff', until: now + settlement.sleepMs });
       break;
     case 'dropped':
-    case 'returned':
       giveBack(bucket, lease, now);
       end(bucket, lane, lease);
-      requeueOrForget(bucket, lane, lease.ticket, settlement.kind === 'returned');
-      if (settlement.kind === 'returned') {
-        const { because, sleepMs, ceiling = lane.ceiling } = settlement;
-        if (because !== 'backoff') lane.slots = 1;
-        const heldMs = ceiling === lane.ceiling ? sleepMs : Math.min(sleepMs, maxOtherLimitsMs);
-        sleep(bucket, lane, because, now + heldMs);
-      }
+      forget(bucket, lease.ticket);
       break;
+    case 'returned': {
+      recallPilot(bucket, lease);
+      giveBack(bucket, lease, now);
+      end(bucket, lane, lease);
+      requeue(bucket, lane, lease.ticket);
+      const { because, sleepMs, ceiling = lane.ceiling } = settlement;
+      if (because !== 'backoff') lane.slots = 1;
+      const heldMs = ceiling === lane.ceiling ? sleepMs : Math.min(sleepMs, maxOtherLimitsMs);
+      sleep(bucket, lane, { because, until: now + heldMs });
+      break;
+    }
     case 'unknown':
       if (lane.maxInFlight === null) {
         end(bucket, lane, lease);
       } else {
-        lease.abandoned = true;
+        lease.stage = 'abandoned';
         lease.expiresAt = now + lease.ticket.leaseMs;
         bucket.expiries.set(token, lease.expiresAt);
         lane.abandoned.push(lease.expiresAt);
@@ -93,16 +112,22 @@ export function settle(
       forget(bucket, lease.ticket);
       break;
   }
-  endProbe(bucket, lease, settlement.kind !== 'dropped' && settlement.kind !== 'returned', now);
+  if (settlement.kind === 'dropped' || settlement.kind === 'returned') dropProbe(bucket, lease);
+  else endProbe(bucket, lease, now);
   return pump(bucket, now);
 }
 
-function requeueOrForget(bucket: Bucket, lane: Lane, ticket: Ticket, requeue: boolean): void {
-  if (requeue) {
-    ticket.lease = null;
-    ticket.costs = takeable(bucket, knownCosts(bucket, ticket.costs, ticket.document));
-    enqueue(bucket, lane, ticket);
-  } else {
-    forget(bucket, ticket);
-  }
+/** The refusal says that the call asks for more than was reserved: it waits for so much. */
+function raiseCost(ticket: Ticket, feedback: Feedback): void {
+  const asked = refusedUnits(feedback);
+  const name = feedback.throttle?.kind === 'rate' ? feedback.throttle.meter : null;
+  if (asked === null || name === null || name === 'cost') return;
+  if (asked > (ticket.costs[name] ?? 0)) ticket.costs = { ...ticket.costs, [name]: asked };
+}
+
+/** The ticket is back at its position. */
+function requeue(bucket: Bucket, lane: Lane, ticket: Ticket): void {
+  ticket.lease = null;
+  ticket.costs = takeable(bucket, knownCosts(bucket, ticket.costs, ticket.document));
+  enqueue(bucket, lane, ticket);
 }

@@ -4,13 +4,13 @@
  * bucket holds thousands, not millions.
  */
 
-interface Entry {
-  readonly name: string;
+interface Entry<Name> {
+  readonly name: Name;
   readonly score: number;
 }
 
-export class SortedNames {
-  readonly #entries: Entry[] = [];
+export class SortedNames<Name extends string = string> {
+  readonly #entries: Entry<Name>[] = [];
   readonly #scores = new Map<string, number>();
 
   get size(): number {
@@ -27,7 +27,7 @@ export class SortedNames {
   }
 
   /** Adds the name, or moves it to a new score. */
-  set(name: string, score: number): void {
+  set(name: Name, score: number): void {
     const known = this.#scores.get(name);
     if (known === score) return;
     if (known !== undefined) this.#entries.splice(this.#position(known, name), 1);
@@ -46,7 +46,7 @@ export class SortedNames {
   }
 
   /** The entry with the smallest score, or `undefined`. */
-  first(): Entry | undefined {
+  first(): Entry<Name> | undefined {
     return this.#entries[0];
   }
 
@@ -61,11 +61,11 @@ export class SortedNames {
   }
 
   /** Names with a score of at least `from` and less than `until`, in order. */
-  between(from: number, until: number): string[] {
+  between(from: number, until: number): Name[] {
     return this.#entries.slice(this.#position(from, ''), this.#position(until, '')).map(({ name }) => name);
   }
 
-  names(): string[] {
+  names(): Name[] {
     return this.#entries.map((entry) => entry.name);
   }
 

@@ -15,17 +15,16 @@ import type { BucketView, ReplyTime } from './bucket-view.ts';
 import type { SentSettlement } from './ended-leases.ts';
 import type { EventQueue } from './event-queue.ts';
 import type { BucketKey, Grant, LeaseToken, Settlement, TicketId } from '../limiter.ts';
-import type { GrantReply } from './protocol/reply-codec.ts';
+import type { GrantReply } from './protocol/message-codec.ts';
 import {
   confirm,
-  fenceMs,
   grantIn,
   HeldCalls,
-  HeldLease,
   unconfirmed,
   type Positioned,
   type ReplicaTicket,
 } from './replica-calls.ts';
+import { fenceMs, HeldLease } from './held-lease.ts';
 import type { ReplicaContext } from './replica-context.ts';
 
 /** After a permanent error a ticket is not entered again sooner. Milliseconds. */

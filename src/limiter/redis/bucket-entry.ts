@@ -11,14 +11,8 @@ import type { BucketView } from './bucket-view.ts';
 import type { EventQueue } from './event-queue.ts';
 import { grantUnderWay, type Admission, type AdmissionReply, type Grant, type TicketId } from '../limiter.ts';
 import { unavailable, type Unavailable } from './client/health.ts';
-import {
-  createTicket,
-  grantIn,
-  unconfirmed,
-  type HeldLease,
-  type Positioned,
-  type ReplicaTicket,
-} from './replica-calls.ts';
+import { createTicket, grantIn, unconfirmed, type Positioned, type ReplicaTicket } from './replica-calls.ts';
+import type { HeldLease } from './held-lease.ts';
 import type { ReplicaContext } from './replica-context.ts';
 
 export interface BucketParts {

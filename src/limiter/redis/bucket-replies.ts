@@ -8,7 +8,8 @@ import { recoveryGraceMs } from './bucket-view.ts';
 import type { BucketParts } from './bucket-entry.ts';
 import type { BucketNews } from './event-queue.ts';
 import { PumpTimer } from './pump-timer.ts';
-import type { BucketReply, ReplicaMessage } from './protocol/reply-codec.ts';
+import type { BucketReply } from './protocol/reply-codec.ts';
+import type { ReplicaMessage } from './protocol/message-codec.ts';
 
 export class BucketReplies {
   readonly #parts: BucketParts;

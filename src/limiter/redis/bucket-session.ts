@@ -111,6 +111,11 @@ export class BucketSession {
     }
   }
 
+  async open(before: number | null): Promise<void> {
+    this.#view.reopen(this.#context.clock.monotonic());
+    if (this.#context.redis.isUp) await this.#queue.send<'open'>({ kind: 'open', before });
+  }
+
   async forecast(ticket: TicketId): Promise<Standing | null> {
     const state = this.calls.held.tickets.get(ticket)?.state;
     if (state?.kind !== 'waiting' || !this.#context.redis.isUp) return null;

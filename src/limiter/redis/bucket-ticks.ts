@@ -9,7 +9,8 @@ import type { BucketParts } from './bucket-entry.ts';
 import type { TickReply } from '../policy/bucket-events.ts';
 import { leasesPerTick } from './protocol/event-codec.ts';
 import type { Applied } from './outbox.ts';
-import { fenceMs, type HeldLease, type ReplicaTicket } from './replica-calls.ts';
+import { type ReplicaTicket } from './replica-calls.ts';
+import { fenceMs, type HeldLease } from './held-lease.ts';
 
 export class BucketTicks {
   readonly #parts: BucketParts;

@@ -48,6 +48,12 @@ export class BucketView {
     if (this.closing.until !== null) this.holdUntil(this.closing.until);
   }
 
+  /** An operator has the bucket opened. What is held because of a loss of data is held on. */
+  reopen(now: number): void {
+    this.closing.reopen();
+    if (this.resumeAt !== null) this.resumeAt = Math.min(this.resumeAt, now + recoveryGraceMs);
+  }
+
   holdUntil(at: number): void {
     this.resumeAt = later(this.resumeAt, at);
   }

@@ -10,8 +10,8 @@ import { ceilingWindowMs, holdAt, type CeilingHold } from '../policy/ceiling.pol
 import type { CeilingKey, CeilingRef, CeilingState, ForecastQuestion } from '../ceilings.ts';
 import { amountOf, listOf, numberOf } from './client/malformed-reply.ts';
 import {
-  leastWaitMs,
-  mostWaitMs,
+  minWaitMs,
+  maxWaitMs,
   positionsToRead,
   sentBefore,
   type PlacesRead,
@@ -46,7 +46,7 @@ export class RedisCeilings {
   readonly #redis: RedisHealth;
   readonly #clock: Clock;
   readonly #logs = new Map<string, RedisSlidingLog>();
-  readonly #reads = new Map<string, PlacesRead>();
+  readonly #reads = new Map<CeilingKey, PlacesRead>();
 
   constructor(parts: { readonly client: RedisClient; readonly redis: RedisHealth; readonly clock: Clock }) {
     this.#client = parts.client;
@@ -86,7 +86,7 @@ export class RedisCeilings {
     const sent = asOf !== null && read.at > asOf ? sentBefore(read, read.at - asOf) : 0;
     return positions.map((position) => {
       const k = Math.max(1, position - sent);
-      return holdAt(leastWaitMs(read, k, now) ?? 0, k, read.day);
+      return holdAt(minWaitMs(read, k, now) ?? 0, k, read.day);
     });
   }
 
@@ -183,8 +183,8 @@ function saysEnough(
   k: number,
   { now, withinMs }: { readonly now: number; readonly withinMs: number | undefined },
 ): boolean {
-  const leastMs = leastWaitMs(read, k, now);
-  if (leastMs === null || withinMs === undefined || leastMs > withinMs) return leastMs !== null;
-  const mostMs = mostWaitMs(read, k, now);
-  return mostMs !== null && mostMs <= withinMs;
+  const minMs = minWaitMs(read, k, now);
+  if (minMs === null || withinMs === undefined || minMs > withinMs) return minMs !== null;
+  const maxMs = maxWaitMs(read, k, now);
+  return maxMs !== null && maxMs <= withinMs;
 }

@@ -35,6 +35,12 @@ export class Closing {
     this.#atLeast = later(this.#atLeast, until);
   }
 
+  /** An operator has the bucket opened: an earlier end is no loss then. */
+  reopen(): void {
+    this.#until = null;
+    this.#atLeast = null;
+  }
+
   /** A message of another replica. */
   set(until: number): void {
     this.#until = until;

@@ -7,7 +7,7 @@
  */
 import type { TimedLesson } from '../policy/lessons.policy.ts';
 import type { LeaseToken, Settlement } from '../limiter.ts';
-import type { HeldLease } from './replica-calls.ts';
+import type { HeldLease } from './held-lease.ts';
 import { atOnce, withoutTicket } from '../policy/settlement.policy.ts';
 
 /** A settlement is not sent again within this time, because the first one may still be on its way. Milliseconds. */

@@ -27,7 +27,7 @@ import type { Unavailable } from './client/health.ts';
 import type { Positioned } from './replica-calls.ts';
 import type { Recovery, ReplicaContext } from './replica-context.ts';
 import { ReplicaPositions } from './replica-positions.ts';
-import { readMessage } from './protocol/reply-codec.ts';
+import { readMessage } from './protocol/message-codec.ts';
 
 const tickMs = 1_000;
 const sessionMemoryMs = 3_600_000;
@@ -77,6 +77,11 @@ export class RedisLimiter implements Omit<Limiter, 'admit'> {
 
   async reconfigure(change: Reconfiguration): Promise<void> {
     await this.#sessions.get(change.bucket)?.reconfigure(change);
+  }
+
+  /** Also where this replica has not used the bucket yet: another one may have closed it. */
+  async open(bucket: BucketKey, before: number | null): Promise<void> {
+    await this.#session(bucket).open(before);
   }
 
   async cancel(bucket: BucketKey, ticket: TicketId): Promise<void> {

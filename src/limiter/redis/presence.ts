@@ -7,11 +7,13 @@
  */
 import type { Clock, Random } from '../../clock.ts';
 import type { Telemetry } from '../../telemetry/events.ts';
-import type { ReplicaId } from '../../ids.ts';
+import { replicaId, type ReplicaId } from '../../ids.ts';
 import { amountOf, listOf, numberOf, textOf } from './client/malformed-reply.ts';
 import { runOwn } from './protocol/commands.ts';
 import type { RedisClient, RedisConnection } from './client/connection.ts';
 import { serverFacts } from './client/server-info.policy.ts';
+import type { Replica } from './replica.ts';
+import { RedisUnusable } from './client/redis-unusable.ts';
 import { StoreClock } from './store-clock.ts';
 
 const beatMs = 1_000;
@@ -24,34 +26,6 @@ export const presenceKeys = [
   'sluice:{presence}:1:replicas',
   'sluice:{presence}:1:back',
 ] as const;
-
-export interface Replica {
-  readonly id: ReplicaId;
-  /** Redis' time: each heartbeat names it, and so does every reply of a bucket. */
-  readonly storeClock: StoreClock;
-  /** Replicas heard of lately, this one included. At least 1; kept while Redis is unavailable. */
-  count(): number;
-  /** Monotonic milliseconds at which Redis last lost data, as far as known; `null` = never in this time. */
-  lostAt(): number | null;
-  /** Monotonic milliseconds at which the first replica was back on Redis after its latest absence; `null` = not lately. */
-  backAt(): number | null;
-  /** Makes this replica heard now and learns of losses. `comesBack`: it was without Redis. */
-  beat(client: RedisClient, comesBack?: boolean): Promise<void>;
-  /** Learns which server serves now; rejects when that server cannot be used. */
-  checkServer(): Promise<void>;
-  onLoss(watcher: () => void): void;
-  /** Beats once a second from now on. */
-  start(run: (beat: (client: RedisClient) => Promise<void>) => Promise<void>): void;
-  close(): void;
-}
-
-/** Redis is there but must not be used: wrong version, or it evicts keys. The message is for the operator. */
-export class RedisUnusable extends Error {
-  constructor(message: string) {
-    super(message);
-    this.name = 'RedisUnusable';
-  }
-}
 
 export interface PresenceParts {
   readonly connection: RedisConnection;
@@ -94,7 +68,7 @@ export class Presence implements Replica {
 
   constructor(parts: PresenceParts) {
     this.#parts = parts;
-    this.id = `r${parts.random.hex(12)}`;
+    this.id = replicaId(`r${parts.random.hex(12)}`);
     // Every new connection may lead to another server.
     parts.connection.client.on('ready', () => {
       this.#runId = null;

@@ -3,16 +3,13 @@
  * lease. Redis may lose everything and is rebuilt from these. Data only.
  */
 import type { AdmitReply } from '../policy/bucket-events.ts';
-import type { Costs } from '../../call.ts';
-import type { Admission, BucketKey, Grant, LaneKey, LeaseToken, TicketId } from '../limiter.ts';
+import type { Admission, LeaseToken, TicketId } from '../limiter.ts';
 import { replicaLifeMs } from '../policy/pump.policy.ts';
-import type { GrantReply } from './protocol/reply-codec.ts';
+import type { HeldLease } from './held-lease.ts';
+import type { GrantReply } from './protocol/message-codec.ts';
 
 /** Redis takes a replica for dead that it has not heard of for `replicaLifeMs`; a second for the ways there. */
 const silentMs = replicaLifeMs - 1_000;
-
-/** A lease counts as lost this long before Redis counts it as lost: a tick and its reply. Milliseconds. */
-export const fenceMs = 2_000;
 
 export type TicketState =
   /** The admission is on its way to Redis, no reply has come yet. */
@@ -58,45 +55,6 @@ export const createTicket = (admission: Admission, state: TicketState, now: numb
 
 /** An admission of a ticket that has its position already. */
 export type Positioned = Admission & { readonly position: { readonly kind: 'kept'; readonly order: number } };
-
-export interface LeaseStart {
-  readonly bucket: BucketKey;
-  /** As the store named it. */
-  readonly grant: Omit<GrantReply, 'expiresAt'>;
-  /** Monotonic milliseconds. */
-  readonly expiresAt: number;
-  /** Of the ticket that the lease belongs to; `null` = nobody waits for it here. */
-  readonly admission: Admission | null;
-}
-
-/** A lease of this replica, from the grant to its settlement. */
-export class HeldLease implements Grant {
-  readonly ticket: TicketId;
-  readonly bucket: BucketKey;
-  readonly lane: LaneKey;
-  readonly lease: LeaseToken;
-  readonly leaseMs: number;
-  /** The lane has a cap: another holder at the same time would be an overlap. */
-  readonly isCapped: boolean;
-  /** What its call takes from the bucket. */
-  readonly costs: Costs;
-  expiresAt: number;
-  /** Redis lost the lease, or this process noticed too late that it ran out: counted once. */
-  isLost = false;
-  /** Set while the grant is kept from its call (a new epoch): cancels the timer that hands it over. */
-  cancelQuarantine: (() => void) | null = null;
-
-  constructor({ bucket, grant, expiresAt, admission }: LeaseStart) {
-    this.ticket = grant.ticket;
-    this.bucket = bucket;
-    this.lane = grant.lane;
-    this.lease = grant.lease;
-    this.leaseMs = admission?.leaseMs ?? 0;
-    this.isCapped = admission !== null && admission.maxInFlight !== null;
-    this.costs = admission?.costs ?? {};
-    this.expiresAt = expiresAt;
-  }
-}
 
 /** The grant that the reply to an admission names. */
 export const grantIn = (

@@ -31,13 +31,13 @@ export class TimeChart {
   }
 
   describe() {
-    const told = this.names.map((name, i) => {
+    const parts = this.names.map((name, i) => {
       const line = this.data[i + 1];
       const now = line.at(-1) ?? 0;
       const most = line.reduce((a, b) => Math.max(a, b ?? 0), 0);
       return `${name}: now ${this.format(now)}, highest ${this.format(most)}`;
     });
-    return `${this.title}, last 15 minutes. ${told.join('; ') || 'No data yet'}.`;
+    return `${this.title}, last 15 minutes. ${parts.join('; ') || 'No data yet'}.`;
   }
 
   fillWidth() {

@@ -55,8 +55,8 @@ function showVerdict({ level, title, detail }) {
 }
 
 function upstreamCard(upstream) {
-  const closed = upstream.closedMs > 0;
-  const badge = closed ? `closed for ${duration(Math.ceil(upstream.closedMs / 1000) * 1000)}` : 'open';
+  const closed = upstream.closedMs > 0 || upstream.refusing !== null;
+  const badge = badgeText(upstream);
   const card = element('article', { class: 'card', 'data-upstream': upstream.name });
   card.append(
     element(
@@ -77,6 +77,13 @@ function upstreamCard(upstream) {
     ),
   );
   return card;
+}
+
+function badgeText({ refusing, closedMs }) {
+  const inSeconds = (ms) => duration(Math.ceil(ms / 1000) * 1000);
+  if (refusing !== null)
+    return `refuses (${refusing.status}), asked again in ${inSeconds(refusing.retryInMs)}`;
+  return closedMs > 0 ? `closed for ${inSeconds(closedMs)}` : 'open';
 }
 
 /** Which bucket the bars are about, where there are several (one per model, shop or credential). */

@@ -28,6 +28,8 @@ const dimensionNames = {
   tokens: 'Tokens',
   requests_day: 'Requests a day',
   tokens_day: 'Tokens a day',
+  input_tokens: 'Input tokens',
+  output_tokens: 'Output tokens',
   cost: 'Query cost',
   images: 'Images',
 };

@@ -65,4 +65,4 @@ export function faultTarget(call: StoreCall): FaultTarget {
 }
 
 /** The API gives up on its own work after this long (504); the work may still be done. */
-export const longestWorkMs = 10_000;
+export const maxWorkMs = 10_000;

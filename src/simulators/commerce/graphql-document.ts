@@ -10,15 +10,13 @@
 import {
   Kind,
   parse,
-  type DirectiveNode,
   type DocumentNode,
   type FieldNode,
-  type FragmentDefinitionNode,
   type OperationDefinitionNode,
   type SelectionSetNode,
-  type ValueNode,
 } from 'graphql';
 import type { Json } from '../json.ts';
+import { Selections } from './graphql-selections.ts';
 
 export interface Plan {
   readonly operation: 'query' | 'mutation' | 'subscription';
@@ -67,43 +65,33 @@ function pick(document: DocumentNode, name: string | undefined): OperationDefini
 }
 
 const transparent: ReadonlySet<string> = new Set(['nodes', 'edges', 'node', 'pageInfo', 'userErrors']);
-const mostVisits = 20_000;
 
 class Reader {
-  readonly #fragments = new Map<string, FragmentDefinitionNode>();
+  readonly #selections: Selections;
   readonly #operation: OperationDefinitionNode;
-  readonly #variables: Json;
   readonly #rows: number;
   readonly #fieldCosts: FieldCost[] = [];
-  #visits = 0;
 
   constructor(document: DocumentNode, operation: OperationDefinitionNode, variables: Json, rows: number) {
-    for (const node of document.definitions) {
-      if (node.kind === Kind.FRAGMENT_DEFINITION) this.#fragments.set(node.name.value, node);
-    }
+    this.#selections = new Selections(document, operation, variables);
     this.#operation = operation;
     this.#rows = rows;
-    const defaults: Record<string, unknown> = {};
-    for (const { variable, defaultValue } of operation.variableDefinitions ?? []) {
-      if (defaultValue !== undefined) defaults[variable.name.value] = this.#literal(defaultValue, {});
-    }
-    this.#variables = { ...defaults, ...variables };
   }
 
   plan(query: string): Plan {
     const { selectionSet, operation } = this.#operation;
-    const told = override(query);
-    const roots = this.#fields(selectionSet).all;
+    const given = override(query);
+    const roots = this.#selections.fields(selectionSet).all;
     const requested = this.#cost(selectionSet, [], false, operation === 'mutation');
     const actual = this.#cost(selectionSet, [], true, operation === 'mutation');
     return {
       operation,
-      requested: told.requested ?? requested,
-      actual: told.actual ?? Math.min(actual, told.requested ?? requested),
-      ms: told.ms ?? null,
+      requested: given.requested ?? requested,
+      actual: given.actual ?? Math.min(actual, given.requested ?? requested),
+      ms: given.ms ?? null,
       data: this.#data(selectionSet, 0, null),
       rootFields: roots.map((field) => field.name.value),
-      idempotencyKey: this.#idempotencyKey([
+      idempotencyKey: this.#selections.idempotencyKey([
         ...(this.#operation.directives ?? []),
         ...roots.flatMap((field) => field.directives ?? []),
       ]),
@@ -112,7 +100,7 @@ class Reader {
   }
 
   #cost(set: SelectionSetNode, path: readonly string[], actual: boolean, roots: boolean): number {
-    const { plain, byType } = this.#fields(set);
+    const { plain, byType } = this.#selections.fields(set);
     const sum = (fields: readonly FieldNode[]): number =>
       fields.reduce((total, field) => total + this.#fieldCost(field, path, actual, roots), 0);
     return sum(plain) + Math.max(0, ...[...byType.values()].map(sum));
@@ -123,7 +111,7 @@ class Reader {
     const own = [...path, field.alias?.value ?? name];
     if (field.selectionSet === undefined) return root ? 10 : 0;
     const children = this.#cost(field.selectionSet, own, actual, false);
-    const asked = this.#pageSize(field);
+    const asked = this.#selections.pageSize(field);
     let total = 1 + children;
     if (root) total = 10 + children;
     else if (transparent.has(name)) total = children;
@@ -145,7 +133,7 @@ class Reader {
   /** @param rows length of `nodes` and `edges` below a connection. */
   #data(set: SelectionSetNode, row: number, rows: number | null): Json {
     const data: Record<string, unknown> = {};
-    const { plain, byType } = this.#fields(set);
+    const { plain, byType } = this.#selections.fields(set);
     const [type, first = []] = [...byType][0] ?? [];
     for (const field of [...plain, ...first]) {
       data[field.alias?.value ?? field.name.value] =
@@ -161,82 +149,8 @@ class Reader {
     if (name.value === 'nodes' || name.value === 'edges') {
       return Array.from({ length: rows ?? this.#rows }, (_, index) => this.#data(selectionSet, index, null));
     }
-    const asked = this.#pageSize(field);
+    const asked = this.#selections.pageSize(field);
     return this.#data(selectionSet, row, asked === null ? null : Math.min(asked, this.#rows));
-  }
-
-  /** Fragments inlined; fields under a type condition apart, by type. */
-  #fields(set: SelectionSetNode): {
-    plain: FieldNode[];
-    byType: Map<string, FieldNode[]>;
-    all: FieldNode[];
-  } {
-    const plain: FieldNode[] = [];
-    const byType = new Map<string, FieldNode[]>();
-    const visit = (inner: SelectionSetNode, type: string | null, trail: readonly string[]): void => {
-      for (const node of inner.selections) {
-        if ((this.#visits += 1) > mostVisits) throw new Error('Query is too complex');
-        if (this.#skipped(node.directives ?? [])) continue;
-        if (node.kind === Kind.FIELD) {
-          if (type === null) plain.push(node);
-          else byType.set(type, [...(byType.get(type) ?? []), node]);
-        } else if (node.kind === Kind.INLINE_FRAGMENT) {
-          visit(node.selectionSet, node.typeCondition?.name.value ?? type, trail);
-        } else {
-          const name = node.name.value;
-          const fragment = this.#fragments.get(name);
-          if (fragment === undefined) throw new Error(`Fragment ${name} was used, but not defined`);
-          if (trail.includes(name)) throw new Error(`Fragment ${name} contains an infinite loop`);
-          // A named fragment usually sits on the very type of the field, so it is no alternative.
-          visit(fragment.selectionSet, type, [...trail, name]);
-        }
-      }
-    };
-    visit(set, null, []);
-    return { plain, byType, all: [...plain, ...[...byType.values()].flat()] };
-  }
-
-  #skipped(directives: readonly DirectiveNode[]): boolean {
-    return directives.some(({ name, arguments: given }) => {
-      const condition = given?.find((argument) => argument.name.value === 'if')?.value;
-      if (condition === undefined) return false;
-      const value = this.#literal(condition, this.#variables);
-      return name.value === 'skip' ? value === true : name.value === 'include' && value === false;
-    });
-  }
-
-  #pageSize(field: FieldNode): number | null {
-    for (const { name, value } of field.arguments ?? []) {
-      if (name.value !== 'first' && name.value !== 'last') continue;
-      const size = Number(this.#literal(value, this.#variables));
-      if (Number.isFinite(size) && size >= 0) return size;
-    }
-    return null;
-  }
-
-  #idempotencyKey(directives: readonly DirectiveNode[]): string | null {
-    const found = directives.find(({ name }) => name.value === 'idempotent');
-    const argument = found?.arguments?.find(({ name }) => name.value === 'key');
-    const key = argument === undefined ? undefined : this.#literal(argument.value, this.#variables);
-    return typeof key === 'string' ? key : null;
-  }
-
-  #literal(value: ValueNode, variables: Json): unknown {
-    switch (value.kind) {
-      case Kind.VARIABLE:
-        return variables[value.name.value];
-      case Kind.INT:
-      case Kind.FLOAT:
-        return Number(value.value);
-      case Kind.STRING:
-      case Kind.BOOLEAN:
-      case Kind.ENUM:
-        return value.value;
-      case Kind.NULL:
-      case Kind.LIST:
-      case Kind.OBJECT:
-        return null;
-    }
   }
 }
 

@@ -1,5 +1,5 @@
 /**
- * What a simulated commerce API can be told.
+ * Options of a simulated commerce API.
  *
  * Owns: the options and their defaults. A bucket belongs to one app in one store.
  */

@@ -21,32 +21,32 @@ export interface RestAnswer {
   readonly body: unknown;
 }
 
-export interface RestPlace {
+export interface RestPath {
   readonly version: string;
   /** Path below the version, without `.json`. */
   readonly rest: string;
 }
 
 /** Unversioned paths count too: they mean the oldest version. */
-export function restPlace(path: string): RestPlace | undefined {
+export function restPathOf(path: string): RestPath | undefined {
   const match = /^\/admin\/(?:api\/([\w-]+)\/)?([\w/.-]+?)(?:\.json)?$/.exec(path);
   return match === null ? undefined : { version: match[1] ?? '2026-01', rest: match[2] ?? '' };
 }
 
-export function createsOrder(method: string, place: RestPlace): boolean {
-  return method === 'POST' && place.rest === 'orders';
+export function createsOrder(method: string, path: RestPath): boolean {
+  return method === 'POST' && path.rest === 'orders';
 }
 
 /** @param origin scheme and host for absolute URLs; `at` an RFC 3339 instant. */
 export function answerRest(
   exchange: Exchange,
-  place: RestPlace,
+  path: RestPath,
   resources: Resources,
   store: string,
   { origin, at }: { readonly origin: string; readonly at: string },
 ): RestAnswer {
-  const base = `${origin}/admin/api/${place.version}`;
-  if (place.rest === 'shop' && exchange.method === 'GET') {
+  const base = `${origin}/admin/api/${path.version}`;
+  if (path.rest === 'shop' && exchange.method === 'GET') {
     const shop = {
       id: 9_007_199_254_740_995n,
       name: store,
@@ -56,7 +56,7 @@ export function answerRest(
     };
     return { status: 200, headers: {}, body: { shop } };
   }
-  const [name = '', id, extra] = place.rest.split('/');
+  const [name = '', id, extra] = path.rest.split('/');
   const collection = collections.find((one) => one === name);
   if (collection === undefined || extra !== undefined) return missing();
   if (exchange.method === 'GET' || exchange.method === 'HEAD') {

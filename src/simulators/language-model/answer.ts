@@ -12,7 +12,8 @@ import { costOf } from './cost.ts';
 import { decide } from './decide.ts';
 import { changeLimit } from './faults.ts';
 import { ids, rejected } from './refusals.ts';
-import { bodyOf, placeOf } from './request.ts';
+import { noCacheUse } from './prompt-cache.ts';
+import { bodyOf, endpointOf } from './request.ts';
 
 export async function answer(
   exchange: Exchange,
@@ -21,17 +22,17 @@ export async function answer(
 ): Promise<void> {
   exchange.skewMs = context.settings.clockSkewSeconds * 1000;
   const early: Early = { exchange, note, context, requestId: `req_${context.random.hex(16)}` };
-  const place = placeOf(exchange.method, exchange.path);
+  const requested = endpointOf(exchange.method, exchange.path);
   const account = context.accounts.get(note.key);
   if (account === undefined || !namesItself(exchange.request.headers, account)) {
     reject(early, 'unauthenticated', [401, 'invalid_api_key', 'Incorrect API key provided.']);
     return;
   }
-  if (place.kind === 'models') {
-    listModels(early, place.id);
+  if (requested.kind === 'models') {
+    listModels(early, requested.id);
     return;
   }
-  if (place.kind === 'unknown') {
+  if (requested.kind === 'unknown') {
     const text = `Invalid URL (${exchange.method} ${exchange.path})`;
     reject(early, 'not-found', [404, 'unknown_url', text]);
     return;
@@ -42,23 +43,32 @@ export async function answer(
     reject(early, 'invalid', [400, 'invalid_json', text]);
     return;
   }
-  const model = place.deployment === '' ? (textOf(body['model']) ?? '') : place.deployment;
+  const model = requested.deployment === '' ? (textOf(body['model']) ?? '') : requested.deployment;
   if (!Object.hasOwn(context.settings.models, model)) {
     const text = `The model \`${model}\` does not exist or you do not have access to it.`;
     reject(early, 'not-found', [404, 'model_not_found', text]);
     return;
   }
   changeLimit({ key: note.key, model, store: '', path: exchange.path }, context);
+  const family = context.meters.familyOf(model);
+  const now = context.clock.monotonic();
+  const cache =
+    requested.endpoint === 'messages'
+      ? context.promptCache.look(`${account.org}|${family}|`, body, {
+          now,
+          lifeMs: context.settings.promptCacheSeconds * 1000,
+        })
+      : noCacheUse;
   const call = {
     exchange,
     note,
-    endpoint: place.endpoint,
+    endpoint: requested.endpoint,
     body,
     account,
     model,
-    family: context.meters.familyOf(model),
-    cost: costOf(place.endpoint, body, context.settings),
-    meters: context.meters.of(account, model, context.clock.monotonic()),
+    family,
+    cost: costOf(requested.endpoint, body, context.settings, cache),
+    meters: context.meters.of(account, model, now),
     requestId: early.requestId,
   };
   await decide(call, context);

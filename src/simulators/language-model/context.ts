@@ -16,6 +16,7 @@ import type { Call } from './call.ts';
 import { unitsOf } from './cost.ts';
 import type { Meters } from './meters.ts';
 import type { LanguageModelSettings } from './options.ts';
+import type { PromptCache } from './prompt-cache.ts';
 import type { Answer } from './refusals.ts';
 
 export interface LanguageModelContext {
@@ -23,6 +24,7 @@ export interface LanguageModelContext {
   readonly recorder: Recorder;
   readonly faults: FaultQueue;
   readonly meters: Meters;
+  readonly promptCache: PromptCache;
   random: Random;
   settings: LanguageModelSettings;
   accounts: ReadonlyMap<string, Account>;
@@ -77,7 +79,7 @@ export function send(exchange: Exchange, { status, headers, body }: Answer): voi
   exchange.reply(status, { 'content-type': 'application/json', ...headers }, text);
 }
 
-/** Sends a refusal and notes what it told the caller to wait, by the more precise field. */
+/** Sends a refusal and notes the wait that it asked the client for, by the more precise field. */
 export function sendRefusal(
   call: Call,
   entry: LogEntry,

@@ -6,12 +6,15 @@
  */
 import { listOf, numberOf, objectOf, textOf, type Json } from '../json.ts';
 import type { Dimension, LanguageModelSettings } from './options.ts';
+import { noCacheUse, type CacheUse } from './prompt-cache.ts';
 
 export type Endpoint = 'chat' | 'responses' | 'embeddings' | 'images' | 'messages';
 
 export interface Cost {
-  /** Prompt estimate, tokens. */
+  /** Prompt estimate, tokens, without what is read from the cache. */
   readonly prompt: number;
+  /** Tokens of the prompt that the cache had, and that it is given. */
+  readonly cache: CacheUse;
   /** Output the call allows, all choices together; 0 when it does not say. */
   readonly out: number;
   /** What the token buckets are charged. */
@@ -24,16 +27,22 @@ export interface Cost {
 
 const tokensPerImage = 765;
 
-export function costOf(endpoint: Endpoint, body: Json, settings: LanguageModelSettings): Cost {
+export function costOf(
+  endpoint: Endpoint,
+  body: Json,
+  settings: LanguageModelSettings,
+  cache: CacheUse = noCacheUse,
+): Cost {
   const seen = { chars: 0, images: 0 };
   for (const part of promptParts(endpoint, body)) count(part, seen, 0);
   const chat = endpoint !== 'embeddings' && endpoint !== 'images';
   const overhead = chat ? settings.chatOverhead : 0;
-  const prompt = Math.floor(seen.chars / 4) + overhead + seen.images * tokensPerImage;
+  const prompt = Math.floor(seen.chars / 4) + overhead + seen.images * tokensPerImage - cache.read;
   const choices = endpoint === 'images' ? 1 : Math.max(1, whole(body['n']) ?? 1, whole(body['best_of']) ?? 1);
   const out = chat ? outputLimit(body) * choices : 0;
   return {
     prompt,
+    cache,
     out,
     tokens: charge(settings.tokenCharge, prompt, out),
     images: endpoint === 'images' ? Math.max(1, whole(body['n']) ?? 1) : 0,

@@ -57,6 +57,9 @@ export async function decide(call: Call, context: LanguageModelContext): Promise
     waitMs: verdict.kind === 'throttled' ? verdict.waitMs : 0,
     executed: verdict.kind === 'admitted',
   });
+  if (verdict.kind === 'admitted' && call.endpoint === 'messages') {
+    context.promptCache.keep(`${call.account.org}|${call.family}|`, call.body, t);
+  }
   if (verdict.kind === 'admitted') await doWork(call, entry, t, context);
   else refuse(call, entry, verdict, t, context);
 }

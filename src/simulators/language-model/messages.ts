@@ -12,7 +12,7 @@ export function messagesBody(reply: Reply, identity: Identity): unknown {
     ...start(reply, identity),
     content: [{ type: 'text', text: reply.text }],
     stop_reason: stopReason(reply),
-    usage: { input_tokens: reply.promptTokens, output_tokens: reply.words.length },
+    usage: usage(reply, reply.words.length),
   };
 }
 
@@ -43,6 +43,15 @@ function stopReason(reply: Reply): string {
   return reply.cutShort ? 'max_tokens' : 'end_turn';
 }
 
+function usage({ promptTokens, cache }: Reply, output: number): object {
+  return {
+    input_tokens: promptTokens - cache.written,
+    cache_creation_input_tokens: cache.written,
+    cache_read_input_tokens: cache.read,
+    output_tokens: output,
+  };
+}
+
 function start(reply: Reply, { id, model }: Identity): object {
   return {
     id: `msg_${id}`,
@@ -52,6 +61,6 @@ function start(reply: Reply, { id, model }: Identity): object {
     content: [],
     stop_reason: null,
     stop_sequence: null,
-    usage: { input_tokens: reply.promptTokens, output_tokens: 1 },
+    usage: usage(reply, 1),
   };
 }

@@ -156,8 +156,8 @@ export class Meters {
 
   #mode(dimension: Dimension): BucketMode {
     const { modes, dialect, sliceSeconds } = this.#settings;
-    const told = modes[dimension];
-    if (told !== undefined) return told;
+    const chosen = modes[dimension];
+    if (chosen !== undefined) return chosen;
     if (dialect !== 'azure') return { kind: 'continuous' };
     if (dimension === 'rpm') return { kind: 'sliced', sliceMs: sliceSeconds * 1000 };
     return { kind: 'fixedWindow' };

@@ -1,5 +1,5 @@
 /**
- * What a simulated language-model API can be told.
+ * Options of a simulated language-model API.
  *
  * Owns: the options and their defaults. Limits are units per minute (`rpd`, `tpd`: per day).
  */
@@ -54,9 +54,11 @@ export interface LanguageModelSettings {
   /** Repeats the token fields as `…-tokens_usage_based`. */
   readonly usageBasedTwin: boolean;
   readonly latency: { readonly baseMs: number; readonly perTokenMs: number; readonly jitter: number };
+  /** How long marked prompts are kept from their last use (Anthropic); 0 = the cache has evaporated. */
+  readonly promptCacheSeconds: number;
   /** Output tokens of an answer, unless the call allows fewer. */
   readonly replyTokens: number;
-  /** Per dimension; Azure counts `tpm` in a fixed window and `rpm` in slices unless told otherwise. */
+  /** Per dimension; Azure counts `tpm` in a fixed window and `rpm` in slices by default. */
   readonly modes: Partial<Record<Dimension, BucketMode>>;
   /** Someone else on the same quota, without pause: units per second of a dimension (default `rpm`), in every bucket of it. */
   readonly outsideTraffic: { readonly perSecond: number; readonly dimension?: Dimension } | null;
@@ -93,6 +95,7 @@ export const languageModelDefaults: LanguageModelSettings = {
   headerRequestDim: 'rpm',
   usageBasedTwin: false,
   latency: { baseMs: 20, perTokenMs: 1, jitter: 0 },
+  promptCacheSeconds: 300,
   replyTokens: 16,
   modes: {},
   outsideTraffic: null,

@@ -6,6 +6,7 @@
 import { outputLimit } from './cost.ts';
 import type { Cost } from './cost.ts';
 import type { Json } from '../json.ts';
+import type { CacheUse } from './prompt-cache.ts';
 
 export interface Reply {
   readonly words: readonly string[];
@@ -13,7 +14,9 @@ export interface Reply {
   /** The call allowed fewer tokens than the answer has. */
   readonly cutShort: boolean;
   readonly choices: number;
+  /** Without what was read from the cache. */
   readonly promptTokens: number;
+  readonly cache: CacheUse;
   /** Over all choices. */
   readonly outputTokens: number;
 }
@@ -38,6 +41,7 @@ export function replyTo(body: Json, cost: Cost, replyTokens: number): Reply {
     cutShort: allowed > 0 && allowed < replyTokens,
     choices,
     promptTokens: cost.prompt,
+    cache: cost.cache,
     outputTokens: length * choices,
   };
 }

@@ -7,7 +7,7 @@ import { objectOf, parseJson, type Json } from '../json.ts';
 import type { Exchange } from '../exchange.ts';
 import type { Endpoint } from './cost.ts';
 
-export type Place =
+export type RequestedEndpoint =
   | { readonly kind: 'call'; readonly endpoint: Endpoint; readonly deployment: string }
   | { readonly kind: 'models'; readonly id: string | null }
   | { readonly kind: 'unknown' };
@@ -21,7 +21,7 @@ const endpoints: ReadonlyMap<string, Endpoint> = new Map([
   ['messages', 'messages'],
 ]);
 
-export function placeOf(method: string, path: string): Place {
+export function endpointOf(method: string, path: string): RequestedEndpoint {
   const azure = /^\/openai\/deployments\/([^/]+)\/(.+)$/.exec(path);
   const rest = azure?.[2] ?? /^(?:\/openai)?\/v1\/(.+)$/.exec(path)?.[1] ?? '';
   if (method === 'GET' && /^models(\/|$)/.test(rest)) {

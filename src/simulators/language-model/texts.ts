@@ -38,16 +38,16 @@ export function rateLimitText(refusal: Refusal): string {
   const { limit, used, requested, waitMs, dialect } = refusal;
   const numbers = `Limit ${limit}, Used ${used}, Requested ${requested}.`;
   const groq = dialect === 'groq';
-  return `Rate limit reached for ${place(refusal)} on ${metric(refusal)}: ${numbers} Please try again in ${goDuration(waitMs, groq)}. ${groq ? upgrade : visit}`;
+  return `Rate limit reached for ${quotaName(refusal)} on ${metric(refusal)}: ${numbers} Please try again in ${goDuration(waitMs, groq)}. ${groq ? upgrade : visit}`;
 }
 
 export function tooLargeText(refusal: Refusal): string {
-  const start = `Request too large for ${place({ ...refusal, project: null })} on ${metric(refusal)}: Limit ${refusal.limit}, Requested ${refusal.requested}`;
+  const start = `Request too large for ${quotaName({ ...refusal, project: null })} on ${metric(refusal)}: Limit ${refusal.limit}, Requested ${refusal.requested}`;
   if (refusal.dialect === 'groq') return `${start}, please reduce your message size and try again.`;
   return `${start}. The input or output tokens must be reduced in order to run successfully. ${visit}`;
 }
 
-function place({ dialect, model, family, org, project }: Refusal): string {
+function quotaName({ dialect, model, family, org, project }: Refusal): string {
   if (dialect === 'groq') return `model \`${model}\` in organization \`${org}\` service tier \`on_demand\``;
   const shared = family === model ? '' : ` (for limit ${family})`;
   return `${model}${shared} in ${project === null ? '' : `project ${project} `}organization ${org}`;

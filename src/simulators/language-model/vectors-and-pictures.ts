@@ -1,7 +1,7 @@
 /**
  * Embeddings and images: small bodies of the right shape.
  *
- * Owns: their shape. openai@6 asks for embeddings as base64 unless told otherwise.
+ * Owns: their shape. openai@6 asks for embeddings as base64 by default.
  */
 import { listOf, numberOf, type Json } from '../json.ts';
 import type { Cost } from './cost.ts';

@@ -15,12 +15,12 @@ test.each([
     null,
   ],
   ['language-model', {}, JSON.stringify({ error: { code: 'rate_limit_exceeded', message } })],
-] as const)('a wait of years told by a %s upstream is a day: %j', (kind, fields, body) => {
+] as const)('the feedback of a %s upstream reads a wait of years as a day: %j', (kind, fields, body) => {
   const told = learnFrom(kind, { ...refusal, fields: new Map(Object.entries(fields)), body });
   expect(told.throttle?.waitMs).toBe(dayMs);
 });
 
-test('so is one that is told inside a stream', () => {
+test('the feedback of a stream reads a wait of years as a day', () => {
   const event = JSON.stringify({ error: { code: 'rate_limit_exceeded', message } });
   expect(learnFromStreamEvent(event).throttle?.waitMs).toBe(dayMs);
 });
@@ -36,13 +36,16 @@ const graphql = (cost: unknown) => JSON.stringify({ data: { shop: {} }, extensio
 const status = (maximumAvailable: number, currentlyAvailable: number, restoreRate: number) =>
   graphql({ throttleStatus: { maximumAvailable, currentlyAvailable, restoreRate } });
 
-test.each(['9999999/1', '9999999/40', '41/40'])('a bucket is never more than full: %s', (told) => {
-  const [report] = taught('commerce', 'rest', { 'x-shopify-shop-api-call-limit': told }).meters;
-  expect(report?.level?.highest).toBe(report?.limit);
-  expect(report?.level?.lowest).toBeLessThanOrEqual(report?.limit ?? 0);
-});
+test.each(['9999999/1', '9999999/40', '41/40'])(
+  'the feedback of a commerce upstream reads a call limit of %s as a full bucket',
+  (told) => {
+    const [report] = taught('commerce', 'rest', { 'x-shopify-shop-api-call-limit': told }).meters;
+    expect(report?.level?.highest).toBe(report?.limit);
+    expect(report?.level?.lowest).toBeLessThanOrEqual(report?.limit ?? 0);
+  },
+);
 
-test('nor does a reset years away make it fuller', () => {
+test('the feedback of a language model reads a reset in years as a full bucket', () => {
   const fields = {
     'x-ratelimit-limit-requests': '60',
     'x-ratelimit-reset-requests': '999999999s',
@@ -67,9 +70,12 @@ test.each([
   ],
   ['commerce', 'graphql', {}, status(1000, 0, 1e-9)],
   ['commerce', 'graphql', {}, status(1000, 0, Number.MIN_VALUE)],
-] as const)('what a %s upstream says drains within a day: %s %j %s', (kind, callClass, fields, body) => {
-  expect(taught(kind, callClass, fields, body).meters).toMatchObject([{ windowMs: dayMs }]);
-});
+] as const)(
+  'the feedback of a %s upstream makes a bucket drain within a day: %s %j %s',
+  (kind, callClass, fields, body) => {
+    expect(taught(kind, callClass, fields, body).meters).toMatchObject([{ windowMs: dayMs }]);
+  },
+);
 
 test.each([
   ['commerce', 'graphql', {}, status(Number.MIN_VALUE, 0, Number.MAX_VALUE)],
@@ -77,13 +83,13 @@ test.each([
   ['language-model', 'default', { 'x-ratelimit-limit-tokens': '0.0000001' }, null],
   ['language-model', 'default', { 'x-ratelimit-limit-tokens': '9'.repeat(60) }, null],
 ] as const)(
-  'what cannot be a quota teaches a %s bucket nothing: %s %j %s',
+  'the feedback of a %s upstream ignores numbers that cannot be a quota: %s %j %s',
   (kind, callClass, fields, body) => {
     expect(taught(kind, callClass, fields, body).meters).toEqual([]);
   },
 );
 
-test('no document costs more than a full bucket, whatever it is said to ask for or to have taken', () => {
+test('the feedback of a commerce upstream counts no document as more than a full bucket', () => {
   const throttleStatus = { maximumAvailable: 1000, currentlyAvailable: 990, restoreRate: 50 };
   const told = graphql({ requestedQueryCost: 1e308, actualQueryCost: 1e300, throttleStatus });
   const full = { requestedCost: 1000, actualCost: 1000 };

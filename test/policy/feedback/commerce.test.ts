@@ -39,24 +39,27 @@ describe('the call-limit field', () => {
     ]);
   });
 
-  test('joined twins are read once, and the fuller one is believed', () => {
+  test('is read once when it comes twice in one line, and the fuller value is believed', () => {
     expect(rest(200, { 'x-shopify-shop-api-call-limit': '3/40, 5/40' }).meters).toMatchObject([
       { level: { lowest: 4, highest: 5 } },
     ]);
   });
 
-  test.each(['', '40', '1/0', 'a/b', '-1/40', '1/40/2', '1.5/40'])('%p teaches nothing', (value) => {
-    expect(rest(200, { 'x-shopify-shop-api-call-limit': value }).meters).toEqual([]);
-  });
+  test.each(['', '40', '1/0', 'a/b', '-1/40', '1/40/2', '1.5/40'])(
+    'teaches nothing when it says %p',
+    (value) => {
+      expect(rest(200, { 'x-shopify-shop-api-call-limit': value }).meters).toEqual([]);
+    },
+  );
 });
 
-describe('REST refusals', () => {
-  test('a full bucket names its wait', () => {
+describe('a REST refusal', () => {
+  test('of a full bucket waits for the time that it names', () => {
     const fields = { 'x-shopify-shop-api-call-limit': '40/40', 'retry-after': '2.0' };
     expect(rest(429, fields).throttle).toEqual({ kind: 'rate', waitMs: 2000, meter: 'requests' });
   });
 
-  test('a full bucket without Retry-After frees a place after one leak', () => {
+  test('of a full bucket without Retry-After waits until one unit has drained', () => {
     expect(rest(429, { 'x-shopify-shop-api-call-limit': '40/40' }).throttle).toEqual({
       kind: 'rate',
       waitMs: 500,
@@ -64,35 +67,41 @@ describe('REST refusals', () => {
     });
   });
 
-  test('a bucket with room and no Retry-After was not what refused', () => {
+  test('of a bucket with room and without Retry-After is attributed to another limit', () => {
     expect(rest(429, { 'x-shopify-shop-api-call-limit': '1/40' }).throttle).toEqual({
       kind: 'secondary',
       waitMs: null,
     });
   });
 
-  test('a low bucket with Retry-After is an ordinary refusal', () => {
+  test('of a bucket with room and Retry-After is an ordinary rate refusal', () => {
     const fields = { 'x-shopify-shop-api-call-limit': '1/40', 'retry-after': '5' };
     expect(rest(429, fields).throttle).toMatchObject({ kind: 'rate', waitMs: 5000 });
   });
 
-  test('no hint at all stays a refusal without a hint', () => {
+  test('without any hint states no wait', () => {
     expect(rest(429).throttle).toEqual({ kind: 'rate', waitMs: null, meter: null });
   });
 
-  test.each([402, 423, 430, 540])('%d is the state of the store, in REST and GraphQL', (status) => {
-    const permanent = { kind: 'permanent', reason: 'store_state', waitMs: null };
-    expect(rest(status).throttle).toEqual(permanent);
-    expect(graphql(null, status).throttle).toEqual(permanent);
-  });
+  test.each([402, 423, 430, 540])(
+    'with status %d is about the state of the shop, in REST and GraphQL',
+    (status) => {
+      const permanent = { kind: 'permanent', reason: 'store_state', waitMs: null };
+      expect(rest(status).throttle).toEqual(permanent);
+      expect(graphql(null, status).throttle).toEqual(permanent);
+    },
+  );
 
-  test.each([503, 529])('%d is overload', (status) => {
+  test.each([503, 529])('with status %d is overload', (status) => {
     expect(rest(status).throttle).toEqual({ kind: 'overload', waitMs: null });
   });
 
-  test.each([200, 303, 400, 404, 422, 500, 502, 504])('%d is no refusal', (status) => {
-    expect(rest(status).throttle).toBeNull();
-  });
+  test.each([200, 303, 400, 404, 422, 500, 502, 504])(
+    'is not seen in a response with status %d',
+    (status) => {
+      expect(rest(status).throttle).toBeNull();
+    },
+  );
 });
 
 const cost = (available: number, actual: number | null = 46) => ({
@@ -104,7 +113,7 @@ const cost = (available: number, actual: number | null = 46) => ({
 });
 
 describe('GraphQL cost', () => {
-  test('gives the bucket, its drain and both costs', () => {
+  test('states the capacity of the bucket, its drain, the requested and the actual cost', () => {
     const told = graphql({ data: {}, extensions: cost(954) });
     expect(told).toEqual({
       meters: [{ meter: 'cost', limit: 1000, windowMs: 20_000, level: { lowest: 46, highest: 46 } }],
@@ -114,18 +123,18 @@ describe('GraphQL cost', () => {
     });
   });
 
-  test('an actual cost of null is not told', () => {
+  test('has no actual cost where the response says null', () => {
     expect(graphql({ extensions: cost(202, null) })).not.toHaveProperty('actualCost');
   });
 
-  test('is read from the end of a body that was cut', () => {
+  test('is found at the end of a body that was cut', () => {
     const body = JSON.stringify({ data: { text: '"cost":{"a":1} }'.repeat(900) } }, null, 1).slice(0, -1);
     const whole = `${body}, "extensions": ${JSON.stringify(cost(900), null, 2)} }`;
     expect(costFromTail(whole.slice(-8192))).toMatchObject({ meters: [{ limit: 1000 }], requestedCost: 452 });
     expect(graphql(whole.slice(-8192)).meters).toEqual(graphql(whole).meters);
   });
 
-  test('braces and quotes inside strings do not end the object', () => {
+  test('is read whole although braces and quotes stand inside its strings', () => {
     const whole = JSON.stringify({ extensions: { cost: { note: 'a \\" } {', ...cost(900).cost } } });
     expect(costFromTail(whole.slice(5)).meters).toHaveLength(1);
     expect(
@@ -134,53 +143,56 @@ describe('GraphQL cost', () => {
   });
 
   test.each(['', '"cost":', '"cost":{', '"cost":{"throttleStatus":{}}', '"cost"'.repeat(5000)])(
-    'a broken end %.20p teaches nothing',
+    'teaches nothing when the body ends in %.20p',
     (text) => {
       expect(costFromTail(text)).toEqual({ meters: [], throttle: null });
     },
   );
 
-  test.each([0, -5, null, '1000', Infinity])('a bucket of size %p is not believed', (maximumAvailable) => {
-    const throttleStatus = { maximumAvailable, currentlyAvailable: 1, restoreRate: 50 };
-    expect(graphql({ extensions: { cost: { throttleStatus } } }).meters).toEqual([]);
-  });
+  test.each([0, -5, null, '1000', Infinity])(
+    'teaches nothing when the bucket is said to have the size %p',
+    (maximumAvailable) => {
+      const throttleStatus = { maximumAvailable, currentlyAvailable: 1, restoreRate: 50 };
+      expect(graphql({ extensions: { cost: { throttleStatus } } }).meters).toEqual([]);
+    },
+  );
 });
 
-describe('GraphQL refusals', () => {
+describe('a GraphQL refusal', () => {
   const coded = { message: 'Slow', extensions: { code: 'THROTTLED' } };
   const legacy = { message: 'Throttled' };
 
-  test.each([coded, legacy])('%j waits for the whole requested cost', (error) => {
+  test.each([coded, legacy])('of %j waits for the whole requested cost', (error) => {
     const told = graphql({ errors: [error], extensions: cost(202, null) });
     expect(told.throttle).toEqual({ kind: 'rate', waitMs: 5000, meter: 'cost' });
   });
 
-  test('without a cost the wait is not told', () => {
+  test('states no wait without a cost', () => {
     expect(graphql({ errors: [coded] }).throttle).toEqual({ kind: 'rate', waitMs: null, meter: 'cost' });
   });
 
-  test('rounds the wait up', () => {
+  test('rounds its wait up', () => {
     expect(graphql({ errors: [coded], extensions: cost(451.9995, null) }).throttle?.waitMs).toBe(1);
   });
 
-  test('a throttled error beside real data is no refusal: the operation ran', () => {
+  test('is not seen in an error beside real data, because the operation ran', () => {
     expect(graphql({ data: { a: { id: 1 }, b: null }, errors: [coded] }).throttle).toBeNull();
     expect(graphql({ data: { cartCreate: null }, errors: [coded] }).throttle).not.toBeNull();
     expect(graphql({ data: null, errors: [coded] }).throttle).not.toBeNull();
   });
 
-  test('too dear a query is permanent, with and without its code', () => {
+  test('of a query that costs too much is permanent, with and without its code', () => {
     const message = 'Query cost is 2003, which exceeds the single query max cost limit (1000).';
     const permanent = { kind: 'permanent', reason: 'max_cost', waitMs: null };
     expect(graphql({ errors: [{ message }] }).throttle).toEqual(permanent);
     expect(graphql({ errors: [{ extensions: { code: 'MAX_COST_EXCEEDED' } }] }).throttle).toEqual(permanent);
   });
 
-  test('other errors are the client’s', () => {
+  test('is not seen in other errors, which are the client’s', () => {
     expect(graphql({ errors: [{ message: 'Field does not exist' }] }).throttle).toBeNull();
   });
 
-  test('HTTP 429 counts as well', () => {
+  test('may come with HTTP 429 too', () => {
     expect(graphql({ extensions: cost(202, null) }, 429).throttle).toMatchObject({
       kind: 'rate',
       waitMs: 5000,

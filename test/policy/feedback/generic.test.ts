@@ -15,8 +15,8 @@ const learn = (status: number, fields: Record<string, string>): Feedback =>
     nowMs: now,
   });
 
-describe('refusals of an upstream of unknown make', () => {
-  test('429 waits as told, or is a refusal without a hint', () => {
+describe('a refusal of a generic upstream', () => {
+  test('waits, for 429, as stated, and states no wait without Retry-After', () => {
     expect(learn(429, { 'retry-after': '3' }).throttle).toEqual({
       kind: 'rate',
       waitMs: 3000,
@@ -25,15 +25,15 @@ describe('refusals of an upstream of unknown make', () => {
     expect(learn(429, {}).throttle).toEqual({ kind: 'rate', waitMs: null, meter: 'requests' });
   });
 
-  test('503 is overload', () => {
+  test('is overload for 503', () => {
     expect(learn(503, { 'retry-after': '3' }).throttle).toEqual({ kind: 'overload', waitMs: 3000 });
   });
 
-  test.each([200, 403, 500])('%d is no refusal', (status) => {
+  test.each([200, 403, 500])('is not seen in status %d', (status) => {
     expect(learn(status, { 'retry-after': '3' }).throttle).toBeNull();
   });
 
-  test('an exhausted window on a 429 says when it ends, but Retry-After wins', () => {
+  test('waits, for 429, until an exhausted window ends unless Retry-After says otherwise', () => {
     const fields = { 'ratelimit-policy': '"a";q=10;w=60', ratelimit: '"a";r=0;t=12' };
     expect(learn(429, fields).throttle?.waitMs).toBe(12_000);
     expect(learn(429, { ...fields, 'retry-after': '20' }).throttle?.waitMs).toBe(20_000);
@@ -41,8 +41,8 @@ describe('refusals of an upstream of unknown make', () => {
   });
 });
 
-describe('quotas in fields', () => {
-  test('policies become meters by their windows', () => {
+describe('rate limit fields', () => {
+  test('make one meter of each policy by its window', () => {
     const fields = {
       'ratelimit-policy': '"burst";q=10;w=10, "daily";q=5000;w=86400',
       ratelimit: '"burst";r=8;t=1, "daily";r=4998;t=69076',
@@ -53,23 +53,23 @@ describe('quotas in fields', () => {
     ]);
   });
 
-  test('a quota in another unit is not a request limit', () => {
+  test('are no request limit when they count another unit', () => {
     const fields = { 'ratelimit-policy': '"a";q=10;w=10;qu="content-bytes"', ratelimit: '"a";r=8' };
     expect(learn(200, fields).meters).toEqual([]);
   });
 
   test.each(['"a;q=1', ';;;', '"a";q=x;w=-1', ',,,', '"a"="b"', 'a'.repeat(5000)])(
-    '%.20p is ignored',
+    'are ignored when they say %.20p',
     (value) => {
       expect(learn(200, { 'ratelimit-policy': value, ratelimit: value }).meters).toEqual([]);
     },
   );
 
-  test('quoted names may hold separators', () => {
+  test('may have separators inside quoted names', () => {
     expect(quotasOf(new Map([['ratelimit', '"a;b, c\\"d";r=4']]))).toMatchObject([{ r: 4 }]);
   });
 
-  test('the older three fields are read with the window their policy states', () => {
+  test('are read, in the older form of three fields, with the window that the policy states', () => {
     const fields = {
       'ratelimit-limit': '100, 100;w=60',
       'ratelimit-remaining': '90',
@@ -80,7 +80,7 @@ describe('quotas in fields', () => {
     ]);
   });
 
-  test('an hour that is not over cannot be a minute', () => {
+  test('are no limit of a minute when their hour has not ended', () => {
     const fields = {
       'x-ratelimit-limit': '5000',
       'x-ratelimit-remaining': '4999',
@@ -91,7 +91,7 @@ describe('quotas in fields', () => {
     ]);
   });
 
-  test('several windows told at once are several meters', () => {
+  test('make several meters when they state several windows', () => {
     const two = {
       'ratelimit-policy': '"second";q=10;w=1, "minute";q=100;w=60',
       ratelimit: '"second";r=9;t=1',
@@ -108,14 +108,14 @@ describe('quotas in fields', () => {
     ]);
   });
 
-  test('a window alone is the meter of requests, whatever its length', () => {
+  test('make the window that comes alone the meter of requests, whatever its length', () => {
     const fields = (w: number) => ({ 'ratelimit-policy': `"a";q=10;w=${w}`, ratelimit: '"a";r=9;t=1' });
     expect(learn(200, fields(1)).meters).toMatchObject([{ meter: 'requests', windowMs: 1_000 }]);
     expect(learn(200, fields(3600)).meters).toMatchObject([{ meter: 'requests', windowMs: 3_600_000 }]);
     expect(learn(200, fields(86_400)).meters).toMatchObject([{ meter: 'requests_day' }]);
   });
 
-  test('fields named after their window say how long it is', () => {
+  test('state the length of their window when they are named after it', () => {
     const fields = {
       'x-ratelimit-limit-second': '5',
       'x-ratelimit-remaining-second': '4',
@@ -130,7 +130,7 @@ describe('quotas in fields', () => {
     ]);
   });
 
-  test('what is left of a window of untold length is told on', () => {
+  test('state what is left also of a window of unknown length', () => {
     const fields = { 'x-ratelimit-limit': '10', 'x-ratelimit-remaining': '3', 'x-ratelimit-reset': '1' };
     expect(learn(200, fields).meters).toEqual([
       { meter: 'requests', limit: 10, windowMs: null, resetMs: 1_000, level: { lowest: 6, highest: 7 } },

@@ -30,20 +30,20 @@ const refusal = (code: string | null, type: string, message = ''): unknown => ({
   error: { code, type, message },
 });
 
-describe('limits in fields', () => {
-  test('a request limit whose reset fits a day is the daily meter', () => {
+describe('the limit fields of a language model', () => {
+  test('state the daily meter when the reset of a request limit fits a day', () => {
     expect(learn(200, quota('requests', 200, 199, '7m12s')).meters).toMatchObject([
       { meter: 'requests_day', limit: 200, windowMs: 86_400_000 },
     ]);
   });
 
-  test('a second call during the drain of the first still fits the day, because remaining is a floor', () => {
+  test('state the daily meter also when a second call comes during the drain of the first, because remaining is a floor', () => {
     expect(learn(200, quota('requests', 200, 198, '11m32.334s')).meters).toMatchObject([
       { meter: 'requests_day', windowMs: 86_400_000 },
     ]);
   });
 
-  test('the level keeps the fraction that the reset shows and contains the truth', () => {
+  test('give a level that keeps the fraction shown by the reset and contains the true one', () => {
     // Two calls 64 ms apart on 500 per minute: used is 2 − 64 × 500/60000.
     const [report] = learn(200, quota('requests', 500, 498, '176ms')).meters;
     const truth = 2 - (64 * 500) / 60_000;
@@ -52,27 +52,27 @@ describe('limits in fields', () => {
     expect((report?.level?.highest ?? 9) - (report?.level?.lowest ?? 0)).toBeLessThan(0.02);
   });
 
-  test('without a usable reset the level is the unit below what remaining says, and the window is not told', () => {
+  test('give, without a usable reset, the level one unit below what remaining says, and no window', () => {
     expect(learn(200, quota('tokens', 30_000, 29_990, 'soon')).meters).toEqual([
       { meter: 'tokens', limit: 30_000, windowMs: null, level: { lowest: 9, highest: 10 } },
     ]);
   });
 
-  test('a window that fits no known length is not guessed', () => {
+  test('give no window when the reset fits no known length', () => {
     expect(learn(200, quota('tokens', 18_000, 17_997, '7.66s')).meters).toMatchObject([{ windowMs: null }]);
   });
 
-  test('a stated renewal period wins over what the reset would suggest', () => {
+  test('take the stated renewal period rather than the window that the reset suggests', () => {
     const fields = { ...quota('requests', 10, 9, '1'), 'x-ratelimit-renewalperiod-requests': '10' };
     expect(learn(200, fields).meters).toMatchObject([{ meter: 'requests', windowMs: 10_000 }]);
   });
 
-  test('a reset that contradicts remaining is not believed', () => {
+  test('are ignored when their reset contradicts their remaining', () => {
     const fields = { ...quota('tokens', 5000, 0, '0'), 'x-ratelimit-renewalperiod-tokens': '60' };
     expect(learn(429, fields).meters).toMatchObject([{ level: { lowest: 4999, highest: 5000 } }]);
   });
 
-  test('of two limits for one meter the tighter one is reported', () => {
+  test('give the tighter one of two limits for one meter', () => {
     const fields = {
       ...quota('tokens', 30_000, 29_000, '2s'),
       ...quota('project-tokens', 5000, 4000, '12s'),
@@ -80,7 +80,7 @@ describe('limits in fields', () => {
     expect(learn(200, fields).meters).toMatchObject([{ meter: 'tokens', limit: 5000 }]);
   });
 
-  test('any deduced window and level are those of a real bucket', () => {
+  test('give a window and a level that a real bucket can have, whatever they say', () => {
     const bucket = fc.record({
       limit: fc.integer({ min: 10, max: 100_000 }),
       windowMs: fc.constantFrom(1000, 10_000, 60_000, 3_600_000, 86_400_000),
@@ -107,32 +107,32 @@ describe('the verdict on a refusal', () => {
     'organization_spend_limit_exceeded',
     'project_spend_limit_exceeded',
     'organization_usage_limit_exceeded',
-  ])('%s is permanent', (code) => {
+  ])('is permanent for the code %s', (code) => {
     expect(learn(429, {}, refusal(code, 'insufficient_quota')).throttle).toMatchObject({
       kind: 'permanent',
       reason: 'quota',
     });
   });
 
-  test('the type decides where the code is unknown', () => {
+  test('follows the type where the code is unknown', () => {
     expect(learn(429, {}, refusal(null, 'insufficient_quota')).throttle).toMatchObject({ reason: 'quota' });
   });
 
-  test('a detail that nobody knows does not hide the code', () => {
+  test('follows the code although a detail is unknown', () => {
     const error = { code: 'insufficient_quota', type: 'x', details: [{ reason: 'SOMETHING_NEW' }] };
     expect(learn(429, {}, { error }).throttle).toMatchObject({ reason: 'quota' });
   });
 
-  test('wording about billing decides nothing', () => {
+  test('ignores wording about billing', () => {
     const body = refusal('rate_limit_exceeded', 'tokens', 'Please try again in 2s. Visit /settings/billing');
     expect(learn(429, {}, body).throttle).toMatchObject({ kind: 'rate', waitMs: 2000 });
   });
 
-  test('remaining 0 on a success is no throttle', () => {
+  test('is no throttle for remaining 0 on a success', () => {
     expect(learn(200, quota('requests', 500, 0, '60s')).throttle).toBeNull();
   });
 
-  test.each([400, 401, 403, 404, 500, 502])('status %d by itself is no throttle', (status) => {
+  test.each([400, 401, 403, 404, 500, 502])('is no throttle for status %d by itself', (status) => {
     expect(learn(status, {}, refusal('model_not_found', 'invalid_request_error')).throttle).toBeNull();
   });
 
@@ -141,21 +141,21 @@ describe('the verdict on a refusal', () => {
     [429, refusal('slow_down', 'rate_limit_error')],
     [529, { type: 'error', error: { type: 'overloaded_error', message: 'Overloaded' } }],
     [503, null],
-  ])('overload: %d %j', (status, body) => {
+  ])('is overload: %d %j', (status, body) => {
     expect(learn(status, { 'retry-after': '3' }, body).throttle).toEqual({ kind: 'overload', waitMs: 3000 });
   });
 
-  test('a code speaks before the status: 503 with a rate code is a rate refusal', () => {
+  test('follows the code rather than the status: 503 with a rate code is a rate refusal', () => {
     expect(learn(503, {}, refusal('rate_limit_exceeded', 'requests')).throttle).toMatchObject({
       kind: 'rate',
     });
   });
 
-  test('an HTML 429 is a refusal without a hint', () => {
+  test('is, for 429 with an HTML body, a refusal without a hint', () => {
     expect(learn(429, {}, '<html>').throttle).toEqual({ kind: 'rate', waitMs: null, meter: null });
   });
 
-  test('more requested than the limit holds is too large even when the text does not say so', () => {
+  test('is "too large" for a request above the limit, even when the text does not say so', () => {
     const message =
       'Rate limit reached for x in organization o on tokens per min (TPM): Limit 10, Requested 11.';
     expect(learn(429, {}, refusal('rate_limit_exceeded', 'tokens', message)).throttle).toMatchObject({
@@ -164,10 +164,10 @@ describe('the verdict on a refusal', () => {
   });
 });
 
-describe('the wait', () => {
+describe('the wait stated by a refusal', () => {
   const body = refusal('rate_limit_exceeded', 'tokens', 'Please try again in 1m8.256s. Need more?');
 
-  test('fields win over the text', () => {
+  test('comes from the fields rather than from the text', () => {
     expect(learn(429, { 'retry-after-ms': '70', 'retry-after': '1' }, body).throttle).toMatchObject({
       waitMs: 70,
     });
@@ -175,7 +175,7 @@ describe('the wait', () => {
     expect(learn(429, {}, body).throttle).toMatchObject({ waitMs: 68_256 });
   });
 
-  test('the zero reset beside remaining 0 means the renewal period, or the seconds of the text', () => {
+  test('is the renewal period, or the seconds of the text, when the reset beside remaining 0 is zero', () => {
     const trap = {
       ...quota('tokens', 5000, 0, '0'),
       'x-ratelimit-renewalperiod-tokens': '60',
@@ -187,7 +187,7 @@ describe('the wait', () => {
     expect(learn(429, trap, text).throttle).toMatchObject({ waitMs: 17_000 });
   });
 
-  test('a spent day names no wait, whatever the answer states beside it', () => {
+  test('is unknown for a used-up day, whatever else the response states', () => {
     const details = [{ violations: [{ quotaId: 'GenerateRequestsPerDay' }] }, { retryDelay: '31s' }];
     const error = { code: 429, status: 'RESOURCE_EXHAUSTED', details };
     expect(learn(429, { 'retry-after': '31' }, { error }).throttle).toEqual({
@@ -197,7 +197,7 @@ describe('the wait', () => {
     });
   });
 
-  test('the older sentence is understood', () => {
+  test('is understood in the older sentence', () => {
     const text =
       'Rate limit reached for x in organization o on requests per min. Limit: 3 / min. Please try again in 20s.';
     const told = learn(429, {}, refusal('rate_limit_exceeded', 'requests', text));
@@ -206,7 +206,7 @@ describe('the wait', () => {
   });
 });
 
-describe('what a sentence adds', () => {
+describe('the sentence of a refusal', () => {
   const sentence = (limit: number, used: number): unknown =>
     refusal(
       'rate_limit_exceeded',
@@ -214,46 +214,26 @@ describe('what a sentence adds', () => {
       `Rate limit reached for gpt-image-2 (for limit gpt-image) in project proj_J organization org-l on tokens per min (TPM): Limit ${limit}, Used ${used}, Requested 821. Please try again in 1.146s.`,
     );
 
-  test('a limit that no field names', () => {
+  test('adds a limit that no field names', () => {
     expect(learn(429, {}, sentence(50_000, 49_949)).meters).toEqual([
       { meter: 'tokens', limit: 50_000, windowMs: 60_000, level: { lowest: 49_948, highest: 49_949 } },
     ]);
   });
 
-  test("a project's own limit replaces the wider one of the fields, a wider one does not", () => {
+  test('replaces the limit of the fields when that of the project is tighter', () => {
     const fields = quota('tokens', 30_000, 554, '58.891s');
     expect(learn(429, fields, sentence(20_000, 19_900)).meters).toMatchObject([{ limit: 20_000 }]);
     expect(learn(429, fields, sentence(50_000, 49_900)).meters).toMatchObject([{ limit: 30_000 }]);
   });
 
-  test('whose quota it is, and what the call was charged', () => {
+  test('states whose quota it is, and what the call was charged', () => {
     const told = learn(429, {}, sentence(50_000, 49_949));
     expect(told.scope).toEqual({ organization: 'org-l', project: 'proj_J', family: 'gpt-image' });
     expect(told.requestedTokens).toBe(821);
   });
 });
 
-describe('usage of a success', () => {
-  test.each([
-    [{ choices: [], usage: { prompt_tokens: 3, completion_tokens: 4, total_tokens: 7 } }, 7],
-    [{ content: [], usage: { input_tokens: 5, output_tokens: 6 } }, 11],
-    [{ candidates: [], usageMetadata: { totalTokenCount: 9 } }, 9],
-  ])('%j', (body, usedTokens) => {
-    expect(learn(200, {}, body).usedTokens).toBe(usedTokens);
-  });
-
-  test('is found at the end of a body that was cut', () => {
-    const body = JSON.stringify({ data: 'x'.repeat(20_000), usage: { prompt_tokens: 8, total_tokens: 8 } });
-    expect(learn(200, {}, body.slice(-8000)).usedTokens).toBe(8);
-  });
-
-  test('is not taken from what the model wrote', () => {
-    const body = JSON.stringify({ choices: [{ message: { content: '"usage":{"total_tokens":99}' } }] });
-    expect(learn(200, {}, body).usedTokens).toBeUndefined();
-  });
-});
-
-test('nothing an upstream sends makes learning throw or gives an impossible number', () => {
+test('feedback of a language model never throws and never gives an impossible number', () => {
   const value = fc.oneof(
     fc.string(),
     fc.constantFrom('-1', '0', '1e999', '99999999999999', '1h', '2020-01-01T00:00:00Z', '5, 6'),

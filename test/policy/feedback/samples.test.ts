@@ -1,5 +1,5 @@
 /**
- * Every recorded or documented answer of test/fixtures/upstream-samples.json parses as its `expect` says. A key that is
+ * Every recorded or documented response of test/fixtures/upstream-samples.json is read as its `expect` says. A key that is
  * not understood fails the test, so that no expectation is skipped unseen.
  */
 import { describe, expect, test } from '@jest/globals';
@@ -141,8 +141,8 @@ const checks: Record<string, (value: never, all: Seen) => void> = {
 
 const dimensions = new Set(['requests', 'tokens', 'input-images', 'output-tokens', 'tokens-minute']);
 
-describe('recorded answers', () => {
-  test('there are thirty-seven', () => {
+describe('the feedback of recorded responses', () => {
+  test('covers thirty-seven samples', () => {
     expect(samples.map(({ id }) => id)).toEqual(
       Array.from({ length: 37 }, (_, at) => `U${String(at + 1).padStart(2, '0')}`),
     );
@@ -152,7 +152,7 @@ describe('recorded answers', () => {
     '%s (%s)',
     (_, __, sample) => {
       const all = seen(sample);
-      test.each(Object.entries(sample.expect))('%s is read as %j', (key, value) => {
+      test.each(Object.entries(sample.expect))('reads %s as %j', (key, value) => {
         if (dimensions.has(key)) checkReading(key, value as Json | null, all);
         else {
           const check = checks[key];
@@ -161,7 +161,7 @@ describe('recorded answers', () => {
         }
       });
 
-      test('a success is no throttle, a refusal is one', () => {
+      test('is a throttle for a refusal and none for a success', () => {
         const refusesInside = sample.status === '200-sse' || sample.expect['throttled'] === true;
         const refuses = refusesInside || sample.expect['retryable'] === false || Number(sample.status) >= 400;
         expect(all.feedback.throttle !== null).toBe(refuses);

@@ -6,7 +6,7 @@ const message =
   'Rate limit reached for gpt-5.1 in organization org-A on tokens per min (TPM): Limit 30000, Used 22999, Requested 12528. Please try again in 11.054s.';
 
 describe('an event inside a 200 stream', () => {
-  test('a chat error teaches like the refusal it is', () => {
+  test('teaches, for a chat error, what the refusal with the same error teaches', () => {
     const told = learnFromStreamEvent(
       JSON.stringify({ error: { code: 'rate_limit_exceeded', type: 'tokens', message } }),
     );
@@ -20,7 +20,7 @@ describe('an event inside a 200 stream', () => {
     });
   });
 
-  test('response.failed is understood, with its data: prefix or without', () => {
+  test('is understood as response.failed, with its data: prefix or without', () => {
     const event = JSON.stringify({
       type: 'response.failed',
       response: { error: { code: 'rate_limit_exceeded', message } },
@@ -38,17 +38,12 @@ describe('an event inside a 200 stream', () => {
       { kind: 'permanent', reason: 'quota' },
     ],
     [{ type: 'error', error: { type: 'overloaded_error', message: 'Overloaded' } }, { kind: 'overload' }],
-  ])('%j', (event, throttle) => {
+  ])('is a refusal: %j', (event, throttle) => {
     expect(learnFromStreamEvent(JSON.stringify(event)).throttle).toMatchObject(throttle);
   });
 
-  test('an error that is no refusal teaches nothing', () => {
+  test('teaches nothing when it is an error and no refusal', () => {
     expect(learnFromStreamEvent('{"error":{"type":"server_error","message":"boom"}}')).toEqual(nothing);
-  });
-
-  test('the usage chunk tells the tokens', () => {
-    const chunk = { choices: [], usage: { prompt_tokens: 4, completion_tokens: 6, total_tokens: 10 } };
-    expect(learnFromStreamEvent(JSON.stringify(chunk)).usedTokens).toBe(10);
   });
 
   test.each([
@@ -58,7 +53,7 @@ describe('an event inside a 200 stream', () => {
     '{"error":',
     JSON.stringify({ choices: [{ delta: { content: '{"error":{"code":"insufficient_quota"}}' } }] }),
     JSON.stringify({ response: { error: null } }),
-  ])('%p teaches nothing', (text) => {
+  ])('teaches nothing when it is %p', (text) => {
     expect(learnFromStreamEvent(text)).toEqual(nothing);
   });
 });

@@ -1,5 +1,5 @@
 /**
- * Somebody else uses the quota: how many of our calls the upstream refuses for it, and how much longer all of them take than
+ * Another client uses the quota: how many calls the upstream refuses because of it, and how much longer all of them take than
  * the quota that is left allows. Virtual time, clocks that begin anywhere.
  */
 import { describe, expect, test } from '@jest/globals';
@@ -28,12 +28,12 @@ const threeReplicas: Fleet = {
   stallMs: [50, 200],
   jobMs: [0, 0.5],
 };
-/** The outsider takes so much of what the upstream gives. */
+/** The share that the outsider takes of what the upstream serves. */
 const share = 0.3;
 /** Seeds that follow each other have other origins of the clock. */
 const seedsOf = ({ limit }: Row): readonly number[] => (limit > 600 ? [1, 2] : [1, 2, 3]);
 
-/** What a full bucket has at once, and what is left of so many seconds at the pace of the upstream. */
+/** The calls that a full bucket takes at once, and those left to Sluice in so many seconds at the rate of the upstream. */
 const callsFor = (limit: number, windowMs: number, seconds: number): number =>
   Math.round(limit + (1 - share) * ((seconds * 1000 * limit) / windowMs));
 
@@ -61,8 +61,8 @@ function measure(row: Row, seed: number): { readonly refused: number; readonly r
   const served = arrivals.filter(({ admitted }) => admitted);
   expect(served).toHaveLength(row.calls);
   const tookMs = (served.at(-1)?.at ?? 0) - (arrivals[0]?.at ?? 0);
-  const leastMs = ((row.calls + outside - row.limit) * row.windowMs) / row.limit;
-  return { refused: arrivals.length - served.length, ratio: tookMs / leastMs };
+  const minMs = ((row.calls + outside - row.limit) * row.windowMs) / row.limit;
+  return { refused: arrivals.length - served.length, ratio: tookMs / minMs };
 }
 
 /** Limits of a row. `seldom`: so many of the runs may have one refusal more. */
@@ -83,10 +83,10 @@ const outsiders: readonly (readonly [string, Outsider])[] = [
   ['steadily', steady],
   ['at any time', irregular],
   ['in bursts', bursty],
-  ['in gulps', gulping],
+  ['in large bursts', gulping],
 ];
 
-const told: readonly (readonly [string, Omit<Row, 'comes'>])[] = [
+const quotas: readonly (readonly [string, Omit<Row, 'comes'>])[] = [
   ['60 a minute', { limit: 60, windowMs: minuteMs, dialect: model, calls: callsFor(60, minuteMs, 600) }],
   ['600 a minute', { limit: 600, windowMs: minuteMs, dialect: model, calls: callsFor(600, minuteMs, 240) }],
   [
@@ -95,37 +95,40 @@ const told: readonly (readonly [string, Omit<Row, 'comes'>])[] = [
   ],
   ['40 and 2 a second', { limit: 40, windowMs: 20_000, dialect: commerce, calls: callsFor(40, 20_000, 600) }],
 ];
-const rows = told.flatMap(([name, row]) =>
+const rows = quotas.flatMap(([name, row]) =>
   outsiders.map(([how, comes]): [string, string, Row] => [name, how, { ...row, comes }]),
 );
 
-describe('somebody who takes 30 % of the quota', () => {
-  test.each(rows)('of %s %s costs one refusal and 1.5 %% of the time at most', (_limit, _how, row) => {
-    // Who comes at any time may come six times in a second, however seldom: nothing kept free is enough for ever.
+describe('another client that takes 30 % of the quota', () => {
+  test.each(rows)('of %s %s costs at most one refusal and 1.5 %% of the time', (_limit, _how, row) => {
+    // An irregular client may come six times in a second, however seldom, so that no reserve is always enough.
     expectAtMost(row, { refused: 1, ratio: 1.015, seldom: row.comes === irregular ? 1 : 0 });
   });
 
-  test('costs no more in 800 calls on 600 a minute', () => {
+  test('costs no more than that in 800 calls on 600 a minute', () => {
     const row = { limit: 600, windowMs: minuteMs, dialect: model, calls: 800, comes: steady };
     expectAtMost(row, { refused: 1, ratio: 1.015 });
   });
 
   test.each<[string, Fleet]>([
     ['share a store', { ...threeReplicas, stallMs: [0, 0] }],
-    ['stand still for a moment now and then', threeReplicas],
+    ['stall for a moment now and then', threeReplicas],
     ['take milliseconds for each step', { ...threeReplicas, jobMs: [0, 3] }],
-  ])('costs no more in 800 calls over three replicas that %s', (_what, fleet) => {
+  ])('costs no more than that in 800 calls over three replicas that %s', (_what, fleet) => {
     const row = { limit: 600, windowMs: minuteMs, dialect: model, calls: 800, comes: steady, fleet };
     expectAtMost(row, { refused: 1, ratio: 1.015 });
   });
 
-  test.each(outsiders.slice(0, 3))('%s costs no more where answers take seconds', (_how, comes) => {
-    const row = { limit: 600, windowMs: minuteMs, dialect: model, calls: 2_280, comes };
-    expectAtMost({ ...row, serviceMs: [300, 2_500] }, { refused: 1, ratio: 1.02 });
-  });
+  test.each(outsiders.slice(0, 3))(
+    '%s costs no more than that when responses take seconds',
+    (_how, comes) => {
+      const row = { limit: 600, windowMs: minuteMs, dialect: model, calls: 2_280, comes };
+      expectAtMost({ ...row, serviceMs: [300, 2_500] }, { refused: 1, ratio: 1.02 });
+    },
+  );
 
-  /** Without a level nothing but a refusal tells that others take more than before, or no less: it takes several to find out. */
-  test.each(outsiders)('%s of a quota that no answer tells costs few refusals', (_how, comes) => {
+  /** Without a level only refusals show what others take, so that it takes several of them to learn it. */
+  test.each(outsiders)('%s costs few refusals when no response states the quota', (_how, comes) => {
     const row = {
       limit: 600,
       windowMs: minuteMs,
@@ -137,8 +140,8 @@ describe('somebody who takes 30 % of the quota', () => {
   });
 });
 
-describe('nobody else', () => {
-  test.each(told)('on %s costs nothing', (_limit, row) => {
+describe('a quota without other clients', () => {
+  test.each(quotas)('of %s costs no refusal and no time', (_limit, row) => {
     expectAtMost({ ...row, comes: null }, { refused: 0, ratio: 1.002 });
   });
 });

@@ -2,6 +2,7 @@
  * Calls paced by the scheduler's policy in front of an upstream that counts in its own way: virtual time, no promises,
  * one history per seed. The store's clock begins anywhere.
  */
+import { leaseToken, replicaId } from '../../../src/ids.ts';
 import { learnFrom } from '../../../src/dispatch/feedback/learn-from.policy.ts';
 import { admission } from '../../support/admission.ts';
 import { createBucket } from '../../../src/limiter/policy/bucket-state.policy.ts';
@@ -33,7 +34,7 @@ class Run {
   readonly #arrivals: Sent[] = [];
   readonly #turnedAway: number[] = [];
   #outside = 0;
-  /** Units that somebody else could not get yet. */
+  /** Units that another client could not get yet. */
   #owed = 0;
   #outsideAtLast = 0;
   #now = 0;
@@ -90,7 +91,7 @@ class Run {
     return this.#origin + this.#now;
   }
 
-  /** What a replica tells the store. */
+  /** The commands of a replica to the store. */
   #tell(replica: number, event: () => void): void {
     const link = this.#links[replica] ?? null;
     if (link === null) event();
@@ -106,15 +107,17 @@ class Run {
     const { stated, probe, maxInFlight, maxWaitMs } = this.#scene;
     const { effects, ...reply } = scheduler.admit(
       this.#bucket,
-      admission(ticket, {
-        setting: { meters: stated, learn: true, probe },
-        maxInFlight,
-        maxQueued: 100_000,
-        maxWaitMs,
-        leaseMs: 1e9,
-        arrivedAt,
-      }),
-      String(replica),
+      {
+        admission: admission(ticket, {
+          setting: { meters: stated, learn: true, probe },
+          maxInFlight,
+          maxQueued: 100_000,
+          maxWaitMs,
+          leaseMs: 1e9,
+          arrivedAt,
+        }),
+        replica: replicaId(String(replica)),
+      },
       this.#storeTime,
     );
     if (reply.kind === 'refused') {
@@ -143,7 +146,9 @@ class Run {
 
   #tick(replica: number): void {
     this.#tell(replica, () =>
-      this.#carryOut(scheduler.tick(this.#bucket, String(replica), [], this.#storeTime)),
+      this.#carryOut(
+        scheduler.tick(this.#bucket, { replica: replicaId(String(replica)), leases: [] }, this.#storeTime),
+      ),
     );
     this.#at(this.#now + 1_000, () => this.#tick(replica));
   }
@@ -191,7 +196,9 @@ class Run {
         ? ({ kind: 'succeeded', spent: null } as const)
         : ({ kind: 'throttled', closeMs, requeue: true, sleepMs: 0 } as const);
     this.#tell(replica, () =>
-      this.#carryOut(scheduler.settle(this.#bucket, lease, settlement, lesson, this.#storeTime)),
+      this.#carryOut(
+        scheduler.settle(this.#bucket, { lease: leaseToken(lease), settlement, lesson }, this.#storeTime),
+      ),
     );
   }
 

@@ -44,8 +44,8 @@ export interface Sent {
 export interface Outcome {
   /** Arrivals at the upstream, in order. */
   readonly arrivals: readonly Sent[];
-  /** Calls that we refused, with the wait that they were told, milliseconds. */
+  /** Calls that Sluice refused, with the stated wait. Milliseconds. */
   readonly turnedAway: readonly number[];
-  /** Units that somebody else took until the last call was let in. */
+  /** Units that other clients took until the last call was admitted. */
   readonly outside: number;
 }

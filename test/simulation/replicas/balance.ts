@@ -2,6 +2,7 @@
  * The balance when everything is over: every call has ended once, nothing is held by anybody, what was reserved and
  * not used came back, every suspicion was counted, and no window of the upstream's log holds more than a ceiling.
  */
+import { ceilingKey, replicaId } from '../../../src/ids.ts';
 import { asleepUntil } from '../../../src/limiter/policy/lanes.policy.ts';
 import { tick } from '../../../src/limiter/policy/scheduler.policy.ts';
 import type { FakeClock } from '../../support/fake-clock.ts';
@@ -23,8 +24,8 @@ export interface Leftovers {
 /** After this a replica is back on Redis: each attempt takes up to 0.4 s, and most fail where commands get lost. */
 const backWithinMs = 2_000;
 const lossyBackWithinMs = 6_000;
-/** Timers of an idle replica: heartbeat, tick, and a command under way, perhaps repeated. */
-const idleTimers = 4;
+/** Timers of an idle replica: heartbeat, tick, the look at Redis each minute, and a command under way, perhaps repeated. */
+const idleTimers = 5;
 
 /** What left under the limits of before arrives within this time. Milliseconds. */
 const wayMs = 50;
@@ -43,7 +44,7 @@ export function balance({ books, clock, server, replicas, upstreams }: Leftovers
       if (bucket.inFlight > 0) broken('10', `${bucket.inFlight} leases stay in ${replica.name}`);
     }
     for (const { name } of books.plan.workspaces) {
-      if (replica.queue.waitingUnder(name) !== 0)
+      if (replica.queue.waitingUnder(ceilingKey(name)) !== 0)
         broken('10', `${replica.name} still counts calls of ${name}`);
     }
     if (replica.process.timers > idleTimers)
@@ -57,7 +58,8 @@ export function balance({ books, clock, server, replicas, upstreams }: Leftovers
     const asleep = [...model.bucket.lanes.values()].map((lane) => asleepUntil(lane) ?? 0);
     const then =
       Math.max(model.seen, server.now(), model.bucket.closedUntil ?? 0, ...asleep) + books.plan.leaseMs;
-    for (let time = 0; time < 3; time += 1) tick(model.bucket, 'next', [], then);
+    for (let time = 0; time < 3; time += 1)
+      tick(model.bucket, { replica: replicaId('next'), leases: [] }, then);
     const { tickets, leases, waiting } = model.bucket;
     if (tickets.size + leases.size + waiting > 0) {
       const left = [...tickets.keys(), ...leases.keys()].join(', ');
@@ -130,14 +132,14 @@ function windows(
   const without = books.reached.has('mode local');
   const limitAt = (at: number): number | null =>
     highest(books.rules.during(at - books.effectMs - wayMs, at), perMinuteOf(name));
-  const mostAt = (perMinute: number): number =>
+  const maxAt = (perMinute: number): number =>
     without ? perMinute + replicas.length * Math.max(1, Math.floor(perMinute / 2)) : perMinute;
   const underCeiling = counted.flatMap((arrival) => {
     const perMinute = limitAt(arrival.at);
     return perMinute === null ? [] : [{ arrival, at: arrival.at, perMinute }];
   });
   underCeiling.forEach(({ at, perMinute }, index) => {
-    const most = mostAt(perMinute);
+    const most = maxAt(perMinute);
     const sent = underCeiling
       .slice(0, index + 1)
       .filter((one) => at - one.at < 60_000 && !isUntold(one.arrival, at));

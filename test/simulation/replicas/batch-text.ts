@@ -2,11 +2,13 @@
  * The words of `apply`, read and written as the Lua does: a batch to events, a reply and messages to text. What the
  * product writes (`event-codec.ts`) and reads (`reply-codec.ts`) goes through here in the simulation.
  */
+import { laneKey, leaseToken, ticketId, type LaneKey } from '../../../src/ids.ts';
 import type { Costs, Feedback, MeterName } from '../../../src/call.ts';
 import type { BucketEvent, EventReply } from '../../../src/limiter/policy/bucket-events.ts';
 import type { TimedLesson } from '../../../src/limiter/policy/lessons.policy.ts';
 import type { BucketSetting, LaneSetting, MeterSnapshot, Settlement } from '../../../src/limiter/limiter.ts';
-import type { BatchReply, GrantReply } from '../../../src/limiter/redis/protocol/reply-codec.ts';
+import type { BatchReply } from '../../../src/limiter/redis/protocol/reply-codec.ts';
+import type { GrantReply } from '../../../src/limiter/redis/protocol/message-codec.ts';
 import type { Sent } from '../../limiter/script-model.ts';
 
 type Wire = Readonly<Record<string, unknown>>;
@@ -60,21 +62,21 @@ function eventOf(event: Wire, setting: BucketSetting | null): BucketEvent {
       return { kind, admission: { ...admissionOf(event), setting: present(setting) } };
     case 'settle': {
       const lesson = event['lesson'] === undefined ? null : lessonOf(event['lesson'] as Wire);
-      return { kind, lease: word(event['lease']), settlement: settlementOf(event), lesson };
+      return { kind, lease: leaseToken(word(event['lease'])), settlement: settlementOf(event), lesson };
     }
     case 'learn':
-      return { kind, lease: word(event['lease']), lesson: lessonOf(event['lesson'] as Wire) };
+      return { kind, lease: leaseToken(word(event['lease'])), lesson: lessonOf(event['lesson'] as Wire) };
     case 'charge': {
       const slots = optional(event['slots']);
       const ceiling = event['ceiling'] === undefined ? {} : { ceiling: word(event['ceiling']) };
       const edge = slots === null ? null : { slots, nextSlotMs: number(event['nextSlotMs']), ...ceiling };
-      return { kind, lease: word(event['lease']), edge };
+      return { kind, lease: leaseToken(word(event['lease'])), edge };
     }
     case 'cancel':
     case 'forecast':
-      return { kind, ticket: word(event['ticket']) };
+      return { kind, ticket: ticketId(word(event['ticket'])) };
     case 'tick':
-      return { kind, leases: list(event['leases']).map(word) };
+      return { kind, leases: list(event['leases']).map((lease) => leaseToken(word(lease))) };
     case 'reconfigure':
       return { kind, setting: present(setting), lanes: list(event['lanes']).map(laneOf) };
     default:
@@ -87,8 +89,8 @@ function present<T>(value: T | null): T {
   return value;
 }
 
-const laneOf = (wire: Wire): LaneSetting & { readonly lane: string } => ({
-  lane: word(wire['lane']),
+const laneOf = (wire: Wire): LaneSetting & { readonly lane: LaneKey } => ({
+  lane: laneKey(word(wire['lane'])),
   weight: number(wire['weight']),
   maxInFlight: optional(wire['maxInFlight']),
   perMinute: optional(wire['perMinute']),
@@ -99,7 +101,7 @@ function admissionOf(wire: Wire): Omit<Extract<BucketEvent, { kind: 'admit' }>['
   const order = optional(wire['order']);
   return {
     ...laneOf(wire),
-    ticket: word(wire['ticket']),
+    ticket: ticketId(word(wire['ticket'])),
     maxQueued: number(wire['maxQueued']),
     urgency: number(wire['urgency']),
     callClass: word(wire['callClass']),
@@ -217,6 +219,8 @@ function words(reply: EventReply, kind: string, isKnown: boolean): unknown {
       return ['ticked', reply.waitingHere, reply.waiting, reply.inFlight, reply.meters.map(meterWords)];
     case 'reconfigure':
       return [isKnown ? 'reconfigured' : 'unknown_bucket'];
+    case 'open':
+      return [isKnown ? 'opened' : 'unknown_bucket'];
   }
 }
 

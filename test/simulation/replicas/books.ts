@@ -9,11 +9,21 @@
  * What holds under a fault is said where it is judged: a replica is `disturbed` while it is stopped, cut off, or was
  * not understood; nothing is asked of it then but that it does no harm.
  */
+import { ticketId } from '../../../src/ids.ts';
 import type { BucketEvent } from '../../../src/limiter/policy/bucket-events.ts';
 import type { Asked, Done, ScriptModel } from '../../limiter/script-model.ts';
 import { passageMs } from '../../../src/admission/queued-call.ts';
 import { must } from '../books.ts';
-import { entrySettingsOf, isStatedAlone, keyed, misleads, Rules, statedOf, type Regime } from '../rules.ts';
+import {
+  entrySettingsOf,
+  isStatedAlone,
+  keyed,
+  misleads,
+  perMinuteOf,
+  Rules,
+  statedOf,
+  type Regime,
+} from '../rules.ts';
 import { Stated } from '../stated.ts';
 import type { DrivenCall, DriverBooks } from '../driver.ts';
 import type { BucketPlan, CallPlan, MeterPlan, WorkspacePlan } from '../plan.ts';
@@ -27,9 +37,9 @@ import type { ServerWatch } from './server.ts';
 export interface Call extends DrivenCall {
   readonly plan: CallPlan;
   readonly workspace: WorkspacePlan;
-  /** Where it is; `null` before it came, or when nobody was there. */
+  /** Where it is; `null` before it came, or when no replica was there. */
   replica: Replica | null;
-  /** Place in its lane, as Redis last told. */
+  /** Its position in the lane, as Redis last reported it. */
   order: number;
   admittedAt: number;
   /** When Redis heard last that it is back in its line, and knew no lease of it. */
@@ -56,6 +66,10 @@ export interface Lease {
   settlements: number;
   /** Settled as never sent. */
   returned: boolean;
+  /** The fate of its call became unknown: a capped lane keeps its place until then; `null` = it did not. */
+  heldUntil: number | null;
+  /** It was sent by a replica that knew no ceiling of its workspace: nobody tells the bucket that it took a slot. */
+  isUncharged: boolean;
 }
 
 interface Running {
@@ -66,7 +80,7 @@ interface Running {
 interface Closing {
   readonly at: number;
   readonly until: number;
-  /** The replica that told of it. */
+  /** The replica that reported it. */
   readonly by: string;
   readonly life: number;
 }
@@ -263,6 +277,7 @@ export class ReplicaBooks extends Story implements DriverBooks, ServerWatch {
     if (lease.settlements > 0) this.reach('told again');
     lease.settlements += 1;
     lease.returned = settlement.kind === 'dropped' || settlement.kind === 'returned';
+    if (settlement.kind === 'unknown') lease.heldUntil = now + this.plan.leaseMs;
     const closes = settlement.kind === 'throttled' && settlement.closeMs > 0;
     if (lease.returned || closes) this.stated.get(model.key)?.back(lease.call.plan.costs.requests ?? 0);
     if (lease.call.replica !== null && lease.call.replica.id !== asked.replica) {
@@ -290,7 +305,7 @@ export class ReplicaBooks extends Story implements DriverBooks, ServerWatch {
         other.state === 'waiting' &&
         other.admittedAt < now &&
         other.backAt < now - settlingMs &&
-        model.bucket?.tickets.has(other.plan.id) !== true &&
+        model.bucket?.tickets.has(ticketId(other.plan.id)) !== true &&
         other.replica !== null &&
         other.replica.undisturbedSince(now) <= Math.min(now - settlingMs, this.lastLossAt - 50),
     );
@@ -309,6 +324,8 @@ export class ReplicaBooks extends Story implements DriverBooks, ServerWatch {
       sent: false,
       settlements: 0,
       returned: false,
+      heldUntil: null,
+      isUncharged: false,
     });
     this.note(now, `issue ${ticket} ${token}`);
   }
@@ -318,7 +335,7 @@ export class ReplicaBooks extends Story implements DriverBooks, ServerWatch {
     const known = keyed(this.plan.buckets, key);
     const { requests = 0 } = this.call(ticket).plan.costs;
     const excess = this.stated.get(key)?.take(requests, this.statedOf(key, now), now) ?? 0;
-    // Where answers tell the level, a unit may come back that has not drained.
+    // Where responses state the level, a unit may come back that has not drained.
     const margin = isStatedAlone(known) ? 0 : 1;
     const holds = isStatedAlone(known) || !known.learn;
     if (!holds || excess <= margin || this.losses.length > 0 || this.mayBeOutdated) return;
@@ -349,7 +366,7 @@ export class ReplicaBooks extends Story implements DriverBooks, ServerWatch {
     const call = this.call(id);
     const { plan, workspace, replica } = call;
     const known = this.leases.get(token);
-    // Without Redis a replica numbers its leases on from the places that Redis gave.
+    // Without Redis a replica numbers its leases on from the positions that Redis gave.
     const isLocal =
       known === undefined || (replica?.mode === 'local' && (known.sent || known.settlements > 0));
     const lease = isLocal ? undefined : known;
@@ -377,6 +394,10 @@ export class ReplicaBooks extends Story implements DriverBooks, ServerWatch {
     if (lease.call !== call) this.broken(now, '8', `${id} sent with the lease of ${lease.call.plan.id}`);
     if (lease.sent) this.broken(now, '8', `${token} used twice`);
     lease.sent = true;
+    if (replica !== null) {
+      const regime = this.rules.of(replica.name);
+      lease.isUncharged = perMinuteOf(workspace.name)(regime) === null;
+    }
     if (lease.life === this.losses.length && !this.isHeld(plan.lane.bucket, token)) {
       this.broken(now, '3', `${id} sent with a lease that had run out`);
     }
@@ -467,5 +488,5 @@ export class ReplicaBooks extends Story implements DriverBooks, ServerWatch {
   }
 }
 
-/** What was spent without Redis is told as a ticket that is no call. */
+/** Usage without Redis is reported as a ticket that is no call. */
 const isCall = (ticket: string | undefined): boolean => ticket?.startsWith('seed.') !== true;

@@ -32,7 +32,7 @@ export class Connection {
   readonly #pending = new Set<(failure: Error) => void>();
   readonly #subscriptions: Subscription[] = [];
   #status: 'ready' | 'close' = 'ready';
-  /** Packets neither come nor go, and nobody is told. */
+  /** Packets neither come nor go, and neither side sees an error. */
   #mute = false;
   #closed = false;
   #requestAt = 0;

@@ -3,6 +3,7 @@
  * shares differ by at most the largest call of each (invariant 5). A grant is a turn, also when it comes back. Begins anew
  * whenever data was lost.
  */
+import { laneKey } from '../../../src/ids.ts';
 import type { Costs } from '../../../src/call.ts';
 import type { ScriptModel } from '../../limiter/script-model.ts';
 import { turnMs } from '../books.ts';
@@ -49,13 +50,13 @@ export class Fairness {
     const granted = new Set(model.effects.grants.map(({ lane }) => lane));
     for (const { key, bucket } of this.#plan.lanes) {
       if (bucket !== model.key) continue;
-      const lane = model.bucket?.lanes.get(key);
+      const lane = model.bucket?.lanes.get(laneKey(key));
       // A lane that was narrowed by its ceiling, or after a loss, is held back by more than the bucket.
       const free = lane !== undefined && lane.asleep.size === 0 && lane.slots === null;
-      const waits = free && (lane.line.size > 0 || granted.has(key));
+      const waits = free && (lane.line.size > 0 || granted.has(laneKey(key)));
       if (this.#emptied.delete(key)) this.#waitingSince.delete(key);
       const others = lane?.line.names().filter((ticket) => ticket !== newcomer) ?? [];
-      if (granted.has(key) && others.length === 0) this.#emptied.add(key);
+      if (granted.has(laneKey(key)) && others.length === 0) this.#emptied.add(key);
       if (!waits) this.#waitingSince.delete(key);
       else if (!this.#waitingSince.has(key)) this.#waitingSince.set(key, now + ++this.#mark * 1e-9);
     }
@@ -81,7 +82,7 @@ export class Fairness {
     let found: string | null = null;
     for (const other of this.#comparable) {
       const otherSince = this.#waitingSince.get(other);
-      const otherLane = model.bucket?.lanes.get(other);
+      const otherLane = model.bucket?.lanes.get(laneKey(other));
       if (other === lane || otherLane === undefined || otherSince === undefined) continue;
       // Both were waiting before this transition, and the other one still is.
       const both = Math.max(since, otherSince);

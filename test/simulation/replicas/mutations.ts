@@ -36,7 +36,13 @@ export const replicaMutations: readonly Mutation[] = [
     'Math.max(1, Math.floor(limit / Math.max(1, replicas)))',
     'Math.max(limit, replicas)',
   ),
-  row('1', 'old places are used', slots, 'now + spareMs <= goodUntil', 'now + spareMs <= goodUntil + 60_000'),
+  row(
+    '1',
+    'old slots are used',
+    slots,
+    '+ spareMs <= slot.goodUntil',
+    '+ spareMs <= slot.goodUntil + 60_000',
+  ),
   row(
     '2',
     'a closing goes with the data',
@@ -49,8 +55,8 @@ export const replicaMutations: readonly Mutation[] = [
     '3',
     'any token of a call ends its lease',
     settling,
-    'const lease = bucket.leases.get(token);\n  if (lease === undefined || lease.abandoned) return',
-    'const lease = [...bucket.leases.values()].find((one) => token.startsWith(`${one.ticket.id}.`));\n  if (lease === undefined || lease.abandoned) return',
+    "const lease = bucket.leases.get(token);\n  if (lease === undefined || lease.stage === 'abandoned') return",
+    "const lease = [...bucket.leases.values()].find((one) => token.startsWith(`${one.ticket.id}.`));\n  if (lease === undefined || lease.stage === 'abandoned') return",
   ),
   row(
     '3',

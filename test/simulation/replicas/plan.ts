@@ -2,7 +2,7 @@
  * What happens in one history of several replicas, decided from its seed: who calls whom when, and what breaks. Owns:
  * the mixture of situations. Refuses to own: what is right.
  */
-import { longestUptimeMs, originOf, type Origin } from '../../support/origins.ts';
+import { maxUptimeMs, originOf, type Origin } from '../../support/origins.ts';
 import { Chance } from '../chance.ts';
 import { pinned, reloadPlans } from '../plan-reloads.ts';
 import { specialWorld } from '../plan-special.ts';
@@ -16,7 +16,7 @@ export interface NetworkPlan {
   readonly commandTimeoutMs: number;
   /** Never reaches Redis. */
   readonly lostRequests: number;
-  /** Carried out, and nobody hears of it. */
+  /** The command is carried out, and its reply is lost. */
   readonly lostReplies: number;
   /** Carried out long after the asker has given up and asked again. */
   readonly late: number;
@@ -32,7 +32,7 @@ export type Fault = { readonly at: number } & (
   /** A replica is killed; another one is started in its place after `ms` (`Infinity` = never). */
   | { readonly kind: 'kill'; readonly slot: number; readonly ms: number }
   | { readonly kind: 'step'; readonly slot: number; readonly ms: number }
-  /** One replica is cut off: told so (broken connections), or not (packets vanish). */
+  /** One replica is cut off: by broken connections, or unnoticed because packets vanish. */
   | { readonly kind: 'cut'; readonly slot: number; readonly ms: number; readonly mute: boolean }
   | { readonly kind: 'flush' }
   /** Redis is not there. Back with its data, without, or as another server that lacks the last `lostMs`. */
@@ -161,7 +161,7 @@ export function steadyPlanOf(seed: number): ReplicasPlan {
 function clocksOf(seed: number, replicas: number): Pick<ReplicasPlan, 'origin' | 'uptimesMs'> {
   const chance = new Chance(seed ^ 0x0419);
   const origin = originOf(seed, chance.next());
-  const uptime = (): number => chance.pick([0, chance.between(0, longestUptimeMs)]);
+  const uptime = (): number => chance.pick([0, chance.between(0, maxUptimeMs)]);
   return { origin, uptimesMs: Array.from({ length: replicas }, uptime) };
 }
 

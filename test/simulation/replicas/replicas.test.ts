@@ -1,6 +1,6 @@
 /**
  * Thousands of histories of several replicas on one Redis, with faults and reloads (`simulate.ts` says what is real), and in
- * each of them a refusal that told a time, followed up (`../oracle.ts`).
+ * each of them a refusal that stated a time is followed up (`../oracle.ts`).
  * `SEED=123` runs one history again, follows up all its refusals and prints it; `SEEDS=20000` runs more of them.
  */
 import { env } from 'node:process';
@@ -28,6 +28,12 @@ const once = [
   8_282, 14_860, 16_053, 16_832, 16_838, 18_791, 20_491, 24_291, 26_958, 30_383, 30_415, 36_073, 47_776,
   50_733, 56_974, 63_147, 82_229, 97_465,
 ];
+
+/**
+ * Found among tens of thousands, with reloads: a limit stated below what answers told was filled by their levels (5056, 14430),
+ * and what the upstream had counted was forgotten while replicas differed in what was stated (5262, 10594).
+ */
+const onceReloaded = [5_056, 5_262, 10_594, 14_430];
 
 /** Situations that the histories must have been in, or the checks above them mean nothing. */
 const interesting = [
@@ -80,7 +86,7 @@ async function live(seed: number): Promise<Followed> {
 
 describe('several replicas on one Redis', () => {
   test(
-    `keep every invariant over ${count} histories with faults, tell true waits, and reach every interesting state`,
+    `keep every invariant over ${count} histories with faults, state true waits, and reach every interesting state`,
     async () => {
       const reached = new Set<string>();
       const verdicts = new Map<Verdict['kind'], number>();
@@ -104,15 +110,22 @@ describe('several replicas on one Redis', () => {
     Math.max(400_000, count * 400),
   );
 
-  test('keep every invariant in the rarer histories that once broke one', async () => {
+  test('keep every invariant in the rare histories that once broke one', async () => {
     for (const seed of once) {
-      // They broke it without reloads.
+      // These seeds broke an invariant without reloads.
       const history = await run(steadyPlanOf(seed));
       expect(history.violations.map((each) => `seed ${seed}: ${each}`)).toEqual([]);
     }
   });
 
-  test('the same seed gives the same history', async () => {
+  test('keep every invariant in the rarer histories with reloads that once broke one', async () => {
+    for (const seed of onceReloaded) {
+      const history = await simulateReplicas(seed);
+      expect(history.violations.map((each) => `seed ${seed}: ${each}`)).toEqual([]);
+    }
+  });
+
+  test('have the same history for the same seed', async () => {
     for (const seed of [17, 471]) {
       const [one, other] = [await simulateReplicas(seed, true), await simulateReplicas(seed, true)];
       expect(one.log.length).toBeGreaterThan(20);

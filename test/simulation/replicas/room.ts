@@ -5,6 +5,7 @@
  *
  * Judged only where nothing else can hold a call: no closing, no back-off, no probe, no loss of data, all replicas at hand.
  */
+import { laneKey, leaseToken, ticketId } from '../../../src/ids.ts';
 import type { ScriptModel } from '../../limiter/script-model.ts';
 import { isStatedAlone, keyed, lowest, perDayOf, perMinuteOf } from '../rules.ts';
 import type { Call, Lease, ReplicaBooks } from './books.ts';
@@ -12,7 +13,7 @@ import { rememberedMs, type Server } from './server.ts';
 
 /** Share of a limit that may be kept free for others or for jitter. */
 const keptFree = 0.22;
-const leastLevel = 1e-9;
+const minLevel = 1e-9;
 /** A reload takes effect within a second of store time, and a tick makes up for a wake-up that was lost. Milliseconds. */
 const withinMs = 1_000;
 const tickMs = 1_500;
@@ -20,7 +21,7 @@ const tickMs = 1_500;
 export class Room {
   readonly #books: ReplicaBooks;
   readonly #server: Server;
-  /** Since when somebody could have gone. */
+  /** Since when a call could have been granted. */
   readonly #since = new Map<string, number>();
 
   constructor(books: ReplicaBooks, server: Server) {
@@ -49,19 +50,23 @@ export class Room {
     this.#since.set(model.key, now + 60_000);
   }
 
-  /** Its lane stands below its cap, and its ceiling has a place for it and all that are on their way. */
+  /** Its lane is below its cap, and its ceiling has a slot for it and for all grants in transit. */
   #mayGo({ plan, replica }: Call, model: ScriptModel, now: number): boolean {
     const { key, maxInFlight, workspace } = plan.lane;
-    // A call of unknown fate keeps its place for a lease.
-    const held = model.bucket?.lanes.get(key)?.inFlight ?? 0;
+    // A call of unknown fate counts as in flight for a lease.
+    const held = model.bucket?.lanes.get(laneKey(key))?.inFlight ?? 0;
     if (maxInFlight !== null && held >= maxInFlight) return false;
-    const ticket = model.bucket?.tickets.get(plan.id);
+    const ticket = model.bucket?.tickets.get(ticketId(plan.id));
     if (replica === null || ticket === undefined || ticket.lease !== null) return false;
     if (replica.undisturbedSince(now) > now - withinMs) return false;
     const regimes = this.#books.regimes(now);
     if (lowest(regimes, perDayOf(workspace)) !== null) return false;
     const perMinute = lowest(regimes, perMinuteOf(workspace));
     if (perMinute === null) return true;
+    const leases = model.bucket?.leases;
+    const isKept = (lease: Lease): boolean => leases?.has(leaseToken(lease.token)) === true;
+    const untold = this.#underWay((lease) => lease.call.plan.lane.key === key && isUntold(lease));
+    if (untold.some(isKept)) return false;
     const onTheWay = this.#underWay(({ call, sent }) => call.workspace.name === workspace && !sent);
     const places = [...this.#server.sendsOf(workspace).values()];
     const taken = places.filter((at) => at + rememberedMs > this.#server.now()).length;
@@ -95,7 +100,14 @@ export class Room {
     return meters.every(({ limit, level, at, windowMs }) => {
       if (limit === null) return true;
       const left = Math.max(0, level - (Math.max(0, time - at) * limit) / windowMs);
-      return left < leastLevel || left + 1 <= limit * (1 - keptFree);
+      return left < minLevel || left + 1 <= limit * (1 - keptFree);
     });
   }
 }
+
+/**
+ * Whether a grant took a slot of the ceiling is never told, so that the bucket counts with one until the lease is over: its
+ * replica was killed before it sent the call, which costs a lease, or knew no ceiling yet, as long as that call runs.
+ */
+const isUntold = ({ call, sent, isUncharged }: Lease): boolean =>
+  sent ? isUncharged : call.replica?.process.alive !== true;

@@ -6,7 +6,7 @@
  *
  * Owns: data and its loss. Refuses to own: the way to it and back (`connection.ts`), judgement (`books.ts`).
  */
-import { ceilingWindowMs, placeInMs } from '../../../src/limiter/policy/ceiling.policy.ts';
+import { ceilingWindowMs, slotInMs } from '../../../src/limiter/policy/ceiling.policy.ts';
 import { ScriptModel, type Asked, type Done, type Sent } from '../../limiter/script-model.ts';
 import { batchOf, messageText, replyText } from './batch-text.ts';
 
@@ -275,7 +275,7 @@ export class Server {
     const live = times.length - expired;
     const oldest = times[expired];
     const waits = positions.map((position) =>
-      minute === '' ? '0' : String(placeInMs(times, Number(minute), Number(position), now)),
+      minute === '' ? '0' : String(slotInMs(times, { limit: Number(minute), k: Number(position) }, now)),
     );
     const oldestMs = oldest === undefined ? 0 : Math.max(0, oldest + windowMs - now);
     return [

@@ -1,11 +1,12 @@
 /**
- * One history of several replicas: the product's own stores and desks in simulated processes, a Redis that acts as the
+ * One history of several replicas: the product's own stores and queues in simulated processes, a Redis that acts as the
  * scripts do, a network and faults, on virtual time. Equal seeds give equal histories.
  */
+import { leaseToken } from '../../../src/ids.ts';
 import { FakeClock } from '../../support/fake-clock.ts';
 import { must } from '../books.ts';
 import { Chance } from '../chance.ts';
-import { longestCourseMs } from '../counterfactual.ts';
+import { maxCourseMs } from '../counterfactual.ts';
 import { drive, type SceneClock } from '../driver.ts';
 import type { Followed } from '../oracle.ts';
 import { entrySettingsOf } from '../rules.ts';
@@ -30,7 +31,7 @@ export interface ReplicasHistory {
 }
 
 /** Nobody waits longer than this, faults and answers included. Virtual milliseconds. */
-const longestMs = 300_000;
+const maxMs = 300_000;
 const recheckMs = 5_000;
 /** Another course is looked at so often. Milliseconds. */
 const courseEveryMs = 500;
@@ -76,14 +77,15 @@ class Run {
     this.#books.onBusy = (ms, done) => void clock.outside(clock.monotonic() + ms, done);
     const publish = (channel: string, text: string): void => this.#publish(channel, text);
     this.#server = new Server(this.#books, publish, { monotonic, originMs: plan.origin.ms });
-    this.#books.isHeld = (bucket, token) => this.#server.model(bucket).bucket?.leases.has(token) === true;
+    this.#books.isHeld = (bucket, token) =>
+      this.#server.model(bucket).bucket?.leases.has(leaseToken(token)) === true;
     this.#upstreams = new Map(plan.buckets.map((bucket) => [bucket.key, new Upstream(bucket)]));
   }
 
   async toEnd(): Promise<ReplicasHistory> {
     this.#begin();
     const watch = new Watch(this.#books, this.#server);
-    await this.#until(() => this.#isOver(), longestMs, watch);
+    await this.#until(() => this.#isOver(), maxMs, watch);
     if (!this.#isOver()) this.#books.broken(this.#clock.monotonic(), '10', 'the history does not end');
     await this.#until(() => this.#isQuiet(), this.#plan.leaseMs + 8_000, watch);
     // What is still on its way arrives.
@@ -111,12 +113,12 @@ class Run {
     const call = this.#books.call(id);
     const upstream = must(this.#upstreams.get(call.plan.lane.bucket), call.plan.lane.bucket);
     const vacancy = new ReplicasVacancy(this.#books, upstream);
-    const sent = (): number | null => call.sentAt.find((at) => at > after) ?? null;
+    const sent = (): number | null => call.sentAt.find((at) => at >= after) ?? null;
     const look = (now: number): void => {
       if (sent() === null && now > after) vacancy.look(call, now);
     };
     const isKnown = (): boolean => sent() !== null || call.state === 'ended';
-    await this.#until(isKnown, Math.min(until ?? longestCourseMs, longestCourseMs), {
+    await this.#until(isKnown, Math.min(until ?? maxCourseMs, maxCourseMs), {
       look,
       // Up to the refusal the same steps, for the same history.
       everyMs: () => (this.#clock.monotonic() <= after ? lookEveryMs : courseEveryMs),

@@ -7,7 +7,7 @@ import { isStatedLess, keyed, lowest, perDayOf, perMinuteOf, regimeAt } from '..
 import type { Upstream } from '../upstream.ts';
 import type { Call, ReplicaBooks } from './books.ts';
 
-/** Share of a limit that the gateway may keep free for others who drink from the bucket. */
+/** The share of a limit that the gateway may keep free for other users of the quota. */
 const keptFree = 0.1;
 
 export class ReplicasVacancy {
@@ -45,7 +45,9 @@ export class ReplicasVacancy {
     const underWay = [...books.leases.values()].filter(
       (lease) => lease.settlements === 0 && lease.call.plan.lane.bucket === bucket,
     );
-    const ofLane = [...here, ...underWay.map((lease) => lease.call)].filter(
+    // Of a call that left or failed nobody knows whether it still runs: its place is free after a lease.
+    const held = [...books.leases.values()].filter(({ heldUntil }) => heldUntil !== null && heldUntil >= now);
+    const ofLane = [...here, ...[...underWay, ...held].map((lease) => lease.call)].filter(
       (each) => each.plan.lane.key === key && each.plan.id !== plan.id,
     );
     if (maxInFlight !== null && ofLane.length >= maxInFlight) return false;

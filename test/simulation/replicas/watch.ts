@@ -2,9 +2,11 @@
  * What only time shows, looked at every 50 ms: a bucket with room grants within milliseconds, or within a tick where
  * something was lost (6); a waiting call is known to Redis within a tick (7); nobody waits beyond its deadline (10).
  */
+import { leaseToken, ticketId } from '../../../src/ids.ts';
 import type { ScriptModel } from '../../limiter/script-model.ts';
-import type { Call, ReplicaBooks } from './books.ts';
+import type { Call, Lease, ReplicaBooks } from './books.ts';
 import type { Replica } from './replica.ts';
+import { lowest, perDayOf, perMinuteOf } from '../rules.ts';
 import { Room } from './room.ts';
 import type { Server } from './server.ts';
 
@@ -44,7 +46,7 @@ export class Watch {
     }
   }
 
-  /** The time at which a pump would grant has passed, and nobody asked for it. */
+  /** The time at which a pump would grant has passed, and no replica ran the pump. */
   #looksIdle(model: ScriptModel, now: number): void {
     const { bucket, effects } = model;
     const dueIn = bucket === null || bucket.waiting === 0 || effects.nextAt === null ? null : effects.nextAt;
@@ -77,8 +79,8 @@ export class Watch {
     for (const { id, lease: token } of bucket?.tickets.values() ?? []) {
       const call = this.#books.calls.get(id);
       if (call === undefined || call.state !== 'ended' || call.replica === null) continue;
-      const lease = bucket?.leases.get(token ?? '');
-      if (lease?.abandoned === true) continue;
+      const lease = bucket?.leases.get(leaseToken(token ?? ''));
+      if (lease?.stage === 'abandoned') continue;
       left.add(`${key} ${id}`);
       const from = this.#leftSince.get(`${key} ${id}`) ?? now;
       this.#leftSince.set(`${key} ${id}`, from);
@@ -100,7 +102,7 @@ export class Watch {
     const helpers = new Set<Replica>();
     for (const { replica, state, plan } of this.#books.calls.values()) {
       if (state !== 'waiting' || replica === null || plan.lane.bucket !== model.key) continue;
-      if (model.bucket?.tickets.get(plan.id)?.lease !== null) continue;
+      if (model.bucket?.tickets.get(ticketId(plan.id))?.lease !== null) continue;
       const { process, connection, mode } = replica;
       const runs = process.alive && process.pausedUntil < this.#now() - 50;
       if (runs && connection.isWhole && mode === 'redis') helpers.add(replica);
@@ -120,7 +122,10 @@ export class Watch {
       (call) => call.plan.lane === plan.lane && call.plan.fate === 'secondary' && call.sends > 0,
     );
     if (sleeps) return;
-    if (maxInFlight !== null || workspace.perMinute !== null || workspace.perDay !== null) return;
+    // A ceiling may also have come with a reload.
+    const regimes = [this.#books.plan, ...this.#books.regimes(now)];
+    const ceilings = [perMinuteOf(workspace.name), perDayOf(workspace.name)];
+    if (maxInFlight !== null || ceilings.some((limit) => lowest(regimes, limit) !== null)) return;
     const windowMs = this.#books.plan.buckets.find(({ key }) => key === bucket)?.requests.windowMs ?? 0;
     const closedUntil = Math.max(0, ...(this.#books.closings.get(bucket) ?? []).map(({ until }) => until));
     const sentAt = this.#books.sentAt.get(`${replica.id} ${bucket}`) ?? 0;
@@ -139,6 +144,11 @@ export class Watch {
     }
   }
 
+  #holdsGrant(call: Call): boolean {
+    const isOpen = (lease: Lease): boolean => lease.call === call && !lease.sent && lease.settlements === 0;
+    return [...this.#books.leases.values()].some(isOpen);
+  }
+
   #waits(call: Call, replica: Replica, now: number): void {
     const { id, maxWaitMs } = call.plan;
     if (!replica.process.alive) return;
@@ -149,7 +159,7 @@ export class Watch {
     }
     if (replica.mode === 'local') this.#goesOnAlone(call, replica, now);
     const model = this.#server.model(call.plan.lane.bucket);
-    const ticket = model.bucket?.tickets.get(id);
+    const ticket = model.bucket?.tickets.get(ticketId(id));
     const runs = replica.connection.isWhole && now >= replica.process.pausedUntil && replica.mode === 'redis';
     const isKnown = ticket !== undefined && ticket.lease === null;
     const state = `${id} ${ticket === undefined ? 'unknown' : ticket.lease}`;
@@ -162,9 +172,11 @@ export class Watch {
     const { leaseMs } = this.#books.plan;
     // A capped lane waits one lease after a loss or an absence with its grant in hand.
     const noticedAt = [replica.modeSince, replica.resumedAt, replica.connection.lastTroubleAt];
-    // A bucket that nobody used for a while is seen to be new when it is used again.
+    // A bucket that was unused for a while is seen to be new when it is used again.
     if (this.#books.losses.length > 0) noticedAt.push(this.#books.lastLossAt, call.admittedAt);
-    const isHeld = ticket !== undefined && call.plan.lane.maxInFlight !== null;
+    // The lease may have run out meanwhile, and have taken its ticket along.
+    const isInHand = ticket !== undefined || this.#holdsGrant(call);
+    const isHeld = isInHand && call.plan.lane.maxInFlight !== null;
     const heldUntil = isHeld ? Math.max(...noticedAt) + 1_500 + leaseMs : 0;
     const withinMs = this.#books.isFaultless
       ? 300 + 20 * this.#books.plan.network.meanMs

@@ -6,6 +6,7 @@
  * Owns: the line before Redis and its order: what ends or renews something before what begins, newcomers of different
  * lanes in turn. Refuses to own: repetition and time limits (`health.ts`).
  */
+import type { LaneKey } from '../../../ids.ts';
 
 /** So many are on their way at first; with each round trip in time one more, with each time-out half as many. */
 const atFirst = 64;
@@ -17,7 +18,7 @@ export interface CommandWindow {
   /** Takes a place if one is free. */
   tryEnter(): boolean;
   /** Resolves with true once it has a place, with false when the line was sent away. `lane`: of a newcomer. */
-  wait(lane: string | null): Promise<boolean>;
+  wait(lane: LaneKey | null): Promise<boolean>;
   /** Gives the place back. `wasInTime`: false when the command timed out: Redis has more to do than time. */
   leave(wasInTime: boolean): void;
   /** Sends everybody in the line away. */
@@ -31,7 +32,7 @@ export function createCommandWindow(): CommandWindow {
   let underWay = 0;
   let first: Waiter[] = [];
   /** Lanes in the order of their turns. */
-  const newcomers = new Map<string, Waiter[]>();
+  const newcomers = new Map<LaneKey, Waiter[]>();
 
   const next = (): Waiter | undefined => {
     const waiter = first.shift();

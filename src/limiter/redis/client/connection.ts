@@ -19,7 +19,7 @@ type Options = RedisOptions & { replyMapping?: 'legacy' };
 const connectMs = 2_000;
 /** A socket that owes an answer and gives no byte for this long is left: a hung primary is noticed by nothing else. */
 const silentMs = 2_000;
-const longestRetryMs = 500;
+const maxRetryMs = 500;
 const slotsRefreshMs = 1_000;
 
 guardReplies();
@@ -27,7 +27,7 @@ guardReplies();
 export interface RedisConnection {
   readonly client: RedisClient;
   isReady(): boolean;
-  /** Hears `channel` until closed, over every reconnection; a subscription that is deaf is made anew. */
+  /** Hears `channel` until closed, over every reconnection; a subscription without messages is made anew. */
   subscribe(channel: string, hear: Hearing & { readonly onError: (failure: unknown) => void }): void;
   /** The server's `INFO` as text; of one of the primaries in a Cluster. */
   info(): Promise<string>;
@@ -44,7 +44,7 @@ export function connectRedis(
   onError: (failure: unknown) => void,
 ): RedisConnection {
   const retryStrategy = (times: number): number =>
-    Math.min(longestRetryMs, 20 * 2 ** Math.min(times, 10)) * (0.5 + random.next() / 2);
+    Math.min(maxRetryMs, 20 * 2 ** Math.min(times, 10)) * (0.5 + random.next() / 2);
   const options = optionsOf(settings, retryStrategy);
   const client =
     settings.mode === 'cluster'
@@ -170,7 +170,7 @@ function optionsOf(settings: RedisSettings, retryStrategy: (times: number) => nu
     enableOfflineQueue: false,
     maxRetriesPerRequest: 0,
     autoResendUnfulfilledCommands: false,
-    maxLoadingRetryTime: longestRetryMs,
+    maxLoadingRetryTime: maxRetryMs,
     retryStrategy,
     // A primary that became a replica: connect anew (and so to the new primary), do not send the command again.
     reconnectOnError: (failure) => failure.message.startsWith('READONLY'),
@@ -198,7 +198,7 @@ function standalone(settings: RedisSettings, options: Options): Options {
 const retryOf =
   ({ retryStrategy }: Options) =>
   (times: number): number =>
-    retryStrategy?.(times) ?? longestRetryMs;
+    retryStrategy?.(times) ?? maxRetryMs;
 
 function clusterOptions(
   settings: RedisSettings,

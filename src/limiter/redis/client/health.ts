@@ -9,10 +9,12 @@
  * again is no help. While such permanent errors go on, the time until Redis is tried again doubles (a circuit breaker).
  */
 import type { Clock } from '../../../clock.ts';
+import type { LaneKey } from '../../../ids.ts';
 import type { RedisCommand, Telemetry } from '../../../telemetry/events.ts';
 import { createCommandWindow } from './command-window.ts';
 import { isPermanent, kindOf } from './failures.ts';
 import type { RedisClient, RedisConnection } from './connection.ts';
+import type { RedisTroubles } from './troubles.ts';
 import { createWrongReplies } from './wrong-replies.ts';
 
 /** What became of a command. */
@@ -45,7 +47,7 @@ export interface RunOptions {
   /** Sent once only. */
   readonly once?: boolean;
   /** Lane of a newcomer: newcomers wait behind everything else while many commands are under way, lanes in rotation. */
-  readonly lane?: string;
+  readonly lane?: LaneKey;
 }
 
 export interface AvailabilityWatcher {
@@ -75,6 +77,8 @@ export interface HealthParts {
   readonly connection: RedisConnection;
   readonly clock: Clock;
   readonly telemetry: Telemetry;
+  /** Is told of failures, and tells why Redis is away. */
+  readonly troubles: RedisTroubles;
   /** An attempt that takes longer was kept waiting by this process, not by Redis. Milliseconds. */
   readonly commandTimeoutMs: number;
   /**
@@ -168,6 +172,7 @@ class Health implements RedisHealth {
       return { kind: 'reply', value, sentAt, attempts };
     } catch (failure) {
       telemetry.redisError(kindOf(failure));
+      this.#parts.troubles.note(failure);
       if (isPermanent(failure)) {
         this.#wrongReplies.tell(command, failure);
         if (tripsOnPermanentError) this.#trip();
@@ -185,6 +190,7 @@ class Health implements RedisHealth {
   #noteSuccess(): void {
     this.#failingSince = null;
     this.#stalledMs = 0;
+    this.#parts.troubles.answered();
   }
 
   #trip(): void {
@@ -198,20 +204,21 @@ class Health implements RedisHealth {
   #goDown(probeInMs: number): void {
     if (!this.isUp) return;
     this.#state = 'down';
-    this.#parts.telemetry.log.warn('Redis is away');
+    this.#parts.troubles.away();
     this.#window.dismiss();
     for (const watcher of this.#watchers) watcher.onUnavailable();
     this.#probeIn(probeInMs);
   }
 
   #probeIn(ms: number): void {
-    const { clock, connection, check, telemetry } = this.#parts;
+    const { clock, connection, check, telemetry, troubles } = this.#parts;
     this.#cancelProbe = clock.after(ms, () => {
       if (!connection.isReady()) return this.#probeIn(probeMs);
       check().then(
         () => this.#goUp(),
         (failure: unknown) => {
           telemetry.redisError(kindOf(failure));
+          troubles.note(failure);
           if (this.#state === 'closed') return;
           if (isPermanent(failure)) this.#wrongReplies.tell('other', failure);
           this.#probeIn(probeMs);
@@ -225,7 +232,7 @@ class Health implements RedisHealth {
     this.#state = 'up';
     this.#backAt = this.#parts.clock.monotonic();
     this.#noteSuccess();
-    this.#parts.telemetry.log.info('Redis is back');
+    this.#parts.troubles.back();
     for (const watcher of this.#watchers) watcher.onAvailable();
   }
 }

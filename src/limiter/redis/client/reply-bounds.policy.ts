@@ -3,15 +3,15 @@
  * without streamed types and attributes, which Redis does not send.
  *
  * Owns: following lines, bodies and counts through chunks that may end anywhere. Refuses to own: values. Keeps: what a
- * decoder has to hold is in proportion to the bytes that came, and no reply is longer than `mostBytes`.
+ * decoder has to hold is in proportion to the bytes that came, and no reply is longer than `maxBytes`.
  */
 
 /** Elements that counts may claim before they come. 8 MB of references; the longest replies have some thousands. */
-const mostOwed = 1_000_000;
+const maxOwed = 1_000_000;
 /** Of one reply (with everything nested in it). */
-const mostBytes = 64 * 1024 * 1024;
+const maxBytes = 64 * 1024 * 1024;
 /** Of a count: more digits are no count of anything. */
-const mostDigits = 12;
+const maxDigits = 12;
 
 const cr = 13;
 const lf = 10;
@@ -64,7 +64,7 @@ export function createReplyBounds(): ReplyBounds {
       if (!isNegative && bodies.has(type)) body = length + 2;
       else if (!isNegative) owed += type === map ? 2 * length : length;
     }
-    if (owed > mostOwed || body > mostBytes) throw new RangeError('a reply of Redis is out of bounds');
+    if (owed > maxOwed || body > maxBytes) throw new RangeError('a reply of Redis is out of bounds');
     type = 0;
   };
 
@@ -86,7 +86,7 @@ export function createReplyBounds(): ReplyBounds {
     if (byte === cr) isEnding = true;
     else if (simple.has(type)) digits += 1;
     else if (byte === minus && digits === 0 && !isNegative) isNegative = true;
-    else if (byte >= zero && byte <= nine && digits < mostDigits) {
+    else if (byte >= zero && byte <= nine && digits < maxDigits) {
       length = length * 10 + (byte - zero);
       digits += 1;
     } else throw malformed();
@@ -106,7 +106,7 @@ export function createReplyBounds(): ReplyBounds {
           else line(byte);
           size += 1;
         }
-        if (size > mostBytes) throw new RangeError('a reply of Redis is out of bounds');
+        if (size > maxBytes) throw new RangeError('a reply of Redis is out of bounds');
       }
     },
   };

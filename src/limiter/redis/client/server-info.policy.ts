@@ -1,10 +1,12 @@
 /** What `INFO` says about a server: whether it can be used, and which life of which server it is. Pure. */
 
+import { troubleOf, type RedisTrouble } from './trouble.policy.ts';
+
 export interface ServerFacts {
   /** Changes with every start of the server and every failover. */
   readonly runId: string;
   /** Calls for a person: why this server cannot be used, and what to do; `null` = it can. */
-  readonly fault: string | null;
+  readonly fault: RedisTrouble | null;
 }
 
 /** Scripts use `ZRANGE … LIMIT`, `SET … PX` and expiries that came with it. */
@@ -22,13 +24,20 @@ export function serverFacts(info: string): ServerFacts {
   return { runId, fault: faultOf(version, evictionPolicy) };
 }
 
-function faultOf(version: string, evictionPolicy: string | null): string | null {
+function faultOf(version: string, evictionPolicy: string | null): RedisTrouble | null {
   const [major = 0, minor = 0] = version.split('.').map(Number);
   if (!(major > oldest[0] || (major === oldest[0] && minor >= oldest[1]))) {
-    return `Redis ${version === '' ? 'of unknown version' : version} is too old: Sluice needs ${oldest.join('.')} or later.`;
+    const named = version === '' ? 'of unknown version' : version;
+    return {
+      ...troubleOf('version'),
+      advice: `Redis ${named} is too old: Sluice needs ${oldest.join('.')} or later.`,
+    };
   }
   if (evictionPolicy !== null && evictionPolicy !== 'noeviction') {
-    return `Redis evicts keys (maxmemory-policy ${evictionPolicy}), also leases in use: set maxmemory-policy to noeviction.`;
+    return {
+      ...troubleOf('evicts'),
+      advice: `Redis evicts keys (maxmemory-policy ${evictionPolicy}), also leases in use: set maxmemory-policy to noeviction.`,
+    };
   }
   return null;
 }

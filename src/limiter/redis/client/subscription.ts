@@ -10,7 +10,7 @@ import type { Clock } from '../../../clock.ts';
 /** Between two rounds. The ping makes an idle subscriber owe an answer, so that a dead socket is noticed, too. */
 const roundMs = 500;
 /** Echoes in a row that did not come before the answer to a later ping. In a Cluster they may come another way. */
-const mostUnheard = 4;
+const maxUnheard = 4;
 /** Messages of others begin with another word (`reply.lua`). */
 const echo = 'echo';
 
@@ -41,7 +41,7 @@ export interface ListenParts {
   readonly clock: Clock;
 }
 
-/** Subscribes to `channel` on an open connection. Resolves when that has ended; rejects when it fails, or is deaf. */
+/** Subscribes to `channel` on an open connection. Resolves when that has ended; rejects when it fails, or gets no messages. */
 export async function listen(
   socket: Subscriber,
   channel: string,
@@ -70,7 +70,7 @@ export async function listen(
       ready();
     }
     await socket.ping();
-    if (unheard >= mostUnheard) throw new Error('a subscription to Redis hears nothing');
+    if (unheard >= maxUnheard) throw new Error('a subscription to Redis hears nothing');
     await roundOf(socket, clock);
   }
 }

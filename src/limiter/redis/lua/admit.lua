@@ -10,7 +10,7 @@
 -- Reply ["granted", order, lease, expires at] | ["queued", forecast ms, ahead, order, held by] |
 --   ["queue_full" or "wait_too_long", retry in ms, held by, ahead]
 do
-  -- @constant maxArrivalAgoMs maxArrivalAheadMs longestLeaseMs
+  -- @constant maxArrivalAgoMs maxArrivalAheadMs maxLeaseMs
 
   local function standing(ticket, now)
     if ticket.lease then
@@ -31,12 +31,15 @@ do
   local function refusal(asked, order, now)
     if asked.order then return nil end
     local lane = laneOf(asked.lane)
-    local ahead = lane and lane.waiting > 0 and rankOf(asked.lane, order, asked.ticket) or 0
-    local place = { key = asked.lane, costs = asked.costs, weight = asked.weight, maxInFlight = asked.maxInFlight,
-      perMinute = asked.perMinute, ahead = ahead }
-    local waitMs, heldBy = forecastAt(lane, place, now)
     local waiting = lane and lane.waiting or 0
-    if waiting >= asked.maxQueued and (waiting > 0 or waitMs > 0) then
+    local isFull = waiting >= asked.maxQueued
+    -- A full line lets nobody in before its head has left, however urgent the call is that comes again.
+    local leaveFirst = isFull and math.min(waiting, 1) or 0
+    local ahead = math.max(leaveFirst, waiting > 0 and rankOf(asked.lane, order, asked.ticket) or 0)
+    local position = { key = asked.lane, costs = asked.costs, weight = asked.weight, maxInFlight = asked.maxInFlight,
+      perMinute = asked.perMinute, ahead = ahead }
+    local waitMs, heldBy = forecastAt(lane, position, now)
+    if isFull and (waiting > 0 or waitMs > 0) then
       return '["queue_full",' .. text(waitMs) .. ',"queue",' .. text(ahead) .. ']'
     end
     if waitMs <= asked.maxWaitMs then return nil end
@@ -64,7 +67,7 @@ do
     event.document = event.document and identifier(event.document, 'document') or false
     event.maxQueued, event.urgency = number(event.maxQueued, 'maxQueued'), number(event.urgency, 'urgency')
     event.maxWaitMs, event.leaseMs = number(event.maxWaitMs, 'maxWaitMs'), number(event.leaseMs, 'leaseMs')
-    if event.leaseMs > longestLeaseMs then invalid('leaseMs') end
+    if event.leaseMs > maxLeaseMs then invalid('leaseMs') end
     event.order, event.arrivedAt = optional(event.order, 'position'), optional(event.arrivedAt, 'position')
     list(event.setting, 'setting')
   end

@@ -14,7 +14,7 @@ local apply
 do
   local unknown = { settle = '["unknown_lease"]', learn = '["unknown_lease"]', charge = '["unknown_lease"]',
     cancel = '["not_waiting"]', forecast = '["not_waiting"]', tick = '["unknown_bucket"]',
-    reconfigure = '["unknown_bucket"]' }
+    reconfigure = '["unknown_bucket"]', open = '["unknown_bucket"]' }
 
   function apply(keys, args)
     local batch = readBatch(args[1])
@@ -22,7 +22,7 @@ do
     local isKnown, replies, now = openBucket(), {}, batch.now
     if isKnown then now = notBefore(now) end
     for i, event in ipairs(batch.events) do
-      if #granted >= mostPerPump then break end
+      if #granted >= maxPerPump then break end
       if not isKnown and event.kind == 'admit' then
         createBucket(event.setting.probe, now)
         isKnown = true

@@ -12,15 +12,14 @@
 --   serviceMs grantedAt abandoned readyAs
 -- @record ticket: id lane replica order callClass costs document leaseMs lease
 -- @record known: kind points lease until lanes at
--- @record lease: token ticket lane replica document grantedAt quiet calm marks expiresAt answered unconfirmed
---   abandoned told
+-- @record lease: token ticket lane replica document grantedAt spacing marks expiresAt answered stage named
 -- @record meter: name limit windowMs stated reported level at granted answered returned others heardAt contest
---   top untold fastestMs
+--   top untold fastestMs emptyAt
 -- @record contest: units allowance at
 -- @record top: level at headAt
 -- @record untold: units at
--- @record bucket: born seen learn probe opened probingSince closedUntil closedAt virtual sequence lastGrantAt crowdedAt
---   waiting waitingWeight leases waitingCosts meters
+-- @record bucket: born seen learn probe opened probingSince closedUntil closedAt virtual sequence lastGrantAt pilotAfter
+--   crowdedAt waiting waitingWeight leases waitingCosts meters
 
 local function recordOf(kind, name)
   local field = kind .. ':' .. name
@@ -45,7 +44,7 @@ local function assumedWindowMs(name) return string.sub(name, -4) == '_day' and 8
 
 local function createMeter(name, now)
   return { name, false, assumedWindowMs(name), false, false, 0, now, 0, 0, 0, 0, false, false, false, false,
-    false }
+    false, false }
 end
 
 -- Units drained per millisecond; 0 while no limit is known.
@@ -75,8 +74,8 @@ end
 -- A new life of the bucket: whatever is left of an older one is gone.
 local function createBucket(probe, now)
   redis.call('DEL', recordsKey, orderKey, replicasKey)
-  bucket = { now, now, true, probe, probe <= 0, false, false, false, 0, math.floor(now * sequencePerMs), false, false, 0, 0, 0,
-    {}, {} }
+  bucket = { now, now, true, probe, probe <= 0, false, false, false, 0, math.floor(now * sequencePerMs), false, false, false, 0, 0,
+    0, {}, {} }
 end
 
 -- Milliseconds for which nobody may send yet; 0 = the bucket is open.

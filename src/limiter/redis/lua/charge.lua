@@ -18,7 +18,7 @@ do
     local lease = leaseOf(event.lease)
     if lease then
       local lane = laneOf(lease.lane)
-      noteTold(lease)
+      noteNamed(lease)
       confirm(lane, lease)
       lane.slots = event.slots
       local isOther = event.ceiling and event.ceiling ~= lane.ceiling

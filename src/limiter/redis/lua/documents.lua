@@ -1,6 +1,6 @@
 -- Mirror of documents.policy.ts: what GraphQL documents cost, as far as answers told. `kind` of a record: probing, told,
 -- untold; `at` = when something was last learned of it.
-local knownCosts, waitsForAnswer, beginProbe, endProbe, learnDocument
+local knownCosts, waitsForAnswer, beginProbe, endProbe, dropProbe, learnDocument
 -- Lua allows 200 local names in one function, and an included file is a part of its script's.
 do
   -- @constant requestWindows maxProbeMs maxDocuments maxCorrected
@@ -72,14 +72,23 @@ do
     remember(document, { 'probing', false, lease.token, now + maxProbeMs, {} }, now)
   end
 
-  -- The lease ends. `sent` false: its call never reached the upstream, another one may find out.
-  function endProbe(lease, sent, now)
-    local document = lease.document
-    local known = documentOf(document)
-    if not known or known.kind ~= 'probing' or known.lease ~= lease.token then return end
-    if not sent then return forgetDocument(document) end
-    remember(document, { 'untold', false, false, false, {} }, now)
+  -- What the lease's call went ahead to find out; nil = it did not.
+  local function probeOf(lease)
+    local known = documentOf(lease.document)
+    return known and known.kind == 'probing' and known.lease == lease.token and known or nil
+  end
+
+  -- The lease ends: if its call went ahead, the others wait no longer.
+  function endProbe(lease, now)
+    local known = probeOf(lease)
+    if not known then return end
+    remember(lease.document, { 'untold', false, false, false, {} }, now)
     wakeWaiting(known)
+  end
+
+  -- The lease ends and its call never reached the upstream: another one may find out.
+  function dropProbe(lease)
+    if probeOf(lease) then forgetDocument(lease.document) end
   end
 
   local function correctWaiting(document, points)

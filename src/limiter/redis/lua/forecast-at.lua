@@ -1,5 +1,5 @@
--- Mirror of forecast.policy.ts: how long a call at a given place of a lane will wait. `lane` is nil for a workspace
--- that has nothing in this bucket yet; a place is { key, costs, weight, maxInFlight, ahead }.
+-- Mirror of forecast.policy.ts: how long a call at a given position of a lane will wait. `lane` is nil for a
+-- workspace that has nothing in this bucket yet; a position is { key, costs, weight, maxInFlight, perMinute, ahead }.
 
 local forecastAt, forecastOf
 do
@@ -30,21 +30,31 @@ do
     end
   end
 
-  local function othersAhead(lane, place)
+  local function othersAhead(lane, position)
     local waitingHere = lane and lane.waiting or 0
     local waitingElsewhere = bucket.waiting - waitingHere
     if waitingElsewhere <= 0 then return 0 end
     local weightElsewhere = bucket.waitingWeight - (waitingHere > 0 and lane.weight or 0)
-    local here = place.ahead > 0 and waitingHere > 0 and meanTurn(lane.waitingCosts, nil, waitingHere) or 0
+    local here = position.ahead > 0 and waitingHere > 0 and meanTurn(lane.waitingCosts, nil, waitingHere) or 0
     local from = math.max(lane and lane.start or 0, bucket.virtual)
-    local start = from + (place.ahead * here) / place.weight
+    local start = from + (position.ahead * here) / position.weight
     local elsewhere = meanTurn(bucket.waitingCosts, lane and lane.waitingCosts, waitingElsewhere)
     local byShare = math.floor(((start - bucket.virtual) * math.max(0, weightElsewhere)) / elsewhere + rounding)
     local own = lane and lane.readyAs and lane.start < start and 1 or 0
-    return math.min(waitingElsewhere, math.max(byShare, lanesBefore(start, place.key) - own))
+    return math.min(waitingElsewhere, math.max(byShare, lanesBefore(start, position.key) - own))
   end
 
-  -- What calls of the same lane that go first take.
+  -- What `others` calls of other lanes take.
+  local function costElsewhere(lane, others, name)
+    local meter = bucket.meters[name]
+    local limit = meter and meter.limit or 0
+    local waitingElsewhere = bucket.waiting - (lane and lane.waiting or 0)
+    if waitingElsewhere <= 0 then return 0 end
+    local cost = (bucket.waitingCosts[name] or 0) - (lane and lane.waitingCosts[name] or 0)
+    return math.min((cost * others) / waitingElsewhere, others * limit)
+  end
+
+  -- What the calls of the same lane that go first take.
   local function ownCostAhead(lane, ahead, name)
     if not lane or lane.waiting == 0 then return 0 end
     local meter = bucket.meters[name]
@@ -52,46 +62,37 @@ do
     return math.min(((lane.waitingCosts[name] or 0) * ahead) / lane.waiting, ahead * limit)
   end
 
-  local function costAhead(lane, ahead, others, name)
-    local meter = bucket.meters[name]
-    local limit = meter and meter.limit or 0
-    local waitingElsewhere = bucket.waiting - (lane and lane.waiting or 0)
-    local costElsewhere = (bucket.waitingCosts[name] or 0) - (lane and lane.waitingCosts[name] or 0)
-    local elsewhere = waitingElsewhere > 0 and (costElsewhere * others) / waitingElsewhere or 0
-    return ownCostAhead(lane, ahead, name) + math.min(elsewhere, others * limit)
-  end
-
-  local function drainFor(name, units, needed, now)
+  local function drainFor(name, units, ahead, now)
     local meter = meterOf(name, now)
     if not meter.limit then return 0 end
     local alone = roomInMs(meter, units, bucket.waitingCosts[name] or 0, now)
-    local over = levelAt(meter, now) + needed - (meter.limit - keptFree(meter, 0))
-    return needed > units and math.max(alone, restMs(meter, now) + over / netRate(meter)) or alone
+    local over = levelAt(meter, now) + (units + ahead) - (meter.limit - keptFree(meter, 0))
+    return ahead > 0 and math.max(alone, restMs(meter, now) + over / netRate(meter)) or alone
   end
 
   -- In the order in which equal waits are named.
   local heldBySleep = { 'ceiling_minute', 'ceiling_day', 'closed' }
   local heldByMeter = { requests = 'requests', images = 'requests', requests_burst = 'requests', requests_hour = 'requests', tokens = 'tokens', requests_day = 'upstream_day',
-    tokens_day = 'upstream_day', cost = 'cost' }
+    tokens_day = 'upstream_day', cost = 'cost', input_tokens = 'tokens', output_tokens = 'tokens' }
 
-  local function serialWaitMs(lane, place, now)
-    local most = place.maxInFlight
+  local function serialWaitMs(lane, position, now)
+    local most = position.maxInFlight
     if not lane or not most then return 0 end
     local abandoned = #lane.abandoned
     local standsUntil = lane.abandoned[abandoned - most + 1]
     if standsUntil then
-      return math.max(0, standsUntil - now) + math.floor(place.ahead / most) * lane.serviceMs
+      return math.max(0, standsUntil - now) + math.floor(position.ahead / most) * lane.serviceMs
     end
-    local rounds = math.floor((place.ahead + lane.inFlight - abandoned) / (most - abandoned))
+    local rounds = math.floor((position.ahead + lane.inFlight - abandoned) / (most - abandoned))
     if rounds < 1 then return 0 end
     if lane.inFlight == abandoned or not lane.grantedAt then return rounds * lane.serviceMs end
     local underWayMs = math.max(lane.serviceMs / 2, now - lane.grantedAt - lane.serviceMs)
     return underWayMs + (rounds - 1) * lane.serviceMs
   end
 
-  -- What the bucket alone makes of the place, whatever the workspace's ceiling allows.
-  local function bucketForecast(lane, place, now)
-    local others = othersAhead(lane, place)
+  -- What the bucket alone makes of the position, whatever the workspace's ceiling allows.
+  local function bucketForecast(lane, position, now)
+    local others = othersAhead(lane, position)
     local waitMs, heldBy = 0, lane and lane.asleep[sleepIndex.document] and 'cost' or 'queue'
     local function consider(ms, by)
       if ms > waitMs then waitMs, heldBy = ms, by end
@@ -102,25 +103,26 @@ do
       if till then consider(till - now, by) end
     end
     local wanted = {}
-    for _, cost in ipairs(place.costs) do wanted[cost[1]] = cost[2] end
+    for _, cost in ipairs(position.costs) do wanted[cost[1]] = cost[2] end
     for _, name in ipairs(meterNames) do
       local units = wanted[name] or 0
-      local ahead = units > 0 and costAhead(lane, place.ahead, others, name) or ownCostAhead(lane, place.ahead, name)
-      if units + ahead > 0 then consider(drainFor(name, units, units + ahead, now), heldByMeter[name]) end
+      local ahead = ownCostAhead(lane, position.ahead, name)
+      if units > 0 then ahead = ahead + costElsewhere(lane, others, name) end
+      if units + ahead > 0 then consider(drainFor(name, units, ahead, now), heldByMeter[name]) end
     end
-    consider(serialWaitMs(lane, place, now), 'serialized')
+    consider(serialWaitMs(lane, position, now), 'serialized')
     return waitMs, heldBy
   end
 
   -- Milliseconds, and what the longest wait comes from; where there is none, the line.
-  function forecastAt(lane, place, now)
-    local waitMs, heldBy = bucketForecast(lane, place, now)
-    local perMinute = place.perMinute
+  function forecastAt(lane, position, now)
+    local waitMs, heldBy = bucketForecast(lane, position, now)
+    local perMinute = position.perMinute
     if not perMinute then return waitMs, heldBy end
     local windows = 1
-    while windows <= maxWindows and windows * perMinute <= place.ahead do
-      local before = { key = place.key, costs = place.costs, weight = place.weight, maxInFlight = place.maxInFlight,
-        ahead = place.ahead - windows * perMinute }
+    while windows <= maxWindows and windows * perMinute <= position.ahead do
+      local before = { key = position.key, costs = position.costs, weight = position.weight, maxInFlight = position.maxInFlight,
+        ahead = position.ahead - windows * perMinute }
       local ms = bucketForecast(lane, before, now) + windows * ceilingWindowMs
       if ms > waitMs then waitMs, heldBy = ms, 'ceiling_minute' end
       windows = windows + 1
@@ -133,9 +135,9 @@ do
     if not ticket or ticket.lease then return nil end
     local lane = laneOf(ticket.lane)
     local ahead = rankOf(ticket.lane, ticket.order, ticket.id)
-    local place = { key = lane.key, costs = ticket.costs, weight = lane.weight, maxInFlight = lane.maxInFlight,
+    local position = { key = lane.key, costs = ticket.costs, weight = lane.weight, maxInFlight = lane.maxInFlight,
       perMinute = lane.perMinute, ahead = ahead }
-    local waitMs, heldBy = forecastAt(lane, place, now)
+    local waitMs, heldBy = forecastAt(lane, position, now)
     return waitMs, ahead, heldBy
   end
 end

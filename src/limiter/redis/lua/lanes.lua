@@ -135,15 +135,6 @@ local function laneFor(key, setting)
   return lane
 end
 
--- Adds the costs of a waiting ticket to the sums of its lane and its bucket, or takes them out again.
-local function sumCosts(lane, ticket, sign)
-  for _, cost in ipairs(ticket.costs) do
-    local name, units = cost[1], cost[2] * sign
-    lane.waitingCosts[name] = (lane.waitingCosts[name] or 0) + units
-    bucket.waitingCosts[name] = (bucket.waitingCosts[name] or 0) + units
-  end
-end
-
 -- A ticket starts (+1) or stops (-1) waiting: the sums of its lane, its bucket and its replica.
 local function countWaiting(lane, ticket, sign)
   heads[lane.key] = nil
@@ -151,43 +142,6 @@ local function countWaiting(lane, ticket, sign)
   bucket.waiting = bucket.waiting + sign
   waitingChange[ticket.replica] = (waitingChange[ticket.replica] or 0) + sign
   sumCosts(lane, ticket, sign)
-end
-
-local function estimateMember(ticket) return 'c:' .. ticket.document .. ':' .. ticket.id end
-
--- A ticket that waits with an estimate is found again when the cost of its document becomes known.
-local function noteEstimate(ticket)
-  if not ticket.document then return end
-  local known = recordOf('d', ticket.document)
-  if not known or known.kind ~= 'told' then put(estimateMember(ticket)) end
-end
-
--- The ticket does not wait any more, or its cost is known.
-local function forgetEstimate(ticket)
-  if ticket.document then drop(estimateMember(ticket)) end
-end
-
--- What a call can take: of each meter no more than its limit, as far as one is known.
-local function takeable(asked)
-  local costs = {}
-  for i, cost in ipairs(asked) do
-    local meter = bucket.meters[cost[1]]
-    costs[i] = { cost[1], meter and meter.limit and math.min(cost[2], meter.limit) or cost[2] }
-  end
-  return costs
-end
-
--- How much of its lane's turn a call takes: the time for which it keeps its dearest meter busy, 1 where nothing is known.
-local function turnOf(costs)
-  local longest = 0
-  for _, cost in ipairs(costs) do
-    local name, units = cost[1], cost[2]
-    local meter = bucket.meters[name]
-    if units > 0 and meter and meter.limit and string.sub(name, -4) ~= '_day' then
-      longest = math.max(longest, (math.min(units, meter.limit) * meter.windowMs) / meter.limit)
-    end
-  end
-  return longest > 0 and longest or 1
 end
 
 -- It is the document of the lane's next ticket that the lane sleeps for.
@@ -216,8 +170,8 @@ local function dequeue(lane, ticket)
 end
 
 local function confirm(lane, lease)
-  if not lease.unconfirmed then return end
-  lease.unconfirmed = false
+  if lease.stage ~= 'unconfirmed' then return end
+  lease.stage = 'confirmed'
   lane.unconfirmed = lane.unconfirmed - 1
 end
 

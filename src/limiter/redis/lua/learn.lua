@@ -11,8 +11,8 @@ end
 function events.learn(event, now)
   local lease = leaseOf(event.lease)
   if lease then
-    noteTold(lease)
-    applyLesson(lease, event.lesson, now)
+    noteNamed(lease)
+    applyLesson(lease, event.lesson, 0, now)
   end
   pump(now)
   return lease and '["learned"]' or '["unknown_lease"]'

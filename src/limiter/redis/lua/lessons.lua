@@ -24,7 +24,8 @@ end
 local function answer(lease)
   if lease.answered then return end
   lease.answered = true
-  if lease.quiet then drop(unansweredMember(lease)) end
+  firstCalls.endPilot(lease)
+  if lease.spacing ~= 'crowded' then drop(unansweredMember(lease)) end
   for _, mark in ipairs(lease.marks) do
     local meter = bucket.meters[mark[1]]
     if meter then markAnswered(meter, mark[2]) end
@@ -46,80 +47,83 @@ local function applySilence(lease, now)
   bucket.opened = true
 end
 
-local function isTold(reports, name)
-  for _, report in ipairs(reports) do
-    if report.meter == name and report.lowest then return true end
+local applyLesson, applyThrottle
+-- Lua allows 200 local names in one function, and an included file is a part of its script's.
+do
+  local function isTold(reports, name)
+    for _, report in ipairs(reports) do
+      if report.meter == name and report.lowest then return true end
+    end
+    return false
   end
-  return false
-end
 
--- A call that left so long after its grant comes from a replica with more to send than it can.
-local function noteLateness(lease, sentAt)
-  if sentAt - lease.grantedAt <= calmLatenessMs then return end
-  bucket.crowdedAt = math.max(bucket.crowdedAt or sentAt, sentAt)
-end
-
-local function learnFrom(lease, lesson, shutMs, now)
-  local isFirst = not lease.answered
-  answer(lease)
-  bucket.opened = true
-  noteLateness(lease, math.min(lesson.sentAt, now))
-  local seen = { sentAt = math.min(lesson.sentAt, now), headAt = math.min(lesson.headAt, now), quiet = lease.quiet,
-    calm = lease.calm, closedMs = shutMs }
-  for _, report in ipairs(lesson.meters) do
-    local meter = meterOf(report.meter, now)
-    learnMeter(meter, report, markOf(lease, report.meter), seen, bucket.learn, now)
+  -- A call that left so long after its grant comes from a replica with more to send than it can.
+  local function noteLateness(lease, sentAt)
+    if sentAt - lease.grantedAt <= calmLatenessMs then return end
+    bucket.crowdedAt = math.max(bucket.crowdedAt or sentAt, sentAt)
   end
-  if lesson.requestedCost then learnDocument(lease.document, lesson.requestedCost, now) end
-  if not isFirst or shutMs > 0 then return end
-  for _, mark in ipairs(lease.marks) do
-    if not isTold(lesson.meters, mark[1]) then markUntold(meterOf(mark[1], now), mark[2], now) end
-  end
-end
 
-local function applyLesson(lease, lesson, now) learnFrom(lease, lesson, 0, now) end
-
--- What the refused call asked of the meter that refused it (nil: nothing), and whether the model had room for that.
-local function refusalOf(lease, name, lesson)
-  local meter = bucket.meters[name]
-  local mark = markOf(lease, name)
-  local reserved = mark and mark[1] or 0
-  local asked = lesson.refusedUnits or reserved
-  if asked <= 0 then return nil end
-  local grantedAt, contest = lease.grantedAt, meter and meter.contest
-  local isKnown = meter and meter.heardAt
-  local isNew = grantedAt >= (bucket.closedAt or grantedAt) and (not contest or grantedAt >= contest.at)
-  return asked, asked <= reserved and lesson.isTimed and isKnown and isNew
-end
-
-local function applyThrottle(lease, closeMs, lesson, now)
-  local named = lesson and lesson.rateMeter
-  for _, mark in ipairs(lease.marks) do
-    local isWindow = named == 'requests' and (mark[1] == 'requests_burst' or mark[1] == 'requests_hour')
-    if closeMs > 0 and (not named or named == mark[1] or isWindow) then
-      giveUnitsBack(meterOf(mark[1], now), mark[2], lease.grantedAt, now)
+  -- `shutMs`: the call was refused until so long after the answer; 0 = it was not.
+  function applyLesson(lease, lesson, shutMs, now)
+    local isFirst = not lease.answered
+    answer(lease)
+    bucket.opened = true
+    noteLateness(lease, math.min(lesson.sentAt, now))
+    local seen = { sentAt = math.min(lesson.sentAt, now), headAt = math.min(lesson.headAt, now), spacing = lease.spacing,
+      closedMs = shutMs }
+    for _, report in ipairs(lesson.meters) do
+      local meter = meterOf(report.meter, now)
+      learnMeter(meter, report, markOf(lease, report.meter), seen, bucket.learn, now)
+    end
+    if lesson.requestedCost then learnDocument(lease.document, lesson.requestedCost, now) end
+    if not isFirst or shutMs > 0 then return end
+    for _, mark in ipairs(lease.marks) do
+      if not isTold(lesson.meters, mark[1]) then markUntold(meterOf(mark[1], now), mark[2], now) end
     end
   end
-  local asked, hadRoom
-  if named then asked, hadRoom = refusalOf(lease, named, lesson) end
-  if lesson then
-    learnFrom(lease, lesson, closeMs, now)
-  elseif closeMs > 0 then
-    answer(lease)
-  else
-    answerUntold(lease, now)
+
+  -- What the refused call asked of the meter that refused it (nil: nothing), and whether the model had room for that.
+  local function refusalOf(lease, name, lesson)
+    local meter = bucket.meters[name]
+    local mark = markOf(lease, name)
+    local reserved = mark and mark[1] or 0
+    local asked = lesson.refusedUnits or reserved
+    if asked <= 0 then return nil end
+    local grantedAt, contest = lease.grantedAt, meter and meter.contest
+    local isKnown = meter and meter.heardAt
+    local isNew = grantedAt >= (bucket.closedAt or grantedAt) and (not contest or grantedAt >= contest.at)
+    return asked, asked <= reserved and lesson.isTimed and isKnown and isNew
   end
-  if closeMs <= 0 then return end
-  if asked then refused(meterOf(named, now), asked, closeMs, hadRoom, now) end
-  bucket.closedUntil = math.max(bucket.closedUntil or now, now + closeMs)
-  bucket.closedAt = now
+
+  function applyThrottle(lease, closeMs, lesson, now)
+    local named = lesson and lesson.rateMeter
+    for _, mark in ipairs(lease.marks) do
+      local isWindow = named == 'requests' and (mark[1] == 'requests_burst' or mark[1] == 'requests_hour')
+      if closeMs > 0 and (not named or named == mark[1] or isWindow) then
+        giveUnitsBack(meterOf(mark[1], now), mark[2], lease.grantedAt, now)
+      end
+    end
+    local asked, hadRoom
+    if named then asked, hadRoom = refusalOf(lease, named, lesson) end
+    if lesson then
+      applyLesson(lease, lesson, closeMs, now)
+    elseif closeMs > 0 then
+      answer(lease)
+    else
+      answerUntold(lease, now)
+    end
+    if closeMs <= 0 then return end
+    if asked then refused(meterOf(named, now), asked, closeMs, hadRoom, now) end
+    bucket.closedUntil = math.max(bucket.closedUntil or now, now + closeMs)
+    bucket.closedAt = now
+  end
 end
 
 -- `spent` is a list of { meter, units }; what it does not name stays as reserved.
 local function correct(lease, spent, now)
   for _, units in ipairs(spent) do
-    local mark = markOf(lease, units[1])
-    if mark then refund(meterOf(units[1], now), mark[1] - units[2], now) end
+    local mark, meter = markOf(lease, units[1]), bucket.meters[units[1]]
+    if meter then settleUnits(meter, mark and mark[1] or 0, units[2], lease.grantedAt, now) end
   end
 end
 

@@ -1,6 +1,6 @@
 -- The bucket scheduler, in the order in which Lua needs it. Two things are made of this one source (scripts.ts): a function
 -- library, which a server of Redis 7 loads once, and a script for older servers.
--- @constant replicaChannel
+-- @constant replicaChannelPrefix
 
 -- What a run works on; `begin` (run.lua) sets it anew, because a function library outlives its runs.
 local stateKey, recordsKey, orderKey, replicasKey
@@ -23,9 +23,12 @@ local events = {}
 -- @include meter-others
 -- @include meter
 -- @include meter-quota
+-- @include meter-bounds
 -- @include meter-learning
+-- @include waiting-costs
 -- @include lanes
 -- @include documents
+-- @include first-calls
 -- @include lessons
 -- @include pump
 -- @include forecast-at
@@ -38,6 +41,7 @@ local events = {}
 -- @include learn
 -- @include charge
 -- @include reconfigure
+-- @include open
 -- @include cancel
 -- @include tick
 -- @include forecast

@@ -1,26 +1,26 @@
 -- Mirror of meter-others.policy.ts: what others take from a meter, and what is kept free for them.
 local netRate, keptFree, noteOthers, noteGulp, noteContest
 do
-  -- @constant toldMemoryMs untoldMemoryMs longestToldRiseMs longestUntoldRiseMs negligibleShare contestMemoryMs
-  -- @constant keptDrainMs gulpMargin refusalMargin largestOthersShare keptWaitingShare mostKeptWaitingShare mostKeptShare
+  -- @constant toldMemoryMs untoldMemoryMs maxToldRiseMs maxUntoldRiseMs negligibleShare contestMemoryMs
+  -- @constant keptDrainMs gulpMargin refusalMargin maxOthersShare keptWaitingShare maxKeptWaitingShare maxKeptShare
 
   function netRate(meter)
     local rate = drainRate(meter)
-    return rate - math.min(meter.others, rate * largestOthersShare)
+    return rate - math.min(meter.others, rate * maxOthersShare)
   end
 
   function keptFree(meter, waiting)
     local limit, contest = meter.limit, meter.contest
     if not limit or not contest then return 0 end
     local wanted = math.max(contest.units, waiting * keptWaitingShare)
-    return math.min(wanted, limit * mostKeptShare, math.max(contest.allowance, waiting * mostKeptWaitingShare))
+    return math.min(wanted, limit * maxKeptShare, math.max(contest.allowance, waiting * maxKeptWaitingShare))
   end
 
   function noteOthers(meter, change, sinceMs)
     if sinceMs <= 0 then return end
     local rate = drainRate(meter)
     local isTold = meter.fastestMs
-    local told = math.min(change, rate * (isTold and longestToldRiseMs or longestUntoldRiseMs))
+    local told = math.min(change, rate * (isTold and maxToldRiseMs or maxUntoldRiseMs))
     local others = meter.others + told / (sinceMs + (isTold and toldMemoryMs or untoldMemoryMs))
     meter.others = math.max(0, math.min(others, rate))
   end

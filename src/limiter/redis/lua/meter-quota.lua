@@ -1,51 +1,90 @@
 -- Mirror of meter-quota.policy.ts: which quota holds for a meter.
 -- A stated quota is { limit, window }, a reported one { limit, window or false, sent at }. Limit and window in force, or
 -- false for the limit.
--- Mirror of window-learning.policy.ts: the length of a window that no answer tells. Milliseconds.
--- @constant usualWindowsMs
+local applySetting, applyReport, unusedUnits, isHeldSlower
+do
+  -- Mirror of window-learning.policy.ts: the length of a window that no answer tells. Milliseconds.
+  -- @constant usualWindowsMs
 
-local function learnedWindowMs(known, leftMs)
-  if not leftMs or leftMs <= 0 then return known end
-  local least = leftMs > 10000 and leftMs - 1000 or leftMs
-  for _, windowMs in ipairs(usualWindowsMs) do
-    if windowMs >= least then return known and math.max(known, windowMs) or windowMs end
+  local function learnedWindowMs(known, leftMs)
+    if not leftMs or leftMs <= 0 then return known end
+    local least = leftMs > 10000 and leftMs - 1000 or leftMs
+    for _, windowMs in ipairs(usualWindowsMs) do
+      if windowMs >= least then return known and math.max(known, windowMs) or windowMs end
+    end
+    return known
   end
-  return known
-end
 
-local function quotaInForce(meter, learn)
-  local stated, reported = meter.stated, meter.reported
-  if not reported then
-    if not stated then return false, assumedWindowMs(meter.name) end
-    return stated[1], stated[2]
+  local function quotaInForce(meter, learn)
+    local stated, reported = meter.stated, meter.reported
+    if not reported then
+      if not stated then return false, assumedWindowMs(meter.name) end
+      return stated[1], stated[2]
+    end
+    local toldLimit = reported[1]
+    local toldWindowMs = reported[2] or stated and stated[2] or assumedWindowMs(meter.name)
+    if not stated or learn then return toldLimit, toldWindowMs end
+    local limit = math.min(stated[1], toldLimit)
+    local slowerLimit, slowerWindowMs = toldLimit, toldWindowMs
+    if stated[1] * toldWindowMs < toldLimit * stated[2] then slowerLimit, slowerWindowMs = stated[1], stated[2] end
+    if limit == slowerLimit then return limit, slowerWindowMs end
+    return limit, (limit * slowerWindowMs) / slowerLimit
   end
-  local toldLimit = reported[1]
-  local toldWindowMs = reported[2] or stated and stated[2] or assumedWindowMs(meter.name)
-  if not stated or learn then return toldLimit, toldWindowMs end
-  local limit = math.min(stated[1], toldLimit)
-  local slowerLimit, slowerWindowMs = toldLimit, toldWindowMs
-  if stated[1] * toldWindowMs < toldLimit * stated[2] then slowerLimit, slowerWindowMs = stated[1], stated[2] end
-  if limit == slowerLimit then return limit, slowerWindowMs end
-  return limit, (limit * slowerWindowMs) / slowerLimit
-end
 
-local function enforce(meter, learn, now)
-  local limit, windowMs = quotaInForce(meter, learn)
-  if limit == meter.limit and windowMs == meter.windowMs then return end
-  drain(meter, now)
-  local isLower = limit and (not meter.limit or limit < meter.limit)
-  if isLower then meter.level = math.min(meter.level, limit) end
-  meter.limit = limit
-  meter.windowMs = windowMs
-end
+  local function onTheWay(meter) return math.max(0, meter.granted - meter.answered) end
 
-local function applySetting(meter, stated, learn, now)
-  meter.stated = stated and { stated.limit, stated.windowMs }
-  enforce(meter, learn, now)
-end
+  -- The most that the upstream can have counted by now, as far as its answers told, or as was counted here when the limit
+  -- was lowered; 0 = neither.
+  local function levelThere(meter, now)
+    local top, untold = meter.top, meter.untold
+    if not top then return 0 end
+    local counted = top.level + onTheWay(meter) + (untold and untold.units or 0)
+    return math.max(0, counted - netRate(meter) * math.max(0, now - top.at))
+  end
 
-local function applyReport(meter, limit, windowMs, leftMs, sentAt, learn, now)
-  local known = meter.reported and (meter.reported[1] == limit or not leftMs) and meter.reported[2] or false
-  meter.reported = { limit, windowMs or learnedWindowMs(known, leftMs), sentAt }
-  enforce(meter, learn, now)
+  local function rememberLevel(meter, now)
+    local level = math.max(meter.level, levelThere(meter, now)) - onTheWay(meter)
+    meter.top = { level, math.max(meter.at, now), now }
+    meter.untold = false
+  end
+
+  local function enforce(meter, learn, now)
+    local limit, windowMs = quotaInForce(meter, learn)
+    if limit == meter.limit and windowMs == meter.windowMs then return end
+    drain(meter, now)
+    local isLower = limit and (not meter.limit or limit < meter.limit)
+    if isLower and meter.level > limit then
+      if meter.limit and not meter.reported then rememberLevel(meter, now) end
+      meter.level = limit
+    end
+    meter.limit = limit
+    meter.windowMs = windowMs
+  end
+
+  function applySetting(meter, stated, learn, now)
+    local before = meter.limit
+    meter.stated = stated and { stated.limit, stated.windowMs }
+    enforce(meter, learn, now)
+    local limit = meter.limit
+    if not before or not limit or limit <= before then return end
+    meter.level = math.max(meter.level, math.min(meter.level + limit - before, levelThere(meter, now)))
+  end
+
+  function unusedUnits(meter)
+    if not meter.limit or not meter.reported then return 0 end
+    return math.max(0, meter.reported[1] - meter.limit)
+  end
+
+  function isHeldSlower(meter)
+    local limit, reported = meter.limit, meter.reported
+    if not limit or not reported then return false end
+    local toldMs = reported[2] or meter.stated and meter.stated[2] or assumedWindowMs(meter.name)
+    return limit * toldMs < reported[1] * meter.windowMs
+  end
+
+  function applyReport(meter, limit, windowMs, leftMs, sentAt, learn, now)
+    local known = meter.reported and (meter.reported[1] == limit or not leftMs) and meter.reported[2] or false
+    meter.reported = { limit, windowMs or learnedWindowMs(known, leftMs), sentAt }
+    enforce(meter, learn, now)
+  end
 end

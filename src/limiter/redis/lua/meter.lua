@@ -1,15 +1,15 @@
 -- Mirror of meter.policy.ts: one dimension of a bucket. Same names, same order of operations, so that both stores
 -- come to the same numbers.
--- @constant leastJitterMs mostJitterMs mostLatenessMs windowsOfLateness quietGapMs calmLatenessMs othersMemoryMs allowanceShare
+-- @constant minJitterMs maxJitterMs maxLatenessMs windowsOfLateness quietGapMs calmLatenessMs othersMemoryMs allowanceShare debtWindows
 
 local function jitterUnits(meter)
   local rate = drainRate(meter)
-  return rate * math.min(mostJitterMs, math.max(leastJitterMs, 0.2 / rate))
+  return rate * math.min(maxJitterMs, math.max(minJitterMs, 0.2 / rate))
 end
 
 local function latenessMs(meter)
-  local jitterMs = math.min(mostJitterMs, math.max(leastJitterMs, 0.2 / drainRate(meter)))
-  return math.max(jitterMs, math.min(mostLatenessMs, meter.windowMs / windowsOfLateness))
+  local jitterMs = math.min(maxJitterMs, math.max(minJitterMs, 0.2 / drainRate(meter)))
+  return math.max(jitterMs, math.min(maxLatenessMs, meter.windowMs / windowsOfLateness))
 end
 
 local function restMs(meter, now) return math.max(0, meter.at - now) end
@@ -27,6 +27,7 @@ local function drain(meter, now)
   meter.level = levelAt(meter, now)
   meter.others = meter.others - meter.others * (sinceMs / (sinceMs + othersMemoryMs))
   meter.at = now
+  if meter.level == 0 then meter.emptyAt = now end
 end
 
 -- Of a call with so many units, while so many wait for the meter.
@@ -67,6 +68,16 @@ end
 local function refund(meter, units, now)
   drain(meter, now)
   meter.level = math.max(0, meter.level - units)
+end
+
+-- Of a call that reserved so many units when it was granted.
+local function settleUnits(meter, reserved, spent, grantedAt, now)
+  drain(meter, now)
+  local limit, level = meter.limit, meter.level
+  local back = reserved - (limit and math.min(spent, limit) or spent)
+  if back > 0 and (meter.emptyAt or grantedAt) > grantedAt then return end
+  local highest = limit and math.max(level, limit * debtWindows) or level - back
+  meter.level = math.max(0, math.min(level - back, highest))
 end
 
 local function giveUnitsBack(meter, mark, grantedAt, now)

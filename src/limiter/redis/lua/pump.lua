@@ -1,7 +1,7 @@
 -- Mirror of pump.policy.ts: the pump in which every transition ends. Sweeps what expired, wakes lanes, then grants
 -- heads of lanes in fair order while the bucket is open and every meter the head needs has room. Its work is bounded
--- by `mostPerPump`; each piece of it is O(log n).
--- @constant probeDoublingMs replicaLifeMs mostPerPump
+-- by `maxPerPump`; each piece of it is O(log n).
+-- @constant replicaLifeMs maxPerPump
 
 -- Of this run, over all its pumps: grants in the order made, and when the next one may be possible (nil: never by
 -- itself).
@@ -25,9 +25,9 @@ local function expireAt(lease, at)
 end
 
 -- The replica has named the grant: it need not be told again.
-local function noteTold(lease)
-  if lease.told then return end
-  lease.told = true
+local function noteNamed(lease)
+  if lease.named then return end
+  lease.named = true
   drop('u:' .. lease.replica .. ':' .. lease.token)
 end
 
@@ -43,11 +43,11 @@ local function finish(lane, lease)
   answerUntold(lease, lease.expiresAt)
   drop(expiryMember(lease))
   noteDrop('e', lease.expiresAt)
-  noteTold(lease)
+  noteNamed(lease)
   discard('e', lease.token)
   bucket.leases = bucket.leases - 1
   lane.inFlight = lane.inFlight - 1
-  if lease.abandoned then forgetAbandoned(lane, lease.expiresAt) end
+  if lease.stage == 'abandoned' then forgetAbandoned(lane, lease.expiresAt) end
   if bucket.leases == 0 and not bucket.opened then bucket.probingSince = false end
   refreshReadiness(lane)
 end
@@ -62,19 +62,11 @@ local function sweepLeases(budget, now)
     local lease = leaseOf(token)
     local lane = laneOf(lease.lane)
     confirm(lane, lease)
-    endProbe(lease, true, now)
+    endProbe(lease, now)
     finish(lane, lease)
-    if not lease.abandoned then discard('t', lease.ticket) end
+    if lease.stage ~= 'abandoned' then discard('t', lease.ticket) end
   end
   return budget
-end
-
--- Before the first answer only a few calls may be on their way; `now` or earlier = one more may go.
-local function probeTime(now)
-  if bucket.opened or bucket.probe <= 0 or not bucket.probingSince then return now end
-  local steps = math.min(20, math.floor((now - bucket.probingSince) / probeDoublingMs))
-  if bucket.leases < bucket.probe * 2 ^ steps then return now end
-  return bucket.probingSince + (steps + 1) * probeDoublingMs
 end
 
 local function isAlive(replica, now)
@@ -159,15 +151,16 @@ local function grant(lane, ticket, now)
   bucket.sequence = bucket.sequence + 1
   local quiet = not bucket.lastGrantAt or now - bucket.lastGrantAt >= quietGapMs
   if not quiet then bucket.crowdedAt = now end
-  local calm = quiet and (not bucket.crowdedAt or now - bucket.crowdedAt >= mostLatenessMs)
-  local before = calm and between('g', now - calmLatenessMs, now) or {}
+  local isLong = not bucket.crowdedAt or now - bucket.crowdedAt >= maxLatenessMs
+  local spacing = not quiet and 'crowded' or isLong and 'calm' or 'quiet'
+  local before = spacing == 'calm' and between('g', now - calmLatenessMs, now) or {}
   local costs, marks = knownCosts(ticket.costs, ticket.document), {}
   for i, cost in ipairs(costs) do
     marks[i] = { cost[1], take(meterOf(cost[1], now), cost[2], now, behind(before, cost[1])) }
   end
   local token = ticket.id .. '.' .. string.format('%.0f', bucket.sequence)
-  local lease = { token, ticket.id, lane.key, ticket.replica, ticket.document, now, quiet, calm, marks,
-    now + ticket.leaseMs, false, lane.slots and true or false, false, false }
+  local lease = { token, ticket.id, lane.key, ticket.replica, ticket.document, now, spacing, marks,
+    now + ticket.leaseMs, false, lane.slots and 'unconfirmed' or 'confirmed', false }
   ticket.lease = lease.token
   keep('e', lease.token, lease)
   put(expiryMember(lease))
@@ -175,13 +168,14 @@ local function grant(lane, ticket, now)
   put('u:' .. lease.replica .. ':' .. lease.token)
   if quiet then put(unansweredMember(lease)) end
   bucket.leases = bucket.leases + 1
+  firstCalls.notePilot(now)
   bucket.lastGrantAt = now
   if not bucket.opened and not bucket.probingSince then bucket.probingSince = now end
   bucket.virtual = math.max(bucket.virtual, lane.start)
   lane.start = lane.start + turnOf(costs) / lane.weight
   lane.inFlight = lane.inFlight + 1
   lane.grantedAt = now
-  if lease.unconfirmed then lane.unconfirmed = lane.unconfirmed + 1 end
+  if lease.stage == 'unconfirmed' then lane.unconfirmed = lane.unconfirmed + 1 end
   beginProbe(lease, now)
   refreshReadiness(lane)
   granted[#granted + 1] = lease
@@ -189,7 +183,7 @@ end
 
 local function pump(now)
   pumped = true
-  local budget, expiresAt, wakesAt = mostPerPump, nil, nil
+  local budget, expiresAt, wakesAt = maxPerPump, nil, nil
   budget, expiresAt = sweepLeases(budget, now)
   budget, wakesAt = wakeLanes(budget, now)
   local blocked = {}
@@ -200,9 +194,9 @@ local function pump(now)
   nextAt = soonest(wakesAt, expiresAt)
   while true do
     if budget <= 0 then break end
-    local probeAt = probeTime(now)
-    if probeAt > now then
-      nextAt = soonest(nextAt, probeAt)
+    local nextFirst = firstCalls.heldUntil(now)
+    if nextFirst > now then
+      nextAt = soonest(nextAt, nextFirst)
       return
     end
     local lane, ticket, readyAs
@@ -236,14 +230,14 @@ local function grantAtOnce(lane, ticket, now)
   if bucket.waiting > 0 or ticket.document or closedMs(now) > 0 or asleepUntil(lane) then return false end
   if lane.maxInFlight and lane.inFlight >= lane.maxInFlight then return false end
   if lane.slots and lane.unconfirmed >= math.max(1, lane.slots) then return false end
-  if probeTime(now) > now or roomAtOnce(ticket, now) > 0 then return false end
+  if firstCalls.heldUntil(now) > now or roomAtOnce(ticket, now) > 0 then return false end
   lane.start = math.max(lane.start, bucket.virtual)
   -- Adding and taking out again leaves the sums as the line does, to the last bit.
   sumCosts(lane, ticket, 1)
   sumCosts(lane, ticket, -1)
   pumped, nextAt = true, soonest(earliestOf('s') or nil, earliestOf('e') or nil)
   grant(lane, ticket, now)
-  local probeAt = probeTime(now)
-  if probeAt > now then nextAt = soonest(nextAt, probeAt) end
+  local nextFirst = firstCalls.heldUntil(now)
+  if nextFirst > now then nextAt = soonest(nextAt, nextFirst) end
   return true
 end

@@ -37,7 +37,7 @@ local function tellGrants()
       own[#own + 1] = grantJson(lease)
     end
   end
-  for replica, message in pairs(messages) do redis.call('PUBLISH', replicaChannel .. replica, message) end
+  for replica, message in pairs(messages) do redis.call('PUBLISH', replicaChannelPrefix .. replica, message) end
   if tellsUnnamed then addUnnamed(own) end
   return own
 end
@@ -46,7 +46,7 @@ end
 local function tellClosed(now)
   for _, replica in ipairs(redis.call('ZREVRANGEBYSCORE', replicasKey, '+inf', '-inf', 'LIMIT', 0, 64)) do
     if replica ~= caller and redis.call('HEXISTS', recordsKey, 'w:' .. replica) == 1 then
-      redis.call('PUBLISH', replicaChannel .. replica, 'c ' .. bucketName .. ' ' .. text(closedMs(now)))
+      redis.call('PUBLISH', replicaChannelPrefix .. replica, 'c ' .. bucketName .. ' ' .. text(closedMs(now)))
     end
   end
 end

@@ -1,7 +1,7 @@
 -- The end of every transition: what changed is written back, and every key gets its expiry. `memoryMs` mirrors
 -- retention.policy.ts. Milliseconds.
 -- @constant bucketMemoryMs blankMemoryMs unansweredMemoryMs
-local longestClosedMs = 30 * 24 * 3600000
+local maxClosedMs = 30 * 24 * 3600000
 
 local function saveRecords()
   local written, gone = {}, {}
@@ -44,7 +44,7 @@ local function save(now)
   refreshIdleness()
   local byName, meters = bucket.meters, {}
   for _, name in ipairs(meterNames) do meters[#meters + 1] = byName[name] end
-  local shutMs = math.min(longestClosedMs, closedMs(now))
+  local shutMs = math.min(maxClosedMs, closedMs(now))
   local lifeMs = string.format('%.0f', math.ceil(memoryMs(now)) + math.ceil(shutMs))
   bucket.meters = meters
   redis.call('SET', stateKey, cmsgpack.pack(bucket), 'PX', lifeMs)

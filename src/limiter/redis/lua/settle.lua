@@ -7,9 +7,23 @@
 do
   -- @constant maxOtherLimitsMs
 
-  local function requeueOrForget(lane, lease, again)
-    if not again then return discard('t', lease.ticket) end
-    local ticket = ticketOf(lease.ticket)
+  -- The refusal says that the call asks for more than was reserved: it waits for so much. Costs are in the order of meterNames.
+  local function raiseCost(lease, lesson)
+    local ticket, name, asked = ticketOf(lease.ticket), lesson.rateMeter, lesson.refusedUnits
+    if not ticket or not asked or not name or name == 'cost' then return end
+    local units = {}
+    for _, cost in ipairs(ticket.costs) do units[cost[1]] = cost[2] end
+    if asked <= (units[name] or 0) then return end
+    units[name] = asked
+    local costs = {}
+    for _, one in ipairs(meterNames) do
+      if units[one] and units[one] > 0 then costs[#costs + 1] = { one, units[one] } end
+    end
+    ticket.costs = costs
+  end
+
+  -- The ticket is back at its position.
+  local function requeue(lane, ticket)
     ticket.lease = false
     ticket.costs = takeable(knownCosts(ticket.costs, ticket.document))
     enqueue(lane, ticket)
@@ -19,29 +33,31 @@ do
 
   function settlements.succeeded(lane, lease, told, now)
     if told.spent then correct(lease, told.spent, now) end
-    if told.lesson then applyLesson(lease, told.lesson, now) else applySilence(lease, now) end
+    if told.lesson then applyLesson(lease, told.lesson, 0, now) else applySilence(lease, now) end
     noteService(lane, now - lease.grantedAt)
     finish(lane, lease)
-    requeueOrForget(lane, lease, false)
+    discard('t', lease.ticket)
   end
 
   function settlements.throttled(lane, lease, told, now)
     applyThrottle(lease, told.closeMs, told.lesson, now)
     finish(lane, lease)
-    requeueOrForget(lane, lease, told.requeue)
+    if told.closeMs > 0 and told.lesson then raiseCost(lease, told.lesson) end
+    if told.requeue then requeue(lane, ticketOf(lease.ticket)) else discard('t', lease.ticket) end
     if told.sleepMs > 0 then sleep(lane, 'backoff', now + told.sleepMs) end
   end
 
   function settlements.dropped(lane, lease, _, now)
     giveBack(lease, now)
     finish(lane, lease)
-    requeueOrForget(lane, lease, false)
+    discard('t', lease.ticket)
   end
 
   function settlements.returned(lane, lease, told, now)
+    firstCalls.recallPilot(lease)
     giveBack(lease, now)
     finish(lane, lease)
-    requeueOrForget(lane, lease, true)
+    requeue(lane, ticketOf(lease.ticket))
     if told.because ~= 'backoff' then lane.slots = 1 end
     local holds = not told.ceiling or told.ceiling == lane.ceiling
     sleep(lane, told.because, now + (holds and told.sleepMs or math.min(told.sleepMs, maxOtherLimitsMs)))
@@ -49,8 +65,8 @@ do
 
   function settlements.unknown(lane, lease, _, now)
     if lane.maxInFlight then
-      noteTold(lease)
-      lease.abandoned = true
+      noteNamed(lease)
+      lease.stage = 'abandoned'
       local ticket = ticketOf(lease.ticket)
       expireAt(lease, now + ticket.leaseMs)
       table.insert(lane.abandoned, lease.expiresAt)
@@ -83,12 +99,12 @@ do
 
   function events.settle(event, now)
     local lease = leaseOf(event.lease)
-    local held = lease and not lease.abandoned
+    local held = lease and lease.stage ~= 'abandoned'
     if held then
       local lane = laneOf(lease.lane)
       confirm(lane, lease)
       settlements[event.outcome](lane, lease, event, now)
-      endProbe(lease, event.outcome ~= 'dropped' and event.outcome ~= 'returned', now)
+      if event.outcome == 'dropped' or event.outcome == 'returned' then dropProbe(lease) else endProbe(lease, now) end
       if event.outcome == 'throttled' and event.closeMs > 0 then closes = true end
     end
     pump(now)

@@ -11,8 +11,8 @@ do
   local function renewLeases(held, now)
     for _, token in ipairs(held) do
       local lease = leaseOf(token)
-      if lease and not lease.abandoned and lease.replica == caller then
-        noteTold(lease)
+      if lease and lease.stage ~= 'abandoned' and lease.replica == caller then
+        noteNamed(lease)
         local ticket = ticketOf(lease.ticket)
         expireAt(lease, now + ticket.leaseMs)
       end
@@ -20,7 +20,7 @@ do
   end
 
   local function forgetDeadReplicas(now)
-    for _ = 1, mostPerPump do
+    for _ = 1, maxPerPump do
       local first = redis.call('ZRANGE', replicasKey, 0, 0, 'WITHSCORES')
       if not first[1] or tonumber(first[2]) + replicaLifeMs >= now then return end
       redis.call('ZREM', replicasKey, first[1])
@@ -54,7 +54,7 @@ do
     renewLeases(event.leases, now)
     forgetDeadReplicas(now)
     refreshIdleness()
-    forgetIdleLanes(mostPerPump)
+    forgetIdleLanes(maxPerPump)
     pump(now)
     tellsUnnamed = true
     unnamed = redis.call('ZLEXCOUNT', orderKey, '[u:' .. caller .. ':', '(u:' .. caller .. ';')

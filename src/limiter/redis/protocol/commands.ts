@@ -1,5 +1,5 @@
 /**
- * The commands this service defines on a connection: `apply` of the bucket scheduler, and the scripts of ceilings and presence. Redis
+ * The commands this service defines on a connection: `apply` of the bucket scheduler, and the scripts of ceilings, presence, breakers and controls. Redis
  * knows them by their digests: old and new replicas run their own side by side.
  */
 import { readFileSync } from 'node:fs';
@@ -9,12 +9,12 @@ import { ScriptLibrary } from './script-library.ts';
 import { buildScripts } from './scripts.ts';
 
 /**
- * Tells versions apart in this process. The keys of ceilings and presence carry none: what they mean stays the same
+ * Tells versions apart in this process. The keys of ceilings, presence, breakers and controls carry none: what they mean stays the same
  * (`layout.test.ts`); those of a bucket carry the version of their layout (`keys.ts`).
  */
 const version = 1;
 
-const own = { consume: 2, giveback: 2, places: 2, restore: 1, presence: 3 } as const;
+const own = { consume: 2, giveback: 2, places: 2, restore: 1, presence: 3, breaker: 2, controls: 2 } as const;
 export type OwnScript = keyof typeof own;
 
 const ownName = (script: OwnScript): string =>
@@ -29,7 +29,15 @@ const libraries = new WeakMap<RedisClient, ScriptLibrary>();
 export function defineCommands(client: RedisClient): void {
   const built = buildScripts();
   client.defineCommand(applyName, { lua: built.script, numberOfKeys: 4 });
-  for (const script of ['consume', 'giveback', 'places', 'restore', 'presence'] as const) {
+  for (const script of [
+    'consume',
+    'giveback',
+    'places',
+    'restore',
+    'presence',
+    'breaker',
+    'controls',
+  ] as const) {
     const lua = readFileSync(new URL(`../lua/${script}.lua`, import.meta.url), 'utf8');
     client.defineCommand(ownName(script), { lua, numberOfKeys: own[script] });
   }
@@ -42,7 +50,7 @@ export async function runApply(client: RedisClient, { keys, argv }: ApplyCall): 
   return done === undefined || done === null ? invoke(client, applyName, [...keys, ...argv]) : done.reply;
 }
 
-/** Runs a script of ceilings or presence. */
+/** Runs a script of ceilings, presence, breakers or controls. */
 export const runOwn = (
   client: RedisClient,
   script: OwnScript,

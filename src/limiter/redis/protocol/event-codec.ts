@@ -7,7 +7,7 @@
  */
 import type { Costs } from '../../../call.ts';
 import type { BucketEvent, EventKind, StoredAdmission } from '../../policy/bucket-events.ts';
-import { costEntries } from '../../policy/bucket-state.policy.ts';
+import { costEntries } from '../../policy/meter-names.policy.ts';
 import type { ReplicaId } from '../../../ids.ts';
 import { bucketKeys, type BucketKeys } from './keys.ts';
 import { refusedUnits, type TimedLesson } from '../../policy/lessons.policy.ts';
@@ -23,7 +23,7 @@ import type {
 /** Leases one `tick` renews at most; a replica with more sends several. */
 export const leasesPerTick = 64;
 /** A lease may not outlive what a bucket remembers of an hour without use. Milliseconds. */
-export const longestLeaseMs = 3_600_000;
+export const maxLeaseMs = 3_600_000;
 
 /** Who asks, about which bucket. `now` is a test's time in milliseconds; left out, the server's `TIME` counts. */
 export interface Asking {
@@ -87,6 +87,8 @@ function bodyOf(event: BucketEvent): Wire {
       return tick(event);
     case 'reconfigure':
       return { lanes: event.lanes.map(laneSetting) };
+    case 'open':
+      return { before: optional(event.before) };
   }
 }
 
@@ -190,7 +192,7 @@ function tick({ leases }: EventOf<'tick'>): Wire {
   return { leases: leases.map(word) };
 }
 
-function word(name: string): string {
+function word<Name extends string>(name: Name): Name {
   if (!/^[\w.-]+$/.test(name)) throw new RangeError('a name for Redis must be an opaque word');
   return name;
 }

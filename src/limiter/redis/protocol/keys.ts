@@ -11,7 +11,7 @@ import type { BucketKey, ReplicaId } from '../../../ids.ts';
  * Layout of the records behind the keys, and of messages about them: raised when either changes. `layout.test.ts` pins
  * what it stands for.
  */
-export const layoutVersion = 2;
+export const layoutVersion = 3;
 
 /** The keys of one bucket in the order in which every script takes them. */
 export type BucketKeys = readonly [state: string, records: string, order: string, replicas: string];
@@ -21,5 +21,7 @@ export function bucketKeys(bucket: BucketKey): BucketKeys {
   return [`${prefix}state`, `${prefix}records`, `${prefix}order`, `${prefix}replicas`];
 }
 
-/** The channel to which scripts publish what other replicas did for this one. `reply.lua` writes the same name. */
-export const replicaChannel = (replica: ReplicaId): string => `sluice:r:${replica}`;
+/** Before a replica's id: the channel on which scripts publish what other replicas did for this one. */
+export const replicaChannelPrefix = 'sluice:r:';
+
+export const replicaChannel = (replica: ReplicaId): string => `${replicaChannelPrefix}${replica}`;

@@ -1,5 +1,5 @@
 /**
- * What comes back from Redis: the reply of `apply` and published messages, from text to types. Anything that is not as
+ * What comes back from Redis: the reply of `apply`, from text to types (`message-codec.ts`: what is published). Anything that is not as
  * `lua/apply.lua` says is a `MalformedReply`: it never means "granted".
  *
  * Times (`now`, `expiresAt`, `born`) are on the store's clock; a replica turns them into its own with
@@ -9,18 +9,11 @@
 import type { MeterName } from '../../../call.ts';
 import { holds, type HeldBy } from '../../../errors.ts';
 import type { AdmitReply, BucketEvent, EventKind, EventReply, ReplyOf } from '../../policy/bucket-events.ts';
-import { meterNames } from '../../policy/bucket-state.policy.ts';
-import type { BucketKey, LaneKey, LeaseToken, MeterSnapshot, TicketId } from '../../limiter.ts';
+import { meterNames } from '../../policy/meter-names.policy.ts';
+import { leaseToken } from '../../../ids.ts';
+import type { MeterSnapshot } from '../../limiter.ts';
 import { amountOf, listOf, malformed, numberOf, textOf, waitOf, wordOf } from '../client/malformed-reply.ts';
-
-/** A grant as the store tells it. */
-export interface GrantReply {
-  readonly ticket: TicketId;
-  readonly lane: LaneKey;
-  readonly lease: LeaseToken;
-  /** Store's clock, milliseconds. */
-  readonly expiresAt: number;
-}
+import { grantOf, type GrantReply } from './message-codec.ts';
 
 /** What the store tells of the bucket with every reply. */
 export interface BucketReply {
@@ -52,16 +45,6 @@ export interface BatchReply {
   readonly replies: readonly EventReply[];
 }
 
-/** What another replica's events did for this one. */
-export type ReplicaMessage =
-  | {
-      readonly kind: 'grants';
-      readonly bucket: BucketKey;
-      readonly born: number;
-      readonly grants: readonly GrantReply[];
-    }
-  | { readonly kind: 'closed'; readonly bucket: BucketKey; readonly closedMs: number };
-
 /** The reply to these events. */
 export function readBatch(reply: unknown, events: readonly BucketEvent[]): BatchReply {
   const [now, nextInMs, closedMs, born, leads, grants, unnamed, replies] = listOf(parsed(textOf(reply)));
@@ -74,7 +57,7 @@ export function readBatch(reply: unknown, events: readonly BucketEvent[]): Batch
       closedMs: amountOf(closedMs),
       born: born === null ? null : numberOf(born),
       leads: flagOf(leads),
-      grants: listOf(grants).map(grant),
+      grants: listOf(grants).map(grantOf),
       unnamed: amountOf(unnamed),
     },
     replies: own.map((words, at) => {
@@ -82,18 +65,6 @@ export function readBatch(reply: unknown, events: readonly BucketEvent[]): Batch
       return readers[kind](listOf(words));
     }),
   };
-}
-
-/** A message on `replicaChannel(replica)`. */
-export function readMessage(message: string): ReplicaMessage {
-  const [head = '', ...lines] = message.split('\n');
-  const [kind, bucket, value] = head.split(' ');
-  if (kind === 'g') {
-    const grants = lines.map((line) => grant(line.split(' ')));
-    return { kind: 'grants', bucket: wordOf(bucket), born: numberOf(value), grants };
-  }
-  if (kind === 'c') return { kind: 'closed', bucket: wordOf(bucket), closedMs: amountOf(value) };
-  return malformed();
 }
 
 type Words = readonly unknown[];
@@ -124,6 +95,10 @@ const readers: { readonly [K in EventKind]: (words: Words) => ReplyOf[K] } = {
     either(code, 'reconfigured', 'unknown_bucket');
     return { kind: 'reconfigure' };
   },
+  open: ([code]) => {
+    either(code, 'opened', 'unknown_bucket');
+    return { kind: 'open' };
+  },
 };
 
 function admit([code, ...words]: Words): AdmitReply {
@@ -133,7 +108,7 @@ function admit([code, ...words]: Words): AdmitReply {
       return {
         kind: 'granted',
         order: amountOf(order),
-        lease: wordOf(token),
+        lease: leaseToken(wordOf(token)),
         expiresAt: numberOf(expiresAt),
       };
     }
@@ -165,16 +140,6 @@ function admit([code, ...words]: Words): AdmitReply {
 
 function lease(known: string): (words: Words) => ReplyOf['settle'] {
   return ([code]) => ({ kind: 'lease', known: either(code, known, 'unknown_lease') });
-}
-
-function grant(words: unknown): GrantReply {
-  const [ticket, lane, token, expiresAt] = listOf(words);
-  return {
-    ticket: wordOf(ticket),
-    lane: wordOf(lane),
-    lease: wordOf(token),
-    expiresAt: numberOf(expiresAt),
-  };
 }
 
 function meter(words: unknown): MeterSnapshot {

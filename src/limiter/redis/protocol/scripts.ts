@@ -4,20 +4,23 @@
  */
 import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
-import { meterNames, orderUnit, requestWindows, sequencePerMs } from '../../policy/bucket-state.policy.ts';
+import { orderUnit, sequencePerMs } from '../../policy/bucket-state.policy.ts';
+import { meterNames, requestWindows } from '../../policy/meter-names.policy.ts';
 import { ceilingWindowMs } from '../../policy/ceiling.policy.ts';
 import { maxCorrected, maxDocuments, maxProbeMs } from '../../policy/documents.policy.ts';
+import * as firstCalls from '../../policy/first-calls.policy.ts';
 import { maxWindows } from '../../policy/forecast.policy.ts';
-import { replicaChannel } from './keys.ts';
+import { replicaChannelPrefix } from './keys.ts';
 import { luaSource, type Constants, type ReadLua } from './lua-source.ts';
 import { blankMemoryMs, bucketMemoryMs, unansweredMemoryMs } from '../../policy/retention.policy.ts';
+import * as bounds from '../../policy/meter-bounds.policy.ts';
 import * as learning from '../../policy/meter-learning.policy.ts';
 import * as meter from '../../policy/meter.policy.ts';
 import * as others from '../../policy/meter-others.policy.ts';
-import { mostPerPump, probeDoublingMs, replicaLifeMs } from '../../policy/pump.policy.ts';
+import { maxPerPump, replicaLifeMs } from '../../policy/pump.policy.ts';
 import { maxArrivalAgoMs, maxArrivalAheadMs, maxOtherLimitsMs } from '../../policy/scheduler.policy.ts';
 import { usualWindowsMs } from '../../policy/window-learning.policy.ts';
-import { leasesPerTick, longestLeaseMs } from './event-codec.ts';
+import { leasesPerTick, maxLeaseMs } from './event-codec.ts';
 
 /** `apply` in both forms; Redis knows each by a digest, so that old and new replicas run their own side by side. */
 export interface Scripts {
@@ -38,14 +41,16 @@ function numbersOf(policy: object): Constants {
 
 /** What the scripts take over from the policy. */
 export const scriptConstants: Constants = {
+  ...numbersOf(firstCalls),
   ...numbersOf(meter),
+  ...numbersOf(bounds),
   ...numbersOf(learning),
   ...numbersOf(others),
   blankMemoryMs,
   bucketMemoryMs,
   ceilingWindowMs,
   leasesPerTick,
-  longestLeaseMs,
+  maxLeaseMs,
   maxArrivalAgoMs,
   maxArrivalAheadMs,
   maxCorrected,
@@ -54,10 +59,9 @@ export const scriptConstants: Constants = {
   maxProbeMs,
   maxWindows,
   meterNames,
-  mostPerPump,
+  maxPerPump,
   orderUnit,
-  probeDoublingMs,
-  replicaChannel: replicaChannel(''),
+  replicaChannelPrefix,
   replicaLifeMs,
   requestWindows,
   sequencePerMs,

@@ -1,0 +1,40 @@
+/** How many calls wait under each ceiling, and in which lanes: over all buckets, and also how many wait in each lane. */
+import type { CeilingKey } from '../ids.ts';
+import type { LaneView } from './lanes.ts';
+import type { QueuedCall } from './queued-call.ts';
+
+interface CeilingQueue {
+  waiting: number;
+  readonly lanes: Set<LaneView>;
+}
+
+export class CeilingQueues {
+  readonly #queues = new Map<CeilingKey, CeilingQueue>();
+
+  waitingUnder(key: CeilingKey): number {
+    return this.#queues.get(key)?.waiting ?? 0;
+  }
+
+  lanesUnder(key: CeilingKey): Iterable<LaneView> {
+    return this.#queues.get(key)?.lanes ?? [];
+  }
+
+  /** The call begins to wait. */
+  add({ lane, request: { ceiling } }: QueuedCall): void {
+    let queue = this.#queues.get(ceiling.key);
+    if (queue === undefined) this.#queues.set(ceiling.key, (queue = { waiting: 0, lanes: new Set() }));
+    queue.waiting += 1;
+    lane.waiting += 1;
+    queue.lanes.add(lane);
+  }
+
+  /** The call waits no longer. */
+  remove({ lane, request: { ceiling } }: QueuedCall): void {
+    const queue = this.#queues.get(ceiling.key);
+    lane.waiting -= 1;
+    if (queue === undefined) return;
+    queue.waiting -= 1;
+    if (lane.waiting === 0) queue.lanes.delete(lane);
+    if (queue.waiting === 0) this.#queues.delete(ceiling.key);
+  }
+}

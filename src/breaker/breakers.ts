@@ -1,0 +1,237 @@
+/**
+ * The breakers that this replica knows: whether a call may be sent, and what its answer changes. Decisions are those of
+ * `breaker.policy.ts`; they hold here at once, and the store settles who of several replicas came first.
+ *
+ * Owns: the table, its bound, names of breakers, looking again at what other replicas may have changed.
+ * Refuses to own: the calls; admission is told when something opens. Invariants: without an open breaker nothing but the
+ * size of a table is looked at; what leaves this process are keyed digests and numbers.
+ */
+import type { BreakerSubject } from '../call.ts';
+import type { Clock, Random } from '../clock.ts';
+import type { Refusal } from '../errors.ts';
+import type { BreakerId, BreakerStore, SharedBreaker, Stored } from '../limiter/breaker-store.ts';
+import type { ObservedBreaker } from '../telemetry/events.ts';
+import { afterRefusal, afterSilence, ask } from './breaker.policy.ts';
+import type { Breaker, PermanentRefusal } from './breaker.policy.ts';
+import { concernOf } from './concern.policy.ts';
+import { KnownBreakers, type Known } from './known.ts';
+import { BreakerNames } from './names.ts';
+import { refusalOf } from './refusal.ts';
+import type { Told } from './told.policy.ts';
+
+/** What is known is compared with the store this often, so that a lost message is made up for. Milliseconds. */
+const refreshMs = 5_000;
+const readPerRefresh = 100;
+
+export interface BreakersParts {
+  readonly clock: Clock;
+  readonly random: Random;
+  readonly labelKey: string;
+  readonly store: BreakerStore;
+  /** Something opened: calls that wait may be concerned. */
+  readonly onOpened: () => void;
+  /** A call of this replica was refused, and the next one may ask in so many milliseconds. */
+  readonly onRefused: (upstream: string, shown: ObservedBreaker) => void;
+  /** Hears of failures of work that nobody waits for. */
+  readonly onFailure: (failure: unknown) => void;
+}
+
+/** Permission to be the one call that asks whether a refusal still stands. */
+export interface Probe {
+  readonly ids: readonly BreakerId[];
+}
+
+export class Breakers {
+  readonly #parts: BreakersParts;
+  readonly #known = new KnownBreakers();
+  readonly #names: BreakerNames;
+  #cancelRefresh: (() => void) | null = null;
+  #isClosed = false;
+
+  constructor(parts: BreakersParts) {
+    this.#parts = parts;
+    this.#names = new BreakerNames(parts.labelKey);
+    parts.store.listen(({ id, state }) => this.#adopt(id, state ?? 'closed'));
+  }
+
+  /** Why a call must not be sent now; `null` = it may, or would be a probe. */
+  refusalOf(subject: BreakerSubject): Refusal | null {
+    if (this.#known.size === 0) return null;
+    const now = this.#now();
+    for (const { state } of this.#concerning(subject)) {
+      const asked = ask(state, now);
+      if (asked.kind === 'refused') return refusalOf(asked);
+    }
+    return null;
+  }
+
+  /** True when no breaker is known at all: nothing has to be asked before a call is sent, nor told of its success. */
+  get areClosed(): boolean {
+    return this.#known.size === 0;
+  }
+
+  /** A call is about to be sent. Resolves with its probe when it asks for the others. @throws Refusal `upstream_refused` */
+  async pass(subject: BreakerSubject): Promise<Probe | null> {
+    const ids: BreakerId[] = [];
+    try {
+      for (const known of this.#concerning(subject)) {
+        if (await this.#claim(known)) ids.push(known.id);
+      }
+    } catch (refusal) {
+      this.told(subject, { ids }, { kind: 'silent' });
+      throw refusal;
+    }
+    return ids.length === 0 ? null : { ids };
+  }
+
+  /** What became of a call that was sent, `probe` if it was one. */
+  told(subject: BreakerSubject, probe: Probe | null, told: Told): void {
+    const concern = told.kind === 'refused' ? concernOf(told.throttle) : null;
+    const refused = concern === null ? null : this.#names.name(subject, concern);
+    const asked = probe?.ids ?? [];
+    for (const id of asked) {
+      if (id.key === refused?.key) continue;
+      if (told.kind === 'succeeded') this.#close(id);
+      else this.#silent(id);
+    }
+    if (refused === null || told.kind !== 'refused') return;
+    const isProbe = asked.some(({ key }) => key === refused.key);
+    const { status, throttle } = told;
+    const state = this.#refused(refused, { status, statedMs: throttle.waitMs, isProbe });
+    if (state !== null)
+      this.#parts.onRefused(subject.upstream, { status, retryInMs: state.until - this.#now() });
+  }
+
+  /** Breakers of an upstream, or of one credential of it; the one that is asked again first comes first. */
+  observed(upstream: string, credential: string | null = null): readonly ObservedBreaker[] {
+    if (this.#known.size === 0) return [];
+    const now = this.#now();
+    const wanted = this.#names.upstream(upstream);
+    const own = credential === null ? null : this.#names.credential(upstream, credential);
+    return [...this.#known]
+      .filter(({ id }) => id.upstream === wanted && (own === null || id.credential === own))
+      .map(({ state: { status, until } }) => ({ status, retryInMs: Math.max(0, until - now) }))
+      .sort((a, b) => a.retryInMs - b.retryInMs);
+  }
+
+  close(): void {
+    this.#isClosed = true;
+    this.#cancelRefresh?.();
+  }
+
+  /** `null`: it was open already. */
+  #refused(id: BreakerId, refusal: PermanentRefusal): Breaker | null {
+    const before = this.#known.get(id.key);
+    const state = afterRefusal(before?.state ?? null, refusal, this.#now());
+    if (state === before?.state) return null;
+    this.#change(id, state, (next) => this.#parts.store.put(id, before?.version ?? '', next));
+    return state;
+  }
+
+  #silent(id: BreakerId): void {
+    const before = this.#known.get(id.key);
+    if (before === undefined || before.state.kind === 'open') return;
+    const state = afterSilence(before.state, this.#now());
+    this.#change(id, state, (next) => this.#parts.store.put(id, before.version, next));
+  }
+
+  #close(id: BreakerId): void {
+    this.#known.delete(id.key);
+    this.#background(this.#parts.store.close(id));
+  }
+
+  /** True: the call is the probe. False: the breaker has been closed meanwhile. @throws Refusal */
+  async #claim(known: Known): Promise<boolean> {
+    const asked = ask(known.state, this.#now());
+    if (asked.kind === 'refused') throw refusalOf(asked);
+    const next = this.#shared(asked.next);
+    const { id, version } = known;
+    // Calls of this replica are refused from here on, whatever the store takes.
+    this.#set({ id, state: asked.next, version: next.version });
+    const stored = await this.#parts.store.take(id, version, next);
+    if (stored === 'unavailable') {
+      this.#notStored(id, next.version);
+      return true;
+    }
+    this.#adopt(id, stored);
+    if (stored === 'closed') return false;
+    if (stored.version === next.version) return true;
+    throw refusalOf({ status: stored.status, retryInMs: stored.leftMs });
+  }
+
+  /** The change holds here at once; what the store says afterwards counts. */
+  #change(id: BreakerId, state: Breaker, store: (next: SharedBreaker) => Promise<Stored>): void {
+    const next = this.#shared(state);
+    this.#set({ id, state, version: next.version });
+    if (state.kind === 'open') this.#parts.onOpened();
+    const told = store(next).then((stored) => {
+      if (this.#known.get(id.key)?.version !== next.version) return;
+      if (stored === 'unavailable') this.#notStored(id, next.version);
+      else if (stored !== 'closed') this.#adopt(id, stored);
+    });
+    this.#background(told);
+  }
+
+  /** It is stored when the store is back. */
+  #notStored(id: BreakerId, version: string): void {
+    const now = this.#known.get(id.key);
+    if (now?.version === version) this.#known.set({ ...now, version: '' });
+  }
+
+  #adopt(id: BreakerId, stored: Stored): void {
+    if (stored === 'unavailable') return;
+    if (stored === 'closed') {
+      this.#known.delete(id.key);
+      return;
+    }
+    const { version, kind, status, refusals, leftMs } = stored;
+    if (this.#known.get(id.key)?.version === version) return;
+    this.#set({ id, version, state: { kind, status, refusals, until: this.#now() + leftMs } });
+    if (kind === 'open') this.#parts.onOpened();
+  }
+
+  #set(known: Known): void {
+    this.#known.set(known);
+    this.#refreshLater();
+  }
+
+  #refreshLater(): void {
+    if (this.#isClosed || this.#cancelRefresh !== null) return;
+    this.#cancelRefresh = this.#parts.clock.after(refreshMs, () => {
+      this.#cancelRefresh = null;
+      this.#background(this.#refresh());
+    });
+  }
+
+  /** Forgets what nobody asks for any more, and hears what the store has of the rest. */
+  async #refresh(): Promise<void> {
+    const { store } = this.#parts;
+    this.#known.forgetOld(this.#now());
+    if (this.#known.size > 0) this.#refreshLater();
+    if (!store.isShared) return;
+    for (const { id, state, version } of [...this.#known].slice(0, readPerRefresh)) {
+      const stored = version === '' ? await store.put(id, '', this.#shared(state)) : await store.read(id);
+      if (this.#known.get(id.key)?.version === version) this.#adopt(id, stored);
+    }
+  }
+
+  *#concerning(subject: BreakerSubject): Iterable<Known> {
+    for (const { key } of this.#names.of(subject)) {
+      const known = this.#known.get(key);
+      if (known !== undefined) yield known;
+    }
+  }
+
+  #shared({ kind, status, refusals, until }: Breaker): SharedBreaker {
+    const leftMs = Math.max(0, until - this.#now());
+    return { version: this.#parts.random.hex(8), kind, status, refusals, leftMs };
+  }
+
+  #background(work: Promise<unknown>): void {
+    work.catch(this.#parts.onFailure);
+  }
+
+  #now(): number {
+    return this.#parts.clock.monotonic();
+  }
+}

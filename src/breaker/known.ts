@@ -1,0 +1,45 @@
+/** The breakers that are not closed, as far as this replica knows. Owns their bound. */
+import type { BreakerId } from '../limiter/breaker-store.ts';
+import { isForgotten, type Breaker } from './breaker.policy.ts';
+
+/** The one that changed longest ago is forgotten first. */
+const maxKnown = 10_000;
+
+export interface Known {
+  readonly id: BreakerId;
+  readonly state: Breaker;
+  /** Version in the store; `''` = the store has not heard of it. */
+  readonly version: string;
+}
+
+export class KnownBreakers {
+  readonly #byKey = new Map<string, Known>();
+
+  get size(): number {
+    return this.#byKey.size;
+  }
+
+  get(key: string): Known | undefined {
+    return this.#byKey.get(key);
+  }
+
+  set(known: Known): void {
+    this.#byKey.delete(known.id.key);
+    this.#byKey.set(known.id.key, known);
+    const [oldest] = this.#byKey.keys();
+    if (this.#byKey.size > maxKnown && oldest !== undefined) this.#byKey.delete(oldest);
+  }
+
+  delete(key: string): void {
+    this.#byKey.delete(key);
+  }
+
+  /** Nobody has asked for these for so long that they tell nothing any more. */
+  forgetOld(now: number): void {
+    for (const { id, state } of this) if (isForgotten(state, now)) this.#byKey.delete(id.key);
+  }
+
+  [Symbol.iterator](): Iterator<Known> {
+    return this.#byKey.values();
+  }
+}

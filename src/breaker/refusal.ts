@@ -1,0 +1,18 @@
+/** What a call is told that an open breaker concerns: the upstream's refusal, answered in its stead. */
+import { Refusal } from '../errors.ts';
+
+export function refusalOf({
+  status,
+  retryInMs,
+}: {
+  readonly status: number;
+  readonly retryInMs: number;
+}): Refusal {
+  return new Refusal('upstream_refused', {
+    status,
+    retryInMs,
+    detail: `The upstream refuses such calls with ${status}, for a reason that waiting does not cure. One call asks it again at the time named here.`,
+    shouldRetry: false,
+    ...(status === 429 ? { heldBy: 'closed' as const } : {}),
+  });
+}

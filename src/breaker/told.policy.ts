@@ -1,0 +1,42 @@
+/** What an attempt tells the breakers. Pure. */
+import type { Throttle } from '../call.ts';
+
+/** As much of an attempt's result as matters. */
+type Result =
+  | {
+      readonly kind: 'answered';
+      readonly head: { readonly status: number };
+      readonly feedback: { readonly throttle: Throttle | null };
+    }
+  | { readonly kind: 'failed' };
+
+export type Told =
+  | { readonly kind: 'refused'; readonly status: number; readonly throttle: Throttle }
+  | { readonly kind: 'succeeded' }
+  /** Neither: it broke, or was refused for a reason of its own. */
+  | { readonly kind: 'silent' };
+
+const silent: Told = { kind: 'silent' };
+
+/** `null`: the attempt was not made. */
+export function toldOf(result: Result | null): Told {
+  if (result === null || result.kind === 'failed') return silent;
+  const { status } = result.head;
+  const { throttle } = result.feedback;
+  switch (throttle?.kind) {
+    case 'permanent':
+      // A server error proves nothing of an account, whatever code it carries; a shop is refused with 540, too.
+      return status < 500 || throttle.reason === 'store_state'
+        ? { kind: 'refused', status, throttle }
+        : silent;
+    case 'secondary':
+      return { kind: 'refused', status, throttle };
+    case 'rate':
+      // Whoever is told to slow down is not refused for good.
+      return { kind: 'succeeded' };
+    case 'overload':
+      return silent;
+    case undefined:
+      return status < 400 ? { kind: 'succeeded' } : silent;
+  }
+}

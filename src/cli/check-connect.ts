@@ -1,0 +1,116 @@
+/**
+ * `sluice check --connect`: tries what the file names, Redis, origins and credentials, and says each result in words. Owns the
+ * words. Shows names of the file, never a secret.
+ */
+import { systemClock, systemRandom } from '../clock.ts';
+import type { OriginPattern, Settings, UpstreamCredential, UpstreamSettings } from '../config/settings.ts';
+import { readOnce } from '../credentials/once.ts';
+import { createEndpoint } from '../dispatch/token-endpoint.ts';
+import { createTrial, type Trial, type TrialResult } from '../dispatch/trial.ts';
+import type { CredentialFault } from '../errors.ts';
+import { tryRedis } from '../limiter/stores.ts';
+import { originText } from './origin-text.ts';
+
+export interface Tried {
+  /** One line each, in the order of the file. */
+  readonly lines: readonly string[];
+  /** How many of them say that something does not work. */
+  readonly failures: number;
+}
+
+/** Tries everything, one after the other. */
+export async function tryConnections(settings: Settings): Promise<Tried> {
+  const results = [...(await redisResults(settings))];
+  for (const upstream of settings.upstreams.values())
+    results.push(...(await upstreamResults(upstream, settings)));
+  return {
+    lines: results.map(({ works, text }) => `${works ? 'ok:    ' : 'FAILED:'} ${text}`),
+    failures: results.filter(({ works }) => !works).length,
+  };
+}
+
+interface Result {
+  readonly works: boolean;
+  readonly text: string;
+}
+
+async function redisResults({ redis }: Settings): Promise<readonly Result[]> {
+  if (redis === null) return [];
+  const trouble = await tryRedis(redis, { clock: systemClock, random: systemRandom });
+  if (trouble === null) return [{ works: true, text: 'redis: can be used' }];
+  return [{ works: false, text: `redis (${trouble.reason}): ${trouble.advice}` }];
+}
+
+async function upstreamResults(upstream: UpstreamSettings, settings: Settings): Promise<readonly Result[]> {
+  const trial = createTrial(upstream, systemClock);
+  const results: Result[] = [];
+  try {
+    for (const origin of upstream.origins) {
+      const at = `${upstream.name} ${originText(origin)}`;
+      if (origin.wildcard) {
+        results.push({ works: true, text: `${at}: not tried, each call names its own host` });
+        continue;
+      }
+      for (const { whose, credential } of credentialsOf(upstream, settings))
+        results.push(worded(`${at}${whose}`, await tryWith(trial, urlOf(origin), { credential, upstream })));
+    }
+  } finally {
+    trial.close();
+  }
+  return results;
+}
+
+/** Reads or fetches the credential, and tries the origin with it. */
+async function tryWith(
+  trial: Trial,
+  origin: string,
+  { credential, upstream }: Pick<Owned, 'credential'> & { readonly upstream: UpstreamSettings },
+): Promise<TrialResult | CredentialFailed> {
+  if (credential === null) return trial.run(origin, null);
+  const read = await readOnce(credential, upstream, {
+    clock: systemClock,
+    send: createEndpoint(systemClock),
+  });
+  if (read.kind === 'failed') return { kind: 'no_credential', fault: read.fault };
+  return trial.run(origin, { field: credential.field, value: read.value });
+}
+
+interface CredentialFailed {
+  readonly kind: 'no_credential';
+  readonly fault: CredentialFault;
+}
+
+interface Owned {
+  /** For the line; empty = the upstream's own. */
+  readonly whose: string;
+  readonly credential: UpstreamCredential | null;
+}
+
+function credentialsOf({ name, credential }: UpstreamSettings, { workspaces }: Settings): Owned[] {
+  const found: Owned[] = [{ whose: '', credential }];
+  for (const { id, credentials } of workspaces.values()) {
+    const own = credentials.get(name);
+    if (own !== undefined) found.push({ whose: `, credential of workspace ${id}`, credential: own });
+  }
+  return found;
+}
+
+function worded(at: string, result: TrialResult | CredentialFailed): Result {
+  switch (result.kind) {
+    case 'no_credential':
+      return { works: false, text: `${at}: the credential could not be read or fetched (${result.fault})` };
+    case 'failed':
+      return { works: false, text: `${at}: ${result.words}` };
+    case 'refused':
+      return { works: false, text: `${at}: answers ${result.status}: it refuses the credential` };
+    case 'accepted':
+      return { works: true, text: `${at}: answers ${result.status} and takes the credential` };
+    case 'unclear':
+      return {
+        works: true,
+        text: `${at}: answers ${result.status}; that does not show whether a credential is right`,
+      };
+  }
+}
+
+const urlOf = ({ scheme, host, port }: OriginPattern): string => `${scheme}://${host}:${port}`;

@@ -1,0 +1,130 @@
+/**
+ * What an operator may do about an upstream: pause it for a while, end that, and reopen what its answers have closed.
+ *
+ * Owns: what this replica knows of the wishes that all replicas share, and carrying out openings in its buckets. Refuses to
+ * own: holding a call (`journey/forward.ts` asks here), the store. Bound: another replica's wish is known within a second.
+ * While Redis is away, what is known holds.
+ */
+import type { Clock } from '../clock.ts';
+import type { ControlsStore, WishReply } from '../limiter/controls-store.ts';
+import type { BucketKey, Limiter } from '../limiter/limiter.ts';
+
+const readEveryMs = 1_000;
+/** Buckets remembered as opened; beyond it one may be opened once more, which changes nothing. */
+const maxOpened = 10_000;
+
+export interface ControlsParts {
+  readonly clock: Clock;
+  readonly store: ControlsStore;
+  readonly limiter: Pick<Limiter, 'open'>;
+  /** Buckets that this replica has used lately, of one upstream. */
+  readonly bucketsOf: (upstream: string) => readonly BucketKey[];
+  /** The opaque name of an upstream in the store. */
+  readonly keyOf: (upstream: string) => string;
+  /** Names of the upstreams that are configured now. */
+  readonly upstreams: () => Iterable<string>;
+  readonly onFailure: (failure: unknown) => void;
+}
+
+interface Known {
+  /** Monotonic milliseconds. */
+  pausedUntil: number;
+  /** On the store's clock; `null` = nobody asked. */
+  openedAt: number | null;
+  readonly opened: Set<BucketKey>;
+}
+
+/** What a wish came to. `unavailable`: Redis could not be asked. */
+export type Wished = 'done' | 'unavailable';
+
+export class Controls {
+  readonly #parts: ControlsParts;
+  readonly #known = new Map<string, Known>();
+  #cancel = (): void => {};
+
+  constructor(parts: ControlsParts) {
+    this.#parts = parts;
+  }
+
+  /** Reads what was wished before this process began, and from now on what others wish. */
+  async start(): Promise<void> {
+    if (!this.#parts.store.isShared) return;
+    await this.#readAll();
+    this.#readLater();
+  }
+
+  close(): void {
+    this.#cancel();
+  }
+
+  /** Nobody has wished anything: there is nothing to ask. */
+  get isQuiet(): boolean {
+    return this.#known.size === 0;
+  }
+
+  /** How long nobody may be sent to the upstream; 0 = it is not paused. Milliseconds. */
+  pausedMs(upstream: string): number {
+    if (this.#known.size === 0) return 0;
+    const until = this.#known.get(upstream)?.pausedUntil ?? 0;
+    return until === 0 ? 0 : Math.max(0, until - this.#parts.clock.monotonic());
+  }
+
+  /** A call goes to this bucket. Resolves when it is open, if somebody asked for that before the bucket was known here. */
+  async used(upstream: string, bucket: BucketKey): Promise<void> {
+    const known = this.#known.get(upstream);
+    if (known !== undefined && known.openedAt !== null) await this.#openOne(known, bucket);
+  }
+
+  async pause(upstream: string, ms: number): Promise<Wished> {
+    return this.#wished(upstream, await this.#parts.store.pause(this.#parts.keyOf(upstream), ms));
+  }
+
+  async resume(upstream: string): Promise<Wished> {
+    return this.#wished(upstream, await this.#parts.store.resume(this.#parts.keyOf(upstream)));
+  }
+
+  async open(upstream: string): Promise<Wished> {
+    return this.#wished(upstream, await this.#parts.store.open(this.#parts.keyOf(upstream)));
+  }
+
+  async #wished(upstream: string, reply: WishReply): Promise<Wished> {
+    if (reply === 'unavailable') return reply;
+    await this.#take(upstream, reply);
+    return 'done';
+  }
+
+  async #take(upstream: string, reply: WishReply): Promise<void> {
+    if (reply === 'unavailable') return;
+    const { pausedMs, openedAt } = reply;
+    let known = this.#known.get(upstream);
+    if (known === undefined) {
+      if (pausedMs === 0 && openedAt === null) return;
+      this.#known.set(upstream, (known = { pausedUntil: 0, openedAt: null, opened: new Set() }));
+    }
+    known.pausedUntil = pausedMs === 0 ? 0 : this.#parts.clock.monotonic() + pausedMs;
+    if (openedAt !== null && openedAt !== known.openedAt) {
+      known.openedAt = openedAt;
+      known.opened.clear();
+      for (const bucket of this.#parts.bucketsOf(upstream)) await this.#openOne(known, bucket);
+    }
+  }
+
+  async #openOne(known: Known, bucket: BucketKey): Promise<void> {
+    if (known.opened.has(bucket)) return;
+    if (known.opened.size >= maxOpened) known.opened.clear();
+    known.opened.add(bucket);
+    await this.#parts.limiter.open(bucket, known.openedAt);
+  }
+
+  async #readAll(): Promise<void> {
+    const { store, keyOf, upstreams } = this.#parts;
+    for (const upstream of upstreams()) await this.#take(upstream, await store.read(keyOf(upstream)));
+  }
+
+  #readLater(): void {
+    this.#cancel = this.#parts.clock.after(readEveryMs, () => {
+      this.#readAll().catch(this.#parts.onFailure);
+      this.#readLater();
+    });
+  }
+}

@@ -1,0 +1,203 @@
+/**
+ * READ FIRST of this folder. Upstream credentials as they are now: fixed values, files that are read again, tokens that are
+ * renewed. One source serves every upstream and workspace that is configured with the same file or the same OAuth client.
+ *
+ * Owns: the sources' lives over reloads, and what is told of them. Refuses to own: which credential a call has
+ * (`target/route.ts`), who waits for one and how long (`journey/`).
+ * Keeps: no secret and no token is logged, counted, or part of a failure.
+ */
+import type { Clock, Random } from '../clock.ts';
+import type {
+  CredentialSource,
+  Settings,
+  UpstreamCredential,
+  UpstreamSettings,
+  WorkspaceSettings,
+} from '../config/settings.ts';
+import type { ObservedCredential, RenewalOutcome, Telemetry } from '../telemetry/events.ts';
+import { FileSource } from './file-source.ts';
+import { OAuthSource } from './oauth-source.ts';
+import { sharedName } from './shared-tokens.ts';
+import { fixedSource, type Source, type Standing } from './source.ts';
+import type { TokenFetcher } from './token-fetcher.ts';
+
+export type { Standing } from './source.ts';
+
+/** A credential and the upstream it is sent to. */
+export interface CredentialUse {
+  readonly credential: UpstreamCredential;
+  readonly upstream: UpstreamSettings;
+}
+
+export interface CredentialParts {
+  readonly clock: Clock;
+  readonly random: Random;
+  readonly telemetry: Pick<Telemetry, 'credentialRenewal' | 'log'>;
+  readonly fetcher: TokenFetcher;
+  readonly labelKey: string;
+  /** Called last when all of it ends. */
+  readonly onClose: () => void;
+}
+
+type ChangingSource = Exclude<CredentialSource, { kind: 'value' }>;
+
+interface Kept {
+  readonly source: Source;
+  /** Names of the upstreams that it is sent to. */
+  readonly upstreams: Set<string>;
+  /** Name under which replicas share its token, and what hears of a new one; `null` = it is not shared. */
+  readonly shared: { readonly name: string; readonly source: OAuthSource } | null;
+}
+
+export class Credentials {
+  readonly #parts: CredentialParts;
+  /** By what makes sources equal. Holds secrets: in memory only. */
+  readonly #kept = new Map<string, Kept>();
+  readonly #keys = new WeakMap<CredentialSource, string>();
+  readonly #fixed = new WeakMap<CredentialSource, Source>();
+
+  constructor(parts: CredentialParts) {
+    this.#parts = parts;
+  }
+
+  now(use: CredentialUse): Standing {
+    return this.#sourceOf(use).now();
+  }
+
+  /** See {@link Source.refused}. */
+  refused(use: CredentialUse, version: number): Promise<boolean> {
+    return this.#sourceOf(use).refused(version);
+  }
+
+  /** See {@link Source.accepted}. */
+  accepted(use: CredentialUse, version: number): void {
+    this.#sourceOf(use).accepted(version);
+  }
+
+  /** Credentials in use whose end is known. */
+  observed(): readonly ObservedCredential[] {
+    return [...this.#kept.values()].flatMap(({ source, upstreams }) => {
+      const expiresInMs = source.expiresInMs();
+      return expiresInMs === null ? [] : [...upstreams].map((upstream) => ({ upstream, expiresInMs }));
+    });
+  }
+
+  /**
+   * Takes over new settings: sources of none of `used` end, and credentials of upstreams are fetched before the first call.
+   * @param used the sources of these settings
+   */
+  configure(upstreams: Settings['upstreams'], used: SourceNames): void {
+    for (const [key, kept] of this.#kept) {
+      if (used.has(key)) continue;
+      kept.source.close();
+      this.#kept.delete(key);
+    }
+    for (const kept of this.#kept.values()) {
+      for (const name of kept.upstreams) if (!upstreams.has(name)) kept.upstreams.delete(name);
+    }
+    for (const upstream of upstreams.values()) {
+      const { credential } = upstream;
+      if (credential !== null && credential.source.kind !== 'value') this.now({ credential, upstream });
+    }
+  }
+
+  /** A replica has stored a token under this name. */
+  storedElsewhere(name: string): void {
+    for (const { shared } of this.#kept.values()) if (shared?.name === name) shared.source.storedElsewhere();
+  }
+
+  close(): void {
+    for (const { source } of this.#kept.values()) source.close();
+    this.#kept.clear();
+    this.#parts.onClose();
+  }
+
+  #sourceOf({ credential, upstream }: CredentialUse): Source {
+    const { source } = credential;
+    if (source.kind === 'value') {
+      let fixed = this.#fixed.get(source);
+      if (fixed === undefined) this.#fixed.set(source, (fixed = fixedSource(source.value)));
+      return fixed;
+    }
+    const key = this.#keyOf(source, upstream);
+    let kept = this.#kept.get(key);
+    if (kept === undefined) this.#kept.set(key, (kept = this.#create(source, upstream)));
+    kept.upstreams.add(upstream.name);
+    return kept.source;
+  }
+
+  #keyOf(source: ChangingSource, upstream: UpstreamSettings): string {
+    let key = this.#keys.get(source);
+    if (key === undefined) this.#keys.set(source, (key = sourceKey(source, upstream)));
+    return key;
+  }
+
+  #create(source: ChangingSource, upstream: UpstreamSettings): Kept {
+    const { clock, random, fetcher, labelKey, telemetry } = this.#parts;
+    const upstreams = new Set<string>();
+    const events = { onRenewal: this.#teller(upstreams) };
+    if (source.kind === 'file')
+      return { source: new FileSource({ ...events, ...source, clock }), upstreams, shared: null };
+    const { client, prefix } = source;
+    const made = new OAuthSource({
+      ...events,
+      clock,
+      random,
+      prefix,
+      fetch: (unwanted, signal) => fetcher.fetch({ client, upstream, unwanted, signal }),
+      lookUp: (unwanted) => fetcher.lookUp({ client, unwanted }),
+      onBug: (bug) => telemetry.log.bug('a token could not be fetched', bug),
+    });
+    const shared = client.shared ? { name: sharedName(labelKey, client), source: made } : null;
+    return { source: made, upstreams, shared };
+  }
+
+  /** Counts every renewal for each upstream, and logs the first failure of a row and its end. */
+  #teller(upstreams: ReadonlySet<string>): (outcome: RenewalOutcome) => void {
+    const { telemetry } = this.#parts;
+    let last: RenewalOutcome = 'renewed';
+    return (outcome) => {
+      for (const upstream of upstreams) {
+        telemetry.credentialRenewal(upstream, outcome);
+        if (isGood(outcome) && !isGood(last))
+          telemetry.log.info('a credential is renewed again', { upstream });
+        if (!isGood(outcome) && outcome !== last)
+          telemetry.log.warn('a credential could not be renewed', { upstream, fault: outcome });
+      }
+      last = outcome;
+    };
+  }
+}
+
+const isGood = (outcome: RenewalOutcome): boolean => outcome === 'renewed' || outcome === 'shared';
+
+/** What makes two sources one. It holds secrets. Of an OAuth client the way to its endpoint is part of it. */
+function sourceKey(source: ChangingSource, { allowPrivateAddresses, caFile }: UpstreamSettings): string {
+  const { kind, prefix } = source;
+  if (kind === 'file') return JSON.stringify([kind, prefix, source.path]);
+  return JSON.stringify([kind, prefix, source.client, allowPrivateAddresses, caFile]);
+}
+
+/** Names of the sources of these settings' upstreams; those of workspaces are added one by one. */
+export class SourceNames {
+  readonly #names = new Set<string>();
+  readonly #upstreams: Settings['upstreams'];
+
+  constructor(upstreams: Settings['upstreams']) {
+    this.#upstreams = upstreams;
+    for (const upstream of upstreams.values()) this.#add(upstream.credential, upstream);
+  }
+
+  addOf({ credentials }: WorkspaceSettings): void {
+    for (const [name, credential] of credentials) this.#add(credential, this.#upstreams.get(name));
+  }
+
+  has(name: string): boolean {
+    return this.#names.has(name);
+  }
+
+  #add(credential: UpstreamCredential | null, upstream: UpstreamSettings | undefined): void {
+    if (credential === null || upstream === undefined || credential.source.kind === 'value') return;
+    this.#names.add(sourceKey(credential.source, upstream));
+  }
+}

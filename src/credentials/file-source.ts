@@ -1,0 +1,171 @@
+/**
+ * A credential in a file, read again when it changes: also by the swap of a symbolic link, as Kubernetes renews the files of
+ * a mounted Secret (a new folder beside the old one, then `..data` is renamed over).
+ *
+ * Owns: when the file is read; a call never waits for that. Keeps: a file that is missing, empty or cannot be sent replaces
+ * nothing; a changed content counts when it reads the same twice, because a half-written one may be well-formed.
+ */
+import { watch } from 'node:fs';
+import { open } from 'node:fs/promises';
+import { dirname } from 'node:path';
+import type { Clock } from '../clock.ts';
+import { fieldValueFault } from '../config/names.ts';
+import type { CredentialFault } from '../errors.ts';
+import { RefusalGap } from './refusal-gap.ts';
+import type { Source, SourceEvents, Standing } from './source.ts';
+
+/** The file is read this often in any case, milliseconds: not every change of a mounted file makes an event. */
+export const pollMs = 5_000;
+/** Time between the two readings of a changed content, milliseconds. */
+export const settleMs = 100;
+/** A longer file is no credential. */
+const maxBytes = 65_536;
+
+export interface FileParts extends SourceEvents {
+  readonly path: string;
+  readonly prefix: string;
+  readonly clock: Pick<Clock, 'after' | 'monotonic'>;
+}
+
+type Reading =
+  | { readonly kind: 'text'; readonly text: string }
+  | { readonly kind: 'failed'; readonly fault: CredentialFault };
+
+export class FileSource implements Source {
+  readonly #parts: FileParts;
+  readonly #refusals = new RefusalGap();
+  #standing: Standing = { kind: 'unavailable', fault: null, retryInMs: 0 };
+  #text: string | null = null;
+  #fault: CredentialFault | null = null;
+  /** What the last reading held, when it was not what is in use. */
+  #seen: string | null = null;
+  #reading: Promise<void> | null = null;
+  #cancelPoll = (): void => {};
+  #cancelLook: (() => void) | null = null;
+  #stopWatching = (): void => {};
+  #isClosed = false;
+
+  constructor(parts: FileParts) {
+    this.#parts = parts;
+    this.#watch();
+    void this.#look();
+    this.#poll();
+  }
+
+  now(): Standing {
+    return this.#standing;
+  }
+
+  async refused(version: number): Promise<boolean> {
+    if (!this.#isInUse(version)) return true;
+    if (!this.#refusals.mayRenew(this.#parts.clock.monotonic())) return false;
+    // One that began before the refusal may have read the old content.
+    await this.#reading;
+    // A new content is used at once: the one in use is worth nothing.
+    await this.#look(true);
+    return !this.#isInUse(version);
+  }
+
+  accepted(version: number): void {
+    if (this.#isInUse(version)) this.#refusals.helped();
+  }
+
+  expiresInMs(): null {
+    return null;
+  }
+
+  close(): void {
+    this.#isClosed = true;
+    this.#cancelPoll();
+    this.#cancelLook?.();
+    this.#stopWatching();
+  }
+
+  #isInUse(version: number): boolean {
+    return this.#standing.kind === 'usable' && this.#standing.version === version;
+  }
+
+  #watch(): void {
+    try {
+      const watcher = watch(dirname(this.#parts.path), { persistent: false }, () => this.#lookSoon());
+      // The folder is gone or cannot be watched: what is left is to read it every few seconds.
+      watcher.on('error', () => watcher.close());
+      this.#stopWatching = () => watcher.close();
+    } catch {
+      this.#stopWatching = () => {};
+    }
+  }
+
+  #poll(): void {
+    this.#cancelPoll = this.#parts.clock.after(pollMs, () => {
+      void this.#look();
+      this.#poll();
+    });
+  }
+
+  #lookSoon(): void {
+    if (this.#isClosed) return;
+    this.#cancelLook ??= this.#parts.clock.after(settleMs, () => {
+      this.#cancelLook = null;
+      void this.#look();
+    });
+  }
+
+  /** Reads the file once at a time. */
+  #look(isTrusted = false): Promise<void> {
+    this.#reading ??= readCredential(this.#parts.path).then((reading) => {
+      this.#reading = null;
+      if (!this.#isClosed) this.#take(reading, isTrusted);
+    });
+    return this.#reading;
+  }
+
+  #take(reading: Reading, isTrusted: boolean): void {
+    if (reading.kind === 'failed') return this.#fail(reading.fault);
+    const { text } = reading;
+    this.#fault = null;
+    if (text === this.#text) {
+      this.#seen = null;
+    } else if (this.#text === null || isTrusted || text === this.#seen) {
+      this.#use(text);
+    } else {
+      this.#seen = text;
+      this.#lookSoon();
+    }
+  }
+
+  #use(text: string): void {
+    const { prefix, onRenewal } = this.#parts;
+    const version = this.#standing.kind === 'usable' ? this.#standing.version + 1 : 1;
+    this.#text = text;
+    this.#seen = null;
+    this.#standing = { kind: 'usable', value: prefix + text, version };
+    onRenewal('renewed');
+  }
+
+  /** Told once per mistake; the value in use stays. */
+  #fail(fault: CredentialFault): void {
+    if (fault === this.#fault) return;
+    this.#fault = fault;
+    if (this.#standing.kind === 'unavailable')
+      this.#standing = { kind: 'unavailable', fault, retryInMs: pollMs };
+    this.#parts.onRenewal(fault);
+  }
+}
+
+/** The file's content without the line end that most of them have. */
+export async function readCredential(path: string): Promise<Reading> {
+  try {
+    const file = await open(path);
+    try {
+      const { bytesRead, buffer } = await file.read(Buffer.alloc(maxBytes + 1), 0, maxBytes + 1, 0);
+      const text = buffer.toString('utf8', 0, bytesRead).trim();
+      const isUsable = bytesRead <= maxBytes && text !== '' && fieldValueFault(text) === null;
+      return isUsable ? { kind: 'text', text } : { kind: 'failed', fault: 'invalid' };
+    } finally {
+      await file.close();
+    }
+  } catch {
+    return { kind: 'failed', fault: 'missing' };
+  }
+}

@@ -1,0 +1,42 @@
+/**
+ * When a token is renewed, how long it is sent, and when a renewal that failed is tried again. Pure: chance is an argument.
+ * Durations are milliseconds.
+ */
+
+/** A token is renewed in the last quarter of its life, at most 5 minutes before its end. */
+const leadShare = 0.25;
+const maxLeadMs = 300_000;
+/** The last part of a life in which a token is not sent any more: a call takes time to arrive. */
+const guardShare = 0.05;
+const maxGuardMs = 5_000;
+
+/** Age at which a token of this life is renewed. Replicas and clients spread over a fifth of the lead either way. */
+export function renewAtAgeMs(lifeMs: number, chance: number): number {
+  const leadMs = Math.min(lifeMs * leadShare, maxLeadMs);
+  return lifeMs - leadMs * (0.8 + 0.4 * chance);
+}
+
+/** Age from which a token of this life is not sent any more. */
+export const sendableForMs = (lifeMs: number): number => lifeMs - Math.min(lifeMs * guardShare, maxGuardMs);
+
+/** First and longest wait after a failure: of the way to the endpoint, and of a client that it does not accept. */
+const backoffs = { passing: { min: 250, max: 60_000 }, refused: { min: 60_000, max: 900_000 } };
+/** A named wait is believed up to an hour. */
+const maxToldMs = 3_600_000;
+
+/**
+ * Wait after the n-th failure in a row, at least 1; never less than the endpoint named.
+ * @param toldMs what the endpoint named, or `null`
+ */
+export function retryAfterFailureMs(
+  kind: keyof typeof backoffs,
+  failures: number,
+  { toldMs, chance }: { readonly toldMs: number | null; readonly chance: number },
+): number {
+  const { min, max } = backoffs[kind];
+  const waitMs = Math.min(max, min * 2 ** Math.min(failures - 1, 20)) * (0.75 + 0.5 * chance);
+  return Math.max(waitMs, Math.min(toldMs ?? 0, maxToldMs));
+}
+
+/** Least time between renewals that only refusals of an upstream ask for, while they do not help. */
+export const refusalGapMs = { min: 1_000, max: 300_000 };

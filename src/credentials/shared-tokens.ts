@@ -1,0 +1,115 @@
+/**
+ * One token for all replicas: one of them fetches it, and the others read it in Redis, sealed. For clients whose tokens
+ * revoke each other this is needed, for the others it spares the endpoint.
+ *
+ * Owns: who fetches, how long the others wait for it. Refuses to own: when a token is needed (`oauth-source.ts`), the
+ * endpoint (`token-fetcher.ts`), Redis (`redis-tokens.ts`).
+ * Keeps: without Redis each replica fetches for itself; a replica that dies while it fetches holds the others up for
+ * `renewalMs` at most.
+ */
+import type { Clock } from '../clock.ts';
+import type { OAuthClient } from '../config/settings.ts';
+import { digest } from '../identity.ts';
+import type { Fetched } from './oauth-source.ts';
+import type { TokenFetcher, TokenWish } from './token-fetcher.ts';
+import { TokenSeal } from './token-seal.ts';
+
+/** One replica may fetch for so long: longer than an endpoint is waited for. Milliseconds. */
+const renewalMs = 15_000;
+/** The others look for what it brings this often, milliseconds. */
+const lookEveryMs = 100;
+/** A token whose life nobody knows is kept for a day; one that has ended is refused and replaced. Milliseconds. */
+const unknownLifeMs = 86_400_000;
+
+/** Sealed texts that all replicas see. `null` = it cannot be asked now. */
+export interface TokenStore {
+  read(
+    name: string,
+  ): Promise<
+    | { readonly kind: 'none' }
+    | { readonly kind: 'sealed'; readonly text: string; readonly leftMs: number }
+    | null
+  >;
+  store(name: string, text: string, lifeMs: number): Promise<void>;
+  /** True when this replica may fetch, for so long; false while another one does. */
+  begin(name: string, withinMs: number): Promise<boolean | null>;
+  end(name: string): Promise<void>;
+}
+
+export interface SharedTokensParts {
+  readonly clock: Clock;
+  readonly labelKey: string;
+  readonly store: TokenStore;
+  /** Asks the endpoint. */
+  readonly endpoint: Pick<TokenFetcher, 'fetch'>;
+}
+
+/** Opaque name under which the tokens of a client are shared. Its secret is no part: replicas may have the old one and the new. */
+export const sharedName = (labelKey: string, { tokenUrl, clientId, scope }: OAuthClient): string =>
+  digest(labelKey, 'token', tokenUrl, clientId, scope ?? '');
+
+export class SharedTokens implements TokenFetcher {
+  readonly #parts: SharedTokensParts;
+  readonly #seal: TokenSeal;
+
+  constructor(parts: SharedTokensParts) {
+    this.#parts = parts;
+    this.#seal = new TokenSeal(parts.labelKey);
+  }
+
+  async fetch(wish: TokenWish): Promise<Fetched> {
+    const { clock, endpoint, store, labelKey } = this.#parts;
+    const { client, signal } = wish;
+    if (!client.shared) return endpoint.fetch(wish);
+    const name = sharedName(labelKey, client);
+    const until = clock.monotonic() + renewalMs;
+    while (!signal.aborted && clock.monotonic() < until) {
+      const found = await this.#find(name, wish.unwanted);
+      if (found.kind === 'token') return found;
+      const isOurs = found.kind === 'none' ? await store.begin(name, renewalMs) : null;
+      if (isOurs === null) return endpoint.fetch(wish);
+      if (isOurs) return this.#renew(name, wish);
+      await new Promise<void>((resolve) => void clock.after(lookEveryMs, resolve));
+    }
+    return { kind: 'failed', fault: 'timeout', toldMs: null };
+  }
+
+  async lookUp({ client, unwanted }: Pick<TokenWish, 'client' | 'unwanted'>): Promise<Fetched | null> {
+    if (!client.shared) return null;
+    const found = await this.#find(sharedName(this.#parts.labelKey, client), unwanted);
+    return found.kind === 'token' ? found : null;
+  }
+
+  async #renew(name: string, wish: TokenWish): Promise<Fetched> {
+    const { clock, endpoint, store } = this.#parts;
+    try {
+      // The one that fetched before may have stored its token after this replica had looked.
+      const found = await this.#find(name, wish.unwanted);
+      if (found.kind === 'token') return found;
+      const fetched = await endpoint.fetch(wish);
+      if (fetched.kind === 'token') {
+        const { token, lifeMs, bornAt } = fetched;
+        const leftMs = lifeMs === null ? unknownLifeMs : bornAt + lifeMs - clock.monotonic();
+        if (leftMs > 0) await store.store(name, this.#seal.close(name, { token, lifeMs }), leftMs);
+      }
+      return fetched;
+    } finally {
+      await store.end(name);
+    }
+  }
+
+  async #find(
+    name: string,
+    unwanted: string | null,
+  ): Promise<Extract<Fetched, { kind: 'token' }> | { readonly kind: 'none' | 'unavailable' }> {
+    const { clock, store } = this.#parts;
+    const askedAt = clock.monotonic();
+    const read = await store.read(name);
+    if (read === null) return { kind: 'unavailable' };
+    const opened = read.kind === 'sealed' ? this.#seal.open(name, read.text) : null;
+    if (read.kind === 'none' || opened === null || opened.token === unwanted) return { kind: 'none' };
+    const { token, lifeMs } = opened;
+    const bornAt = lifeMs === null ? askedAt : askedAt + read.leftMs - lifeMs;
+    return { kind: 'token', token, lifeMs, bornAt, isShared: true };
+  }
+}

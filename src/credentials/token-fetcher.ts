@@ -1,0 +1,56 @@
+/**
+ * Fetches a token from its endpoint: the request, the answer's meaning, nothing of either in a failure.
+ * Refuses to own: when (`oauth-source.ts`), and the way there (`send` of its parts).
+ */
+import type { Clock } from '../clock.ts';
+import type { OAuthClient, UpstreamSettings } from '../config/settings.ts';
+import type { CredentialFault } from '../errors.ts';
+import type { Fetched } from './oauth-source.ts';
+import { readToken, type TokenReply } from './token-reply.policy.ts';
+import { tokenRequest, type TokenRequest } from './token-request.policy.ts';
+
+/** Sends one request to a token endpoint, over the addresses and authorities that are allowed for the upstream. */
+export type SendTokenRequest = (
+  request: TokenRequest,
+  way: Pick<UpstreamSettings, 'allowPrivateAddresses' | 'caFile'>,
+  signal: AbortSignal,
+) => Promise<
+  | { readonly kind: 'answered'; readonly reply: TokenReply }
+  | { readonly kind: 'failed'; readonly fault: CredentialFault }
+>;
+
+/** What is to be fetched, and for whom. */
+export interface TokenWish {
+  readonly client: OAuthClient;
+  readonly upstream: UpstreamSettings;
+  /** The token in use, which ends or was refused. */
+  readonly unwanted: string | null;
+  readonly signal: AbortSignal;
+}
+
+export interface TokenFetcher {
+  /** Never rejects but with a bug, and takes a bounded time. */
+  fetch(wish: TokenWish): Promise<Fetched>;
+  /** A token that another replica has fetched; `null` = there is none, or each replica fetches its own. */
+  lookUp(wish: Pick<TokenWish, 'client' | 'unwanted'>): Promise<Fetched | null>;
+}
+
+export interface FetcherParts {
+  readonly clock: Pick<Clock, 'now' | 'monotonic'>;
+  readonly send: SendTokenRequest;
+}
+
+/** Asks the endpoint each time. */
+export function createTokenFetcher({ clock, send }: FetcherParts): TokenFetcher {
+  return {
+    lookUp: () => Promise.resolve(null),
+    async fetch({ client, upstream, signal }) {
+      // The endpoint cannot count the token's life from before it was asked.
+      const bornAt = clock.monotonic();
+      const result = await send(tokenRequest(client), upstream, signal);
+      if (result.kind === 'failed') return { kind: 'failed', fault: result.fault, toldMs: null };
+      const read = readToken(result.reply, clock.now());
+      return read.kind === 'failed' ? read : { ...read, bornAt, isShared: false };
+    },
+  };
+}

@@ -1,0 +1,6 @@
+/** xAI: a spent balance and a spending limit come as 429 with a sentence, like its rate limits, and no code for them. */
+import type { ReadsRefusal } from './provider.policy.ts';
+
+const spent = /\bhas either used all available credits or reached its monthly spending limit\b/;
+
+export const xai: ReadsRefusal = ({ message }) => (spent.test(message) ? { verdict: 'quota' } : null);

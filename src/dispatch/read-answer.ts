@@ -1,0 +1,203 @@
+/**
+ * Which part of which answer is read for learning, without delaying what the client gets.
+ *
+ * Owns: that choice, by status and kind of answer. Refuses to own: reading (`inspect.ts`, `stream-watch.ts`) and what a text
+ * means (`feedback/`). Invariant: every byte of the body is delivered once, in order.
+ */
+import type { Readable } from 'node:stream';
+import type { AnswerHead, Feedback } from '../call.ts';
+import type { Clock } from '../clock.ts';
+import type { UpstreamKind } from '../config/settings.ts';
+import { costFromTail } from './feedback/commerce-graphql.policy.ts';
+import { nothingLearned } from './feedback/facts.policy.ts';
+import { learnFrom, type AnswerFacts } from './feedback/learn-from.policy.ts';
+import { noUsage, tokenUsage, withUsageIn, type UsageMembers } from './feedback/usage.policy.ts';
+import { arrived, decoded, peek, withTail } from './inspect.ts';
+import { streamStart, type StreamStart } from './stream-start.ts';
+import { watchEvents } from './stream-watch.ts';
+import { bodyError } from './transport-error.ts';
+
+/** Bytes of an answer that are read for learning at most. */
+const peekBytes = 64 * 1024;
+/** A refusal's body must not keep us waiting: what has not come by then is not learned from. Milliseconds. */
+const refusalPeekMs = 250;
+/** A GraphQL answer under 64 KiB is short: it is judged whole, unless it stalls. Milliseconds. */
+const answerPeekMs = 2_000;
+
+/** What of a call matters for reading its answer. */
+export interface AttemptFacts {
+  readonly kind: UpstreamKind;
+  readonly callClass: string;
+  readonly method: string;
+  readonly pathAndQuery: string;
+}
+
+/** A body that teaches while it passes: usage, the final cost of a large GraphQL answer, a throttle in an event stream. */
+export interface Later {
+  /** What it has told by now; `null` = nothing. */
+  readonly told: () => Feedback | null;
+  /** Calls back when an event stream turns into a throttle. */
+  readonly onThrottle: (listener: (feedback: Feedback) => void) => void;
+}
+
+export interface ReadAnswer {
+  readonly body: Buffer | Readable;
+  readonly feedback: Feedback;
+  /** What the rest of the body teaches; `null` = all is known. */
+  readonly later: Later | null;
+}
+
+type Judge = (text: string | null) => Feedback;
+
+/** Reads what there is to learn at once; the rest is told by `later`. */
+export async function readForLearning(
+  head: AnswerHead,
+  body: Readable,
+  facts: AttemptFacts,
+  clock: Clock,
+): Promise<ReadAnswer> {
+  const fields = fieldMap(head.rawFields);
+  const judge: Judge = (text) => learnFrom(facts.kind, answerFacts(head, fields, facts, text, clock));
+  if (head.status < 400 && facts.kind === 'language-model')
+    return readModelAnswer(body, { fields, method: facts.method, judge }, clock);
+  if (head.status < 400 && facts.callClass !== 'graphql') {
+    const whole = arrived(body, fields.get('content-length') ?? '');
+    return { body: whole === null ? body : await whole, feedback: judge(null), later: null };
+  }
+  return readStart(head, body, { fields, facts, judge }, clock);
+}
+
+/** A success of a language model is passed on as it comes; what it says of its usage is read beside it. */
+async function readModelAnswer(
+  body: Readable,
+  {
+    fields,
+    method,
+    judge,
+  }: {
+    readonly fields: ReadonlyMap<string, string>;
+    readonly method: string;
+    readonly judge: Judge;
+  },
+  clock: Clock,
+): Promise<ReadAnswer> {
+  const encoding = fields.get('content-encoding') ?? '';
+  const type = fields.get('content-type') ?? '';
+  if (isEventStream(type) && encoding === '') {
+    return readEvents(await streamStart(body, clock), beforeOutput(judge(null)));
+  }
+  const tellsUsage = method === 'POST' && (isJson(type) || isEventStream(type));
+  const whole = arrived(body, fields.get('content-length') ?? '');
+  if (whole !== null) {
+    const bytes = await whole;
+    return { body: bytes, feedback: judge(tellsUsage ? decoded(bytes, encoding) : null), later: null };
+  }
+  if (!tellsUsage) return { body, feedback: judge(null), later: null };
+  let usage = noUsage;
+  const tailed = withTail(body, encoding, (tail) => (usage = withUsageIn(usage, tail)));
+  return {
+    body: tailed,
+    feedback: judge(null),
+    later: { told: () => usageTold(usage), onThrottle: neverThrottles },
+  };
+}
+
+/** An error before the first content is a refusal; one behind it passes, and teaches. */
+function readEvents({ body, refusal }: StreamStart, head: Feedback): ReadAnswer {
+  if (refusal !== null) {
+    const others = head.meters.filter(({ meter }) =>
+      refusal.meters.every((report) => report.meter !== meter),
+    );
+    return { body, feedback: { ...refusal, meters: [...others, ...refusal.meters] }, later: null };
+  }
+  let listener = (_feedback: Feedback): void => {};
+  const watched = watchEvents(body, (told) => listener(told));
+  const later: Later = {
+    told: () => usageTold(watched.usage()),
+    onThrottle: (given) => {
+      listener = given;
+    },
+  };
+  return { body: watched.body, feedback: head, later };
+}
+
+/** A refusal, or a GraphQL answer: what it teaches stands in its body, so the start of it is read first. */
+async function readStart(
+  head: AnswerHead,
+  body: Readable,
+  {
+    fields,
+    facts,
+    judge,
+  }: {
+    readonly fields: ReadonlyMap<string, string>;
+    readonly facts: AttemptFacts;
+    readonly judge: Judge;
+  },
+  clock: Clock,
+): Promise<ReadAnswer> {
+  const encoding = fields.get('content-encoding') ?? '';
+  const maxMs = head.status < 400 ? answerPeekMs : refusalPeekMs;
+  const peeked = await peek(body, { maxBytes: peekBytes, maxMs }, clock).catch((error: unknown) => {
+    // What the head of a refusal says about waiting stands, also when the body that explains it breaks.
+    if (head.status >= 400 && judge(null).throttle !== null) return null;
+    throw bodyError(error);
+  });
+  if (peeked === null) return { body, feedback: judge(null), later: null };
+  const text = peeked.whole || head.status >= 400 ? decoded(peeked.bytes, encoding) : null;
+  const feedback = judge(text);
+  const isGraphql = facts.callClass === 'graphql';
+  if (peeked.whole || !isGraphql || Buffer.isBuffer(peeked.body))
+    return { body: peeked.body, feedback, later: null };
+  let cost: Feedback | null = null;
+  const tailed = withTail(peeked.body, encoding, (tail) => (cost = costFromTail(tail)));
+  return { body: tailed, feedback, later: { told: () => cost, onThrottle: neverThrottles } };
+}
+
+/** The head of a stream comes before the output: what it says of output tokens does not have those of its own call. */
+const beforeOutput = (feedback: Feedback): Feedback => ({
+  ...feedback,
+  meters: feedback.meters.map((report) =>
+    report.meter === 'output_tokens' ? { ...report, level: null } : report,
+  ),
+});
+
+const neverThrottles = (): void => {};
+
+function usageTold(members: UsageMembers): Feedback | null {
+  const usage = tokenUsage(members);
+  return usage === null ? null : { ...nothingLearned, usage };
+}
+
+const isEventStream = (type: string): boolean => type.startsWith('text/event-stream');
+const isJson = (type: string): boolean => /^application\/(?:[\w.-]+\+)?json\b/i.test(type);
+
+function answerFacts(
+  head: AnswerHead,
+  fields: ReadonlyMap<string, string>,
+  facts: AttemptFacts,
+  body: string | null,
+  clock: Clock,
+): AnswerFacts {
+  return {
+    status: head.status,
+    fields,
+    body,
+    callClass: facts.callClass,
+    method: facts.method,
+    path: facts.pathAndQuery,
+    nowMs: clock.now(),
+  };
+}
+
+/** Lower-case names; repeats joined as RFC 9110 §5.3 allows. */
+function fieldMap(rawFields: readonly string[]): ReadonlyMap<string, string> {
+  const fields = new Map<string, string>();
+  for (let at = 0; at + 1 < rawFields.length; at += 2) {
+    const name = (rawFields[at] ?? '').toLowerCase();
+    const value = rawFields[at + 1] ?? '';
+    const earlier = fields.get(name);
+    fields.set(name, earlier === undefined ? value : `${earlier}, ${value}`);
+  }
+  return fields;
+}

@@ -1,0 +1,84 @@
+/**
+ * What this process has learned of token charges: per workspace and model, and per beginning of a prompt.
+ *
+ * Owns: remembering, and forgetting. Refuses to own: the arithmetic (`token-estimate.policy.ts`). Bounds: 10,000 beginnings and
+ * 10,000 pairs of workspace and model, the least recently used is forgotten first. Invariant: nothing of a prompt is kept but
+ * a keyed digest of how it begins, in memory only.
+ */
+import { LRUCache } from 'lru-cache';
+import type { Costs, Feedback } from '../call.ts';
+import type { Clock } from '../clock.ts';
+import {
+  expectedTokens,
+  learnModel,
+  learnPrompt,
+  refusedPrompt,
+  type LearnedModel,
+  type LearnedPrompt,
+  type TokenGuess,
+} from './token-estimate.policy.ts';
+
+export const maxBeginnings = 10_000;
+const maxModels = 10_000;
+
+/** Whose call it is: both are keyed digests. */
+export interface GuessNames {
+  /** Of the lane: one workspace in one bucket. */
+  readonly lane: string;
+  /** Of how the prompt begins; `null` = not known. */
+  readonly beginning: string | null;
+}
+
+/** A call's guess and where what its answer teaches belongs. */
+export interface NamedGuess extends GuessNames {
+  readonly guess: TokenGuess;
+}
+
+export class TokenEstimates {
+  readonly #clock: Pick<Clock, 'monotonic'>;
+  readonly #models = new LRUCache<string, LearnedModel>({ max: maxModels });
+  readonly #prompts = new LRUCache<string, LearnedPrompt>({ max: maxBeginnings });
+
+  constructor(clock: Pick<Clock, 'monotonic'>) {
+    this.#clock = clock;
+  }
+
+  /** How many beginnings are remembered. */
+  get size(): number {
+    return this.#prompts.size;
+  }
+
+  /** Meters of tokens as the call is expected to be charged. */
+  expected({ guess, lane, beginning }: NamedGuess): Costs {
+    const model = this.#models.get(lane) ?? null;
+    return expectedTokens(guess, model, this.#promptOf(beginning), this.#clock.monotonic());
+  }
+
+  /** The answer is over, or refused the call. `late`: what the rest of its body told. */
+  learn(named: NamedGuess, head: Feedback, late: Feedback | null): void {
+    const { guess, lane, beginning } = named;
+    if (guess.prompt <= 0) return;
+    if (head.throttle !== null) return this.#learnRefusal(named, head);
+    const usage = late?.usage ?? head.usage;
+    if (usage === undefined) return;
+    const stated = {
+      tokens: head.meters.some(({ meter, level }) => meter === 'tokens' && level !== null),
+      apart: head.meters.some(({ meter }) => meter === 'input_tokens' || meter === 'output_tokens'),
+    };
+    this.#models.set(lane, learnModel(this.#models.get(lane) ?? null, guess, usage, stated));
+    const prompt = learnPrompt(guess, usage, this.#clock.monotonic());
+    if (beginning !== null && prompt !== null) this.#prompts.set(beginning, prompt);
+  }
+
+  #learnRefusal({ guess, beginning }: NamedGuess, { throttle, requestedTokens }: Feedback): void {
+    if (beginning === null || requestedTokens === undefined) return;
+    if (throttle?.kind !== 'rate' || throttle.meter !== 'input_tokens') return;
+    const known = this.#promptOf(beginning);
+    const now = this.#clock.monotonic();
+    this.#prompts.set(beginning, refusedPrompt(guess, known, requestedTokens, now));
+  }
+
+  #promptOf(beginning: string | null): LearnedPrompt | null {
+    return beginning === null ? null : (this.#prompts.get(beginning) ?? null);
+  }
+}

@@ -1,0 +1,114 @@
+/**
+ * The upstream credential of one call, from its first sending to its last: which one it leaves with, how its lane pauses
+ * while there is none, and whether an answer means that it has ended.
+ *
+ * Owns: these decisions for the one call. Refuses to own: where values come from and when they are renewed (`credentials/`).
+ * Keeps: a call takes the quota that it waited for: where the configuration names another by now, it keeps its own
+ * credential; nothing is sent with one that is known to have ended.
+ */
+import type { InjectedField } from '../call.ts';
+import type { Settings } from '../config/settings.ts';
+import type { Credentials, CredentialUse, Standing } from '../credentials/credentials.ts';
+import { Refusal, type CredentialFault } from '../errors.ts';
+import type { Prepared } from './prepare.ts';
+
+/** A lane looks for its credential again after this; each time without success doubles it. Milliseconds. */
+const pauseMs = { min: 20, max: 500 };
+/** With this an upstream says that the credential is not valid, or not any more (RFC 9110 §15.5.2): it ran nothing. */
+const refusedStatus = 401;
+
+/** What a granted call may do. `field` is `null` when the client brings its own credential. */
+export type Readiness =
+  | { readonly kind: 'ready'; readonly field: InjectedField | null }
+  | { readonly kind: 'pause'; readonly sleepMs: number };
+
+type Unavailable = Extract<Standing, { kind: 'unavailable' }>;
+
+export class CallCredential {
+  readonly #credentials: Credentials;
+  readonly #settings: () => Settings;
+  readonly #call: Pick<Prepared, 'caller' | 'route'>;
+  /** What the last sending carried. */
+  #sent: (CredentialUse & { readonly version: number }) | null = null;
+  #wasRefused = false;
+  #missing: Unavailable | null = null;
+  #pauses = 0;
+
+  constructor(credentials: Credentials, settings: () => Settings, call: Pick<Prepared, 'caller' | 'route'>) {
+    this.#credentials = credentials;
+    this.#settings = settings;
+    this.#call = call;
+  }
+
+  /**
+   * May the call be sent now?
+   * @param remainingMs what is left of its wait
+   * @throws Refusal `credential_unavailable` when there will be no credential within that
+   */
+  ready(remainingMs: number): Readiness {
+    const use = this.#use();
+    if (use === null) return { kind: 'ready', field: null };
+    const standing = this.#credentials.now(use);
+    if (standing.kind === 'usable') {
+      this.#sent = { ...use, version: standing.version };
+      this.#missing = null;
+      return { kind: 'ready', field: { field: use.credential.field, value: standing.value } };
+    }
+    this.#missing = standing;
+    const { fault, retryInMs } = standing;
+    if (fault === 'refused' || retryInMs > remainingMs) throw unavailable(fault);
+    const doubledMs = pauseMs.min * 2 ** Math.min(this.#pauses, 10);
+    this.#pauses += 1;
+    return { kind: 'pause', sleepMs: Math.min(doubledMs, pauseMs.max) };
+  }
+
+  /** True when the answer says that the credential has ended, and another one is there or on its way. */
+  async isRenewedAfter(status: number): Promise<boolean> {
+    if (this.#sent === null) return false;
+    const { version } = this.#sent;
+    if (status === refusedStatus) {
+      this.#wasRefused = true;
+      return this.#credentials.refused(this.#sent, version);
+    }
+    if (this.#wasRefused) this.#credentials.accepted(this.#sent, version);
+    return false;
+  }
+
+  /** The true reason of a call whose wait ran out while it had no credential. */
+  reasonOf(failure: unknown): unknown {
+    const ranOut =
+      failure instanceof Refusal && (failure.code === 'wait_expired' || failure.code === 'wait_too_long');
+    return ranOut && this.#missing !== null ? unavailable(this.#missing.fault) : failure;
+  }
+
+  /** The credential that is configured now, where it still stands for the quota that the call waited for. */
+  #use(): CredentialUse | null {
+    const { caller, route } = this.#call;
+    if (route.credential === null) return null;
+    const { upstreams, workspaces } = this.#settings();
+    const upstream = upstreams.get(route.upstream.name) ?? route.upstream;
+    const own = workspaces.get(caller.workspace.id)?.credentials.get(upstream.name);
+    const configured = own ?? upstream.credential;
+    const isSame = configured?.quota === route.credential.quota;
+    return { credential: isSame ? configured : route.credential, upstream };
+  }
+}
+
+const sentences: Readonly<Record<CredentialFault, string>> = {
+  missing: 'its file is missing (missing)',
+  invalid: 'what its source gave cannot be sent (invalid)',
+  unreachable: 'its token endpoint cannot be reached (unreachable)',
+  address_denied: 'the address of its token endpoint is not allowed (address_denied)',
+  timeout: 'its token endpoint does not answer in time (timeout)',
+  throttled: 'its token endpoint cannot answer now (throttled)',
+  refused: 'its token endpoint does not accept this client (refused)',
+};
+
+function unavailable(fault: CredentialFault | null): Refusal {
+  const why = fault === null ? sentences.timeout : sentences[fault];
+  const detail = `The credential for this upstream is not available: ${why}. Nothing was sent.`;
+  return new Refusal('credential_unavailable', {
+    detail,
+    ...(fault === 'refused' ? { shouldRetry: false } : {}),
+  });
+}

@@ -1,0 +1,49 @@
+/** Puts an attempt into the words of the resend policy, which decides. Owns no decision. */
+import type { AttemptResult } from '../dispatch/attempt.ts';
+import { resend, type ResendDecision, type ResendHistory } from '../dispatch/resend.policy.ts';
+import type { TransportError } from '../dispatch/transport-error.ts';
+import { honouredWaitMs } from '../honoured-wait.policy.ts';
+import type { Prepared } from './prepare.ts';
+
+/** A call between two attempts. */
+export interface Progress {
+  attempts: number;
+  absorbed: number;
+  history: ResendHistory;
+}
+
+/** What the resend policy is told beside the attempt. */
+interface Judged extends Omit<Progress, 'absorbed'> {
+  readonly remainingMs: number;
+  readonly isCredentialRenewed: boolean;
+}
+
+/** What the resend policy makes of an attempt. */
+export function judge(
+  { call, route, body, description }: Prepared,
+  result: AttemptResult,
+  { attempts, history, remainingMs, isCredentialRenewed }: Judged,
+): ResendDecision {
+  return resend({
+    kind: route.upstream.kind,
+    call: { ...description, replayable: body.replayable },
+    outcome:
+      result.kind === 'answered'
+        ? {
+            kind: 'answered',
+            status: result.head.status,
+            throttle: result.feedback.throttle,
+            isCredentialRenewed,
+          }
+        : { kind: fateOf(result.error) },
+    attempts,
+    history,
+    remainingMs,
+    honouredMs: honouredWaitMs(call.rawFields),
+  });
+}
+
+function fateOf({ neverSent, stale }: TransportError): 'never_sent' | 'stale' | 'fate_unknown' {
+  if (neverSent) return 'never_sent';
+  return stale ? 'stale' : 'fate_unknown';
+}

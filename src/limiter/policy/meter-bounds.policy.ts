@@ -1,0 +1,151 @@
+/**
+ * Between which levels a meter can be, by one answer: it describes the instant at which its call reached the upstream,
+ * somewhere between our sending it and its answer's head.
+ *
+ * Owns: the bounds. Refuses to own: what becomes of the model (`meter-learning.policy.ts`). Pure; `now` is an argument.
+ */
+import type { MeterReport } from '../../call.ts';
+import { netRate } from './meter-others.policy.ts';
+import {
+  calmLatenessMs,
+  drainRate,
+  jitterUnits,
+  type Behind,
+  type Meter,
+  type MeterMark,
+  type Spacing,
+} from './meter.policy.ts';
+
+/** So many calls more than what has drained since do not make a burst. */
+export const callsOfCalm = 2;
+/** Of the time of the fastest answer this share, or all but so many milliseconds, passes behind the arrival of a call. */
+export const answeringShare = 0.8;
+export const calmJitterMs = 50;
+
+type Level = NonNullable<MeterReport['level']>;
+
+/** When and how an answer was obtained, on the store's clock. */
+export interface Observation {
+  readonly sentAt: number;
+  readonly headAt: number;
+  readonly spacing: Spacing;
+  /** The call was refused until so many milliseconds after the answer; 0: it was not. */
+  readonly closedMs: number;
+}
+
+/** A reported level, of which call, and how it was obtained. */
+export interface SeenLevel {
+  readonly level: Level;
+  readonly mark: MeterMark | null;
+  readonly seen: Observation;
+}
+
+/** Bounds of the level now. */
+export interface Bounds {
+  /** The call arrived as soon as it was sent, and no call granted later was counted yet. */
+  readonly proved: number;
+  /** The same, but the calls granted later come on top, as they do when calls arrive in the order of their sending. */
+  readonly likely: number;
+  /** No call was sent so shortly before or after that it may have overtaken. */
+  readonly isInOrder: boolean;
+  /** The call arrived as late as its answer allows, and every call without an answer is still to be counted. */
+  readonly upper: number;
+}
+
+/** GraphQL cost is reported at the end of the execution, after the refund, not at admission. */
+export function levelBounds(meter: Meter, found: SeenLevel, now: number): Bounds {
+  const { level, mark, seen } = found;
+  const atEnd = meter.name === 'cost';
+  const sinceMs = Math.max(0, now - (atEnd ? seen.headAt : seen.sentAt));
+  const proved = level.lowest - drainRate(meter) * sinceMs;
+  const upper = upperBound(meter, found, now);
+  if (mark === null || atEnd) return { proved, likely: proved, isInOrder: false, upper };
+  const later = meter.granted - mark.granted;
+  const likely =
+    level.lowest - netRate(meter) * sinceMs + Math.max(0, later - (meter.returned - mark.returned));
+  const isInOrder =
+    seen.spacing !== 'crowded' &&
+    mark.cost > 0 &&
+    later <= drainRate(meter) * sinceMs + callsOfCalm * mark.cost;
+  if (!isInOrder || seen.spacing !== 'calm') return { proved, likely, isInOrder, upper };
+  const calm = calmUpper(meter, { highest: level.highest, behind: mark.behind, seen }, now) + later;
+  return { proved, likely, isInOrder, upper: Math.min(upper, calm) };
+}
+
+/**
+ * Every call without an answer comes on top of what the last of the answered ones found, and so do those that told nothing,
+ * unless they had ended before. A call that took nothing is none of those: all calls may have come after it. The upstream
+ * counts no more than its limit, whatever was asked for while nobody knew the limit.
+ */
+function upperBound(meter: Meter, { level: { highest }, mark, seen }: SeenLevel, now: number): number {
+  const isTimed = seen.spacing === 'calm' && mark !== null && meter.name !== 'cost';
+  const sinceArrival = isTimed ? sinceArrivalMs(meter, seen, now) : Math.max(0, now - seen.headAt);
+  const told = Math.max(0, highest - netRate(meter) * sinceArrival);
+  const limit = meter.limit ?? 0;
+  if (mark === null) return told + Math.min(limit, meter.granted) + jitterUnits(meter);
+  if (meter.untold !== null && seen.sentAt > meter.untold.at) meter.untold = null;
+  const toCome = Math.max(0, meter.granted - meter.answered) + (meter.untold?.units ?? 0);
+  return (
+    noteTop(meter, { level: told, sentAt: seen.sentAt, headAt: seen.headAt }, now) +
+    Math.min(limit, toCome) +
+    jitterUnits(meter)
+  );
+}
+
+/** How full the meter was as an answer told it, now, and when its call was sent and its head came. */
+interface Told {
+  readonly level: number;
+  readonly sentAt: number;
+  readonly headAt: number;
+}
+
+/**
+ * Remembers how full the bucket can have been when the last of the answered calls arrived, whichever that was: the fullest
+ * that any answer told, of those calls that may have arrived after this one and of this one. Returns it as of now.
+ */
+function noteTop(meter: Meter, { level, sentAt, headAt }: Told, now: number): number {
+  const known = meter.top;
+  const before =
+    known === null || sentAt > known.headAt ? 0 : known.level - netRate(meter) * (now - known.at);
+  if (level < before) return before;
+  meter.top = { level, at: now, headAt };
+  return level;
+}
+
+/**
+ * Time since a call in calm arrived, at least, milliseconds: it was not later than calls are in calm, or than what the
+ * fastest answer leaves of its own time.
+ */
+function sinceArrivalMs(meter: Meter, { sentAt, headAt }: Observation, now: number): number {
+  const sinceSent = Math.max(0, now - sentAt);
+  const sinceHead = Math.max(0, now - headAt);
+  const fastestMs = meter.fastestMs ?? 0;
+  const answering = Math.max(fastestMs * answeringShare, fastestMs - calmJitterMs);
+  return Math.max(sinceHead, Math.min(sinceSent - calmLatenessMs, sinceHead + answering));
+}
+
+/** The highest level that the answer to a call in calm tells, and the calls that may have to arrive yet. */
+interface SeenInCalm {
+  readonly highest: number;
+  readonly behind: readonly Behind[];
+  readonly seen: Observation;
+}
+
+/**
+ * The most that the level can be by now without the calls granted later. Calls granted shortly before this one may still
+ * have had to come, because their replica was kept from sending them: the later this one was, the fewer of those.
+ */
+function calmUpper(meter: Meter, { highest, behind, seen }: SeenInCalm, now: number): number {
+  const rate = netRate(meter);
+  const sinceSent = Math.max(0, now - seen.sentAt);
+  const sinceArrival = sinceArrivalMs(meter, seen, now);
+  let upper = Math.max(0, highest - rate * sinceArrival);
+  let toCome = 0;
+  for (const { grantedAt, units } of behind.toReversed()) {
+    const arrivedAt = Math.max(sinceArrival, now - grantedAt - calmLatenessMs);
+    if (arrivedAt > sinceSent) break;
+    toCome += units;
+    upper = Math.max(upper, Math.max(0, highest - rate * arrivedAt) + toCome);
+  }
+  return upper;
+}

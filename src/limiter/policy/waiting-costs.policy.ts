@@ -1,0 +1,70 @@
+/**
+ * What waiting calls cost: how much of it counts, the sums of a lane and of a bucket, and which calls wait with an estimate.
+ * Part of the specification in `scheduler.policy.ts`.
+ */
+import type { Costs, MeterName } from '../../call.ts';
+import type { Bucket, Lane, Ticket } from './bucket-state.policy.ts';
+import { costEntries, meterNames } from './meter-names.policy.ts';
+import { SortedNames } from './sorted.policy.ts';
+
+/**
+ * What a call can take: of each meter no more than its limit, as far as one is known. It asks for what its client wrote
+ * into it (`max_tokens`), and the waits that all others of the bucket are told rest on the sum of what waits.
+ */
+export function takeable(bucket: Bucket, asked: Costs): Costs {
+  const costs: Partial<Record<MeterName, number>> = {};
+  for (const [name, units] of costEntries(asked)) {
+    const limit = bucket.meters.get(name)?.limit ?? 0;
+    costs[name] = limit > 0 ? Math.min(units, limit) : units;
+  }
+  return costs;
+}
+
+/**
+ * How much of its lane's turn a call takes: the time for which it keeps its dearest meter busy, in milliseconds (dominant
+ * resource), 1 where nothing is known; daily meters do not count, they are not what is waited for. No more than one
+ * window, whatever is asked: a lane whose limits change has never more than that to wait for.
+ */
+export function turnOf(bucket: Bucket, costs: Costs): number {
+  let longest = 0;
+  for (const [name, units] of costEntries(costs)) {
+    const meter = bucket.meters.get(name);
+    if (meter === undefined || meter.limit === null || name.endsWith('_day')) continue;
+    longest = Math.max(longest, (Math.min(units, meter.limit) * meter.windowMs) / meter.limit);
+  }
+  return longest > 0 ? longest : 1;
+}
+
+/** A ticket that waits with an estimate is found again when the cost of its document becomes known. */
+export function noteEstimate(bucket: Bucket, { id, document }: Ticket): void {
+  if (document === null || bucket.documents.get(document)?.kind === 'told') return;
+  let tickets = bucket.estimated.get(document);
+  if (tickets === undefined) bucket.estimated.set(document, (tickets = new SortedNames()));
+  tickets.set(id, 0);
+}
+
+/** The ticket does not wait any more, or its cost is known. */
+export function forgetEstimate(bucket: Bucket, { id, document }: Ticket): void {
+  const tickets = document === null ? undefined : bucket.estimated.get(document);
+  if (document === null || tickets === undefined || !tickets.delete(id)) return;
+  if (tickets.size === 0) bucket.estimated.delete(document);
+}
+
+/** A ticket with these costs waits: they count in the sums of its lane and its bucket. */
+export function addCosts(bucket: Bucket, lane: Lane, costs: Costs): void {
+  sumCosts(lane.waitingCosts, costs, 1);
+  sumCosts(bucket.waitingCosts, costs, 1);
+}
+
+/** It does not wait any more, or costs something else. */
+export function subtractCosts(bucket: Bucket, lane: Lane, costs: Costs): void {
+  sumCosts(lane.waitingCosts, costs, -1);
+  sumCosts(bucket.waitingCosts, costs, -1);
+}
+
+function sumCosts(sums: Map<MeterName, number>, costs: Costs, sign: 1 | -1): void {
+  for (const name of meterNames) {
+    const units = costs[name] ?? 0;
+    if (units > 0) sums.set(name, (sums.get(name) ?? 0) + sign * units);
+  }
+}

@@ -1,0 +1,102 @@
+/**
+ * Breakers of all replicas, in Redis: one key each, which expires, and a message to the other replicas with each change.
+ * Redis decides who of several came first; while it is away each replica has its own (`unavailable`).
+ *
+ * Owns: the words between replica and script. Refuses to own: which state follows which (`src/breaker/`).
+ */
+import type { BreakerId, BreakerNews, BreakerStore, SharedBreaker, Stored } from '../breaker-store.ts';
+import { amountOf, listOf, malformed, textOf, wordOf } from './client/malformed-reply.ts';
+import type { RedisHealth } from './client/health.ts';
+import { presenceKeys } from './presence.ts';
+import type { Replica } from './replica.ts';
+import { runOwn } from './protocol/commands.ts';
+
+/** Beyond its time a breaker is remembered for as long as a replica does (`breaker.policy.ts`). Milliseconds. */
+const memoryMs = 3_600_000;
+
+/** All breakers share the slot of the replicas' record, because one script reads it and writes them; they are few. */
+const keyOf = ({ key }: BreakerId): string => `sluice:{presence}:1:breaker:${key}`;
+
+type Operation = 'put' | 'take' | 'close' | 'read';
+
+/** From the version that this replica knows to what it wants. */
+interface Change {
+  readonly known: string;
+  readonly next: SharedBreaker | null;
+}
+
+export class RedisBreakers implements BreakerStore {
+  readonly isShared = true;
+  readonly #redis: RedisHealth;
+  readonly #replica: Pick<Replica, 'id'>;
+  #hear: (news: BreakerNews) => void = () => {};
+
+  constructor(redis: RedisHealth, replica: Pick<Replica, 'id'>) {
+    this.#redis = redis;
+    this.#replica = replica;
+  }
+
+  put(id: BreakerId, known: string, next: SharedBreaker): Promise<Stored> {
+    return this.#run('put', id, { known, next });
+  }
+
+  take(id: BreakerId, known: string, next: SharedBreaker): Promise<Stored> {
+    return this.#run('take', id, { known, next });
+  }
+
+  close(id: BreakerId): Promise<Stored> {
+    return this.#run('close', id);
+  }
+
+  read(id: BreakerId): Promise<Stored> {
+    return this.#run('read', id);
+  }
+
+  listen(hear: (news: BreakerNews) => void): void {
+    this.#hear = hear;
+  }
+
+  /** A message on this replica's channel; false: it is about something else. */
+  hears(text: string): boolean {
+    if (!text.startsWith('b ')) return false;
+    const [, key, upstream, credential, ...state] = text.split(' ');
+    const id = { key: wordOf(key), upstream: wordOf(upstream), credential: wordOf(credential) };
+    this.#hear({ id, state: breakerOf(state) });
+    return true;
+  }
+
+  async #run(
+    operation: Operation,
+    id: BreakerId,
+    { known, next }: Change = { known: '', next: null },
+  ): Promise<Stored> {
+    const keys = [keyOf(id), presenceKeys[1]];
+    const names = `${id.key} ${id.upstream} ${id.credential}`;
+    const argv = [this.#replica.id, operation, known, ...wordsOf(next), names];
+    const reply = await this.#redis.run('other', async (client) =>
+      breakerOf(listOf(await runOwn(client, 'breaker', { keys, argv }))),
+    );
+    return reply.kind === 'reply' ? (reply.value ?? 'closed') : 'unavailable';
+  }
+}
+
+/** Six words; empty ones where nothing is stored. */
+function wordsOf(next: SharedBreaker | null): string[] {
+  if (next === null) return Array<string>(6).fill('');
+  const { version, kind, status, refusals, leftMs } = next;
+  return [version, kind, String(status), String(refusals), String(leftMs), String(leftMs + memoryMs)];
+}
+
+/** `null` = it is closed. */
+function breakerOf(words: readonly unknown[]): SharedBreaker | null {
+  if (words.length === 0) return null;
+  const [version, kind, status, refusals, leftMs] = words;
+  const read = textOf(kind);
+  return {
+    version: wordOf(version),
+    kind: read === 'open' || read === 'probing' ? read : malformed(),
+    status: amountOf(status),
+    refusals: amountOf(refusals),
+    leftMs: amountOf(leftMs),
+  };
+}

@@ -1,0 +1,93 @@
+/**
+ * Why Redis does not serve, in words for whoever runs it. Owns: the class of a failure of connection or command, and what
+ * to look at. Refuses to own: what a replica does meanwhile. Keeps: a closed set of words; no host, user or text of Redis.
+ */
+
+export interface RedisTrouble {
+  /** Final names: logs and readiness show them. */
+  readonly reason: TroubleReason;
+  /** What it means and what to look at. */
+  readonly advice: string;
+}
+
+const advices = {
+  password:
+    'Redis refuses the user or the password of redis.url, or wants one where none is given: correct the URL, or the users of Redis.',
+  permission:
+    'The user of redis.url may not run a command that Sluice needs: give it the rights that docs/operations/redis.md lists.',
+  name: 'The host name of redis.url cannot be resolved: correct it, or name resolution on this machine.',
+  refused:
+    'Nothing takes connections at the address of redis.url: start Redis, or correct host and port of the URL.',
+  certificate:
+    'The certificate of Redis is not trusted, has expired, or is for another name: name its authority with redis.tls.caFile, or correct the host of redis.url.',
+  tls: 'Redis does not answer with TLS at the port of redis.url: write redis:// instead of rediss://, or name the TLS port.',
+  closed:
+    'Redis ends every connection before it can be used: it may want TLS (rediss:// in redis.url), or take no more clients (maxclients).',
+  timeout:
+    'Redis does not answer in time: is the network to it up, is it overloaded, does a firewall drop the connection?',
+  read_only:
+    'Redis is a read-only replica and takes no writes: redis.url must lead to the primary, or to Sentinels that know it.',
+  memory:
+    'Redis has reached maxmemory and takes no writes: raise maxmemory, or remove what else is stored there.',
+  persistence: 'Redis cannot save its data and takes no writes (MISCONF): look at its disk and its log.',
+  loading: 'Redis is still loading its data after a start.',
+  sentinel:
+    'No Sentinel can be asked, or none knows the primary: correct redis.url or redis.sentinel.name, or look at the Sentinels.',
+  cluster: 'Part of the Redis Cluster does not serve: look at CLUSTER INFO on its nodes.',
+  database: 'Redis has no database of the number in redis.url: correct it, or leave it out.',
+  version: 'Redis is too old: Sluice needs 6.2 or later.',
+  evicts: 'Redis evicts keys, also leases in use: set maxmemory-policy to noeviction.',
+  unknown: 'Redis does not serve: look at its log and at the network to it.',
+} as const;
+
+export type TroubleReason = keyof typeof advices;
+
+export const troubleOf = (reason: TroubleReason): RedisTrouble => ({ reason, advice: advices[reason] });
+
+/** First words of error replies. */
+const replies: readonly (readonly [RegExp, TroubleReason])[] = [
+  [/^(WRONGPASS|NOAUTH)/, 'password'],
+  [/^ERR (invalid password|AUTH|Client sent AUTH)/i, 'password'],
+  [/^NOPERM/, 'permission'],
+  [/READONLY/, 'read_only'],
+  [/^OOM|maxmemory/, 'memory'],
+  [/MISCONF/, 'persistence'],
+  [/^LOADING/, 'loading'],
+  [/^(CLUSTERDOWN|MASTERDOWN|NOREPLICAS|TRYAGAIN)/, 'cluster'],
+  [/DB index is out of range/, 'database'],
+  [/max number of clients/, 'closed'],
+];
+
+/** Codes of Node and OpenSSL; the driver hands some on only inside its own message. */
+const codes: readonly (readonly [RegExp, TroubleReason])[] = [
+  [/ENOTFOUND|EAI_/, 'name'],
+  [/ECONNREFUSED|EHOSTUNREACH|ENETUNREACH|EADDRNOTAVAIL/, 'refused'],
+  [/CERT_|_CERT|UNABLE_TO_|SELF_SIGNED|HOSTNAME_MISMATCH/, 'certificate'],
+  [/EPROTO|ERR_SSL_|ERR_TLS_/, 'tls'],
+  [/ECONNRESET|EPIPE/, 'closed'],
+];
+
+/**
+ * The class of a failure, and `null` where it only says that there is no connection: then an earlier failure has told why.
+ * `tls`: the connection was to be made with TLS; a server without it does not answer the handshake at all.
+ */
+export function redisTrouble(failure: unknown, { tls }: { readonly tls: boolean }): RedisTrouble | null {
+  if (typeof failure !== 'object' || failure === null) return null;
+  const inner = 'lastNodeError' in failure ? redisTrouble(failure.lastNodeError, { tls }) : null;
+  if (inner !== null) return inner;
+  const code = textIn(failure, 'code');
+  const message = textIn(failure, 'message');
+  const found =
+    replies.find(([form]) => form.test(message)) ??
+    codes.find(([form]) => form.test(code) || form.test(message));
+  if (found !== undefined) return troubleOf(found[1]);
+  if ('lastNodeError' in failure) return troubleOf('cluster');
+  if (/All sentinels are unreachable/.test(message)) return troubleOf('sentinel');
+  if (/connect ETIMEDOUT/.test(message)) return troubleOf(tls ? 'tls' : 'timeout');
+  return /timed? ?out/i.test(message) ? troubleOf('timeout') : null;
+}
+
+function textIn(failure: object, member: 'code' | 'message'): string {
+  const value: unknown = member in failure ? Reflect.get(failure, member) : '';
+  return typeof value === 'string' ? value : '';
+}

@@ -1,0 +1,43 @@
+/** An operator's wishes in Redis: two keys per upstream, both of which expire. Owns the words between replica and script. */
+import { openingMemoryMs, type ControlsStore, type WishReply } from '../controls-store.ts';
+import { amountOf, listOf, textOf } from './client/malformed-reply.ts';
+import type { RedisHealth } from './client/health.ts';
+import { runOwn } from './protocol/commands.ts';
+
+type Operation = 'read' | 'pause' | 'resume' | 'open';
+
+export class RedisControls implements ControlsStore {
+  readonly isShared = true;
+  readonly #redis: RedisHealth;
+
+  constructor(redis: RedisHealth) {
+    this.#redis = redis;
+  }
+
+  read(key: string): Promise<WishReply> {
+    return this.#run('read', key, 0);
+  }
+
+  pause(key: string, ms: number): Promise<WishReply> {
+    return this.#run('pause', key, Math.max(1, Math.ceil(ms)));
+  }
+
+  resume(key: string): Promise<WishReply> {
+    return this.#run('resume', key, 0);
+  }
+
+  open(key: string): Promise<WishReply> {
+    return this.#run('open', key, openingMemoryMs);
+  }
+
+  async #run(operation: Operation, key: string, ms: number): Promise<WishReply> {
+    const keys = [`sluice:{control.${key}}:1:pause`, `sluice:{control.${key}}:1:open`];
+    const argv = [operation, String(ms)];
+    const reply = await this.#redis.run('other', async (client) => {
+      const [pausedMs, openedAt] = listOf(await runOwn(client, 'controls', { keys, argv }));
+      const at = textOf(openedAt);
+      return { pausedMs: amountOf(pausedMs), openedAt: at === '' ? null : amountOf(at) };
+    });
+    return reply.kind === 'reply' ? reply.value : 'unavailable';
+  }
+}

@@ -1,0 +1,47 @@
+--[[
+A breaker changes if it is still the one that its replica knows, and every other replica hears of it. Which state follows
+which is decided by the replicas (`breaker.policy.ts`); here only who came first.
+
+KEYS  1 breaker  2 replicas
+ARGV  1 replica  2 put | take | close | read  3 version that the replica knows ('' = none)
+      4 version  5 open | probing  6 status  7 refusals  8 ms until the state's time  9 ms for which it is remembered
+      10 names for the others: key, upstream and credential, with blanks between
+put: stored where nothing is stored or the version is the known one. take: the same, but what was closed stays closed.
+close: nothing is stored any more, whatever was. read: nothing changes. The last seven matter to put and take only.
+Reply { version, open | probing, status, refusals, ms left } as it is then; empty = closed.
+Message to the other replicas: `b`, the names, and what the reply says, with blanks between.
+]]
+local key, replicas, caller, operation, known = KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[3]
+local replicaChannel = 'sluice:r:'
+local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000 + tonumber(time[2]) / 1000
+
+local function stored()
+  local text = redis.call('GET', key)
+  if not text then return {} end
+  local version, kind, status, refusals, at = string.match(text, '^(%S+) (%S+) (%S+) (%S+) (%S+)$')
+  return { version, kind, status, refusals, string.format('%.17g', math.max(0, tonumber(at) - now)) }
+end
+
+local function tell(state)
+  local words = state[1] and ' ' .. table.concat(state, ' ') or ''
+  for _, replica in ipairs(redis.call('ZRANGE', replicas, 0, -1)) do
+    if replica ~= caller then redis.call('PUBLISH', replicaChannel .. replica, 'b ' .. ARGV[10] .. words) end
+  end
+end
+
+local state = stored()
+if operation == 'close' then
+  if redis.call('DEL', key) == 1 then tell({}) end
+  return {}
+end
+local isKnown = (state[1] or '') == known
+local mayChange = isKnown or (operation == 'put' and not state[1])
+if operation ~= 'read' and mayChange then
+  local at = string.format('%.17g', now + tonumber(ARGV[8]))
+  local text = table.concat({ ARGV[4], ARGV[5], ARGV[6], ARGV[7], at }, ' ')
+  redis.call('SET', key, text, 'PX', math.ceil(tonumber(ARGV[9])))
+  state = stored()
+  tell(state)
+end
+return state

@@ -1,0 +1,22 @@
+-- An operator reopens a bucket that an answer closed up to a time. Mirror of `open` in scheduler.policy.ts.
+-- Guarantees: what was closed later stays closed; repeating changes nothing that has happened since.
+-- Event { before (absent = now) }
+-- Reply ["opened"] | ["unknown_bucket"]
+function checks.open(event)
+  if event.before then event.before = number(event.before, 'before') end
+end
+
+function events.open(event, now)
+  if not bucket.closedAt or bucket.closedAt <= (event.before or now) then
+    bucket.closedUntil = false
+    for _, meter in pairs(bucket.meters) do
+      if meter.at > now then
+        meter.at = now
+        meter.top = false
+        if meter.heardAt and meter.heardAt > now then meter.heardAt = now end
+      end
+    end
+  end
+  pump(now)
+  return '["opened"]'
+end

@@ -1,0 +1,57 @@
+/**
+ * Grants as Redis writes them, in replies and in messages, and the messages by which scripts say to a replica what another
+ * one's events did for it. Anything that is not as `lua/reply.lua` says is a `MalformedReply`: it never means "granted".
+ */
+import {
+  bucketKey,
+  laneKey,
+  leaseToken,
+  ticketId,
+  type BucketKey,
+  type LaneKey,
+  type LeaseToken,
+  type TicketId,
+} from '../../../ids.ts';
+import { amountOf, listOf, malformed, numberOf, wordOf } from '../client/malformed-reply.ts';
+
+/** A grant as the store tells it. */
+export interface GrantReply {
+  readonly ticket: TicketId;
+  readonly lane: LaneKey;
+  readonly lease: LeaseToken;
+  /** Store's clock, milliseconds. */
+  readonly expiresAt: number;
+}
+
+/** What another replica's events did for this one. */
+export type ReplicaMessage =
+  | {
+      readonly kind: 'grants';
+      readonly bucket: BucketKey;
+      readonly born: number;
+      readonly grants: readonly GrantReply[];
+    }
+  | { readonly kind: 'closed'; readonly bucket: BucketKey; readonly closedMs: number };
+
+/** A message on `replicaChannel(replica)`. */
+export function readMessage(message: string): ReplicaMessage {
+  const [head = '', ...lines] = message.split('\n');
+  const [kind, bucket, value] = head.split(' ');
+  if (kind === 'g') {
+    const grants = lines.map((line) => grantOf(line.split(' ')));
+    return { kind: 'grants', bucket: bucketKey(wordOf(bucket)), born: numberOf(value), grants };
+  }
+  if (kind === 'c') return { kind: 'closed', bucket: bucketKey(wordOf(bucket)), closedMs: amountOf(value) };
+  return malformed();
+}
+
+/** A grant in a reply or a message. */
+export function grantOf(words: unknown): GrantReply {
+  const [ticket, lane, token, expiresAt] = listOf(words);
+  return {
+    ticket: ticketId(wordOf(ticket)),
+    lane: laneKey(wordOf(lane)),
+    lease: leaseToken(wordOf(token)),
+    expiresAt: numberOf(expiresAt),
+  };
+}

@@ -1,0 +1,24 @@
+/** This replica among the others, as the parts over Redis see it. A port: `presence.ts` keeps it. */
+import type { ReplicaId } from '../../ids.ts';
+import type { RedisClient } from './client/connection.ts';
+import type { StoreClock } from './store-clock.ts';
+
+export interface Replica {
+  readonly id: ReplicaId;
+  /** Redis' time: each heartbeat names it, and so does every reply of a bucket. */
+  readonly storeClock: StoreClock;
+  /** Replicas heard of lately, this one included. At least 1; kept while Redis is unavailable. */
+  count(): number;
+  /** Monotonic milliseconds at which Redis last lost data, as far as known; `null` = never in this time. */
+  lostAt(): number | null;
+  /** Monotonic milliseconds at which the first replica was back on Redis after its latest absence; `null` = not lately. */
+  backAt(): number | null;
+  /** Makes this replica heard now and learns of losses. `comesBack`: it was without Redis. */
+  beat(client: RedisClient, comesBack?: boolean): Promise<void>;
+  /** Learns which server serves now; rejects when that server cannot be used. */
+  checkServer(): Promise<void>;
+  onLoss(watcher: () => void): void;
+  /** Beats once a second from now on. */
+  start(run: (beat: (client: RedisClient) => Promise<void>) => Promise<void>): void;
+  close(): void;
+}

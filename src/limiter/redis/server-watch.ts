@@ -1,0 +1,34 @@
+/**
+ * Looks at a Redis in use once a minute: a setting that makes it unusable at the next start may be changed while it runs.
+ * Owns: telling that, once per mistake. Refuses to own: leaving Redis for it: what is there is still right.
+ */
+import type { Clock } from '../../clock.ts';
+import type { Log } from '../../telemetry/events.ts';
+import type { RedisConnection } from './client/connection.ts';
+import { serverFacts } from './client/server-info.policy.ts';
+
+const lookEveryMs = 60_000;
+
+/** Returns how to stop. */
+export function watchServer(
+  connection: Pick<RedisConnection, 'info' | 'isReady'>,
+  { clock, log }: { readonly clock: Pick<Clock, 'after'>; readonly log: Pick<Log, 'error'> },
+): () => void {
+  let told: string | null = null;
+  let cancel = (): void => {};
+  const look = async (): Promise<void> => {
+    const { fault } = serverFacts(await connection.info());
+    if (fault !== null && fault.reason !== told)
+      log.error('Redis is set so that it must not be used', { reason: fault.reason, advice: fault.advice });
+    told = fault?.reason ?? null;
+  };
+  const later = (): void => {
+    cancel = clock.after(lookEveryMs, () => {
+      // An absence is told by whoever meets it.
+      if (connection.isReady()) look().catch(() => {});
+      later();
+    });
+  };
+  later();
+  return () => cancel();
+}

@@ -1,0 +1,55 @@
+/**
+ * Tries the Redis of a configuration once, for `sluice check --connect`: connects, looks at the server, writes one key of
+ * a second's life by a script, and publishes to a channel that nobody hears. Owns: what is tried. Refuses to own: words
+ * for the terminal (`cli/`).
+ */
+import type { Clock, Random } from '../../clock.ts';
+import type { RedisSettings } from '../../config/settings.ts';
+import { connectRedis, type RedisConnection } from './client/connection.ts';
+import { serverFacts } from './client/server-info.policy.ts';
+import { redisTrouble, troubleOf, type RedisTrouble } from './client/trouble.policy.ts';
+
+/** A connection with TLS to a server without it ends after 2 s; name resolution may come before that. Milliseconds. */
+const patienceMs = 4_000;
+const lookEveryMs = 20;
+const keyLifeMs = 1_000;
+
+/** Resolves with why Redis cannot be used, `null` = it can. Leaves no connection. */
+export async function tryRedis(
+  settings: RedisSettings,
+  ports: { readonly clock: Clock; readonly random: Random },
+): Promise<RedisTrouble | null> {
+  const of = { tls: settings.tls !== null };
+  let noted: RedisTrouble | null = null;
+  const note = (failure: unknown): void => void (noted = redisTrouble(failure, of) ?? noted);
+  const latest = (): RedisTrouble | null => noted;
+  const connection = connectRedis(settings, ports, note);
+  try {
+    if (!(await isReady(connection, ports.clock))) return latest() ?? troubleOf('unknown');
+    const { fault } = serverFacts(await connection.info());
+    if (fault !== null) return fault;
+    await connection.reachAll();
+    await useIt(connection, ports.random.hex(16));
+    return latest();
+  } catch (failure) {
+    note(failure);
+    return latest() ?? troubleOf('unknown');
+  } finally {
+    connection.close();
+  }
+}
+
+async function isReady(connection: RedisConnection, clock: Clock): Promise<boolean> {
+  const until = clock.monotonic() + patienceMs;
+  while (!connection.isReady()) {
+    if (clock.monotonic() > until) return false;
+    await new Promise<void>((resolve) => void clock.after(lookEveryMs, resolve));
+  }
+  return true;
+}
+
+async function useIt({ client }: RedisConnection, name: string): Promise<void> {
+  const script = "return redis.call('SET', KEYS[1], '1', 'PX', ARGV[1])";
+  await client.eval(script, 1, `sluice:{check}:${name}`, keyLifeMs);
+  await client.publish(`sluice:r:check-${name}`, '');
+}

@@ -1,0 +1,88 @@
+/**
+ * Where the facts of one call are counted: the series of its workspace and upstream, and the listeners that hear of them.
+ *
+ * Owns: under which names. Refuses to own: when a fact is one, and times (`observed-call.ts`).
+ * Keeps: a workspace is shown by its label only; whoever listens hears of calls whose workspace and route are known.
+ */
+import type { UpstreamSettings } from '../config/settings.ts';
+import type { EndedFact, FactSink } from './events.ts';
+import { noneLabel, type Labels } from './labels.ts';
+import type { Metrics, UpstreamSeries } from './metrics.ts';
+
+/** Where all calls are counted. */
+export interface SeriesOwners {
+  readonly metrics: Metrics;
+  readonly labels: Labels;
+  readonly sinks: readonly FactSink[];
+}
+
+export class CallSeries {
+  readonly #to: SeriesOwners;
+  #workspaceId: string | null = null;
+  #upstream: string = noneLabel;
+  #isRouted = false;
+  #histograms: UpstreamSeries | null = null;
+
+  constructor(to: SeriesOwners) {
+    this.#to = to;
+  }
+
+  get workspaceId(): string | null {
+    return this.#workspaceId;
+  }
+
+  get upstream(): string {
+    return this.#upstream;
+  }
+
+  get label(): string {
+    return this.#workspaceId === null ? noneLabel : this.#to.labels.of(this.#workspaceId);
+  }
+
+  /** Histograms of an upstream stay; they may be kept. */
+  get histograms(): UpstreamSeries {
+    return this.#histograms ?? this.#to.metrics.upstream(this.#upstream);
+  }
+
+  /** Looked up per fact, not kept: a label may have been taken back while the call waited. */
+  get counters(): ReturnType<Metrics['workspace']> {
+    return this.#to.metrics.workspace(this.label, this.#upstream);
+  }
+
+  identified(workspaceId: string): void {
+    this.#workspaceId = workspaceId;
+  }
+
+  routed({ name }: UpstreamSettings): void {
+    this.#upstream = name;
+    this.#isRouted = true;
+    this.#histograms = this.#to.metrics.upstream(name);
+  }
+
+  arrived(now: number): void {
+    const heard = this.#heardAs();
+    if (heard !== null) for (const sink of this.#to.sinks) sink.arrived(heard, this.#upstream, now);
+  }
+
+  throttled(kind: 'rate' | 'permanent'): void {
+    this.counters.throttled(kind);
+    const heard = this.#heardAs();
+    if (heard !== null) for (const sink of this.#to.sinks) sink.throttled(heard, this.#upstream, kind);
+  }
+
+  absorbed(): void {
+    this.counters.absorbed();
+    const heard = this.#heardAs();
+    if (heard !== null) for (const sink of this.#to.sinks) sink.absorbed(heard, this.#upstream);
+  }
+
+  ended(fact: EndedFact): void {
+    const heard = this.#heardAs();
+    if (heard !== null) for (const sink of this.#to.sinks) sink.ended(heard, this.#upstream, fact);
+  }
+
+  /** Workspace under which listeners hear of this call, or `null` while it has none or no route. */
+  #heardAs(): string | null {
+    return this.#isRouted ? this.#workspaceId : null;
+  }
+}

@@ -1,0 +1,92 @@
+/** The way to a token endpoint: guarded addresses, no redirects, bounded time and size, failures without a word of it. */
+import { createServer, type RequestListener } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { afterEach, describe, expect, test } from '@jest/globals';
+import { systemClock } from '../../src/clock.ts';
+import { createEndpoint, endpointLimitMs } from '../../src/dispatch/token-endpoint.ts';
+import { fastClock } from '../support/fast-clock.ts';
+import { homeward } from '../support/gateway.ts';
+
+const closers: (() => Promise<void>)[] = [];
+afterEach(async () => {
+  for (const close of closers.splice(0)) await close();
+});
+
+/** Port of a server on loopback. */
+async function listening(listener: RequestListener): Promise<number> {
+  const server = createServer(listener);
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
+  closers.push(async () => {
+    server.closeAllConnections();
+    await new Promise((resolve) => server.close(resolve));
+  });
+  return (server.address() as AddressInfo).port;
+}
+const request = (url: string) => ({ url, fields: { 'content-type': 'text/plain' }, body: 'grant' });
+const inside = { allowPrivateAddresses: true, caFile: null };
+const outside = { allowPrivateAddresses: false, caFile: null };
+const never = new AbortController().signal;
+
+describe('a token endpoint', () => {
+  test.each(['https://id.example', 'http://127.0.0.1', 'https://[::1]', 'http://169.254.169.254'])(
+    'is not asked at a private address: %s',
+    async (origin) => {
+      let asked = 0;
+      const port = await listening((_, response) => {
+        asked += 1;
+        response.end('{}');
+      });
+      const ask = createEndpoint(systemClock, homeward);
+      const result = await ask(request(`${origin}:${port}/token`), outside, never);
+      expect(result).toEqual({ kind: 'failed', fault: 'address_denied' });
+      expect(asked).toBe(0);
+    },
+  );
+
+  test('is asked once, and a redirect is a response like any other', async () => {
+    const seen: string[] = [];
+    const port = await listening((incoming, response) => {
+      seen.push(`${incoming.method} ${incoming.url}`);
+      response.writeHead(307, { location: '/elsewhere', 'Retry-After': '3' }).end('moved');
+    });
+    const ask = createEndpoint(systemClock);
+    const result = await ask(request(`http://127.0.0.1:${port}/token?a=b`), inside, never);
+    expect(result).toMatchObject({ kind: 'answered', reply: { status: 307, body: 'moved' } });
+    expect(result.kind === 'answered' && result.reply.fields.get('retry-after')).toBe('3');
+    expect(seen).toEqual(['POST /token?a=b']);
+  });
+
+  test('that sends without end gives no token', async () => {
+    const port = await listening((_, response) => {
+      const more = (): void => void (response.destroyed || response.write('x'.repeat(16_384), more));
+      more();
+    });
+    const ask = createEndpoint(systemClock);
+    expect(await ask(request(`http://127.0.0.1:${port}/`), inside, never)).toEqual({
+      kind: 'failed',
+      fault: 'invalid',
+    });
+  });
+
+  test.each(['before its head', 'inside its body'])(
+    'that stops %s is given up after the limit',
+    async (where) => {
+      const port = await listening((_, response) => {
+        if (where === 'inside its body') response.writeHead(200).write('{');
+      });
+      const ask = createEndpoint(fastClock(endpointLimitMs / 200));
+      expect(await ask(request(`http://127.0.0.1:${port}/`), inside, never)).toEqual({
+        kind: 'failed',
+        fault: 'timeout',
+      });
+    },
+  );
+
+  test('that does not listen or breaks off is unreachable', async () => {
+    const port = await listening((_, response) => response.destroy());
+    const ask = createEndpoint(systemClock);
+    for (const url of [`http://127.0.0.1:${port}/`, 'http://127.0.0.1:1/']) {
+      expect(await ask(request(url), inside, never)).toEqual({ kind: 'failed', fault: 'unreachable' });
+    }
+  });
+});

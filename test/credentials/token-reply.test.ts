@@ -1,0 +1,102 @@
+import { describe, expect, test } from '@jest/globals';
+import { readToken } from '../../src/credentials/token-reply.policy.ts';
+import { tokenRequest } from '../../src/credentials/token-request.policy.ts';
+
+const read = (status: number, body: unknown, fields: Record<string, string> = {}) =>
+  readToken(
+    {
+      status,
+      fields: new Map(Object.entries(fields)),
+      body: typeof body === 'string' ? body : JSON.stringify(body),
+    },
+    Date.UTC(2026, 0, 1),
+  );
+
+describe('the response of a token endpoint', () => {
+  test.each([
+    [{ access_token: 'abc', token_type: 'Bearer', expires_in: 3600 }, 3_600_000],
+    [{ access_token: 'abc', expires_in: 0.5 }, 500],
+    [{ access_token: 'abc', expires_in: '86399' }, 86_399_000],
+    [{ access_token: 'abc' }, null],
+    [{ access_token: 'abc', expires_in: null }, null],
+    [{ access_token: 'abc', expires_in: 1e12 }, 31_536_000_000],
+  ])('%j is a token that lives for %s ms', (body, lifeMs) => {
+    expect(read(200, body)).toEqual({ kind: 'token', token: 'abc', lifeMs });
+  });
+
+  test.each([
+    [{ access_token: 'abc', expires_in: 0 }],
+    [{ access_token: 'abc', expires_in: -5 }],
+    [{ access_token: 'abc', expires_in: 'soon' }],
+    [{ access_token: '' }],
+    [{ access_token: 'a b' }],
+    [{ access_token: 'a\r\nx: y' }],
+    [{ access_token: 'é' }],
+    [{ access_token: 'a'.repeat(16_385) }],
+    [{ access_token: 7 }],
+    [{ token: 'abc' }],
+    ['<html>sign in</html>'],
+    [''],
+    ['null'],
+    ['[]'],
+  ])('%j is no token', (body) => {
+    expect(read(200, body)).toEqual({ kind: 'failed', fault: 'invalid', toldMs: null });
+  });
+
+  test.each([
+    [400, { error: 'invalid_client' }, 'refused'],
+    [400, { error: 'invalid_scope' }, 'refused'],
+    [401, '', 'refused'],
+    [400, { error: 'temporarily' }, 'invalid'],
+    [302, '', 'invalid'],
+    [404, 'no such page', 'invalid'],
+    [429, '', 'throttled'],
+    [500, '', 'throttled'],
+    [503, { error: 'invalid_client' }, 'throttled'],
+  ] as const)('%d %j is %s', (status, body, fault) => {
+    expect(read(status, body)).toMatchObject({ kind: 'failed', fault });
+  });
+
+  test('states a wait in seconds or as a date', () => {
+    expect(read(429, '', { 'retry-after': '7' })).toMatchObject({ toldMs: 7_000 });
+    expect(read(503, '', { 'retry-after': 'Thu, 01 Jan 2026 00:00:09 GMT' })).toMatchObject({
+      toldMs: 9_000,
+    });
+  });
+});
+
+describe('a token request', () => {
+  const client = {
+    tokenUrl: 'https://id.example/token',
+    clientId: 'me & you',
+    clientSecret: 's:e=c',
+    scope: 'read write',
+    format: 'form',
+    clientAuth: 'body',
+    shared: true,
+  } as const;
+
+  test('is a form with the client in its body', () => {
+    const { fields, body } = tokenRequest(client);
+    expect(fields).not.toHaveProperty('authorization');
+    expect(body).toBe(
+      'grant_type=client_credentials&client_id=me+%26+you&client_secret=s%3Ae%3Dc&scope=read+write',
+    );
+  });
+
+  test('is JSON where the endpoint wants it, without what is not configured', () => {
+    const { fields, body } = tokenRequest({ ...client, format: 'json', scope: null });
+    expect(fields['content-type']).toBe('application/json');
+    expect(JSON.parse(body)).toEqual({
+      grant_type: 'client_credentials',
+      client_id: 'me & you',
+      client_secret: 's:e=c',
+    });
+  });
+
+  test('names the client only once', () => {
+    const { fields, body } = tokenRequest({ ...client, clientAuth: 'basic' });
+    expect(atob(fields['authorization']?.slice(6) ?? '')).toBe('me+%26+you:s%3Ae%3Dc');
+    expect(body).toBe('grant_type=client_credentials&scope=read+write');
+  });
+});

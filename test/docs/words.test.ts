@@ -1,0 +1,69 @@
+/** The check behind `npm run words` finds planted words, names the right one, and leaves innocent text alone. */
+import { describe, expect, test } from '@jest/globals';
+import { readFileSync } from 'node:fs';
+import { excludedWords, rulesOf } from '../../scripts/check-words.ts';
+
+const glossary = readFileSync(new URL('../../docs/glossary.md', import.meta.url), 'utf8');
+const rules = rulesOf(`## Words that are not used
+
+Public names keep theirs: \`longestDay\` (an API).
+
+| not | where | write |
+|---|---|---|
+| \`desk\` | everywhere | admission |
+| \`place\`, \`places\` | names | slot or position |
+| \`spentAlone\` | names | unreported usage |
+| \`most\`, \`longest\` | start of names | \`max\` |
+`);
+const found = (text: string) =>
+  excludedWords(text, rules).map(({ line, name, word }) => `${line} ${name} ${word}`);
+
+describe('the check of words', () => {
+  test.each([
+    ['a word in a sentence', '// The desk decides.', '1 desk desk'],
+    ['a word at the start of a sentence', 'Desk tests', '1 Desk desk'],
+    ['a part of a camel-case name', 'const nextPlaceMs = 3;', '1 nextPlaceMs place'],
+    ['a part of a snake-case name', 'local next_places = 3', '1 next_places places'],
+    ['a compound word in a name', 'import { noteSpentAlone }', '1 noteSpentAlone spentAlone'],
+    ['the start of a name', 'export const longestWaitMs = 5;', '1 longestWaitMs longest'],
+    ['a word in a later line', 'one\ntwo\nmostPerPump', '3 mostPerPump most'],
+  ])('finds %s', (_, text, expected) => {
+    expect(found(text)).toEqual([expected]);
+  });
+
+  test.each([
+    [
+      'a word of plain English that is ruled out in names only',
+      '// The place where it is decided, at most once.',
+    ],
+    ['a longer word that contains it', 'replaceAll(desktop)'],
+    ['the word later in a name than the rule says', 'const atMostOnce = almost;'],
+    [
+      'a line that says why it keeps the word',
+      "const field = 'desk'; // words:keep, the name of a public API's field",
+    ],
+  ])('leaves %s alone', (_, text) => {
+    expect(found(text)).toEqual([]);
+  });
+
+  test('names the word to write instead', () => {
+    expect(excludedWords('the desk', rules)).toEqual([
+      { line: 1, name: 'desk', word: 'desk', write: 'admission' },
+    ]);
+  });
+
+  test('says which row of the table cannot be read', () => {
+    expect(() => rulesOf('## Words that are not used\n| `a` | somewhere | b |')).toThrow(
+      '"somewhere" is none of',
+    );
+  });
+
+  test('reads the glossary of this repository: each row rules out a word and names another', () => {
+    const rows = rulesOf(glossary).ruledOut;
+    expect(rows.length).toBeGreaterThan(1);
+    for (const { words, write } of rows) {
+      expect(words.length).toBeGreaterThan(0);
+      expect(write).not.toBe('');
+    }
+  });
+});

@@ -1,0 +1,141 @@
+/** An operator pauses, resumes and reopens an upstream through the admin port, over all replicas. */
+import { createServer, type Server, type ServerResponse } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { afterAll, afterEach, beforeAll, describe, expect, test } from '@jest/globals';
+import { runControl } from '../../src/cli/control.ts';
+import { createKey } from '../../src/cli/keys.ts';
+import type { Service } from '../../src/service.ts';
+import { gatewayYaml, serviceOf } from '../support/gateway.ts';
+import { startRedis, type RedisServer } from '../support/redis.ts';
+
+const { key, hash } = createKey();
+let upstream: Server;
+let redis: RedisServer;
+let seen = 0;
+const answers: ((answer: ServerResponse) => void)[] = [];
+let running: Service[] = [];
+
+beforeAll(async () => {
+  upstream = createServer((request, answer) => {
+    seen += 1;
+    request.resume().on('end', () => (answers.shift() ?? ((open) => void open.end('ok')))(answer));
+  });
+  await new Promise<void>((done) => upstream.listen(0, '127.0.0.1', done));
+  redis = await startRedis();
+});
+afterEach(async () => {
+  for (const service of running) await service.close();
+  running = [];
+});
+afterAll(async () => {
+  await new Promise<void>((done) => upstream.close(() => done()));
+  await redis.stop();
+});
+
+async function replica(name: string, store = ''): Promise<Service> {
+  const { port } = upstream.address() as AddressInfo;
+  const yaml = gatewayYaml(
+    {
+      upstreams: `  ${name}:\n    origins: ["http://127.0.0.1:${port}"]\n    allowPrivateAddresses: true\n    credential: "Bearer x"\n    maxWaitSeconds: 20`,
+    },
+    { acme: hash },
+  );
+  const service = await serviceOf(`${store}${yaml}`);
+  running.push(service);
+  return service;
+}
+const onRedis = (): string => `redis: { url: "${redis.url}" }\n`;
+
+const call = (service: Service, name: string, prefer = 'wait=20'): Promise<Response> =>
+  fetch(`http://127.0.0.1:${service.dataAddress.port}/via/${name}/x`, {
+    headers: { authorization: `Bearer ${key}`, prefer },
+  });
+const admin = (service: Service, path: string, init: RequestInit = {}): Promise<Response> =>
+  fetch(`http://127.0.0.1:${service.adminAddress.port}/upstreams/${path}`, {
+    method: 'POST',
+    headers: { 'Sluice-Admin': 'yes' },
+    ...init,
+  });
+const paused = async (service: Service, name: string): Promise<void> => {
+  for (;;) {
+    const answer = await call(service, name, 'wait=0');
+    await answer.text();
+    if (answer.status === 429) return;
+    await new Promise((resume) => setTimeout(resume, 20));
+  }
+};
+
+describe('the admin port', () => {
+  test('demands the field, a method and seconds, and knows its upstreams', async () => {
+    const service = await replica('one');
+    const statusOf = async (path: string, init?: RequestInit): Promise<string> => {
+      const answer = await admin(service, path, init);
+      return `${answer.status} ${((await answer.json()) as { code: string }).code}`;
+    };
+    expect(await statusOf('one/open', { headers: {} })).toBe('403 admin_field_missing');
+    expect(await statusOf('one/open', { method: 'GET' })).toBe('405 method_not_allowed');
+    expect(await statusOf('one/pause')).toBe('400 request_invalid');
+    expect(await statusOf('one/pause?seconds=0')).toBe('400 request_invalid');
+    expect(await statusOf('two/open')).toBe('404 not_found');
+    expect((await call(service, 'one')).status).toBe(200);
+  });
+});
+
+describe.each([
+  ['embedded', () => ''],
+  ['over Redis', onRedis],
+])('%s', (store, section) => {
+  const name = store.replace(/\W/g, '').toLowerCase();
+
+  test('a pause holds calls, refuses those that cannot wait for its end, and resume lets them go', async () => {
+    const service = await replica(`${name}p`, section());
+    expect((await admin(service, `${name}p/pause?seconds=10`)).status).toBe(200);
+    const before = seen;
+    const refused = await call(service, `${name}p`, 'wait=2');
+    expect(await refused.json()).toMatchObject({ status: 429, code: 'wait_too_long', heldBy: 'closed' });
+    expect(Number(refused.headers.get('retry-after'))).toBeGreaterThan(5);
+    const held = call(service, `${name}p`);
+    await new Promise((resume) => setTimeout(resume, 300));
+    expect(seen).toBe(before);
+    expect((await admin(service, `${name}p/resume`)).status).toBe(200);
+    const answer = await held;
+    expect([answer.status, seen]).toEqual([200, before + 1]);
+    expect(/waited=(\d+)/.exec(answer.headers.get('sluice-admission') ?? '')?.[1]?.length).toBeLessThan(5);
+  });
+
+  test('open reopens a bucket that a long Retry-After has closed', async () => {
+    const service = await replica(`${name}o`, section());
+    answers.push((answer) => void answer.writeHead(429, { 'retry-after': '86000' }).end());
+    expect((await call(service, `${name}o`)).status).toBe(429);
+    const closed = await call(service, `${name}o`);
+    expect(await closed.json()).toMatchObject({ code: 'wait_too_long', heldBy: 'closed' });
+    const before = seen;
+    const io = { out: () => {}, err: () => {}, env: {}, clock: { now: () => 0 } };
+    const url = `http://127.0.0.1:${service.adminAddress.port}`;
+    expect(await runControl({ verb: 'open', upstream: `${name}o`, seconds: null, admin: url }, io)).toBe(0);
+    expect([(await call(service, `${name}o`)).status, seen]).toEqual([200, before + 1]);
+  });
+});
+
+describe('several replicas', () => {
+  test('share a pause, also with one that begins later', async () => {
+    const [one, two] = [await replica('shared', onRedis()), await replica('shared', onRedis())];
+    await admin(one, 'shared/pause?seconds=60');
+    await paused(two, 'shared');
+    const later = await replica('shared', onRedis());
+    const answer = await call(later, 'shared', 'wait=1');
+    expect(await answer.json()).toMatchObject({ code: 'wait_too_long', heldBy: 'closed' });
+  });
+
+  test('open what none of them has used since its start', async () => {
+    const first = await replica('reborn', onRedis());
+    answers.push((answer) => void answer.writeHead(429, { 'retry-after': '86000' }).end());
+    expect((await call(first, 'reborn')).status).toBe(429);
+    await first.close();
+    running = [];
+    const [one, two] = [await replica('reborn', onRedis()), await replica('reborn', onRedis())];
+    expect((await admin(one, 'reborn/open')).status).toBe(200);
+    expect((await call(one, 'reborn')).status).toBe(200);
+    expect((await call(two, 'reborn')).status).toBe(200);
+  });
+});
