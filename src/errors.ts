@@ -77,6 +77,22 @@ export const failureReasons = ['refused', 'dns', 'certificate', 'reset', 'timeou
  * trusted · `reset`: the connection broke · `timeout`: one of the upstream's time limits · `protocol`: no valid TLS or HTTP.
  */
 export type FailureReason = (typeof failureReasons)[number];
+
+/** What a call was refused for with `overloaded`, as a metric names it (`bound`). Names are final. */
+export const overloadBounds = [
+  'connections',
+  'connection_calls',
+  'calls',
+  'bytes',
+  'event_loop',
+  'memory',
+] as const;
+/**
+ * `connections` open in the process · `connection_calls`: calls open on one connection · `calls` open in the process ·
+ * `bytes` of heads and bodies · `event_loop` `memory`: the process is short of time, or of memory.
+ */
+export type OverloadBound = (typeof overloadBounds)[number];
+
 /** Why there is no upstream credential to send, as a refusal, a log line and a metric name it. Names are final. */
 export const credentialFaults = [
   'missing',

@@ -14,9 +14,11 @@ import { createGateway, type Gateway } from './gateway.ts';
 import { addControlRoutes, type ControlActions, type ControlResult } from './ingress/control-routes.ts';
 import { createAdminServer, type AdminServer, type Readiness } from './ingress/admin-server.ts';
 import { createDataServer, type DataServer } from './ingress/data-server.ts';
+import type { LoadWatch } from './ingress/load.ts';
 import type { Observation } from './observation/observation.ts';
 import { startObservation, type ObservationParts } from './observation/start.ts';
 import type { Slices } from './slices.ts';
+import type { ProcessPressure } from './telemetry/events.ts';
 import type { RunningTelemetry } from './telemetry/telemetry.ts';
 
 export interface ServiceParts extends ObservationParts {
@@ -24,6 +26,8 @@ export interface ServiceParts extends ObservationParts {
   readonly resolve?: Resolve;
   /** Replaces the slices in which a reload does its work. */
   readonly slices?: Slices;
+  /** Looks at the load of the process, so that calls are shed for it. */
+  readonly load?: LoadWatch;
 }
 
 export interface Service {
@@ -64,7 +68,7 @@ export async function startService(parts: ServiceParts): Promise<Service> {
     })),
   };
   observation.observe({
-    heldBytes: () => running.data.stats().heldBytes,
+    process: () => processPressure(running.data),
     buckets: gateway.buckets,
     breakers: gateway.breakers,
     credentials: gateway.credentials,
@@ -106,7 +110,7 @@ export async function startService(parts: ServiceParts): Promise<Service> {
 }
 
 function dataServer(
-  { settings, clock, random }: ServiceParts,
+  { settings, clock, random, load }: ServiceParts,
   gateway: Gateway,
   { activity, telemetry }: Observation,
 ): DataServer {
@@ -123,6 +127,9 @@ function dataServer(
     },
     credentialFields: gateway.credentialFields,
     onEarlyRefusal: telemetry.refusedEarly,
+    onOverload: telemetry.overloaded,
+    onShedding: telemetry.shedding,
+    ...(load === undefined ? {} : { load }),
     onBug: bugLog(telemetry),
   });
 }
@@ -171,6 +178,18 @@ async function endBehind({ admin, gateway, observation }: Running): Promise<void
   await admin.close();
   await gateway.close();
   await observation.close();
+}
+
+function processPressure(data: DataServer): ProcessPressure {
+  const { heldBytes, openConnections, openCalls, load } = data.stats();
+  return {
+    heldBytes,
+    connections: openConnections,
+    openCalls,
+    eventLoopDelayMs: load.delayMs,
+    memoryRatio: load.memoryRatio,
+    sheddingShare: load.share,
+  };
 }
 
 const bugLog =

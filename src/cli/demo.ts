@@ -5,6 +5,7 @@
  */
 import { systemClock, systemRandom } from '../clock.ts';
 import { parseSettings } from '../config/load.ts';
+import { watchProcess } from '../ingress/load.ts';
 import { startService, type Service } from '../service.ts';
 import { createCommerceSimulator } from '../simulators/commerce.ts';
 import { createLanguageModelSimulator } from '../simulators/language-model.ts';
@@ -126,6 +127,7 @@ async function startOn(
         settings,
         clock: systemClock,
         random: systemRandom,
+        load: watchProcess(systemClock),
         destination: { write: () => {} },
         env: process.env,
       });

@@ -10,6 +10,7 @@ import { firstSettings } from '../config/read-apart.ts';
 import { watchSettings, type SettingsWatch } from '../config/reload.ts';
 import { restartKeys } from '../config/restart-keys.ts';
 import type { Settings } from '../config/settings.ts';
+import { watchProcess } from '../ingress/load.ts';
 import { startService, type Service } from '../service.ts';
 import { createSlices, type Slices } from '../slices.ts';
 import type { Log } from '../telemetry/events.ts';
@@ -37,6 +38,7 @@ export async function runServe({ config }: { readonly config: string }, io: CliI
       settings: first.settings,
       clock: systemClock,
       random: systemRandom,
+      load: watchProcess(systemClock),
       destination: process.stdout,
       env: io.env,
     });

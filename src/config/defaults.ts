@@ -8,6 +8,12 @@ export const defaultServer = {
   port: 8080,
   adminPort: 9090,
   maxBodyBytes: 10_485_760,
+  maxConnections: 50_000,
+  maxCallsPerConnection: 100,
+  maxOpenCalls: 50_000,
+  /** Below the time that a command to Redis may take (250 ms): a slow process must not look like a Redis that is away. */
+  maxEventLoopDelayMs: 100,
+  maxMemoryRatio: 0.85,
 } as const;
 
 /** How long and how many calls wait where neither the server nor the upstream says it. */

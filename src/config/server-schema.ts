@@ -23,7 +23,36 @@ export const server = section({
     .describe('Larger bodies are sent once and never again. Default maxBodyBytes.'),
   maxHeldBytes: count()
     .optional()
-    .describe('Request bodies held by the process at most, then 503. Default 256 MiB, at least four bodies.'),
+    .describe(
+      'Heads and bodies of requests held by the process at most, then 503. Default 256 MiB, at least four bodies.',
+    ),
+  maxConnections: count()
+    .max(1_000_000)
+    .default(defaultServer.maxConnections)
+    .describe('Client connections open at once; calls on further ones get 503.'),
+  maxCallsPerConnection: count()
+    .max(1_000_000)
+    .default(defaultServer.maxCallsPerConnection)
+    .describe('Calls open at once on one client connection, then 503.'),
+  maxOpenCalls: count()
+    .max(1_000_000)
+    .default(defaultServer.maxOpenCalls)
+    .describe('Calls held and in flight at once in the process, then 503.'),
+  maxEventLoopDelayMs: count()
+    .min(10)
+    .max(60_000)
+    .default(defaultServer.maxEventLoopDelayMs)
+    .describe(
+      'Delay of the event loop that stands for half a second; above it a growing share of new calls gets 503.',
+    ),
+  maxMemoryRatio: z
+    .number()
+    .min(0.1)
+    .max(1)
+    .default(defaultServer.maxMemoryRatio)
+    .describe(
+      'Used share of the heap or of the container’s memory; above it a growing share of new calls gets 503.',
+    ),
   drainSeconds: z
     .number()
     .min(0)

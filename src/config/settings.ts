@@ -133,8 +133,16 @@ export interface ServerSettings {
   readonly maxBodyBytes: number;
   /** Bodies above this are sent once and never again. */
   readonly maxReplayBytes: number;
-  /** Request bodies held in memory by the whole process at most; above it 503 `overloaded`. */
+  /** Heads and bodies of requests held in memory by the whole process at most; above it 503 `overloaded`. */
   readonly maxHeldBytes: number;
+  /** Client connections, calls on one of them, and calls of the process open at once; above them 503 `overloaded`. */
+  readonly maxConnections: number;
+  readonly maxCallsPerConnection: number;
+  readonly maxOpenCalls: number;
+  /** Load that stands for half a second; above it a share of new calls gets 503 `overloaded`. */
+  readonly maxEventLoopDelayMs: number;
+  /** Used share of the memory that the process may have, 0 to 1; above it the same. */
+  readonly maxMemoryRatio: number;
   readonly drainSeconds: number;
   /** Still accepting after SIGTERM while load balancers notice, seconds. */
   readonly drainDelaySeconds: number;

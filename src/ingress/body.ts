@@ -11,13 +11,14 @@ import type { Clock } from '../clock.ts';
 import { Refusal } from '../errors.ts';
 import type { OpenCall } from './connections.ts';
 
-/** Bytes of request bodies that the whole process holds, and how many of them each owner (workspace) does. */
+/** Bytes of heads and bodies that the whole process holds, and how many of them each owner (workspace) does. */
 export class HeldBytes {
   readonly limit: number;
   /** Bytes that one owner may hold at most: half of the limit, so that nobody can shut the others out. */
   readonly share: number;
   readonly #byOwner = new Map<string, number>();
-  #held = 0;
+  #bodies = 0;
+  #heads = 0;
 
   /**
    * @param limit bytes; above it calls are refused with `overloaded`.
@@ -28,26 +29,53 @@ export class HeldBytes {
     this.share = Math.max(Math.floor(limit / 2), maxBody);
   }
 
-  /** Bytes held now. */
+  /** Counts the head of a call whose owner is not known yet, whether it fits or not: it is in memory already. */
+  takeHead(bytes: number): void {
+    this.#heads += bytes;
+  }
+
+  /** Counts a head as this owner's; false (and nothing counted) when the owner's share is used up. */
+  assignHead(bytes: number, owner: string): boolean {
+    if (this.#of(owner) + bytes > this.share) return false;
+    this.#byOwner.set(owner, this.#of(owner) + bytes);
+    return true;
+  }
+
+  /** Gives a head back; `owner` is `null` when none was found. */
+  giveHead(bytes: number, owner: string | null): void {
+    this.#heads -= bytes;
+    if (owner !== null) this.#giveOf(bytes, owner);
+  }
+
+  /** Bytes held now, heads and bodies. */
   get held(): number {
-    return this.#held;
+    return this.#heads + this.#bodies;
+  }
+
+  /** Bytes of bodies held now. */
+  get bodies(): number {
+    return this.#bodies;
   }
 
   /** True when `bytes` more of this owner would fit now. */
   fits(bytes: number, owner: string): boolean {
-    return this.#held + bytes <= this.limit && this.#of(owner) + bytes <= this.share;
+    return this.held + bytes <= this.limit && this.#of(owner) + bytes <= this.share;
   }
 
   /** Counts `bytes` as held; false (and nothing counted) when they do not fit. */
   take(bytes: number, owner: string): boolean {
     if (!this.fits(bytes, owner)) return false;
-    this.#held += bytes;
+    this.#bodies += bytes;
     this.#byOwner.set(owner, this.#of(owner) + bytes);
     return true;
   }
 
   give(bytes: number, owner: string): void {
-    this.#held -= bytes;
+    this.#bodies -= bytes;
+    this.#giveOf(bytes, owner);
+  }
+
+  #giveOf(bytes: number, owner: string): void {
     const left = this.#of(owner) - bytes;
     // Owners that hold nothing are forgotten: the map is as small as what is held.
     if (left > 0) this.#byOwner.set(owner, left);
@@ -64,14 +92,20 @@ export interface BodyBounds {
   readonly maxBodyBytes: number;
   readonly maxReplayBytes: number;
   readonly heldBytes: HeldBytes;
+  /** What a call is told whose bytes do not fit. */
+  readonly refuseBytes: () => { readonly detail: string; readonly retryInMs: number };
+}
+
+/** Bytes of a request's target and fields. Node keeps them as text, one byte a character, while the call is open. */
+export function headBytes({ url = '', rawHeaders }: Pick<IncomingMessage, 'url' | 'rawHeaders'>): number {
+  let bytes = url.length;
+  for (const text of rawHeaders) bytes += text.length;
+  return bytes;
 }
 
 /** True when the head announces a body, even of unknown length. */
 export const announcesBody = (request: IncomingMessage): boolean =>
   request.headers['transfer-encoding'] !== undefined || Number(request.headers['content-length'] ?? 0) > 0;
-
-const overloaded = (): Refusal =>
-  new Refusal('overloaded', { detail: 'Too many request bodies are held at the moment.' });
 
 /** What all readers share. */
 export interface BodyReaderDeps {
@@ -81,25 +115,27 @@ export interface BodyReaderDeps {
   readonly awaitsContinue: (open: OpenCall) => boolean;
 }
 
-/** One request's body: read on demand, held until released. */
+/** One request's body, read on demand; head and body count as held until they are released. */
 export class BodyReader {
   readonly #open: OpenCall;
   readonly #deps: BodyReaderDeps;
   #reading: Promise<CallBody> | null = null;
-  #owner = '';
+  readonly #headBytes: number;
+  #owner: string | null = null;
   #taken = 0;
   #released = false;
 
   constructor(open: OpenCall, deps: BodyReaderDeps) {
     this.#open = open;
     this.#deps = deps;
+    this.#headBytes = headBytes(open.request);
+    deps.bounds.heldBytes.takeHead(this.#headBytes);
   }
 
   /** See `Call.readBody`. */
   read(owner: string): Promise<CallBody> {
     if (this.#reading !== null) return this.#reading;
-    this.#owner = owner;
-    this.#reading = this.#start();
+    this.#reading = this.#start(owner);
     return this.#reading;
   }
 
@@ -107,20 +143,24 @@ export class BodyReader {
   release(): void {
     if (this.#released) return;
     this.#released = true;
-    this.#deps.bounds.heldBytes.give(this.#taken, this.#owner);
+    const { heldBytes } = this.#deps.bounds;
+    heldBytes.giveHead(this.#headBytes, this.#owner);
+    if (this.#owner !== null) heldBytes.give(this.#taken, this.#owner);
     this.#taken = 0;
   }
 
-  async #start(): Promise<CallBody> {
+  async #start(owner: string): Promise<CallBody> {
     const { request, gone } = this.#open;
     const { bounds, clock } = this.#deps;
     gone.throwIfAborted();
+    if (!bounds.heldBytes.assignHead(this.#headBytes, owner)) throw this.#overloaded();
+    this.#owner = owner;
     const announced = Number(request.headers['content-length'] ?? 0);
     if (announced > bounds.maxBodyBytes) throw new Refusal('body_too_large');
-    if (!bounds.heldBytes.fits(announced, this.#owner)) throw overloaded();
+    if (!bounds.heldBytes.fits(announced, owner)) throw this.#overloaded();
     if (!announcesBody(request)) return { bytes: Buffer.alloc(0), replayable: true, completeAt: null };
     this.#sendContinue();
-    const bytes = await this.#collect();
+    const bytes = await this.#collect(owner);
     const replayable = bytes.length <= bounds.maxReplayBytes;
     return { bytes, replayable, completeAt: clock.monotonic() };
   }
@@ -134,15 +174,19 @@ export class BodyReader {
   }
 
   /** Counts a chunk before it is kept; the answer is why it cannot be. */
-  #keep(bytes: number): Refusal | null {
+  #keep(bytes: number, owner: string): Refusal | null {
     const { maxBodyBytes, heldBytes } = this.#deps.bounds;
     if (this.#taken + bytes > maxBodyBytes) return new Refusal('body_too_large');
-    if (this.#released || !heldBytes.take(bytes, this.#owner)) return overloaded();
+    if (this.#released || !heldBytes.take(bytes, owner)) return this.#overloaded();
     this.#taken += bytes;
     return null;
   }
 
-  #collect(): Promise<Buffer> {
+  #overloaded(): Refusal {
+    return new Refusal('overloaded', this.#deps.bounds.refuseBytes());
+  }
+
+  #collect(owner: string): Promise<Buffer> {
     const { request, gone: clientGone } = this.#open;
     const chunks: Buffer[] = [];
     return new Promise((resolve, reject) => {
@@ -151,7 +195,7 @@ export class BodyReader {
         clientGone.removeEventListener('abort', onGone);
       };
       const onData = (chunk: Buffer): void => {
-        const refusal = this.#keep(chunk.length);
+        const refusal = this.#keep(chunk.length, owner);
         if (refusal === null) {
           chunks.push(chunk);
           return;

@@ -9,6 +9,7 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
 import { CallAbort } from '../call-abort.ts';
+import type { OverloadBound } from '../errors.ts';
 
 /** A request whose answer is not finished. */
 export interface OpenCall {
@@ -24,6 +25,8 @@ const none: readonly OpenCall[] = [];
 /** One client's connection. Answers leave in the order of their requests; calls may be open side by side. */
 export class Connection {
   readonly socket: Socket;
+  /** It came when as many were open as may be: no call of it is let in. */
+  readonly isExcess: boolean;
   /** A list, not a set: a connection has few open calls, and each of them comes and goes. Replaced at each change. */
   calls: readonly OpenCall[] = none;
   /** While true no further request is handled: its answer might never be sent. */
@@ -35,8 +38,9 @@ export class Connection {
   /** The newest call; its answer is the last one on the wire. */
   newest: OpenCall | null = null;
 
-  constructor(socket: Socket) {
+  constructor(socket: Socket, isExcess = false) {
     this.socket = socket;
+    this.isExcess = isExcess;
   }
 
   /**
@@ -85,11 +89,16 @@ export class Connection {
 export type Entry =
   | { readonly kind: 'open'; readonly call: OpenCall }
   /** Over a bound: to be answered with `overloaded`. */
-  | { readonly kind: 'crowded'; readonly call: OpenCall }
+  | { readonly kind: 'crowded'; readonly call: OpenCall; readonly bound: CountedBound }
   /** Came after the end of the connection was announced: gets no answer. */
   | { readonly kind: 'ignored' };
 
+/** Bounds that are counted here. */
+export type CountedBound = Extract<OverloadBound, 'connections' | 'connection_calls' | 'calls'>;
+
 export interface ConnectionBounds {
+  /** Connections above this are heard once, refused and ended. */
+  readonly maxConnections: number;
   readonly maxCallsPerConnection: number;
   readonly maxOpenCalls: number;
 }
@@ -138,7 +147,7 @@ export class Connections {
   on(socket: Socket): Connection {
     const known = this.#known.get(socket);
     if (known !== undefined) return known;
-    const connection = new Connection(socket);
+    const connection = new Connection(socket, this.#known.size >= this.#bounds.maxConnections);
     this.#known.set(socket, connection);
     // A client that only half-closes is gone too: it cannot be distinguished from one that closed.
     socket.on('end', this.#onEnd).on('close', this.#onClose);
@@ -153,16 +162,20 @@ export class Connections {
       connection.end();
       return { kind: 'ignored' };
     }
-    const crowded =
-      connection.calls.length >= this.#bounds.maxCallsPerConnection ||
-      this.#openCalls >= this.#bounds.maxOpenCalls;
+    const bound = this.#crowded(connection);
     const call: OpenCall = { connection, request, response, gone: new CallAbort() };
     // A list literal is exact in size; one that has grown is not.
     connection.calls = connection.calls.length === 0 ? [call] : [...connection.calls, call];
     connection.newest = call;
     this.#openCalls += 1;
     if (request.socket.destroyed) call.gone.abort();
-    return { kind: crowded ? 'crowded' : 'open', call };
+    return bound === null ? { kind: 'open', call } : { kind: 'crowded', call, bound };
+  }
+
+  #crowded(connection: Connection): CountedBound | null {
+    if (connection.isExcess) return 'connections';
+    if (connection.calls.length >= this.#bounds.maxCallsPerConnection) return 'connection_calls';
+    return this.#openCalls >= this.#bounds.maxOpenCalls ? 'calls' : null;
   }
 
   /** Ends a call; later calls of it do nothing. */

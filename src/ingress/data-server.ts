@@ -14,13 +14,15 @@ import type { Clock, Random } from '../clock.ts';
 import type { ServerSettings } from '../config/settings.ts';
 import type { RefusalCode } from '../errors.ts';
 import { ArrivalTimes } from './arrival-times.ts';
-import { HeldBytes } from './body.ts';
+import { HeldBytes, headBytes } from './body.ts';
 import { Connections } from './connections.ts';
-import type { OpenCall } from './connections.ts';
+import type { Entry, OpenCall } from './connections.ts';
 import { drainServer } from './drain.ts';
 import type { DrainOptions } from './drain.ts';
 import { judgeHead } from './guard.policy.ts';
 import { listen } from './listen.ts';
+import type { LoadWatch } from './load.ts';
+import { Overload, type Overloaded, type OverloadOptions } from './overload.ts';
 import { proxyMethods, watchRawErrors } from './raw-errors.ts';
 import { buildRoutes } from './routes.ts';
 import { refuseEarly } from './serve-call.ts';
@@ -40,10 +42,12 @@ export interface DataServerOptions {
   readonly onBug: (error: unknown) => void;
   /** Told of refusals made before the journey began. */
   readonly onEarlyRefusal?: (code: RefusalCode) => void;
-  /** Places one connection may hold at a time. Default 100. */
-  readonly maxCallsPerConnection?: number;
-  /** Calls open in the whole process. Default 50,000. */
-  readonly maxOpenCalls?: number;
+  /** Told of every call, and every connection, that was refused as too many. */
+  readonly onOverload?: OverloadOptions['onRefused'];
+  /** Told when shedding by load begins and ends. */
+  readonly onShedding?: OverloadOptions['onShedding'];
+  /** Looks at the load of the process. Absent: nothing is shed for it. */
+  readonly load?: LoadWatch;
   /** How long a refused upload is read and thrown away before the connection ends, milliseconds. Default 1,000. */
   readonly lingerMs?: number;
 }
@@ -59,7 +63,12 @@ export interface DataServer {
   stats(): {
     readonly openConnections: number;
     readonly openCalls: number;
+    /** Bytes of heads and bodies of open calls. */
     readonly heldBytes: number;
+    /** Those of bodies alone. */
+    readonly heldBodyBytes: number;
+    /** The load that stands, and the share of new calls that is refused for it. */
+    readonly load: Overload['load'];
   };
 }
 
@@ -92,12 +101,24 @@ const judge = (open: OpenCall, credentialFields: ReadonlySet<string>): EarlyRefu
   };
 };
 
+/** Its connection ends: the client, or what balances its load, may find a replica with room. */
+const refusalOf = (overloaded: Overloaded | null): EarlyRefusal | null =>
+  overloaded === null ? null : { code: 'overloaded', mustEnd: true, ...overloaded };
+
+/** Connections over the bound that are still heard and answered, so that their clients learn why; further ones are closed. */
+const excessConnections = 256;
+
 export const createDataServer = (options: DataServerOptions): DataServer => {
   const { settings, clock } = options;
   const heldBytes = new HeldBytes(settings.maxHeldBytes, settings.maxBodyBytes);
-  const connections = new Connections({
-    maxCallsPerConnection: options.maxCallsPerConnection ?? 100,
-    maxOpenCalls: options.maxOpenCalls ?? 50_000,
+  const connections = new Connections(settings);
+  const overload = new Overload({
+    clock,
+    random: options.random,
+    bounds: settings,
+    onRefused: options.onOverload ?? (() => {}),
+    onShedding: options.onShedding ?? (() => {}),
+    ...(options.load === undefined ? {} : { watch: options.load }),
   });
   const arrivals = new ArrivalTimes(clock);
   const waitingForContinue = new WeakSet<IncomingMessage>();
@@ -106,8 +127,14 @@ export const createDataServer = (options: DataServerOptions): DataServer => {
     clock,
     random: options.random,
     arrivals,
-    bounds: { maxBodyBytes: settings.maxBodyBytes, maxReplayBytes: settings.maxReplayBytes, heldBytes },
+    bounds: {
+      maxBodyBytes: settings.maxBodyBytes,
+      maxReplayBytes: settings.maxReplayBytes,
+      heldBytes,
+      refuseBytes: () => overload.refuse('bytes'),
+    },
     connections,
+    onLeft: () => overload.left(),
     lingerMs: options.lingerMs ?? 1_000,
     draining: () => draining,
     awaitsContinue: (open) => waitingForContinue.has(open.request),
@@ -116,13 +143,18 @@ export const createDataServer = (options: DataServerOptions): DataServer => {
   };
   const route = buildRoutes(options, deps);
 
+  /** Why a call with a good head is not let in. */
+  const turnedAway = (entry: Exclude<Entry, { kind: 'ignored' }>): Overloaded | null => {
+    if (entry.kind === 'crowded') return overload.refuse(entry.bound);
+    if (heldBytes.held + headBytes(entry.call.request) > heldBytes.limit) return overload.refuse('bytes');
+    return overload.shed();
+  };
+
   const accept = (request: IncomingMessage, response: ServerResponse): void => {
     const entry = connections.enter(request, response);
     if (entry.kind === 'ignored') return;
     const { call } = entry;
-    const finding = judge(call, options.credentialFields());
-    const refusal: EarlyRefusal | null =
-      finding ?? (entry.kind === 'crowded' ? { code: 'overloaded', mustEnd: true } : null);
+    const refusal = judge(call, options.credentialFields()) ?? refusalOf(turnedAway(entry));
     if (refusal !== null) {
       refuseEarly(call, refusal, deps).catch(options.onBug);
       return;
@@ -143,6 +175,8 @@ export const createDataServer = (options: DataServerOptions): DataServer => {
     noDelay: true,
   });
   server.maxHeadersCount = maxFields;
+  server.maxConnections = settings.maxConnections + excessConnections;
+  server.on('drop', () => overload.dropped());
   // A held call may be silent for long; its own deadline ends it.
   server.timeout = 0;
   server.on('connection', (socket: Socket) => connections.on(socket));
@@ -160,11 +194,15 @@ export const createDataServer = (options: DataServerOptions): DataServer => {
     listen: () => listen(server, settings.port, settings.host),
     drain: (drainOptions) => {
       draining = true;
-      return drainServer(server, connections, clock, drainOptions).finally(() => arrivals.close());
+      return drainServer(server, connections, clock, drainOptions).finally(() => {
+        arrivals.close();
+        overload.close();
+      });
     },
     close: () =>
       new Promise((resolve) => {
         arrivals.close();
+        overload.close();
         server.close(() => resolve());
         server.closeAllConnections();
       }),
@@ -172,6 +210,8 @@ export const createDataServer = (options: DataServerOptions): DataServer => {
       openConnections: connections.open,
       openCalls: connections.openCalls,
       heldBytes: heldBytes.held,
+      heldBodyBytes: heldBytes.bodies,
+      load: overload.load,
     }),
   };
 };

@@ -25,6 +25,8 @@ export interface ServeDeps {
   readonly arrivals: Pick<ArrivalTimes, 'arrived'>;
   readonly bounds: BodyBounds;
   readonly connections: Connections;
+  /** A call that was let in has ended. */
+  readonly onLeft: () => void;
   readonly lingerMs: number;
   readonly draining: () => boolean;
   /** True when the client sent `Expect: 100-continue` and waits for our word. */
@@ -121,5 +123,6 @@ export const serveCall = async (
   } finally {
     call.release();
     deps.connections.leave(open);
+    deps.onLeft();
   }
 };

@@ -14,7 +14,7 @@ import { digest, workspaceLabel } from '../identity.ts';
 import { createPage, type Page } from '../page/page.ts';
 import { createTimeline } from '../page/timeline.ts';
 import { createTelemetry, type RunningTelemetry, type TelemetryPorts } from '../telemetry/telemetry.ts';
-import type { PressureSource } from '../telemetry/events.ts';
+import { idleProcess, type PressureSource } from '../telemetry/events.ts';
 import { noCeilings } from './pressure.ts';
 import { startSharing } from './sharing.ts';
 
@@ -42,7 +42,7 @@ export function createObservation(
   const { labelKey } = first.privacy;
   let settings = first;
   let source: ObservationSource = {
-    heldBytes: () => 0,
+    process: () => idleProcess,
     buckets: () => [],
     breakers: () => [],
     credentials: () => [],

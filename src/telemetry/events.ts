@@ -7,7 +7,13 @@
  * `answered` → `absorbed`)* → `ended`. Skipped steps are allowed at any point; `ended` closes whatever is open.
  */
 import type { AdmissionRecord, Call, Caller, MeterName, Throttle } from '../call.ts';
-import { credentialFaults, type FailureReason, type HeldBy, type RefusalCode } from '../errors.ts';
+import {
+  credentialFaults,
+  type FailureReason,
+  type HeldBy,
+  type OverloadBound,
+  type RefusalCode,
+} from '../errors.ts';
 import type { BucketSnapshot } from '../bucket.ts';
 import type { LaneKey } from '../ids.ts';
 import type { UpstreamSettings } from '../config/settings.ts';
@@ -82,8 +88,8 @@ export interface CallTelemetry {
 
 /** State that gauges read when they are scraped. */
 export interface PressureSource {
-  /** Bytes of request bodies held in memory. */
-  heldBytes(): number;
+  /** What the process holds, and how loaded it is. */
+  process(): ProcessPressure;
   /** Buckets this replica has touched, with the upstream each belongs to. */
   buckets(): readonly ObservedBucket[];
   /** Breakers of an upstream that are not closed, as far as this replica knows; the one that is asked first comes first. */
@@ -91,6 +97,30 @@ export interface PressureSource {
   /** Credentials in use whose end is known. */
   credentials(): readonly ObservedCredential[];
 }
+
+/** What one replica holds and how loaded it is, beside its upstreams. */
+export interface ProcessPressure {
+  /** Bytes of heads and bodies of open calls. */
+  readonly heldBytes: number;
+  readonly connections: number;
+  readonly openCalls: number;
+  /** Delay of the event loop that stands, milliseconds. */
+  readonly eventLoopDelayMs: number;
+  /** Used share of the memory that the process may have. */
+  readonly memoryRatio: number;
+  /** Share of new calls that is refused for load, 0 to 1. */
+  readonly sheddingShare: number;
+}
+
+/** A process that does nothing yet. */
+export const idleProcess: ProcessPressure = {
+  heldBytes: 0,
+  connections: 0,
+  openCalls: 0,
+  eventLoopDelayMs: 0,
+  memoryRatio: 0,
+  sheddingShare: 0,
+};
 
 /** An upstream refuses calls for a reason that waiting does not cure. */
 export interface ObservedBreaker {
@@ -150,6 +180,10 @@ export interface Telemetry {
   begin(call: Call): CallTelemetry;
   /** A request was refused before it became a call: its form, its route, or too many at once. */
   refusedEarly(code: RefusalCode): void;
+  /** A call, or a connection, was turned away because of this bound. */
+  overloaded(bound: OverloadBound): void;
+  /** Calls are refused for this load from now on; `null`: no longer. */
+  shedding(cause: OverloadBound | null): void;
   limiterMode(mode: LimiterMode): void;
   redisCommand(command: RedisCommand, durationMs: number): void;
   redisError(kind: RedisErrorKind): void;

@@ -47,7 +47,23 @@ export function createInstruments(registry: Registry<OpenMetricsContentType>) {
     queueOldest: gauge('sluice_queue_oldest_seconds', 'Age of the call waiting longest on this replica.', [
       'upstream',
     ]),
-    queueBytes: gauge('sluice_queue_bytes', 'Bytes of request bodies held in memory.', []),
+    queueBytes: gauge('sluice_queue_bytes', 'Bytes of heads and bodies of open calls.', []),
+    connections: gauge('sluice_connections', 'Client connections open on this replica.', []),
+    openCalls: gauge('sluice_open_calls', 'Calls held and in flight on this replica.', []),
+    eventLoopDelay: gauge(
+      'sluice_event_loop_delay_seconds',
+      'Delay of the event loop that stood over the last half second.',
+      [],
+    ),
+    memoryUsed: gauge(
+      'sluice_memory_used_ratio',
+      'Used share of the heap or of the container, whichever is fuller, over the last half second.',
+      [],
+    ),
+    shedding: gauge('sluice_shedding_ratio', 'Share of new calls refused because of load, 0 to 1.', []),
+    overloads: counter('sluice_overload_total', 'Calls and connections refused as too many, by bound.', [
+      'bound',
+    ]),
     inFlight: gauge('sluice_in_flight', 'Calls sent by this replica whose answer has not ended.', [
       'upstream',
     ]),

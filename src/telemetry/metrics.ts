@@ -6,7 +6,14 @@
  * upstreams are configured names, the rest are closed sets); histograms carry no workspace.
  */
 import { collectDefaultMetrics } from 'prom-client';
-import { failureReasons, refusals, type FailureReason, type RefusalCode } from '../errors.ts';
+import {
+  failureReasons,
+  overloadBounds,
+  refusals,
+  type FailureReason,
+  type OverloadBound,
+  type RefusalCode,
+} from '../errors.ts';
 import type { MeterName } from '../call.ts';
 import {
   leaseLostReasons,
@@ -19,10 +26,12 @@ import {
   type ObservedBreaker,
   type ObservedBucket,
   type ObservedCredential,
+  type ProcessPressure,
   type RedisCommand,
   type RedisErrorKind,
   type RenewalOutcome,
 } from './events.ts';
+import { readProcess } from './process-gauges.ts';
 import { readCredentials } from './credential-gauge.ts';
 import { createInstruments, type Instruments } from './instruments.ts';
 import type { CounterSeries, HistogramSeries } from './series.ts';
@@ -50,6 +59,7 @@ export interface Metrics {
   upstream(name: string): UpstreamSeries;
   /** Removes every series of a label that was taken back. */
   release(label: string): void;
+  overloaded(bound: OverloadBound): void;
   limiterMode(mode: LimiterMode): void;
   redisCommand(command: RedisCommand, seconds: number): void;
   redisError(kind: RedisErrorKind): void;
@@ -64,7 +74,7 @@ export interface Metrics {
 export interface GaugeReadings {
   /** Wall clock, milliseconds: exemplars are dated. */
   now(): number;
-  heldBytes(): number;
+  process(): ProcessPressure;
   buckets(): readonly ObservedBucket[];
   breakers(upstream: string): readonly ObservedBreaker[];
   live(): readonly LivePressure[];
@@ -107,6 +117,7 @@ export function createMetrics(readings: GaugeReadings, options: MetricsOptions =
   }
   for (const mode of limiterModes) instruments.limiterMode.set({ mode }, 0);
   for (const kind of redisErrorKinds) instruments.redisErrors.of({ kind });
+  for (const bound of overloadBounds) instruments.overloads.of({ bound });
   for (const reason of leaseLostReasons) instruments.leasesLost.of({ reason });
   const sentAfterGone = instruments.sentAfterGone.of({});
 
@@ -132,6 +143,9 @@ export function createMetrics(readings: GaugeReadings, options: MetricsOptions =
     release(label) {
       for (const upstream of workspaces.get(label)?.keys() ?? []) removeSeries(instruments, label, upstream);
       workspaces.delete(label);
+    },
+    overloaded(bound) {
+      instruments.overloads.of({ bound }).value += 1;
     },
     limiterMode(mode) {
       for (const each of limiterModes) instruments.limiterMode.set({ mode: each }, each === mode ? 1 : 0);
@@ -216,11 +230,10 @@ function removeSeries(instruments: Instruments, workspace: string, upstream: str
 
 /** Sets every gauge from the readings. Upstreams that are no longer configured disappear. */
 function readGauges(instruments: Instruments, readings: GaugeReadings): void {
-  const { queueDepth, queueOldest, inFlight, bucketUsed, bucketClosed, breakerOpen, queueBytes } =
-    instruments;
+  const { queueDepth, queueOldest, inFlight, bucketUsed, bucketClosed, breakerOpen } = instruments;
   for (const gauge of [queueDepth, queueOldest, inFlight, bucketUsed, bucketClosed, breakerOpen])
     gauge.reset();
-  queueBytes.set(readings.heldBytes());
+  readProcess(instruments, readings.process());
   readCredentials(instruments, readings.credentials());
   const known = new Set<string>();
   for (const { upstream, dimensions: expected, waiting, oldestMs, inFlight: sent } of readings.live()) {

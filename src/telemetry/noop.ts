@@ -23,6 +23,8 @@ export const silentLog: Log = { debug: nothing, info: nothing, warn: nothing, er
 
 export const noTelemetry: Telemetry = {
   begin: () => silentCall,
+  overloaded: nothing,
+  shedding: nothing,
   refusedEarly: nothing,
   limiterMode: nothing,
   redisCommand: nothing,

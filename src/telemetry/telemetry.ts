@@ -4,7 +4,13 @@
 import type { DestinationStream } from 'pino';
 import type { Clock, Random } from '../clock.ts';
 import type { Settings } from '../config/settings.ts';
-import type { FactSink, LimiterHealth, PressureSource, Telemetry } from './events.ts';
+import {
+  idleProcess,
+  type FactSink,
+  type LimiterHealth,
+  type PressureSource,
+  type Telemetry,
+} from './events.ts';
 import type { MetricsFormat, MetricsPage } from './exposition.ts';
 import { createLabels, noneLabel } from './labels.ts';
 import { createLive, type FollowedLane } from './live.ts';
@@ -49,7 +55,7 @@ export function createTelemetry(settings: TelemetrySettings, ports: TelemetryPor
   const { clock } = ports;
   const live = createLive();
   let source: PressureSource = {
-    heldBytes: () => 0,
+    process: () => idleProcess,
     buckets: () => [],
     breakers: () => [],
     credentials: () => [],
@@ -57,7 +63,7 @@ export function createTelemetry(settings: TelemetrySettings, ports: TelemetryPor
   const metrics = createMetrics(
     {
       now: () => clock.now(),
-      heldBytes: () => source.heldBytes(),
+      process: () => source.process(),
       buckets: () => source.buckets(),
       breakers: (upstream) => source.breakers(upstream),
       live: () => live.read(clock.monotonic()),
@@ -109,6 +115,11 @@ export function createTelemetry(settings: TelemetrySettings, ports: TelemetryPor
         series.ended(outcomeOfRefusal(code));
         series.shed(code);
       }),
+    overloaded: (bound) => guarded(() => metrics.overloaded(bound)),
+    shedding(cause) {
+      if (cause === null) logger.log.info('new calls are let in again');
+      else logger.log.warn('new calls are refused in part: the process is overloaded', { bound: cause });
+    },
     limiterMode(mode) {
       health.mode = mode;
       guarded(() => metrics.limiterMode(mode));

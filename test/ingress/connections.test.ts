@@ -15,7 +15,7 @@ class FakeSocket extends EventEmitter {
 
 /** A connection with `count` calls open side by side. */
 function opened(count: number) {
-  const connections = new Connections({ maxCallsPerConnection: 3, maxOpenCalls: 100 });
+  const connections = new Connections({ maxConnections: 100, maxCallsPerConnection: 3, maxOpenCalls: 100 });
   const socket = new FakeSocket();
   const kinds: string[] = [];
   const calls: OpenCall[] = [];

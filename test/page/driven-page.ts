@@ -2,6 +2,7 @@
  * The live page over driven facts: real recorder, real telemetry, a plain HTTP server with the page's routes. Pressure
  * is made by calling the facts, so that every state of the page can be reached on purpose.
  */
+import { idleProcess } from '../../src/telemetry/events.ts';
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { bucketKey, laneKey } from '../../src/ids.ts';
@@ -42,7 +43,12 @@ export async function drivenPage(clock: Clock = systemClock) {
   );
   telemetry.limiterMode('redis');
   const buckets: { upstream: string; snapshot: BucketSnapshot }[] = [];
-  const known = { heldBytes: () => 0, buckets: () => buckets, breakers: () => [], credentials: () => [] };
+  const known = {
+    process: () => idleProcess,
+    buckets: () => buckets,
+    breakers: () => [],
+    credentials: () => [],
+  };
   telemetry.observe(known);
   const activity = createActivity(
     recorder,

@@ -31,6 +31,8 @@ export interface GatewayOptions {
   readonly server?: string;
   /** Default: the system's. */
   readonly clock?: Clock;
+  /** Default: nothing is shed for load. */
+  readonly load?: ServiceParts['load'];
 }
 
 /** Configuration text of a gateway on ports of the system's choice. */
@@ -75,7 +77,10 @@ export async function startGateway(options: GatewayOptions): Promise<TestGateway
   const keys = Object.fromEntries([...made].map(([name, { key }]) => [name, key]));
   const yaml = gatewayYaml(options, hashes);
   const logs: string[] = [];
-  const service = await serviceOf(yaml, logs, { clock: options.clock ?? systemClock });
+  const service = await serviceOf(yaml, logs, {
+    clock: options.clock ?? systemClock,
+    ...(options.load === undefined ? {} : { load: options.load }),
+  });
   return {
     url: `http://127.0.0.1:${service.dataAddress.port}`,
     adminUrl: `http://127.0.0.1:${service.adminAddress.port}`,

@@ -1,4 +1,5 @@
 import { describe, expect, test } from '@jest/globals';
+import { idleProcess } from '../../src/telemetry/events.ts';
 import type { CallSpans } from '../../src/telemetry/spans.ts';
 import { bucketSnapshot as snapshot, callAt, callerNamed, driven, lm, shop } from './drive.ts';
 
@@ -21,6 +22,12 @@ const published = [
   ['sluice_queue_oldest_seconds', 'gauge', 'upstream'],
   ['sluice_queue_bytes', 'gauge', ''],
   ['sluice_in_flight', 'gauge', 'upstream'],
+  ['sluice_connections', 'gauge', ''],
+  ['sluice_open_calls', 'gauge', ''],
+  ['sluice_event_loop_delay_seconds', 'gauge', ''],
+  ['sluice_memory_used_ratio', 'gauge', ''],
+  ['sluice_shedding_ratio', 'gauge', ''],
+  ['sluice_overload_total', 'counter', 'bound'],
   ['sluice_upstream_throttles_total', 'counter', 'workspace upstream kind'],
   ['sluice_retries_absorbed_total', 'counter', 'workspace upstream'],
   ['sluice_shed_total', 'counter', 'workspace upstream reason'],
@@ -55,7 +62,7 @@ describe('a scrape of the metrics', () => {
     given.telemetry.redisCommand('apply', 1);
     given.telemetry.credentialRenewal('lm', 'renewed');
     given.telemetry.observe({
-      heldBytes: () => 0,
+      process: () => idleProcess,
       buckets: () => [],
       breakers: () => [],
       credentials: () => [
@@ -119,7 +126,7 @@ describe('a scrape of the metrics', () => {
     const given = driven();
     const meter = (level: number) => ({ meter: 'requests' as const, limit: 500, level, windowMs: 60_000 });
     given.telemetry.observe({
-      heldBytes: () => 4096,
+      process: () => ({ ...idleProcess, heldBytes: 4096 }),
       credentials: () => [],
       buckets: () => [
         { upstream: 'lm', snapshot: snapshot({ closedMs: 2500, meters: [meter(100)] }) },

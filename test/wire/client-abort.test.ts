@@ -36,7 +36,7 @@ describe.each(leave)('a client that %s', (_name, go) => {
     });
     const raw = await client();
     await raw.send('POST /proxy HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nabc');
-    await settled(() => data.stats().heldBytes === 3);
+    await settled(() => data.stats().heldBodyBytes === 3);
     go(raw);
     await settled(() => data.stats().openCalls === 0 && data.stats().heldBytes === 0);
     expect(calls[0]?.clientGone.aborted).toBe(true);

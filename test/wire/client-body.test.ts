@@ -95,7 +95,7 @@ describe('the bound of a body', () => {
     const { client, data } = await startDataServer(echo);
     const raw = await client();
     await raw.send(upload('Transfer-Encoding: chunked') + chunk(maxBodyBytes));
-    await settled(() => data.stats().heldBytes === maxBodyBytes);
+    await settled(() => data.stats().heldBodyBytes === maxBodyBytes);
     expect(raw.received()).toHaveLength(0);
     await raw.send(chunk(1));
     const [answer] = await raw.answers(1);
@@ -151,7 +151,7 @@ describe('the bound of all bodies in a process', () => {
     const [first, second, third, fourth] = await Promise.all([client(), client(), client(), client()]);
     await first.send(withLength(10_000) + 'x'.repeat(10_000));
     await second.send(withLength(10_000) + 'x'.repeat(10_000));
-    await settled(() => data.stats().heldBytes === 20_000);
+    await settled(() => data.stats().heldBodyBytes === 20_000);
     // Announced: refused before a byte is read.
     await third.send(withLength(5_001));
     // Not announced: refused when it no longer fits.
@@ -161,7 +161,7 @@ describe('the bound of all bodies in a process', () => {
       expect([answer?.status, answer?.field('sluice-error')]).toEqual([503, 'overloaded']);
       expect(answer?.field('retry-after')).toBe('1');
     }
-    expect(data.stats().heldBytes).toBe(20_000);
+    expect(data.stats().heldBodyBytes).toBe(20_000);
     hold.resolve();
     await first.answers(1);
     await second.answers(1);
@@ -184,7 +184,7 @@ describe('the bound of all bodies in a process', () => {
       client(),
     ]);
     await first.send(as('greedy', 10_000));
-    await settled(() => data.stats().heldBytes === 10_000);
+    await settled(() => data.stats().heldBodyBytes === 10_000);
     await announced.send(as('greedy', 2_501));
     await unannounced.send(upload('X-Owner: greedy', 'Transfer-Encoding: chunked') + chunk(2_501));
     for (const raw of [announced, unannounced]) {
@@ -192,7 +192,7 @@ describe('the bound of all bodies in a process', () => {
       expect([answer?.status, answer?.field('sluice-error')]).toEqual([503, 'overloaded']);
     }
     await other.send(as('modest', 10_000));
-    await settled(() => data.stats().heldBytes === 20_000);
+    await settled(() => data.stats().heldBodyBytes === 20_000);
     hold.resolve();
     expect((await first.answers(1))[0]?.status).toBe(200);
     expect((await other.answers(1))[0]?.status).toBe(200);
@@ -205,7 +205,7 @@ describe('the bound of all bodies in a process', () => {
     const { client, data, calls, bugs } = await startDataServer(echo);
     const raw = await client();
     await raw.send(withLength(9_000) + 'x'.repeat(4_000));
-    await settled(() => data.stats().heldBytes === 4_000);
+    await settled(() => data.stats().heldBodyBytes === 4_000);
     raw.abort();
     await settled(() => data.stats().heldBytes === 0);
     expect(calls[0]?.clientGone.aborted).toBe(true);
@@ -220,7 +220,7 @@ describe('a body that the call does not read', () => {
     await raw.send(withLength(9_000) + 'x'.repeat(4_000));
     const [answer] = await raw.answers(1);
     expect([answer?.status, answer?.field('connection')]).toEqual([401, 'close']);
-    expect(data.stats().heldBytes).toBe(0);
+    expect(data.stats().heldBodyBytes).toBe(0);
     await raw.closed;
   });
 

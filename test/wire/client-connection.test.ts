@@ -4,7 +4,13 @@ import { once } from 'node:events';
 import { PassThrough } from 'node:stream';
 import type { Call, Outcome } from '../../src/call.ts';
 import { Refusal } from '../../src/errors.ts';
-import { later, outcomeOf, settled, startDataServer } from '../ingress/data-server-fixture.ts';
+import {
+  later,
+  outcomeOf,
+  serverSettings,
+  settled,
+  startDataServer,
+} from '../ingress/data-server-fixture.ts';
 import type { Later } from '../ingress/data-server-fixture.ts';
 import { readAnswers } from '../support/raw-client.ts';
 
@@ -46,7 +52,9 @@ describe('pipelined requests', () => {
 
   test('beyond the bound of one connection are refused, and other connections are served', async () => {
     const { handle, release } = held();
-    const { client, calls } = await startDataServer(handle, { maxCallsPerConnection: 3 });
+    const { client, calls } = await startDataServer(handle, {
+      settings: { ...serverSettings, maxCallsPerConnection: 3 },
+    });
     const raw = await client();
     await raw.send(get(0) + get(1) + get(2) + get(3) + get(4));
     await settled(() => calls.length === 3);
@@ -63,7 +71,9 @@ describe('pipelined requests', () => {
 
   test('beyond the bound of the process are refused', async () => {
     const { handle, release } = held();
-    const { client, calls } = await startDataServer(handle, { maxOpenCalls: 1 });
+    const { client, calls } = await startDataServer(handle, {
+      settings: { ...serverSettings, maxOpenCalls: 1 },
+    });
     const [first, second] = await Promise.all([client(), client()]);
     await first.send(get(0));
     await settled(() => calls.length === 1);

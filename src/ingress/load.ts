@@ -1,0 +1,44 @@
+/**
+ * Looks at the process again and again: how late its timers are, and how full its memory is.
+ *
+ * Owns: the reading and its pace. Refuses to own: what is concluded (`overload.policy.ts`).
+ */
+import { getHeapStatistics } from 'node:v8';
+import type { CancelTimer, Clock } from '../clock.ts';
+import { lookEveryMs, type LoadSample } from './overload.policy.ts';
+
+/** Gives a sample each {@link lookEveryMs}, until it is cancelled. */
+export type LoadWatch = (onSample: (sample: LoadSample) => void) => CancelTimer;
+
+/** What a process takes beside heap and buffers: code, stacks, the tables of its sockets. Bytes, measured at the start. */
+const processBytes = 64 * 1_048_576;
+
+/**
+ * Used share of the memory that the process may have: of V8's heap, or of the container's, whichever is fuller. Resident
+ * memory is not looked at: it stays high after memory was freed, and calls would be refused for ever. V8 collects before it
+ * is half-way between what is alive and its limit, so a heap at 0.85 has at least 0.7 alive.
+ */
+export function memoryRatio(constrainedBytes = process.constrainedMemory()): number {
+  const { used_heap_size, heap_size_limit, external_memory } = getHeapStatistics();
+  const held = used_heap_size + external_memory + processBytes;
+  // Without a limit of its own the system reports one beyond any machine.
+  const container = constrainedBytes > 0 ? held / constrainedBytes : 0;
+  return Math.max(used_heap_size / heap_size_limit, container);
+}
+
+/** The watch of this process. */
+export const watchProcess =
+  (clock: Clock): LoadWatch =>
+  (onSample) => {
+    let cancel: CancelTimer = () => {};
+    const plan = (): void => {
+      const plannedAt = clock.monotonic();
+      cancel = clock.after(lookEveryMs, () => {
+        plan();
+        const delayMs = Math.max(0, clock.monotonic() - plannedAt - lookEveryMs);
+        onSample({ delayMs, memoryRatio: memoryRatio() });
+      });
+    };
+    plan();
+    return () => cancel();
+  };

@@ -1,0 +1,133 @@
+/**
+ * Who is turned away at the door because the process holds or does enough already.
+ *
+ * Owns: the bounds on connections, open calls and held bytes, shedding by load, and the time that a refused client is told.
+ * Refuses to own: counting connections and bytes (`connections.ts`, `body.ts`), the answer. Invariant: a call that was let in
+ * is never turned away here; the admin port does not pass here.
+ */
+import type { CancelTimer, Clock, Random } from '../clock.ts';
+import type { OverloadBound } from '../errors.ts';
+import type { LoadWatch } from './load.ts';
+import {
+  looked,
+  noLoad,
+  relievedInMs,
+  roomInMs,
+  standing,
+  type Load,
+  type LoadBounds,
+} from './overload.policy.ts';
+
+export interface Overloaded {
+  readonly bound: OverloadBound;
+  /** Time until trying again can succeed, milliseconds. */
+  readonly retryInMs: number;
+  /** One sentence for the caller. */
+  readonly detail: string;
+}
+
+export interface OverloadOptions {
+  readonly clock: Clock;
+  readonly random: Pick<Random, 'next'>;
+  readonly bounds: LoadBounds;
+  /** Absent: nothing is shed for load. */
+  readonly watch?: LoadWatch;
+  /** Told of every refusal. */
+  readonly onRefused: (bound: OverloadBound) => void;
+  /** Told when shedding by load begins, and with `null` when it has ended. */
+  readonly onShedding: (cause: OverloadBound | null) => void;
+}
+
+const details: Readonly<Record<OverloadBound, string>> = {
+  connections: 'Too many connections are open at the moment. Use those that are open for several calls.',
+  connection_calls: 'Too many calls are open on this connection. Use more connections.',
+  calls: 'Too many calls are open at the moment.',
+  bytes: 'Too many bytes of requests are held at the moment.',
+  event_loop: 'Sluice is short of processor time at the moment.',
+  memory: 'Sluice is short of memory at the moment.',
+};
+
+/** Turnover is counted over this time at least, and at most over twice of it, milliseconds. */
+const turnoverMs = 5_000;
+
+export class Overload {
+  readonly #options: OverloadOptions;
+  readonly #stop: CancelTimer;
+  #load: Load = noLoad;
+  #since: number;
+  #ended = 0;
+  #refused = 0;
+  #before = { ended: 0, refused: 0, overMs: 0 };
+
+  constructor(options: OverloadOptions) {
+    this.#options = options;
+    this.#since = options.clock.monotonic();
+    this.#stop =
+      options.watch?.((sample) => this.#see(looked(this.#load, sample, options.bounds))) ?? (() => {});
+  }
+
+  /** The load that stands now, and the share of new calls that is refused for it. */
+  get load(): { readonly delayMs: number; readonly memoryRatio: number; readonly share: number } {
+    return { ...standing(this.#load), share: this.#load.share };
+  }
+
+  /** Whether a new call is refused for the load of the process. */
+  shed(): Overloaded | null {
+    const { cause, share } = this.#load;
+    if (cause === null || this.#options.random.next() >= share) return null;
+    return this.#refusal(cause, relievedInMs(this.#load));
+  }
+
+  /** A new call is over a bound that is counted. */
+  refuse(bound: Exclude<OverloadBound, LoadBound>): Overloaded {
+    this.#turn();
+    this.#refused += 1;
+    const { ended, refused, overMs } = this.#before;
+    const past = this.#options.clock.monotonic() - this.#since;
+    const turnover = {
+      ended: ended + this.#ended,
+      refused: refused + this.#refused,
+      overMs: Math.max(1, overMs + past),
+    };
+    return this.#refusal(bound, roomInMs(turnover));
+  }
+
+  /** Connections that came when none was taken any more: they got no answer. */
+  dropped(): void {
+    this.#options.onRefused('connections');
+  }
+
+  /** A call has ended: there is room for another one. */
+  left(): void {
+    this.#ended += 1;
+  }
+
+  close(): void {
+    this.#stop();
+  }
+
+  #refusal(bound: OverloadBound, retryInMs: number): Overloaded {
+    this.#options.onRefused(bound);
+    return { bound, retryInMs, detail: details[bound] };
+  }
+
+  #see(next: Load): void {
+    const { cause } = this.#load;
+    this.#load = next;
+    if ((cause === null) !== (next.cause === null)) this.#options.onShedding(next.cause);
+    this.#turn();
+  }
+
+  /** Begins a new count of what ends and is refused, when the one under way is long enough. */
+  #turn(): void {
+    const now = this.#options.clock.monotonic();
+    const overMs = now - this.#since;
+    if (overMs < turnoverMs) return;
+    this.#before = { ended: this.#ended, refused: this.#refused, overMs };
+    this.#ended = 0;
+    this.#refused = 0;
+    this.#since = now;
+  }
+}
+
+type LoadBound = 'event_loop' | 'memory';

@@ -1,0 +1,12 @@
+/** The gauges of what one replica holds and how loaded it is. */
+import type { ProcessPressure } from './events.ts';
+import type { Instruments } from './instruments.ts';
+
+export function readProcess(instruments: Instruments, process: ProcessPressure): void {
+  instruments.queueBytes.set(process.heldBytes);
+  instruments.connections.set(process.connections);
+  instruments.openCalls.set(process.openCalls);
+  instruments.eventLoopDelay.set(process.eventLoopDelayMs / 1000);
+  instruments.memoryUsed.set(process.memoryRatio);
+  instruments.shedding.set(process.sheddingShare);
+}
