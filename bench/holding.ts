@@ -123,14 +123,14 @@ async function launch({ args, fields, waiting, onEnd }: Launch): Promise<Holder>
   const child = spawn(process.execPath, ['--expose-gc', ...args], { stdio: ['ignore', 'pipe', 'inherit'] });
   const lines = createInterface({ input: child.stdout })[Symbol.asyncIterator]();
   /** The next line of the output that has this member. */
-  const told = async <T>(member: keyof T & string): Promise<T> => {
+  const reported = async <T>(member: keyof T & string): Promise<T> => {
     for (;;) {
       const { value, done } = await lines.next();
       if (done === true) throw new Error('the measured process ended');
       if (value.startsWith('{') && value.includes(`"${member}":`)) return JSON.parse(value) as T;
     }
   };
-  const ports = await told<Ports>('port');
+  const ports = await reported<Ports>('port');
   const open: http.ClientRequest[] = [];
   let answered = 0;
   const body = Buffer.alloc(bodyBytes, 'x');
@@ -165,7 +165,7 @@ async function launch({ args, fields, waiting, onEnd }: Launch): Promise<Holder>
     },
     memory: () => {
       child.kill('SIGUSR2');
-      return told<Memory>('rssAfter');
+      return reported<Memory>('rssAfter');
     },
     end: () => {
       for (const request of open) request.destroy();

@@ -51,10 +51,10 @@ interface Started {
 async function start(args: readonly string[]): Promise<Started> {
   const child = spawn(process.execPath, args, { stdio: ['ignore', 'pipe', 'inherit'], cwd: process.cwd() });
   for await (const line of createInterface({ input: child.stdout })) {
-    const told = JSON.parse(line) as { port?: number };
-    if (typeof told.port === 'number') {
+    const reported = JSON.parse(line) as { port?: number };
+    if (typeof reported.port === 'number') {
       child.stdout.resume();
-      return { child, port: told.port };
+      return { child, port: reported.port };
     }
   }
   throw new Error(`${args.join(' ')} ended before it listened`);

@@ -53,10 +53,10 @@ async function start(args: readonly string[]): Promise<Started> {
   const child = spawn(process.execPath, args, { stdio: ['ignore', 'pipe', 'inherit'], cwd: process.cwd() });
   children.push(child);
   for await (const line of createInterface({ input: child.stdout })) {
-    const told = JSON.parse(line) as { port?: number; adminPort?: number };
-    if (typeof told.port !== 'number' || child.pid === undefined) continue;
+    const reported = JSON.parse(line) as { port?: number; adminPort?: number };
+    if (typeof reported.port !== 'number' || child.pid === undefined) continue;
     child.stdout.resume();
-    return { pid: child.pid, port: told.port, adminPort: told.adminPort ?? 0 };
+    return { pid: child.pid, port: reported.port, adminPort: reported.adminPort ?? 0 };
   }
   throw new Error(`${args.join(' ').slice(0, 80)} ended before it listened`);
 }

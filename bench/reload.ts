@@ -93,7 +93,7 @@ async function measure(count: number): Promise<readonly Round[]> {
   createInterface({ input: gateway.stdout }).on('line', (line) => {
     for (const listener of listeners) listener(line);
   });
-  const told = (words: string): Promise<string> =>
+  const reported = (words: string): Promise<string> =>
     new Promise((resolve) => {
       const listener = (line: string): void => {
         if (!line.includes(words)) return;
@@ -103,11 +103,11 @@ async function measure(count: number): Promise<readonly Round[]> {
       listeners.add(listener);
     });
   const look = async (): Promise<Looked> => {
-    const line = told('maxBlockMs');
+    const line = reported('maxBlockMs');
     gateway.kill('SIGUSR2');
     return JSON.parse(await line) as Looked;
   };
-  const { port } = JSON.parse(await told('"serving"')) as { port: number };
+  const { port } = JSON.parse(await reported('"serving"')) as { port: number };
 
   const agent = new http.Agent({ keepAlive: true, maxSockets: connections });
   const durations: number[] = [];
@@ -142,7 +142,7 @@ async function measure(count: number): Promise<readonly Round[]> {
       writeFileSync(config, text.replaceAll('api: 100', `api: ${90 - round}`));
       await look();
       durations.length = 0;
-      const reloaded = told('configuration reloaded');
+      const reloaded = reported('configuration reloaded');
       const from = performance.now();
       gateway.kill('SIGHUP');
       await reloaded;

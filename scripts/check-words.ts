@@ -5,9 +5,13 @@
 import { globSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { codeOnly, type Language } from './code-only.ts';
 
-/** Where a word is refused: in all text, in any part of a compound name, or as the first part of one. */
-type Where = 'everywhere' | 'names' | 'start of names';
+/**
+ * Where a word is refused: in all text, in any part of a compound name, as the first part of one, in any part of an identifier
+ * (in code, so that prose and strings may say it), or of an identifier in Lua.
+ */
+type Where = 'everywhere' | 'names' | 'start of names' | 'identifiers' | 'identifiers in Lua';
 
 /** One row of the glossary's second table. */
 export type RuledOut = {
@@ -27,7 +31,13 @@ export type Found = {
   readonly write: string;
 };
 
-const places: readonly Where[] = ['everywhere', 'names', 'start of names'];
+const places: readonly Where[] = [
+  'everywhere',
+  'names',
+  'start of names',
+  'identifiers',
+  'identifiers in Lua',
+];
 
 /** The rules of the glossary's second section. Throws on a row that cannot be read. */
 export function rulesOf(glossary: string): Rules {
@@ -54,19 +64,31 @@ function namesIn(text: string): string[] {
   return [...text.matchAll(/`(\w+)`/g)].map(([, name = '']) => name);
 }
 
-/** What `text` says that the rules exclude. */
-export function excludedWords(text: string, { ruledOut, publicNames }: Rules): Found[] {
+/** What `text` says that the rules exclude. Only code has identifiers. */
+export function excludedWords(
+  text: string,
+  { ruledOut, publicNames }: Rules,
+  language: Language = 'prose',
+): Found[] {
+  const code = codeOnly(text, language).split('\n');
   return text.split('\n').flatMap((line, index) => {
     if (line.includes('words:keep')) return [];
-    const names = (line.match(/[A-Za-z_][A-Za-z0-9_]*/g) ?? []).filter((name) => !publicNames.includes(name));
-    return names.flatMap((name) =>
-      ruledOut.flatMap(({ words, where, write }) => {
+    const identifiers = namesOf(code[index] ?? '', publicNames);
+    const names = namesOf(line, publicNames);
+    return ruledOut.flatMap(({ words, where, write }) =>
+      (isOfCode(where) ? identifiers : names).flatMap((name) => {
+        if (where === 'identifiers in Lua' && language !== 'lua') return [];
         const word = words.find((one) => stands(one, name, where));
         return word === undefined ? [] : [{ line: index + 1, name, word, write }];
       }),
     );
   });
 }
+
+const namesOf = (line: string, publicNames: readonly string[]): readonly string[] =>
+  (line.match(/[A-Za-z_][A-Za-z0-9_]*/g) ?? []).filter((name) => !publicNames.includes(name));
+
+const isOfCode = (where: Where): boolean => where === 'identifiers' || where === 'identifiers in Lua';
 
 /** Is `word` one of the parts of `name`, or several of them in a row? */
 function stands(word: string, name: string, where: Where): boolean {
@@ -76,6 +98,8 @@ function stands(word: string, name: string, where: Where): boolean {
   const isPart = ` ${inName.join(' ')} `.includes(` ${inWord.join(' ')} `);
   switch (where) {
     case 'everywhere':
+    case 'identifiers':
+    case 'identifiers in Lua':
       return isPart;
     case 'names':
       return isPart && (isCompound || inWord.length > 1);
@@ -93,6 +117,11 @@ function partsOf(name: string): string[] {
     .filter((part) => part !== '');
 }
 
+function languageOf(file: string): Language {
+  if (file.endsWith('.md')) return 'prose';
+  return file.endsWith('.lua') ? 'lua' : 'script';
+}
+
 /** Prints each excluded word of code and documents; the exit code is 1 when there is one. */
 function main(): void {
   const root = fileURLToPath(new URL('..', import.meta.url));
@@ -105,7 +134,8 @@ function main(): void {
     .toSorted();
   let count = 0;
   for (const file of files) {
-    for (const { line, name, word, write } of excludedWords(readFileSync(join(root, file), 'utf8'), rules)) {
+    const text = readFileSync(join(root, file), 'utf8');
+    for (const { line, name, word, write } of excludedWords(text, rules, languageOf(file))) {
       console.error(`${file}:${line}: ${name}: not "${word}": ${write} (docs/glossary.md)`);
       count += 1;
     }

@@ -108,7 +108,7 @@ export interface MeterReport {
   /** Length of the window in which `limit` units drain, milliseconds; `null` = the answer does not tell, keep the known one. */
   readonly windowMs: number | null;
   /**
-   * Time until a window of untold length ends, milliseconds, at most; the window is no shorter. `null` or absent = not told. It
+   * Time until a window of unknown length ends, milliseconds, at most; the window is no shorter. `null` or absent = not reported. It
    * matters where `windowMs` is `null`.
    */
   readonly resetMs?: number | null;

@@ -11,7 +11,7 @@ import {
 } from '../../test/support/redis-fleet.ts';
 import { drive } from './load.ts';
 import { startSimulator } from './processes.ts';
-import { allSucceeded, seconds, told, type Row, type Scenario } from './row.ts';
+import { allSucceeded, seconds, summary, type Row, type Scenario } from './row.ts';
 import { common, run, setups, type Setup } from './setups.ts';
 import { stalls } from './stalls.ts';
 import { replicaLags, wait } from './worlds.ts';
@@ -81,7 +81,7 @@ const closing = (setup: Setup): Scenario => ({
         `last call at ${seconds(lastMs)}`,
         `first after the closing at ${seconds(reopenedMs)}`,
         `arrivals in the busiest 60 s ${busiestArrivals(entries, 60_000)} (${judged} in ${seconds(windowMs)}, for what stalled)`,
-        told(answers),
+        summary(answers),
         `upstream 429s ${count(entries, 'throttled')}`,
         `longest stall ${stalledMs.toFixed(0)} ms`,
       ].join('; '),

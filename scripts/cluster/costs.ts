@@ -3,7 +3,7 @@ import { Bucket } from '../../src/simulators/bucket.ts';
 import { count, makespan } from '../../test/support/redis-fleet.ts';
 import { drive } from './load.ts';
 import { startSimulator, type Simulator } from './processes.ts';
-import { allSucceeded, ratio, told, type Row, type Scenario } from './row.ts';
+import { allSucceeded, ratio, summary, type Row, type Scenario } from './row.ts';
 import { common, run, setups } from './setups.ts';
 import { stalls } from './stalls.ts';
 import { wait } from './worlds.ts';
@@ -83,7 +83,7 @@ const repeated = (costs: Costs): Scenario => ({
     const [tookMs, optimumMs] = [makespan(entries), bestMs(costs)];
     return {
       passed: allSucceeded(answers) && tookMs <= atBest * optimumMs + stalledMs,
-      figures: `makespan ${ratio(tookMs, optimumMs)}; ${told(answers)}; throttled upstream ${count(entries, 'throttled')}; longest stall ${stalledMs.toFixed(0)} ms`,
+      figures: `makespan ${ratio(tookMs, optimumMs)}; ${summary(answers)}; throttled upstream ${count(entries, 'throttled')}; longest stall ${stalledMs.toFixed(0)} ms`,
       stalledMs,
     };
   },

@@ -2,7 +2,7 @@
 import { chatBody, chatPath, count, ordersPath } from '../../test/support/redis-fleet.ts';
 import { drive } from './load.ts';
 import { startSimulator } from './processes.ts';
-import { allSucceeded, seconds, told, type Row, type Scenario } from './row.ts';
+import { allSucceeded, seconds, summary, type Row, type Scenario } from './row.ts';
 import { common, run, setups, type Setup } from './setups.ts';
 
 const calls = 70;
@@ -35,7 +35,7 @@ const overTheCeiling = (setup: Setup): Scenario => ({
     const slowest = Math.max(...[...chats, ...orders].map(({ tookMs }) => tookMs));
     return {
       passed: allSucceeded(chats) && allSucceeded(orders),
-      figures: `chat: ${told(chats)}; commerce: ${told(orders)}; slowest ${seconds(slowest)}; upstream 429s ${throttled}`,
+      figures: `chat: ${summary(chats)}; commerce: ${summary(orders)}; slowest ${seconds(slowest)}; upstream 429s ${throttled}`,
     };
   },
 });

@@ -4,7 +4,7 @@ import type { Fleet } from './fleet.ts';
 import { drive } from './load.ts';
 import { startServer, stopServer, until } from './processes.ts';
 import { left } from './remains.ts';
-import { allSucceeded, seconds, told, type Row, type Scenario } from './row.ts';
+import { allSucceeded, seconds, summary, type Row, type Scenario } from './row.ts';
 import { shopWorld, wait } from './worlds.ts';
 
 /** A lease, and what a replica needs to notice that it is over. Milliseconds. */
@@ -46,7 +46,7 @@ const holder = (
     await stopServer(redis);
     return {
       passed: allSucceeded(answers) && gapMs <= leaseAndTickMs && holds(outcome),
-      figures: `others: ${told(answers)}; longest gap ${seconds(gapMs)}; in flight at most ${most}; leases counted as lost ${outcome.lost}`,
+      figures: `others: ${summary(answers)}; longest gap ${seconds(gapMs)}; in flight at most ${most}; leases counted as lost ${outcome.lost}`,
     };
   },
 });

@@ -2,7 +2,7 @@
 import { ordersPath, pause, type Answer } from '../../test/support/redis-fleet.ts';
 import { drive } from './load.ts';
 import { startSimulator, until } from './processes.ts';
-import { seconds, told, type Row, type Scenario } from './row.ts';
+import { seconds, summary, type Row, type Scenario } from './row.ts';
 import { common, run, setups, type Setup } from './setups.ts';
 import { wait } from './worlds.ts';
 
@@ -64,7 +64,7 @@ const newcomersOf = (setup: Setup, prefer: Readonly<Record<string, string>>, wai
     return {
       passed: refused <= came.length - could && !stayed.some(wasRefused),
       figures: [
-        `newcomers: ${told(came)}, of which ${could} can be served within ${waitMs / 1_000} s (${spent} of ${capacity} calls were gone)`,
+        `newcomers: ${summary(came)}, of which ${could} can be served within ${waitMs / 1_000} s (${spent} of ${capacity} calls were gone)`,
         `slowest ${seconds(Math.max(0, ...served.map(({ tookMs }) => tookMs)))}`,
         `refused of the busy workspace ${stayed.filter(wasRefused).length}`,
       ].join('; '),

@@ -3,7 +3,7 @@ import { pause } from '../../test/support/redis-fleet.ts';
 import { drive } from './load.ts';
 import { cli, startServer, stopServer } from './processes.ts';
 import { left, nothingLeft, remainsInWords } from './remains.ts';
-import { allSucceeded, seconds, told, type Row, type Scenario } from './row.ts';
+import { allSucceeded, seconds, summary, type Row, type Scenario } from './row.ts';
 import { aftermath, backOnRedis, chat, chatWorld, fill, see, took, type Seen } from './worlds.ts';
 
 /** With `deny` a newcomer is told within this time. Milliseconds. */
@@ -131,7 +131,7 @@ const leaving: Scenario = {
     await stopServer(redis);
     return {
       passed: nothingLeft(remains) && late === 0 && allSucceeded(stayed),
-      figures: `who stayed: ${told(stayed)}; sent for clients that had left ${late}; ${remainsInWords(remains)}`,
+      figures: `who stayed: ${summary(stayed)}; sent for clients that had left ${late}; ${remainsInWords(remains)}`,
     };
   },
 };

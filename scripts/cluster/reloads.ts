@@ -4,7 +4,7 @@ import { chatBody, pause, send, type Answer } from '../../test/support/redis-fle
 import { configurations, states, upstreamOf } from './changing-limits.ts';
 import type { Fleet } from './fleet.ts';
 import { startSimulator, until } from './processes.ts';
-import { succeeded, told, type Row, type Scenario } from './row.ts';
+import { succeeded, summary, type Row, type Scenario } from './row.ts';
 import { run, setups, type Running, type Setup } from './setups.ts';
 import { stalls } from './stalls.ts';
 import { wait } from './worlds.ts';
@@ -62,7 +62,7 @@ async function spent(callers: Callers, workspace: string): Promise<Finding> {
     code === 'day_quota_exhausted' && (heldBy === 'ceiling_day' || heldBy === 'upstream_day');
   return {
     holds: succeeded(answers) === 2 && refused.every(saysSo),
-    words: `${workspace}, two of four: ${told(answers)}, held by ${refused.map(({ heldBy }) => (heldBy === '' ? 'nobody says' : heldBy)).join(' and ')}`,
+    words: `${workspace}, two of four: ${summary(answers)}, held by ${refused.map(({ heldBy }) => (heldBy === '' ? 'nobody says' : heldBy)).join(' and ')}`,
   };
 }
 
@@ -94,7 +94,7 @@ function within(
   const all = answers.every(({ status }) => status === 200);
   return {
     holds: all && lastMs <= allowedMs(),
-    words: `${workspace}: ${all ? `served after ${lastMs.toFixed(0)} ms` : told(answers)}`,
+    words: `${workspace}: ${all ? `served after ${lastMs.toFixed(0)} ms` : summary(answers)}`,
   };
 }
 
@@ -119,7 +119,7 @@ class Line {
     await pause(limitMs + 500);
     return {
       holds: this.#answered.length === allowed && this.#answered.every(({ status }) => status === 200),
-      words: `${this.#workspace}: ${told(this.#answered)} of ${this.#calls.length} answered under the lower limit`,
+      words: `${this.#workspace}: ${summary(this.#answered)} of ${this.#calls.length} answered under the lower limit`,
     };
   }
 

@@ -38,7 +38,7 @@ export function inTime(
 }
 
 /** Answers by status and code, as `200 ×3, 429 wait_too_long ×1`. */
-export function told(answers: readonly Answer[]): string {
+export function summary(answers: readonly Answer[]): string {
   const counts = new Map<string, number>();
   for (const { status, code } of answers) {
     const name = `${status}${code === '' ? '' : ` ${code}`}`;

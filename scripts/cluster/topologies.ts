@@ -32,8 +32,8 @@ const sentinel: Scenario = {
     const second = await startServer({ args: ['--replicaof', '127.0.0.1', String(primary.port)] });
     const watchers = await Promise.all([1, 2, 3].map(() => startSentinel(primary.port, 2)));
     await until(async () => {
-      const told = await cli(watchers[0] ?? 0, 'sentinel', 'master', 'main');
-      return /num-slaves\n1\n/.test(told) && /num-other-sentinels\n2\n/.test(told);
+      const summary = await cli(watchers[0] ?? 0, 'sentinel', 'master', 'main');
+      return /num-slaves\n1\n/.test(summary) && /num-other-sentinels\n2\n/.test(summary);
     }, 15_000);
     const nodes = watchers.map((port) => `127.0.0.1:${port}`).join(',');
     const world = await chatWorld(`url: "redis+sentinel://${nodes}/main"`, 600);

@@ -16,7 +16,7 @@ import {
 import { startFleet, type Fleet } from './fleet.ts';
 import { drive, twice, type Load } from './load.ts';
 import { startSimulator, until, type Simulator } from './processes.ts';
-import { seconds, told } from './row.ts';
+import { seconds, summary } from './row.ts';
 import { stalls } from './stalls.ts';
 
 /** Calls sent this far apart have an order; closer ones may cross on the wire. Milliseconds. */
@@ -160,7 +160,7 @@ export async function see(
     stalledMs,
     clientStalledMs,
     replicaStalledMs,
-    words: `${told(answers)}; upstream 429s ${throttled}; twice ${doubled}; overtaken ${crossed} (by more than ${spacingMs.toFixed(0)} ms); longest stall ${stalledMs.toFixed(0)} ms, of the client ${clientStalledMs.toFixed(0)} ms, of a replica ${replicaStalledMs.toFixed(0)} ms`,
+    words: `${summary(answers)}; upstream 429s ${throttled}; twice ${doubled}; overtaken ${crossed} (by more than ${spacingMs.toFixed(0)} ms); longest stall ${stalledMs.toFixed(0)} ms, of the client ${clientStalledMs.toFixed(0)} ms, of a replica ${replicaStalledMs.toFixed(0)} ms`,
   };
 }
 

@@ -139,18 +139,18 @@ async function roundOf(
   { side, calls, pauseMs }: Round,
   one: () => Promise<void>,
 ): Promise<number> {
-  const before = await told(child, side);
+  const before = await cpuOf(child, side);
   let left = calls;
   const worker = async (): Promise<void> => {
     while (left-- > 0) await one();
   };
   await Promise.all(Array.from({ length: atOnce }, worker));
   if (pauseMs > 0) await pause(pauseMs);
-  return ((await told(child, side)) - before) / calls;
+  return ((await cpuOf(child, side)) - before) / calls;
 }
 
 /** Says how calls are followed from now on; the answer is the CPU used so far. */
-async function told(child: ChildProcess, side: Side): Promise<number> {
+async function cpuOf(child: ChildProcess, side: Side): Promise<number> {
   const answer = once(child, 'message');
   child.send(side);
   return Number((await answer)[0]);

@@ -89,10 +89,10 @@ export async function verifyPanels(report: Report): Promise<void> {
       lint.output,
     );
     await verifyShared(report, services, redis !== null);
-    const told = `${text}\n${await (await fetch(`${adminOf(services[0])}/activity`)).text()}\n${logs.join('\n')}`;
+    const shown = `${text}\n${await (await fetch(`${adminOf(services[0])}/activity`)).text()}\n${logs.join('\n')}`;
     report.check(
       'no canary in metrics, activity and logs of that load',
-      logs.length > 0 && !/canary|slc_|sk-sim|shpat/.test(told),
+      logs.length > 0 && !/canary|slc_|sk-sim|shpat/.test(shown),
     );
   } finally {
     if (prometheus !== null) await end(prometheus);
@@ -184,7 +184,7 @@ function alerts(): readonly { alert: string; expr: string }[] {
 /** Every replica answers for all of them: once both have published, they tell the same of the same load. */
 async function verifyShared(report: Report, services: readonly Service[], overRedis: boolean): Promise<void> {
   if (!overRedis) return report.skipped('activity over all replicas', 'no redis-server');
-  const told = async (service: Service): Promise<AllActivity> =>
+  const shown = async (service: Service): Promise<AllActivity> =>
     (await (await fetch(`${adminOf(service)}/activity`)).json()) as AllActivity;
   const own = services.map(({ telemetry }) =>
     telemetry.live().reduce((sum, { waiting, inFlight }) => sum + waiting + inFlight, 0),
@@ -196,7 +196,7 @@ async function verifyShared(report: Report, services: readonly Service[], overRe
       own[i] = telemetry.live().reduce((sum, { waiting, inFlight }) => sum + waiting + inFlight, 0);
   }
   await pause(11_000);
-  const [one, two] = await Promise.all(services.map(told));
+  const [one, two] = await Promise.all(services.map(shown));
   report.check('each replica counts both', one?.replicas === 2 && two?.replicas === 2);
   const [ofOne, ofTwo] = [callsOf(one), callsOf(two)];
   report.check('both tell the same activity', ofOne > 0 && ofOne === ofTwo, `${ofOne} and ${ofTwo} calls`);

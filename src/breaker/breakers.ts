@@ -17,7 +17,7 @@ import { concernOf } from './concern.policy.ts';
 import { KnownBreakers, type Known } from './known.ts';
 import { BreakerNames } from './names.ts';
 import { refusalOf } from './refusal.ts';
-import type { Told } from './told.policy.ts';
+import type { Observation } from './observation.policy.ts';
 
 /** What is known is compared with the store this often, so that a lost message is made up for. Milliseconds. */
 const refreshMs = 5_000;
@@ -78,25 +78,25 @@ export class Breakers {
         if (await this.#claim(known)) ids.push(known.id);
       }
     } catch (refusal) {
-      this.told(subject, { ids }, { kind: 'silent' });
+      this.observe(subject, { ids }, { kind: 'silent' });
       throw refusal;
     }
     return ids.length === 0 ? null : { ids };
   }
 
   /** What became of a call that was sent, `probe` if it was one. */
-  told(subject: BreakerSubject, probe: Probe | null, told: Told): void {
-    const concern = told.kind === 'refused' ? concernOf(told.throttle) : null;
+  observe(subject: BreakerSubject, probe: Probe | null, observation: Observation): void {
+    const concern = observation.kind === 'refused' ? concernOf(observation.throttle) : null;
     const refused = concern === null ? null : this.#names.name(subject, concern);
     const asked = probe?.ids ?? [];
     for (const id of asked) {
       if (id.key === refused?.key) continue;
-      if (told.kind === 'succeeded') this.#close(id);
+      if (observation.kind === 'succeeded') this.#close(id);
       else this.#silent(id);
     }
-    if (refused === null || told.kind !== 'refused') return;
+    if (refused === null || observation.kind !== 'refused') return;
     const isProbe = asked.some(({ key }) => key === refused.key);
-    const { status, throttle } = told;
+    const { status, throttle } = observation;
     const state = this.#refused(refused, { status, statedMs: throttle.waitMs, isProbe });
     if (state !== null)
       this.#parts.onRefused(subject.upstream, { status, retryInMs: state.until - this.#now() });
@@ -164,12 +164,12 @@ export class Breakers {
     const next = this.#shared(state);
     this.#set({ id, state, version: next.version });
     if (state.kind === 'open') this.#parts.onOpened();
-    const told = store(next).then((stored) => {
+    const storing = store(next).then((stored) => {
       if (this.#known.get(id.key)?.version !== next.version) return;
       if (stored === 'unavailable') this.#notStored(id, next.version);
       else if (stored !== 'closed') this.#adopt(id, stored);
     });
-    this.#background(told);
+    this.#background(storing);
   }
 
   /** It is stored when the store is back. */

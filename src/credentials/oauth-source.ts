@@ -23,7 +23,7 @@ export type Fetched =
       /** Another replica fetched it. */
       readonly isShared: boolean;
     }
-  | { readonly kind: 'failed'; readonly fault: CredentialFault; readonly toldMs: number | null };
+  | { readonly kind: 'failed'; readonly fault: CredentialFault; readonly statedMs: number | null };
 
 export interface OAuthParts extends SourceEvents {
   readonly clock: Clock;
@@ -149,7 +149,7 @@ export class OAuthSource implements Source {
       (fetched) => this.#take(fetched),
       (bug: unknown) => {
         onBug(bug);
-        this.#take({ kind: 'failed', fault: 'invalid', toldMs: null });
+        this.#take({ kind: 'failed', fault: 'invalid', statedMs: null });
       },
     );
   }
@@ -157,7 +157,7 @@ export class OAuthSource implements Source {
   #take(fetched: Fetched): void {
     this.#isFetching = false;
     if (this.#closing.signal.aborted) return;
-    if (fetched.kind === 'failed') return this.#fail(fetched.fault, fetched.toldMs);
+    if (fetched.kind === 'failed') return this.#fail(fetched.fault, fetched.statedMs);
     const { clock, random, onRenewal } = this.#parts;
     const { token, lifeMs, bornAt, isShared } = fetched;
     // A life that was over on arrival: without the wait after a failure such tokens would be fetched without pause.
@@ -178,11 +178,11 @@ export class OAuthSource implements Source {
     this.#renewAt(this.#token.renewAt);
   }
 
-  #fail(fault: CredentialFault, toldMs: number | null): void {
+  #fail(fault: CredentialFault, statedMs: number | null): void {
     const { clock, random, onRenewal } = this.#parts;
     const kind = fault === 'refused' ? 'refused' : 'passing';
     const count = this.#failure?.fault === fault ? this.#failure.count + 1 : 1;
-    const waitMs = retryAfterFailureMs(kind, count, { toldMs, chance: random.next() });
+    const waitMs = retryAfterFailureMs(kind, count, { statedMs, chance: random.next() });
     const retryAt = clock.monotonic() + waitMs;
     this.#failure = { fault, count, retryAt };
     onRenewal(fault);

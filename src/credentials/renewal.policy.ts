@@ -22,20 +22,20 @@ export const sendableForMs = (lifeMs: number): number => lifeMs - Math.min(lifeM
 /** First and longest wait after a failure: of the way to the endpoint, and of a client that it does not accept. */
 const backoffs = { passing: { min: 250, max: 60_000 }, refused: { min: 60_000, max: 900_000 } };
 /** A named wait is believed up to an hour. */
-const maxToldMs = 3_600_000;
+const maxStatedMs = 3_600_000;
 
 /**
  * Wait after the n-th failure in a row, at least 1; never less than the endpoint named.
- * @param toldMs what the endpoint named, or `null`
+ * @param statedMs what the endpoint named, or `null`
  */
 export function retryAfterFailureMs(
   kind: keyof typeof backoffs,
   failures: number,
-  { toldMs, chance }: { readonly toldMs: number | null; readonly chance: number },
+  { statedMs, chance }: { readonly statedMs: number | null; readonly chance: number },
 ): number {
   const { min, max } = backoffs[kind];
   const waitMs = Math.min(max, min * 2 ** Math.min(failures - 1, 20)) * (0.75 + 0.5 * chance);
-  return Math.max(waitMs, Math.min(toldMs ?? 0, maxToldMs));
+  return Math.max(waitMs, Math.min(statedMs ?? 0, maxStatedMs));
 }
 
 /** Least time between renewals that only refusals of an upstream ask for, while they do not help. */

@@ -71,7 +71,7 @@ export class SharedTokens implements TokenFetcher {
       if (isOurs) return this.#renew(name, wish);
       await new Promise<void>((resolve) => void clock.after(lookEveryMs, resolve));
     }
-    return { kind: 'failed', fault: 'timeout', toldMs: null };
+    return { kind: 'failed', fault: 'timeout', statedMs: null };
   }
 
   async lookUp({ client, unwanted }: Pick<TokenWish, 'client' | 'unwanted'>): Promise<Fetched | null> {

@@ -48,7 +48,7 @@ export function createTokenFetcher({ clock, send }: FetcherParts): TokenFetcher 
       // The endpoint cannot count the token's life from before it was asked.
       const bornAt = clock.monotonic();
       const result = await send(tokenRequest(client), upstream, signal);
-      if (result.kind === 'failed') return { kind: 'failed', fault: result.fault, toldMs: null };
+      if (result.kind === 'failed') return { kind: 'failed', fault: result.fault, statedMs: null };
       const read = readToken(result.reply, clock.now());
       return read.kind === 'failed' ? read : { ...read, bornAt, isShared: false };
     },

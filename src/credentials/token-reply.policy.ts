@@ -23,7 +23,7 @@ export type ReadToken =
       readonly kind: 'failed';
       readonly fault: CredentialFault;
       /** Wait that the endpoint named, milliseconds; `null` = none. */
-      readonly toldMs: number | null;
+      readonly statedMs: number | null;
     };
 
 /** Longer tokens would not fit into a request's head. */
@@ -48,7 +48,7 @@ export function readToken({ status, fields, body }: TokenReply, now: number): Re
   const failed = (fault: CredentialFault): ReadToken => ({
     kind: 'failed',
     fault,
-    toldMs: retryAfterMs(fields, now),
+    statedMs: retryAfterMs(fields, now),
   });
   if (status === 429 || status >= 500) return failed('throttled');
   const error = json?.['error'];
@@ -57,7 +57,7 @@ export function readToken({ status, fields, body }: TokenReply, now: number): Re
 }
 
 function tokenOf(json: Readonly<Record<string, unknown>> | null): ReadToken {
-  const invalid: ReadToken = { kind: 'failed', fault: 'invalid', toldMs: null };
+  const invalid: ReadToken = { kind: 'failed', fault: 'invalid', statedMs: null };
   const token = json?.['access_token'];
   if (typeof token !== 'string' || token.length > maxTokenLength || !/^[!-~]+$/.test(token)) return invalid;
   const expires = json?.['expires_in'];

@@ -35,7 +35,7 @@ export interface AttemptFacts {
 /** A body that teaches while it passes: usage, the final cost of a large GraphQL answer, a throttle in an event stream. */
 export interface Later {
   /** What it has told by now; `null` = nothing. */
-  readonly told: () => Feedback | null;
+  readonly feedback: () => Feedback | null;
   /** Calls back when an event stream turns into a throttle. */
   readonly onThrottle: (listener: (feedback: Feedback) => void) => void;
 }
@@ -86,19 +86,19 @@ async function readModelAnswer(
   if (isEventStream(type) && encoding === '') {
     return readEvents(await streamStart(body, clock), beforeOutput(judge(null)));
   }
-  const tellsUsage = method === 'POST' && (isJson(type) || isEventStream(type));
+  const reportsUsage = method === 'POST' && (isJson(type) || isEventStream(type));
   const whole = arrived(body, fields.get('content-length') ?? '');
   if (whole !== null) {
     const bytes = await whole;
-    return { body: bytes, feedback: judge(tellsUsage ? decoded(bytes, encoding) : null), later: null };
+    return { body: bytes, feedback: judge(reportsUsage ? decoded(bytes, encoding) : null), later: null };
   }
-  if (!tellsUsage) return { body, feedback: judge(null), later: null };
+  if (!reportsUsage) return { body, feedback: judge(null), later: null };
   let usage = noUsage;
   const tailed = withTail(body, encoding, (tail) => (usage = withUsageIn(usage, tail)));
   return {
     body: tailed,
     feedback: judge(null),
-    later: { told: () => usageTold(usage), onThrottle: neverThrottles },
+    later: { feedback: () => usageFeedback(usage), onThrottle: neverThrottles },
   };
 }
 
@@ -111,9 +111,9 @@ function readEvents({ body, refusal }: StreamStart, head: Feedback): ReadAnswer 
     return { body, feedback: { ...refusal, meters: [...others, ...refusal.meters] }, later: null };
   }
   let listener = (_feedback: Feedback): void => {};
-  const watched = watchEvents(body, (told) => listener(told));
+  const watched = watchEvents(body, (feedback) => listener(feedback));
   const later: Later = {
-    told: () => usageTold(watched.usage()),
+    feedback: () => usageFeedback(watched.usage()),
     onThrottle: (given) => {
       listener = given;
     },
@@ -151,7 +151,7 @@ async function readStart(
     return { body: peeked.body, feedback, later: null };
   let cost: Feedback | null = null;
   const tailed = withTail(peeked.body, encoding, (tail) => (cost = costFromTail(tail)));
-  return { body: tailed, feedback, later: { told: () => cost, onThrottle: neverThrottles } };
+  return { body: tailed, feedback, later: { feedback: () => cost, onThrottle: neverThrottles } };
 }
 
 /** The head of a stream comes before the output: what it says of output tokens does not have those of its own call. */
@@ -164,7 +164,7 @@ const beforeOutput = (feedback: Feedback): Feedback => ({
 
 const neverThrottles = (): void => {};
 
-function usageTold(members: UsageMembers): Feedback | null {
+function usageFeedback(members: UsageMembers): Feedback | null {
   const usage = tokenUsage(members);
   return usage === null ? null : { ...nothingLearned, usage };
 }

@@ -152,14 +152,14 @@ function afterAnswer(input: ResendInput, status: number, throttle: Throttle | nu
  * A named wait is waited for as often as the call's own wait allows: the upstream has proved each time that it ran
  * nothing. From the third refusal in a row a growing floor comes on top, because then somebody else is faster.
  */
-function afterRate(input: ResendInput, toldMs: number | null): ResendDecision {
-  if (toldMs !== null && toldMs > 0) {
+function afterRate(input: ResendInput, statedMs: number | null): ResendDecision {
+  if (statedMs !== null && statedMs > 0) {
     const n = done(input, 'rate');
     const floorMs = n < 2 ? 0 : backoffMs(250, n - 2);
     return again(input, {
       cause: 'rate',
       most: Infinity,
-      waitMs: Math.max(toldMs, floorMs),
+      waitMs: Math.max(statedMs, floorMs),
       closes: 'bucket',
     });
   }
@@ -172,14 +172,14 @@ function afterRate(input: ResendInput, toldMs: number | null): ResendDecision {
 }
 
 /** Normally not executed, but not proved: only who may run twice, and language-model calls, which change nothing. */
-function afterOverload(input: ResendInput, toldMs: number | null): ResendDecision {
+function afterOverload(input: ResendInput, statedMs: number | null): ResendDecision {
   const { call, kind } = input;
   const mayRunTwice = call.idempotent || call.hasOwnIdempotency || kind === 'language-model';
-  const told = { closes: toldMs === null ? 'none' : 'bucket', closeMs: toldMs ?? 0 } as const;
-  if (!mayRunTwice) return final(false, told);
+  const closing = { closes: statedMs === null ? 'none' : 'bucket', closeMs: statedMs ?? 0 } as const;
+  if (!mayRunTwice) return final(false, closing);
   const most = call.imagePost ? 1 : 2;
-  const waitMs = Math.max(toldMs ?? 0, backoffMs(1000, done(input, 'overload')));
-  return again(input, { cause: 'overload', most, waitMs, closes: toldMs === null ? 'call' : 'bucket' });
+  const waitMs = Math.max(statedMs ?? 0, backoffMs(1000, done(input, 'overload')));
+  return again(input, { cause: 'overload', most, waitMs, closes: statedMs === null ? 'call' : 'bucket' });
 }
 
 /**
@@ -251,7 +251,7 @@ function before({ history, attempts }: ResendInput): ResendHistory {
 
 function final(
   shouldRetry: false | null,
-  told: Partial<Pick<Extract<ResendDecision, { kind: 'pass' }>, 'closes' | 'closeMs'>> = {},
+  closing: Partial<Pick<Extract<ResendDecision, { kind: 'pass' }>, 'closes' | 'closeMs'>> = {},
 ): ResendDecision {
-  return { kind: 'pass', shouldRetry, closes: 'none', closeMs: 0, ...told };
+  return { kind: 'pass', shouldRetry, closes: 'none', closeMs: 0, ...closing };
 }

@@ -154,7 +154,7 @@ export function refusedPrompt(
 
 const bounded = (factor: number): number => Math.min(maxFactor, Math.max(minFactor, factor));
 
-function mean(before: number | null | undefined, told: number | null): number | null {
-  if (told === null) return before ?? null;
-  return before === null || before === undefined ? told : before + (told - before) * newShare;
+function mean(before: number | null | undefined, counted: number | null): number | null {
+  if (counted === null) return before ?? null;
+  return before === null || before === undefined ? counted : before + (counted - before) * newShare;
 }

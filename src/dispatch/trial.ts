@@ -83,6 +83,6 @@ async function statusOf(
 
 function judged(status: number, kind: UpstreamKind, credential: InjectedField | null): TrialResult {
   if (credential !== null && (status === 401 || status === 403)) return { kind: 'refused', status };
-  const tells = credential !== null && kind === 'language-model' && status >= 200 && status < 300;
-  return { kind: tells ? 'accepted' : 'unclear', status };
+  const isConclusive = credential !== null && kind === 'language-model' && status >= 200 && status < 300;
+  return { kind: isConclusive ? 'accepted' : 'unclear', status };
 }

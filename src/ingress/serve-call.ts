@@ -77,7 +77,12 @@ export const refuseEarly = async (open: OpenCall, why: EarlyRefusal, deps: Serve
   }
 };
 
-const writeAndTell = async (open: OpenCall, call: Call, outcome: Outcome, deps: ServeDeps): Promise<void> => {
+const writeAndReport = async (
+  open: OpenCall,
+  call: Call,
+  outcome: Outcome,
+  deps: ServeDeps,
+): Promise<void> => {
   // Stands if writing fails before a byte is out: then the upstream's answer was not usable.
   let end: AnswerEnd = 'upstream_cut';
   try {
@@ -109,7 +114,7 @@ export const serveCall = async (
 ): Promise<void> => {
   const call = new ReadCall(open, form, deps);
   try {
-    await writeAndTell(open, call, await handle(call), deps);
+    await writeAndReport(open, call, await handle(call), deps);
   } catch (error) {
     // The client's leaving, handed back by whoever was waiting: nobody is there to be answered.
     const left = call.clientGone.aborted && error === call.clientGone.reason;

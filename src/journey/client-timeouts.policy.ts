@@ -10,7 +10,7 @@ export type FieldsByName = ReadonlyMap<string, string>;
 /** Seconds after which the client hangs up; `null` = nobody knows. */
 export interface ClientTimeouts {
   /** As the call's own fields say. */
-  readonly toldSeconds: number | null;
+  readonly statedSeconds: number | null;
   /** As the client is known to do where it was not told otherwise. */
   readonly knownSeconds: number | null;
 }
@@ -96,12 +96,12 @@ export const clientTimeoutFields: readonly string[] = [
 
 /** Reads when the client of a call with these fields hangs up. Values that are no number of seconds tell nothing. */
 export function clientTimeouts(fields: FieldsByName): ClientTimeouts {
-  const told = smallest(timeoutFields.flatMap((name) => secondsIn(fields.get(name))));
+  const stated = smallest(timeoutFields.flatMap((name) => secondsIn(fields.get(name))));
   const known = knownClients.filter(
     ({ field, pattern, kind }) =>
-      (told === null || kind === 'transport') && pattern.test(fields.get(field) ?? ''),
+      (stated === null || kind === 'transport') && pattern.test(fields.get(field) ?? ''),
   );
-  return { toldSeconds: told, knownSeconds: smallest(known.map(({ seconds }) => seconds)) };
+  return { statedSeconds: stated, knownSeconds: smallest(known.map(({ seconds }) => seconds)) };
 }
 
 /** A decimal number of seconds, or nothing: SDKs also write words such as `NOT_GIVEN`. */

@@ -8,7 +8,7 @@ import { Buffer } from 'node:buffer';
 import type { AdmissionQueue } from '../admission/admission.ts';
 import type { Lease, Ticket } from '../admission/ticket.ts';
 import type { Breakers, Probe } from '../breaker/breakers.ts';
-import { toldOf } from '../breaker/told.policy.ts';
+import { observationOf } from '../breaker/observation.policy.ts';
 import type { AdmissionRecord, InjectedField, Outcome } from '../call.ts';
 import type { CallSignal } from '../call-abort.ts';
 import type { Settings } from '../config/settings.ts';
@@ -86,7 +86,7 @@ export class Forwarder {
         if (returnedWhilePaused(controls.pausedMs(prepared.request.upstream), lease, ticket)) continue;
         const probe = this.#parts.breakers.areClosed ? null : await this.#pass(prepared, lease);
         if (!lease.holds()) {
-          this.#tell(prepared, probe, null);
+          this.#informBreakers(prepared, probe, null);
           this.#parts.telemetry.leaseLost('stalled');
           returnGrant(lease);
           continue;
@@ -134,10 +134,10 @@ export class Forwarder {
   }
 
   /** Tells the breakers how an attempt ended; `null` = it was not made. */
-  #tell({ request }: Prepared, probe: Probe | null, result: AttemptResult | null): void {
-    const told = toldOf(result);
-    if (probe === null && told.kind !== 'refused') return;
-    this.#parts.breakers.told(request.subject, probe, told);
+  #informBreakers({ request }: Prepared, probe: Probe | null, result: AttemptResult | null): void {
+    const observation = observationOf(result);
+    if (probe === null && observation.kind !== 'refused') return;
+    this.#parts.breakers.observe(request.subject, probe, observation);
   }
 
   async #send(
@@ -151,7 +151,7 @@ export class Forwarder {
       lease.settle({ kind: 'unknown' }, null);
       throw bug;
     });
-    this.#tell(prepared, probe, result);
+    this.#informBreakers(prepared, probe, result);
     if (result.kind === 'answered') {
       const { throttle } = result.feedback;
       const upstreamId = throttle === null ? null : upstreamIdOf(result.head.rawFields);
@@ -161,7 +161,7 @@ export class Forwarder {
   }
 
   #learnCharge({ guess }: Prepared, { feedback, later }: Answered): void {
-    if (guess !== null) this.#parts.estimates.learn(guess, feedback, later?.told() ?? null);
+    if (guess !== null) this.#parts.estimates.learn(guess, feedback, later?.feedback() ?? null);
   }
 
   #passOn(

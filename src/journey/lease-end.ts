@@ -86,7 +86,7 @@ export function endAnswered(
 }
 
 const spent = ({ head, feedback, later }: Answered): Costs | null =>
-  spentOf(head.status, feedback, later?.told() ?? null);
+  spentOf(head.status, feedback, later?.feedback() ?? null);
 
 /** A stream that turned into a throttle closes the bucket for all workspaces; its own client has seen the event. */
 function lateThrottle(feedback: Feedback, answered: Answered): [Settlement, Lesson] {

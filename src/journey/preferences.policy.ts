@@ -43,7 +43,8 @@ export function maxWaitMsOf(
   const { preferSeconds, client, elapsedMs } = asked;
   const seconds =
     preferSeconds === null ? limits.maxWaitSeconds : Math.min(preferSeconds, limits.maxWaitCeilingSeconds);
-  const timeouts = preferSeconds === null ? [client.toldSeconds, client.knownSeconds] : [client.toldSeconds];
+  const timeouts =
+    preferSeconds === null ? [client.statedSeconds, client.knownSeconds] : [client.statedSeconds];
   const bounds = timeouts.flatMap((timeout) =>
     timeout === null ? [] : [Math.max(0, waitBefore(timeout) * 1000 - elapsedMs)],
   );

@@ -58,10 +58,10 @@ export function createPage({ source, timeline, clock, onBug }: PageParts): Page 
     latest = pageState(source, { sample, lastMinute: all.slice(-minute), all, replicas, before });
     if (stream.size === 0) return;
     stream.send(eventOf('state', latest));
-    await tellActivity();
+    await sendActivity();
   }
 
-  async function tellActivity(): Promise<void> {
+  async function sendActivity(): Promise<void> {
     if (clock.monotonic() - activityAt < activityEveryMs) return;
     activityAt = clock.monotonic();
     activity = await source.activity(3_600_000);
@@ -106,7 +106,7 @@ export function createPage({ source, timeline, clock, onBug }: PageParts): Page 
         if (latest !== null) known.push(eventOf('state', latest));
         if (activity !== null) known.push(eventOf('activity', activity));
         stream.open(request, response, known.join(''));
-        tellActivity().catch(onBug);
+        sendActivity().catch(onBug);
       });
     },
     close() {

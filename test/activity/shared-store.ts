@@ -2,7 +2,7 @@
 import type { Cell } from '../../src/activity/cell.ts';
 import type { ActivityKey, LaneCalls, SharedActivity } from '../../src/activity/shared.ts';
 
-interface Told {
+interface ReplicaState {
   readonly cells: Map<ActivityKey, Map<number, Cell>>;
   readonly lanes: Set<ActivityKey>;
   calls: ReadonlyMap<ActivityKey, LaneCalls>;
@@ -11,10 +11,11 @@ interface Told {
 
 /** Gives each replica, by name, its side of the store. */
 export function sharedStore(): (replica: string) => SharedActivity {
-  const published = new Map<string, Told>();
+  const published = new Map<string, ReplicaState>();
   return (replica) => {
-    const own: Told = { cells: new Map(), lanes: new Set(), calls: new Map(), busiest: new Map() };
-    const others = (): Told[] => [...published].filter(([name]) => name !== replica).map(([, told]) => told);
+    const own: ReplicaState = { cells: new Map(), lanes: new Set(), calls: new Map(), busiest: new Map() };
+    const others = (): ReplicaState[] =>
+      [...published].filter(([name]) => name !== replica).map(([, state]) => state);
     return {
       publish({ totals, lanes, dropped, calls, busiest }) {
         published.set(replica, own);
@@ -44,16 +45,16 @@ export function sharedStore(): (replica: string) => SharedActivity {
         });
       },
       active: (fromMinute) => {
-        const isRecent = (told: Told, lane: ActivityKey): boolean =>
-          [...(told.cells.get(lane)?.keys() ?? [])].some((minute) => minute >= fromMinute);
+        const isRecent = (state: ReplicaState, lane: ActivityKey): boolean =>
+          [...(state.cells.get(lane)?.keys() ?? [])].some((minute) => minute >= fromMinute);
         return Promise.resolve(
-          new Set(others().flatMap((told) => [...told.lanes].filter((lane) => isRecent(told, lane)))),
+          new Set(others().flatMap((state) => [...state.lanes].filter((lane) => isRecent(state, lane)))),
         );
       },
       busiest() {
         const sums = new Map<string, number>();
-        for (const told of others()) {
-          for (const [label, busy] of told.busiest) sums.set(label, (sums.get(label) ?? 0) + busy);
+        for (const state of others()) {
+          for (const [label, busy] of state.busiest) sums.set(label, (sums.get(label) ?? 0) + busy);
         }
         return Promise.resolve(sums);
       },

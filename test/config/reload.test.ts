@@ -145,7 +145,7 @@ function polled(
   const path = join(folder(), 'sluice.yaml');
   writeFileSync(path, text);
   const clock = new ManualClock();
-  const told = recorder();
+  const seen = recorder();
   const checks = threads(changes.startThread ?? ((task) => new NearThread(task)));
   let event = (): void => {};
   const silentWatch: WatchFolder = (_folder, onEvent) => {
@@ -161,7 +161,7 @@ function polled(
       slices,
       loadedDigest: digest,
       watchFolder: silentWatch,
-      ...told,
+      ...seen,
       ...changes,
       startThread: checks.startThread,
     }),
@@ -175,7 +175,7 @@ function polled(
       await turn();
     }
   };
-  return { path, clock, told, watch, checks, advance, event: () => event() };
+  return { path, clock, seen, watch, checks, advance, event: () => event() };
 }
 
 describe('with a file system that reports changes,', () => {
@@ -192,7 +192,7 @@ describe('with a file system that reports changes,', () => {
     const path = join(mount, 'sluice.yaml');
     const { settings, digest } = readSettings({ path, env: {} });
     const keyring = new Keyring(settings, systemClock);
-    const told = recorder();
+    const seen = recorder();
     // Polling is switched off: only the folder's events may lead to a reload here.
     const clock: Pick<Clock, 'after'> = {
       after: (ms, run) => (ms >= pollMs ? () => {} : systemClock.after(ms, run)),
@@ -204,105 +204,105 @@ describe('with a file system that reports changes,', () => {
         clock,
         slices,
         loadedDigest: digest,
-        onError: told.onError,
+        onError: seen.onError,
         onSettings: (value) => {
           keyring.replace(keyIndexOf(value));
-          told.onSettings(value);
+          seen.onSettings(value);
         },
       }),
     );
     expect(keyring.find('two')?.workspace.id).toBe('acme');
 
-    const swapped = told.next();
+    const swapped = seen.next();
     version('..2026_02', textWith('one'));
     symlinkSync('..2026_02', join(mount, '..data_tmp'));
     renameSync(join(mount, '..data_tmp'), join(mount, '..data'));
     await swapped;
-    expect(told.errors).toEqual([]);
+    expect(seen.errors).toEqual([]);
     expect(keyring.find('two')).toBeNull();
     expect(keyring.find('one')?.workspace.id).toBe('acme');
 
-    const rewritten = told.next();
+    const rewritten = seen.next();
     rmSync(path);
     writeFileSync(path, textWith('three'));
     await rewritten;
     // Between the two steps the file was away: that may have been told, and kept the old settings.
-    while (keyring.find('three') === null) await told.next();
+    while (keyring.find('three') === null) await seen.next();
     expect(keyring.find('one')).toBeNull();
   });
 });
 
 describe('with a file system that reports no changes,', () => {
   test('a removed API key is refused within ten seconds', async () => {
-    const { path, told, advance } = polled(textWith('one', 'two'), { startThread: startCheckThread });
+    const { path, seen, advance } = polled(textWith('one', 'two'), { startThread: startCheckThread });
     writeFileSync(path, textWith('one'));
     await advance(pollMs + settleMs);
-    expect(told.settings.map(({ workspaces }) => workspaces.get('acme')?.keys.length)).toEqual([1]);
+    expect(seen.settings.map(({ workspaces }) => workspaces.get('acme')?.keys.length)).toEqual([1]);
     expect(pollMs + settleMs).toBeLessThan(10_000);
   });
 
   test('an unchanged file is never applied, a changed one once', async () => {
-    const { path, told, checks, advance } = polled(textWith('one'));
+    const { path, seen, checks, advance } = polled(textWith('one'));
     await advance();
-    expect([told.settings.length, checks.started()]).toEqual([0, 0]);
+    expect([seen.settings.length, checks.started()]).toEqual([0, 0]);
     writeFileSync(path, textWith('two'));
     await advance();
-    expect([told.settings.length, checks.started()]).toEqual([1, 1]);
+    expect([seen.settings.length, checks.started()]).toEqual([1, 1]);
   });
 });
 
 describe('an invalid configuration file', () => {
   test('leaves the old settings in use, is reported once, and is tried again when it changes', async () => {
-    const { path, told, checks, advance } = polled(textWith('one'));
+    const { path, seen, checks, advance } = polled(textWith('one'));
     writeFileSync(path, 'upstreams: {}\n');
     await advance();
-    expect(told.settings).toHaveLength(0);
-    expect(told.errors.map(({ name }) => name)).toEqual(['ConfigError']);
+    expect(seen.settings).toHaveLength(0);
+    expect(seen.errors.map(({ name }) => name)).toEqual(['ConfigError']);
     // The same text would be refused again: seconds of a core at each look, for ten thousand workspaces.
     expect(checks.started()).toBe(1);
     rmSync(path);
     await advance();
-    expect(told.errors).toHaveLength(2);
+    expect(seen.errors).toHaveLength(2);
     writeFileSync(path, textWith('two'));
     await advance();
-    expect(told.settings).toHaveLength(1);
+    expect(seen.settings).toHaveLength(1);
   });
 
   test('that lacks another file is applied when that file exists, without a change of its own', async () => {
-    const { path, told, advance } = polled(textWith('one'));
+    const { path, seen, advance } = polled(textWith('one'));
     writeFileSync(path, textWith('one').replace("com'] }", "com'], caFile: ca.pem }"));
     await advance();
-    expect(told.errors.map(({ message }) => message)).toEqual([
+    expect(seen.errors.map(({ message }) => message)).toEqual([
       expect.stringContaining('upstreams.api.caFile'),
     ]);
     writeFileSync(join(path, '..', 'ca.pem'), '');
     await advance();
-    expect(told.settings.map(({ upstreams }) => upstreams.get('api')?.caFile)).toEqual([
+    expect(seen.settings.map(({ upstreams }) => upstreams.get('api')?.caFile)).toEqual([
       join(path, '..', 'ca.pem'),
     ]);
   });
 
   test('is reported in the words of the start', async () => {
-    const { path, told, advance } = polled(textWith('one'), { startThread: startCheckThread });
+    const { path, seen, advance } = polled(textWith('one'), { startThread: startCheckThread });
     writeFileSync(path, `${textWith('one', 'one')}    weight: -1\n`);
     await advance();
-    expect(told.errors.map(({ message }) => message)).toEqual([expect.stringContaining('2 problems')]);
-    expect(() => readSettings({ path, env: {} })).toThrow(told.errors[0]?.message);
+    expect(seen.errors.map(({ message }) => message)).toEqual([expect.stringContaining('2 problems')]);
+    expect(() => readSettings({ path, env: {} })).toThrow(seen.errors[0]?.message);
   });
 
   test('that returns to the text in use is reported again when it becomes invalid again', async () => {
-    const { path, told, advance } = polled(textWith('one'));
+    const { path, seen, advance } = polled(textWith('one'));
     for (const text of ['x', textWith('one'), 'x']) {
       writeFileSync(path, text);
       await advance();
     }
-    expect(told.errors).toHaveLength(2);
-    expect(told.settings).toHaveLength(0);
+    expect(seen.errors).toHaveLength(2);
+    expect(seen.settings).toHaveLength(0);
   });
 });
 
 test('that is half-written is not used while it still grows', async () => {
-  const { path, clock, told, event, advance } = polled(textWith('one'));
+  const { path, clock, seen, event, advance } = polled(textWith('one'));
   const whole = textWith('one').replace(
     'workspaces:',
     "workspaces:\n  first: { keys: ['sha256:" + sha256('x') + "'] }",
@@ -312,16 +312,16 @@ test('that is half-written is not used while it still grows', async () => {
   clock.advance(settleMs);
   writeFileSync(path, whole);
   await advance(1_000);
-  expect(told.errors).toEqual([]);
-  expect(told.settings.map(({ workspaces }) => workspaces.size)).toEqual([2]);
+  expect(seen.errors).toEqual([]);
+  expect(seen.settings.map(({ workspaces }) => workspaces.size)).toEqual([2]);
 });
 
 test('a reload on demand reads the file at once, changed or not, and reports every failure', async () => {
-  const { path, told, watch } = polled(textWith('one'));
+  const { path, seen, watch } = polled(textWith('one'));
   expect(await watch.reloadNow()).toBe(true);
   writeFileSync(path, 'x');
   expect([await watch.reloadNow(), await watch.reloadNow()]).toEqual([false, false]);
-  expect([told.settings.length, told.errors.length]).toEqual([1, 2]);
+  expect([seen.settings.length, seen.errors.length]).toEqual([1, 2]);
 });
 
 describe('while a reload goes on', () => {
@@ -392,13 +392,13 @@ describe('while a reload goes on', () => {
 
   test('settings that cannot be applied are reported and tried again', async () => {
     let failures = 1;
-    const { path, told, advance } = polled(textWith('one'), {
+    const { path, seen, advance } = polled(textWith('one'), {
       onSettings: () =>
         failures-- > 0 ? Promise.reject(new Error('a pool is in the way')) : Promise.resolve(),
     });
     writeFileSync(path, textWith('two'));
     await advance();
-    expect(told.errors.map(({ message }) => message)).toEqual(['a pool is in the way']);
+    expect(seen.errors.map(({ message }) => message)).toEqual(['a pool is in the way']);
     expect(failures).toBe(-1);
   });
 });
@@ -424,33 +424,33 @@ describe('a checking thread that gives no result leaves the old settings, names 
     ],
   ])('when it %s', async (_, broken, message) => {
     let isBroken = true;
-    const { path, told, advance } = polled(textWith('one'), {
+    const { path, seen, advance } = polled(textWith('one'), {
       startThread: (task) => (isBroken ? broken() : new NearThread(task)),
     });
     writeFileSync(path, textWith('two'));
     await advance(2 * pollMs);
-    await until(() => told.errors.length > 0);
-    expect([told.settings.length, told.errors.map((error) => error.message)]).toEqual([0, [message]]);
+    await until(() => seen.errors.length > 0);
+    expect([seen.settings.length, seen.errors.map((error) => error.message)]).toEqual([0, [message]]);
     isBroken = false;
     await advance(2 * pollMs);
-    await until(() => told.settings.length > 0);
-    expect(told.settings[0]?.workspaces.get('acme')?.keys[0]?.sha256).toBe(sha256('two'));
+    await until(() => seen.settings.length > 0);
+    expect(seen.settings[0]?.workspaces.get('acme')?.keys[0]?.sha256).toBe(sha256('two'));
   });
 });
 
 test('a folder that cannot be watched is reported, and the file is polled instead', async () => {
   const { path } = polled(textWith('one'));
   const clock = new ManualClock();
-  const told = recorder();
+  const seen = recorder();
   const watchFolder: WatchFolder = () => {
     throw new Error('too many watches');
   };
   const { digest } = readSettings({ path, env: {} });
-  watching(watchSettings({ path, env: {}, clock, slices, loadedDigest: digest, watchFolder, ...told }));
-  expect(told.errors.map(({ message }) => message)).toEqual(['too many watches']);
+  watching(watchSettings({ path, env: {}, clock, slices, loadedDigest: digest, watchFolder, ...seen }));
+  expect(seen.errors.map(({ message }) => message)).toEqual(['too many watches']);
   writeFileSync(path, textWith('two'));
   clock.advance(pollMs + settleMs);
-  await until(() => told.settings.length === 1);
+  await until(() => seen.settings.length === 1);
 });
 
 test('closing a reload leaves no timer', async () => {

@@ -36,8 +36,8 @@ function driven() {
     elsewhere,
     issue: (token: string, lifeMs: number | null = 60_000) =>
       settle({ kind: 'token', token, lifeMs, bornAt, isShared: false }),
-    fail: (fault: 'timeout' | 'refused' | 'throttled', toldMs: number | null = null) =>
-      settle({ kind: 'failed', fault, toldMs }),
+    fail: (fault: 'timeout' | 'refused' | 'throttled', statedMs: number | null = null) =>
+      settle({ kind: 'failed', fault, statedMs }),
   };
 }
 const usable = (token: string, version: number) => ({ kind: 'usable', value: `Bearer ${token}`, version });

@@ -222,7 +222,7 @@ describe('a shared token', () => {
       clock: systemClock,
       labelKey,
       store,
-      endpoint: { fetch: () => Promise.resolve({ kind: 'failed', fault: 'timeout', toldMs: null }) },
+      endpoint: { fetch: () => Promise.resolve({ kind: 'failed', fault: 'timeout', statedMs: null }) },
     });
     expect(await tokens.lookUp({ client: { ...client, clientId: 'another' }, unwanted: null })).toBeNull();
   });

@@ -40,7 +40,7 @@ describe('the response of a token endpoint', () => {
     ['null'],
     ['[]'],
   ])('%j is no token', (body) => {
-    expect(read(200, body)).toEqual({ kind: 'failed', fault: 'invalid', toldMs: null });
+    expect(read(200, body)).toEqual({ kind: 'failed', fault: 'invalid', statedMs: null });
   });
 
   test.each([
@@ -58,9 +58,9 @@ describe('the response of a token endpoint', () => {
   });
 
   test('states a wait in seconds or as a date', () => {
-    expect(read(429, '', { 'retry-after': '7' })).toMatchObject({ toldMs: 7_000 });
+    expect(read(429, '', { 'retry-after': '7' })).toMatchObject({ statedMs: 7_000 });
     expect(read(503, '', { 'retry-after': 'Thu, 01 Jan 2026 00:00:09 GMT' })).toMatchObject({
-      toldMs: 9_000,
+      statedMs: 9_000,
     });
   });
 });

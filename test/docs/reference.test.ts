@@ -78,31 +78,31 @@ describe('docs/reference.md', () => {
   });
 
   test('names every code of a refusal with its status', () => {
-    const told = rowsOf(sectionOf('## Errors')).map(
+    const documented = rowsOf(sectionOf('## Errors')).map(
       ([cell, status]) => `${codesIn(cell)[0]} ${Number.parseInt(status ?? '', 10)}`,
     );
     const made = Object.entries(refusals).map(([code, { status }]) => `${code} ${status}`);
-    expect(told.sort()).toEqual([...made, 'internal 500'].sort());
+    expect(documented.sort()).toEqual([...made, 'internal 500'].sort());
   });
 
   test('names every reason that can hold a call', () => {
-    const told = rowsOf(sectionOf('## What holds a call back')).flatMap(([cell]) => codesIn(cell));
-    expect(told.filter((name) => name !== 'heldBy').sort()).toEqual([...holds].sort());
+    const documented = rowsOf(sectionOf('## What holds a call back')).flatMap(([cell]) => codesIn(cell));
+    expect(documented.filter((name) => name !== 'heldBy').sort()).toEqual([...holds].sort());
   });
 
   test('names every reason why an attempt fails', () => {
-    const told = rowsOf(sectionOf('## Why an attempt failed')).map(([cell]) => codesIn(cell)[0]);
-    expect(told.filter((name) => name !== 'reason').sort()).toEqual([...failureReasons].sort());
+    const documented = rowsOf(sectionOf('## Why an attempt failed')).map(([cell]) => codesIn(cell)[0]);
+    expect(documented.filter((name) => name !== 'reason').sort()).toEqual([...failureReasons].sort());
   });
 
   test('names every metric with its labels', () => {
-    const told = rowsOf(sectionOf('## Metrics')).flatMap(([cell, labels]) =>
+    const documented = rowsOf(sectionOf('## Metrics')).flatMap(([cell, labels]) =>
       codesIn(cell).map((name) => `${name} ${labels ?? ''}`),
     );
     const made = Object.values(createInstruments(createRegistry())).map((metric) => {
       const { name, labelNames } = metric as unknown as { name: string; labelNames: readonly string[] };
       return `${name} ${labelNames.join(', ')}`;
     });
-    expect(told.sort()).toEqual(made.sort());
+    expect(documented.sort()).toEqual(made.sort());
   });
 });

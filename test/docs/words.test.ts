@@ -1,6 +1,7 @@
 /** The check behind `npm run words` finds planted words, names the right one, and leaves innocent text alone. */
 import { describe, expect, test } from '@jest/globals';
 import { readFileSync } from 'node:fs';
+import type { Language } from '../../scripts/code-only.ts';
 import { excludedWords, rulesOf } from '../../scripts/check-words.ts';
 
 const glossary = readFileSync(new URL('../../docs/glossary.md', import.meta.url), 'utf8');
@@ -14,9 +15,11 @@ Public names keep theirs: \`longestDay\` (an API).
 | \`place\`, \`places\` | names | slot or position |
 | \`spentAlone\` | names | unreported usage |
 | \`most\`, \`longest\` | start of names | \`max\` |
+| \`told\` | identifiers | reported |
+| \`caller\` | identifiers in Lua | replica |
 `);
-const found = (text: string) =>
-  excludedWords(text, rules).map(({ line, name, word }) => `${line} ${name} ${word}`);
+const found = (text: string, language: Language = 'prose') =>
+  excludedWords(text, rules, language).map(({ line, name, word }) => `${line} ${name} ${word}`);
 
 describe('the check of words', () => {
   test.each([
@@ -44,6 +47,29 @@ describe('the check of words', () => {
     ],
   ])('leaves %s alone', (_, text) => {
     expect(found(text)).toEqual([]);
+  });
+
+  test.each([
+    ['an identifier of one word', 'script', 'const told = 3;', ['1 told told']],
+    ['a part of a private field', 'script', 'this.#toldMs', ['1 toldMs told']],
+    ['an expression in a template', 'script', 'x(`told ${`${told} told`} told`)', ['1 told told']],
+    ['code behind a comment', 'script', '/* told\n told */ told()', ['2 told told']],
+    ['code behind a regular expression', 'script', "x(/'/.test(told))", ['1 told told']],
+    ['an identifier in Lua', 'lua', "local told = 'told' -- told", ['1 told told']],
+    ['a word that only Lua may not use', 'lua', 'local caller = 3', ['1 caller caller']],
+  ] as const)('finds %s', (_, language, text, expected) => {
+    expect(found(text, language)).toEqual(expected);
+  });
+
+  test.each([
+    ['a comment', 'script', '// told'],
+    ['a string', 'script', "const a = 'told \\' told';"],
+    ['the text of a template', 'script', '`told ${a} told`'],
+    ['a document', 'prose', 'He told `told`.'],
+    ['a comment in Lua', 'lua', '--[[ told\n told ]] -- told'],
+    ['a word in TypeScript that only Lua may not use', 'script', 'const caller = 3;'],
+  ] as const)('lets %s say a word that identifiers may not', (_, language, text) => {
+    expect(found(text, language)).toEqual([]);
   });
 
   test('names the word to write instead', () => {

@@ -22,7 +22,7 @@ const noMoney = { quotaState: { 'org-sim': 'insufficient_quota', proj_sim: 'insu
 const money = { quotaState: { 'org-sim': 'ok', proj_sim: 'ok' } } as const;
 
 /** Whether the upstream or Sluice responded, and with what. */
-const told = ({ status, headers, json }: Reply): unknown => ({
+const facts = ({ status, headers, json }: Reply): unknown => ({
   status,
   by: headers.get('sluice-error') ?? 'upstream',
   shouldRetry: headers.get('x-should-retry'),
@@ -40,7 +40,7 @@ describe('an exhausted quota', () => {
   test('is asked for once: later calls are refused by Sluice, with the time of the next probe', async () => {
     const { chat, model, call } = await begin();
     model.configure(noMoney);
-    expect(told(await chat(1))).toEqual({
+    expect(facts(await chat(1))).toEqual({
       status: 429,
       by: 'upstream',
       shouldRetry: 'false',
@@ -48,14 +48,14 @@ describe('an exhausted quota', () => {
     });
     for (let n = 2; n < 6; n += 1) {
       const reply = await chat(n);
-      expect(told(reply)).toEqual(own(429));
+      expect(facts(reply)).toEqual(own(429));
       expect(reply.json).toMatchObject({ heldBy: 'closed' });
       expect(retryMs(reply)).toBeGreaterThan(55_000);
       expect(retryMs(reply)).toBeLessThanOrEqual(60_000);
       expect(reply.headers.get('retry-after')).toBe(String(Math.ceil(retryMs(reply) / 1_000)));
     }
     // Another model and another endpoint use the same funds.
-    expect(told(await call('/via/openai/v1/models'))).toEqual(own(429));
+    expect(facts(await call('/via/openai/v1/models'))).toEqual(own(429));
     expect(model.log).toHaveLength(1);
   });
 
@@ -69,7 +69,7 @@ describe('an exhausted quota', () => {
     expect(replies.filter(({ headers }) => headers.get('sluice-error') === null)).toHaveLength(1);
     expect(retryMs(await chat(8))).toBeGreaterThan(115_000);
     clock.skip(115_000);
-    expect(told(await chat(9))).toEqual(own(429));
+    expect(facts(await chat(9))).toEqual(own(429));
     expect(model.log).toHaveLength(2);
   });
 
@@ -78,7 +78,7 @@ describe('an exhausted quota', () => {
     model.configure(noMoney);
     await chat(1);
     model.configure(money);
-    expect(told(await chat(2))).toEqual(own(429));
+    expect(facts(await chat(2))).toEqual(own(429));
     clock.skip(60_000);
     expect((await chat(3)).status).toBe(200);
     const replies = await Promise.all([4, 5, 6].map((n) => chat(n)));
@@ -93,8 +93,8 @@ describe('an exhausted quota', () => {
     const waiting = [1, 2, 3, 4].map((n) => orders(n));
     await settled(4, 1);
     shop.configure({ stores: { '127.0.0.1': { state: 'locked', apps: { 'app-sim': ['shpat_sim'] } } } });
-    expect(told(await orders(5, { workspace: 'other' }))).toMatchObject({ status: 423, by: 'upstream' });
-    for (const reply of await Promise.all(waiting)) expect(told(reply)).toEqual(own(423));
+    expect(facts(await orders(5, { workspace: 'other' }))).toMatchObject({ status: 423, by: 'upstream' });
+    for (const reply of await Promise.all(waiting)) expect(facts(reply)).toEqual(own(423));
     expect(shop.log.map(({ nonce }) => nonce)).toEqual(['occupied', '5']);
     await letGo();
   });
@@ -115,7 +115,7 @@ describe('an exhausted quota', () => {
     });
     model.configure(noMoney);
     await chat(1);
-    expect(told(await chat(2, { workspace: 'same' }))).toEqual(own(429));
+    expect(facts(await chat(2, { workspace: 'same' }))).toEqual(own(429));
     expect((await chat(3, { workspace: 'other' })).status).toBe(200);
   });
 
@@ -148,7 +148,7 @@ test('is seen in a 402 of a language-model API', async () => {
     text: body,
     shouldRetry: 'false',
   });
-  expect(told(await chat(2))).toEqual(own(402));
+  expect(facts(await chat(2))).toEqual(own(402));
   expect(model.log).toHaveLength(1);
 });
 
@@ -165,10 +165,10 @@ describe('a shop', () => {
     const first = await ask(1);
     expect({ status: first.status, by: first.headers.get('sluice-error') }).toEqual({ status, by: null });
     const second = await ask(2);
-    expect(told(second)).toEqual(own(status));
+    expect(facts(second)).toEqual(own(status));
     expect(Number(second.headers.get('retry-after'))).toBeGreaterThan(50);
-    expect(told(await graphql('{ shop { name } }'))).toEqual(own(status));
-    expect(told(await call('/via/shop/admin/api/2026-10/products.json'))).toEqual(own(status));
+    expect(facts(await graphql('{ shop { name } }'))).toEqual(own(status));
+    expect(facts(await call('/via/shop/admin/api/2026-10/products.json'))).toEqual(own(status));
     expect(shop.log).toHaveLength(1);
     shop.configure({ stores: { '127.0.0.1': { state: 'ok', apps } } });
     clock.skip(60_000);
@@ -183,8 +183,8 @@ describe('a shop', () => {
       });
     const headers = { 'x-shopify-shop-api-call-limit': '1/40' };
     shop.fault({ kind: 'answer', status: 429, headers, body: '{"errors":"Exceeded order API rate limit"}' });
-    expect(told(await post())).toMatchObject({ status: 429, by: 'upstream', shouldRetry: 'false' });
-    for (let n = 0; n < 4; n += 1) expect(told(await post())).toEqual(own(429));
+    expect(facts(await post())).toMatchObject({ status: 429, by: 'upstream', shouldRetry: 'false' });
+    for (let n = 0; n < 4; n += 1) expect(facts(await post())).toEqual(own(429));
     expect((await orders(1)).status).toBe(200);
     expect(shop.log).toHaveLength(2);
   });

@@ -43,10 +43,10 @@ afterAll(() => shop.close());
 
 test('a changed configuration file is applied, an invalid one is reported and ignored, and SIGHUP reads the file again', async () => {
   expect(await policyNow()).toBe('"workspace";q=100;w=60');
-  const told = served.saying('upstreams.shop.kind');
+  const reported = served.saying('upstreams.shop.kind');
   served.write(yamlWith(100).replace('kind: commerce', 'kind: commerse'));
   served.signal('SIGHUP');
-  expect(await told).toContain('commerce');
+  expect(await reported).toContain('commerce');
   expect(served.lines.join('\n')).toContain('The configuration in use stays');
   expect(await policyNow()).toBe('"workspace";q=100;w=60');
   await reload(yamlWith(77));

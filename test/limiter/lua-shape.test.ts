@@ -114,7 +114,7 @@ const isOfLesson = (name: string): boolean =>
 
 test('apply.lua checks a batch before it begins, saves once, and replies after that', () => {
   const source = read('apply');
-  const steps = ['readBatch(args[1])', 'begin(keys, batch)', 'openBucket()', 'save(now)', 'tellGrants()'];
+  const steps = ['readBatch(args[1])', 'begin(keys, batch)', 'openBucket()', 'save(now)', 'reportGrants()'];
   const at = steps.map((call) => source.lastIndexOf(call));
   expect(at).not.toContain(-1);
   expect(at).toEqual(at.toSorted((a, b) => a - b));

@@ -83,7 +83,7 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
   [
     'an answer empties a meter that is held slower',
     'meter-quota',
-    'return limit * toldMs < reported[1] * meter.windowMs',
+    'return limit * reportedMs < reported[1] * meter.windowMs',
     'return false',
   ],
   [
@@ -231,7 +231,7 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
   [
     'every returned grant limits its lane to one call',
     'settle',
-    "if told.because ~= 'backoff' then lane.slots = 1 end",
+    "if settlement.because ~= 'backoff' then lane.slots = 1 end",
     'lane.slots = 1',
   ],
   [
@@ -252,7 +252,7 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
   [
     'a refusal under other limits holds a lane',
     'settle',
-    'not told.ceiling or told.ceiling == lane.ceiling',
+    'not settlement.ceiling or settlement.ceiling == lane.ceiling',
     'true',
   ],
   [
@@ -341,7 +341,7 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
   [
     'calls whose responses stated nothing count as arrived',
     'lessons',
-    'if meter then markUntold(meter, mark[2], at) end',
+    'if meter then markUnreported(meter, mark[2], at) end',
     '',
   ],
   ['time steps back', 'bucket-state', 'math.max(now, bucket.seen)', 'now'],
@@ -352,7 +352,7 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
   ['a forecast counts the call itself', 'forecast', 'text(ahead)', 'text(ahead + 1)'],
   ['a tick renews nothing', 'tick', 'renewLeases(event.leases, now)', ''],
   ['a reload changes no limit', 'reconfigure', 'applySettingsOnce(event.setting, now)', ''],
-  ['the units that a call spent are ignored', 'settle', 'if told.spent then', 'if false then'],
+  ['the units that a call spent are ignored', 'settle', 'if settlement.spent then', 'if false then'],
   [
     'units that have drained are given back',
     'meter',
@@ -363,7 +363,7 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
   [
     'a refusal does not raise the cost of its call',
     'settle',
-    'if told.closeMs > 0 and told.lesson then raiseCost(lease, told.lesson) end',
+    'if settlement.closeMs > 0 and settlement.lesson then raiseCost(lease, settlement.lesson) end',
     '',
   ],
   ['a batch goes on for as long as it grants', 'apply', 'if #granted >= maxPerPump then break end', ''],
@@ -374,7 +374,7 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
     'setting = event.setting or setting event.setting = event.setting or { meters = {}, learn = true, probe = 0 }',
   ],
   ['a tick in a batch sees lanes as they were before it', 'tick', 'refreshIdleness()', ''],
-  ['a grant in a reply is reported twice', 'admit', 'toldByReply[lease.token] = true', ''],
+  ['a grant in a reply is reported twice', 'admit', 'reportedByReply[lease.token] = true', ''],
   [
     'waiting calls of the replica are counted as before the batch',
     'tick',

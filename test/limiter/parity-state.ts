@@ -51,7 +51,7 @@ const meterFields = [
   'heardAt',
   'contest',
   'top',
-  'untold',
+  'unreported',
   'fastestMs',
   'emptyAt',
 ] as const;
@@ -95,7 +95,7 @@ const sleepReasons = ['ceiling_minute', 'ceiling_day', 'backoff', 'document'] as
 
 const normalDocument = (known: DocumentCost): Normal => ({
   kind: known.kind,
-  points: known.kind === 'told' ? known.points : false,
+  points: known.kind === 'reported' ? known.points : false,
   lease: known.kind === 'probing' ? known.lease : false,
   until: known.kind === 'probing' ? known.until : false,
   lanes: known.kind === 'probing' ? [...known.lanes] : [],
@@ -103,13 +103,13 @@ const normalDocument = (known: DocumentCost): Normal => ({
 
 /** What is absent is `false` there, and what has parts a list. */
 const normalMeter = (meter: Meter): Normal => {
-  const { stated, reported, contest, top, untold } = meter;
+  const { stated, reported, contest, top, unreported } = meter;
   const lists: Record<string, Normal> = {
     stated: stated === null ? false : [stated.limit, stated.windowMs],
     reported: reported === null ? false : [reported.limit, reported.windowMs ?? false, reported.sentAt],
     contest: contest === null ? false : [contest.units, contest.allowance, contest.at],
     top: top === null ? false : [top.level, top.at, top.headAt],
-    untold: untold === null ? false : [untold.units, untold.at],
+    unreported: unreported === null ? false : [unreported.units, unreported.at],
   };
   const plain: Record<string, unknown> = { ...meter, ...lists };
   return Object.fromEntries(meterFields.map((field) => [field, (plain[field] ?? false) as Normal]));

@@ -100,7 +100,7 @@ describe('in Redis, a bucket', () => {
     const again = await granted(a, 'a2', more);
     await a.limiter.settle(again, { kind: 'succeeded', spent: null }, null);
     await granted(b, 'b2', more);
-    expect([...a.told, ...b.told].filter((word) => word.startsWith('lost'))).toEqual([]);
+    expect([...a.noted, ...b.noted].filter((word) => word.startsWith('lost'))).toEqual([]);
   });
 
   test('that is gone while calls of this replica are in it is taken for lost', async () => {
@@ -109,7 +109,7 @@ describe('in Redis, a bucket', () => {
     await granted(a, 'l1', more);
     await straight.del(await straight.keys('sluice:{lost}:*'));
     expect((await a.limiter.admit(admission('l2', { ...more, leaseMs: 3_000 }))).kind).toBe('queued');
-    expect(a.told).toContain('lost epoch');
+    expect(a.noted).toContain('lost epoch');
   });
 });
 

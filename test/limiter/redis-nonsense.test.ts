@@ -113,7 +113,7 @@ describe.each(nonsense)('when Redis replies to an admission with %s', (_what, lu
     expect(await replica.granted('early')).toMatchObject({ ticket: 'early' });
     await admit(replica, 'late');
     expect(await replica.granted('late')).toMatchObject({ ticket: 'late' });
-    expect(replica.told).toEqual(['mode redis', 'error reply', 'mode local']);
+    expect(replica.noted).toEqual(['mode redis', 'error reply', 'mode local']);
     expect(replica.bugs).toEqual([expect.stringMatching(/wrongly .*"apply".*malformed/)]);
   });
 
@@ -123,7 +123,7 @@ describe.each(nonsense)('when Redis replies to an admission with %s', (_what, lu
     for (const ticket of ['one', 'two', 'three']) {
       expect(await admit(replica, ticket)).toMatchObject({ kind: 'refused', reason: 'limiter_unavailable' });
     }
-    expect(replica.told).not.toContain('mode deny');
+    expect(replica.noted).not.toContain('mode deny');
     expect(replica.bugs).toEqual([expect.stringMatching(/wrongly .*"apply".*malformed/)]);
   });
 });

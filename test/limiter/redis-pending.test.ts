@@ -23,7 +23,7 @@ test('a capped lane is free as soon as Redis is back when its call ended while R
 
   kill(server.pid, 'SIGSTOP');
   const until = async (mode: string): Promise<void> => {
-    while (replica.told.findLast((line) => line.startsWith('mode')) !== `mode ${mode}`) {
+    while (replica.noted.findLast((line) => line.startsWith('mode')) !== `mode ${mode}`) {
       // A command has to be sent for the absence to be noticed.
       await replica.limiter.forecast(bucketKey('bucket'), ticketId('nobody'));
       await new Promise<void>((resolve) => {

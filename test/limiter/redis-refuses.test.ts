@@ -41,7 +41,7 @@ test('with whenDown: local, a call whose bucket key has the wrong type goes on w
   await spoil('spoilt-local');
   await replica.limiter.admit(admission('after', more));
   expect(await replica.granted('after')).toMatchObject({ ticket: 'after' });
-  expect(replica.told).toEqual(expect.arrayContaining(['error reply', 'mode local']));
+  expect(replica.noted).toEqual(expect.arrayContaining(['error reply', 'mode local']));
   await replica.close();
 });
 
@@ -57,7 +57,7 @@ test('with whenDown: deny, only the call whose bucket key has the wrong type is 
   const other = admission('other', { ...more, bucket: 'whole' });
   expect((await replica.limiter.admit(other)).kind).toBe('granted');
   // One error is of the refused call, one of taking its ticket out again in case Redis had entered it.
-  expect(replica.told).toEqual(['mode redis', 'error reply', 'error reply']);
+  expect(replica.noted).toEqual(['mode redis', 'error reply', 'error reply']);
   await replica.close();
 });
 

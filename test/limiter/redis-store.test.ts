@@ -141,7 +141,7 @@ describe('after a loss of all data', () => {
     await probe.flushall();
     await b.granted('e2');
     expect(performance.now() - lostAt).toBeGreaterThanOrEqual(2_990);
-    expect(a.told).toContain('lost epoch');
+    expect(a.noted).toContain('lost epoch');
     expect(first.kind === 'granted' && first.grant.expiresAt).toBeLessThan(performance.now());
   }, 20_000);
 
@@ -166,10 +166,10 @@ describe('the first connection to Redis', () => {
     const redis = await startRedis();
     await redis.stop();
     const replica = await startReplica(`url: "${redis.url}", whenDown: deny`);
-    expect(replica.told.filter((word) => word.startsWith('mode'))).toEqual(['mode deny']);
+    expect(replica.noted.filter((word) => word.startsWith('mode'))).toEqual(['mode deny']);
     expect(await replica.limiter.admit(admission('early'))).toMatchObject({ reason: 'limiter_unavailable' });
     const again = await startRedis({ port: redis.port });
-    for (let left = 100; left > 0 && !replica.told.includes('mode redis'); left -= 1) await pause(50);
+    for (let left = 100; left > 0 && !replica.noted.includes('mode redis'); left -= 1) await pause(50);
     // No call is sent for a moment, because other replicas may come back later and report then what they sent.
     expect((await replica.limiter.admit(admission('late'))).kind).toBe('queued');
     await replica.granted('late');

@@ -84,7 +84,7 @@ export class ScriptModel {
     const replies = done.map(({ reply }) => reply);
     if (this.bucket === null) return { bucket: nothing(clock), replies };
     const now = this.#now(clock);
-    const own = this.#tell(this.bucket, run, { replica, now }, done);
+    const own = this.#report(this.bucket, run, { replica, now }, done);
     return { bucket: { ...own, unnamed }, replies };
   }
 
@@ -116,19 +116,19 @@ export class ScriptModel {
   }
 
   /** What every reply carries, and what goes to others. */
-  #tell(
+  #report(
     bucket: Bucket,
     run: { readonly grants: readonly Granted[]; readonly nextAt: number | null; readonly closes: boolean },
     { replica, now }: { readonly replica: string; readonly now: number },
     done: readonly Done[],
   ): Omit<BucketReply, 'unnamed'> {
-    const told = new Set(done.flatMap(({ reply }) => (reply.kind === 'granted' ? [reply.lease] : [])));
+    const inReplies = new Set(done.flatMap(({ reply }) => (reply.kind === 'granted' ? [reply.lease] : [])));
     const others = new Map<string, GrantReply[]>();
     const grants: GrantReply[] = [];
     for (const { ticket, lane, lease, replica: of, expiresAt } of run.grants) {
       const grant = { ticket, lane, lease, expiresAt };
       if (of !== replica) others.set(of, [...(others.get(of) ?? []), grant]);
-      else if (!told.has(lease)) grants.push(grant);
+      else if (!inReplies.has(lease)) grants.push(grant);
     }
     for (const [of, granted] of others) {
       this.#publish({
@@ -142,10 +142,12 @@ export class ScriptModel {
     if (done.some(({ event }) => event.kind === 'tick')) {
       const fresh = new Set(run.grants.map(({ lease }) => lease));
       const first = this.#unnamedOf(replica).toSorted().slice(0, leasesPerTick);
-      const older = first.filter((token) => !fresh.has(leaseToken(token)) && !told.has(leaseToken(token)));
-      grants.push(...older.map((token) => this.#told(bucket, token)));
+      const older = first.filter(
+        (token) => !fresh.has(leaseToken(token)) && !inReplies.has(leaseToken(token)),
+      );
+      grants.push(...older.map((token) => this.#grantOf(bucket, token)));
     }
-    if (run.closes) this.#tellClosed(replica, closedMs(bucket, now));
+    if (run.closes) this.#reportClosed(replica, closedMs(bucket, now));
     return {
       now,
       nextInMs: run.nextAt === null ? null : run.nextAt - now,
@@ -172,7 +174,7 @@ export class ScriptModel {
     return true;
   }
 
-  #tellClosed(caller: string, forMs: number): void {
+  #reportClosed(caller: string, forMs: number): void {
     const tickets = [...(this.bucket?.tickets.values() ?? [])];
     for (const replica of this.bucket?.replicas.names().toReversed() ?? []) {
       if (replica === caller) continue;
@@ -181,7 +183,7 @@ export class ScriptModel {
     }
   }
 
-  #told(bucket: Bucket, token: string): GrantReply {
+  #grantOf(bucket: Bucket, token: string): GrantReply {
     const lease = bucket.leases.get(leaseToken(token));
     if (lease === undefined) throw new Error('an unnamed grant without a lease');
     return {

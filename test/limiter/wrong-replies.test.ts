@@ -9,8 +9,8 @@ test('wrong replies of Redis are logged once per command and interval, with the 
     void lines.push(`${message} ${JSON.stringify(fields)}`);
   const wrong = createWrongReplies(clock, { bug });
   for (let at = 0; at < 1_000; at += 1) {
-    wrong.tell('apply', new Error('WRONGTYPE'));
-    wrong.tell('consume', new Error('WRONGTYPE'));
+    wrong.report('apply', new Error('WRONGTYPE'));
+    wrong.report('consume', new Error('WRONGTYPE'));
     await clock.run(40 * (at + 1));
   }
   expect(lines).toEqual([
@@ -24,7 +24,7 @@ test('wrong replies of Redis are logged once per command and interval, with the 
     'Redis went on answering a command wrongly {"command":"apply","count":250}',
     'Redis went on answering a command wrongly {"command":"consume","count":250}',
   ]);
-  wrong.tell('apply', new Error('WRONGTYPE'));
+  wrong.report('apply', new Error('WRONGTYPE'));
   expect(lines).toHaveLength(7);
   wrong.close();
   await clock.run(200_000);

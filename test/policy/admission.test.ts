@@ -339,9 +339,9 @@ atOrigins('the embedded limiter', (instant) => {
   test('refuses no call of a workspace that is new to a busy bucket, whatever the time on its clock', async () => {
     const clock = new FakeClock();
     const own = shiftedClock(clock, instant(0));
-    const told = new Map<string, number>();
+    const granted = new Map<string, number>();
     const onGrant = (grant: Grant): void => {
-      told.set(grant.ticket, clock.monotonic());
+      granted.set(grant.ticket, clock.monotonic());
       clock.outside(clock.monotonic() + 100, () => {
         void limiter.settle(grant, { kind: 'succeeded', spent: null }, null);
       });
@@ -363,7 +363,7 @@ atOrigins('the embedded limiter', (instant) => {
     }
     expect(kinds.filter((kind) => kind === 'refused')).toEqual([]);
     await clock.run(95_000);
-    const waits = [...told].flatMap(([id, at]) => (id.startsWith('m') ? [at - 50_000] : []));
+    const waits = [...granted].flatMap(([id, at]) => (id.startsWith('m') ? [at - 50_000] : []));
     expect(waits).toHaveLength(25);
     expect(Math.max(...waits)).toBeLessThanOrEqual(40_000);
     await limiter.close();
@@ -371,10 +371,10 @@ atOrigins('the embedded limiter', (instant) => {
 
   test('reports grants in their order, also when a grant is given back while others are being reported', async () => {
     const clock = new FakeClock();
-    const told: string[] = [];
+    const granted: string[] = [];
     const limiter: Limiter = createMemoryLimiter(shiftedClock(clock, instant(0)), {
       onGrant(grant) {
-        told.push(grant.ticket);
+        granted.push(grant.ticket);
         if (grant.ticket === 't1') void limiter.settle(grant, { kind: 'dropped' }, null);
       },
       onClosed() {},
@@ -392,7 +392,7 @@ atOrigins('the embedded limiter', (instant) => {
     await limiter.settle(other, closed, null);
     clock.outside(5_000, () => {});
     await clock.run(5_000);
-    expect(told).toEqual(['t1', 't2', 't3']);
+    expect(granted).toEqual(['t1', 't2', 't3']);
     await limiter.close();
   });
 });

@@ -13,7 +13,7 @@ import {
   type Breaker,
 } from '../../src/breaker/breaker.policy.ts';
 import { concernOf, partsOf } from '../../src/breaker/concern.policy.ts';
-import { toldOf } from '../../src/breaker/told.policy.ts';
+import { observationOf } from '../../src/breaker/observation.policy.ts';
 import type { Throttle } from '../../src/call.ts';
 
 const refusal = { status: 402, statedMs: null, isProbe: false };
@@ -129,7 +129,7 @@ describe('the scope of a refusal', () => {
 
 describe('what an attempt reports to a breaker', () => {
   const answered = (status: number, throttle: Throttle | null = null) =>
-    toldOf({ kind: 'answered', head: { status }, feedback: { throttle } }).kind;
+    observationOf({ kind: 'answered', head: { status }, feedback: { throttle } }).kind;
 
   test.each([
     [200, 'succeeded'],
@@ -153,7 +153,7 @@ describe('what an attempt reports to a breaker', () => {
   });
 
   test('is silent when the attempt failed or was not made', () => {
-    expect(toldOf({ kind: 'failed' }).kind).toBe('silent');
-    expect(toldOf(null).kind).toBe('silent');
+    expect(observationOf({ kind: 'failed' }).kind).toBe('silent');
+    expect(observationOf(null).kind).toBe('silent');
   });
 });

@@ -16,13 +16,16 @@ describe('the time-out stated by a call', () => {
     [{ 'x-stainless-timeout': 'NOT_GIVEN', 'x-stainless-read-timeout': '20' }, 20],
     [{}, null],
   ])('is read from the fields %j as %s s', (fields, seconds) =>
-    expect(timeoutsOf(fields).toldSeconds).toBe(seconds),
+    expect(timeoutsOf(fields).statedSeconds).toBe(seconds),
   );
 
   test.each(['', '-5', 'NaN', 'Infinity', '1e3', '0x10', '5 s', ' ', '12345678901'])(
     'is unknown when the field says %j',
     (text) => {
-      expect(timeoutsOf({ 'x-stainless-timeout': text })).toEqual({ toldSeconds: null, knownSeconds: null });
+      expect(timeoutsOf({ 'x-stainless-timeout': text })).toEqual({
+        statedSeconds: null,
+        knownSeconds: null,
+      });
     },
   );
 });
@@ -56,11 +59,11 @@ describe('the time-out known of a client', () => {
 
   test('yields to the one stated by the call, except for the limit of its transport', () => {
     expect(timeoutsOf({ ...groq, 'x-stainless-runtime': 'node', 'x-stainless-timeout': '120' })).toEqual({
-      toldSeconds: 120,
+      statedSeconds: 120,
       knownSeconds: 300,
     });
     expect(timeoutsOf({ ...groq, 'x-stainless-runtime': 'deno', 'x-stainless-timeout': '120' })).toEqual({
-      toldSeconds: 120,
+      statedSeconds: 120,
       knownSeconds: null,
     });
   });

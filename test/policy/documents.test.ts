@@ -350,7 +350,7 @@ atOrigins('the learned costs of documents', (instant) => {
     expect(shop.bucket.documents.size).toBe(maxDocuments);
     expect(shop.bucket.documentAges.size).toBe(maxDocuments);
     expect(shop.bucket.documents.has('d0')).toBe(false);
-    expect(shop.bucket.documents.get('d1')).toEqual({ kind: 'told', points: 2 });
+    expect(shop.bucket.documents.get('d1')).toEqual({ kind: 'reported', points: 2 });
   });
 
   test('block no call when they are forgotten while the first call is under way', () => {

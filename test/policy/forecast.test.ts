@@ -57,12 +57,12 @@ atOrigins('the forecast for a call', (instant) => {
           const refused = enter('x', own, -1);
           enter('x', own, Infinity);
           const granted = runOn(bucket, instant(1_000), instant(1_000 + 70 * windowMs), leases).get('x');
-          const told = refused.kind === 'refused' ? refused.retryInMs : 0;
+          const stated = refused.kind === 'refused' ? refused.retryInMs : 0;
           const actual = (granted ?? instant(1_000)) - instant(1_000);
           const weights = lanes.reduce((sum, { weight }) => sum + weight, 1);
           const ownWeight = lanes[own]?.weight ?? 1;
           const roundMs = ((weights / ownWeight + lanes.length) * windowMs) / limit;
-          expect(told - actual).toBeGreaterThanOrEqual(-roundMs - 1_000);
+          expect(stated - actual).toBeGreaterThanOrEqual(-roundMs - 1_000);
           // The forecast knows the sum of the other lanes only: it counts the share of a heavy lane that has little
           // waiting as if a light one with a long line could take it over.
           const ownCalls = (lanes[own]?.calls ?? 0) + 1;
@@ -76,7 +76,7 @@ atOrigins('the forecast for a call', (instant) => {
             others.reduce((sum, { weight }) => sum + (ownCalls * weight) / ownWeight, 0),
           );
           const pessimismMs = ((inSum - byLane) * windowMs) / limit;
-          expect(told - actual).toBeLessThanOrEqual(roundMs + 1_000 + pessimismMs);
+          expect(stated - actual).toBeLessThanOrEqual(roundMs + 1_000 + pessimismMs);
         },
       ),
       { numRuns: 300 },
@@ -86,15 +86,15 @@ atOrigins('the forecast for a call', (instant) => {
   test('is exact for the only lane of a bucket', () => {
     const bucket = newBucket(instant);
     const leases: LeaseToken[] = [];
-    const told = new Map<string, number>();
+    const stated = new Map<string, number>();
     for (let at = 0; at < 30; at += 1) {
       const reply = admit(bucket, call(`t${at}`), replica, instant(1_000));
       leases.push(...reply.effects.grants.map(({ lease }) => lease));
-      if (reply.kind === 'queued') told.set(`t${at}`, reply.forecastMs);
+      if (reply.kind === 'queued') stated.set(`t${at}`, reply.forecastMs);
     }
     const granted = runOn(bucket, instant(1_000), instant(60_000), leases);
-    expect(told.size).toBeGreaterThanOrEqual(20);
-    for (const [id, ms] of told)
+    expect(stated.size).toBeGreaterThanOrEqual(20);
+    for (const [id, ms] of stated)
       expect(Math.abs((granted.get(id) ?? 0) - instant(1_000) - ms)).toBeLessThanOrEqual(1);
   });
 

@@ -261,15 +261,18 @@ describe.each(origins)('the limit of a meter, on a clock that begins at %d', (fr
     ['100 in a minute, 5,000 in an hour', { limit: 100, windowMs: 60_000 }, [5_000, 3_600_000]],
     ['600 in a minute, 5 in a second', { limit: 600, windowMs: 60_000 }, [5, 1_000]],
     ['3 in a second, 600 in a minute', { limit: 3, windowMs: 1_000 }, [600, 60_000]],
-  ] as const)('pinned to %s allows no more at once and no faster rate than either', (_what, quota, told) => {
-    const timed = TimedMeter.stated(quota, from, false);
-    const [limit, windowMs] = told;
-    timed.answer(report(limit, 1, windowMs), timed.take(1, 1), { sentMs: 1, headMs: 2, learn: false });
-    const { meter } = timed;
-    expect(meter.limit).toBe(Math.min(limit, quota.limit));
-    const rate = Math.min(limit / windowMs, quota.limit / quota.windowMs);
-    expect((meter.limit ?? 0) / meter.windowMs).toBeCloseTo(rate, 12);
-  });
+  ] as const)(
+    'pinned to %s allows no more at once and no faster rate than either',
+    (_what, quota, reported) => {
+      const timed = TimedMeter.stated(quota, from, false);
+      const [limit, windowMs] = reported;
+      timed.answer(report(limit, 1, windowMs), timed.take(1, 1), { sentMs: 1, headMs: 2, learn: false });
+      const { meter } = timed;
+      expect(meter.limit).toBe(Math.min(limit, quota.limit));
+      const rate = Math.min(limit / windowMs, quota.limit / quota.windowMs);
+      expect((meter.limit ?? 0) / meter.windowMs).toBeCloseTo(rate, 12);
+    },
+  );
 });
 
 /** The upstream of this test does what it states and has no other users. */
@@ -301,7 +304,7 @@ describe.each(origins)('the model of a meter, on a clock that begins at %d', (fr
           }
           let used = 0;
           let then = 0;
-          const told = arrivals
+          const reported = arrivals
             .toSorted((one, other) => one.at - other.at)
             .map((arrival) => {
               used = Math.max(0, used - (arrival.at - then) * rate) + 1;
@@ -309,8 +312,8 @@ describe.each(origins)('the model of a meter, on a clock that begins at %d', (fr
               expect(used).toBeLessThanOrEqual(limit + 1e-6);
               return { ...arrival, used };
             });
-          const end = Math.max(now, ...told.map(({ backAt }) => backAt));
-          for (const { mark, sentAt, backAt, quiet, used: level } of told.toSorted(
+          const end = Math.max(now, ...reported.map(({ backAt }) => backAt));
+          for (const { mark, sentAt, backAt, quiet, used: level } of reported.toSorted(
             (one, other) => one.backAt - other.backAt,
           )) {
             if (backAt < now) continue;

@@ -54,13 +54,13 @@ export class TimedMeter {
   }
 
   /** The answer of a call that is no longer on its way. */
-  answer(told: MeterReport, mark: MeterMark, seen: Seen): void {
+  answer(reported: MeterReport, mark: MeterMark, seen: Seen): void {
     const { sentMs, headMs, spacing = 'calm', learn = true } = seen;
     markAnswered(this.meter, mark);
     learnMeter(
       this.meter,
       {
-        report: told,
+        report: reported,
         mark,
         seen: { sentAt: this.#from + sentMs, headAt: this.#from + headMs, spacing, closedMs: 0 },
         learn,

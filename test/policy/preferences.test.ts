@@ -20,8 +20,8 @@ describe('the preferred wait', () => {
 
 describe('the wait of a call', () => {
   const limits = { maxWaitSeconds: 75, maxWaitCeilingSeconds: 600 };
-  const unknown: ClientTimeouts = { toldSeconds: null, knownSeconds: null };
-  const told = (toldSeconds: number): ClientTimeouts => ({ ...unknown, toldSeconds });
+  const unknown: ClientTimeouts = { statedSeconds: null, knownSeconds: null };
+  const stated = (statedSeconds: number): ClientTimeouts => ({ ...unknown, statedSeconds });
   const known = (knownSeconds: number): ClientTimeouts => ({ ...unknown, knownSeconds });
 
   test.each([
@@ -29,26 +29,26 @@ describe('the wait of a call', () => {
     ['less than the default', 10, unknown, 10_000],
     ['no wait at all', 0, unknown, 0],
     ['more than the ceiling', 9_999, unknown, 600_000],
-    ['nothing, of a client that states 30 s', null, told(30), 25_000],
-    ['nothing, of a client that states more than the default and its margin', null, told(81), 75_000],
-    ['nothing, of a client that states just less than that', null, told(79), 74_000],
-    ['nothing, of a client that states as little as the margin', null, told(6), 2_000],
-    ['nothing, of a client that states 3 s', null, told(3), 1_000],
-    ['nothing, of a client that states less than a second', null, told(0), 0],
-    ['less than a client states', 10, told(600), 10_000],
-    ['more than a client states', 90, told(60), 55_000],
+    ['nothing, of a client that states 30 s', null, stated(30), 25_000],
+    ['nothing, of a client that states more than the default and its margin', null, stated(81), 75_000],
+    ['nothing, of a client that states just less than that', null, stated(79), 74_000],
+    ['nothing, of a client that states as little as the margin', null, stated(6), 2_000],
+    ['nothing, of a client that states 3 s', null, stated(3), 1_000],
+    ['nothing, of a client that states less than a second', null, stated(0), 0],
+    ['less than a client states', 10, stated(600), 10_000],
+    ['more than a client states', 90, stated(60), 55_000],
     ['nothing, of a client known for 60 s', null, known(60), 55_000],
     ['more than its client is known for', 90, known(60), 90_000],
     [
       'nothing, of a client that states more than it is known for',
       null,
-      { toldSeconds: 70, knownSeconds: 60 },
+      { statedSeconds: 70, knownSeconds: 60 },
       55_000,
     ],
     [
       'nothing, of a client that states less than it is known for',
       null,
-      { toldSeconds: 20, knownSeconds: 60 },
+      { statedSeconds: 20, knownSeconds: 60 },
       15_000,
     ],
   ])('that asks for %s', (_, preferSeconds, client, ms) => {
@@ -56,7 +56,7 @@ describe('the wait of a call', () => {
   });
 
   test.each([
-    ['a stated time-out', null, told(30), 5_000],
+    ['a stated time-out', null, stated(30), 5_000],
     ['a known time-out', null, known(30), 5_000],
     ['no preference, which begins with the wait', 60, unknown, 60_000],
   ])('is shortened by the time since its head arrived for %s', (_, preferSeconds, client, ms) => {
@@ -64,12 +64,12 @@ describe('the wait of a call', () => {
   });
 
   test('is not negative for a client that has timed out by now', () => {
-    expect(maxWaitMsOf({ preferSeconds: null, client: told(30), elapsedMs: 40_000 }, limits)).toBe(0);
+    expect(maxWaitMsOf({ preferSeconds: null, client: stated(30), elapsedMs: 40_000 }, limits)).toBe(0);
   });
 
   test('ends before every time-out, by 5 s or two thirds of it', () => {
     for (let seconds = 1; seconds <= 600; seconds += 1) {
-      const waitMs = maxWaitMsOf({ preferSeconds: 600, client: told(seconds), elapsedMs: 0 }, limits);
+      const waitMs = maxWaitMsOf({ preferSeconds: 600, client: stated(seconds), elapsedMs: 0 }, limits);
       expect(seconds * 1000 - waitMs).toBeGreaterThanOrEqual(Math.min(5_000, (seconds * 2000) / 3) - 1e-6);
     }
   });

@@ -73,9 +73,9 @@ describe.each(origins)('a call refused on a clock that begins at %d', (from) => 
       );
       const again = admit(bucket, { admission: call('known', asked), replica }, head);
       expect(again.kind).toBe('queued');
-      const told = again.kind === 'queued' ? again.forecastMs : Infinity;
-      expect(told).toBeGreaterThanOrEqual(waitMs - 1);
-      expect(told).toBeLessThanOrEqual(waitMs + 100);
+      const stated = again.kind === 'queued' ? again.forecastMs : Infinity;
+      expect(stated).toBeGreaterThanOrEqual(waitMs - 1);
+      expect(stated).toBeLessThanOrEqual(waitMs + 100);
       const sentAt = runOn(bucket, head, head + 60_000, []).get('known') ?? Infinity;
       expect(sentAt - head).toBeGreaterThanOrEqual(waitMs - 1);
       expect(sentAt - head).toBeLessThanOrEqual(waitMs + 100);

@@ -71,12 +71,12 @@ describe.each(origins)('a meter of which no answer tells, on a clock that begins
 describe.each(origins)(
   'a meter whose stated limit is below what its answers tell, on a clock that begins at %d',
   (from) => {
-    const told = { limit: 40, windowMs: 20_000 };
+    const reported = { limit: 40, windowMs: 20_000 };
     const pinned = { limit: 10, windowMs: 20_000 };
     /** One call was sent at the beginning, and its answer told so much of the 40 units as used. */
     const afterAnswer = (used: number): TimedMeter => {
       const meter = TimedMeter.stated(pinned, from, false);
-      meter.answer(report(told.limit, used, told.windowMs), meter.take(1, 0), {
+      meter.answer(report(reported.limit, used, reported.windowMs), meter.take(1, 0), {
         sentMs: 0,
         headMs: 10,
         learn: false,
@@ -100,7 +100,7 @@ describe.each(origins)(
       const marks = Array.from({ length: 10 }, () => meter.take(1, 0));
       // Of ten units the upstream has forgotten eight after four seconds, and two of them count no more here.
       for (const mark of marks)
-        meter.answer(report(told.limit, 2, told.windowMs), mark, {
+        meter.answer(report(reported.limit, 2, reported.windowMs), mark, {
           sentMs: 4_000,
           headMs: 4_010,
           learn: false,
@@ -109,17 +109,17 @@ describe.each(origins)(
     });
 
     test('has no more room than the upstream when replicas disagree for a while on what is stated', () => {
-      const meter = TimedMeter.stated(told, from, false);
+      const meter = TimedMeter.stated(reported, from, false);
       const marks = Array.from({ length: 39 }, () => meter.take(1, 0));
       for (const [used, mark] of marks.entries())
-        meter.answer(report(told.limit, used + 1, told.windowMs), mark, {
+        meter.answer(report(reported.limit, used + 1, reported.windowMs), mark, {
           sentMs: 0,
           headMs: 10,
           learn: false,
         });
       for (const atMs of [20, 40, 60]) {
         meter.state(pinned, atMs, false);
-        meter.state(told, atMs + 10, false);
+        meter.state(reported, atMs + 10, false);
       }
       expect(meter.roomIn(3, 100)).toBeGreaterThan(0);
     });
@@ -128,7 +128,7 @@ describe.each(origins)(
       const meter = afterAnswer(1);
       for (let sent = 1; sent < pinned.limit; sent += 1) meter.take(1, 20);
       expect(meter.roomIn(1, 30)).toBeGreaterThan(0);
-      meter.state(told, 40, false);
+      meter.state(reported, 40, false);
       expect(meter.roomIn(25, 50)).toBe(0);
     });
   },

@@ -138,9 +138,9 @@ test('the estimated tokens of a call are an amount that a meter can hold, whatev
     apart: fc.boolean(),
   });
   fc.assert(
-    fc.property(guess, fc.array(usage, { maxLength: 5 }), (asked, told) => {
+    fc.property(guess, fc.array(usage, { maxLength: 5 }), (asked, reported) => {
       const { tokens } = estimates();
-      for (const one of told) tokens.learn(named(asked), nothing, { ...nothing, usage: one });
+      for (const one of reported) tokens.learn(named(asked), nothing, { ...nothing, usage: one });
       for (const units of Object.values(tokens.expected(named(asked)))) {
         expect(Number.isFinite(units) && units >= 0).toBe(true);
       }

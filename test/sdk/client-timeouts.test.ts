@@ -41,44 +41,44 @@ test.each([
   [
     'openai',
     () => new OpenAI({ apiKey: 'k', baseURL: url() }).chat.completions.create(chat),
-    { toldSeconds: null, knownSeconds: 300 },
+    { statedSeconds: null, knownSeconds: 300 },
   ],
   [
     'openai with a time-out of the client',
     () => new OpenAI({ apiKey: 'k', baseURL: url(), timeout: 20_000 }).chat.completions.create(chat),
-    { toldSeconds: null, knownSeconds: 300 },
+    { statedSeconds: null, knownSeconds: 300 },
   ],
   [
     'openai with a time-out of the call',
     () => new OpenAI({ apiKey: 'k', baseURL: url() }).chat.completions.create(chat, { timeout: 20_000 }),
-    { toldSeconds: 20, knownSeconds: 300 },
+    { statedSeconds: 20, knownSeconds: 300 },
   ],
   [
     '@anthropic-ai/sdk',
     () => new Anthropic({ apiKey: 'k', baseURL: url() }).messages.create(message),
-    { toldSeconds: 600, knownSeconds: 300 },
+    { statedSeconds: 600, knownSeconds: 300 },
   ],
   [
     '@anthropic-ai/sdk with a time-out of the client, under a second',
     () => new Anthropic({ apiKey: 'k', baseURL: url(), timeout: 900 }).messages.create(message),
-    { toldSeconds: 0, knownSeconds: 300 },
+    { statedSeconds: 0, knownSeconds: 300 },
   ],
   [
     'the AI SDK',
     () => generateText({ model: createOpenAI({ apiKey: 'k', baseURL: url() }).chat('gpt-4o'), prompt: 'x' }),
-    { toldSeconds: null, knownSeconds: 300 },
+    { statedSeconds: null, knownSeconds: 300 },
   ],
   [
     '@shopify/admin-api-client, REST',
     () => createAdminRestApiClient(admin()).get('shop'),
-    { toldSeconds: null, knownSeconds: 300 },
+    { statedSeconds: null, knownSeconds: 300 },
   ],
   [
     '@shopify/admin-api-client, GraphQL, with the name of the application',
     () => createAdminApiClient({ ...admin(), userAgentPrefix: 'app' }).request('{ shop { name } }'),
-    { toldSeconds: null, knownSeconds: 300 },
+    { statedSeconds: null, knownSeconds: 300 },
   ],
-  ['Node’s fetch', () => fetch(url()), { toldSeconds: null, knownSeconds: 300 }],
+  ['Node’s fetch', () => fetch(url()), { statedSeconds: null, knownSeconds: 300 }],
   [
     'shopify-api-node',
     () => {
@@ -86,7 +86,7 @@ test.each([
       Object.assign(client, { baseUrl: { hostname: '127.0.0.1', port, protocol: 'http:' } });
       return client.shop.get();
     },
-    { toldSeconds: null, knownSeconds: 60 },
+    { statedSeconds: null, knownSeconds: 60 },
   ],
 ])('the known time-out is the real one of %s', async (_, send: () => Promise<unknown>, expected) => {
   await send().catch(() => {});

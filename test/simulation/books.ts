@@ -24,7 +24,7 @@ import {
 } from './rules.ts';
 import { Stated } from './stated.ts';
 import { Story } from './story.ts';
-import { toldOf, type Told } from './told.ts';
+import { refusedCallOf, type RefusedCall } from './refused-call.ts';
 
 export interface CallBook {
   readonly plan: CallPlan;
@@ -128,7 +128,7 @@ export class Books extends Story implements DriverBooks {
   readonly lanes = new Map<string, LaneBook>();
   readonly buckets = new Map<string, BucketBook>();
   readonly ceilings = new Map<string, CeilingBook>();
-  readonly told: Told[] = [];
+  readonly refusedCalls: RefusedCall[] = [];
   #arrivals = 0;
   /** What is wrong unless the same instant brings more: a newcomer's own grant is heard of after those of others. */
   #doubts: (() => void)[] = [];
@@ -409,7 +409,7 @@ export class Books extends Story implements DriverBooks {
       lane.plan.maxInFlight === null &&
       isFree &&
       bucket?.cost === null &&
-      bucket.tells !== 'fields' &&
+      bucket.reports !== 'fields' &&
       lane.line.size > 0
     );
   }
@@ -514,7 +514,9 @@ export class Books extends Story implements DriverBooks {
 
   refused(id: string, code: string, retryInMs: number, now: number): void {
     const shortlyMs = 12 * this.plan.wireMs;
-    this.told.push(toldOf([...this.calls.values()], { id, code, retryInMs, at: now }, shortlyMs));
+    this.refusedCalls.push(
+      refusedCallOf([...this.calls.values()], { id, code, retryInMs, at: now }, shortlyMs),
+    );
   }
 
   ended(id: string, how: string, now: number): void {

@@ -29,7 +29,7 @@ interface Scene {
   /** Units that the provider counts when the call arrives, and when its answer is over. */
   readonly counts: (asked: Asked, now: number) => { readonly first: number; readonly inAll: number };
   /** What the answer says of that; the usage of the call where it is left out. */
-  readonly told?: (asked: Asked, inAll: number) => TokenUsage;
+  readonly reported?: (asked: Asked, inAll: number) => TokenUsage;
   readonly serviceMs: number;
 }
 
@@ -99,7 +99,7 @@ async function run(scene: Scene): Promise<Outcome> {
         clock.outside(now + scene.serviceMs, () => {
           drain(clock.monotonic());
           upstream.level = Math.max(0, upstream.level + inAll - first);
-          const usage = scene.told?.(asked, inAll) ?? asked.usage;
+          const usage = scene.reported?.(asked, inAll) ?? asked.usage;
           clock.arrives(clock.monotonic(), () =>
             answered(grant, { meters: [], throttle: null, usage }, sentAt, 0),
           );
@@ -201,7 +201,7 @@ describe('on 50,000 counted input tokens a minute, five agents with 148,000 cach
     const { refusedAt, turnedAway } = await run({
       ...scene,
       counts,
-      told: (asked, inAll) => {
+      reported: (asked, inAll) => {
         written ||= inAll > 2_000;
         return { ...asked.usage, input: inAll, total: inAll + 200 };
       },

@@ -4,7 +4,7 @@
  * as it is. Owns: the changed plans. Refuses to own: running and judging them.
  */
 import type { CallPlan, Plan, WorkspacePlan } from './plan.ts';
-import type { Told } from './told.ts';
+import type { RefusedCall } from './refused-call.ts';
 
 /** A counterfactual that goes on for longer is given up. Milliseconds. */
 export const maxCourseMs = 4 * 3_600_000;
@@ -22,7 +22,7 @@ export const clientWayMs = 5;
 /** What of a plan stays as it was until the refusal, and is quiet from then on. */
 function quietly<C extends CallPlan>(
   { calls, workspaces }: { readonly calls: readonly C[]; readonly workspaces: readonly WorkspacePlan[] },
-  { id, at, came, sent, ended, known }: Told,
+  { id, at, came, sent, ended, known }: RefusedCall,
 ): { calls: C[]; workspaces: WorkspacePlan[] } {
   // Whom the store had not let into a lane yet is a newcomer.
   const leavesAt = (call: C): number => {
@@ -48,18 +48,18 @@ function quietly<C extends CallPlan>(
 }
 
 /** The refused call is patient: it stands where it stood, until it is sent. */
-export function patient<P extends Changeable>(plan: P, told: Told): P {
-  const quiet = quietly(plan, told);
+export function patient<P extends Changeable>(plan: P, refused: RefusedCall): P {
+  const quiet = quietly(plan, refused);
   const calls = quiet.calls.map((call) => {
-    if (call.id !== told.id) return call;
-    const urgency = urgencyOf(plan, told, call);
+    if (call.id !== refused.id) return call;
+    const urgency = urgencyOf(plan, refused, call);
     return { ...call, urgency, maxWaitMs: patienceMs, leavesAt: Infinity, isLetIn: true };
   });
   return { ...plan, ...quiet, calls };
 }
 
 /** A full lane lets no call in before its head has left: however urgent the call is, its position is behind the head. */
-function urgencyOf({ calls }: Changeable, { code, known, sent }: Told, call: CallPlan): number {
+function urgencyOf({ calls }: Changeable, { code, known, sent }: RefusedCall, call: CallPlan): number {
   if (code !== 'queue_full') return call.urgency;
   const line = calls.filter(
     ({ id, lane }) => lane.key === call.lane.key && id !== call.id && known.has(id) && !sent.has(id),
@@ -70,14 +70,14 @@ function urgencyOf({ calls }: Changeable, { code, known, sent }: Told, call: Cal
 }
 
 /** The refused call returns at the stated time, with this maximum wait. */
-export function returning<P extends Changeable>(plan: P, told: Told, maxWaitMs: number): P {
-  const quiet = quietly(plan, told);
+export function returning<P extends Changeable>(plan: P, refused: RefusedCall, maxWaitMs: number): P {
+  const quiet = quietly(plan, refused);
   const again = quiet.calls
-    .filter(({ id }) => id === told.id)
+    .filter(({ id }) => id === refused.id)
     .map((call) => ({
       ...call,
-      id: againOf(told.id),
-      at: told.at + told.retryInMs + clientWayMs,
+      id: againOf(refused.id),
+      at: refused.at + refused.retryInMs + clientWayMs,
       leavesAt: Infinity,
       fate: 'answered' as const,
       maxWaitMs,
@@ -90,7 +90,7 @@ export const againOf = (id: string): string => `${id}r`;
 export const firstOf = (id: string): string => id.replace(/r+$/, '');
 
 /** The same of the plan of one process. */
-export const withoutTrouble = (plan: Plan, { at }: Told): Plan => ({
+export const withoutTrouble = (plan: Plan, { at }: RefusedCall): Plan => ({
   ...plan,
   stalls: plan.stalls.filter((stall) => stall.at <= at),
   reloads: plan.reloads.filter((reload) => reload.at <= at),

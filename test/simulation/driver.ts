@@ -288,8 +288,12 @@ function send(
     if (fate === 'lost') return;
     clock.outside(now + plan.serviceMs, () => {
       const points = (plan.costs.cost ?? 0) > 0;
-      const told = points ? upstream.finish(plan, clock.monotonic()) : verdict.feedback();
-      answer(bucket.tells === 'nothing' && points ? { ...told, meters: [] } : told, 200, plan.bodyMs);
+      const reported = points ? upstream.finish(plan, clock.monotonic()) : verdict.feedback();
+      answer(
+        bucket.reports === 'nothing' && points ? { ...reported, meters: [] } : reported,
+        200,
+        plan.bodyMs,
+      );
     });
   });
   return promise.finally(() => {

@@ -44,7 +44,7 @@ export const row = (keeps: string, what: string, file: string, find: string, put
 });
 
 /** Shared by both tables: each of them must be found in histories of one process and of several replicas. */
-export const toldWaits: readonly Mutation[] = [
+export const statedWaits: readonly Mutation[] = [
   row(
     '13',
     'a lane that was never served waits for as long as the clock shows',
@@ -244,7 +244,7 @@ export const mutations: readonly Mutation[] = [
     "    call.clientGone.removeEventListener('abort', call);\n",
     '',
   ),
-  ...toldWaits,
+  ...statedWaits,
   row(
     '14',
     'other limits of a ceiling wake no lane',

@@ -21,7 +21,7 @@ import type { Chance } from './chance.ts';
 import type { CallPlan } from './plan.ts';
 import { clientWayMs, patienceMs } from './counterfactual.ts';
 import { find, toleranceOf, type Tolerance, type World } from './tolerance.ts';
-import type { Told } from './told.ts';
+import type { RefusedCall } from './refused-call.ts';
 
 /** What became of the followed call in another course of the history. */
 export interface Followed {
@@ -30,7 +30,7 @@ export interface Followed {
   /** Since when the upstream would have taken it; `null` = not before it was sent. */
   readonly vacantAt: number | null;
   /** Its refusal; `null` = it was not refused. */
-  readonly told: Told | null;
+  readonly refused: RefusedCall | null;
 }
 
 /** Other courses of one history. */
@@ -38,9 +38,9 @@ export interface Lives {
   /** As everybody knew it then. */
   worldAt(at: number): World;
   /** The call waits without limit where it stood, at most until then. */
-  stay(told: Told, until: number): Promise<Followed>;
+  stay(refused: RefusedCall, until: number): Promise<Followed>;
   /** The call comes again when it was told to, with so much patience. */
-  comeAgain(told: Told, maxWaitMs: number): Promise<Followed>;
+  comeAgain(refused: RefusedCall, maxWaitMs: number): Promise<Followed>;
 }
 
 export type Verdict =
@@ -54,11 +54,15 @@ const maxReturnMs = 2 * 3_600_000;
 /** The gateway gives up on an answer after this, and the call's fate is open (`driver.ts`). Milliseconds. */
 const answerLimitMs = 4_900;
 /** The least that is told, where a time is only expected. Milliseconds. */
-const minToldMs = 1_000;
+const minStatedMs = 1_000;
 
 /** Of the refusals of a history that can be judged: the one that was told the longest wait, and any other. */
-export function sampleOf({ worldAt }: Lives, told: readonly Told[], chance: Chance): readonly Told[] {
-  const [longest, ...others] = told
+export function sampleOf(
+  { worldAt }: Lives,
+  refused: readonly RefusedCall[],
+  chance: Chance,
+): readonly RefusedCall[] {
+  const [longest, ...others] = refused
     .filter((each) => canBeJudged(worldAt(each.at), each))
     .toSorted((one, other) => other.retryInMs - one.retryInMs);
   const [first, ...more] = others;
@@ -66,30 +70,33 @@ export function sampleOf({ worldAt }: Lives, told: readonly Told[], chance: Chan
   return first === undefined ? [longest] : [longest, chance.pick([first, ...more])];
 }
 
-export function canBeJudged({ calls, buckets, workspaces, isDisturbed }: World, told: Told): boolean {
-  if (!codes.has(told.code) || isDisturbed) return false;
-  const call = find(calls, ({ id }) => id === told.id);
+export function canBeJudged(
+  { calls, buckets, workspaces, isDisturbed }: World,
+  refused: RefusedCall,
+): boolean {
+  if (!codes.has(refused.code) || isDisturbed) return false;
+  const call = find(calls, ({ id }) => id === refused.id);
   const bucket = find(buckets, ({ key }) => key === call.lane.bucket);
   const { revokedAt, perDay } = find(workspaces, ({ name }) => name === call.lane.workspace);
-  if (!bucket.isReliable || revokedAt <= told.at) return false;
-  if (isDayContended(calls, told, call, { ofBucket: bucket.perDay, ofWorkspace: perDay })) return false;
+  if (!bucket.isReliable || revokedAt <= refused.at) return false;
+  if (isDayContended(calls, refused, call, { ofBucket: bucket.perDay, ofWorkspace: perDay })) return false;
   const about = calls.filter(
     ({ id, lane }) =>
-      (told.known.has(id) || told.left.has(id)) &&
+      (refused.known.has(id) || refused.left.has(id)) &&
       (lane.bucket === bucket.key || lane.workspace === call.lane.workspace),
   );
   const unreliable = new Set(buckets.filter(({ isReliable }) => !isReliable).map(({ key }) => key));
-  return about.every((each) => !isOpen(each, told) && !unreliable.has(each.lane.bucket));
+  return about.every((each) => !isOpen(each, refused) && !unreliable.has(each.lane.bucket));
 }
 
 /** On its way, and what becomes of it shows only later. */
-const isOpen = ({ id, fate, serviceMs, leavesAt }: CallPlan, { sent, at }: Told): boolean =>
+const isOpen = ({ id, fate, serviceMs, leavesAt }: CallPlan, { sent, at }: RefusedCall): boolean =>
   serviceMs >= answerLimitMs || (sent.has(id) && (fate !== 'answered' || leavesAt === at));
 
 /** Those who wait may use up what is left of a day, and who of several lanes is the last that gets something is not known. */
 function isDayContended(
   calls: readonly CallPlan[],
-  { sent, known }: Told,
+  { sent, known }: RefusedCall,
   { lane }: CallPlan,
   perDay: { readonly ofBucket: number | null; readonly ofWorkspace: number | null },
 ): boolean {
@@ -102,87 +109,95 @@ function isDayContended(
   );
 }
 
-export async function judge(lives: Lives, told: Told): Promise<Verdict> {
-  const world = lives.worldAt(told.at);
-  if (!canBeJudged(world, told)) return { kind: 'not judged' };
-  const call = find(world.calls, ({ id }) => id === told.id);
-  const tolerance = toleranceOf(world, told);
-  const leftMs = call.at + call.maxWaitMs - told.at;
-  const maxMs = Math.max(leftMs, Math.min(told.retryInMs, maxReturnMs));
-  const stayed = await lives.stay(told, told.at + maxMs + tolerance.early(maxMs) + 1_000);
+export async function judge(lives: Lives, refused: RefusedCall): Promise<Verdict> {
+  const world = lives.worldAt(refused.at);
+  if (!canBeJudged(world, refused)) return { kind: 'not judged' };
+  const call = find(world.calls, ({ id }) => id === refused.id);
+  const tolerance = toleranceOf(world, refused);
+  const leftMs = call.at + call.maxWaitMs - refused.at;
+  const maxMs = Math.max(leftMs, Math.min(refused.retryInMs, maxReturnMs));
+  const stayed = await lives.stay(refused, refused.at + maxMs + tolerance.early(maxMs) + 1_000);
   return (
-    tooSoon(told, stayed, tolerance, leftMs) ??
-    tooLate(told, stayed, tolerance) ??
-    (await returned(lives, told, stayed, { tolerance, call }))
+    tooSoon(refused, stayed, tolerance, leftMs) ??
+    tooLate(refused, stayed, tolerance) ??
+    (await returned(lives, refused, stayed, { tolerance, call }))
   );
 }
 
 /** (b) */
-function tooSoon(told: Told, stayed: Followed, { late }: Tolerance, leftMs: number): Verdict | null {
-  const waitMs = waitOf(told, stayed);
-  if (told.code === 'queue_full' || waitMs === null || waitMs + late(Math.max(0, leftMs)) >= leftMs)
+function tooSoon(
+  refused: RefusedCall,
+  stayed: Followed,
+  { late }: Tolerance,
+  leftMs: number,
+): Verdict | null {
+  const waitMs = waitOf(refused, stayed);
+  if (refused.code === 'queue_full' || waitMs === null || waitMs + late(Math.max(0, leftMs)) >= leftMs)
     return null;
-  const text = `${said(told)}, with ${ms(leftMs)} of its wait left, and could have gone after ${ms(waitMs)}`;
+  const text = `${said(refused)}, with ${ms(leftMs)} of its wait left, and could have gone after ${ms(waitMs)}`;
   return { kind: 'false', text };
 }
 
 /** (c) */
-function tooLate(told: Told, stayed: Followed, { late }: Tolerance): Verdict | null {
-  const waitMs = waitOf(told, stayed);
-  if (waitMs === null || told.retryInMs <= Math.max(minToldMs, waitMs) + late(told.retryInMs)) return null;
-  return { kind: 'false', text: `${said(told)}, and could have gone after ${ms(waitMs)}` };
+function tooLate(refused: RefusedCall, stayed: Followed, { late }: Tolerance): Verdict | null {
+  const waitMs = waitOf(refused, stayed);
+  if (waitMs === null || refused.retryInMs <= Math.max(minStatedMs, waitMs) + late(refused.retryInMs))
+    return null;
+  return { kind: 'false', text: `${said(refused)}, and could have gone after ${ms(waitMs)}` };
 }
 
 /** (a) */
 async function returned(
   lives: Lives,
-  told: Told,
+  refused: RefusedCall,
   stayed: Followed,
   { tolerance, call }: { readonly tolerance: Tolerance; readonly call: CallPlan },
 ): Promise<Verdict> {
-  if (told.retryInMs > maxReturnMs) return { kind: 'true' };
-  const grace = tolerance.early(told.retryInMs);
+  if (refused.retryInMs > maxReturnMs) return { kind: 'true' };
+  const grace = tolerance.early(refused.retryInMs);
   const patience = Math.max(call.maxWaitMs, grace);
   // A full line lets nobody wait in it: whoever was told of it uses the tolerance to come later.
-  const laterMs = told.code === 'queue_full' ? grace : 0;
-  const again = await lives.comeAgain({ ...told, retryInMs: told.retryInMs + laterMs }, patience);
+  const laterMs = refused.code === 'queue_full' ? grace : 0;
+  const again = await lives.comeAgain({ ...refused, retryInMs: refused.retryInMs + laterMs }, patience);
   if (again.sentAt !== null) return { kind: 'true' };
-  const itsTurnMs = stayed.sentAt === null ? null : stayed.sentAt - told.at;
-  if (itsTurnMs !== null && itsTurnMs <= told.retryInMs + grace) {
+  const itsTurnMs = stayed.sentAt === null ? null : stayed.sentAt - refused.at;
+  if (itsTurnMs !== null && itsTurnMs <= refused.retryInMs + grace) {
     return (
-      (await refusedForNothing(lives, told, again.told, { tolerance, patience })) ?? {
+      (await refusedForNothing(lives, refused, again.refused, { tolerance, patience })) ?? {
         kind: 'taken meanwhile',
       }
     );
   }
   const then =
-    again.told === null ? 'was not sent' : `was refused (${again.told.code} ${ms(again.told.retryInMs)})`;
+    again.refused === null
+      ? 'was not sent'
+      : `was refused (${again.refused.code} ${ms(again.refused.retryInMs)})`;
   const truth = itsTurnMs === null ? 'would not have gone at all' : `would have gone after ${ms(itsTurnMs)}`;
-  return { kind: 'false', text: `${said(told)}, came then and ${then}; it ${truth}` };
+  return { kind: 'false', text: `${said(refused)}, came then and ${then}; it ${truth}` };
 }
 
 /** (b) of the call that came again. */
 async function refusedForNothing(
   lives: Lives,
-  told: Told,
-  again: Told | null,
+  refused: RefusedCall,
+  again: RefusedCall | null,
   { tolerance, patience }: { readonly tolerance: Tolerance; readonly patience: number },
 ): Promise<Verdict | null> {
   // Where wake-ups get lost it is the returning call itself that wakes the others.
-  if (again === null || again.code === 'queue_full' || lives.worldAt(told.at).slackMs > 0) return null;
-  const stayed = await lives.comeAgain(told, patienceMs);
-  const waitMs = waitOf({ ...told, at: told.at + told.retryInMs + clientWayMs }, stayed);
+  if (again === null || again.code === 'queue_full' || lives.worldAt(refused.at).slackMs > 0) return null;
+  const stayed = await lives.comeAgain(refused, patienceMs);
+  const waitMs = waitOf({ ...refused, at: refused.at + refused.retryInMs + clientWayMs }, stayed);
   if (waitMs === null || waitMs + tolerance.late(patience) >= patience) return null;
   const text = `${said(again)} when it came again with ${ms(patience)}, and could have gone after ${ms(waitMs)}`;
   return { kind: 'false', text };
 }
 
 /** After what time it could have been sent. */
-function waitOf({ at }: Told, { sentAt, vacantAt }: Followed): number | null {
+function waitOf({ at }: RefusedCall, { sentAt, vacantAt }: Followed): number | null {
   const couldAt = vacantAt ?? sentAt;
   return couldAt === null ? null : couldAt - at;
 }
 
-const said = ({ id, code, at, retryInMs }: Told): string =>
+const said = ({ id, code, at, retryInMs }: RefusedCall): string =>
   `${id} was told ${code} ${ms(retryInMs)} at ${at.toFixed(2)}`;
 const ms = (value: number): string => `${value.toFixed(0)} ms`;

@@ -57,7 +57,7 @@ function largeDocuments(chance: Chance): BucketPlan {
     { name: 'd0', points },
     { name: 'd1', points },
   ];
-  const truth = { ...bucket, tokens: null, perDay: null, cost, tells: 'exact', calm: false } as const;
+  const truth = { ...bucket, tokens: null, perDay: null, cost, reports: 'exact', calm: false } as const;
   return { ...documentPlan(chance, truth), documents, isReliable: true };
 }
 
@@ -69,7 +69,7 @@ function commerceWorld(chance: Chance): World {
     tokens: null,
     perDay: null,
     cost: null,
-    tells: chance.pick(['exact', 'rounded']),
+    reports: chance.pick(['exact', 'rounded']),
     probe: 0,
   };
   const names = Array.from({ length: chance.whole(2, 5) }, (_, index) => `w${index}`);

@@ -38,7 +38,7 @@ export interface BucketPlan {
   readonly learn: boolean;
   readonly probe: number;
   /** What answers tell of the level: the exact figure, whole units, nothing, or what a triple of fields can. */
-  readonly tells: 'exact' | 'rounded' | 'nothing' | 'fields';
+  readonly reports: 'exact' | 'rounded' | 'nothing' | 'fields';
   /** All places of a window come back at its end; otherwise they come back one by one. */
   readonly isFixed: boolean;
   /** Share of the drain that somebody else takes. */

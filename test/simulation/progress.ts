@@ -106,7 +106,7 @@ export class Progress {
     const plan = this.#books.plan.buckets.find(({ key }) => key === bucket.key);
     const meter = snapshot?.meters.find(({ meter: name }) => name === 'requests');
     const upstream = this.#upstreams.get(bucket.key);
-    if (plan?.calm !== true || plan.tells !== 'nothing' || meter === undefined || upstream === undefined)
+    if (plan?.calm !== true || plan.reports !== 'nothing' || meter === undefined || upstream === undefined)
       return;
     // What is stated to be less drains more slowly than the truth.
     if (this.#books.plan.reloads.some(({ buckets }) => isStatedLess(keyed(buckets, bucket.key)))) return;

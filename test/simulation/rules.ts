@@ -110,7 +110,7 @@ export function statedOf({ buckets }: Regime, key: string): MeterPlan | null {
 }
 
 /** What the operator states is all that anybody knows of the bucket. */
-export const isStatedAlone = ({ tells }: Pick<BucketPlan, 'tells'>): boolean => tells === 'nothing';
+export const isStatedAlone = ({ reports }: Pick<BucketPlan, 'reports'>): boolean => reports === 'nothing';
 
 /**
  * A plan as everybody knew it at a time, from the latest reload on: calls in lanes as they were then, buckets as large as

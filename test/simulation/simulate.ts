@@ -19,7 +19,7 @@ import { planOf, type BucketPlan, type CallPlan, type Plan } from './plan.ts';
 import { Progress } from './progress.ts';
 import type { Followed, Lives } from './oracle.ts';
 import { entrySettingsOf, isTakingOver, knownAt, keyed, regimeAt } from './rules.ts';
-import type { Told } from './told.ts';
+import type { RefusedCall } from './refused-call.ts';
 import { Upstream } from './upstream.ts';
 import { Vacancy } from './vacancy.ts';
 import { ratesOf, Wire, wiredCeilings, wiredLimiter } from './wire.ts';
@@ -36,7 +36,7 @@ export interface History {
   readonly log: readonly string[];
   /** The clock by which it took place, in words. */
   readonly origin: string;
-  readonly told: readonly Told[];
+  readonly refused: readonly RefusedCall[];
 }
 
 export const simulate = (seed: number): Promise<History> => run(planOf(seed));
@@ -54,19 +54,19 @@ export const livesOf = (plan: Plan): Lives => ({
       plan.stalls.some((stall) => stall.at <= at && at <= stall.at + stall.ms + afterStallMs) ||
       plan.reloads.some((reload) => isTakingOver(reload, plan.wireMs, at)),
   }),
-  stay: (told, until) =>
-    new Run(patient(withoutTrouble(plan, told), told)).follow(told.id, { after: told.at, until }),
-  comeAgain: (told, maxWaitMs) =>
-    new Run(returning(withoutTrouble(plan, told), told, maxWaitMs)).follow(againOf(told.id), {
-      after: told.at,
+  stay: (refused, until) =>
+    new Run(patient(withoutTrouble(plan, refused), refused)).follow(refused.id, { after: refused.at, until }),
+  comeAgain: (refused, maxWaitMs) =>
+    new Run(returning(withoutTrouble(plan, refused), refused, maxWaitMs)).follow(againOf(refused.id), {
+      after: refused.at,
       until: Infinity,
     }),
 });
 
 /** The log of the course in which the refused call waits on, a moment beyond its refusal. */
-export async function courseOf(plan: Plan, told: Told): Promise<readonly string[]> {
-  const course = new Run(patient(withoutTrouble(plan, told), told));
-  await course.follow(told.id, { after: told.at, until: told.at + 1 });
+export async function courseOf(plan: Plan, refused: RefusedCall): Promise<readonly string[]> {
+  const course = new Run(patient(withoutTrouble(plan, refused), refused));
+  await course.follow(refused.id, { after: refused.at, until: refused.at + 1 });
   return course.log;
 }
 
@@ -97,7 +97,7 @@ class Run {
       onClosed: (bucket, closedMs) => {
         this.#books.reach('bucket closed');
         this.#queues.forEach((queue, at) =>
-          this.#wires[at]?.tell(() => queue.listener.onClosed(bucket, closedMs)),
+          this.#wires[at]?.report(() => queue.listener.onClosed(bucket, closedMs)),
         );
       },
     });
@@ -106,7 +106,7 @@ class Run {
   }
 
   async toEnd(): Promise<History> {
-    const { violations, reached, log, told } = this.#books;
+    const { violations, reached, log, refusedCalls: refused } = this.#books;
     this.#begin();
     const progress = new Progress(this.#books, () => this.#store, this.#upstreams);
     const over = await this.#clock.run(maxHistoryMs, (now) => {
@@ -129,7 +129,7 @@ class Run {
       upstreams: [...this.#upstreams.values()],
     });
     await this.#close();
-    return { violations, reached, log, told, origin: this.#plan.origin.name };
+    return { violations, reached, log, refused, origin: this.#plan.origin.name };
   }
 
   /** What becomes of one call after a time. Nothing else of the history is judged. */
@@ -157,8 +157,8 @@ class Run {
       vacantAt = vacancy.since;
     });
     await this.#close();
-    const told = this.#books.told.find((each) => each.id === id) ?? null;
-    return { sentAt: sent(), vacantAt, told };
+    const refused = this.#books.refusedCalls.find((each) => each.id === id) ?? null;
+    return { sentAt: sent(), vacantAt, refused };
   }
 
   get log(): readonly string[] {
@@ -190,7 +190,7 @@ class Run {
       this.#clock.monotonic(),
     );
     const at = this.#home.get(grant.ticket) ?? 0;
-    this.#wires[at]?.tell(() => this.#queues[at]?.listener.onGrant(grant));
+    this.#wires[at]?.report(() => this.#queues[at]?.listener.onGrant(grant));
   }
 
   /** Everything that is planned is put on the clock. */

@@ -52,8 +52,8 @@ async function live(seed: number): Promise<Followed> {
   const plan = planOf(seed);
   const history = await run(plan);
   const lives = livesOf(plan);
-  const told = only === null ? sampleOf(lives, history.told, new Chance(seed)) : history.told;
-  return { history, followed: await followUp(lives, told) };
+  const refused = only === null ? sampleOf(lives, history.refused, new Chance(seed)) : history.refused;
+  return { history, followed: await followUp(lives, refused) };
 }
 
 /** Removes the wait of a daily ceiling, which the library counts by the machine's own clock. */
@@ -73,7 +73,7 @@ describe('admission in simulated histories', () => {
         if (history.reached.has('reconfigured')) reloaded += 1;
         for (const [kind, times] of followed.verdicts) verdicts.set(kind, (verdicts.get(kind) ?? 0) + times);
         const violations = [...history.violations, ...followed.wrong];
-        if (violations.length > 0) wrong.push(told(seed, history, violations));
+        if (violations.length > 0) wrong.push(refused(seed, history, violations));
       }
       expect(wrong).toEqual([]);
       if (only !== null) return;
@@ -101,19 +101,19 @@ describe('admission in simulated histories', () => {
       const plan = planOf(seed);
       // With a network between, the refusal was decided a moment earlier than it arrived.
       if (plan.wireMs > 0) continue;
-      const { told: all, log } = await run(plan);
-      const [told] = sampleOf(livesOf(plan), all, new Chance(seed));
-      if (told === undefined) continue;
+      const { refused: all, log } = await run(plan);
+      const [refused] = sampleOf(livesOf(plan), all, new Chance(seed));
+      if (refused === undefined) continue;
       compared += 1;
-      const before = (line: string): boolean => Number(line.split(' ', 1)[0]) < told.at - 0.01;
-      expect((await courseOf(plan, told)).filter(before).map(timeless)).toEqual(
+      const before = (line: string): boolean => Number(line.split(' ', 1)[0]) < refused.at - 0.01;
+      expect((await courseOf(plan, refused)).filter(before).map(timeless)).toEqual(
         log.filter(before).map(timeless),
       );
     }
   });
 });
 
-function told(seed: number, { log, origin }: History, violations: readonly string[]): string {
+function refused(seed: number, { log, origin }: History, violations: readonly string[]): string {
   const story = only === null ? [] : log;
   return [
     `SEED=${seed} npm test test/simulation/simulation.test.ts, by ${origin}`,

@@ -23,7 +23,7 @@
  */
 import type { Costs, MeterName } from '../../src/call.ts';
 import type { BucketPlan, CallPlan, MeterPlan, WorkspacePlan } from './plan.ts';
-import type { Told } from './told.ts';
+import type { RefusedCall } from './refused-call.ts';
 
 const restMs = 1_000;
 const restShare = 0.02;
@@ -52,45 +52,45 @@ export interface Tolerance {
   readonly late: (waitMs: number) => number;
 }
 
-export function toleranceOf(world: World, told: Told): Tolerance {
-  const call = find(world.calls, ({ id }) => id === told.id);
+export function toleranceOf(world: World, refused: RefusedCall): Tolerance {
+  const call = find(world.calls, ({ id }) => id === refused.id);
   const bucket = find(world.buckets, ({ key }) => key === call.lane.bucket);
-  const known = world.calls.filter(({ id, lane }) => told.known.has(id) && lane.bucket === bucket.key);
-  const isDay = told.retryInMs > maxWithoutDayMs;
-  const left = world.calls.filter(({ id, lane }) => told.left.has(id) && lane.bucket === bucket.key);
+  const known = world.calls.filter(({ id, lane }) => refused.known.has(id) && lane.bucket === bucket.key);
+  const isDay = refused.retryInMs > maxWithoutDayMs;
+  const left = world.calls.filter(({ id, lane }) => refused.left.has(id) && lane.bucket === bucket.key);
   const about = [...known, ...left];
   const turn = (each: CallPlan): number => turnMs(each, bucket, isDay);
   // Any answer to a call of a document, a refusal too, has told what such calls cost.
-  const isTold = ({ document }: CallPlan): boolean =>
+  const isKnownDocument = ({ document }: CallPlan): boolean =>
     world.calls.some(
       (each) =>
         each.document?.name === document?.name &&
         each.lane.bucket === bucket.key &&
-        told.sent.has(each.id) &&
-        !told.inFlight.has(each.id),
+        refused.sent.has(each.id) &&
+        !refused.inFlight.has(each.id),
     );
   const refusedOtherwise = world.calls.filter(
-    ({ id, lane, fate }) => fate === 'secondary' && lane.bucket === bucket.key && told.ended.has(id),
+    ({ id, lane, fate }) => fate === 'secondary' && lane.bucket === bucket.key && refused.ended.has(id),
   );
   const service = servicesOf(world, call, known);
   const togetherMs = left.reduce((sum, each) => sum + turn(each), 0);
   const { perMinute } = find(world.workspaces, ({ name }) => name === call.lane.workspace);
   const waitingMs = known.reduce((sum, each) => sum + turn(each), 0);
-  const isStandstill = !told.isNewcomer || told.retryInMs > waitingMs;
-  const ofCeilingMs = told.isNewcomer || perMinute === null ? 0 : ceilingWindowMs;
+  const isStandstill = !refused.isNewcomer || refused.retryInMs > waitingMs;
+  const ofCeilingMs = refused.isNewcomer || perMinute === null ? 0 : ceilingWindowMs;
   const standstillMs = isStandstill ? waitingMs + ofCeilingMs : 0;
   const fixed =
     restMs +
     commandWays * world.wayMs +
     world.slackMs +
-    turnsMs(call, known, told, turn) +
+    turnsMs(call, known, refused, turn) +
     (world.wayMs > 0 ? togetherMs : 0) +
-    crossingMs(world, call, told, turn) +
-    about.reduce((sum, each) => sum + unchargedMs(each, bucket, isTold(each)), 0) +
+    crossingMs(world, call, refused, turn) +
+    about.reduce((sum, each) => sum + unchargedMs(each, bucket, isKnownDocument(each)), 0) +
     refusedOtherwise.reduce((sum, each) => sum + turn(each), 0) +
-    ceilingMs(world, call, told) +
-    lineMs(world, call, told, turn) +
-    (bucket.tells === 'fields' ? bucket.requests.windowMs + (perMinute === null ? 0 : ceilingWindowMs) : 0);
+    ceilingMs(world, call, refused) +
+    lineMs(world, call, refused, turn) +
+    (bucket.reports === 'fields' ? bucket.requests.windowMs + (perMinute === null ? 0 : ceilingWindowMs) : 0);
   return {
     early: (waitMs) => fixed + standstillMs + restShare * waitMs + service.earlyMs,
     late: (waitMs) => fixed + togetherMs + restShare * waitMs + service.lateMs,
@@ -101,7 +101,7 @@ export function toleranceOf(world: World, told: Told): Tolerance {
 function turnsMs(
   call: CallPlan,
   known: readonly CallPlan[],
-  { sent }: Told,
+  { sent }: RefusedCall,
   turn: (each: CallPlan) => number,
 ): number {
   const largest = new Map<string, number>();
@@ -113,35 +113,45 @@ function turnsMs(
 }
 
 /** Points are told at the end of a call, and cannot cross. */
-function crossingMs(world: World, call: CallPlan, told: Told, turn: (each: CallPlan) => number): number {
+function crossingMs(
+  world: World,
+  call: CallPlan,
+  refused: RefusedCall,
+  turn: (each: CallPlan) => number,
+): number {
   const counted = { ...call, costs: { ...call.costs, cost: 0 }, document: null };
   const isAbout = ({ id, lane }: CallPlan): boolean =>
-    id !== call.id && lane.bucket === call.lane.bucket && (told.known.has(id) || told.sent.has(id));
+    id !== call.id && lane.bucket === call.lane.bucket && (refused.known.has(id) || refused.sent.has(id));
   return world.calls.some(isAbout) ? 2 * turn(counted) : 0;
 }
 
-function ceilingMs({ calls, workspaces, wayMs }: World, call: CallPlan, told: Told): number {
+function ceilingMs({ calls, workspaces, wayMs }: World, call: CallPlan, refused: RefusedCall): number {
   const { perMinute } = find(workspaces, ({ name }) => name === call.lane.workspace);
   if (perMinute === null) return 0;
   const isAbout = ({ id, lane }: CallPlan): boolean =>
     wayMs > 0
-      ? told.came.has(id) && (!told.ended.has(id) || told.left.has(id))
-      : told.known.has(id) && lane.key !== call.lane.key;
+      ? refused.came.has(id) && (!refused.ended.has(id) || refused.left.has(id))
+      : refused.known.has(id) && lane.key !== call.lane.key;
   const others = calls.filter(
     (each) =>
       isAbout(each) &&
       each.lane.workspace === call.lane.workspace &&
       each.id !== call.id &&
-      !told.sent.has(each.id),
+      !refused.sent.has(each.id),
   );
   return others.length * ceilingWindowMs;
 }
 
 /** See the table above. */
-function lineMs(world: World, call: CallPlan, told: Told, turn: (each: CallPlan) => number): number {
+function lineMs(
+  world: World,
+  call: CallPlan,
+  refused: RefusedCall,
+  turn: (each: CallPlan) => number,
+): number {
   const { perMinute } = find(world.workspaces, ({ name }) => name === call.lane.workspace);
   const line = world.calls.filter(
-    ({ id, lane }) => lane.key === call.lane.key && told.known.has(id) && !told.sent.has(id),
+    ({ id, lane }) => lane.key === call.lane.key && refused.known.has(id) && !refused.sent.has(id),
   );
   if (perMinute !== null) return line.reduce((sum, each) => sum + turn(each), 0);
   const isBehindOthers = line.some(
@@ -152,7 +162,7 @@ function lineMs(world: World, call: CallPlan, told: Told, turn: (each: CallPlan)
   const turns = line.map(turn);
   const largest = Math.max(0, ...turns);
   const mixedMs = isMixed ? (largest - Math.min(largest, ...turns)) * line.length : 0;
-  return told.code === 'queue_full' ? largest + mixedMs : mixedMs;
+  return refused.code === 'queue_full' ? largest + mixedMs : mixedMs;
 }
 
 function servicesOf(

@@ -1,11 +1,11 @@
 /**
  * The upstream of a history: buckets that drain continuously or in windows, refuse when full, and are also used by
  * others. Its log is the outside witness of what reached it; no line of the product is in it, but for the dialect in
- * which it tells limit, remaining and reset (`told-fields.ts`).
+ * which it tells limit, remaining and reset (`reported-fields.ts`).
  */
 import type { Feedback, MeterName, MeterReport } from '../../src/call.ts';
 import type { BucketPlan, CallPlan } from './plan.ts';
-import { feedbackOf } from './told-fields.ts';
+import { feedbackOf } from './reported-fields.ts';
 
 const dayMs = 86_400_000;
 const instant = 1e-6;
@@ -85,9 +85,9 @@ export class Upstream {
       level.used += units;
     }
     this.arrivals.push({ call, at: now, executed: true, waitMs: null, foreseeable });
-    if (this.#plan.tells === 'fields') {
-      const told = this.#fields(null);
-      return { kind: 'accepted', feedback: () => told };
+    if (this.#plan.reports === 'fields') {
+      const reported = this.#fields(null);
+      return { kind: 'accepted', feedback: () => reported };
     }
     const atAdmission = this.#report();
     return { kind: 'accepted', feedback: () => ({ meters: atAdmission, throttle: null }) };
@@ -134,10 +134,10 @@ export class Upstream {
   }
 
   #refusal(meter: MeterName, units: number, waitMs: number | null): Feedback {
-    if (this.#plan.tells === 'fields') return this.#fields({ waitMs });
-    const told = { meters: this.#report(), throttle: { kind: 'rate', waitMs, meter } } as const;
-    if (meter === 'cost') return { ...told, requestedCost: units };
-    return meter === 'tokens' ? { ...told, requestedTokens: units } : told;
+    if (this.#plan.reports === 'fields') return this.#fields({ waitMs });
+    const reported = { meters: this.#report(), throttle: { kind: 'rate', waitMs, meter } } as const;
+    if (meter === 'cost') return { ...reported, requestedCost: units };
+    return meter === 'tokens' ? { ...reported, requestedTokens: units } : reported;
   }
 
   /** Limit, remaining and reset, and on a refusal the time to wait: whole units and whole seconds. */
@@ -194,12 +194,12 @@ export class Upstream {
   }
 
   #report(): MeterReport[] {
-    const { tells } = this.#plan;
-    if (tells === 'nothing') return [];
+    const { reports } = this.#plan;
+    if (reports === 'nothing') return [];
     return this.#levels.map(({ name, limit, windowMs, used }) => {
       const remaining = Math.floor(limit - used + instant);
       const level =
-        tells === 'exact' && name !== 'cost'
+        reports === 'exact' && name !== 'cost'
           ? { lowest: used, highest: used }
           : { lowest: Math.max(0, limit - remaining - 1), highest: limit - remaining };
       return { meter: name, limit, windowMs, level };

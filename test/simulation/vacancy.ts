@@ -17,12 +17,12 @@ export class Vacancy {
   readonly #books: Books;
   readonly #upstream: Upstream;
   /** It tells how full it is, and the operator does not hold the gateway to less: else its room says nothing. */
-  readonly #tells: boolean;
+  readonly #reports: boolean;
   #since: number | null = null;
 
   constructor(books: Books, upstream: Upstream, bucket: BucketPlan) {
     this.#books = books;
-    this.#tells = bucket.tells !== 'nothing' && !isStatedLess(bucket);
+    this.#reports = bucket.reports !== 'nothing' && !isStatedLess(bucket);
     this.#upstream = upstream;
   }
 
@@ -41,7 +41,7 @@ export class Vacancy {
     const books = this.#books;
     const lane = books.lane(call.plan.lane.key);
     const bucket = books.bucket(call.plan.lane.bucket);
-    if (!this.#tells || bucket.blurred || this.#isBlurred(bucket.key)) return false;
+    if (!this.#reports || bucket.blurred || this.#isBlurred(bucket.key)) return false;
     if (!lane.line.has(call) || books.asleepUntil(lane, now) >= now || isShut(bucket, now)) return false;
     const ahead = [...lane.line].filter((other) => isBefore(other, call));
     if (!isBelowCap(lane, ahead.length, now) || !hasPlaces(books, lane, ahead.length + 1, now)) return false;

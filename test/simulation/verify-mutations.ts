@@ -33,8 +33,8 @@ const histories =
   async (copy) => {
     try {
       const args = [join(copy, script), String(first), String(count)];
-      const { stdout: told } = await execute(execPath, args, { timeout: maxMs });
-      const [, what = ''] = /^seed \d+, by [^:]*: (.*) \(\d+ in all\)$/m.exec(told) ?? [];
+      const { stdout: reported } = await execute(execPath, args, { timeout: maxMs });
+      const [, what = ''] = /^seed \d+, by [^:]*: (.*) \(\d+ in all\)$/m.exec(reported) ?? [];
       return what === '' ? null : `${name}: ${plain(what)}`;
     } catch (failure) {
       const killed = failure instanceof Error && Reflect.get(failure, 'killed') === true;

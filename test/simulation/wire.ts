@@ -31,15 +31,15 @@ export class Wire {
       this.#requestAt = this.#later(this.#requestAt);
       this.#clock.outside(this.#requestAt, () => {
         run().then(
-          (value) => this.tell(() => resolve(value)),
-          (failure: Error) => this.tell(() => reject(failure)),
+          (value) => this.report(() => resolve(value)),
+          (failure: Error) => this.report(() => reject(failure)),
         );
       });
     });
   }
 
   /** The store sends the process a message. */
-  tell(run: () => void): void {
+  report(run: () => void): void {
     if (this.#meanMs === 0) return run();
     this.#replyAt = this.#later(this.#replyAt);
     this.#clock.arrives(this.#replyAt, run);

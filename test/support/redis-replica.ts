@@ -17,7 +17,7 @@ export interface TestReplica extends Stores {
   /** Resolves when the ticket has a grant. */
   granted(ticket: string): Promise<Grant>;
   /** The reported events: `mode redis`, `lost epoch`, `error timeout`. */
-  readonly told: string[];
+  readonly noted: string[];
   /** Lines of the log that call something a bug: message, fields and cause. */
   readonly bugs: string[];
 }
@@ -36,15 +36,15 @@ export function redisSettings(redis: string | null): Settings {
 
 export async function startReplica(redis: string | null, connect?: Connect): Promise<TestReplica> {
   const grants: Grant[] = [];
-  const told: string[] = [];
+  const noted: string[] = [];
   const bugs: string[] = [];
   const at = new Map<string, number>();
   const waiting = new Map<string, (grant: Grant) => void>();
   const telemetry: Telemetry = {
     ...noTelemetry,
-    limiterMode: (mode) => void told.push(`mode ${mode}`),
-    leaseLost: (reason) => void told.push(`lost ${reason}`),
-    redisError: (kind) => void told.push(`error ${kind}`),
+    limiterMode: (mode) => void noted.push(`mode ${mode}`),
+    leaseLost: (reason) => void noted.push(`lost ${reason}`),
+    redisError: (kind) => void noted.push(`error ${kind}`),
     log: {
       ...noTelemetry.log,
       bug: (message, cause, fields = {}) =>
@@ -74,7 +74,7 @@ export async function startReplica(redis: string | null, connect?: Connect): Pro
     ...stores,
     grants,
     at,
-    told,
+    noted,
     bugs,
     granted: (ticket) =>
       new Promise((resolve) => {

@@ -79,19 +79,19 @@ describe('the log line of a call', () => {
     const given = driven();
     const log = (level: LogSettings['level'], sampleSuccesses: number): void =>
       given.telemetry.reconfigure({ log: { level, sampleSuccesses } });
-    const told = (): unknown[] => given.lines().map(({ message, outcome }) => outcome ?? message);
+    const logged = (): unknown[] => given.lines().map(({ message, outcome }) => outcome ?? message);
     log('warn', 1);
     given.telemetry.log.info('below');
     end(given, ok);
     end(given, { outcome: 'throttled', status: 429, code: null });
-    expect(told()).toEqual(['throttled']);
+    expect(logged()).toEqual(['throttled']);
     log('debug', 0);
     given.telemetry.log.debug('detail');
     end(given, ok);
-    expect(told()).toEqual(['throttled', 'detail']);
+    expect(logged()).toEqual(['throttled', 'detail']);
     log('info', 1);
     end(given, ok);
-    expect(told()).toEqual(['throttled', 'detail', 'ok']);
+    expect(logged()).toEqual(['throttled', 'detail', 'ok']);
   });
 });
 
@@ -100,10 +100,10 @@ describe('other log lines', () => {
     const error = Object.assign(new TypeError('getaddrinfo failed for canary.example\nkey slc_canary'), {
       code: 'ENOTFOUND',
     });
-    const told = describeError(error);
-    expect(told).toMatchObject({ error: 'TypeError', errorCode: 'ENOTFOUND' });
-    expect(JSON.stringify(told)).not.toContain('canary');
-    expect(String(told['stack'])).toMatch(/logger\.test/);
+    const logged = describeError(error);
+    expect(logged).toMatchObject({ error: 'TypeError', errorCode: 'ENOTFOUND' });
+    expect(JSON.stringify(logged)).not.toContain('canary');
+    expect(String(logged['stack'])).toMatch(/logger\.test/);
   });
 
   test('censor a field with a secret name', () => {

@@ -211,10 +211,10 @@ describe('a call to /via/{upstream}/', () => {
     ['/via/stores/[::1]/', forbidden],
   ])('is, for %s, %s', async (path, expected) => {
     addresses = [{ address: '127.0.0.1', family: 4 }];
-    const told = await ask(`GET ${path}`);
+    const reported = await ask(`GET ${path}`);
     // Where a case is refused, either of the two refusals keeps it from being connected to.
-    if (expected === allow) expect(told).toBe(expected);
-    else expect([expected, invalid, forbidden]).toContain(told);
+    if (expected === allow) expect(reported).toBe(expected);
+    else expect([expected, invalid, forbidden]).toContain(reported);
     expect(resolved.length > 0).toBe(expected === allow);
   });
 });

@@ -86,18 +86,18 @@ export async function startStandIn(kubeconfig) {
     const from = Number(query.get('resourceVersion') ?? 0);
     const initial = query.get('sendInitialEvents') === 'true';
     answer.writeHead(200, { 'content-type': 'application/json' }).flushHeaders();
-    const tell = (type, object) => answer.write(`${JSON.stringify({ type, object })}\n`);
-    if (initial || from === 0) for (const object of items) tell('ADDED', object);
+    const report = (type, object) => answer.write(`${JSON.stringify({ type, object })}\n`);
+    if (initial || from === 0) for (const object of items) report('ADDED', object);
     if (initial) {
       const annotations = { 'k8s.io/initial-events-end': 'true' };
-      tell('BOOKMARK', {
+      report('BOOKMARK', {
         kind: kind.kind,
         apiVersion: kind.groupVersion,
         metadata: { ...metadata, annotations },
       });
     }
     const stop = store.watch(kind, initial ? 0 : from, ({ type, object }) => {
-      if ((!namespace || object.metadata.namespace === namespace) && selects(object)) tell(type, object);
+      if ((!namespace || object.metadata.namespace === namespace) && selects(object)) report(type, object);
     });
     answer.on('close', stop);
     return undefined;

@@ -72,14 +72,14 @@ export class Store {
       },
     };
     this.#objects.set(this.#key(kind, namespace, name), stored);
-    this.#tell(kind, old ? 'MODIFIED' : 'ADDED', stored);
+    this.#report(kind, old ? 'MODIFIED' : 'ADDED', stored);
     return stored;
   }
 
   delete(kind, object) {
     this.#objects.delete(this.#key(kind, object.metadata.namespace, object.metadata.name));
     this.version += 1;
-    this.#tell(kind, 'DELETED', object);
+    this.#report(kind, 'DELETED', object);
     for (const [key, child] of this.#objects.entries().toArray()) {
       if (!child.metadata.ownerReferences?.some((owner) => owner.uid === object.metadata.uid)) continue;
       const [groupVersion, plural] = key.split('|');
@@ -87,15 +87,15 @@ export class Store {
     }
   }
 
-  #tell(kind, type, object) {
+  #report(kind, type, object) {
     const event = { version: this.version, plural: kind.plural, type, object: structuredClone(object) };
     this.#history.push(event);
     for (const watcher of this.#watchers) watcher(event);
   }
 
   /** Calls back for each later event, and at once for those after `from`. @returns stop function */
-  watch(kind, from, tell) {
-    const offer = (event) => event.plural === kind.plural && tell(event);
+  watch(kind, from, report) {
+    const offer = (event) => event.plural === kind.plural && report(event);
     for (const event of this.#history) if (from > 0 && event.version > from) offer(event);
     this.#watchers.add(offer);
     return () => this.#watchers.delete(offer);

@@ -19,13 +19,13 @@ const maxWindowMs = 86_400_000;
 const minWindowMs = 1;
 
 /** The same feedback within bounds. */
-export function believable(told: Feedback): Feedback {
-  const meters = told.meters.map(bounded).filter((report) => report !== null);
+export function believable(feedback: Feedback): Feedback {
+  const meters = feedback.meters.map(bounded).filter((report) => report !== null);
   const points = meters.find(({ meter }) => meter === 'cost')?.limit ?? maxLimit;
-  const { throttle, requestedCost, actualCost, requestedTokens } = told;
+  const { throttle, requestedCost, actualCost, requestedTokens } = feedback;
   const tooLong = throttle !== null && throttle.waitMs !== null && throttle.waitMs > maxRetryAfterMs;
   return {
-    ...told,
+    ...feedback,
     meters,
     throttle: tooLong ? { ...throttle, waitMs: maxRetryAfterMs } : throttle,
     // No document takes more than a full bucket.

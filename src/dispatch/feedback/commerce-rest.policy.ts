@@ -27,9 +27,12 @@ export function callLimitOf(fields: ReadonlyMap<string, string>): CallLimit | nu
     for (const single of value.slice(0, 256).split(',')) {
       const found = /^\s*(\d{1,7})\s*\/\s*(\d{1,7})\s*$/.exec(single);
       if (found === null) continue;
-      const told = { used: Number(found[1]), limit: Number(found[2]) };
-      if (told.limit > 0 && (fullest === null || told.used / told.limit > fullest.used / fullest.limit)) {
-        fullest = told;
+      const callLimit = { used: Number(found[1]), limit: Number(found[2]) };
+      if (
+        callLimit.limit > 0 &&
+        (fullest === null || callLimit.used / callLimit.limit > fullest.used / fullest.limit)
+      ) {
+        fullest = callLimit;
       }
     }
   }
@@ -37,9 +40,9 @@ export function callLimitOf(fields: ReadonlyMap<string, string>): CallLimit | nu
 }
 
 export function learnFromCommerceRest({ status, fields, body, nowMs }: AnswerFacts): Feedback {
-  const told = callLimitOf(fields);
-  const inSentence = told === null && status === 429 ? fullBucketIn(body ?? '') : null;
-  const calls = told ?? inSentence;
+  const callLimit = callLimitOf(fields);
+  const inSentence = callLimit === null && status === 429 ? fullBucketIn(body ?? '') : null;
+  const calls = callLimit ?? inSentence;
   const statedMs = retryAfterMs(fields, nowMs) ?? (inSentence === null ? null : leakPeriodMs);
   const throttle = isOrderLimit(status, body ?? '')
     ? ({ kind: 'secondary', waitMs: statedMs } as const)

@@ -81,9 +81,9 @@ const policyPart = (item: Item): Partial<Quota> => {
 /** Items of `RateLimit`, each with its policy where a name matches; then the policies nothing was said about. */
 export function quotasOf(fields: ReadonlyMap<string, string>): readonly Quota[] {
   const policies = itemsOf(fields.get('ratelimit-policy'));
-  const told = itemsOf(fields.get('ratelimit'));
+  const items = itemsOf(fields.get('ratelimit'));
   const joined = new Set<Item>();
-  const quotas: Quota[] = told.map((item) => {
+  const quotas: Quota[] = items.map((item) => {
     const policy = policies.find((candidate) => candidate.names.some((name) => item.names.includes(name)));
     if (policy !== undefined) joined.add(policy);
     return {

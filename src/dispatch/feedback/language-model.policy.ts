@@ -142,13 +142,13 @@ function usageIn(body: string | null): Pick<Feedback, 'usage'> {
   return usage === null ? {} : { usage };
 }
 
-function scope(fields: ReadonlyMap<string, string>, told: QuotaScope): Pick<Feedback, 'scope'> {
-  const organization = fields.get('openai-organization') ?? told.organization;
-  const project = fields.get('openai-project') ?? told.project;
-  if (organization === undefined && project === undefined && told.family === undefined) return {};
+function scope(fields: ReadonlyMap<string, string>, stated: QuotaScope): Pick<Feedback, 'scope'> {
+  const organization = fields.get('openai-organization') ?? stated.organization;
+  const project = fields.get('openai-project') ?? stated.project;
+  if (organization === undefined && project === undefined && stated.family === undefined) return {};
   return {
     scope: {
-      ...told,
+      ...stated,
       ...(organization === undefined ? {} : { organization }),
       ...(project === undefined ? {} : { project }),
     },

@@ -26,9 +26,9 @@ export function withUsageIn(known: UsageMembers, text: string): UsageMembers {
   if (!text.includes('"usage')) return known;
   const found = lastUsage(text) ?? wholeUsage(text);
   if (found === null) return known;
-  const told = Object.entries(found).filter(([, value]) => value !== null);
+  const counted = Object.entries(found).filter(([, value]) => value !== null);
   const mark = text.includes(groqMark) ? { [cachedIsFree]: true } : {};
-  return { ...known, ...Object.fromEntries(told), ...mark };
+  return { ...known, ...Object.fromEntries(counted), ...mark };
 }
 
 const lastUsage = (text: string): JsonRecord | null =>

@@ -84,8 +84,9 @@ export function createMemoryLimiter(clock: Clock, listener: LimiterListener): Li
     const result = transition(kept.bucket, now);
     scheduleTick();
     wakeAgain(kept, result.nextAt, now);
-    const told = result.replies?.[0]?.kind === 'granted' ? result.replies[0].lease : null;
-    for (const granted of result.grants) if (granted.lease !== told) outbox.push(grantOf(kept.key, granted));
+    const replied = result.replies?.[0]?.kind === 'granted' ? result.replies[0].lease : null;
+    for (const granted of result.grants)
+      if (granted.lease !== replied) outbox.push(grantOf(kept.key, granted));
     deliver();
     return result;
   };

@@ -97,9 +97,9 @@ export type DocumentCost =
       readonly lanes: readonly LaneKey[];
     }
   /** An answer told it. */
-  | { readonly kind: 'told'; readonly points: number }
+  | { readonly kind: 'reported'; readonly points: number }
   /** Somebody went ahead and was told nothing: the estimate is all there is. */
-  | { readonly kind: 'untold' };
+  | { readonly kind: 'unreported' };
 
 export interface Bucket {
   readonly meters: Map<MeterName, Meter>;

@@ -26,12 +26,12 @@ interface KnownDocument {
 /** What a call that asks for the document costs, as far as known, of every window that the bucket has. */
 export function knownCosts(bucket: Bucket, costs: Costs, document: string | null): Costs {
   const known = document === null ? undefined : bucket.documents.get(document);
-  const told = known?.kind === 'told' ? { ...costs, cost: known.points } : costs;
-  const { requests } = told;
-  if (requests === undefined) return told;
+  const learned = known?.kind === 'reported' ? { ...costs, cost: known.points } : costs;
+  const { requests } = learned;
+  if (requests === undefined) return learned;
   const windows = requestWindows.filter((name) => bucket.meters.has(name));
-  if (windows.length === 0) return told;
-  return { ...told, ...Object.fromEntries(windows.map((name) => [name, requests])) };
+  if (windows.length === 0) return learned;
+  return { ...learned, ...Object.fromEntries(windows.map((name) => [name, requests])) };
 }
 
 /** A lane and the ticket that is next in it. */
@@ -64,7 +64,7 @@ export function endProbe(bucket: Bucket, lease: Lease, now: number): void {
   const { document } = lease.ticket;
   const known = probeOf(bucket, lease);
   if (document === null || known === null) return;
-  remember(bucket, { document, cost: { kind: 'untold' } }, now);
+  remember(bucket, { document, cost: { kind: 'unreported' } }, now);
   wakeWaiting(bucket, known);
 }
 
@@ -88,8 +88,8 @@ export interface LearnedCost {
 /** An answer told what a document costs. */
 export function learnDocument(bucket: Bucket, { document, points }: LearnedCost, now: number): void {
   const before = bucket.documents.get(document);
-  remember(bucket, { document, cost: { kind: 'told', points } }, now);
-  if (before?.kind === 'told') return;
+  remember(bucket, { document, cost: { kind: 'reported', points } }, now);
+  if (before?.kind === 'reported') return;
   correctWaiting(bucket, document, points);
   if (before?.kind === 'probing') wakeWaiting(bucket, before);
 }

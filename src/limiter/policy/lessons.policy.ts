@@ -8,7 +8,7 @@ import { meterNames, requestWindows } from './meter-names.policy.ts';
 import { learnDocument } from './documents.policy.ts';
 import { endPilot } from './first-calls.policy.ts';
 import type { BucketSetting, Lesson } from '../limiter.ts';
-import { calmLatenessMs, giveUnitsBack, markAnswered, markUntold, settleUnits } from './meter.policy.ts';
+import { calmLatenessMs, giveUnitsBack, markAnswered, markUnreported, settleUnits } from './meter.policy.ts';
 import { learnMeter, refused } from './meter-learning.policy.ts';
 import { applySetting } from './meter-quota.policy.ts';
 
@@ -59,8 +59,8 @@ export function applyLesson(bucket: Bucket, { lease, lesson, closedMs = 0 }: Ans
   if (points !== undefined && document !== null) learnDocument(bucket, { document, points }, now);
   if (!isFirst || closedMs > 0) return;
   for (const [name, mark] of lease.marks) {
-    const isTold = feedback.meters.some(({ meter, level }) => meter === name && level !== null);
-    if (!isTold) markUntold(meterOf(bucket, name, now), mark, now);
+    const isReported = feedback.meters.some(({ meter, level }) => meter === name && level !== null);
+    if (!isReported) markUnreported(meterOf(bucket, name, now), mark, now);
   }
 }
 
@@ -86,18 +86,18 @@ function answer(bucket: Bucket, lease: Lease): void {
 }
 
 /** The same, and it has told nothing. If it arrived, it did before `at`. */
-export function answerUntold(bucket: Bucket, lease: Lease, at: number): void {
+export function answerUnreported(bucket: Bucket, lease: Lease, at: number): void {
   if (lease.answered) return;
   answer(bucket, lease);
   for (const [name, mark] of lease.marks) {
     const meter = bucket.meters.get(name);
-    if (meter !== undefined) markUntold(meter, mark, at);
+    if (meter !== undefined) markUnreported(meter, mark, at);
   }
 }
 
 /** The call ended well, and nobody could read what its answer tells. */
 export function applySilence(bucket: Bucket, lease: Lease, now: number): void {
-  answerUntold(bucket, lease, now);
+  answerUnreported(bucket, lease, now);
   bucket.opened = true;
 }
 
@@ -136,7 +136,7 @@ export function applyThrottle(bucket: Bucket, { lease, lesson, closedMs }: Throt
   const refusal = lesson === null ? null : refusalOf(bucket, lease, lesson);
   if (lesson !== null) applyLesson(bucket, { lease, lesson, closedMs }, now);
   else if (closedMs > 0) answer(bucket, lease);
-  else answerUntold(bucket, lease, now);
+  else answerUnreported(bucket, lease, now);
   if (closedMs <= 0) return;
   if (refusal !== null) {
     const { name, asked, hadRoom } = refusal;

@@ -80,20 +80,20 @@ export function levelBounds(meter: Meter, found: SeenLevel, now: number): Bounds
 function upperBound(meter: Meter, { level: { highest }, mark, seen }: SeenLevel, now: number): number {
   const isTimed = seen.spacing === 'calm' && mark !== null && meter.name !== 'cost';
   const sinceArrival = isTimed ? sinceArrivalMs(meter, seen, now) : Math.max(0, now - seen.headAt);
-  const told = Math.max(0, highest - netRate(meter) * sinceArrival);
+  const levelNow = Math.max(0, highest - netRate(meter) * sinceArrival);
   const limit = meter.limit ?? 0;
-  if (mark === null) return told + Math.min(limit, meter.granted) + jitterUnits(meter);
-  if (meter.untold !== null && seen.sentAt > meter.untold.at) meter.untold = null;
-  const toCome = Math.max(0, meter.granted - meter.answered) + (meter.untold?.units ?? 0);
+  if (mark === null) return levelNow + Math.min(limit, meter.granted) + jitterUnits(meter);
+  if (meter.unreported !== null && seen.sentAt > meter.unreported.at) meter.unreported = null;
+  const toCome = Math.max(0, meter.granted - meter.answered) + (meter.unreported?.units ?? 0);
   return (
-    noteTop(meter, { level: told, sentAt: seen.sentAt, headAt: seen.headAt }, now) +
+    noteTop(meter, { level: levelNow, sentAt: seen.sentAt, headAt: seen.headAt }, now) +
     Math.min(limit, toCome) +
     jitterUnits(meter)
   );
 }
 
 /** How full the meter was as an answer told it, now, and when its call was sent and its head came. */
-interface Told {
+interface ReportedLevel {
   readonly level: number;
   readonly sentAt: number;
   readonly headAt: number;
@@ -103,7 +103,7 @@ interface Told {
  * Remembers how full the bucket can have been when the last of the answered calls arrived, whichever that was: the fullest
  * that any answer told, of those calls that may have arrived after this one and of this one. Returns it as of now.
  */
-function noteTop(meter: Meter, { level, sentAt, headAt }: Told, now: number): number {
+function noteTop(meter: Meter, { level, sentAt, headAt }: ReportedLevel, now: number): number {
   const known = meter.top;
   const before =
     known === null || sentAt > known.headAt ? 0 : known.level - netRate(meter) * (now - known.at);

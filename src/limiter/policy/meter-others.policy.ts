@@ -10,11 +10,11 @@
 import { drainRate, type Meter } from './meter-state.policy.ts';
 
 /** Time constants of the estimate, milliseconds: from answers that tell the level, from refusals alone. */
-export const toldMemoryMs = 10_000;
-export const untoldMemoryMs = 3_000;
+export const reportedMemoryMs = 10_000;
+export const unreportedMemoryMs = 3_000;
 /** A sudden rise counts as the stream of this time at most, milliseconds: told by levels, by refusals alone. */
-export const maxToldRiseMs = 1_000;
-export const maxUntoldRiseMs = 10_000;
+export const maxReportedRiseMs = 1_000;
+export const maxUnreportedRiseMs = 10_000;
 /** Others who take less than this share of what drains, and never surprise, are forgotten after a while. */
 export const negligibleShare = 0.05;
 export const contestMemoryMs = 60_000;
@@ -55,9 +55,9 @@ export function keptFree({ limit, contest }: Meter, waiting: number): number {
 export function noteOthers(meter: Meter, change: number, sinceMs: number): void {
   if (sinceMs <= 0) return;
   const rate = drainRate(meter);
-  const isTold = meter.fastestMs !== null;
-  const told = Math.min(change, rate * (isTold ? maxToldRiseMs : maxUntoldRiseMs));
-  const others = meter.others + told / (sinceMs + (isTold ? toldMemoryMs : untoldMemoryMs));
+  const isReported = meter.fastestMs !== null;
+  const rise = Math.min(change, rate * (isReported ? maxReportedRiseMs : maxUnreportedRiseMs));
+  const others = meter.others + rise / (sinceMs + (isReported ? reportedMemoryMs : unreportedMemoryMs));
   meter.others = Math.max(0, Math.min(others, rate));
 }
 

@@ -33,9 +33,9 @@ export function applySetting(meter: Meter, { stated, learn }: Stated, now: numbe
  * lowered; 0 = neither.
  */
 function levelThere(meter: Meter, now: number): number {
-  const { top, untold } = meter;
+  const { top, unreported } = meter;
   if (top === null) return 0;
-  const counted = top.level + onTheWay(meter) + (untold?.units ?? 0);
+  const counted = top.level + onTheWay(meter) + (unreported?.units ?? 0);
   return Math.max(0, counted - netRate(meter) * Math.max(0, now - top.at));
 }
 
@@ -49,7 +49,7 @@ const onTheWay = ({ granted, answered }: Meter): number => Math.max(0, granted -
 function rememberLevel(meter: Meter, now: number): void {
   const level = Math.max(meter.level, levelThere(meter, now)) - onTheWay(meter);
   meter.top = { level, at: Math.max(meter.at, now), headAt: now };
-  meter.untold = null;
+  meter.unreported = null;
 }
 
 /**
@@ -66,8 +66,8 @@ export const unusedUnits = ({ limit, reported }: Meter): number =>
 export function isHeldSlower(meter: Meter): boolean {
   const { name, limit, windowMs, stated, reported } = meter;
   if (limit === null || reported === null) return false;
-  const toldMs = reported.windowMs ?? stated?.windowMs ?? assumedWindowMs(name);
-  return limit * toldMs < reported.limit * windowMs;
+  const reportedMs = reported.windowMs ?? stated?.windowMs ?? assumedWindowMs(name);
+  return limit * reportedMs < reported.limit * windowMs;
 }
 
 /**
@@ -76,12 +76,12 @@ export function isHeldSlower(meter: Meter): boolean {
  */
 export function applyReport(
   meter: Meter,
-  told: ReportedQuota,
+  learned: ReportedQuota,
   { leftMs, learn, now }: { readonly leftMs: number | null; readonly learn: boolean; readonly now: number },
 ): void {
   const known =
-    meter.reported?.limit === told.limit || leftMs === null ? (meter.reported?.windowMs ?? null) : null;
-  meter.reported = { ...told, windowMs: told.windowMs ?? learnedWindowMs(known, leftMs) };
+    meter.reported?.limit === learned.limit || leftMs === null ? (meter.reported?.windowMs ?? null) : null;
+  meter.reported = { ...learned, windowMs: learned.windowMs ?? learnedWindowMs(known, leftMs) };
   enforce(meter, learn, now);
 }
 
@@ -111,10 +111,10 @@ function enforce(meter: Meter, learn: boolean, now: number): void {
 function quotaInForce({ name, stated, reported }: Meter, learn: boolean): Quota | null {
   if (reported === null) return stated;
   const windowMs = reported.windowMs ?? stated?.windowMs ?? assumedWindowMs(name);
-  const told = { limit: reported.limit, windowMs };
-  if (stated === null || learn) return told;
-  const limit = Math.min(stated.limit, told.limit);
-  const slower = stated.limit * told.windowMs < told.limit * stated.windowMs ? stated : told;
+  const learned = { limit: reported.limit, windowMs };
+  if (stated === null || learn) return learned;
+  const limit = Math.min(stated.limit, learned.limit);
+  const slower = stated.limit * learned.windowMs < learned.limit * stated.windowMs ? stated : learned;
   if (limit === slower.limit) return slower;
   return { limit, windowMs: (limit * slower.windowMs) / slower.limit };
 }

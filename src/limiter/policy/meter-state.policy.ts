@@ -55,7 +55,7 @@ export interface Meter {
    */
   top: Top | null;
   /** Calls that ended without telling the level; `null`: every later call that was answered arrived behind them. */
-  untold: Untold | null;
+  unreported: Unreported | null;
   /** About the shortest time between a call and its answer's head, milliseconds; `null`: no answer told the level yet. */
   fastestMs: number | null;
   /** When the meter was last found empty: what was reserved before has drained by then. `null`: never. */
@@ -81,7 +81,7 @@ export interface Top {
 }
 
 /** Units that may have been counted behind calls that were sent until then. */
-export interface Untold {
+export interface Unreported {
   readonly units: number;
   readonly at: number;
 }
@@ -130,7 +130,7 @@ export function createMeter(name: MeterName, now: number): Meter {
     heardAt: null,
     contest: null,
     top: null,
-    untold: null,
+    unreported: null,
     fastestMs: null,
     emptyAt: null,
   };

@@ -134,9 +134,9 @@ export function markAnswered(meter: Meter, mark: MeterMark): void {
 }
 
 /** A call that is no longer on its way has told nothing of the meter. It arrived before `at`, if it did. */
-export function markUntold(meter: Meter, mark: MeterMark, at: number): void {
-  const { units, at: until } = meter.untold ?? { units: 0, at };
-  meter.untold = { units: units + mark.cost, at: Math.max(until, at) };
+export function markUnreported(meter: Meter, mark: MeterMark, at: number): void {
+  const { units, at: until } = meter.unreported ?? { units: 0, at };
+  meter.unreported = { units: units + mark.cost, at: Math.max(until, at) };
 }
 
 /** Takes units off the level, as far as there are any. */

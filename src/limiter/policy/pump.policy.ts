@@ -19,7 +19,7 @@ import {
   type Budget,
 } from './lanes.policy.ts';
 import { turnOf } from './waiting-costs.policy.ts';
-import { answerUntold } from './lessons.policy.ts';
+import { answerUnreported } from './lessons.policy.ts';
 import {
   calmLatenessMs,
   maxLatenessMs,
@@ -213,7 +213,7 @@ function soonest(a: number | null, b: number | null): number | null {
 
 /** Ends the lease's hold on its lane; meters are settled by the caller. */
 export function end(bucket: Bucket, lane: Lane, lease: Lease): void {
-  answerUntold(bucket, lease, lease.expiresAt);
+  answerUnreported(bucket, lease, lease.expiresAt);
   bucket.leases.delete(lease.token);
   bucket.expiries.delete(lease.token);
   lane.inFlight -= 1;

@@ -37,7 +37,7 @@ export function turnOf(bucket: Bucket, costs: Costs): number {
 
 /** A ticket that waits with an estimate is found again when the cost of its document becomes known. */
 export function noteEstimate(bucket: Bucket, { id, document }: Ticket): void {
-  if (document === null || bucket.documents.get(document)?.kind === 'told') return;
+  if (document === null || bucket.documents.get(document)?.kind === 'reported') return;
   let tickets = bucket.estimated.get(document);
   if (tickets === undefined) bucket.estimated.set(document, (tickets = new SortedNames()));
   tickets.set(id, 0);

@@ -14,13 +14,13 @@ export function watchServer(
   connection: Pick<RedisConnection, 'info' | 'isReady'>,
   { clock, log }: { readonly clock: Pick<Clock, 'after'>; readonly log: Pick<Log, 'error'> },
 ): () => void {
-  let told: string | null = null;
+  let reported: string | null = null;
   let cancel = (): void => {};
   const look = async (): Promise<void> => {
     const { fault } = serverFacts(await connection.info());
-    if (fault !== null && fault.reason !== told)
+    if (fault !== null && fault.reason !== reported)
       log.error('Redis is set so that it must not be used', { reason: fault.reason, advice: fault.advice });
-    told = fault?.reason ?? null;
+    reported = fault?.reason ?? null;
   };
   const later = (): void => {
     cancel = clock.after(lookEveryMs, () => {

@@ -25,7 +25,7 @@ interface Sample {
 export class StoreClock {
   #best: Sample | null = null;
   /** The latest monotonic time that was asked for, and what was told. */
-  #latest: { readonly monotonic: number; readonly told: number } | null = null;
+  #latest: { readonly monotonic: number; readonly reading: number } | null = null;
 
   /** A reply named Redis' time `storeNow`; its command was sent at `sentAt` and it was read at `readAt` (monotonic). */
   note(storeNow: number, sentAt: number, readAt: number): void {
@@ -50,11 +50,11 @@ export class StoreClock {
     if (this.#best === null) return null;
     const latest = this.#latest;
     const estimate = monotonic + this.#best.offsetMs;
-    if (latest !== null && monotonic < latest.monotonic) return Math.min(estimate, latest.told - stepMs);
-    if (latest?.monotonic === monotonic) return latest.told;
-    const told = latest === null ? estimate : Math.max(estimate, latest.told + stepMs);
-    this.#latest = { monotonic, told };
-    return told;
+    if (latest !== null && monotonic < latest.monotonic) return Math.min(estimate, latest.reading - stepMs);
+    if (latest?.monotonic === monotonic) return latest.reading;
+    const reading = latest === null ? estimate : Math.max(estimate, latest.reading + stepMs);
+    this.#latest = { monotonic, reading };
+    return reading;
   }
 }
 

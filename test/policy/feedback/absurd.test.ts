@@ -16,8 +16,8 @@ test.each([
   ],
   ['language-model', {}, JSON.stringify({ error: { code: 'rate_limit_exceeded', message } })],
 ] as const)('the feedback of a %s upstream reads a wait of years as a day: %j', (kind, fields, body) => {
-  const told = learnFrom(kind, { ...refusal, fields: new Map(Object.entries(fields)), body });
-  expect(told.throttle?.waitMs).toBe(dayMs);
+  const reported = learnFrom(kind, { ...refusal, fields: new Map(Object.entries(fields)), body });
+  expect(reported.throttle?.waitMs).toBe(dayMs);
 });
 
 test('the feedback of a stream reads a wait of years as a day', () => {
@@ -38,8 +38,8 @@ const status = (maximumAvailable: number, currentlyAvailable: number, restoreRat
 
 test.each(['9999999/1', '9999999/40', '41/40'])(
   'the feedback of a commerce upstream reads a call limit of %s as a full bucket',
-  (told) => {
-    const [report] = taught('commerce', 'rest', { 'x-shopify-shop-api-call-limit': told }).meters;
+  (reported) => {
+    const [report] = taught('commerce', 'rest', { 'x-shopify-shop-api-call-limit': reported }).meters;
     expect(report?.level?.highest).toBe(report?.limit);
     expect(report?.level?.lowest).toBeLessThanOrEqual(report?.limit ?? 0);
   },
@@ -91,8 +91,8 @@ test.each([
 
 test('the feedback of a commerce upstream counts no document as more than a full bucket', () => {
   const throttleStatus = { maximumAvailable: 1000, currentlyAvailable: 990, restoreRate: 50 };
-  const told = graphql({ requestedQueryCost: 1e308, actualQueryCost: 1e300, throttleStatus });
+  const reported = graphql({ requestedQueryCost: 1e308, actualQueryCost: 1e300, throttleStatus });
   const full = { requestedCost: 1000, actualCost: 1000 };
-  expect(taught('commerce', 'graphql', {}, told)).toMatchObject(full);
-  expect(costFromTail(told)).toMatchObject(full);
+  expect(taught('commerce', 'graphql', {}, reported)).toMatchObject(full);
+  expect(costFromTail(reported)).toMatchObject(full);
 });

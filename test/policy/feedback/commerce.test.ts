@@ -114,8 +114,8 @@ const cost = (available: number, actual: number | null = 46) => ({
 
 describe('GraphQL cost', () => {
   test('states the capacity of the bucket, its drain, the requested and the actual cost', () => {
-    const told = graphql({ data: {}, extensions: cost(954) });
-    expect(told).toEqual({
+    const reported = graphql({ data: {}, extensions: cost(954) });
+    expect(reported).toEqual({
       meters: [{ meter: 'cost', limit: 1000, windowMs: 20_000, level: { lowest: 46, highest: 46 } }],
       throttle: null,
       requestedCost: 452,
@@ -163,8 +163,8 @@ describe('a GraphQL refusal', () => {
   const legacy = { message: 'Throttled' };
 
   test.each([coded, legacy])('of %j waits for the whole requested cost', (error) => {
-    const told = graphql({ errors: [error], extensions: cost(202, null) });
-    expect(told.throttle).toEqual({ kind: 'rate', waitMs: 5000, meter: 'cost' });
+    const reported = graphql({ errors: [error], extensions: cost(202, null) });
+    expect(reported.throttle).toEqual({ kind: 'rate', waitMs: 5000, meter: 'cost' });
   });
 
   test('states no wait without a cost', () => {

@@ -200,9 +200,9 @@ describe('the wait stated by a refusal', () => {
   test('is understood in the older sentence', () => {
     const text =
       'Rate limit reached for x in organization o on requests per min. Limit: 3 / min. Please try again in 20s.';
-    const told = learn(429, {}, refusal('rate_limit_exceeded', 'requests', text));
-    expect(told.throttle).toEqual({ kind: 'rate', waitMs: 20_000, meter: 'requests' });
-    expect(told.meters).toEqual([{ meter: 'requests', limit: 3, windowMs: 60_000, level: null }]);
+    const reported = learn(429, {}, refusal('rate_limit_exceeded', 'requests', text));
+    expect(reported.throttle).toEqual({ kind: 'rate', waitMs: 20_000, meter: 'requests' });
+    expect(reported.meters).toEqual([{ meter: 'requests', limit: 3, windowMs: 60_000, level: null }]);
   });
 });
 
@@ -227,9 +227,9 @@ describe('the sentence of a refusal', () => {
   });
 
   test('states whose quota it is, and what the call was charged', () => {
-    const told = learn(429, {}, sentence(50_000, 49_949));
-    expect(told.scope).toEqual({ organization: 'org-l', project: 'proj_J', family: 'gpt-image' });
-    expect(told.requestedTokens).toBe(821);
+    const reported = learn(429, {}, sentence(50_000, 49_949));
+    expect(reported.scope).toEqual({ organization: 'org-l', project: 'proj_J', family: 'gpt-image' });
+    expect(reported.requestedTokens).toBe(821);
   });
 });
 
@@ -269,13 +269,13 @@ test('feedback of a language model never throws and never gives an impossible nu
       fc.dictionary(name, value),
       bodies,
       (kind, callClass, code, fields, body) => {
-        const told = learnFrom(kind, { ...facts(code, fields, body), callClass });
-        for (const { limit, windowMs, level } of told.meters) {
+        const reported = learnFrom(kind, { ...facts(code, fields, body), callClass });
+        for (const { limit, windowMs, level } of reported.meters) {
           expect(limit).toBeGreaterThan(0);
           expect(windowMs === null || windowMs > 0).toBe(true);
           if (level !== null) expect(level.lowest >= 0 && level.lowest <= level.highest).toBe(true);
         }
-        const waitMs = told.throttle?.waitMs ?? null;
+        const waitMs = reported.throttle?.waitMs ?? null;
         expect(waitMs === null || (Number.isFinite(waitMs) && waitMs >= 0)).toBe(true);
       },
     ),

@@ -51,9 +51,9 @@ test('every refusal that a provider states in a response is understood in a stre
   );
   expect(inStreams.length).toBeGreaterThan(8);
   for (const sample of inStreams) {
-    const told = learnFromStreamEvent(JSON.stringify(sample.body)).throttle;
+    const reported = learnFromStreamEvent(JSON.stringify(sample.body)).throttle;
     // A status is all that some of them have; an event has none.
-    if (told !== null) expect([sample.says, told.kind]).toEqual([sample.says, sample.throttle?.kind]);
+    if (reported !== null) expect([sample.says, reported.kind]).toEqual([sample.says, sample.throttle?.kind]);
   }
 });
 
@@ -89,7 +89,7 @@ describe('broken values from a provider', () => {
       fields: fc
         .tuple(
           ...Object.entries(sample.fields).map(([name, value]) =>
-            fc.oneof(junk, withJunk(value), fc.constant(value)).map((told) => [name, told] as const),
+            fc.oneof(junk, withJunk(value), fc.constant(value)).map((reported) => [name, reported] as const),
           ),
         )
         .map((entries) => new Map<string, string>(entries)),

@@ -19,8 +19,8 @@ const anthropic = (name: string, limit: number, remaining: number): Record<strin
   [`anthropic-ratelimit-${name}-remaining`]: String(remaining),
   [`anthropic-ratelimit-${name}-reset`]: '2026-01-01T00:00:06Z',
 });
-const limits = (told: Feedback): object =>
-  Object.fromEntries(told.meters.map((one) => [one.meter, one.limit]));
+const limits = (reported: Feedback): object =>
+  Object.fromEntries(reported.meters.map((one) => [one.meter, one.limit]));
 
 describe('fields of Anthropic', () => {
   const apart = { ...anthropic('input-tokens', 50_000, 45_000), ...anthropic('output-tokens', 8_000, 7_000) };
@@ -66,8 +66,8 @@ test.each([
   ['output tokens per minute (OTPM)', 'output_tokens'],
 ])('a refusal on %s says what it asked of that meter', (metric, meter) => {
   const message = `Rate limit reached for model \`m\` in organization \`org_1\` on ${metric}: Limit 9000, Used 8500, Requested 821. Please try again in 2.5s.`;
-  const told = learn(429, {}, { error: { message, type: 'tokens', code: 'rate_limit_exceeded' } });
-  expect(told).toMatchObject({
+  const reported = learn(429, {}, { error: { message, type: 'tokens', code: 'rate_limit_exceeded' } });
+  expect(reported).toMatchObject({
     meters: [{ meter, limit: 9_000 }],
     throttle: { kind: 'rate', waitMs: 2_500, meter },
     requestedTokens: 821,

@@ -7,10 +7,10 @@ const message =
 
 describe('an event inside a 200 stream', () => {
   test('teaches, for a chat error, what the refusal with the same error teaches', () => {
-    const told = learnFromStreamEvent(
+    const reported = learnFromStreamEvent(
       JSON.stringify({ error: { code: 'rate_limit_exceeded', type: 'tokens', message } }),
     );
-    expect(told).toEqual({
+    expect(reported).toEqual({
       meters: [
         { meter: 'tokens', limit: 30_000, windowMs: 60_000, level: { lowest: 22_998, highest: 22_999 } },
       ],

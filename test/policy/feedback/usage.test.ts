@@ -193,8 +193,8 @@ describe('the usage reported by a response', () => {
     fc.assert(
       fc.property(members, fc.nat(200), fc.boolean(), (usage, cut, isGroq) => {
         const text = JSON.stringify({ usage, ...(isGroq ? { x_groq: {} } : {}) });
-        for (const told of [usageOf(text), usageOf(text.slice(cut)), usageOf(text.slice(0, cut))]) {
-          for (const tokens of Object.values(told ?? {})) {
+        for (const reported of [usageOf(text), usageOf(text.slice(cut)), usageOf(text.slice(0, cut))]) {
+          for (const tokens of Object.values(reported ?? {})) {
             expect(tokens === null || (Number.isFinite(tokens) && Number(tokens) >= 0)).toBe(true);
           }
         }

@@ -30,7 +30,7 @@ export class Link {
   }
 
   /** `event` happens at the store. */
-  tell(event: () => void): void {
+  report(event: () => void): void {
     this.#events.push(event);
     if (!this.#isBusy) this.#flush();
   }

@@ -92,15 +92,15 @@ class Run {
   }
 
   /** The commands of a replica to the store. */
-  #tell(replica: number, event: () => void): void {
+  #report(replica: number, event: () => void): void {
     const link = this.#links[replica] ?? null;
     if (link === null) event();
-    else link.here(0, () => link.tell(event));
+    else link.here(0, () => link.report(event));
   }
 
   #enter(ticket: string, replica: number): void {
     const arrivedAt = this.#storeTime;
-    this.#tell(replica, () => this.#admit(ticket, replica, arrivedAt));
+    this.#report(replica, () => this.#admit(ticket, replica, arrivedAt));
   }
 
   #admit(ticket: string, replica: number, arrivedAt: number): void {
@@ -140,12 +140,12 @@ class Run {
     this.#wakeAt = at;
     this.#at(at, () => {
       if (this.#wakeAt === at) this.#wakeAt = null;
-      this.#tell(0, () => this.#carryOut(scheduler.pumpOnly(this.#bucket, this.#storeTime)));
+      this.#report(0, () => this.#carryOut(scheduler.pumpOnly(this.#bucket, this.#storeTime)));
     });
   }
 
   #tick(replica: number): void {
-    this.#tell(replica, () =>
+    this.#report(replica, () =>
       this.#carryOut(
         scheduler.tick(this.#bucket, { replica: replicaId(String(replica)), leases: [] }, this.#storeTime),
       ),
@@ -195,7 +195,7 @@ class Run {
       status === 200
         ? ({ kind: 'succeeded', spent: null } as const)
         : ({ kind: 'throttled', closeMs, requeue: true, sleepMs: 0 } as const);
-    this.#tell(replica, () =>
+    this.#report(replica, () =>
       this.#carryOut(
         scheduler.settle(this.#bucket, { lease: leaseToken(lease), settlement, lesson }, this.#storeTime),
       ),

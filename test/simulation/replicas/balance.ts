@@ -121,7 +121,7 @@ function windows(
     const { replica } = books.call(id);
     return !killedBefore(id) && !(replica !== null && replica.wasPaused && at - replica.resumedAt < 400);
   });
-  const isUntold = ({ call: { id }, at: sentAt }: Arrival, now: number): boolean =>
+  const isUnreported = ({ call: { id }, at: sentAt }: Arrival, now: number): boolean =>
     books.losses.some(({ at }) => {
       const { replica } = books.call(id);
       const goOnAt = at + settlingMs;
@@ -142,7 +142,7 @@ function windows(
     const most = maxAt(perMinute);
     const sent = underCeiling
       .slice(0, index + 1)
-      .filter((one) => at - one.at < 60_000 && !isUntold(one.arrival, at));
+      .filter((one) => at - one.at < 60_000 && !isUnreported(one.arrival, at));
     const before = sent.at(-1 - most)?.at;
     if (index + 1 >= perMinute) books.reach('ceiling used up');
     if (before === undefined) return;

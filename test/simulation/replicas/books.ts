@@ -28,7 +28,7 @@ import { Stated } from '../stated.ts';
 import type { DrivenCall, DriverBooks } from '../driver.ts';
 import type { BucketPlan, CallPlan, MeterPlan, WorkspacePlan } from '../plan.ts';
 import { Story } from '../story.ts';
-import { toldOf, type Told } from '../told.ts';
+import { refusedCallOf, type RefusedCall } from '../refused-call.ts';
 import { Fairness } from './fairness.ts';
 import type { ReplicasPlan } from './plan.ts';
 import type { Replica } from './replica.ts';
@@ -98,7 +98,7 @@ export class ReplicaBooks extends Story implements DriverBooks, ServerWatch {
   /** Leases that a replica suspects of overlapping, by reason. */
   readonly suspicions: string[] = [];
   overlaps = 0;
-  readonly told: Told[] = [];
+  readonly refusedCalls: RefusedCall[] = [];
   readonly stated = new Map<string, Stated>();
   /** When something was last granted in a bucket. */
   readonly issuedAt = new Map<string, number>();
@@ -467,8 +467,12 @@ export class ReplicaBooks extends Story implements DriverBooks, ServerWatch {
   }
 
   refused(id: string, code: string, retryInMs: number, now: number): void {
-    this.told.push(
-      toldOf([...this.calls.values()], { id, code, retryInMs, at: now }, 12 * this.plan.network.meanMs),
+    this.refusedCalls.push(
+      refusedCallOf(
+        [...this.calls.values()],
+        { id, code, retryInMs, at: now },
+        12 * this.plan.network.meanMs,
+      ),
     );
   }
 

@@ -21,7 +21,7 @@ const closing = (seed: number, wayMs: number) =>
     maxWaitMs: 150_000,
     perMinute,
     limit: 6_000,
-    bucket: { calm: false, isReliable: false, tells: 'exact', closed: [closedFrom, closedUntil] },
+    bucket: { calm: false, isReliable: false, reports: 'exact', closed: [closedFrom, closedUntil] },
   });
 
 test.each([

@@ -68,7 +68,7 @@ const bucketOf = ({ limit, bucket }: Crowd): BucketPlan => ({
   statedShare: 1,
   learn: true,
   probe: 0,
-  tells: 'rounded',
+  reports: 'rounded',
   outsideShare: 0,
   outsideGulp: 1,
   startShare: 0,

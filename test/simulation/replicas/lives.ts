@@ -6,7 +6,7 @@
 import { againOf, patient, returning } from '../counterfactual.ts';
 import type { Lives } from '../oracle.ts';
 import { isTakingOver, knownAt } from '../rules.ts';
-import type { Told } from '../told.ts';
+import type { RefusedCall } from '../refused-call.ts';
 import type { Fault, NetworkPlan, ReplicasPlan } from './plan.ts';
 import { follow } from './simulate.ts';
 
@@ -26,15 +26,16 @@ export const livesOf = (plan: ReplicasPlan): Lives => ({
       plan.frozenWrites > 0 ||
       plan.reloads.some((reload) => isTakingOver(reload, plan.network.meanMs, at)),
   }),
-  stay: (told, until) => follow(quietFrom(patient(plan, told), told), told.id, { after: told.at, until }),
-  comeAgain: (told, maxWaitMs) =>
-    follow(quietFrom(returning(plan, told, maxWaitMs), told), againOf(told.id), {
-      after: told.at,
+  stay: (refused, until) =>
+    follow(quietFrom(patient(plan, refused), refused), refused.id, { after: refused.at, until }),
+  comeAgain: (refused, maxWaitMs) =>
+    follow(quietFrom(returning(plan, refused, maxWaitMs), refused), againOf(refused.id), {
+      after: refused.at,
       until: null,
     }),
 });
 
-const quietFrom = (plan: ReplicasPlan, { at }: Told): ReplicasPlan => ({
+const quietFrom = (plan: ReplicasPlan, { at }: RefusedCall): ReplicasPlan => ({
   ...plan,
   quietFrom: at,
   faults: plan.faults.filter((fault) => fault.at <= at),

@@ -1,5 +1,5 @@
 /** As `../mutations.ts`: one-line changes of what makes several replicas one. */
-import { row, toldWaits, type Mutation } from '../mutations.ts';
+import { row, statedWaits, type Mutation } from '../mutations.ts';
 
 const calls = 'src/limiter/redis/bucket-calls.ts';
 const entry = 'src/limiter/redis/bucket-entry.ts';
@@ -189,7 +189,7 @@ export const replicaMutations: readonly Mutation[] = [
     'if (refusal !== null) return { ...refusal, effects: before };',
     '',
   ),
-  ...toldWaits.map((mutation) => ({ ...mutation, what: `${mutation.what} (over replicas)` })),
+  ...statedWaits.map((mutation) => ({ ...mutation, what: `${mutation.what} (over replicas)` })),
   row(
     '14',
     'over replicas, other limits of a ceiling wake no lane',

@@ -232,7 +232,7 @@ function bucketOf(chance: Chance, index: number): BucketPlan {
     statedShare: calm ? 1 : chance.pick([1, 2]),
     learn: true,
     probe: chance.pick([0, 0, 1]),
-    tells: chance.pick<BucketPlan['tells']>(['exact', 'rounded', 'nothing']),
+    reports: chance.pick<BucketPlan['reports']>(['exact', 'rounded', 'nothing']),
     outsideShare: calm ? 0 : chance.pick([0, 0.3]),
     outsideGulp: 1,
     startShare: calm ? 0 : chance.pick([0, 1]),

@@ -78,9 +78,9 @@ async function live(seed: number): Promise<Followed> {
   const plan = replicasPlanOf(seed);
   const history = await run(plan, only !== null);
   const lives = livesOf(plan);
-  const [longest, other] = sampleOf(lives, history.told, new Chance(seed));
+  const [longest, other] = sampleOf(lives, history.refused, new Chance(seed));
   const one = seed % 2 === 0 ? longest : other;
-  const followed = only === null ? history.told.filter((told) => told === one) : history.told;
+  const followed = only === null ? history.refused.filter((refused) => refused === one) : history.refused;
   return { history, followed: await followUp(lives, followed) };
 }
 
@@ -98,7 +98,7 @@ describe('several replicas on one Redis', () => {
         if (history.reached.has('reconfigured')) reloaded += 1;
         for (const [kind, times] of followed.verdicts) verdicts.set(kind, (verdicts.get(kind) ?? 0) + times);
         const violations = [...history.violations, ...followed.wrong];
-        if (violations.length > 0) wrong.push(told(seed, history, violations));
+        if (violations.length > 0) wrong.push(refused(seed, history, violations));
       }
       expect(wrong).toEqual([]);
       if (only !== null) return;
@@ -134,7 +134,7 @@ describe('several replicas on one Redis', () => {
   });
 });
 
-function told(seed: number, { log, origin }: ReplicasHistory, violations: readonly string[]): string {
+function refused(seed: number, { log, origin }: ReplicasHistory, violations: readonly string[]): string {
   const story = only === null ? [] : log;
   return [
     `SEED=${seed} npm test test/simulation/replicas/replicas.test.ts, by ${origin}`,

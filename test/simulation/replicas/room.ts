@@ -65,8 +65,8 @@ export class Room {
     if (perMinute === null) return true;
     const leases = model.bucket?.leases;
     const isKept = (lease: Lease): boolean => leases?.has(leaseToken(lease.token)) === true;
-    const untold = this.#underWay((lease) => lease.call.plan.lane.key === key && isUntold(lease));
-    if (untold.some(isKept)) return false;
+    const unreported = this.#underWay((lease) => lease.call.plan.lane.key === key && isUnreported(lease));
+    if (unreported.some(isKept)) return false;
     const onTheWay = this.#underWay(({ call, sent }) => call.workspace.name === workspace && !sent);
     const places = [...this.#server.sendsOf(workspace).values()];
     const taken = places.filter((at) => at + rememberedMs > this.#server.now()).length;
@@ -91,8 +91,8 @@ export class Room {
 
   #hasRoom({ key, bucket }: ScriptModel, now: number): boolean {
     const books = this.#books;
-    const { tells } = keyed(books.plan.buckets, key);
-    if (isStatedAlone({ tells }) && !books.isBlurred(key)) {
+    const { reports } = keyed(books.plan.buckets, key);
+    if (isStatedAlone({ reports }) && !books.isBlurred(key)) {
       return books.stated.get(key)?.hasRoom(1, books.statedOf(key, now), now) === true;
     }
     const meters = [...(bucket?.meters.values() ?? [])].filter(({ name }) => name === 'requests');
@@ -109,5 +109,5 @@ export class Room {
  * Whether a grant took a slot of the ceiling is never told, so that the bucket counts with one until the lease is over: its
  * replica was killed before it sent the call, which costs a lease, or knew no ceiling yet, as long as that call runs.
  */
-const isUntold = ({ call, sent, isUncharged }: Lease): boolean =>
+const isUnreported = ({ call, sent, isUncharged }: Lease): boolean =>
   sent ? isUncharged : call.replica?.process.alive !== true;

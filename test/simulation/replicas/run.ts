@@ -1,7 +1,7 @@
 /**
- * Runs histories of several replicas: `node test/simulation/replicas/run.ts FIRST COUNT [log | all | plain | told]`. Stops at
+ * Runs histories of several replicas: `node test/simulation/replicas/run.ts FIRST COUNT [log | all | plain | refused]`. Stops at
  * the first that is wrong and prints it as `seed N, by CLOCK: what`; `log` prints every history's log, `all` goes on; `plain`
- * follows up no refusal, `told` all of them instead of two in each history.
+ * follows up no refusal, `refused` all of them instead of two in each history.
  */
 import { argv, stdout } from 'node:process';
 import { Chance } from '../chance.ts';
@@ -16,10 +16,10 @@ const count = Number(argv[3] ?? 1);
 const mode = argv[4] ?? '';
 for (let seed = first; seed < first + count; seed += 1) {
   const plan = replicasPlanOf(seed);
-  const { log, violations, told, origin } = await run(plan, mode === 'log');
+  const { log, violations, refused, origin } = await run(plan, mode === 'log');
   if (mode === 'log') stdout.write(`${log.join('\n')}\n`);
   const lives = livesOf(plan);
-  const followed = mode === 'told' ? told : sampleOf(lives, told, new Chance(seed));
+  const followed = mode === 'refused' ? refused : sampleOf(lives, refused, new Chance(seed));
   const wrong = mode === 'plain' ? [] : (await followUp(lives, followed)).wrong;
   const found = [...violations, ...wrong];
   if (found.length === 0) continue;

@@ -301,10 +301,10 @@ export class Server {
 
   /** presence.lua */
   #presence([replica = '', runId = '', knows = '', , comesBack]: string[], now: number): unknown {
-    const told = this.#epoch;
-    let { since, kind } = told ?? { since: String(now), kind: knows === '' ? 'first' : 'change' };
-    if (told !== null && told.runId !== runId) [since, kind] = [String(now), 'change'];
-    else if (told !== null && kind === 'first' && knows !== '' && knows !== since) kind = 'change';
+    const reported = this.#epoch;
+    let { since, kind } = reported ?? { since: String(now), kind: knows === '' ? 'first' : 'change' };
+    if (reported !== null && reported.runId !== runId) [since, kind] = [String(now), 'change'];
+    else if (reported !== null && kind === 'first' && knows !== '' && knows !== since) kind = 'change';
     this.#epoch = { runId, since, kind };
     if (this.#backAt !== null && this.#backAt + presenceLifeMs <= now) this.#backAt = null;
     if (comesBack === '1' && (this.#backAt === null || this.#backAt + settlingMs <= now)) this.#backAt = now;

@@ -10,7 +10,7 @@ import { maxCourseMs } from '../counterfactual.ts';
 import { drive, type SceneClock } from '../driver.ts';
 import type { Followed } from '../oracle.ts';
 import { entrySettingsOf } from '../rules.ts';
-import type { Told } from '../told.ts';
+import type { RefusedCall } from '../refused-call.ts';
 import { Upstream } from '../upstream.ts';
 import { balance } from './balance.ts';
 import { ReplicaBooks, type Call } from './books.ts';
@@ -27,7 +27,7 @@ export interface ReplicasHistory {
   /** The clock of Redis by which it took place, in words. */
   readonly origin: string;
   readonly calls: readonly Call[];
-  readonly told: readonly Told[];
+  readonly refused: readonly RefusedCall[];
 }
 
 /** Nobody waits longer than this, faults and answers included. Virtual milliseconds. */
@@ -101,8 +101,8 @@ class Run {
       upstreams: [...this.#upstreams.values()],
     });
     for (const { process } of this.#all) process.kill();
-    const { violations, reached, log, told, calls } = this.#books;
-    return { violations, reached, log, told, origin: this.#plan.origin.name, calls: [...calls.values()] };
+    const { violations, reached, log, refusedCalls: refused, calls } = this.#books;
+    return { violations, reached, log, refused, origin: this.#plan.origin.name, calls: [...calls.values()] };
   }
 
   async follow(
@@ -124,8 +124,8 @@ class Run {
       everyMs: () => (this.#clock.monotonic() <= after ? lookEveryMs : courseEveryMs),
     });
     for (const { process } of this.#all) process.kill();
-    const told = this.#books.told.find((each) => each.id === id) ?? null;
-    return { sentAt: sent(), vacantAt: vacancy.since, told };
+    const refused = this.#books.refusedCalls.find((each) => each.id === id) ?? null;
+    return { sentAt: sent(), vacantAt: vacancy.since, refused };
   }
 
   /** Everything that is planned is put on the clock. */

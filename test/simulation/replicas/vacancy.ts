@@ -34,7 +34,7 @@ export class ReplicasVacancy {
     const books = this.#books;
     const regime = regimeAt(books.plan, now);
     const known = keyed(regime.buckets, bucket);
-    if (state !== 'waiting' || known.tells === 'nothing' || isStatedLess(known)) return false;
+    if (state !== 'waiting' || known.reports === 'nothing' || isStatedLess(known)) return false;
     if (books.isBlurred(bucket) || (books.closings.get(bucket) ?? []).some(({ until }) => until >= now))
       return false;
     if ([perMinuteOf(workspace), perDayOf(workspace)].some((limit) => lowest([regime], limit) !== null))

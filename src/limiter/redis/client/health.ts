@@ -174,7 +174,7 @@ class Health implements RedisHealth {
       telemetry.redisError(kindOf(failure));
       this.#parts.troubles.note(failure);
       if (isPermanent(failure)) {
-        this.#wrongReplies.tell(command, failure);
+        this.#wrongReplies.report(command, failure);
         if (tripsOnPermanentError) this.#trip();
         return unavailable;
       }
@@ -220,7 +220,7 @@ class Health implements RedisHealth {
           telemetry.redisError(kindOf(failure));
           troubles.note(failure);
           if (this.#state === 'closed') return;
-          if (isPermanent(failure)) this.#wrongReplies.tell('other', failure);
+          if (isPermanent(failure)) this.#wrongReplies.report('other', failure);
           this.#probeIn(probeMs);
         },
       );

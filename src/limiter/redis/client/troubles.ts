@@ -24,15 +24,15 @@ export function createRedisTroubles(
 ): RedisTroubles {
   let latest: RedisTrouble | null = null;
   /** Reasons told in this absence; `null` = Redis is not away. */
-  let told: Set<string> | null = null;
+  let reported: Set<string> | null = null;
 
-  const tell = (message: string, { reason, advice }: RedisTrouble): void => {
-    told?.add(reason);
+  const report = (message: string, { reason, advice }: RedisTrouble): void => {
+    reported?.add(reason);
     log.warn(message, { reason, advice });
   };
   const take = (trouble: RedisTrouble): void => {
     latest = trouble;
-    if (told !== null && !told.has(trouble.reason)) tell('Redis is still away', trouble);
+    if (reported !== null && !reported.has(trouble.reason)) report('Redis is still away', trouble);
   };
 
   return {
@@ -41,17 +41,17 @@ export function createRedisTroubles(
       if (trouble !== null) take(trouble);
     },
     answered() {
-      if (told === null) latest = null;
+      if (reported === null) latest = null;
     },
     away() {
-      told = new Set();
-      tell('Redis is away', latest ?? troubleOf('unknown'));
+      reported = new Set();
+      report('Redis is away', latest ?? troubleOf('unknown'));
     },
     back() {
-      told = null;
+      reported = null;
       latest = null;
       log.info('Redis is back');
     },
-    now: () => (told === null ? null : (latest ?? troubleOf('unknown'))),
+    now: () => (reported === null ? null : (latest ?? troubleOf('unknown'))),
   };
 }

@@ -8,27 +8,27 @@ import type { Log, RedisCommand } from '../../../telemetry/events.ts';
 const intervalMs = 30_000;
 
 export interface WrongReplies {
-  tell(command: RedisCommand, failure: unknown): void;
+  report(command: RedisCommand, failure: unknown): void;
   close(): void;
 }
 
 export function createWrongReplies(clock: Clock, log: Pick<Log, 'bug'>): WrongReplies {
-  const untold = new Map<RedisCommand, { count: number; failure: unknown; cancel: () => void }>();
+  const unreported = new Map<RedisCommand, { count: number; failure: unknown; cancel: () => void }>();
 
   const watch = (command: RedisCommand): void => {
     const cancel = clock.after(intervalMs, () => {
-      const { count, failure } = untold.get(command) ?? { count: 0, failure: null };
-      untold.delete(command);
+      const { count, failure } = unreported.get(command) ?? { count: 0, failure: null };
+      unreported.delete(command);
       if (count === 0) return;
       log.bug('Redis went on answering a command wrongly', failure, { command, count });
       watch(command);
     });
-    untold.set(command, { count: 0, failure: null, cancel });
+    unreported.set(command, { count: 0, failure: null, cancel });
   };
 
   return {
-    tell(command, failure) {
-      const known = untold.get(command);
+    report(command, failure) {
+      const known = unreported.get(command);
       if (known === undefined) {
         log.bug('Redis answered a command wrongly', failure, { command });
         return watch(command);
@@ -37,8 +37,8 @@ export function createWrongReplies(clock: Clock, log: Pick<Log, 'bug'>): WrongRe
       known.failure = failure;
     },
     close() {
-      for (const { cancel } of untold.values()) cancel();
-      untold.clear();
+      for (const { cancel } of unreported.values()) cancel();
+      unreported.clear();
     },
   };
 }

@@ -15,7 +15,7 @@ do
   local function standing(ticket, now)
     if ticket.lease then
       local lease = leaseOf(ticket.lease)
-      toldByReply[lease.token] = true
+      reportedByReply[lease.token] = true
       return '["granted",' .. text(ticket.order) .. ',"' .. lease.token .. '",' .. text(lease.expiresAt) .. ']'
     end
     local waitMs, ahead, heldBy = forecastOf(ticket, now)

@@ -31,8 +31,8 @@ do
     end
     if not isKnown then return replyUnknown(replies, now) end
     save(now)
-    local grants = tellGrants()
-    if closes then tellClosed(now) end
+    local grants = reportGrants()
+    if closes then reportClosed(now) end
     return replyWith(replies, grants, now)
   end
 end

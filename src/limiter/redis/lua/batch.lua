@@ -46,30 +46,30 @@ local function costList(value, what)
   return value
 end
 
-local function laneSetting(told)
-  identifier(told.lane, 'lane')
-  told.weight = number(told.weight, 'weight')
-  if told.weight <= 0 then invalid('weight') end
-  told.maxInFlight = optional(told.maxInFlight, 'maxInFlight')
-  told.perMinute = optional(told.perMinute, 'perMinute')
-  identifier(told.ceiling, 'ceiling')
+local function laneSetting(record)
+  identifier(record.lane, 'lane')
+  record.weight = number(record.weight, 'weight')
+  if record.weight <= 0 then invalid('weight') end
+  record.maxInFlight = optional(record.maxInFlight, 'maxInFlight')
+  record.perMinute = optional(record.perMinute, 'perMinute')
+  identifier(record.ceiling, 'ceiling')
 end
 
-local function bucketSetting(told)
-  told.probe = number(told.probe, 'probe')
-  for _, one in ipairs(list(told.meters, 'meters')) do
+local function bucketSetting(record)
+  record.probe = number(record.probe, 'probe')
+  for _, one in ipairs(list(record.meters, 'meters')) do
     meterName(one.meter, 'meters')
     one.limit, one.windowMs = number(one.limit, 'limit'), number(one.windowMs, 'windowMs')
   end
 end
 
-local function lessonOf(told)
-  told.sentAt, told.headAt = number(told.sentAt, 'sentAt'), number(told.headAt, 'headAt')
-  if told.rateMeter ~= nil then meterName(told.rateMeter, 'rateMeter') end
-  told.isTimed = told.isTimed and true or false
-  told.refusedUnits = optional(told.refusedUnits, 'refusedUnits')
-  told.requestedCost = optional(told.requestedCost, 'requestedCost')
-  for _, report in ipairs(list(told.meters, 'reports')) do
+local function lessonOf(record)
+  record.sentAt, record.headAt = number(record.sentAt, 'sentAt'), number(record.headAt, 'headAt')
+  if record.rateMeter ~= nil then meterName(record.rateMeter, 'rateMeter') end
+  record.isTimed = record.isTimed and true or false
+  record.refusedUnits = optional(record.refusedUnits, 'refusedUnits')
+  record.requestedCost = optional(record.requestedCost, 'requestedCost')
+  for _, report in ipairs(list(record.meters, 'reports')) do
     meterName(report.meter, 'reports')
     report.limit = number(report.limit, 'limit')
     report.windowMs, report.resetMs = optional(report.windowMs, 'windowMs'), optional(report.resetMs, 'resetMs')

@@ -23,7 +23,7 @@ local function stored()
   return { version, kind, status, refusals, string.format('%.17g', math.max(0, tonumber(at) - now)) }
 end
 
-local function tell(state)
+local function publish(state)
   local words = state[1] and ' ' .. table.concat(state, ' ') or ''
   for _, replica in ipairs(redis.call('ZRANGE', replicas, 0, -1)) do
     if replica ~= caller then redis.call('PUBLISH', replicaChannel .. replica, 'b ' .. ARGV[10] .. words) end
@@ -32,7 +32,7 @@ end
 
 local state = stored()
 if operation == 'close' then
-  if redis.call('DEL', key) == 1 then tell({}) end
+  if redis.call('DEL', key) == 1 then publish({}) end
   return {}
 end
 local isKnown = (state[1] or '') == known
@@ -42,6 +42,6 @@ if operation ~= 'read' and mayChange then
   local text = table.concat({ ARGV[4], ARGV[5], ARGV[6], ARGV[7], at }, ' ')
   redis.call('SET', key, text, 'PX', math.ceil(tonumber(ARGV[9])))
   state = stored()
-  tell(state)
+  publish(state)
 end
 return state

@@ -14,10 +14,10 @@
 -- @record known: kind points lease until lanes at
 -- @record lease: token ticket lane replica document grantedAt spacing marks expiresAt answered stage named
 -- @record meter: name limit windowMs stated reported level at granted answered returned others heardAt contest
---   top untold fastestMs emptyAt
+--   top unreported fastestMs emptyAt
 -- @record contest: units allowance at
 -- @record top: level at headAt
--- @record untold: units at
+-- @record unreported: units at
 -- @record bucket: born seen learn probe opened probingSince closedUntil closedAt virtual sequence lastGrantAt pilotAfter
 --   crowdedAt waiting waitingWeight leases waitingCosts meters
 

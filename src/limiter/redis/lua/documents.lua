@@ -1,5 +1,5 @@
 -- Mirror of documents.policy.ts: what GraphQL documents cost, as far as answers told. `kind` of a record: probing, told,
--- untold; `at` = when something was last learned of it.
+-- unreported; `at` = when something was last learned of it.
 local knownCosts, waitsForAnswer, beginProbe, endProbe, dropProbe, learnDocument
 -- Lua allows 200 local names in one function, and an included file is a part of its script's.
 do
@@ -10,11 +10,11 @@ do
   -- What a call that asks for the document costs, as far as known, of every window that the bucket has.
   function knownCosts(costs, document)
     local known, meters = documentOf(document), bucket.meters
-    local isTold = known and known.kind == 'told'
-    if not isTold and not meters.requests_burst and not meters.requests_hour then return costs end
+    local isReported = known and known.kind == 'reported'
+    if not isReported and not meters.requests_burst and not meters.requests_hour then return costs end
     local units, list = {}, {}
     for _, cost in ipairs(costs) do units[cost[1]] = cost[2] end
-    if isTold then units.cost = known.points end
+    if isReported then units.cost = known.points end
     for _, name in ipairs(requestWindows) do
       if units.requests and meters[name] then units[name] = units.requests end
     end
@@ -82,7 +82,7 @@ do
   function endProbe(lease, now)
     local known = probeOf(lease)
     if not known then return end
-    remember(lease.document, { 'untold', false, false, false, {} }, now)
+    remember(lease.document, { 'unreported', false, false, false, {} }, now)
     wakeWaiting(known)
   end
 
@@ -110,8 +110,8 @@ do
   function learnDocument(document, points, now)
     if not document then return end
     local known = documentOf(document)
-    remember(document, { 'told', points, false, false, {} }, now)
-    if known and known.kind == 'told' then return end
+    remember(document, { 'reported', points, false, false, {} }, now)
+    if known and known.kind == 'reported' then return end
     correctWaiting(document, points)
     if known and known.kind == 'probing' then wakeWaiting(known) end
   end

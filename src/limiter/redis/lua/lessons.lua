@@ -33,24 +33,24 @@ local function answer(lease)
 end
 
 -- The same, and it has told nothing. If it arrived, it did before `at`.
-local function answerUntold(lease, at)
+local function answerUnreported(lease, at)
   if lease.answered then return end
   answer(lease)
   for _, mark in ipairs(lease.marks) do
     local meter = bucket.meters[mark[1]]
-    if meter then markUntold(meter, mark[2], at) end
+    if meter then markUnreported(meter, mark[2], at) end
   end
 end
 
 local function applySilence(lease, now)
-  answerUntold(lease, now)
+  answerUnreported(lease, now)
   bucket.opened = true
 end
 
 local applyLesson, applyThrottle
 -- Lua allows 200 local names in one function, and an included file is a part of its script's.
 do
-  local function isTold(reports, name)
+  local function isReported(reports, name)
     for _, report in ipairs(reports) do
       if report.meter == name and report.lowest then return true end
     end
@@ -78,7 +78,7 @@ do
     if lesson.requestedCost then learnDocument(lease.document, lesson.requestedCost, now) end
     if not isFirst or shutMs > 0 then return end
     for _, mark in ipairs(lease.marks) do
-      if not isTold(lesson.meters, mark[1]) then markUntold(meterOf(mark[1], now), mark[2], now) end
+      if not isReported(lesson.meters, mark[1]) then markUnreported(meterOf(mark[1], now), mark[2], now) end
     end
   end
 
@@ -110,7 +110,7 @@ do
     elseif closeMs > 0 then
       answer(lease)
     else
-      answerUntold(lease, now)
+      answerUnreported(lease, now)
     end
     if closeMs <= 0 then return end
     if asked then refused(meterOf(named, now), asked, closeMs, hadRoom, now) end

@@ -11,7 +11,7 @@ local asRead, current, waitingChange
 -- The setting that was applied last, and whether the caller has been noted as alive.
 local appliedSetting, isHeard
 -- Leases that the reply to an admission tells; with a tick, grants that the caller has not named; whether it closed.
-local toldByReply, tellsUnnamed, unnamed, closes
+local reportedByReply, reportsUnnamed, unnamed, closes
 -- Earliest time in a section of the order, as far as this run knows: nil = unknown, false = the section is empty.
 local earliest
 -- By kind: applies an event, and returns the reply to it as JSON.

@@ -38,16 +38,16 @@ do
   local function upperBound(meter, highest, mark, seen, now)
     local isTimed = seen.spacing == 'calm' and mark and meter.name ~= 'cost'
     local sinceArrival = isTimed and sinceArrivalMs(meter, seen, now) or math.max(0, now - seen.headAt)
-    local told = math.max(0, highest - netRate(meter) * sinceArrival)
+    local levelNow = math.max(0, highest - netRate(meter) * sinceArrival)
     local limit = meter.limit or 0
-    if not mark then return told + math.min(limit, meter.granted) + jitterUnits(meter) end
-    local untold = meter.untold
-    if untold and seen.sentAt > untold.at then
-      untold = false
-      meter.untold = false
+    if not mark then return levelNow + math.min(limit, meter.granted) + jitterUnits(meter) end
+    local unreported = meter.unreported
+    if unreported and seen.sentAt > unreported.at then
+      unreported = false
+      meter.unreported = false
     end
-    local toCome = math.max(0, meter.granted - meter.answered) + (untold and untold.units or 0)
-    return noteTop(meter, told, seen, now) + math.min(limit, toCome) + jitterUnits(meter)
+    local toCome = math.max(0, meter.granted - meter.answered) + (unreported and unreported.units or 0)
+    return noteTop(meter, levelNow, seen, now) + math.min(limit, toCome) + jitterUnits(meter)
   end
 
   -- What is proved, what is likely, whether calls are in order, and the upper bound.

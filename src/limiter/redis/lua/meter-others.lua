@@ -1,7 +1,7 @@
 -- Mirror of meter-others.policy.ts: what others take from a meter, and what is kept free for them.
 local netRate, keptFree, noteOthers, noteGulp, noteContest
 do
-  -- @constant toldMemoryMs untoldMemoryMs maxToldRiseMs maxUntoldRiseMs negligibleShare contestMemoryMs
+  -- @constant reportedMemoryMs unreportedMemoryMs maxReportedRiseMs maxUnreportedRiseMs negligibleShare contestMemoryMs
   -- @constant keptDrainMs gulpMargin refusalMargin maxOthersShare keptWaitingShare maxKeptWaitingShare maxKeptShare
 
   function netRate(meter)
@@ -19,9 +19,9 @@ do
   function noteOthers(meter, change, sinceMs)
     if sinceMs <= 0 then return end
     local rate = drainRate(meter)
-    local isTold = meter.fastestMs
-    local told = math.min(change, rate * (isTold and maxToldRiseMs or maxUntoldRiseMs))
-    local others = meter.others + told / (sinceMs + (isTold and toldMemoryMs or untoldMemoryMs))
+    local isReported = meter.fastestMs
+    local rise = math.min(change, rate * (isReported and maxReportedRiseMs or maxUnreportedRiseMs))
+    local others = meter.others + rise / (sinceMs + (isReported and reportedMemoryMs or unreportedMemoryMs))
     meter.others = math.max(0, math.min(others, rate))
   end
 

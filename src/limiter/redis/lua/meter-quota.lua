@@ -21,12 +21,12 @@ do
       if not stated then return false, assumedWindowMs(meter.name) end
       return stated[1], stated[2]
     end
-    local toldLimit = reported[1]
-    local toldWindowMs = reported[2] or stated and stated[2] or assumedWindowMs(meter.name)
-    if not stated or learn then return toldLimit, toldWindowMs end
-    local limit = math.min(stated[1], toldLimit)
-    local slowerLimit, slowerWindowMs = toldLimit, toldWindowMs
-    if stated[1] * toldWindowMs < toldLimit * stated[2] then slowerLimit, slowerWindowMs = stated[1], stated[2] end
+    local reportedLimit = reported[1]
+    local reportedWindowMs = reported[2] or stated and stated[2] or assumedWindowMs(meter.name)
+    if not stated or learn then return reportedLimit, reportedWindowMs end
+    local limit = math.min(stated[1], reportedLimit)
+    local slowerLimit, slowerWindowMs = reportedLimit, reportedWindowMs
+    if stated[1] * reportedWindowMs < reportedLimit * stated[2] then slowerLimit, slowerWindowMs = stated[1], stated[2] end
     if limit == slowerLimit then return limit, slowerWindowMs end
     return limit, (limit * slowerWindowMs) / slowerLimit
   end
@@ -36,16 +36,16 @@ do
   -- The most that the upstream can have counted by now, as far as its answers told, or as was counted here when the limit
   -- was lowered; 0 = neither.
   local function levelThere(meter, now)
-    local top, untold = meter.top, meter.untold
+    local top, unreported = meter.top, meter.unreported
     if not top then return 0 end
-    local counted = top.level + onTheWay(meter) + (untold and untold.units or 0)
+    local counted = top.level + onTheWay(meter) + (unreported and unreported.units or 0)
     return math.max(0, counted - netRate(meter) * math.max(0, now - top.at))
   end
 
   local function rememberLevel(meter, now)
     local level = math.max(meter.level, levelThere(meter, now)) - onTheWay(meter)
     meter.top = { level, math.max(meter.at, now), now }
-    meter.untold = false
+    meter.unreported = false
   end
 
   local function enforce(meter, learn, now)
@@ -78,8 +78,8 @@ do
   function isHeldSlower(meter)
     local limit, reported = meter.limit, meter.reported
     if not limit or not reported then return false end
-    local toldMs = reported[2] or meter.stated and meter.stated[2] or assumedWindowMs(meter.name)
-    return limit * toldMs < reported[1] * meter.windowMs
+    local reportedMs = reported[2] or meter.stated and meter.stated[2] or assumedWindowMs(meter.name)
+    return limit * reportedMs < reported[1] * meter.windowMs
   end
 
   function applyReport(meter, limit, windowMs, leftMs, sentAt, learn, now)

@@ -60,9 +60,9 @@ end
 
 local function markAnswered(meter, mark) meter.answered = meter.answered + mark[1] end
 
-local function markUntold(meter, mark, at)
-  local untold = meter.untold or { 0, at }
-  meter.untold = { untold.units + mark[1], math.max(untold.at, at) }
+local function markUnreported(meter, mark, at)
+  local unreported = meter.unreported or { 0, at }
+  meter.unreported = { unreported.units + mark[1], math.max(unreported.at, at) }
 end
 
 local function refund(meter, units, now)

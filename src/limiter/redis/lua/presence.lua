@@ -23,9 +23,9 @@ if not now then
   now = tonumber(time[1]) * 1000 + tonumber(time[2]) / 1000
 end
 local runId, since, kind
-local told = redis.call('GET', KEYS[1])
-if told then
-  runId, since, kind = string.match(told, '^(%S+) (%S+) (%S+)$')
+local known = redis.call('GET', KEYS[1])
+if known then
+  runId, since, kind = string.match(known, '^(%S+) (%S+) (%S+)$')
   if runId ~= ARGV[2] then
     since, kind = text(now), 'change'
   elseif kind == 'first' and ARGV[3] ~= '' and ARGV[3] ~= since then

@@ -40,7 +40,7 @@ end
 
 -- Ends the lease's hold on its lane; meters are settled by the caller. (`end` is a word of Lua.)
 local function finish(lane, lease)
-  answerUntold(lease, lease.expiresAt)
+  answerUnreported(lease, lease.expiresAt)
   drop(expiryMember(lease))
   noteDrop('e', lease.expiresAt)
   noteNamed(lease)

@@ -18,32 +18,32 @@ end
 
 -- Grants of earlier runs that the caller has not named yet.
 local function addUnnamed(own)
-  local told, section = {}, 'u:' .. caller
-  for _, lease in ipairs(granted) do told[lease.token] = true end
+  local reported, section = {}, 'u:' .. caller
+  for _, lease in ipairs(granted) do reported[lease.token] = true end
   for _, member in ipairs(redis.call('ZRANGEBYLEX', orderKey, '[' .. section .. ':', '(' .. section .. ';', 'LIMIT', 0, 64)) do
     local token = string.sub(member, #section + 2)
-    if not told[token] and not toldByReply[token] then own[#own + 1] = grantJson(leaseOf(token)) end
+    if not reported[token] and not reportedByReply[token] then own[#own + 1] = grantJson(leaseOf(token)) end
   end
 end
 
 -- Sends the grants of other replicas and returns those of the caller, but for those that the reply to an event tells.
-local function tellGrants()
+local function reportGrants()
   local own, messages = {}, {}
   for _, lease in ipairs(granted) do
     if lease.replica ~= caller then
       local head = messages[lease.replica] or 'g ' .. bucketName .. ' ' .. text(bucket.born)
       messages[lease.replica] = head .. '\n' .. grantText(lease)
-    elseif not toldByReply[lease.token] then
+    elseif not reportedByReply[lease.token] then
       own[#own + 1] = grantJson(lease)
     end
   end
   for replica, message in pairs(messages) do redis.call('PUBLISH', replicaChannelPrefix .. replica, message) end
-  if tellsUnnamed then addUnnamed(own) end
+  if reportsUnnamed then addUnnamed(own) end
   return own
 end
 
 -- The bucket has closed: whoever has tickets waiting decides whether they can still make it.
-local function tellClosed(now)
+local function reportClosed(now)
   for _, replica in ipairs(redis.call('ZREVRANGEBYSCORE', replicasKey, '+inf', '-inf', 'LIMIT', 0, 64)) do
     if replica ~= caller and redis.call('HEXISTS', recordsKey, 'w:' .. replica) == 1 then
       redis.call('PUBLISH', replicaChannelPrefix .. replica, 'c ' .. bucketName .. ' ' .. text(closedMs(now)))

@@ -8,7 +8,7 @@ local function begin(keys, batch)
   granted, nextAt, pumped = {}, nil, false
   earliest = {}
   appliedSetting, isHeard = nil, false
-  toldByReply, tellsUnnamed, unnamed, closes = {}, false, 0, false
+  reportedByReply, reportsUnnamed, unnamed, closes = {}, false, 0, false
 end
 
 -- The replica lives.

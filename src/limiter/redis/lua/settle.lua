@@ -31,20 +31,20 @@ do
 
   local settlements = {}
 
-  function settlements.succeeded(lane, lease, told, now)
-    if told.spent then correct(lease, told.spent, now) end
-    if told.lesson then applyLesson(lease, told.lesson, 0, now) else applySilence(lease, now) end
+  function settlements.succeeded(lane, lease, settlement, now)
+    if settlement.spent then correct(lease, settlement.spent, now) end
+    if settlement.lesson then applyLesson(lease, settlement.lesson, 0, now) else applySilence(lease, now) end
     noteService(lane, now - lease.grantedAt)
     finish(lane, lease)
     discard('t', lease.ticket)
   end
 
-  function settlements.throttled(lane, lease, told, now)
-    applyThrottle(lease, told.closeMs, told.lesson, now)
+  function settlements.throttled(lane, lease, settlement, now)
+    applyThrottle(lease, settlement.closeMs, settlement.lesson, now)
     finish(lane, lease)
-    if told.closeMs > 0 and told.lesson then raiseCost(lease, told.lesson) end
-    if told.requeue then requeue(lane, ticketOf(lease.ticket)) else discard('t', lease.ticket) end
-    if told.sleepMs > 0 then sleep(lane, 'backoff', now + told.sleepMs) end
+    if settlement.closeMs > 0 and settlement.lesson then raiseCost(lease, settlement.lesson) end
+    if settlement.requeue then requeue(lane, ticketOf(lease.ticket)) else discard('t', lease.ticket) end
+    if settlement.sleepMs > 0 then sleep(lane, 'backoff', now + settlement.sleepMs) end
   end
 
   function settlements.dropped(lane, lease, _, now)
@@ -53,14 +53,14 @@ do
     discard('t', lease.ticket)
   end
 
-  function settlements.returned(lane, lease, told, now)
+  function settlements.returned(lane, lease, settlement, now)
     firstCalls.recallPilot(lease)
     giveBack(lease, now)
     finish(lane, lease)
     requeue(lane, ticketOf(lease.ticket))
-    if told.because ~= 'backoff' then lane.slots = 1 end
-    local holds = not told.ceiling or told.ceiling == lane.ceiling
-    sleep(lane, told.because, now + (holds and told.sleepMs or math.min(told.sleepMs, maxOtherLimitsMs)))
+    if settlement.because ~= 'backoff' then lane.slots = 1 end
+    local holds = not settlement.ceiling or settlement.ceiling == lane.ceiling
+    sleep(lane, settlement.because, now + (holds and settlement.sleepMs or math.min(settlement.sleepMs, maxOtherLimitsMs)))
   end
 
   function settlements.unknown(lane, lease, _, now)

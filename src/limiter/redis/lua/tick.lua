@@ -29,15 +29,15 @@ do
 
   -- As of now, without moving the meters themselves.
   local function meterJson(now)
-    local told = {}
+    local levels = {}
     for _, name in ipairs(meterNames) do
       local meter = bucket.meters[name]
       if meter and meter.limit then
         local level = levelAt(meter, now)
-        told[#told + 1] = '["' .. name .. '",' .. text(meter.limit) .. ',' .. text(level) .. ',' .. text(meter.windowMs) .. ']'
+        levels[#levels + 1] = '["' .. name .. '",' .. text(meter.limit) .. ',' .. text(level) .. ',' .. text(meter.windowMs) .. ']'
       end
     end
-    return '[' .. table.concat(told, ',') .. ']'
+    return '[' .. table.concat(levels, ',') .. ']'
   end
 
   local function waitingHere()
@@ -56,7 +56,7 @@ do
     refreshIdleness()
     forgetIdleLanes(maxPerPump)
     pump(now)
-    tellsUnnamed = true
+    reportsUnnamed = true
     unnamed = redis.call('ZLEXCOUNT', orderKey, '[u:' .. caller .. ':', '(u:' .. caller .. ';')
     return '["ticked",' .. text(waitingHere()) .. ',' .. text(bucket.waiting) .. ',' .. text(bucket.leases) .. ','
       .. meterJson(now) .. ']'

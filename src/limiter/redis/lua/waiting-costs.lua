@@ -40,7 +40,7 @@ do
   function noteEstimate(ticket)
     if not ticket.document then return end
     local known = recordOf('d', ticket.document)
-    if not known or known.kind ~= 'told' then put(estimateMember(ticket)) end
+    if not known or known.kind ~= 'reported' then put(estimateMember(ticket)) end
   end
 
   -- The ticket does not wait any more, or its cost is known.

@@ -178,13 +178,13 @@ function lesson({ feedback, sentAt, headAt }: TimedLesson): Wire {
   };
 }
 
-const edge = (told: CeilingEdge | null): Wire =>
-  told === null
+const edge = (reported: CeilingEdge | null): Wire =>
+  reported === null
     ? {}
     : {
-        slots: number(told.slots),
-        nextSlotMs: number(told.nextSlotMs),
-        ceiling: told.ceiling === undefined ? undefined : word(told.ceiling),
+        slots: number(reported.slots),
+        nextSlotMs: number(reported.nextSlotMs),
+        ceiling: reported.ceiling === undefined ? undefined : word(reported.ceiling),
       };
 
 function tick({ leases }: EventOf<'tick'>): Wire {

@@ -1,7 +1,7 @@
 /** A refusal that stated a time, and what was known of the other calls then. Owns no judgement (`oracle.ts`). */
 
 /** The facts that a refusal stated to its call. */
-export interface Told {
+export interface RefusedCall {
   readonly id: string;
   readonly code: string;
   /** When it was refused, and after which time it was asked to come again. Milliseconds. */
@@ -35,11 +35,11 @@ interface SeenCall {
 }
 
 /** @param shortlyMs how long it takes until the store knows of what happens in a process. */
-export function toldOf(
+export function refusedCallOf(
   calls: readonly SeenCall[],
-  refusal: Pick<Told, 'id' | 'code' | 'at' | 'retryInMs'>,
+  refusal: Pick<RefusedCall, 'id' | 'code' | 'at' | 'retryInMs'>,
   shortlyMs: number,
-): Told {
+): RefusedCall {
   const [came, sent, inFlight] = [new Set<string>(), new Set<string>(), new Set<string>()];
   const [ended, known, left] = [new Set<string>(), new Set<string>(), new Set<string>()];
   const itself = calls.find(({ plan }) => plan.id === refusal.id);

@@ -5,7 +5,7 @@
 import type { Feedback } from '../../src/call.ts';
 import { learnFromGeneric } from '../../src/dispatch/feedback/generic.policy.ts';
 
-interface Told {
+interface Reported {
   readonly limit: number;
   readonly remaining: number;
   /** Until the bucket is full again, or its window over. Milliseconds. */
@@ -14,7 +14,7 @@ interface Told {
   readonly refused: { readonly waitMs: number | null } | null;
 }
 
-export function feedbackOf({ limit, remaining, resetMs, refused }: Told): Feedback {
+export function feedbackOf({ limit, remaining, resetMs, refused }: Reported): Feedback {
   const fields = new Map([
     ['x-ratelimit-limit', String(limit)],
     ['x-ratelimit-remaining', String(remaining)],

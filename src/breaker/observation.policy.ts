@@ -10,16 +10,16 @@ type Result =
     }
   | { readonly kind: 'failed' };
 
-export type Told =
+export type Observation =
   | { readonly kind: 'refused'; readonly status: number; readonly throttle: Throttle }
   | { readonly kind: 'succeeded' }
   /** Neither: it broke, or was refused for a reason of its own. */
   | { readonly kind: 'silent' };
 
-const silent: Told = { kind: 'silent' };
+const silent: Observation = { kind: 'silent' };
 
 /** `null`: the attempt was not made. */
-export function toldOf(result: Result | null): Told {
+export function observationOf(result: Result | null): Observation {
   if (result === null || result.kind === 'failed') return silent;
   const { status } = result.head;
   const { throttle } = result.feedback;
