@@ -22,6 +22,7 @@ import type { Resolve } from './dispatch/agents.ts';
 import { SourceNames } from './credentials/credentials.ts';
 import { startCredentials } from './credentials/start.ts';
 import { createDispatcher, pseudonym } from './dispatch/dispatcher.ts';
+import type { IsOwn } from './dispatch/own-listeners.ts';
 import { createEndpoint } from './dispatch/token-endpoint.ts';
 import { TokenEstimates } from './dispatch/token-estimates.ts';
 import { Refusal } from './errors.ts';
@@ -50,6 +51,8 @@ export interface GatewayParts {
   readonly slices?: Slices;
   /** Replaces the system's name resolution of upstreams. */
   readonly resolve?: Resolve;
+  /** Names where this process listens: nobody is sent there. */
+  readonly isOwn?: IsOwn;
 }
 
 export interface Gateway {
@@ -89,14 +92,14 @@ export interface Gateway {
 const recheckMs = 5_000;
 
 export function createGateway(parts: GatewayParts): Gateway {
-  const { settings: first, clock, random, telemetry, resolve, slices = createSlices(clock) } = parts;
+  const { settings: first, clock, random, telemetry, resolve, isOwn, slices = createSlices(clock) } = parts;
   let settings = first;
   let routes = createRouteFinder(settings.upstreams, pseudonym);
   let injected = injectedFields(settings);
   const keyring = new Keyring(settings, clock);
   const failedAttempts = new FailedAttempts();
-  const dispatcher = createDispatcher(settings, clock, resolve);
-  const send = createEndpoint(clock, resolve);
+  const dispatcher = createDispatcher(settings, { clock, resolve, isOwn });
+  const send = createEndpoint({ clock, resolve, isOwn });
   const credentials = startCredentials({ settings, clock, random, telemetry, send });
   const coalescing = new Coalescing();
   const estimates = new TokenEstimates(clock);

@@ -9,6 +9,7 @@ import { windowOf } from './activity/window.policy.ts';
 import { asStarted } from './config/restart-keys.ts';
 import type { Settings } from './config/settings.ts';
 import type { Resolve } from './dispatch/agents.ts';
+import { OwnListeners } from './dispatch/own-listeners.ts';
 import { Refusal } from './errors.ts';
 import { createGateway, type Gateway } from './gateway.ts';
 import { addControlRoutes, type ControlActions, type ControlResult } from './ingress/control-routes.ts';
@@ -57,7 +58,8 @@ export async function startService(parts: ServiceParts): Promise<Service> {
   let draining = false;
   const observation = await startObservation(parts);
   const { telemetry } = observation;
-  const gateway = createGateway({ ...parts, telemetry });
+  const own = new OwnListeners();
+  const gateway = createGateway({ ...parts, telemetry, isOwn: own.isOwn });
   const running: Running = {
     observation,
     gateway,
@@ -85,6 +87,7 @@ export async function startService(parts: ServiceParts): Promise<Service> {
       await close();
       throw failure;
     });
+  own.listen(listening.dataAddress, listening.adminAddress);
   return {
     ...listening,
     gateway,

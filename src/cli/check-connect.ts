@@ -69,7 +69,7 @@ async function tryWith(
   if (credential === null) return trial.run(origin, null);
   const read = await readOnce(credential, upstream, {
     clock: systemClock,
-    send: createEndpoint(systemClock),
+    send: createEndpoint({ clock: systemClock }),
   });
   if (read.kind === 'failed') return { kind: 'no_credential', fault: read.fault };
   return trial.run(origin, { field: credential.field, value: read.value });

@@ -1,4 +1,5 @@
 /** Rules between the keys of a credential: one source of its value, and a token endpoint that may be asked. */
+import { allowsInside, type PrivateAddresses } from '../target/address.policy.ts';
 import { isPrivateLiteral } from './origins.ts';
 import type { Finding, Path } from './problem.ts';
 import { section } from './tree.ts';
@@ -6,7 +7,7 @@ import { section } from './tree.ts';
 const sources = ['value', 'file', 'oauth'] as const;
 
 /** Rules of the credential at `path`; one that is a text alone has none. */
-export function checkCredential(path: Path, written: unknown, isPrivateAllowed: boolean): Finding[] {
+export function checkCredential(path: Path, written: unknown, allowed: PrivateAddresses): Finding[] {
   if (typeof written !== 'object' || written === null || Array.isArray(written)) return [];
   const credential = section(written);
   const given = sources.filter((key) => credential[key] !== undefined);
@@ -20,18 +21,18 @@ export function checkCredential(path: Path, written: unknown, isPrivateAllowed: 
   }
   const { tokenUrl } = section(credential['oauth']);
   if (typeof tokenUrl !== 'string' || tokenUrl === '') return found;
-  const fault = tokenUrlFault(tokenUrl, isPrivateAllowed);
+  const fault = tokenUrlFault(tokenUrl, allowed);
   return fault === null ? found : [...found, { path: [...path, 'oauth', 'tokenUrl'], ...fault }];
 }
 
-function tokenUrlFault(text: string, isPrivateAllowed: boolean): Pick<Finding, 'reason' | 'fix'> | null {
+function tokenUrlFault(text: string, allowed: PrivateAddresses): Pick<Finding, 'reason' | 'fix'> | null {
   if (!URL.canParse(text)) return { reason: 'is not an absolute URL', fix: 'write https://host/path' };
   const url = new URL(text);
   if (url.protocol !== 'https:' && url.protocol !== 'http:')
     return { reason: 'is neither https nor http', fix: 'write https://host/path' };
   if (url.username !== '' || url.password !== '' || url.hash !== '')
     return { reason: 'holds user information or a fragment', fix: 'use clientId and clientSecret' };
-  if (isPrivateAllowed) return null;
+  if (allowsInside(allowed)) return null;
   const fix = 'use https and a public name, or set allowPrivateAddresses: true on this upstream';
   if (url.protocol === 'http:') return { reason: 'is not encrypted (http)', fix };
   return isPrivateLiteral(url.hostname) ? { reason: 'is a private or loopback address', fix } : null;

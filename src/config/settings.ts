@@ -92,7 +92,8 @@ export interface UpstreamSettings {
   readonly limits: UpstreamLimits;
   /** What separates the buckets of this upstream: `credential` always, `host` where the platform counts per store. */
   readonly bucketBy: readonly ('credential' | 'host' | 'model')[];
-  readonly allowPrivateAddresses: boolean;
+  /** Addresses beside public ones: none, all private and loopback ones, or those of these ranges. */
+  readonly allowPrivateAddresses: boolean | readonly string[];
   /** Send W3C `traceparent` upstream. Off by default. */
   readonly propagateTrace: boolean;
   readonly timeouts: UpstreamTimeouts;

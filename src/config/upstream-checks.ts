@@ -2,7 +2,9 @@
 import { checkCredential } from './credential-checks.ts';
 import { defaultServer, defaultWaits } from './defaults.ts';
 import { upstreamNamePattern } from './names.ts';
+import { allowsInside } from '../target/address.policy.ts';
 import { isLoopback, isPrivateLiteral, readOrigin } from './origins.ts';
+import { privateAddresses } from './private-addresses.ts';
 import type { Finding, Path } from './problem.ts';
 import type { OriginPattern } from './settings.ts';
 import { list, section } from './tree.ts';
@@ -46,13 +48,7 @@ export function checkUpstream(name: string, upstream: Section, server: Section):
     const fix = 'add credential: two credentials never share a quota';
     found.push({ path: [...path, 'bucketBy'], reason: 'leaves credential out', fix });
   }
-  found.push(
-    ...checkCredential(
-      [...path, 'credential'],
-      upstream['credential'],
-      upstream['allowPrivateAddresses'] === true,
-    ),
-  );
+  found.push(...checkCredential([...path, 'credential'], upstream['credential'], privateAddresses(upstream)));
   if (upstream['account'] !== undefined && upstream['credential'] === undefined) {
     const fix = 'add the credential, or leave account out: what a client brings is a quota of its own';
     found.push({ path: [...path, 'account'], reason: 'names the quota of no credential', fix });
@@ -85,7 +81,7 @@ export function waitBelowCeiling(path: Path, section: Section, inherited: unknow
 }
 
 function checkOrigins(path: Path, upstream: Section, server: Section): Finding[] {
-  const isPrivateAllowed = upstream['allowPrivateAddresses'] === true;
+  const isPrivateAllowed = allowsInside(privateAddresses(upstream));
   return list(upstream['origins']).flatMap((text, index): Finding[] => {
     const reading = typeof text === 'string' ? readOrigin(text) : null;
     if (reading === null || reading.kind === 'fault') return [];

@@ -4,7 +4,7 @@
  */
 import { z } from 'zod';
 import { account, credential, shortForm } from './credential-schema.ts';
-import { count, limit, origin, rate, seconds, section } from './values.ts';
+import { addressRange, count, limit, origin, rate, seconds, section } from './values.ts';
 import { waitShape } from './wait-schema.ts';
 
 /** Keys that may stand in `limits` or directly on the upstream, not in both. */
@@ -65,9 +65,11 @@ export const upstream = section({
     .optional()
     .describe('What tells buckets apart. Default: [credential], for language-model [credential, model].'),
   allowPrivateAddresses: z
-    .boolean()
+    .union([z.boolean(), z.array(addressRange).min(1)])
     .default(false)
-    .describe('Allows http:// origins and private addresses: for tests and in-cluster upstreams only.'),
+    .describe(
+      'Allows http:// origins and private addresses: all of them, or those of these ranges. For tests and in-cluster upstreams only.',
+    ),
   propagateTrace: z.boolean().default(false).describe('Send the W3C traceparent upstream.'),
   timeouts: section({
     connectSeconds: seconds().default(10).describe('Name resolution, TCP and TLS together.'),

@@ -4,6 +4,7 @@
  * protection off: CVE-2026-12590); no message shows the value it refuses.
  */
 import { z } from 'zod';
+import { rangeFault } from '../target/address.policy.ts';
 import { readInstant } from './instant.ts';
 import { credentialFieldFault, fieldValueFault, isPlaceholder } from './names.ts';
 import { readOrigin } from './origins.ts';
@@ -117,6 +118,29 @@ export const expires = z
     }
   })
   .describe('Instant from which the key is refused: ISO 8601 with an offset, or a date (UTC).');
+
+const rangeWords = {
+  form: {
+    reason: 'is not a range of addresses',
+    fix: 'write one such as 10.0.0.0/8, fd00::/8 or 10.1.2.3',
+  },
+  host_bits: {
+    reason: 'has bits set behind its prefix',
+    fix: 'write the first address of the range, such as 10.0.0.0/8',
+  },
+  not_inside: {
+    reason: 'is not a private range',
+    fix: 'leave it out: public addresses need no entry, and link-local and metadata addresses are never allowed',
+  },
+} as const;
+
+/** Private addresses that an upstream may have. */
+export const addressRange = z.string().superRefine((text, context) => {
+  const fault = rangeFault(text);
+  if (fault === null) return;
+  const { reason, fix } = rangeWords[fault];
+  context.addIssue(refuse(reason, fix));
+});
 
 /** Where calls of an upstream may go. */
 export const origin = z

@@ -2,6 +2,7 @@
 import { createHash } from 'node:crypto';
 import { checkCredential } from './credential-checks.ts';
 import { workspaceIdFault } from './names.ts';
+import { privateAddresses } from './private-addresses.ts';
 import type { Finding, Path } from './problem.ts';
 import { list, section } from './tree.ts';
 import type { Section } from './tree.ts';
@@ -30,8 +31,8 @@ export function checkWorkspace(id: string, workspace: Section, upstreams: Sectio
     for (const name of Object.keys(section(workspace[key]))) check([...path, key, name], name);
   }
   for (const [name, credential] of Object.entries(section(workspace['credentials']))) {
-    const isPrivateAllowed = section(upstreams[name])['allowPrivateAddresses'] === true;
-    found.push(...checkCredential([...path, 'credentials', name], credential, isPrivateAllowed));
+    const allowed = privateAddresses(section(upstreams[name]));
+    found.push(...checkCredential([...path, 'credentials', name], credential, allowed));
   }
   for (const name of Object.keys(section(workspace['accounts']))) {
     if (Object.hasOwn(section(workspace['credentials']), name)) continue;

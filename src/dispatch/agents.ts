@@ -16,7 +16,8 @@ import type { Duplex } from 'node:stream';
 import { getCACertificates } from 'node:tls';
 import type { Clock } from '../clock.ts';
 import type { UpstreamSettings } from '../config/settings.ts';
-import { isPublicAddress, isPublicOrInside } from '../target/address.policy.ts';
+import { addressCheck } from '../target/address.policy.ts';
+import type { IsOwn } from './own-listeners.ts';
 import { AddressDeniedError, NameError } from './transport-error.ts';
 
 /** All addresses of a name. */
@@ -25,7 +26,9 @@ export type Resolve = (hostname: string) => Promise<readonly LookupAddress[]>;
 export interface AgentPorts {
   readonly clock: Clock;
   /** Replaces the system's resolver. */
-  readonly resolve?: Resolve;
+  readonly resolve?: Resolve | undefined;
+  /** Names where this process listens: nobody is sent there. */
+  readonly isOwn?: IsOwn | undefined;
 }
 
 /** A pool of connections. */
@@ -48,11 +51,11 @@ const resolveWithinMs = 5000;
 
 const systemResolve: Resolve = (hostname) => dns.lookup(hostname, { all: true, order: 'verbatim' });
 
-type AddressCheck = (address: string) => boolean;
+/** May a connection to this address and port be made? */
+type AddressCheck = (address: string, port: number) => boolean;
 
-/** Node hands options that its types do not list on to `net.connect`; these two are documented there. */
+/** Node hands options that its types do not list on to `net.connect`; these are documented there. */
 type PoolOptions = http.AgentOptions & {
-  readonly lookup: LookupFunction;
   readonly noDelay: boolean;
   readonly agentKeepAliveTimeoutBuffer: number;
 };
@@ -60,10 +63,15 @@ type PoolOptions = http.AgentOptions & {
 /** Builds both pools of an upstream; reads `caFile` now, so that a wrong path stops the start and not a call. */
 export function createAgents(
   settings: Pick<UpstreamSettings, 'allowPrivateAddresses' | 'maxSockets' | 'caFile'>,
-  { clock, resolve = systemResolve }: AgentPorts,
+  { clock, resolve = systemResolve, isOwn = () => false }: AgentPorts,
 ): Agents {
   const { allowPrivateAddresses, maxSockets, caFile } = settings;
-  const allowed: AddressCheck = allowPrivateAddresses ? isPublicOrInside : isPublicAddress;
+  const mayBeAt = addressCheck(allowPrivateAddresses);
+  const guard: Guard = {
+    allowed: (address, port) => mayBeAt(address) && !isOwn(address, port),
+    resolve,
+    clock,
+  };
   const options: PoolOptions = {
     keepAlive: true,
     // Node heeds the upstream's `Keep-Alive: timeout=` only where the pool has a limit of its own. Without it a call
@@ -75,14 +83,13 @@ export function createAgents(
     maxSockets,
     maxFreeSockets: maxSockets,
     noDelay: true,
-    lookup: guardedLookup(resolve, allowed, clock),
   };
-  const plain = new GuardedHttpAgent(options, allowed);
+  const plain = new GuardedHttpAgent(options, guard);
   const secure = new GuardedHttpsAgent(
     caFile === null
       ? options
       : { ...options, ca: [...getCACertificates('default'), readFileSync(caFile, 'utf8')] },
-    allowed,
+    guard,
   );
   return {
     forOrigin: (origin) => (origin.startsWith('https:') ? secure : plain),
@@ -93,12 +100,19 @@ export function createAgents(
   };
 }
 
+/** What stands between a pool and the network. */
+interface Guard {
+  readonly allowed: AddressCheck;
+  readonly resolve: Resolve;
+  readonly clock: Clock;
+}
+
 type Connected = (error: Error | null, stream: Duplex) => void;
 
 /** A resolver is never asked about a literal, so literals are checked where connections are made. */
-function isDeniedLiteral(host: string | null | undefined, allowed: AddressCheck): boolean {
+function isDeniedLiteral({ host, port }: http.ClientRequestArgs, { allowed }: Guard): boolean {
   const literal = (host ?? '').replace(/^\[|\]$/g, '');
-  return isIP(literal) !== 0 && !allowed(literal);
+  return isIP(literal) !== 0 && !allowed(literal, Number(port));
 }
 
 /** Through the callback and never by throwing: a pool also connects from socket events, where nobody would catch it. */
@@ -107,45 +121,46 @@ function refuse(connected: Connected | undefined): undefined {
 }
 
 class GuardedHttpAgent extends http.Agent {
-  readonly #allowed: AddressCheck;
+  readonly #guard: Guard;
 
-  constructor(options: http.AgentOptions, allowed: AddressCheck) {
+  constructor(options: http.AgentOptions, guard: Guard) {
     super(options);
-    this.#allowed = allowed;
+    this.#guard = guard;
   }
 
   override createConnection(
     options: http.ClientRequestArgs,
     connected?: Connected,
   ): Duplex | null | undefined {
-    if (!isDeniedLiteral(options.host, this.#allowed)) return super.createConnection(options, connected);
-    return refuse(connected);
+    if (isDeniedLiteral(options, this.#guard)) return refuse(connected);
+    return super.createConnection({ ...options, lookup: guardedLookup(this.#guard, options) }, connected);
   }
 }
 
 class GuardedHttpsAgent extends https.Agent {
-  readonly #allowed: AddressCheck;
+  readonly #guard: Guard;
 
-  constructor(options: https.AgentOptions, allowed: AddressCheck) {
+  constructor(options: https.AgentOptions, guard: Guard) {
     super(options);
-    this.#allowed = allowed;
+    this.#guard = guard;
   }
 
   override createConnection(options: https.RequestOptions, connected?: Connected): Duplex | null | undefined {
-    if (!isDeniedLiteral(options.host, this.#allowed)) return super.createConnection(options, connected);
-    return refuse(connected);
+    if (isDeniedLiteral(options, this.#guard)) return refuse(connected);
+    return super.createConnection({ ...options, lookup: guardedLookup(this.#guard, options) }, connected);
   }
 }
 
-/** `net.connect` asks for one address or, for happy eyeballs, for all; both get only what was checked. */
-function guardedLookup(resolve: Resolve, allowed: AddressCheck, clock: Clock): LookupFunction {
+/** `net.connect` asks for one address or, for happy eyeballs, for all; both get only what was checked for this port. */
+function guardedLookup({ resolve, allowed, clock }: Guard, to: http.ClientRequestArgs): LookupFunction {
+  const port = Number(to.port);
   return (hostname, options, callback) => {
     const fail = (error: Error): void => callback(error, '', 0);
     resolveInTime(resolve, hostname, clock).then((addresses) => {
       const usable = addresses.filter(({ family }) => !options.family || options.family === family);
       const [first] = usable;
       if (first === undefined) fail(new NameError('ENODATA'));
-      else if (!addresses.every(({ address }) => allowed(address))) fail(new AddressDeniedError());
+      else if (!addresses.every(({ address }) => allowed(address, port))) fail(new AddressDeniedError());
       else if (options.all === true) callback(null, [...usable]);
       else callback(null, first.address, first.family);
     }, fail);

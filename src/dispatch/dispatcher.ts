@@ -5,9 +5,8 @@
  */
 import type { Call, CallBody, Caller, InjectedField, Route } from '../call.ts';
 import type { CallSignal } from '../call-abort.ts';
-import type { Clock } from '../clock.ts';
 import type { Settings, UpstreamSettings } from '../config/settings.ts';
-import { createAgents, type Agents, type Resolve } from './agents.ts';
+import { createAgents, type AgentPorts, type Agents } from './agents.ts';
 import { attempt, type AttemptResult } from './attempt.ts';
 import type { CallDescription } from './estimate.policy.ts';
 import { outgoingFields } from './fields.policy.ts';
@@ -52,8 +51,8 @@ interface Pools {
   readonly of: UpstreamSettings;
 }
 
-/** `resolve` replaces the system's name resolution. */
-export function createDispatcher(settings: Settings, clock: Clock, resolve?: Resolve): Dispatcher {
+export function createDispatcher(settings: Settings, ports: AgentPorts): Dispatcher {
+  const { clock } = ports;
   const transport = createTransport({ clock });
   const order = new SendOrder(clock);
   let pools = new Map<string, Pools>();
@@ -61,7 +60,6 @@ export function createDispatcher(settings: Settings, clock: Clock, resolve?: Res
   const poolsOf = (upstream: UpstreamSettings): Pools => {
     const known = pools.get(upstream.name);
     if (known !== undefined) return known;
-    const ports = resolve === undefined ? { clock } : { clock, resolve };
     const places = new SocketPlaces(upstream.maxSockets);
     const made = { agents: createAgents(upstream, ports), places, of: upstream };
     pools.set(upstream.name, made);
@@ -124,6 +122,6 @@ export function createDispatcher(settings: Settings, clock: Clock, resolve?: Res
 }
 
 const samePool = (a: UpstreamSettings, b: UpstreamSettings): boolean =>
-  a.allowPrivateAddresses === b.allowPrivateAddresses &&
+  JSON.stringify(a.allowPrivateAddresses) === JSON.stringify(b.allowPrivateAddresses) &&
   a.maxSockets === b.maxSockets &&
   a.caFile === b.caFile;

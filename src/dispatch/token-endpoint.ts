@@ -7,9 +7,8 @@
  */
 import http from 'node:http';
 import https from 'node:https';
-import type { Clock } from '../clock.ts';
 import type { UpstreamSettings } from '../config/settings.ts';
-import { createAgents, type Agents, type Resolve } from './agents.ts';
+import { createAgents, type AgentPorts, type Agents } from './agents.ts';
 import { faultOf } from './transport-error.ts';
 
 /** An endpoint that takes longer is too slow to be waited for: one more try is worth more. Milliseconds. */
@@ -40,10 +39,10 @@ export type AskEndpoint = (
   signal: AbortSignal,
 ) => Promise<EndpointResult>;
 
-/** Requests are rare: each has a connection of its own. `resolve` replaces the system's name resolution. */
-export function createEndpoint(clock: Clock, resolve?: Resolve): AskEndpoint {
+/** Requests are rare: each has a connection of its own. */
+export function createEndpoint(ports: AgentPorts): AskEndpoint {
+  const { clock } = ports;
   return async (request, way, signal) => {
-    const ports = resolve === undefined ? { clock } : { clock, resolve };
     const limit = new AbortController();
     const cancel = clock.after(endpointLimitMs, () => limit.abort());
     let agents: Agents | null = null;

@@ -52,14 +52,87 @@ const metadata = new Set([azureHostAgent, '100.100.100.200', '192.0.0.192', 'fd0
 const inside = new Set(['private', 'loopback', 'carrierGradeNat', 'uniqueLocal']);
 
 /**
- * True when an upstream with `allowPrivateAddresses` may be at the address: public, or private, loopback, shared or unique
- * local. Link-local and the addresses of metadata services stay closed: nothing that is an upstream is there, and what
- * is there hands out the machine's own credentials.
+ * Which addresses beside public ones an upstream may have: none, all inside, or those of the named ranges
+ * (`10.0.0.0/8`, `fd00::/8`, single addresses).
  */
-export function isPublicOrInside(address: string): boolean {
-  if (isPublicAddress(address)) return true;
-  if (!ipaddr.IPv4.isValidFourPartDecimal(address) && !ipaddr.IPv6.isValid(address)) return false;
-  if (address.includes('%')) return false;
-  const parsed = ipaddr.process(address);
-  return inside.has(parsed.range()) && !metadata.has(parsed.toString());
+export type PrivateAddresses = boolean | readonly string[];
+
+/** True when addresses inside are allowed at all: then `http://` is, too. */
+export const allowsInside = (allowed: PrivateAddresses): boolean =>
+  typeof allowed === 'boolean' ? allowed : allowed.length > 0;
+
+type Range = readonly [ipaddr.IPv4 | ipaddr.IPv6, number];
+
+/** The address in standard notation; `null` for anything else. A mapped IPv4 address is the address inside it. */
+function read(address: string): ipaddr.IPv4 | ipaddr.IPv6 | null {
+  if (address.includes('%')) return null;
+  const isStandard =
+    ipaddr.IPv4.isValidFourPartDecimal(address) || (address.includes(':') && ipaddr.IPv6.isValid(address));
+  return isStandard ? ipaddr.process(address) : null;
+}
+
+function readRange(text: string): Range | null {
+  const cut = /^([^/]+)(?:\/(\d{1,3}))?$/.exec(text);
+  const address = read(cut?.[1] ?? '');
+  if (cut === null || address === null) return null;
+  const whole = address.kind() === 'ipv4' ? 32 : 128;
+  const bits = cut[2] === undefined ? whole : Number(cut[2]);
+  return bits <= whole ? [address, bits] : null;
+}
+
+const isInRange = (address: ipaddr.IPv4 | ipaddr.IPv6, [from, bits]: Range): boolean =>
+  address.kind() === from.kind() && address.match(from as ipaddr.IPv4 & ipaddr.IPv6, bits);
+
+/** All ranges inside, as they are written; named ranges must lie in one of them. */
+const insideRanges = [
+  '10.0.0.0/8',
+  '172.16.0.0/12',
+  '192.168.0.0/16',
+  '127.0.0.0/8',
+  '100.64.0.0/10',
+  '::1/128',
+  'fc00::/7',
+];
+
+/** Why a range cannot be named; `null` = it can. */
+export function rangeFault(text: string): 'form' | 'host_bits' | 'not_inside' | null {
+  const range = readRange(text);
+  if (range === null) return 'form';
+  const [address, bits] = range;
+  const first = address
+    .toByteArray()
+    .map((byte, at) => byte & (0xff << Math.max(0, 8 - Math.max(0, bits - at * 8))));
+  if (first.some((byte, at) => byte !== address.toByteArray()[at])) return 'host_bits';
+  const isInside = insideRanges.some((each) => {
+    const known = readRange(each);
+    return known !== null && bits >= known[1] && isInRange(address, known);
+  });
+  return isInside ? null : 'not_inside';
+}
+
+/**
+ * The check of an upstream's addresses: public ones pass, and private, loopback, shared or unique local ones as far as they
+ * are allowed. Link-local and the addresses of metadata services never do, whatever is allowed: nothing that is an upstream
+ * is there, and what is there hands out the machine's own credentials.
+ */
+export function addressCheck(allowed: PrivateAddresses): (address: string) => boolean {
+  if (!allowsInside(allowed)) return isPublicAddress;
+  const ranges = typeof allowed === 'boolean' ? null : allowed.map(readRange);
+  return (text) => {
+    if (isPublicAddress(text)) return true;
+    const address = read(text);
+    if (address === null || !inside.has(address.range()) || metadata.has(address.toString())) return false;
+    return ranges === null || ranges.some((range) => range !== null && isInRange(address, range));
+  };
+}
+
+/** `0.0.0.0` and `::`: any address of the machine where one listens, the machine itself where one connects. */
+export const isUnspecified = (address: string): boolean => read(address)?.range() === 'unspecified';
+
+export const isLoopbackAddress = (address: string): boolean => read(address)?.range() === 'loopback';
+
+/** True when both spell the same address, mapped or not. */
+export function isSameAddress(one: string, other: string): boolean {
+  const [a, b] = [read(one), read(other)];
+  return a !== null && b !== null && a.toString() === b.toString();
 }

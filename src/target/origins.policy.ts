@@ -5,6 +5,7 @@
  * (`target.policy.ts`). Keeps: an exact entry goes before a wildcard; a wildcard stands for exactly one label of a
  * name, never for an address, a suffix or a substring.
  */
+import { allowsInside } from './address.policy.ts';
 import type { Route } from '../call.ts';
 
 /** As in the configuration; taken from the shared vocabulary because a policy imports nothing else. */
@@ -41,7 +42,7 @@ export function indexOrigins(upstreams: ReadonlyMap<string, UpstreamSettings>): 
   const wildcard = new Map<string, Entry[]>();
   for (const upstream of upstreams.values()) {
     for (const pattern of upstream.origins) {
-      if (pattern.scheme === 'http' && !upstream.allowPrivateAddresses) continue;
+      if (pattern.scheme === 'http' && !allowsInside(upstream.allowPrivateAddresses)) continue;
       const table = pattern.wildcard ? wildcard : exact;
       const key = keyOf(pattern.scheme, pattern.host.toLowerCase(), pattern.port);
       const entries = table.get(key);

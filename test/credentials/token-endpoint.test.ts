@@ -36,7 +36,7 @@ describe('a token endpoint', () => {
         asked += 1;
         response.end('{}');
       });
-      const ask = createEndpoint(systemClock, homeward);
+      const ask = createEndpoint({ clock: systemClock, resolve: homeward });
       const result = await ask(request(`${origin}:${port}/token`), outside, never);
       expect(result).toEqual({ kind: 'failed', fault: 'address_denied' });
       expect(asked).toBe(0);
@@ -49,7 +49,7 @@ describe('a token endpoint', () => {
       seen.push(`${incoming.method} ${incoming.url}`);
       response.writeHead(307, { location: '/elsewhere', 'Retry-After': '3' }).end('moved');
     });
-    const ask = createEndpoint(systemClock);
+    const ask = createEndpoint({ clock: systemClock });
     const result = await ask(request(`http://127.0.0.1:${port}/token?a=b`), inside, never);
     expect(result).toMatchObject({ kind: 'answered', reply: { status: 307, body: 'moved' } });
     expect(result.kind === 'answered' && result.reply.fields.get('retry-after')).toBe('3');
@@ -61,7 +61,7 @@ describe('a token endpoint', () => {
       const more = (): void => void (response.destroyed || response.write('x'.repeat(16_384), more));
       more();
     });
-    const ask = createEndpoint(systemClock);
+    const ask = createEndpoint({ clock: systemClock });
     expect(await ask(request(`http://127.0.0.1:${port}/`), inside, never)).toEqual({
       kind: 'failed',
       fault: 'invalid',
@@ -74,7 +74,7 @@ describe('a token endpoint', () => {
       const port = await listening((_, response) => {
         if (where === 'inside its body') response.writeHead(200).write('{');
       });
-      const ask = createEndpoint(fastClock(endpointLimitMs / 200));
+      const ask = createEndpoint({ clock: fastClock(endpointLimitMs / 200) });
       expect(await ask(request(`http://127.0.0.1:${port}/`), inside, never)).toEqual({
         kind: 'failed',
         fault: 'timeout',
@@ -84,7 +84,7 @@ describe('a token endpoint', () => {
 
   test('that does not listen or breaks off is unreachable', async () => {
     const port = await listening((_, response) => response.destroy());
-    const ask = createEndpoint(systemClock);
+    const ask = createEndpoint({ clock: systemClock });
     for (const url of [`http://127.0.0.1:${port}/`, 'http://127.0.0.1:1/']) {
       expect(await ask(request(url), inside, never)).toEqual({ kind: 'failed', fault: 'unreachable' });
     }

@@ -1,5 +1,7 @@
 import { describe, expect, test } from '@jest/globals';
-import { isPublicOrInside } from '../../src/target/address.policy.ts';
+import { addressCheck, isSameAddress, rangeFault } from '../../src/target/address.policy.ts';
+
+const isPublicOrInside = addressCheck(true);
 
 describe('an upstream with allowPrivateAddresses', () => {
   test.each([
@@ -37,5 +39,62 @@ describe('an upstream with allowPrivateAddresses', () => {
     '0x7f000001',
   ])('is never at %s', (address) => {
     expect(isPublicOrInside(address)).toBe(false);
+  });
+});
+
+describe('named ranges', () => {
+  const allowed = addressCheck(['10.20.0.0/16', '127.0.0.1', 'fd12:3456::/32', '100.100.0.0/16']);
+
+  test.each([
+    '10.20.0.0',
+    '10.20.255.255',
+    '::ffff:10.20.3.4',
+    '127.0.0.1',
+    'fd12:3456::9',
+    '100.100.1.1',
+    '8.8.8.8',
+  ])('open %s', (address) => expect(allowed(address)).toBe(true));
+
+  test.each([
+    '10.19.255.255',
+    '10.21.0.0',
+    '127.0.0.2',
+    '::1',
+    'fd12:3457::1',
+    '192.168.1.1',
+    '169.254.169.254',
+    '100.100.100.200',
+  ])('leave %s closed', (address) => expect(allowed(address)).toBe(false));
+
+  test('that are none open nothing', () => {
+    expect(addressCheck([])('10.0.0.1')).toBe(false);
+    expect(addressCheck(false)('10.0.0.1')).toBe(false);
+  });
+
+  test.each([
+    ['10.0.0.0/8', null],
+    ['10.1.2.3', null],
+    ['fd00::/8', null],
+    ['::1', null],
+    ['10.0.0.1/8', 'host_bits'],
+    ['fd00::1/8', 'host_bits'],
+    ['169.254.0.0/16', 'not_inside'],
+    ['169.254.169.254', 'not_inside'],
+    ['fe80::/10', 'not_inside'],
+    ['0.0.0.0/0', 'not_inside'],
+    ['::/0', 'not_inside'],
+    ['8.0.0.0/6', 'not_inside'],
+    ['8.8.8.8', 'not_inside'],
+    ['10.0.0.0/33', 'form'],
+    ['10.0.0/8', 'form'],
+    ['localhost', 'form'],
+    ['', 'form'],
+  ])('are read: %s → %s', (text, fault) => expect(rangeFault(text)).toBe(fault));
+
+  test('and addresses are compared as numbers', () => {
+    expect(isSameAddress('::ffff:10.0.0.1', '10.0.0.1')).toBe(true);
+    expect(isSameAddress('fd00:0:0::1', 'fd00::1')).toBe(true);
+    expect(isSameAddress('10.0.0.1', '10.0.0.2')).toBe(false);
+    expect(isSameAddress('localhost', 'localhost')).toBe(false);
   });
 });

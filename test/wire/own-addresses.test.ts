@@ -1,0 +1,82 @@
+import { networkInterfaces } from 'node:os';
+import { afterEach, expect, test } from '@jest/globals';
+import { createKey } from '../../src/cli/keys.ts';
+import { OwnListeners } from '../../src/dispatch/own-listeners.ts';
+import type { Service } from '../../src/service.ts';
+import { parseSettings } from '../../src/config/load.ts';
+import { gatewayYaml, serviceOf } from '../support/gateway.ts';
+import { answering, rawUpstream } from '../support/raw-upstream.ts';
+
+const closers: (() => Promise<unknown>)[] = [];
+afterEach(async () => {
+  for (const close of closers.splice(0).toReversed()) await close();
+});
+
+const { key, hash } = createKey();
+const yaml = (origins: readonly string[], allow = 'true'): string =>
+  gatewayYaml(
+    {
+      upstreams: `  api: { origins: ${JSON.stringify(origins)}, allowPrivateAddresses: ${allow} }`,
+      workspaces: { acme: '' },
+    },
+    { acme: hash },
+  );
+
+async function started(text: string, resolve: (name: string) => string): Promise<Service> {
+  const service = await serviceOf(text, [], {
+    resolve: (name) => {
+      const address = resolve(name);
+      return Promise.resolve([{ address, family: address.includes(':') ? 6 : 4 }]);
+    },
+  });
+  closers.push(() => service.close());
+  return service;
+}
+
+async function called(service: Service, target: string): Promise<readonly [number, string | null]> {
+  const url = `http://127.0.0.1:${service.dataAddress.port}/proxy?target=${encodeURIComponent(target)}`;
+  const answer = await fetch(url, { headers: { authorization: `Bearer ${key}` } });
+  await answer.arrayBuffer();
+  return [answer.status, answer.headers.get('sluice-error')];
+}
+
+const deniedAnswer = [502, 'target_address_denied'];
+
+test('nobody is sent to a port of the gateway itself, by address or by a name that leads there', async () => {
+  const service = await started(yaml(['http://placeholder.test']), (name) =>
+    name === 'mapped.test' ? '::ffff:127.0.0.1' : '127.0.0.1',
+  );
+  const ports = [service.dataAddress.port, service.adminAddress.port];
+  const origins = ports.flatMap((port) =>
+    ['127.0.0.1', 'here.test', 'mapped.test'].map((host) => `http://${host}:${port}`),
+  );
+  await service.reconfigure(parseSettings(yaml(origins), { path: 'test.yaml', env: {} }));
+  for (const origin of origins)
+    expect([origin, ...(await called(service, `${origin}/metrics`))]).toEqual([origin, ...deniedAnswer]);
+});
+
+test('other ports of the same machine are upstreams like any other, and ranges open what they name', async () => {
+  const upstream = await rawUpstream(answering('HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok'));
+  closers.push(() => upstream.close());
+  const named = `http://api.test:${upstream.port}`;
+  const inRange = await started(yaml([upstream.origin, named], '["127.0.0.0/8"]'), () => '127.0.0.1');
+  expect((await called(inRange, `${upstream.origin}/`))[0]).toBe(200);
+  expect((await called(inRange, `${named}/`))[0]).toBe(200);
+  const outside = await started(yaml([upstream.origin, named], '["10.0.0.0/8"]'), () => '127.0.0.1');
+  expect(await called(outside, `${upstream.origin}/`)).toEqual(deniedAnswer);
+  expect(await called(outside, `${named}/`)).toEqual(deniedAnswer);
+});
+
+test('whoever listens on all addresses is reached at each of them', () => {
+  const everywhere = new OwnListeners();
+  expect(everywhere.isOwn('127.0.0.1', 8080)).toBe(false);
+  everywhere.listen({ address: '0.0.0.0', port: 8080 }, { address: '127.0.0.1', port: 9090 });
+  const interfaces = Object.values(networkInterfaces()).flatMap((each) => each ?? []);
+  for (const { address } of interfaces)
+    expect([address, everywhere.isOwn(address, 8080)]).toEqual([address, true]);
+  for (const address of ['127.0.0.1', '127.9.9.9', '::1', '0.0.0.0', '::', '::ffff:127.0.0.1'])
+    expect([address, everywhere.isOwn(address, 8080)]).toEqual([address, true]);
+  expect(everywhere.isOwn('127.0.0.1', 8081)).toBe(false);
+  expect(everywhere.isOwn('192.0.2.1', 8080)).toBe(false);
+  expect([everywhere.isOwn('127.0.0.1', 9090), everywhere.isOwn('127.0.0.2', 9090)]).toEqual([true, false]);
+});
