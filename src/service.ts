@@ -184,9 +184,10 @@ async function endBehind({ admin, gateway, observation }: Running): Promise<void
 }
 
 function processPressure(data: DataServer): ProcessPressure {
-  const { heldBytes, openConnections, openCalls, load } = data.stats();
+  const { heldBytes, heldBodyBytes, openConnections, openCalls, load } = data.stats();
   return {
-    heldBytes,
+    heldBytes: heldBodyBytes,
+    headBytes: heldBytes - heldBodyBytes,
     connections: openConnections,
     openCalls,
     eventLoopDelayMs: load.delayMs,

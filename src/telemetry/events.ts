@@ -100,8 +100,10 @@ export interface PressureSource {
 
 /** What one replica holds and how loaded it is, beside its upstreams. */
 export interface ProcessPressure {
-  /** Bytes of heads and bodies of open calls. */
+  /** Bytes of request bodies held in memory. */
   readonly heldBytes: number;
+  /** Bytes of the heads of open calls. */
+  readonly headBytes: number;
   readonly connections: number;
   readonly openCalls: number;
   /** Delay of the event loop that stands, milliseconds. */
@@ -115,6 +117,7 @@ export interface ProcessPressure {
 /** A process that does nothing yet. */
 export const idleProcess: ProcessPressure = {
   heldBytes: 0,
+  headBytes: 0,
   connections: 0,
   openCalls: 0,
   eventLoopDelayMs: 0,

@@ -47,7 +47,8 @@ export function createInstruments(registry: Registry<OpenMetricsContentType>) {
     queueOldest: gauge('sluice_queue_oldest_seconds', 'Age of the call waiting longest on this replica.', [
       'upstream',
     ]),
-    queueBytes: gauge('sluice_queue_bytes', 'Bytes of heads and bodies of open calls.', []),
+    queueBytes: gauge('sluice_queue_bytes', 'Bytes of request bodies held in memory.', []),
+    headBytes: gauge('sluice_head_bytes', 'Bytes of the heads of open calls.', []),
     connections: gauge('sluice_connections', 'Client connections open on this replica.', []),
     openCalls: gauge('sluice_open_calls', 'Calls held and in flight on this replica.', []),
     eventLoopDelay: gauge(

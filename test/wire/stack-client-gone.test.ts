@@ -270,6 +270,8 @@ test('slow uploads hold bytes, but no position and no lease', async () => {
     }),
   );
   await eventually(async () => (await stack.metric('sluice_queue_bytes')) === 100);
+  // Twenty heads, each of a request line and a few fields.
+  expect(await stack.metric('sluice_head_bytes')).toBeGreaterThan(1_000);
   expect(await stack.metric('sluice_queue_depth')).toBe(0);
   expect(await stack.metric('sluice_in_flight')).toBe(0);
   const { answers } = await stack.exchange(stack.head('GET', stack.proxy('/quick')));

@@ -131,7 +131,7 @@ export function sumOf(page: string, name: string): number {
 async function held({ gateway }: Stack): Promise<Record<string, number>> {
   const page = await metricsPage(gateway.adminUrl);
   const counts: Record<string, number> = {};
-  for (const name of ['sluice_queue_depth', 'sluice_in_flight', 'sluice_queue_bytes'])
+  for (const name of ['sluice_queue_depth', 'sluice_in_flight', 'sluice_queue_bytes', 'sluice_head_bytes'])
     counts[name] = sumOf(page, name);
   counts['bucket waiting'] = 0;
   counts['leases'] = 0;
