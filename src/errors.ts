@@ -44,7 +44,7 @@ export const refusals = {
   target_address_denied: kind(502, 'failed', 'The target address is not allowed'),
   draining: kind(503, 'shed', 'This replica is shutting down'),
   limiter_unavailable: kind(503, 'shed', 'The limiter is unavailable'),
-  overloaded: kind(503, 'shed', 'Too much is held in memory'),
+  overloaded: kind(503, 'shed', 'Sluice has too much to do'),
   upstream_timeout: kind(504, 'failed', 'The upstream did not answer in time'),
   loop_detected: kind(508, 'rejected', 'The call came back to Sluice'),
 } as const satisfies Record<string, RefusalKind>;

@@ -1,0 +1,389 @@
+/**
+ * OpenAPI 3.1 of both ports, made from what the code itself uses: the table of refusals, what may hold a call, the methods
+ * of the proxy, the published schema of `/activity`. Sentences and routes are written here; `test/docs/openapi.test.ts` holds
+ * them to a running gateway.
+ */
+import { readFileSync } from 'node:fs';
+import { holds, refusals, type RefusalCode } from '../../src/errors.ts';
+import { proxyMethods } from '../../src/ingress/raw-errors.ts';
+
+type Json = Readonly<Record<string, unknown>>;
+
+const ref = (name: string): Json => ({ $ref: `#/components/schemas/${name}` });
+const json = (schema: Json): Json => ({ 'application/json': { schema } });
+const text = (description: string): Json => ({
+  description,
+  content: { 'text/plain': { schema: { type: 'string' } } },
+});
+const codes = Object.keys(refusals) as RefusalCode[];
+
+const activitySchema = JSON.parse(
+  readFileSync(new URL('../../docs/observability/activity.schema.json', import.meta.url), 'utf8'),
+) as { readonly $defs: Json };
+
+/** `$defs` of the activity schema as components: every `#/$defs/x` becomes `#/components/schemas/x`. */
+const activityComponents = JSON.parse(
+  JSON.stringify(activitySchema.$defs).replaceAll('#/$defs/', '#/components/schemas/'),
+) as Json;
+
+const problem: Json = {
+  type: 'object',
+  description:
+    'An answer that Sluice made itself (RFC 9457), with the `error` member that language-model SDKs read.',
+  required: ['type', 'title', 'status', 'detail', 'code', 'requestId', 'error'],
+  properties: {
+    type: { type: 'string', pattern: '^urn:sluice:error:[a-z_]+$' },
+    title: { type: 'string' },
+    status: { type: 'integer', minimum: 400, maximum: 599 },
+    detail: { type: 'string', description: 'What to do, for a person.' },
+    code: { enum: [...codes, 'internal'] },
+    requestId: { type: 'string', pattern: '^[0-9a-f]{32}$' },
+    heldBy: { enum: holds, description: 'What held the call back; every 429 that Sluice decided has it.' },
+    error: {
+      type: 'object',
+      required: ['message', 'type', 'code', 'param'],
+      properties: {
+        message: { type: 'string' },
+        type: { type: 'string' },
+        code: { enum: [...codes, 'internal'] },
+        param: { type: ['string', 'null'] },
+      },
+    },
+  },
+};
+
+const field = (description: string, schema: Json = { type: 'string' }): Json => ({ description, schema });
+const answerFields: Json = {
+  'Sluice-Request-Id': field('Id of this call, also in logs and traces.'),
+  'Sluice-Admission': field('waited=<ms>, attempts=<n>, absorbed=<throttled answers absorbed>'),
+  'RateLimit-Policy': field('The workspace ceiling on this upstream.'),
+  RateLimit: field('What is left under it.'),
+};
+const errorFields: Json = {
+  'Sluice-Request-Id': answerFields['Sluice-Request-Id'],
+  'Sluice-Error': field('The code: Sluice made this answer.'),
+};
+const retryFields: Json = {
+  'Retry-After': field('Whole seconds, rounded up.', { type: 'integer', minimum: 1 }),
+  'retry-after-ms': field('The same, exact.', { type: 'integer', minimum: 1 }),
+};
+
+/** One response per status of these codes. `passing`: the upstream's own answer may have the status, too. */
+function refusalResponses(of: readonly RefusalCode[], { passing }: { readonly passing: boolean }): Json {
+  const byStatus = new Map<number, string[]>([[500, ['internal']]]);
+  for (const code of of) {
+    const { status } = refusals[code];
+    byStatus.set(status, [...(byStatus.get(status) ?? []), code]);
+  }
+  // Requests that Node's parser ends: too slow, or with an expectation that nobody can meet.
+  for (const status of [408, 417]) byStatus.set(status, ['request_invalid']);
+  return Object.fromEntries(
+    [...byStatus]
+      .toSorted(([a], [b]) => a - b)
+      .map(([status, names]) => [
+        String(status),
+        {
+          description: `${names.map((name) => `\`${name}\``).join(', ')}${passing ? ', or the upstream’s own answer' : ''}`,
+          headers: {
+            ...errorFields,
+            ...(status === 429 || status === 503 ? retryFields : {}),
+            ...(status === 401 ? { 'WWW-Authenticate': field('Bearer') } : {}),
+            ...(status === 405 ? { Allow: field('The methods of this route.') } : {}),
+          },
+          content: {
+            'application/problem+json': { schema: ref('Problem') },
+            ...(passing ? { '*/*': { schema: {} } } : {}),
+          },
+        },
+      ]),
+  );
+}
+
+const query = (name: string, description: string, schema: Json, required = false): Json => ({
+  name,
+  in: 'query',
+  required,
+  description,
+  schema,
+});
+const header = (name: string, description: string, schema: Json = { type: 'string' }): Json => ({
+  name,
+  in: 'header',
+  required: false,
+  description,
+  schema,
+});
+const windowQuery = query('window', 'How far back: 90s, 15m, 1h.', {
+  type: 'string',
+  pattern: '^[0-9]+[smh]$',
+  example: '15m',
+});
+const callFields: readonly Json[] = [
+  header('Prefer', '`wait=<seconds>`: how long the call may wait; `wait=0`: now or not at all.'),
+  header('Priority', '`u=0` to `u=7`: urgency among the calls of the same workspace in one bucket.'),
+  header('Idempotency-Key', 'An equal call that is already held is joined: one upstream call.'),
+];
+
+/** Every method of the proxy with the same description; `OPTIONS` and the rest are upstream methods like `GET`. */
+function everyMethod(
+  id: string,
+  parameters: readonly Json[],
+  of: readonly RefusalCode[],
+  summary: string,
+): Json {
+  const responses = {
+    ...refusalResponses(of, { passing: true }),
+    default: {
+      description: 'The upstream’s own answer, streamed: status, fields and body.',
+      headers: answerFields,
+      content: { '*/*': { schema: {} } },
+    },
+  };
+  return Object.fromEntries(
+    proxyMethods.split(', ').map((method) => {
+      const hasBody = method !== 'GET' && method !== 'HEAD';
+      return [
+        method.toLowerCase(),
+        {
+          operationId: `${id}${method[0]}${method.slice(1).toLowerCase()}`,
+          summary,
+          parameters: [...parameters, ...callFields],
+          ...(hasBody ? { requestBody: { required: false, content: { '*/*': { schema: {} } } } } : {}),
+          responses,
+        },
+      ];
+    }),
+  );
+}
+
+/** The public port. */
+export function dataPort(): Json {
+  const journey = codes.filter((code) => code !== 'not_found');
+  const own: RefusalCode[] = [
+    'request_invalid',
+    'unauthenticated',
+    'method_not_allowed',
+    'headers_too_large',
+    'target_too_long',
+    'upgrade_unsupported',
+    'overloaded',
+    'draining',
+  ];
+  return {
+    openapi: '3.1.0',
+    info: {
+      title: 'Sluice, data port',
+      version: '1',
+      description:
+        'Calls to upstreams, held until their quota has room. Every other path is 404 `not_found`.',
+    },
+    servers: [{ url: 'http://127.0.0.1:8080' }],
+    security: [{ bearer: [] }, { sluiceKey: [] }],
+    paths: {
+      '/proxy': everyMethod(
+        'proxy',
+        [
+          query(
+            'target',
+            'Absolute URL of the call, percent-encoded. No other parameter may stand beside it.',
+            { type: 'string' },
+            true,
+          ),
+        ],
+        journey,
+        'Sends the call to its target',
+      ),
+      '/via/{upstream}/{path}': everyMethod(
+        'via',
+        [
+          {
+            name: 'upstream',
+            in: 'path',
+            required: true,
+            description: 'Name of the configuration.',
+            schema: { type: 'string' },
+          },
+          {
+            name: 'path',
+            in: 'path',
+            required: true,
+            description:
+              'Path at the upstream, slashes and query as they are; with wildcard origins the host comes first.',
+            schema: { type: 'string' },
+            allowReserved: true,
+          },
+        ],
+        journey,
+        'The same for SDKs that take a base URL',
+      ),
+      '/activity': {
+        get: {
+          operationId: 'activity',
+          summary: 'The calling workspace’s own state and recent pressure',
+          parameters: [windowQuery],
+          responses: {
+            '200': { description: 'By upstream.', content: json(ref('workspaceActivity')) },
+            ...refusalResponses(own, { passing: false }),
+          },
+        },
+      },
+    },
+    components: {
+      securitySchemes: {
+        bearer: { type: 'http', scheme: 'bearer', description: 'slc_<key id>_<secret>' },
+        sluiceKey: { type: 'apiKey', in: 'header', name: 'Sluice-Key' },
+      },
+      schemas: { Problem: problem, ...activityComponents },
+    },
+  };
+}
+
+const control = (verb: string, summary: string, parameters: readonly Json[] = []): Json => {
+  const refused = (description: string): Json => ({
+    description,
+    content: { 'application/problem+json': { schema: ref('ControlProblem') } },
+  });
+  return {
+    post: {
+      operationId: verb,
+      summary,
+      parameters: [
+        {
+          name: 'name',
+          in: 'path',
+          required: true,
+          description: 'Name of the upstream.',
+          schema: { type: 'string' },
+        },
+        {
+          ...header('Sluice-Admin', 'Demanded, so that no page in a browser can send it.', { const: 'yes' }),
+          required: true,
+        },
+        ...parameters,
+      ],
+      responses: {
+        '200': {
+          description: 'Done, on all replicas within a second.',
+          content: json({
+            type: 'object',
+            additionalProperties: false,
+            required: ['result'],
+            properties: { result: { const: 'done' } },
+          }),
+        },
+        '400': refused('`request_invalid`'),
+        '403': refused('`admin_field_missing`'),
+        '404': refused('`not_found`: no such upstream'),
+        '405': refused('`method_not_allowed`'),
+        '503': refused('`limiter_unavailable`: Redis is away; try again'),
+      },
+    },
+  };
+};
+
+/** The private port, without the files of the live page. */
+export function adminPort(): Json {
+  return {
+    openapi: '3.1.0',
+    info: {
+      title: 'Sluice, admin port',
+      version: '1',
+      description:
+        'Probes, metrics, activity and an operator’s wishes. Never public: nobody is asked for a key here.',
+    },
+    servers: [{ url: 'http://127.0.0.1:9090' }],
+    paths: {
+      '/livez': {
+        get: { operationId: 'livez', summary: 'The process runs', responses: { '200': text('ok') } },
+      },
+      '/readyz': {
+        get: {
+          operationId: 'readyz',
+          summary: 'Calls may be sent here',
+          responses: {
+            '200': text('ok; while Redis is away the next line says why'),
+            '503': text('draining'),
+          },
+        },
+      },
+      '/metrics': {
+        get: {
+          operationId: 'metrics',
+          summary: 'Prometheus metrics',
+          responses: {
+            '200': {
+              description: 'Text format, or OpenMetrics where it is asked for.',
+              content: {
+                'text/plain': { schema: { type: 'string' } },
+                'application/openmetrics-text': { schema: { type: 'string' } },
+              },
+            },
+          },
+        },
+      },
+      '/activity': {
+        get: {
+          operationId: 'allActivity',
+          summary: 'Every workspace, by label',
+          parameters: [windowQuery],
+          responses: {
+            '200': { description: 'By workspace and upstream.', content: json(ref('allActivity')) },
+            '400': text('The window cannot be read.'),
+          },
+        },
+      },
+      '/': {
+        get: {
+          operationId: 'page',
+          summary: 'Live page of throttle pressure',
+          responses: {
+            '200': { description: 'HTML.', content: { 'text/html': { schema: { type: 'string' } } } },
+          },
+        },
+      },
+      '/page/events': {
+        get: {
+          operationId: 'events',
+          summary: 'What the live page shows, as server-sent events',
+          responses: {
+            '200': {
+              description: 'Ends never.',
+              content: { 'text/event-stream': { schema: { type: 'string' } } },
+            },
+            '503': { description: 'As many pages are open as may be.' },
+          },
+        },
+      },
+      '/upstreams/{name}/open': control('open', 'Reopens what answers of the upstream have closed'),
+      '/upstreams/{name}/resume': control('resume', 'Ends a pause'),
+      '/upstreams/{name}/pause': control('pause', 'Sends nobody to the upstream for some seconds', [
+        query('seconds', 'How long.', { type: 'number', exclusiveMinimum: 0, maximum: 86_400 }, true),
+      ]),
+    },
+    components: {
+      schemas: {
+        ControlProblem: {
+          type: 'object',
+          additionalProperties: false,
+          required: ['type', 'title', 'status', 'detail', 'code'],
+          properties: {
+            type: { type: 'string', pattern: '^urn:sluice:error:[a-z_]+$' },
+            title: { type: 'string' },
+            status: { type: 'integer' },
+            detail: { type: 'string' },
+            code: {
+              enum: [
+                'admin_field_missing',
+                'request_invalid',
+                'method_not_allowed',
+                'limiter_unavailable',
+                'not_found',
+              ],
+            },
+          },
+        },
+        ...activityComponents,
+      },
+    },
+  };
+}
