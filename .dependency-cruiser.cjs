@@ -1,5 +1,5 @@
 /** The direction of imports, as checks. ARCHITECTURE.md draws the same map. */
-const stage = 'src/(ingress|auth|target|admission|breaker|credentials|dispatch)/';
+const stage = 'src/(ingress|auth|target|admission|breaker|credentials|dispatch|repeats)/';
 const only = (name, library, path) => ({
   name,
   severity: 'error',
@@ -100,12 +100,11 @@ module.exports = {
     {
       name: 'admission-has-one-face',
       severity: 'error',
-      comment:
-        'the queue, its types, the settings of a call, coalescing; how a call waits is the business of the folder',
+      comment: 'the queue, its types, the settings of a call; how a call waits is the business of the folder',
       from: { path: '^src/', pathNot: '^src/admission/' },
       to: {
         path: '^src/admission/',
-        pathNot: '^src/admission/(admission|ticket|buckets\\.policy|coalescing)\\.ts$',
+        pathNot: '^src/admission/(admission|ticket|buckets\\.policy)\\.ts$',
       },
     },
     {

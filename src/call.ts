@@ -237,6 +237,8 @@ export interface Outcome {
   readonly body: Readable | Buffer | null;
   /** The client is gone when it takes nothing of a waiting body for so long, milliseconds; absent = no limit. */
   readonly maxUnreadMs?: number;
+  /** It was kept from an earlier call with the same idempotency key (`Sluice-Replayed`). */
+  readonly isReplayed?: boolean;
   readonly record: AdmissionRecord;
   readonly rateLimit: RateLimitState | null;
   /** Adds `x-should-retry`; `null` = say nothing. */

@@ -8,7 +8,6 @@
  */
 import { AdmissionQueue } from './admission/admission.ts';
 import { callSettings } from './admission/buckets.policy.ts';
-import { Coalescing } from './admission/coalescing.ts';
 import { addInjected, authenticate, injectedFields, injectedForAll } from './auth/authenticate.ts';
 import { FailedAttempts } from './auth/failed-attempts.ts';
 import { KeyIndex, Keyring } from './auth/keyring.ts';
@@ -32,6 +31,7 @@ import { Forwarder } from './journey/forward.ts';
 import type { CeilingsNow } from './activity/shape.ts';
 import { createStores } from './limiter/stores.ts';
 import { createPressure, noCeilings } from './observation/pressure.ts';
+import { Repeats } from './repeats/repeats.ts';
 import { createSlices, type Slices } from './slices.ts';
 import { createRouteFinder } from './target/route.ts';
 import type {
@@ -70,6 +70,8 @@ export interface Gateway {
   reconfigure(settings: Settings): Promise<void>;
   /** Refuses calls that wait and cannot leave within `budgetMs`; the others go on. */
   drain(budgetMs: number): void;
+  /** Resolves when no call is under way whose clients have left, or after `withinMs`: such calls are finished for their repeats. */
+  settled(withinMs: number): Promise<void>;
   /** Ceilings of a workspace on an upstream, as they are now. */
   ceilings(workspaceId: string, upstream: string): Promise<CeilingsNow>;
   /** Buckets touched by this replica, with their upstreams. */
@@ -91,6 +93,10 @@ export interface Gateway {
 /** Keys of waiting calls are looked at again this often, so that an expired one is refused in time. Milliseconds. */
 const recheckMs = 5_000;
 
+/** The call at the position of the one that it repeats; `null` = at its own. */
+const at = (prepared: Prepared, arrivedAt: number | null): Prepared =>
+  arrivedAt === null ? prepared : { ...prepared, request: { ...prepared.request, arrivedAt } };
+
 export function createGateway(parts: GatewayParts): Gateway {
   const { settings: first, clock, random, telemetry, resolve, isOwn, slices = createSlices(clock) } = parts;
   let settings = first;
@@ -101,7 +107,11 @@ export function createGateway(parts: GatewayParts): Gateway {
   const dispatcher = createDispatcher(settings, { clock, resolve, isOwn });
   const send = createEndpoint({ clock, resolve, isOwn });
   const credentials = startCredentials({ settings, clock, random, telemetry, send });
-  const coalescing = new Coalescing();
+  const repeats = new Repeats({
+    clock,
+    settings: () => settings.idempotency,
+    onReplayed: (upstream) => telemetry.replayed(upstream),
+  });
   const estimates = new TokenEstimates(clock);
   const stores = createStores({
     settings,
@@ -182,8 +192,10 @@ export function createGateway(parts: GatewayParts): Gateway {
     const followed = telemetry.begin(call);
     try {
       const prepared = await ready(call, followed);
-      const outcome = await coalescing.run(prepared.coalescingKey, call.clientGone, (nobodyLeft) =>
-        forwarder.forward(prepared, nobodyLeft, followed),
+      const { repeatKey: key, request } = prepared;
+      const wish = { key, clientGone: call.clientGone, arrivedAt: request.arrivedAt };
+      const outcome = await repeats.run(wish, (audience, arrivedAt) =>
+        forwarder.forward(at(prepared, arrivedAt), audience, followed),
       );
       return followedToItsEnd(outcome, followed);
     } catch (failure) {
@@ -239,6 +251,7 @@ export function createGateway(parts: GatewayParts): Gateway {
       return takenOver;
     },
     drain: (budgetMs) => admission.drain(budgetMs),
+    settled: (withinMs) => repeats.settled(withinMs),
     async ceilings(workspaceId, upstreamName) {
       const workspace = settings.workspaces.get(workspaceId);
       const upstream = settings.upstreams.get(upstreamName);
@@ -260,6 +273,7 @@ export function createGateway(parts: GatewayParts): Gateway {
     storeTrouble: () => stores.trouble(),
     async close() {
       cancelRecheck();
+      repeats.close();
       controls.close();
       credentials.close();
       dispatcher.close();

@@ -99,12 +99,15 @@ export async function startService(parts: ServiceParts): Promise<Service> {
     },
     async drain(signal) {
       draining = true;
+      const startedAt = clock.monotonic();
       const { drainSeconds, drainDelaySeconds } = settings.server;
       const [limitMs, delayMs] = [drainSeconds * 1000, drainDelaySeconds * 1000];
       const cancelRefusals = clock.after(delayMs, () => gateway.drain(Math.max(0, limitMs - delayMs)));
       const options = signal === undefined ? { delayMs, limitMs } : { delayMs, limitMs, signal };
       const { cut } = await running.data.drain(options);
       cancelRefusals();
+      if (signal?.aborted !== true)
+        await gateway.settled(Math.max(0, startedAt + limitMs - clock.monotonic()));
       await endBehind(running);
       return cut;
     },

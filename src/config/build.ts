@@ -113,6 +113,7 @@ export function buildRest(file: RestInput, { processLabelKey, folder }: Surround
       labelKeyGenerated: file.privacy.labelKey === undefined,
     },
     log: file.log,
+    idempotency: file.idempotency,
     upstreams: new Map(
       Object.entries(file.upstreams).map(([name, input]) => [
         name,
@@ -181,6 +182,7 @@ function buildUpstream(
       totalMs: totalSeconds * 1000,
     },
     maxSockets: input.maxSockets,
+    idempotencyFields: input.idempotencyFields.map((field) => field.toLowerCase()),
     caFile: input.caFile ?? null,
   };
 }

@@ -6,6 +6,7 @@
  */
 import { z } from 'zod';
 import { upstreamNamePattern } from './names.ts';
+import { idempotency } from './idempotency-schema.ts';
 import { redis } from './redis-schema.ts';
 import { server } from './server-schema.ts';
 import { upstream } from './upstream-schema.ts';
@@ -39,6 +40,7 @@ export const fileSchema = section({
       .default(1)
       .describe('Share of successful calls that get a log line.'),
   }).prefault({}),
+  idempotency: idempotency.prefault({}),
   upstreams: z
     .record(z.string(), upstream)
     .meta({ minProperties: 1, propertyNames: { pattern: upstreamNamePattern.source } })

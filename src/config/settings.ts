@@ -99,6 +99,8 @@ export interface UpstreamSettings {
   readonly timeouts: UpstreamTimeouts;
   /** Sockets open to one origin at most. */
   readonly maxSockets: number;
+  /** Lower-case names of request fields that serve as the idempotency key where a call has none. */
+  readonly idempotencyFields: readonly string[];
   /** PEM file with additional certificate authorities for this upstream, read at start; `null` = system's. */
   readonly caFile: string | null;
 }
@@ -182,6 +184,18 @@ export interface PrivacySettings {
   readonly labelKeyGenerated?: boolean;
 }
 
+/** What is kept of answers, for repeats with the same idempotency key. */
+export interface IdempotencySettings {
+  /** For so long; 0 = nothing is kept. */
+  readonly keepSeconds: number;
+  /** Bytes of the largest body that is kept. */
+  readonly maxBytes: number;
+  /** Bytes kept for one workspace at most; the oldest answers go first. */
+  readonly maxWorkspaceBytes: number;
+  /** Bytes kept in all at most, with Redis over all replicas. */
+  readonly maxTotalBytes: number;
+}
+
 export interface LogSettings {
   readonly level: 'debug' | 'info' | 'warn' | 'error' | 'silent';
   /** Share of successful calls that get a log line, 0 to 1. */
@@ -193,6 +207,7 @@ export interface Settings {
   readonly redis: RedisSettings | null;
   readonly privacy: PrivacySettings;
   readonly log: LogSettings;
+  readonly idempotency: IdempotencySettings;
   readonly upstreams: ReadonlyMap<string, UpstreamSettings>;
   readonly workspaces: ReadonlyMap<string, WorkspaceSettings>;
 }

@@ -4,7 +4,7 @@
  */
 import { z } from 'zod';
 import { account, credential, shortForm } from './credential-schema.ts';
-import { addressRange, count, limit, origin, rate, seconds, section } from './values.ts';
+import { addressRange, count, limit, origin, rate, requestField, seconds, section } from './values.ts';
 import { waitShape } from './wait-schema.ts';
 
 /** Keys that may stand in `limits` or directly on the upstream, not in both. */
@@ -80,6 +80,13 @@ export const upstream = section({
     totalSeconds: seconds().default(900).describe('One whole exchange.'),
   }).prefault({}),
   maxSockets: count().default(512).describe('Sockets open to one origin at most.'),
+  idempotencyFields: z
+    .array(requestField())
+    .max(8)
+    .default([])
+    .describe(
+      'Request fields that serve as the idempotency key of a call without Idempotency-Key (webhook ids), the first one that it has.',
+    ),
   caFile: z
     .string()
     .min(1)

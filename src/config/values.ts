@@ -79,6 +79,13 @@ export const fieldName = () =>
     if (reason !== null) context.addIssue(refuse(reason, 'name a field such as authorization or x-api-key'));
   });
 
+/** A request field that tells something of a call. */
+export const requestField = () =>
+  z.string().superRefine((name, context) => {
+    if (/^[\w!#$%&'*+.^`|~-]{1,128}$/.test(name)) return;
+    context.addIssue(refuse('is not a field name', 'name a field such as x-shopify-webhook-id'));
+  });
+
 /** Name of a quota: words of the operator, shown nowhere. */
 export const accountName = () =>
   z.string().superRefine((name, context) => {

@@ -149,6 +149,7 @@ export const writeOutcome = async (context: AnswerContext, outcome: Outcome): Pr
   }
   const fields = [...framing.fields, 'Sluice-Request-Id', context.requestId];
   fields.push(...knownFields(outcome.record, outcome.rateLimit));
+  if (outcome.isReplayed === true) fields.push('Sluice-Replayed', 'true');
   if (outcome.shouldRetry !== null) fields.push('x-should-retry', String(outcome.shouldRetry));
   // HTTP/1.0 has no chunks: without a length the end of the connection is the end of the body.
   const unframed = call.request.httpVersion === '1.0' && !framing.bodiless && framing.declaredBytes === null;

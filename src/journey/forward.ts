@@ -21,6 +21,7 @@ import type { TokenEstimates } from '../dispatch/token-estimates.ts';
 import type { TransportError } from '../dispatch/transport-error.ts';
 import type { Refusal } from '../errors.ts';
 import type { Ceilings } from '../limiter/ceilings.ts';
+import type { Audience } from '../repeats/repeat.ts';
 import type { RouteFinder } from '../target/route.ts';
 import type { CallTelemetry, Telemetry } from '../telemetry/events.ts';
 import { answerOutcome, failureRefusal, rateLimitOf, type Answered } from './answer.ts';
@@ -67,7 +68,7 @@ export class Forwarder {
   }
 
   /** `nobodyLeft` ends the journey: no client waits for the answer any more. */
-  async forward(prepared: Prepared, nobodyLeft: CallSignal, followed: CallTelemetry): Promise<Outcome> {
+  async forward(prepared: Prepared, nobodyLeft: Audience, followed: CallTelemetry): Promise<Outcome> {
     const progress: Progress = { attempts: 0, absorbed: 0, history: noHistory };
     const { credentials, settings, controls } = this.#parts;
     const credential = new CallCredential(credentials, settings, prepared);
@@ -93,6 +94,7 @@ export class Forwarder {
         }
         followed.granted();
         progress.attempts += 1;
+        nobodyLeft.moved?.('upstream');
         const attempt: Attempt = { prepared, lease, field: readiness.field, followed, probe };
         const result = await this.#send(attempt, nobodyLeft);
         // A call nobody waits for any more has no wait left: it is not sent again, and its lane does not sleep for it.
@@ -107,6 +109,7 @@ export class Forwarder {
         progress.history = decision.history;
         if (decision.cause === 'stale') ticket.lengthen(staleGraceMs);
         requeue(lease, result, decision);
+        nobodyLeft.moved?.('lane');
         if (result.kind === 'answered') this.#learnCharge(prepared, result);
         if (isAbsorbed(result, decision, followed)) progress.absorbed += 1;
       }

@@ -5,9 +5,7 @@
  * Refuses to own: any of the decisions behind them. Invariant: nothing that leaves here under a key name (bucket, lane,
  * ceiling) can be read back without the label key.
  */
-import { createHash } from 'node:crypto';
 import { bucketParts, callSettings, ceilingLimits } from '../admission/buckets.policy.ts';
-import type { CoalescingKey } from '../admission/coalescing.ts';
 import type { AdmissionRequest } from '../admission/ticket.ts';
 import type { Call, CallBody, Caller, Costs, Route } from '../call.ts';
 import type { UpstreamSettings, WorkspaceSettings } from '../config/settings.ts';
@@ -19,6 +17,8 @@ import { bucketKey, ceilingKey, laneKey, ticketId } from '../ids.ts';
 import { LRUCache } from 'lru-cache';
 import { clientTimeoutFields, clientTimeouts } from './client-timeouts.policy.ts';
 import { maxWaitMsOf, preferredWaitSeconds, urgencyOf } from './preferences.policy.ts';
+import type { RepeatKey } from '../repeats/repeat.ts';
+import { repeatFields, repeatKeyOf } from './repeat-key.ts';
 
 /** A call ready for admission. */
 export interface Prepared {
@@ -30,7 +30,8 @@ export interface Prepared {
   readonly request: AdmissionRequest;
   /** What its tokens were guessed from, and whom its answer teaches; `null` = nobody. */
   readonly guess: NamedGuess | null;
-  readonly coalescingKey: CoalescingKey | null;
+  /** `null`: no other call repeats it, as far as it tells. */
+  readonly repeatKey: RepeatKey | null;
 }
 
 export interface PrepareInput {
@@ -47,7 +48,7 @@ export interface PrepareInput {
 export function prepare({ call, caller, route, body, labelKey, estimates, now }: PrepareInput): Prepared {
   const { upstream } = route;
   const { workspace } = caller;
-  const fields = wanted(call.rawFields);
+  const fields = wanted(call.rawFields, upstream.idempotencyFields);
   const description = describeCall(upstream.kind, {
     method: call.method,
     path: route.pathAndQuery,
@@ -100,11 +101,16 @@ export function prepare({ call, caller, route, body, labelKey, estimates, now }:
     maxWaitMs: maxWaitMsOf(patience, limits),
     stillValid: caller.stillValid,
   };
-  // Of the same person only: an answer made with one credential is nobody else's.
-  const coalescingKey = coalescingKeyOf({ call, route, body, fields }, (kind, ...rest) =>
-    digest(labelKey, kind, workspace.id, quota, brought, fields.get('cookie') ?? '', ...rest),
-  );
-  return { call, caller, route, body, description, request, guess, coalescingKey };
+  const repeatKey = repeatKeyOf({
+    call,
+    route,
+    body,
+    fields,
+    workspaceId: workspace.id,
+    labelKey,
+    identity: [quota, brought, fields.get('cookie') ?? ''],
+  });
+  return { call, caller, route, body, description, request, guess, repeatKey };
 }
 
 function withoutQuery(pathAndQuery: string): string {
@@ -175,47 +181,24 @@ function broughtCredential(call: Call, caller: Caller): string {
   return values.join('\n');
 }
 
-interface KeyInput extends Pick<Prepared, 'call' | 'route' | 'body'> {
-  readonly fields: ReadonlyMap<string, string>;
-}
-
-/**
- * Same `Idempotency-Key` (quoted or bare, draft-ietf-httpapi-idempotency-key-header), else an SDK's call with its
- * resend counter: the original is joinable by its own resends only.
- */
-function coalescingKeyOf(
-  { call, route, body, fields }: KeyInput,
-  name: (kind: string, ...parts: string[]) => string,
-): CoalescingKey | null {
-  const given = fields
-    .get('idempotency-key')
-    ?.trim()
-    .replace(/^"(.*)"$/, '$1');
-  const resends = fields.get('x-stainless-retry-count');
-  if ((given === undefined || given === '') && resends === undefined) return null;
-  const hash = createHash('sha256').update(body.bytes).digest('base64');
-  const fingerprint = name('call', call.method, route.origin, route.pathAndQuery, hash);
-  if (given !== undefined && given !== '') {
-    return { key: name('idempotency', route.upstream.name, given), fingerprint, mayJoin: true };
-  }
-  return { key: fingerprint, fingerprint, mayJoin: Number(resends) > 0 };
-}
-
 const wantedNames = new Set([
   'content-type',
   'cookie',
   'prefer',
   'priority',
-  'idempotency-key',
-  'x-stainless-retry-count',
+  ...repeatFields,
   ...clientTimeoutFields,
 ]);
 
-function wanted(rawFields: readonly string[]): ReadonlyMap<string, string> {
+function wanted(
+  rawFields: readonly string[],
+  further: UpstreamSettings['idempotencyFields'],
+): ReadonlyMap<string, string> {
   const found = new Map<string, string>();
   for (let at = 0; at + 1 < rawFields.length; at += 2) {
     const field = (rawFields[at] ?? '').toLowerCase();
-    if (wantedNames.has(field) && !found.has(field)) found.set(field, rawFields[at + 1] ?? '');
+    const isWanted = wantedNames.has(field) || (further.length > 0 && further.includes(field));
+    if (isWanted && !found.has(field)) found.set(field, rawFields[at + 1] ?? '');
   }
   return found;
 }

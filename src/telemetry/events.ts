@@ -193,6 +193,8 @@ export interface Telemetry {
   leaseLost(reason: LeaseLostReason): void;
   /** A credential of the upstream that can change was renewed, or could not be. */
   credentialRenewal(upstream: string, outcome: RenewalOutcome): void;
+  /** A client got an answer that had been kept from an earlier call with the same key. */
+  replayed(upstream: string): void;
   /** Upstreams configured now; called at start and after a reload. Their gauges exist from here on. */
   configured(upstreams: Iterable<UpstreamSettings>): void;
   /** Where gauges read from; the last one given counts. */

@@ -139,6 +139,11 @@ export function createInstruments(registry: Registry<OpenMetricsContentType>) {
       'Renewals of upstream credentials, by how they ended.',
       ['upstream', 'outcome'],
     ),
+    replays: counter(
+      'sluice_idempotent_replays_total',
+      'Calls answered with what was kept of an earlier call with the same idempotency key.',
+      ['upstream'],
+    ),
     sentAfterGone: counter(
       'sluice_dispatched_after_client_gone_total',
       'Calls sent although their client had left. Must stay 0.',

@@ -65,6 +65,7 @@ export interface Metrics {
   redisError(kind: RedisErrorKind): void;
   leaseLost(reason: LeaseLostReason): void;
   credentialRenewal(upstream: string, outcome: RenewalOutcome): void;
+  replayed(upstream: string): void;
   sentAfterClientGone(): void;
   /** Text of a scrape, gauges read at this moment. */
   page(format: MetricsFormat): Promise<MetricsPage>;
@@ -160,6 +161,9 @@ export function createMetrics(readings: GaugeReadings, options: MetricsOptions =
     },
     leaseLost(reason) {
       instruments.leasesLost.of({ reason }).value += 1;
+    },
+    replayed(upstream) {
+      instruments.replays.of({ upstream }).value += 1;
     },
     credentialRenewal(upstream, outcome) {
       // All at once, so that the first failure is seen as an increase.

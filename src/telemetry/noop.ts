@@ -31,6 +31,7 @@ export const noTelemetry: Telemetry = {
   redisError: nothing,
   leaseLost: nothing,
   credentialRenewal: nothing,
+  replayed: nothing,
   configured: nothing,
   observe: nothing,
   live: () => [],

@@ -57,7 +57,7 @@ describe('docs/reference.md', () => {
   test('names every key of the configuration file, and none that it does not have', () => {
     const sections = [
       ['### `server`', 'server.'],
-      ['### `redis`, `privacy`, `log`', ''],
+      ['### `redis`, `privacy`, `log`, `idempotency`', ''],
       ['### `upstreams.<name>`', 'upstreams.*.'],
       ['### `workspaces.<id>`', 'workspaces.*.'],
     ] as const;

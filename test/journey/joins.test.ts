@@ -79,11 +79,13 @@ describe('calls with the same Idempotency-Key', () => {
     expect(model.log).toHaveLength(1);
   });
 
-  test('are two upstream calls when they come one after the other, because no response is remembered', async () => {
+  test('are one upstream call when they come one after the other, and the second says that it was replayed', async () => {
     const { chat, model } = world;
-    await chat(1, keyed('k-5'));
-    expect((await chat(1, keyed('k-5'))).status).toBe(200);
-    expect(model.log).toHaveLength(2);
+    const first = await chat(1, keyed('k-5'));
+    const second = await chat(1, keyed('k-5'));
+    expect([second.status, second.text]).toEqual([200, first.text]);
+    expect([first, second].map(({ headers }) => headers.get('sluice-replayed'))).toEqual([null, 'true']);
+    expect(model.log).toHaveLength(1);
   });
 
   test('are independent when they belong to different workspaces', async () => {
@@ -93,7 +95,7 @@ describe('calls with the same Idempotency-Key', () => {
     expect(model.log).toHaveLength(2);
   });
 
-  test('go on while one of their clients is there, and end with the last', async () => {
+  test('go on when their clients leave, and a later repeat gets the answer', async () => {
     const { chat, model, settled } = world;
     model.configure({ latency: { baseMs: 150, perTokenMs: 0, jitter: 0 } });
     const leaving = new AbortController();
@@ -114,7 +116,10 @@ describe('calls with the same Idempotency-Key', () => {
     expect(await Promise.all(left)).toEqual(['gone', 'gone']);
     await settled(0, 0);
     await until(() => model.log[1]?.endedT !== null);
-    expect(model.log[1]).toMatchObject({ aborted: true });
+    expect(model.log[1]).toMatchObject({ aborted: false });
+    const again = await chat(2, keyed('k-8'));
+    expect([again.status, again.headers.get('sluice-replayed')]).toEqual([200, 'true']);
+    expect(model.log).toHaveLength(2);
   });
 });
 

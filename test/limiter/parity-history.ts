@@ -235,7 +235,7 @@ function admission(draw: Draw, nature: Nature, index: number): Omit<AdmitStep, '
     callClass,
     costs,
     document: document ?? null,
-    arrivedAgoMs: draw.one(0, 0, null, draw.fraction(0, 600), 15_000, -5, -2_000),
+    arrivedAgoMs: draw.one(0, 0, null, draw.fraction(0, 600), 700_000, -5, -2_000),
     maxWaitMs: draw.one(1e6, 1e6, 45_000, 1_000, 0, Infinity),
     leaseMs: draw.one(30_000, 5_000, 700.5),
     again: draw.chance(0.15),

@@ -167,14 +167,14 @@ atOrigins('a lane', (instant) => {
 
   test('grants by arrival, whichever call was entered first', () => {
     const { bucket, grants } = bucketWith(instant, 2, { limit: 100, maxInFlight: 1 });
-    const now = instant(50_000);
+    const now = instant(700_000);
     const enter = (ticket: string, agoMs: number, urgency = 3): unknown => {
       const asked = call(ticket, { limit: 100, maxInFlight: 1, urgency, arrivedAt: now - agoMs });
       return admitAsClaimed(bucket, { admission: asked, replica }, now);
     };
-    tick(bucket, { replica, leases: [first(grants).lease] }, instant(14_000));
-    tick(bucket, { replica, leases: [first(grants).lease] }, instant(28_000));
-    tick(bucket, { replica, leases: [first(grants).lease] }, instant(42_000));
+    for (let at = 14_000; at < 700_000; at += 14_000) {
+      tick(bucket, { replica, leases: [first(grants).lease] }, instant(at));
+    }
     tick(bucket, { replica, leases: [first(grants).lease] }, now);
     expect(enter('z', 0)).toMatchObject({ kind: 'queued', ahead: 1 });
     expect(enter('late', 200)).toMatchObject({ ahead: 1 });

@@ -54,6 +54,7 @@ export function upstreamSettings(
     propagateTrace: false,
     timeouts: { connectMs: 5000, headMs: 60_000, idleMs: 60_000, totalMs: 600_000 },
     maxSockets: 64,
+    idempotencyFields: [],
     caFile: null,
     ...changes,
   };

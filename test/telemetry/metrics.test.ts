@@ -46,6 +46,7 @@ const published = [
   ['sluice_redis_errors_total', 'counter', 'kind'],
   ['sluice_leases_lost_total', 'counter', 'reason'],
   ['sluice_dispatched_after_client_gone_total', 'counter', ''],
+  ['sluice_idempotent_replays_total', 'counter', 'upstream'],
 ] as const;
 
 describe('a scrape of the metrics', () => {
@@ -62,6 +63,7 @@ describe('a scrape of the metrics', () => {
     oneCall(given, 'acme');
     given.telemetry.redisCommand('apply', 1);
     given.telemetry.credentialRenewal('lm', 'renewed');
+    given.telemetry.replayed('lm');
     given.telemetry.observe({
       process: () => idleProcess,
       buckets: () => [],

@@ -31,8 +31,11 @@ export type AdmitResult =
       readonly ahead: number;
     };
 
-/** An arrival that is claimed to be longer ago than this is taken for this long ago. Milliseconds. */
-export const maxArrivalAgoMs = 10_000;
+/**
+ * An arrival that is claimed to be longer ago than this is taken for this long ago: the repeat of a call whose client left it
+ * after the longest wait (600 s) and came back within 60 s still gets its position. Milliseconds.
+ */
+export const maxArrivalAgoMs = 660_000;
 /**
  * One that is claimed to be later than now is taken for this much later at most. A clock that is known by half of a round
  * trip is ahead by less, and calls of one moment, which come one after the other, stay apart. Milliseconds.

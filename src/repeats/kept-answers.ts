@@ -1,0 +1,105 @@
+/**
+ * Answers of calls that may be repeated, in the memory of this process.
+ *
+ * Owns: how long and how many. Keeps: bytes of each workspace and of all together stay within their bounds, the oldest go
+ * first; an answer that has outlived its time is not given out, and is let go with the next one that comes or within its
+ * own time again.
+ */
+import type { Clock } from '../clock.ts';
+import type { IdempotencySettings } from '../config/settings.ts';
+import type { Remembered, RepeatKey } from './repeat.ts';
+
+interface Entry extends Remembered {
+  readonly owner: string;
+  readonly bytes: number;
+  /** Monotonic milliseconds. */
+  readonly endsAt: number;
+}
+
+/** What an entry takes beside its answer, bytes. */
+const entryBytes = 512;
+
+export class KeptAnswers {
+  readonly #clock: Clock;
+  readonly #bounds: () => IdempotencySettings;
+  /** Oldest first. */
+  readonly #entries = new Map<string, Entry>();
+  readonly #bytesOf = new Map<string, number>();
+  #bytes = 0;
+  #cancelSweep: (() => void) | null = null;
+
+  constructor(clock: Clock, bounds: () => IdempotencySettings) {
+    this.#clock = clock;
+    this.#bounds = bounds;
+  }
+
+  /** Bytes held now. */
+  get bytes(): number {
+    return this.#bytes;
+  }
+
+  find(name: string): Remembered | null {
+    const entry = this.#entries.get(name);
+    if (entry === undefined) return null;
+    if (this.#clock.monotonic() < entry.endsAt) return entry;
+    this.delete(name);
+    return null;
+  }
+
+  /** Keeps what became of a call for so long, milliseconds. */
+  put({ name, owner }: Pick<RepeatKey, 'name' | 'owner'>, remembered: Remembered, lifeMs: number): void {
+    this.delete(name);
+    const bytes = entryBytes + bytesOf(remembered);
+    const { maxTotalBytes, maxWorkspaceBytes } = this.#bounds();
+    if (bytes > Math.min(maxTotalBytes, maxWorkspaceBytes)) return;
+    const entry = { ...remembered, owner, bytes, endsAt: this.#clock.monotonic() + lifeMs };
+    this.#entries.set(name, entry);
+    this.#count(owner, bytes);
+    this.#makeRoom(owner);
+    this.#sweepLater(lifeMs);
+  }
+
+  delete(name: string): void {
+    const entry = this.#entries.get(name);
+    if (entry === undefined) return;
+    this.#entries.delete(name);
+    this.#count(entry.owner, -entry.bytes);
+  }
+
+  close(): void {
+    this.#cancelSweep?.();
+    this.#cancelSweep = null;
+    this.#entries.clear();
+  }
+
+  #count(owner: string, bytes: number): void {
+    this.#bytes += bytes;
+    const now = (this.#bytesOf.get(owner) ?? 0) + bytes;
+    if (now > 0) this.#bytesOf.set(owner, now);
+    else this.#bytesOf.delete(owner);
+  }
+
+  /** The oldest go: of this workspace while it has too much, of all while there is too much in all. */
+  #makeRoom(owner: string): void {
+    const { maxTotalBytes, maxWorkspaceBytes } = this.#bounds();
+    for (const [name, entry] of this.#entries) {
+      const ownerIsFull = (this.#bytesOf.get(owner) ?? 0) > maxWorkspaceBytes;
+      if (!ownerIsFull && this.#bytes <= maxTotalBytes) return;
+      if (this.#bytes > maxTotalBytes || entry.owner === owner) this.delete(name);
+    }
+  }
+
+  #sweepLater(lifeMs: number): void {
+    this.#cancelSweep ??= this.#clock.after(lifeMs, () => {
+      this.#cancelSweep = null;
+      const now = this.#clock.monotonic();
+      for (const [name, { endsAt }] of this.#entries) if (endsAt <= now) this.delete(name);
+      if (this.#entries.size > 0) this.#sweepLater(lifeMs);
+    });
+  }
+}
+
+function bytesOf({ answer }: Remembered): number {
+  if (answer === 'too_large') return 0;
+  return answer.body.length + answer.fields.reduce((sum, text) => sum + text.length, 0);
+}

@@ -1,0 +1,34 @@
+/**
+ * Where calls stood in their lanes whose clients left them while they waited: a repeat goes on from there.
+ * Owns: how long that is remembered, and of how many calls.
+ */
+import { LRUCache } from 'lru-cache';
+import type { Clock } from '../clock.ts';
+
+/** A repeat that comes later is a new call. Milliseconds. */
+export const positionKeptMs = 60_000;
+const maxCalls = 100_000;
+
+export class LeftPositions {
+  readonly #clock: Clock;
+  readonly #left = new LRUCache<string, { readonly arrivedAt: number; readonly leftAt: number }>({
+    max: maxCalls,
+  });
+
+  constructor(clock: Clock) {
+    this.#clock = clock;
+  }
+
+  /** `arrivedAt`: monotonic milliseconds, the position of the call that was left. */
+  leave(name: string, arrivedAt: number): void {
+    this.#left.set(name, { arrivedAt, leftAt: this.#clock.monotonic() });
+  }
+
+  /** Arrival of the call that this one repeats; given out once. `null` = it repeats none that was left lately. */
+  take(name: string): number | null {
+    const left = this.#left.get(name);
+    if (left === undefined) return null;
+    this.#left.delete(name);
+    return this.#clock.monotonic() - left.leftAt <= positionKeptMs ? left.arrivedAt : null;
+  }
+}

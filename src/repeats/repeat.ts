@@ -1,0 +1,46 @@
+/**
+ * What makes one call a repeat of another, and what is kept of an answer for repeats that come later. Types only.
+ */
+import type { CallSignal } from '../call-abort.ts';
+
+/**
+ * `key`: the client names the call (`Idempotency-Key`, a webhook id) · `first`, `again`: an SDK counts its attempts, and this is
+ * the original or a resend of it · `silent`: the client is known to resend calls without saying so.
+ */
+export type RepeatMarker = 'key' | 'first' | 'again' | 'silent';
+
+/** Of a call that may be a repeat, or may be repeated. */
+export interface RepeatKey {
+  readonly marker: RepeatMarker;
+  /** Digest that equal calls share: of the workspace, its credential and the key, or of the whole call. */
+  readonly name: string;
+  /** Digest of method, target and body: the same key with another fingerprint is refused (422). */
+  readonly fingerprint: string;
+  /** Digest of the workspace: kept answers are bounded for each. */
+  readonly owner: string;
+  readonly upstream: string;
+  /** What kept answers are encrypted with, beside the label key: the workspace and the key itself. Never leaves the process. */
+  readonly secret: { readonly workspaceId: string; readonly key: string };
+}
+
+/** A whole answer of an upstream. */
+export interface KeptAnswer {
+  readonly status: number;
+  /** Fields after cleaning, name and value alternating. */
+  readonly fields: readonly string[];
+  readonly body: Buffer;
+  /** What `x-should-retry` said; `null` = nothing. */
+  readonly shouldRetry: boolean | null;
+}
+
+/** What is remembered of a call that was answered. `too_large`: it has run, and its answer is not kept. */
+export interface Remembered {
+  readonly fingerprint: string;
+  readonly answer: KeptAnswer | 'too_large';
+}
+
+/** Those who wait for a call's answer, as the journey sees them. Aborted: nobody does, and the call is to end. */
+export interface Audience extends CallSignal {
+  /** The call is about to be sent, or goes back into its lane. Absent where nobody needs to know. */
+  moved?(to: 'upstream' | 'lane'): void;
+}

@@ -1,0 +1,172 @@
+/**
+ * Repeats of a call get the answer of the call that they repeat: while it is held or in flight they join it, afterwards they get
+ * what was kept of its answer.
+ *
+ * Owns: which call a repeat belongs to, and what is remembered of calls. Refuses to own: what makes a repeat
+ * (`journey/repeat-key.ts`), how clients share an answer (`shared-call.ts`).
+ * Keeps: a call that is no repeat and cannot be repeated passes through without a trace.
+ */
+import type { Outcome } from '../call.ts';
+import type { CallSignal } from '../call-abort.ts';
+import type { Clock } from '../clock.ts';
+import type { IdempotencySettings } from '../config/settings.ts';
+import { Refusal } from '../errors.ts';
+import { KeptAnswers } from './kept-answers.ts';
+import { LeftPositions, positionKeptMs } from './left-positions.ts';
+import type { Audience, Remembered, RepeatKey } from './repeat.ts';
+import { SharedCall, type Ending } from './shared-call.ts';
+
+export interface RepeatsParts {
+  readonly clock: Clock;
+  /** As configured now. */
+  readonly settings: () => IdempotencySettings;
+  /** An answer was given that had been kept. */
+  readonly onReplayed: (upstream: string) => void;
+}
+
+/**
+ * Makes the call. `arrivedAt`: the position of the call that this one repeats, monotonic milliseconds; `null` = its own.
+ */
+export type MakeCall = (audience: Audience, arrivedAt: number | null) => Promise<Outcome>;
+
+/** One client's wish. */
+export interface Wish {
+  readonly key: RepeatKey | null;
+  readonly clientGone: CallSignal;
+  /** Position of this call where it repeats none, monotonic milliseconds. */
+  readonly arrivedAt: number;
+}
+
+export class Repeats {
+  readonly #parts: RepeatsParts;
+  readonly #kept: KeptAnswers;
+  readonly #left: LeftPositions;
+  readonly #held = new Map<string, SharedCall>();
+
+  constructor(parts: RepeatsParts) {
+    this.#parts = parts;
+    this.#kept = new KeptAnswers(parts.clock, parts.settings);
+    this.#left = new LeftPositions(parts.clock);
+  }
+
+  /**
+   * Makes the call, or gets the answer of the one that it repeats.
+   * @throws Refusal `idempotency_mismatch` same key, other call · `idempotency_conflict` its answer cannot be had now, or any more
+   */
+  run(wish: Wish, make: MakeCall): Promise<Outcome> {
+    const { key, clientGone } = wish;
+    return key === null ? make(clientGone, null) : this.#run({ ...wish, key }, make);
+  }
+
+  /** Resolves when no call goes on that nobody may be waiting for, or after `withinMs`. */
+  async settled(withinMs: number): Promise<void> {
+    const { clock } = this.#parts;
+    const calls = [...this.#held.values()].filter(({ isAbandoned }) => isAbandoned);
+    if (calls.length === 0) return;
+    let cancel = (): void => {};
+    const tooLate = new Promise<void>((resolve) => {
+      cancel = clock.after(withinMs, resolve);
+    });
+    await Promise.race([Promise.all(calls.map(({ ended }) => ended)), tooLate]);
+    cancel();
+  }
+
+  close(): void {
+    for (const call of this.#held.values()) call.abort();
+    this.#kept.close();
+  }
+
+  async #run(wish: Wish & { readonly key: RepeatKey }, make: MakeCall): Promise<Outcome> {
+    const { key, clientGone } = wish;
+    const known = this.#held.get(key.name);
+    if (known !== undefined && joins(key, known)) {
+      demandSame(key, known.key);
+      if (!known.isAnswering) return known.join(clientGone);
+      if (known.isStreaming)
+        throw conflict('A call with this key is being answered. Repeat it after its end.');
+      await endOf(known, clientGone);
+    }
+    const replayed = this.#replay(key);
+    return replayed ?? this.#begin(wish, make).join(clientGone);
+  }
+
+  /** What was kept of the call that this one repeats; `null` = nothing. */
+  #replay(key: RepeatKey): Outcome | null {
+    if (key.marker === 'first') return null;
+    const remembered = this.#kept.find(key.name);
+    if (remembered === null) return null;
+    demandSame(key, remembered);
+    // Only a key says for sure that the next call is the same, too.
+    if (key.marker !== 'key') this.#kept.delete(key.name);
+    const outcome = replayOf(remembered);
+    this.#parts.onReplayed(key.upstream);
+    return outcome;
+  }
+
+  #begin({ key, arrivedAt }: Wish & { readonly key: RepeatKey }, make: MakeCall): SharedCall {
+    const { clock, settings } = this.#parts;
+    const position = this.#left.take(key.name) ?? arrivedAt;
+    const call = new SharedCall({
+      clock,
+      key,
+      maxKeptBytes: settings().maxBytes,
+      onLeft: () => this.#left.leave(key.name, position),
+      onAbandoned: () => {},
+      onEnded: (ending) => this.#ended(call, ending),
+    });
+    this.#held.set(key.name, call);
+    call.begin((audience) => make(audience, position));
+    return call;
+  }
+
+  #ended(call: SharedCall, ending: Ending): void {
+    const { key } = call;
+    if (this.#held.get(key.name) === call) this.#held.delete(key.name);
+    if (ending === null) return;
+    const { keepSeconds } = this.#parts.settings();
+    const lifeMs = key.marker === 'key' ? keepSeconds * 1000 : positionKeptMs;
+    if (lifeMs > 0) this.#kept.put(key, { fingerprint: key.fingerprint, answer: ending }, lifeMs);
+  }
+}
+
+/** May a call with this key have the answer of a call that is under way? */
+function joins(key: RepeatKey, known: SharedCall): boolean {
+  if (key.marker === 'first') return false;
+  return key.marker === 'silent' ? known.isAbandoned : true;
+}
+
+function demandSame(key: RepeatKey, known: { readonly fingerprint: string }): void {
+  if (known.fingerprint !== key.fingerprint) throw new Refusal('idempotency_mismatch');
+}
+
+const conflict = (detail: string): Refusal => new Refusal('idempotency_conflict', { detail });
+
+function replayOf({ answer }: Remembered): Outcome {
+  if (answer === 'too_large') {
+    throw new Refusal('idempotency_conflict', {
+      detail: 'The call with this key has been answered, and its answer was too large to be kept.',
+      shouldRetry: false,
+    });
+  }
+  return {
+    ...answer,
+    throttled: false,
+    isReplayed: true,
+    record: { waitedMs: 0, attempts: 0, absorbed: 0 },
+    rateLimit: null,
+    onEnd: () => {},
+  };
+}
+
+/** Rejects with the signal's reason where the client does not wait for it. */
+function endOf(call: SharedCall, clientGone: CallSignal): Promise<void> {
+  return new Promise((resolve, reject) => {
+    const leave = (): void => reject(clientGone.reason as unknown);
+    if (clientGone.aborted) return leave();
+    clientGone.addEventListener('abort', leave, { once: true });
+    void call.ended.then(() => {
+      clientGone.removeEventListener('abort', leave);
+      resolve();
+    });
+  });
+}

@@ -1,0 +1,193 @@
+/**
+ * One call and all clients that wait for its answer: the first one and those whose repeats have joined.
+ *
+ *   held ⇄ sent ──▶ answering ──▶ ended
+ *
+ * Owns: whether the call goes on when they leave. Refuses to own: which calls are repeats (`repeats.ts`).
+ * Keeps: a call that waits is left by its last client; one that has been sent and carries a key is finished; one that an SDK will
+ * repeat goes on for `graceMs` without a client.
+ */
+import { Buffer } from 'node:buffer';
+import type { Outcome } from '../call.ts';
+import { CallAbort, type CallSignal } from '../call-abort.ts';
+import type { Clock } from '../clock.ts';
+import { Refusal } from '../errors.ts';
+import type { Audience, KeptAnswer, RepeatKey } from './repeat.ts';
+import { SharedAnswer } from './shared-answer.ts';
+
+/** SDKs repeat a call after up to 8 s (openai, anthropic, groq), shopify-api-node after 2 s. Milliseconds. */
+export const graceMs = 10_000;
+
+type Stage =
+  | { readonly kind: 'held' | 'sent' | 'ended' }
+  | { readonly kind: 'answering'; readonly outcome: Outcome; readonly answer: SharedAnswer };
+
+/** What became of the call: an answer that may be kept, `too_large`, or `null`. */
+export type Ending = KeptAnswer | 'too_large' | null;
+
+export interface SharedCallParts {
+  readonly clock: Clock;
+  readonly key: RepeatKey;
+  readonly maxKeptBytes: number;
+  /** Its last client left it while it waited. */
+  readonly onLeft: () => void;
+  /** Its last client left it after it had been sent. */
+  readonly onAbandoned: () => void;
+  readonly onEnded: (ending: Ending) => void;
+}
+
+export class SharedCall extends CallAbort implements Audience {
+  readonly key: RepeatKey;
+  /** Resolves when nothing of the call is under way any more. */
+  readonly ended: Promise<void>;
+  readonly #parts: SharedCallParts;
+  #stage: Stage = { kind: 'held' };
+  #clients = 0;
+  #wasAbandoned = false;
+  #outcome: Promise<Outcome> | null = null;
+  /** An answer that has come whole: one for all. */
+  #whole: Outcome | null = null;
+  #cancelGrace = (): void => {};
+  #resolveEnded = (): void => {};
+
+  constructor(parts: SharedCallParts) {
+    super();
+    this.#parts = parts;
+    this.key = parts.key;
+    this.ended = new Promise((resolve) => {
+      this.#resolveEnded = resolve;
+    });
+  }
+
+  /** `run` makes the answer; it is called once. */
+  begin(run: (audience: Audience) => Promise<Outcome>): void {
+    this.#outcome = run(this);
+    this.#outcome.then(
+      (outcome) => this.#answered(outcome),
+      () => this.#end(null),
+    );
+  }
+
+  /** No repeat can join any more: its clients have taken their copies. */
+  get isAnswering(): boolean {
+    return this.#stage.kind === 'answering';
+  }
+
+  /** It was sent, and no client waits for it now. */
+  get isAbandoned(): boolean {
+    return this.#clients === 0 && this.#stage.kind !== 'held';
+  }
+
+  /** It is given out as it comes: who did not get its beginning cannot have the rest. */
+  get isStreaming(): boolean {
+    return this.#stage.kind === 'answering' && isEventStream(this.#stage.outcome.fields);
+  }
+
+  moved(to: 'upstream' | 'lane'): void {
+    if (this.#stage.kind !== 'held' && this.#stage.kind !== 'sent') return;
+    this.#stage = { kind: to === 'upstream' ? 'sent' : 'held' };
+    this.#cancelGrace();
+    if (this.#clients === 0) this.#left();
+  }
+
+  /** One client waits for the answer, and gets a copy of it. */
+  async join(clientGone: CallSignal): Promise<Outcome> {
+    this.#clients += 1;
+    this.#cancelGrace();
+    const leave = (): void => {
+      this.#clients -= 1;
+      if (this.#clients === 0) this.#left();
+    };
+    if (clientGone.aborted) leave();
+    else clientGone.addEventListener('abort', leave, { once: true });
+    try {
+      const outcome = await Promise.race([this.#outcome ?? never(), gone(clientGone)]);
+      return this.#stage.kind === 'answering' ? this.#stage.answer.copy() : (this.#whole ?? outcome);
+    } finally {
+      clientGone.removeEventListener('abort', leave);
+    }
+  }
+
+  #left(): void {
+    const { clock, key, onLeft, onAbandoned } = this.#parts;
+    if (this.#stage.kind === 'held') {
+      onLeft();
+      this.abort();
+    } else if (this.#stage.kind === 'sent') {
+      this.#wasAbandoned = true;
+      onAbandoned();
+      if (key.marker !== 'key') this.#cancelGrace = clock.after(graceMs, () => this.abort());
+    }
+  }
+
+  #answered(outcome: Outcome): void {
+    this.#cancelGrace();
+    const { body } = outcome;
+    if (body === null || Buffer.isBuffer(body)) {
+      this.#whole = endingOnce(outcome);
+      if (this.#clients === 0) this.#whole.onEnd('client_gone');
+      this.#end(keepable(outcome, body ?? Buffer.alloc(0)));
+      return;
+    }
+    const { maxKeptBytes } = this.#parts;
+    const keeps = this.#isKept;
+    const answer = new SharedAnswer(
+      { ...outcome, body },
+      {
+        isFinished: () => keeps,
+        maxKeptBytes: keeps ? maxKeptBytes : 0,
+        onBody: (whole) =>
+          this.#end(whole === null || whole === 'too_large' ? whole : keepable(outcome, whole)),
+      },
+    );
+    this.#stage = { kind: 'answering', outcome, answer };
+    // The clients take their copies in this turn of the event loop.
+    setImmediate(() => answer.unclaimed());
+  }
+
+  #end(ending: Ending): void {
+    this.#stage = { kind: 'ended' };
+    this.#cancelGrace();
+    this.#parts.onEnded(this.#isKept ? ending : null);
+    this.#resolveEnded();
+  }
+
+  /** An answer without a key is kept only where its client may never have had it. */
+  get #isKept(): boolean {
+    return this.#parts.key.marker === 'key' || this.#wasAbandoned;
+  }
+}
+
+/** Several clients get it, and it ends with the first of them. */
+function endingOnce(outcome: Outcome): Outcome {
+  let isOver = false;
+  return {
+    ...outcome,
+    onEnd: (how) => {
+      if (!isOver) outcome.onEnd(how);
+      isOver = true;
+    },
+  };
+}
+
+/** Throttled answers and those of a broken upstream say nothing of the call: it is made again. */
+function keepable({ status, throttled, fields, shouldRetry }: Outcome, body: Buffer): Ending {
+  return throttled || status === 429 || status >= 500 ? null : { status, fields, body, shouldRetry };
+}
+
+function isEventStream(fields: readonly string[]): boolean {
+  const at = fields.findIndex((name, index) => index % 2 === 0 && /^content-type$/i.test(name));
+  return at >= 0 && /^text\/event-stream\b/i.test(fields[at + 1] ?? '');
+}
+
+/** Rejects with the signal's reason when the client leaves; never resolves. */
+function gone(signal: CallSignal): Promise<never> {
+  return new Promise((_resolve, reject) => {
+    // The reason itself: by it ingress distinguishes a client that left from a fault.
+    const leave = (): void => reject(signal.reason as unknown);
+    if (signal.aborted) leave();
+    else signal.addEventListener('abort', leave, { once: true });
+  });
+}
+
+const never = (): Promise<never> => Promise.reject(new Refusal('idempotency_conflict'));

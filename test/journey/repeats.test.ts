@@ -1,0 +1,240 @@
+import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { afterEach, describe, expect, test } from '@jest/globals';
+import { startGateway, type TestGateway } from '../support/gateway.ts';
+import { startWorld, type World } from './world.ts';
+
+const open: (() => Promise<unknown>)[] = [];
+afterEach(async () => {
+  for (const close of open.splice(0).toReversed()) await close();
+});
+
+const until = async (holds: () => boolean): Promise<void> => {
+  while (!holds()) await new Promise((resolve) => setTimeout(resolve, 2));
+};
+
+type Handler = (request: IncomingMessage, response: ServerResponse, count: number) => void;
+
+interface Upstream {
+  readonly gateway: TestGateway;
+  /** Requests that arrived. */
+  readonly count: () => number;
+  /** How many of them were broken off by us. */
+  readonly aborted: () => number;
+  readonly send: (body: string, headers?: Record<string, string>, more?: RequestInit) => Promise<Response>;
+}
+
+async function upstream(handler: Handler, more = '', server = ''): Promise<Upstream> {
+  let [count, aborted] = [0, 0];
+  const http = createServer((request, response) => {
+    count += 1;
+    response.on('close', () => (aborted += response.writableFinished ? 0 : 1));
+    request.resume().on('end', () => handler(request, response, count));
+  });
+  await new Promise<void>((resolve) => http.listen(0, '127.0.0.1', resolve));
+  open.push(
+    () =>
+      new Promise((resolve) => {
+        http.close(resolve);
+        http.closeAllConnections();
+      }),
+  );
+  const { port } = http.address() as AddressInfo;
+  const gateway = await startGateway({
+    upstreams: `  api:\n    origins: ["http://127.0.0.1:${port}"]\n    allowPrivateAddresses: true\n    credential: Bearer x\n${more}`,
+    workspaces: { team: '' },
+    server,
+  });
+  open.push(() => gateway.close());
+  const send: Upstream['send'] = (body, headers = {}, init = {}) =>
+    fetch(`${gateway.url}/via/api/orders`, {
+      method: 'POST',
+      body,
+      headers: { authorization: `Bearer ${gateway.keys['team'] ?? ''}`, ...headers },
+      ...init,
+    });
+  return { gateway, count: () => count, aborted: () => aborted, send };
+}
+
+const keyed = (key: string): Record<string, string> => ({ 'idempotency-key': key });
+const codeOf = (response: Response): string | null => response.headers.get('sluice-error');
+
+describe('an answer that was kept', () => {
+  test('is given to the same request with its status, fields and bytes, and counted', async () => {
+    const { send, count, gateway } = await upstream((_request, response) => {
+      response.writeHead(422, { 'x-order': '7', 'content-type': 'application/json' });
+      response.end(Buffer.from([0, 1, 254, 255]));
+    });
+    await (await send('a', keyed('one'))).arrayBuffer();
+    const again = await send('a', keyed('one'));
+    expect([again.status, again.headers.get('x-order'), again.headers.get('sluice-replayed')]).toEqual([
+      422,
+      '7',
+      'true',
+    ]);
+    expect([...new Uint8Array(await again.arrayBuffer())]).toEqual([0, 1, 254, 255]);
+    expect(count()).toBe(1);
+    const metrics = await (await fetch(`${gateway.adminUrl}/metrics`)).text();
+    expect(metrics).toContain('sluice_idempotent_replays_total{upstream="api"} 1');
+  });
+
+  test('is refused to another request with 422', async () => {
+    const { send, count } = await upstream((_request, response) => response.end('fine'));
+    await (await send('a', keyed('one'))).text();
+    const other = await send('b', keyed('one'));
+    expect([other.status, codeOf(other)]).toEqual([422, 'idempotency_mismatch']);
+    expect(count()).toBe(1);
+  });
+
+  test.each([
+    ['throttled for longer than the wait', 429, { 'retry-after': '3600' }],
+    ['an error of the upstream', 500, {}],
+  ])('was none that is %s', async (_words, status, fields) => {
+    const { send, count } = await upstream((_request, response, at) => {
+      if (at === 1) response.writeHead(status, fields);
+      response.end('body');
+    }, '    limits: { maxWaitSeconds: 1 }\n');
+    expect((await send('a', keyed('one'))).status).toBe(status);
+    const again = await send('a', keyed('one'));
+    expect(again.headers.get('sluice-replayed')).toBeNull();
+    expect(count()).toBe(status === 429 ? 1 : 2);
+  });
+
+  test('was none that broke off', async () => {
+    const { send, count } = await upstream((_request, response, at) => {
+      if (at > 1) return void response.end('whole');
+      response.writeHead(200, { 'content-length': '10' });
+      response.write('half');
+      setTimeout(() => response.destroy(), 50);
+    });
+    await expect(send('a', keyed('one')).then((response) => response.text())).rejects.toThrow();
+    expect(await (await send('a', keyed('one'))).text()).toBe('whole');
+    expect(count()).toBe(2);
+  });
+
+  test('is not larger than idempotency.maxBytes: a repeat of a larger one is a conflict and runs nothing', async () => {
+    const { send, count } = await upstream((_request, response) => response.end('x'.repeat(2 * 1024 * 1024)));
+    expect((await (await send('a', keyed('one'))).text()).length).toBe(2 * 1024 * 1024);
+    const again = await send('a', keyed('one'));
+    expect([again.status, codeOf(again), again.headers.get('x-should-retry')]).toEqual([
+      409,
+      'idempotency_conflict',
+      'false',
+    ]);
+    expect(count()).toBe(1);
+  });
+
+  test('is found by a field that the upstream names, such as the id of a webhook', async () => {
+    const more = '    idempotencyFields: [X-Shopify-Webhook-Id]\n';
+    const { send, count } = await upstream((_request, response, at) => response.end(`answer ${at}`), more);
+    const webhook = { 'x-shopify-webhook-id': 'b54557e4' };
+    const answers = [];
+    for (let at = 0; at < 5; at += 1) answers.push(await (await send('order', webhook)).text());
+    expect(new Set(answers)).toEqual(new Set(['answer 1']));
+    expect(await (await send('order', { 'x-shopify-webhook-id': 'c0ffee' })).text()).toBe('answer 2');
+    expect(count()).toBe(2);
+  });
+});
+
+describe('a client that leaves a call that has been sent', () => {
+  /** Sends, waits until the upstream has it, and hangs up. */
+  async function leave({ send, count }: Upstream, headers: Record<string, string>): Promise<void> {
+    const leaving = new AbortController();
+    const before = count();
+    const left = send('a', headers, { signal: leaving.signal }).catch(() => 'left');
+    await until(() => count() > before);
+    leaving.abort();
+    expect(await left).toBe('left');
+  }
+
+  /** An upstream that answers when it is told to. */
+  async function slow() {
+    const answers: (() => void)[] = [];
+    const given = await upstream((_request, response, at) => {
+      answers.push(() => response.end(`answer ${at}`));
+    });
+    return { ...given, answer: () => answers.splice(0).forEach((each) => each()) };
+  }
+
+  test('and that carries a key does not end it: its repeat joins, a later one gets what was kept', async () => {
+    const given = await slow();
+    await leave(given, keyed('one'));
+    const joined = given.send('a', keyed('one'));
+    await new Promise((resolve) => setTimeout(resolve, 30));
+    given.answer();
+    expect(await (await joined).text()).toBe('answer 1');
+    const later = await given.send('a', keyed('one'));
+    expect([await later.text(), later.headers.get('sluice-replayed')]).toEqual(['answer 1', 'true']);
+    expect([given.count(), given.aborted()]).toEqual([1, 0]);
+  });
+
+  test('and is an SDK or shopify-api-node gets its answer with the repeat, also when it has come meanwhile', async () => {
+    const given = await slow();
+    const shopify = { 'user-agent': 'shopify-api-node/3.15.0' };
+    const attempt = (count: number) => ({ 'x-stainless-retry-count': String(count) });
+    for (const [first, again] of [
+      [attempt(0), attempt(1)],
+      [shopify, shopify],
+    ] as const) {
+      const before = given.count();
+      await leave(given, first);
+      given.answer();
+      await new Promise((resolve) => setTimeout(resolve, 30));
+      expect(await (await given.send('a', again)).text()).toBe(`answer ${before + 1}`);
+      expect(given.count()).toBe(before + 1);
+      // It was one repeat; the next equal call is a call of its own.
+      const next = given.send('a', shopify);
+      await until(() => given.count() === before + 2);
+      given.answer();
+      await next;
+    }
+    expect(given.aborted()).toBe(0);
+  });
+
+  test('and whose repeat nobody expects ends it', async () => {
+    const given = await slow();
+    await leave(given, {});
+    await until(() => given.aborted() === 1);
+  });
+});
+
+test('the repeat of a call that was left while it waited gets its position back', async () => {
+  const world: World = await startWorld();
+  open.push(() => world.close());
+  const { orders, shop, settled, occupy } = world;
+  await orders(0);
+  const release = await occupy();
+  const leaving = new AbortController();
+  const left = orders(1, { headers: keyed('first'), signal: leaving.signal }).catch(() => 'left');
+  await settled(1);
+  const second = orders(2);
+  await settled(2);
+  leaving.abort();
+  expect(await left).toBe('left');
+  await settled(1);
+  const repeat = orders(1, { headers: keyed('first') });
+  await settled(2);
+  await release();
+  expect([(await second).status, (await repeat).status]).toEqual([200, 200]);
+  expect(shop.log.map(({ nonce }) => nonce)).toEqual(['0', 'occupied', '1', '2']);
+});
+
+test('a process that ends finishes a call whose client has left', async () => {
+  let answered = false;
+  const given = await upstream(
+    (_request, response) =>
+      void setTimeout(() => {
+        response.end('done');
+        answered = response.writableFinished || response.writableEnded;
+      }, 300),
+    '',
+    '  drainSeconds: 5\n  drainDelaySeconds: 0\n',
+  );
+  const leaving = new AbortController();
+  const left = given.send('a', keyed('one'), { signal: leaving.signal }).catch(() => 'left');
+  await until(() => given.count() === 1);
+  leaving.abort();
+  await left;
+  await given.gateway.service.drain();
+  expect([answered, given.aborted()]).toEqual([true, 0]);
+});

@@ -1,0 +1,50 @@
+import { expect, test } from '@jest/globals';
+import { KeptAnswers } from '../../src/repeats/kept-answers.ts';
+import type { Remembered } from '../../src/repeats/repeat.ts';
+import { manualClock } from '../support/manual-clock.ts';
+
+const kibibyte = 1024;
+const of = (bytes: number): Remembered => ({
+  fingerprint: 'f',
+  answer: { status: 200, fields: [], body: Buffer.alloc(bytes), shouldRetry: null },
+});
+
+function store(maxWorkspaceBytes: number, maxTotalBytes: number) {
+  const clock = manualClock();
+  const settings = { keepSeconds: 600, maxBytes: kibibyte, maxWorkspaceBytes, maxTotalBytes };
+  const kept = new KeptAnswers(clock, () => settings);
+  const put = (name: string, owner: string, bytes = kibibyte): void =>
+    kept.put({ name, owner }, of(bytes), 1_000);
+  const has = (...names: string[]): boolean[] => names.map((name) => kept.find(name) !== null);
+  return { clock, kept, put, has };
+}
+
+test('answers of a workspace stay within its bytes, and its oldest go first', () => {
+  const { put, has } = store(4 * kibibyte, 100 * kibibyte);
+  put('a1', 'a');
+  put('b1', 'b');
+  put('a2', 'a');
+  put('a3', 'a');
+  expect(has('a1', 'a2', 'a3', 'b1')).toEqual([false, true, true, true]);
+});
+
+test('answers of all workspaces stay within the bytes of all, and the oldest go first', () => {
+  const { put, has, kept } = store(100 * kibibyte, 5 * kibibyte);
+  for (const [at, owner] of ['a', 'b', 'c', 'd', 'e'].entries()) put(`${at}`, owner);
+  expect(has('0', '1', '2', '3', '4')).toEqual([false, false, true, true, true]);
+  expect(kept.bytes).toBeLessThanOrEqual(5 * kibibyte);
+  put('large', 'f', 50 * kibibyte);
+  expect(has('large', '2')).toEqual([false, true]);
+});
+
+test('an answer is let go when its time is over, also when nobody asks', () => {
+  const { clock, put, has, kept } = store(100 * kibibyte, 100 * kibibyte);
+  put('a', 'a');
+  clock.advance(999);
+  expect(has('a')).toEqual([true]);
+  clock.advance(1);
+  expect(has('a')).toEqual([false]);
+  put('b', 'a');
+  clock.advance(2_000);
+  expect(kept.bytes).toBe(0);
+});
