@@ -154,9 +154,9 @@ async function run(burst: Burst): Promise<Figures> {
     }
     gateway.send('orders');
     const [orders] = (await once(gateway, 'message')) as [Orders];
-    const place = new Map(orders.arrived.map((nonce, at) => [nonce, at]));
+    const position = new Map(orders.arrived.map((nonce, at) => [nonce, at]));
     const inversions = (nonces: readonly number[]): number =>
-      behindLater(nonces.map((nonce) => place.get(nonce) ?? -1));
+      behindLater(nonces.map((nonce) => position.get(nonce) ?? -1));
     const makespanMs = Math.max(...log.map(({ t }) => t)) - Math.min(...log.map(({ arrivedT }) => arrivedT));
     return {
       calls: burst.calls,
@@ -178,12 +178,12 @@ async function run(burst: Burst): Promise<Figures> {
 }
 
 /** Calls that came behind a later one. */
-function behindLater(places: readonly number[]): number {
+function behindLater(positions: readonly number[]): number {
   let latest = -1;
   let count = 0;
-  for (const place of places) {
-    if (place < latest) count += 1;
-    else latest = place;
+  for (const position of positions) {
+    if (position < latest) count += 1;
+    else latest = position;
   }
   return count;
 }

@@ -9,9 +9,17 @@ import { codeOnly, type Language } from './code-only.ts';
 
 /**
  * Where a word is refused: in all text, in any part of a compound name, as the first part of one, in any part of an identifier
- * (in code, so that prose and strings may say it), or of an identifier in Lua.
+ * (in code, so that prose and strings may say it), or of an identifier of the product (`src`), or of its Lua.
  */
-type Where = 'everywhere' | 'names' | 'start of names' | 'identifiers' | 'identifiers in Lua';
+const scopes = [
+  'everywhere',
+  'names',
+  'start of names',
+  'identifiers',
+  'identifiers of src',
+  'identifiers in Lua',
+] as const;
+type Where = (typeof scopes)[number];
 
 /** One row of the glossary's second table. */
 export type RuledOut = {
@@ -31,14 +39,6 @@ export type Found = {
   readonly write: string;
 };
 
-const places: readonly Where[] = [
-  'everywhere',
-  'names',
-  'start of names',
-  'identifiers',
-  'identifiers in Lua',
-];
-
 /** The rules of the glossary's second section. Throws on a row that cannot be read. */
 export function rulesOf(glossary: string): Rules {
   const [, section] = glossary.split('## Words that are not used');
@@ -54,8 +54,8 @@ export function rulesOf(glossary: string): Rules {
 function ruledOutBy(row: string): RuledOut {
   const cells = row.split('|').map((cell) => cell.trim());
   const [, words = '', where = '', write = ''] = cells;
-  const known = places.find((place) => place === where);
-  if (known === undefined) throw new Error(`docs/glossary.md: "${where}" is none of ${places.join(', ')}`);
+  const known = scopes.find((scope) => scope === where);
+  if (known === undefined) throw new Error(`docs/glossary.md: "${where}" is none of ${scopes.join(', ')}`);
   return { words: namesIn(words), where: known, write };
 }
 
@@ -69,15 +69,19 @@ export function excludedWords(
   text: string,
   { ruledOut, publicNames }: Rules,
   language: Language = 'prose',
+  path = '',
 ): Found[] {
+  const applies = (where: Where): boolean =>
+    (where !== 'identifiers in Lua' || language === 'lua') &&
+    (where !== 'identifiers of src' || path.startsWith('src/'));
+  const rows = ruledOut.filter(({ where }) => applies(where));
   const code = codeOnly(text, language).split('\n');
   return text.split('\n').flatMap((line, index) => {
     if (line.includes('words:keep')) return [];
     const identifiers = namesOf(code[index] ?? '', publicNames);
     const names = namesOf(line, publicNames);
-    return ruledOut.flatMap(({ words, where, write }) =>
+    return rows.flatMap(({ words, where, write }) =>
       (isOfCode(where) ? identifiers : names).flatMap((name) => {
-        if (where === 'identifiers in Lua' && language !== 'lua') return [];
         const word = words.find((one) => stands(one, name, where));
         return word === undefined ? [] : [{ line: index + 1, name, word, write }];
       }),
@@ -88,7 +92,7 @@ export function excludedWords(
 const namesOf = (line: string, publicNames: readonly string[]): readonly string[] =>
   (line.match(/[A-Za-z_][A-Za-z0-9_]*/g) ?? []).filter((name) => !publicNames.includes(name));
 
-const isOfCode = (where: Where): boolean => where === 'identifiers' || where === 'identifiers in Lua';
+const isOfCode = (where: Where): boolean => where.startsWith('identifiers');
 
 /** Is `word` one of the parts of `name`, or several of them in a row? */
 function stands(word: string, name: string, where: Where): boolean {
@@ -99,6 +103,7 @@ function stands(word: string, name: string, where: Where): boolean {
   switch (where) {
     case 'everywhere':
     case 'identifiers':
+    case 'identifiers of src':
     case 'identifiers in Lua':
       return isPart;
     case 'names':
@@ -108,7 +113,7 @@ function stands(word: string, name: string, where: Where): boolean {
   }
 }
 
-/** `nextPlaceMs` and `next_place_ms` are next, place, ms. */
+/** `nextSlotMs` and `next_slot_ms` are next, slot, ms. */
 function partsOf(name: string): string[] {
   return name
     .replaceAll(/([a-z0-9])([A-Z])/g, '$1 $2')
@@ -135,7 +140,7 @@ function main(): void {
   let count = 0;
   for (const file of files) {
     const text = readFileSync(join(root, file), 'utf8');
-    for (const { line, name, word, write } of excludedWords(text, rules, languageOf(file))) {
+    for (const { line, name, word, write } of excludedWords(text, rules, languageOf(file), file)) {
       console.error(`${file}:${line}: ${name}: not "${word}": ${write} (docs/glossary.md)`);
       count += 1;
     }

@@ -213,7 +213,7 @@ export interface RateLimitState {
   readonly windowSeconds: number;
   /** Calls that may still leave now. */
   readonly remaining: number;
-  /** Seconds until more places are free. */
+  /** Seconds until more slots are free. */
   readonly resetSeconds: number;
 }
 

@@ -12,7 +12,7 @@ export interface Order {
   /** Behind: so much later than the call itself was sent the latest of those that arrived before it; 0 for none. */
   readonly behindMs: readonly number[];
   /** Misplaced: between its own time of sending and that of the call which would have its place in a perfect order. */
-  readonly misplacedMs: readonly number[];
+  readonly displacedMs: readonly number[];
 }
 
 /** @param direct so many calls, the first to arrive upstream, found room at once and were in no queue. */
@@ -23,14 +23,14 @@ export function orderOf(answers: readonly Answer[], entries: readonly LogEntry[]
     .sort((a, b) => a.arrivedT - b.arrivedT)
     .slice(direct)
     .map(({ nonce }) => sentAt.get(nonce) ?? 0);
-  const inPlace = [...queue].sort((a, b) => a - b);
+  const ordered = [...queue].sort((a, b) => a - b);
   let latest = -Infinity;
   return {
     behindMs: queue.map((at) => {
       latest = Math.max(latest, at);
       return latest - at;
     }),
-    misplacedMs: queue.map((at, place) => Math.abs(at - (inPlace[place] ?? at))),
+    displacedMs: queue.map((at, index) => Math.abs(at - (ordered[index] ?? at))),
   };
 }
 
@@ -41,5 +41,5 @@ export function beyond(values: readonly number[], limitMs: number): { count: num
   return { count, words: `${count} of ${values.length} (${percent} %)` };
 }
 
-export const orderInWords = ({ behindMs, misplacedMs }: Order, limitMs: number): string =>
-  `queued calls that arrived behind one sent more than ${limitMs} ms after them ${beyond(behindMs, limitMs).words}, at most ${Math.max(0, ...behindMs).toFixed(0)} ms; that far from their places ${beyond(misplacedMs, limitMs).words}`;
+export const orderInWords = ({ behindMs, displacedMs }: Order, limitMs: number): string =>
+  `queued calls that arrived behind one sent more than ${limitMs} ms after them ${beyond(behindMs, limitMs).words}, at most ${Math.max(0, ...behindMs).toFixed(0)} ms; that far from their places ${beyond(displacedMs, limitMs).words}`;

@@ -177,15 +177,15 @@ function call(port: number, headers: Headers, agent: Agent): Promise<void> {
 /** Value below which `share` of the values lie, between neighbours in proportion. */
 function quantile(values: readonly number[], share: number): number {
   const sorted = values.toSorted((a, b) => a - b);
-  const place = share * (sorted.length - 1);
-  const below = sorted[Math.floor(place)] ?? Number.NaN;
-  return below + (place % 1) * ((sorted[Math.ceil(place)] ?? below) - below);
+  const rank = share * (sorted.length - 1);
+  const below = sorted[Math.floor(rank)] ?? Number.NaN;
+  return below + (rank % 1) * ((sorted[Math.ceil(rank)] ?? below) - below);
 }
 
 /** Median, and its 95 % interval by order statistics: no assumption about how the values are spread. */
 function medianOf(values: readonly number[]): { median: number; low: number; high: number } {
   const sorted = values.toSorted((a, b) => a - b);
-  const at = (place: number): number => sorted[Math.min(sorted.length - 1, Math.max(0, place))] ?? Number.NaN;
+  const at = (rank: number): number => sorted[Math.min(sorted.length - 1, Math.max(0, rank))] ?? Number.NaN;
   const half = sorted.length / 2;
   const reach = 0.98 * Math.sqrt(sorted.length);
   return {

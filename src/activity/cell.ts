@@ -37,9 +37,9 @@ const names = [...outcomes, ...scalars, ...shedReasons] as const;
 const indexOf = new Map<string, number>(names.map((name, index) => [name, index]));
 const firstBound = names.length;
 const length = firstBound + waitBoundsMs.length + 1;
-const placeOf = (name: string): number => indexOf.get(name) ?? -1;
+const columnOf = (name: string): number => indexOf.get(name) ?? -1;
 // Found once: waits are added for every call.
-const [held, waitSum, waitMax] = [placeOf('held'), placeOf('waitSumMs'), placeOf('waitMaxMs')];
+const [held, waitSum, waitMax] = [columnOf('held'), columnOf('waitSumMs'), columnOf('waitMaxMs')];
 
 export type CellField = CallOutcome | Scalar | (typeof shedReasons)[number];
 

@@ -36,9 +36,9 @@ export class CeilingEdge {
     if (!isAtEdge && !mayBeCounted) return;
     edge.isReported = isAtEdge;
     if (!isAtEdge) return background(limiter.charged(grant, null));
-    const { remaining: slots, nextPlaceMs } = state;
-    if (slots <= 0) edge.fullUntil = now + nextPlaceMs;
-    const nextSlotMs = slots <= 0 ? nextPlaceMs + this.#rotation.delayMs(call) : nextPlaceMs;
+    const { remaining: slots, nextSlotMs: freeInMs } = state;
+    if (slots <= 0) edge.fullUntil = now + freeInMs;
+    const nextSlotMs = slots <= 0 ? freeInMs + this.#rotation.delayMs(call) : freeInMs;
     const { ceiling } = call.request.admission;
     background(limiter.charged(grant, { slots, nextSlotMs, ceiling }));
   }

@@ -106,7 +106,7 @@ export class CeilingSlots {
 
   /** Takes the slot again, good when the reply comes and for as long again. */
   #renew({ request }: QueuedCall, { reply }: AskedSlot): Promise<AskedSlot> {
-    return this.#take(request.ceiling, this.#farLateMs, reply.kind === 'taken' ? reply.place : undefined);
+    return this.#take(request.ceiling, this.#farLateMs, reply.kind === 'taken' ? reply.slot : undefined);
   }
 
   get #farLateMs(): number {
@@ -116,11 +116,11 @@ export class CeilingSlots {
   /** The slot is counted from when the reply is expected, unless only the last one was late. */
   #takeAgain({ request }: QueuedCall, { reply, tookMs, isRetaken }: AskedSlot): Promise<AskedSlot> {
     const lateMs = this.#isFar || isRetaken ? Math.min(tookMs, maxLateMs) : 0;
-    return this.#take(request.ceiling, lateMs, reply.kind === 'taken' ? reply.place : undefined);
+    return this.#take(request.ceiling, lateMs, reply.kind === 'taken' ? reply.slot : undefined);
   }
 
   async giveBack({ ceiling, reply }: AskedSlot): Promise<void> {
-    if (reply.kind === 'taken') await this.#parts.ceilings.giveBack(ceiling, reply.place);
+    if (reply.kind === 'taken') await this.#parts.ceilings.giveBack(ceiling, reply.slot);
   }
 
   /** Takes a slot (again) for a call that leaves up to `lateMs` after the store counts it. */

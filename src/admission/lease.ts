@@ -37,7 +37,7 @@ export function createLease(
       const forgotten = settlement.kind === 'succeeded';
       if (call.state.kind === 'sent') call.become({ kind: 'sent', forgotten });
       const isSent = settlement.kind !== 'dropped' && settlement.kind !== 'returned';
-      if (!isSent) background(ceilings.giveBack(ceiling, taken.place));
+      if (!isSent) background(ceilings.giveBack(ceiling, taken.slot));
       background(limiter.settle(grant, settlement, lesson));
       const stillMs = standstillMs(settlement, call, parts.leaseMs);
       if (stillMs > 0) rejection.onStandstill(grant.bucket, grant.lane, stillMs);

@@ -80,8 +80,8 @@ export interface Surroundings {
 /** Builds the frozen settings. */
 export function buildSettings({ workspaces, ...rest }: FileInput, around: Surroundings): Settings {
   const built = buildRest(rest, around);
-  const places = { upstreams: built.upstreams, folder: around.folder };
-  const all = Object.entries(workspaces).map(([id, input]) => buildWorkspace(id, input, places));
+  const context = { upstreams: built.upstreams, folder: around.folder };
+  const all = Object.entries(workspaces).map(([id, input]) => buildWorkspace(id, input, context));
   return Object.freeze({ ...built, workspaces: new Map(all.map((workspace) => [workspace.id, workspace])) });
 }
 

@@ -6,7 +6,7 @@ import { resolve } from 'node:path';
 import type { CredentialInput } from './schema.ts';
 import type { CredentialSource, UpstreamCredential } from './settings.ts';
 
-export interface CredentialPlace {
+export interface CredentialContext {
   /** Field of credentials that name none. */
   readonly defaultField: string;
   /** The quota's name as configured beside the credential. */
@@ -17,7 +17,7 @@ export interface CredentialPlace {
 
 export function buildCredential(
   input: CredentialInput,
-  { defaultField, account, folder }: CredentialPlace,
+  { defaultField, account, folder }: CredentialContext,
 ): UpstreamCredential {
   const form = typeof input === 'string' ? { value: input } : input;
   const field = (form.header ?? defaultField).toLowerCase();

@@ -11,7 +11,7 @@ import { attempt, type AttemptResult } from './attempt.ts';
 import type { CallDescription } from './estimate.policy.ts';
 import { outgoingFields } from './fields.policy.ts';
 import { SendOrder } from './send-order.ts';
-import { SocketPlaces } from './socket-places.ts';
+import { SocketPermits } from './socket-permits.ts';
 import { createTransport } from './transport.ts';
 
 /** Our name in `Via`; a call that already carries it came back to us. */
@@ -47,7 +47,7 @@ export interface Dispatcher {
 
 interface Pools {
   readonly agents: Agents;
-  readonly places: SocketPlaces;
+  readonly permits: SocketPermits;
   readonly of: UpstreamSettings;
 }
 
@@ -60,8 +60,8 @@ export function createDispatcher(settings: Settings, ports: AgentPorts): Dispatc
   const poolsOf = (upstream: UpstreamSettings): Pools => {
     const known = pools.get(upstream.name);
     if (known !== undefined) return known;
-    const places = new SocketPlaces(upstream.maxSockets);
-    const made = { agents: createAgents(upstream, ports), places, of: upstream };
+    const permits = new SocketPermits(upstream.maxSockets);
+    const made = { agents: createAgents(upstream, ports), permits, of: upstream };
     pools.set(upstream.name, made);
     return made;
   };
@@ -82,7 +82,7 @@ export function createDispatcher(settings: Settings, ports: AgentPorts): Dispatc
     send({ call, caller, route, description, body: { bytes } }, { lane, traceparent, credential, signal }) {
       const { upstream } = route;
       const { id: workspace, weight } = caller.workspace;
-      const { agents, places } = poolsOf(upstream);
+      const { agents, permits } = poolsOf(upstream);
       return attempt(
         transport,
         {
@@ -100,7 +100,7 @@ export function createDispatcher(settings: Settings, ports: AgentPorts): Dispatc
           }),
           body: bytes.length > 0 ? bytes : null,
           agent: agents.forOrigin(route.origin),
-          line: (start) => places.enter(route.origin, { workspace, weight }, start),
+          line: (start) => permits.enter(route.origin, { workspace, weight }, start),
           timeouts: upstream.timeouts,
           signal,
         },

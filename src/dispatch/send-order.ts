@@ -11,7 +11,7 @@ import type { Clock } from '../clock.ts';
 /** A follower waits this long for a predecessor that is not written, milliseconds. */
 const maxHoldMs = 1_000;
 
-/** One sending's place in the order. */
+/** One sending in the order of its lane. */
 export interface Turn {
   /** Resolves when this one may be written; `null` = now. */
   readonly before: Promise<void> | null;
@@ -21,28 +21,28 @@ export interface Turn {
 
 export class SendOrder {
   readonly #clock: Clock;
-  readonly #last = new Map<string, PlaceInOrder>();
+  readonly #last = new Map<string, QueuedSending>();
 
   constructor(clock: Clock) {
     this.#clock = clock;
   }
 
-  /** Takes the next place in the lane. */
+  /** Enters as the last of the lane. */
   enter(lane: string): Turn {
     const ahead = this.#last.get(lane);
-    const place = new PlaceInOrder(
-      () => this.#leave(lane, place),
+    const sending = new QueuedSending(
+      () => this.#leave(lane, sending),
       ahead === undefined ? null : this.#until(ahead),
     );
-    this.#last.set(lane, place);
-    return place;
+    this.#last.set(lane, sending);
+    return sending;
   }
 
-  #leave(lane: string, place: PlaceInOrder): void {
-    if (this.#last.get(lane) === place) this.#last.delete(lane);
+  #leave(lane: string, sending: QueuedSending): void {
+    if (this.#last.get(lane) === sending) this.#last.delete(lane);
   }
 
-  #until(ahead: PlaceInOrder): Promise<void> {
+  #until(ahead: QueuedSending): Promise<void> {
     return new Promise((resolve) => {
       const cancel = this.#clock.after(maxHoldMs, resolve);
       ahead.release = () => {
@@ -53,7 +53,7 @@ export class SendOrder {
   }
 }
 
-class PlaceInOrder implements Turn {
+class QueuedSending implements Turn {
   readonly before: Promise<void> | null;
   /** Lets the one behind it go; `null` = nobody waits. */
   release: (() => void) | null = null;

@@ -19,7 +19,7 @@ import type { Pool } from './agents.ts';
 import { Exchange } from './exchange.ts';
 import type { ExchangeOwner } from './exchange.ts';
 import type { OutgoingFields } from './fields.policy.ts';
-import type { Place } from './socket-places.ts';
+import type { SocketPermit } from './socket-permits.ts';
 import { StandIn } from './stand-ins.ts';
 import type { TransportError } from './transport-error.ts';
 import { ShortLived } from '../short-lived.ts';
@@ -43,7 +43,7 @@ export interface TransportAttempt {
   /** Nothing is written before it resolves; the connection is made meanwhile. Default: at once. */
   readonly hold?: Promise<void> | null;
   /** Where its turn for a socket is waited for; it counts towards the connect limit. Default: nowhere. */
-  readonly line?: ((start: () => void) => Place) | null;
+  readonly line?: ((start: () => void) => SocketPermit) | null;
   /** Called once, when the request's bytes go out. Must not throw. */
   readonly onSent?: () => void;
 }
@@ -107,7 +107,7 @@ class Passage extends StandIn implements ExchangeOwner {
   readonly exchange: Exchange;
   readonly #all: Exchanges;
   readonly #number: number;
-  #place: Place | null = null;
+  #permit: SocketPermit | null = null;
 
   constructor(attempt: TransportAttempt, all: Exchanges, clock: Clock) {
     super(attempt, attempt.body, attempt.hold ?? null);
@@ -118,18 +118,18 @@ class Passage extends StandIn implements ExchangeOwner {
     this.exchange = new Exchange(clock, attempt, this);
   }
 
-  /** Waits for its place, then goes through the proxy. */
+  /** Waits for its permit, then goes through the proxy. */
   begin(proxy: RequestHandler): void {
     if (this.exchange.isOver) return;
     const go = (): void => this.#go(proxy);
-    this.#place = this.attempt.line?.(go) ?? null;
-    if (this.#place === null) go();
-    if (this.exchange.isOver) this.#place?.end();
+    this.#permit = this.attempt.line?.(go) ?? null;
+    if (this.#permit === null) go();
+    if (this.exchange.isOver) this.#permit?.end();
   }
 
   onOver(error: TransportError | null): void {
     this.#all.leave(this.#number);
-    this.#place?.end();
+    this.#permit?.end();
     if (error?.stale === true) dropIdle(this.attempt.agent, this.target);
   }
 

@@ -1,7 +1,7 @@
 /**
  * When a request arrived, also if this process was kept from reading it: by a long turn of its own, or because the system
  * stopped it. What is read first after such a gap arrived at some time within it; the middle is wrong by half of it at most.
- * A call's position in its lane is its arrival, so that a replica that was slow for a moment keeps its calls' places.
+ * A call's position in its lane is its arrival, so that a replica that was slow for a moment keeps its calls' positions.
  *
  * Owns: noticing gaps, by a timer that runs while requests come. Refuses to own: the order of what arrived in one gap (the
  * order of reading, which admission keeps).

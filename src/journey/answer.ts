@@ -39,7 +39,7 @@ export function rateLimitOf(state: CeilingState | null): RateLimitState | null {
     windowSeconds: 60,
     remaining: state.remaining,
     // Up to 61: the log's window is a little longer than what is promised, and the slot is free after the log's.
-    resetSeconds: Math.ceil(state.nextPlaceMs / 1000),
+    resetSeconds: Math.ceil(state.nextSlotMs / 1000),
   };
 }
 

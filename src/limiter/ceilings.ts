@@ -26,12 +26,12 @@ export abstract class CeilingSlot {
 export interface CeilingState {
   readonly limit: number;
   readonly remaining: number;
-  /** Milliseconds until the next place frees. */
-  readonly nextPlaceMs: number;
+  /** Milliseconds until the next slot frees. */
+  readonly nextSlotMs: number;
 }
 
 export type TakeReply =
-  | { readonly kind: 'taken'; readonly place: CeilingSlot; readonly state: CeilingState | null }
+  | { readonly kind: 'taken'; readonly slot: CeilingSlot; readonly state: CeilingState | null }
   | {
       readonly kind: 'refused';
       readonly waitMs: number;
@@ -48,7 +48,7 @@ export interface ForecastQuestion {
    */
   readonly agoMs?: number;
   /**
-   * What matters is whether a place comes within this time, and that is told as exactly as the store can. Otherwise the
+   * What matters is whether a slot comes free within this time, and that is answered as exactly as the store can. Otherwise the
    * times may be as much too short as a quarter of a second of other sends makes them. Milliseconds.
    */
   readonly withinMs?: number;
@@ -56,12 +56,12 @@ export interface ForecastQuestion {
 
 export interface Ceilings {
   /**
-   * Takes a place, or refuses without a trace. `again` names a place of this ceiling that was taken too long before its
-   * call may leave: the same place, counted from now on. `lateMs` (0 unless told) after the store counts it, the call
-   * may still leave: the place is counted from then.
+   * Takes a slot, or refuses without a trace. `again` names a slot of this ceiling that was taken too long before its
+   * call may leave: the same slot, counted from now on. `lateMs` (default 0) after the store counts it, the call
+   * may still leave: the slot is counted from then.
    */
   take(ceiling: CeilingRef, again?: CeilingSlot, lateMs?: number): Promise<TakeReply>;
-  giveBack(ceiling: CeilingRef, place: CeilingSlot): Promise<void>;
+  giveBack(ceiling: CeilingRef, slot: CeilingSlot): Promise<void>;
   /** When calls find a slot, if nobody else takes one: for each k of `positions`, the k-th from now (1 = the next). */
   forecast(
     ceiling: CeilingRef,
@@ -70,7 +70,7 @@ export interface Ceilings {
   ): Promise<readonly CeilingHold[]>;
   /** The minute ceiling, read without taking; `null` without one. */
   state(ceiling: CeilingRef): Promise<CeilingState | null>;
-  /** The day ceiling; `nextPlaceMs` is the time to the end of its window. */
+  /** The day ceiling; `nextSlotMs` is the time to the end of its window. */
   dayState(ceiling: CeilingRef): Promise<CeilingState | null>;
   close(): Promise<void>;
 }

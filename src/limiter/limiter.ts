@@ -135,7 +135,7 @@ export const grantUnderWay: AdmissionReply = { kind: 'queued', forecastMs: 0, ah
 export type Settlement =
   /** The upstream answered; the call is done. `spent` corrects reserved units where the final charge is known. */
   | { readonly kind: 'succeeded'; readonly spent: Costs | null }
-  /** The upstream refused to run it. `requeue` puts the ticket back at its place; `closeMs` closes the bucket for all. */
+  /** The upstream refused to run it. `requeue` puts the ticket back at its position; `closeMs` closes the bucket for all. */
   | {
       readonly kind: 'throttled';
       readonly closeMs: number;

@@ -63,4 +63,4 @@ export function createPressure(parts: {
 }
 
 const shown = (state: CeilingState | null): CeilingsNow['perMinute'] =>
-  state === null ? null : { limit: state.limit, remaining: state.remaining, resetMs: state.nextPlaceMs };
+  state === null ? null : { limit: state.limit, remaining: state.remaining, resetMs: state.nextSlotMs };

@@ -60,6 +60,6 @@ test('admission over Redis uses no more commands for a call than the call takes 
   const events = ['admit', 'settle', 'charge', 'tick', 'cancel'].reduce((sum, kind) => sum + of(kind), 0);
   expect(of('Apply')).toBeLessThanOrEqual(events);
   // The first 120 calls take a slot as they come; each of the others asks at most once when a slot will be free.
-  expect(of('Places')).toBeLessThanOrEqual(480);
+  expect(of('Slots')).toBeLessThanOrEqual(480);
   expect(of('forecast')).toBe(0);
 });

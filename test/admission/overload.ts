@@ -144,8 +144,8 @@ async function over(clock: FakeClock, load: Load, commands: Map<string, number>)
   const nothing = (): void => {};
   const watch = {
     applied: nothing,
-    placeTaken: nothing,
-    placeReturned: nothing,
+    slotTaken: nothing,
+    slotReturned: nothing,
     lost: nothing,
     reach: nothing,
   };

@@ -18,14 +18,14 @@ const sent = (times: Readonly<Record<string, number>>): Answer[] =>
 
 /** The upstream's log of these calls, one per millisecond. */
 const arrived = (...nonces: readonly string[]): LogEntry[] =>
-  nonces.map((nonce, place) => ({
+  nonces.map((nonce, position) => ({
     ...noFacts,
     decision: 'admitted',
     nonce,
-    seq: place,
-    t: place,
-    at: place,
-    arrivedT: place,
+    seq: position,
+    t: position,
+    at: position,
+    arrivedT: position,
     method: 'POST',
     path: '/',
     key: '',
@@ -40,13 +40,13 @@ const arrived = (...nonces: readonly string[]): LogEntry[] =>
   }));
 
 test('the order check counts a call that two later ones overtake as behind the latest of them, and as two positions late', () => {
-  const { behindMs, misplacedMs } = orderOf(
+  const { behindMs, displacedMs } = orderOf(
     sent({ a: 0, b: 100, c: 200, d: 300 }),
     arrived('b', 'c', 'a', 'd'),
     0,
   );
   expect(behindMs).toEqual([0, 0, 200, 0]);
-  expect(misplacedMs).toEqual([100, 100, 200, 0]);
+  expect(displacedMs).toEqual([100, 100, 200, 0]);
 });
 
 test('the order check leaves out calls that were granted at once, refused attempts and calls of others', () => {

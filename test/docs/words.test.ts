@@ -17,6 +17,7 @@ Public names keep theirs: \`longestDay\` (an API).
 | \`most\`, \`longest\` | start of names | \`max\` |
 | \`told\` | identifiers | reported |
 | \`caller\` | identifiers in Lua | replica |
+| \`born\` | identifiers of src | created |
 `);
 const found = (text: string, language: Language = 'prose') =>
   excludedWords(text, rules, language).map(({ line, name, word }) => `${line} ${name} ${word}`);
@@ -70,6 +71,11 @@ describe('the check of words', () => {
     ['a word in TypeScript that only Lua may not use', 'script', 'const caller = 3;'],
   ] as const)('lets %s say a word that identifiers may not', (_, language, text) => {
     expect(found(text, language)).toEqual([]);
+  });
+
+  test('refuses an identifier of the product in its files only', () => {
+    const words = (path: string) => excludedWords('let born;', rules, 'script', path).map(({ word }) => word);
+    expect([words('src/limiter/a.ts'), words('test/limiter/a.ts')]).toEqual([['born'], []]);
   });
 
   test('names the word to write instead', () => {

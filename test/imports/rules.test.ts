@@ -208,13 +208,13 @@ describe('the rules of imports', () => {
   });
 
   test.each(
-    Object.entries(planted).flatMap(([rule, places]) => places.map(([file, line]) => ({ rule, file, line }))),
+    Object.entries(planted).flatMap(([rule, rows]) => rows.map(([file, line]) => ({ rule, file, line }))),
   )('report for $rule: $line', ({ rule, file }) => {
     expect(found).toContainEqual({ rule, from: file });
   });
 
   test('report nothing in allowed imports', () => {
-    const files = new Set(Object.values(planted).flatMap((places) => places.map(([file]) => file)));
+    const files = new Set(Object.values(planted).flatMap((rows) => rows.map(([file]) => file)));
     expect(found.filter(({ rule, from }) => !files.has(from) && rule !== 'no-circular')).toEqual([]);
   });
 });

@@ -32,8 +32,8 @@ describe('the structured fields of Sluice', () => {
     [60_000, 60],
     [60_001, 61],
     [60_150, 61],
-  ])('never state a slot before it is free: in %d ms is t=%d', (nextPlaceMs, seconds) => {
-    const state = rateLimitOf({ limit: 500, remaining: 0, nextPlaceMs });
+  ])('never state a slot before it is free: in %d ms is t=%d', (nextSlotMs, seconds) => {
+    const state = rateLimitOf({ limit: 500, remaining: 0, nextSlotMs });
     expect(state && rateLimitField(state)).toBe(`"workspace";r=0;t=${seconds}`);
   });
 });

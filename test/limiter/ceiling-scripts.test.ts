@@ -56,7 +56,7 @@ test('the ceiling scripts decide like the policy for calls that ask together or 
           ),
         ]);
         const asked = [String(limit), String(ceilingWindowMs), String(now), ...positions.map(String)];
-        const [live, , , , ...waits] = listOf(await runOwn(client, 'places', { keys, argv: asked }));
+        const [live, , , , ...waits] = listOf(await runOwn(client, 'slots', { keys, argv: asked }));
         expect([live, ...waits.map(Number)]).toEqual([
           log.length,
           ...positions.map((k) => slotInMs(log, { limit, k }, now)),

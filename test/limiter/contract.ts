@@ -192,7 +192,7 @@ export function storeContract(name: string, store: StoreUnderTest): void {
         const one = ceiling(1, 5);
         const first = await replica.ceilings.take(one);
         if (first.kind !== 'taken') throw new Error('no slot');
-        await replica.ceilings.giveBack(one, first.place);
+        await replica.ceilings.giveBack(one, first.slot);
         const second = await replica.ceilings.take(one);
         expect(second.kind).toBe('taken');
         expect((await replica.ceilings.take(one)).kind).toBe('refused');
@@ -278,7 +278,7 @@ export function storeContract(name: string, store: StoreUnderTest): void {
         const taken = await replica.ceilings.take(day);
         expect(taken).toMatchObject({ kind: 'taken', state: null });
         expect(await replica.ceilings.take(day)).toMatchObject({ kind: 'refused', day: true });
-        if (taken.kind === 'taken') await replica.ceilings.giveBack(day, taken.place);
+        if (taken.kind === 'taken') await replica.ceilings.giveBack(day, taken.slot);
         expect((await replica.ceilings.take(day)).kind).toBe('taken');
       });
     });

@@ -60,7 +60,7 @@ async function replicaWith(what: string, whenDown: 'local' | 'deny') {
 const keysOf: Readonly<Record<string, number>> = {
   Consume: 2,
   Giveback: 2,
-  Places: 2,
+  Slots: 2,
   Restore: 1,
   Presence: 3,
 };
@@ -151,19 +151,19 @@ async function oneOfEach(replica: TestReplica): Promise<readonly unknown[]> {
   try {
     const taken = await ceilings.take(ceiling);
     replies.push(taken.kind);
-    if (taken.kind === 'taken') await ceilings.giveBack(ceiling, taken.place);
+    if (taken.kind === 'taken') await ceilings.giveBack(ceiling, taken.slot);
   } catch (failure) {
     replies.push(String(failure));
   }
   const [hold] = await ceilings.forecast(ceiling, [1]);
   const { remaining } = (await ceilings.state(ceiling)) ?? {};
   const day = await ceilings.dayState(ceiling);
-  expect([hold?.waitMs, remaining, day?.remaining, day?.nextPlaceMs].every(Number.isFinite)).toBe(true);
+  expect([hold?.waitMs, remaining, day?.remaining, day?.nextSlotMs].every(Number.isFinite)).toBe(true);
   return replies;
 }
 
 const kinds = ['admit', 'settle', 'learn', 'charge', 'reconfigure', 'cancel', 'tick', 'forecast'];
-const ofCeilings = ['Consume', 'Giveback', 'Places', 'Restore', 'Presence'];
+const ofCeilings = ['Consume', 'Giveback', 'Slots', 'Restore', 'Presence'];
 const everyNonsense = [
   ...nonsense.map(([, lua]) => lua),
   `return { 'taken' }`,

@@ -212,7 +212,7 @@ const found = (text: string): string[] => {
   };
   return Object.entries(hidden)
     .filter(([, canary]) => text.toLowerCase().includes(canary.toLowerCase()))
-    .map(([place]) => place);
+    .map(([where]) => where);
 };
 
 const read = async (url: string, fields: Record<string, string> = {}): Promise<string> => {
@@ -242,7 +242,7 @@ test('the canary calls end in every way, so that finding no canary proves someth
     expect([...codes]).toContain(code);
   // The canaries did travel where they belong.
   const seen = upstream?.connections.map((connection) => connection.received()).join('') ?? '';
-  for (const place of [
+  for (const where of [
     'injectedCredential',
     'ownCredential',
     'broughtCredential',
@@ -250,7 +250,7 @@ test('the canary calls end in every way, so that finding no canary proves someth
     'cookie',
     'host',
   ] as const)
-    expect(seen).toContain(canaries[place]);
+    expect(seen).toContain(canaries[where]);
   expect(await read(`http://127.0.0.1:${service?.adminAddress.port ?? 0}/metrics`)).toContain(
     'sluice_requests_total{',
   );

@@ -164,8 +164,8 @@ afterAll(async () => {
 test('the calls end in every way, and every store and output has something to search', () => {
   expect(new Set(statuses)).toEqual(new Set([200, 429, 500, 502]));
   expect(statuses).toHaveLength(count);
-  for (const place of Object.keys(seen))
-    expect([place, (seen[place] ?? '').length > 200]).toEqual([place, true]);
+  for (const where of Object.keys(seen))
+    expect([where, (seen[where] ?? '').length > 200]).toEqual([where, true]);
   expect(seen['spans']).toContain('sluice.workspace');
   expect(seen['page events']).toContain('event: activity');
   expect(seen['commands to Redis']).toContain('sluice:{activity}');
@@ -175,9 +175,9 @@ test('the calls end in every way, and every store and output has something to se
 });
 
 test('no store or output names a workspace, host, path, credential or anything else of a call', () => {
-  const found = Object.entries(seen).flatMap(([place, text]) => {
+  const found = Object.entries(seen).flatMap(([where, text]) => {
     const at = text.toLowerCase().indexOf('canary');
-    return at < 0 ? [] : [`${place}: ${text.slice(Math.max(0, at - 60), at + 40)}`];
+    return at < 0 ? [] : [`${where}: ${text.slice(Math.max(0, at - 60), at + 40)}`];
   });
   expect(found).toEqual([]);
 });

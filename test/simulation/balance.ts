@@ -58,7 +58,7 @@ export async function balance({ closed, books, clock, store, queues, upstreams }
       ({ call, sent, returned }) => call.workspace === book.plan && sent && returned,
     ).length;
     if (book.takes - book.givenBack !== sends - unsent) {
-      broken('9', `${book.plan.name} paid ${book.takes - book.givenBack} places for ${sends - unsent} sends`);
+      broken('9', `${book.plan.name} paid ${book.takes - book.givenBack} slots for ${sends - unsent} sends`);
     }
     const paused = books.plan.wireMs > 0 && books.plan.stalls.length > 0;
     // A pause between taking a place at a distant store and sending is the one thing that no store can see.

@@ -113,8 +113,8 @@ export interface BucketBook {
 
 export interface CeilingBook {
   readonly plan: WorkspacePlan;
-  /** Places that may count yet: as the store names them, and when they were taken. */
-  taken: { readonly place: number; readonly at: number }[];
+  /** Slots that may count yet: as the store names them, and when they were taken. */
+  taken: { readonly slot: number; readonly at: number }[];
   takes: number;
   givenBack: number;
   daily: number;

@@ -23,7 +23,7 @@ export function headsOf(books: Books, bucket: BucketBook, now: number): Head[] {
       books.reach('cap blocks a lane');
       return [];
     }
-    return { calls: firstOf(lane), mayGo: hasPlaces(books, lane, 1, now) };
+    return { calls: firstOf(lane), mayGo: haveSlots(books, lane, 1, now) };
   });
 }
 
@@ -46,12 +46,12 @@ export function isBelowCap({ plan, leases }: LaneBook, ahead: number, now: numbe
 }
 
 /** The number of free slots under the lane's ceiling. Grants in transit to it count as if they had taken theirs. */
-export function hasPlaces(books: Books, lane: LaneBook, places: number, now: number): boolean {
+export function haveSlots(books: Books, lane: LaneBook, slots: number, now: number): boolean {
   const book = books.ceiling(lane.plan.workspace);
   const regimes = books.regimes(now);
   const perMinute = lowest(regimes, perMinuteOf(lane.plan.workspace));
   const perDay = lowest(regimes, perDayOf(lane.plan.workspace));
-  let used = places - 1;
+  let used = slots - 1;
   for (const other of books.lanes.values()) {
     if (other.plan.workspace !== lane.plan.workspace) continue;
     for (const lease of other.leases) if (!lease.sent && lease.settlements === 0) used += 1;

@@ -4,7 +4,7 @@
  * plays no part, so that a meter which believes too much is found as well as a forecast that tells too much.
  */
 import type { Books, CallBook } from './books.ts';
-import { firstOf, hasPlaces, isBelowCap, isShut } from './heads.ts';
+import { firstOf, haveSlots, isBelowCap, isShut } from './heads.ts';
 import { isBefore } from './books.ts';
 import type { BucketPlan, CallPlan } from './plan.ts';
 import { isStatedLess } from './rules.ts';
@@ -44,7 +44,7 @@ export class Vacancy {
     if (!this.#reports || bucket.blurred || this.#isBlurred(bucket.key)) return false;
     if (!lane.line.has(call) || books.asleepUntil(lane, now) >= now || isShut(bucket, now)) return false;
     const ahead = [...lane.line].filter((other) => isBefore(other, call));
-    if (!isBelowCap(lane, ahead.length, now) || !hasPlaces(books, lane, ahead.length + 1, now)) return false;
+    if (!isBelowCap(lane, ahead.length, now) || !haveSlots(books, lane, ahead.length + 1, now)) return false;
     const others = bucket.lanes.filter((other) => other !== lane).flatMap(firstOf);
     const wanted = [call, ...ahead, ...others].map(({ plan }) => plan);
     return this.#upstream.hasRoom([...wanted, ...this.#onTheirWay(call.plan.lane.bucket)], keptFree, now);

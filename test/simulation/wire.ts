@@ -127,7 +127,7 @@ export function wiredCeilings(wire: Wire, ceilings: Ceilings, books: Books, cloc
     book.givenBack += 1;
     if (!(slot instanceof EmbeddedSlot)) return;
     if (slot.day) book.daily -= 1;
-    const at = book.taken.findLastIndex((taken) => taken.place === slot.minute);
+    const at = book.taken.findLastIndex((taken) => taken.slot === slot.minute);
     if (at >= 0) book.taken.splice(at, 1);
   };
   return {
@@ -138,13 +138,13 @@ export function wiredCeilings(wire: Wire, ceilings: Ceilings, books: Books, cloc
         const reply = await ceilings.take(ceiling, again, lateMs);
         if (reply.kind === 'taken') {
           book.takes += 1;
-          const { place: slot } = reply;
+          const { slot } = reply;
           if (!(slot instanceof EmbeddedSlot)) return reply;
           if (slot.day) book.daily += 1;
           const perDay = highest(books.regimes(clock.monotonic()), perDayOf(ceiling.key));
           if (slot.day && perDay !== null && book.daily > perDay)
             books.broken(clock.monotonic(), '1', `${ceiling.key} takes ${book.daily} of ${perDay} a day`);
-          if (slot.minute !== null) book.taken.push({ place: slot.minute, at: clock.monotonic() + lateMs });
+          if (slot.minute !== null) book.taken.push({ slot: slot.minute, at: clock.monotonic() + lateMs });
           return reply;
         }
         books.reach(reply.day ? 'daily ceiling refused' : 'ceiling refused');

@@ -32,7 +32,7 @@ export class VirtualRedis {
   /** @param originMs what the clock of Redis shows at the beginning */
   constructor(originMs = 0) {
     const ignore = (): void => {};
-    const watch = { applied: ignore, placeTaken: ignore, placeReturned: ignore, lost: ignore, reach: ignore };
+    const watch = { applied: ignore, slotTaken: ignore, slotReturned: ignore, lost: ignore, reach: ignore };
     const publish = (channel: string, text: string): void => this.#channels.get(channel)?.(text);
     this.server = new Server(watch, publish, { monotonic: () => this.clock.monotonic(), originMs });
   }

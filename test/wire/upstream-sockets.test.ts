@@ -1,18 +1,18 @@
 /** Sockets are few, and shared: between workspaces, not between calls. */
 import { setImmediate } from 'node:timers/promises';
 import { afterEach, describe, expect, test } from '@jest/globals';
-import { SocketPlaces, type Place } from '../../src/dispatch/socket-places.ts';
+import { SocketPermits, type SocketPermit } from '../../src/dispatch/socket-permits.ts';
 import { startWorld, type World } from '../journey/world.ts';
 import { rawUpstream, type RawUpstream } from '../support/raw-upstream.ts';
 import { failure, patient, sendingWorlds } from '../support/sending.ts';
 
 const origin = 'http://upstream.test';
 
-/** Places, and who began in which order. */
+/** Permits, and who began in which order. */
 function pool(maxSockets: number) {
-  const places = new SocketPlaces(maxSockets);
+  const permits = new SocketPermits(maxSockets);
   const began: string[] = [];
-  const open = new Map<string, Place>();
+  const open = new Map<string, SocketPermit>();
   return {
     began,
     enter(workspace: string, count = 1, weight = 1): void {
@@ -20,7 +20,7 @@ function pool(maxSockets: number) {
         const name = `${workspace}${[...open.keys()].filter((key) => key.startsWith(workspace)).length}`;
         open.set(
           name,
-          places.enter(origin, { workspace, weight }, () => began.push(name)),
+          permits.enter(origin, { workspace, weight }, () => began.push(name)),
         );
       }
     },
@@ -86,8 +86,8 @@ describe('the sockets of an upstream', () => {
   });
 
   test('are never more than allowed, and no waiting call is forgotten, whatever the order of ends', () => {
-    const places = new SocketPlaces(20);
-    const entered: { readonly place: Place; began: boolean; over: boolean }[] = [];
+    const permits = new SocketPermits(20);
+    const entered: { readonly permit: SocketPermit; began: boolean; over: boolean }[] = [];
     const going = (): number => entered.filter(({ began, over }) => began && !over).length;
     let seed = 7;
     const below = (n: number): number => (seed = (seed * 1_103_515_245 + 12_345) % 2_147_483_648) % n;
@@ -95,18 +95,18 @@ describe('the sockets of an upstream', () => {
       const one = entered[below(Math.max(1, entered.length))];
       if (one !== undefined && below(2) === 0) {
         one.over = true;
-        one.place.end();
+        one.permit.end();
       } else {
-        const call = { place: { end: () => {} }, began: false, over: false };
+        const call = { permit: { end: () => {} }, began: false, over: false };
         const share = { workspace: `w${below(5)}`, weight: 1 + below(3) };
-        call.place = places.enter(origin, share, () => (call.began = true));
+        call.permit = permits.enter(origin, share, () => (call.began = true));
         entered.push(call);
       }
       expect(going()).toBeLessThanOrEqual(20);
     }
     for (let left = entered.find(({ began, over }) => began && !over); left !== undefined;) {
       left.over = true;
-      left.place.end();
+      left.permit.end();
       left = entered.find(({ began, over }) => began && !over);
     }
     expect(entered.filter(({ began, over }) => !began && !over)).toEqual([]);
@@ -120,9 +120,9 @@ describe('a call that waits for a socket', () => {
     const { send, upstream } = await world(async (connection) => {
       await connection.requests(1);
     });
-    const places = new SocketPlaces(1);
-    const line = (start: () => void): Place =>
-      places.enter(upstream.origin, { workspace: 'w', weight: 1 }, start);
+    const permits = new SocketPermits(1);
+    const line = (start: () => void): SocketPermit =>
+      permits.enter(upstream.origin, { workspace: 'w', weight: 1 }, start);
     const [first, second] = [new AbortController(), new AbortController()];
     const paths = (): string[] =>
       upstream.connections.flatMap((connection) => /(?<=GET )\S+/.exec(connection.received()) ?? []);

@@ -79,9 +79,9 @@ function mergeList(field, target, patch, order) {
     if (change.$patch === 'delete') items.delete(change[key]);
     else items.set(change[key], strategicMerge(items.get(change[key]) ?? {}, change));
   }
-  const places = (order ?? []).map((item) => item[key]);
-  const place = (item) => (places.includes(item[key]) ? places.indexOf(item[key]) : places.length);
-  return [...items.values()].sort((a, b) => place(a) - place(b));
+  const ordered = (order ?? []).map((item) => item[key]);
+  const indexIn = (item) => (ordered.includes(item[key]) ? ordered.indexOf(item[key]) : ordered.length);
+  return [...items.values()].sort((a, b) => indexIn(a) - indexIn(b));
 }
 
 /** @param previous what the same manager applied last, or undefined */

@@ -56,16 +56,16 @@ export class EmbeddedCeilings implements Ceilings {
       if (perMinute !== null) {
         const taken = await this.#minutes.consume(key, 1, { points: perMinute, lateMs });
         minute = taken.slot;
-        state = { limit: perMinute, remaining: taken.remainingPoints, nextPlaceMs: taken.msBeforeNext };
+        state = { limit: perMinute, remaining: taken.remainingPoints, nextSlotMs: taken.msBeforeNext };
       }
     } catch (refusal) {
       if (!(refusal instanceof RateLimiterRes)) throw refusal;
-      const full = { limit: perMinute ?? 0, remaining: 0, nextPlaceMs: refusal.msBeforeNext };
+      const full = { limit: perMinute ?? 0, remaining: 0, nextSlotMs: refusal.msBeforeNext };
       return { kind: 'refused', waitMs: refusal.msBeforeNext, day: false, state: full };
     }
-    if (perDay === null) return { kind: 'taken', place: new EmbeddedSlot(minute, false), state };
+    if (perDay === null) return { kind: 'taken', slot: new EmbeddedSlot(minute, false), state };
     const { refusedForMs } = await this.#takeOfDay(key, perDay);
-    if (refusedForMs === null) return { kind: 'taken', place: new EmbeddedSlot(minute, true), state };
+    if (refusedForMs === null) return { kind: 'taken', slot: new EmbeddedSlot(minute, true), state };
     if (minute !== null) await this.#minutes.reward(key, 1, { slot: minute });
     return { kind: 'refused', waitMs: refusedForMs, day: true, state: await this.state(ceiling) };
   }
@@ -103,7 +103,7 @@ export class EmbeddedCeilings implements Ceilings {
     return {
       limit: perMinute,
       remaining: seen?.remainingPoints ?? perMinute,
-      nextPlaceMs: seen?.msBeforeNext ?? 0,
+      nextSlotMs: seen?.msBeforeNext ?? 0,
     };
   }
 
@@ -113,7 +113,7 @@ export class EmbeddedCeilings implements Ceilings {
     return {
       limit: perDay,
       remaining: Math.max(0, perDay - (seen?.consumedPoints ?? 0)),
-      nextPlaceMs: seen?.msBeforeNext ?? 0,
+      nextSlotMs: seen?.msBeforeNext ?? 0,
     };
   }
 

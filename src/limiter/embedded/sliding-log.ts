@@ -33,11 +33,11 @@ export class SlotTaken extends RateLimiterRes {
 
 /** Options of a call: the limit may differ from key to key. */
 interface LogOptions {
-  /** Places per window. */
+  /** Slots per window. */
   readonly points?: number;
   /** How much later than now the call may leave (`consume`). Milliseconds. */
   readonly lateMs?: number;
-  /** Place to give back (`reward`). */
+  /** Slot to give back (`reward`). */
   readonly slot?: number;
 }
 

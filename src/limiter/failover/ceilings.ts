@@ -76,7 +76,7 @@ export class FailoverCeilings implements Ceilings {
         return this.#taken(ceiling, id, reply);
       case 'refused': {
         const { waitMs, day } = reply;
-        const full = { limit: ceiling.perMinute ?? 0, remaining: 0, nextPlaceMs: waitMs };
+        const full = { limit: ceiling.perMinute ?? 0, remaining: 0, nextSlotMs: waitMs };
         return { kind: 'refused', waitMs, day, state: day || ceiling.perMinute === null ? null : full };
       }
       case 'unavailable':
@@ -127,20 +127,20 @@ export class FailoverCeilings implements Ceilings {
   async #taken(
     ceiling: CeilingRef,
     id: string,
-    { remaining, nextPlaceMs }: Extract<RedisTake, { kind: 'taken' }>,
+    { remaining, nextSlotMs }: Extract<RedisTake, { kind: 'taken' }>,
   ): Promise<TakeReply> {
     const { key, perMinute } = ceiling;
-    const place = new ReplicaSlot(id, true, await this.#local.note(ceiling));
+    const slot = new ReplicaSlot(id, true, await this.#local.note(ceiling));
     if (perMinute !== null) this.#sends.add(key, id);
-    const state = perMinute === null ? null : { limit: perMinute, remaining, nextPlaceMs };
-    return { kind: 'taken', place, state };
+    const state = perMinute === null ? null : { limit: perMinute, remaining, nextSlotMs };
+    return { kind: 'taken', slot, state };
   }
 
   async #takeLocally(ceiling: CeilingRef, id: string): Promise<TakeReply> {
     const reply = await this.#local.take(this.#share(ceiling));
     if (reply.kind === 'refused') return reply;
     if (ceiling.perMinute !== null) this.#sends.add(ceiling.key, id);
-    return { ...reply, place: new ReplicaSlot(id, false, reply.place) };
+    return { ...reply, slot: new ReplicaSlot(id, false, reply.slot) };
   }
 
   /** Forgets a slot that is about to be taken again or goes back. Resolves with its name where Redis counts it. */

@@ -90,7 +90,7 @@ export class FailoverLimiter implements Limiter {
       return { kind: 'refused', reason: 'limiter_unavailable', retryInMs: retryUnavailableMs };
     }
     // The call stands at its arrival, among those that waited in Redis, whose positions are times of Redis' clock.
-    const reply = await this.#local.enter(this.remote.positions.placed(admission));
+    const reply = await this.#local.enter(this.remote.positions.withPosition(admission));
     const refusal = admission.position.kind === 'kept' ? null : refusalOf(admission, reply);
     if (refusal === null) return reply;
     await this.cancel(admission.bucket, admission.ticket);

@@ -1,20 +1,20 @@
 /**
- * What one read of a ceiling's places still tells while it ages, and how much of it has to be read. Sends that nobody
- * here saw may have followed it: each took a place that was free by then, so what a position waits lies between two
+ * What one read of a ceiling's slots still shows while it ages, and how much of it has to be read. Sends that nobody
+ * here saw may have followed it: each took a slot that was free by then, so what a position waits lies between two
  * bounds. Pure.
  */
 import { ceilingWindowMs, type DayLeft } from './ceiling.policy.ts';
 
-export interface PlacesRead {
+export interface SlotsRead {
   /** Monotonic milliseconds at which the reply came. */
   readonly at: number;
-  /** Places per window; `null` = the minute has no ceiling. */
+  /** Slots per window; `null` = the minute has no ceiling. */
   readonly limit: number | null;
   /** What is left of the day at `at`; `null` = it has no ceiling. */
   readonly day: DayLeft | null;
   /** Sends in the window. */
   readonly live: number;
-  /** Milliseconds from `at` until the k-th call found a place, for the k that were asked for. */
+  /** Milliseconds from `at` until the k-th call found a slot, for the k that were asked for. */
   readonly waits: ReadonlyMap<number, number>;
 }
 
@@ -38,22 +38,22 @@ export function positionsToRead(limit: number, positions: readonly number[]): nu
   return [...wanted].toSorted((a, b) => a - b);
 }
 
-/** Milliseconds from `now` until the k-th call finds a place if nobody was sent since the read; `null` = it does not tell. */
-export function minWaitMs(read: PlacesRead, k: number, now: number): number | null {
+/** Milliseconds from `now` until the k-th call finds a slot if nobody was sent since the read; `null` = the read does not show it. */
+export function minWaitMs(read: SlotsRead, k: number, now: number): number | null {
   if (read.limit === null || k <= read.limit - read.live) return 0;
   const waitMs = read.waits.get(k);
   return waitMs === undefined ? null : Math.max(0, waitMs - (now - read.at));
 }
 
-/** The same if every place was taken since that was free. */
-export function maxWaitMs(read: PlacesRead, k: number, now: number): number | null {
+/** The same if every slot that was free was taken since. */
+export function maxWaitMs(read: SlotsRead, k: number, now: number): number | null {
   let since = 0;
   while (since < maxSince && minWaitMs(read, since + 1, now) === 0) since += 1;
   return minWaitMs(read, k + since, now);
 }
 
-/** Sends counted in the last `ms` before the read, as far as it tells; rather too many than too few. */
-export function sentBefore({ limit, live, waits }: PlacesRead, ms: number): number {
+/** Sends counted in the last `ms` before the read, as far as the read shows; rather too many than too few. */
+export function sentBefore({ limit, live, waits }: SlotsRead, ms: number): number {
   let sent = 0;
   if (limit === null) return sent;
   while (sent < live && (waits.get(limit - sent) ?? 0) > ceilingWindowMs - ms) sent += 1;

@@ -50,12 +50,12 @@ export class SortedNames<Name extends string = string> {
     return this.#entries[0];
   }
 
-  /** How many entries stand before this one; for a name that is not in the set, before the place it would take. */
+  /** How many entries stand before this one; for a name that is not in the set, before the position it would take. */
   rank(name: string, score: number): number {
     return this.#position(this.#scores.get(name) ?? score, name);
   }
 
-  /** How many entries stand before that place. */
+  /** How many entries stand before that position. */
   before(score: number, name: string): number {
     return this.#position(score, name);
   }

@@ -14,7 +14,7 @@ import {
   maxWaitMs,
   positionsToRead,
   sentBefore,
-  type PlacesRead,
+  type SlotsRead,
 } from '../policy/ceiling-read.policy.ts';
 import { runOwn } from './protocol/commands.ts';
 import type { RedisClient } from './client/connection.ts';
@@ -28,7 +28,7 @@ const maxReads = 10_000;
 const sendsPerRestore = 500;
 
 export type RedisTake =
-  | { readonly kind: 'taken'; readonly remaining: number; readonly nextPlaceMs: number }
+  | { readonly kind: 'taken'; readonly remaining: number; readonly nextSlotMs: number }
   /** `day`: the daily ceiling refused. */
   | { readonly kind: 'refused'; readonly waitMs: number; readonly day: boolean }
   | Unavailable;
@@ -39,14 +39,14 @@ export interface PastSend {
   readonly ageMs: number;
 }
 
-type SlotsRead = PlacesRead & { readonly oldestMs: number };
+type SlotsAndOldest = SlotsRead & { readonly oldestMs: number };
 
 export class RedisCeilings {
   readonly #client: RedisClient;
   readonly #redis: RedisHealth;
   readonly #clock: Clock;
   readonly #logs = new Map<string, RedisSlidingLog>();
-  readonly #reads = new Map<CeilingKey, PlacesRead>();
+  readonly #reads = new Map<CeilingKey, SlotsRead>();
 
   constructor(parts: { readonly client: RedisClient; readonly redis: RedisHealth; readonly clock: Clock }) {
     this.#client = parts.client;
@@ -58,7 +58,7 @@ export class RedisCeilings {
   async take(ceiling: CeilingRef, id: string, lateMs: number): Promise<RedisTake> {
     try {
       const result = await this.#log(ceiling).consume(ceiling.key, 1, { id, lateMs });
-      return { kind: 'taken', remaining: result.remainingPoints, nextPlaceMs: result.msBeforeNext };
+      return { kind: 'taken', remaining: result.remainingPoints, nextSlotMs: result.msBeforeNext };
     } catch (result) {
       if (!(result instanceof SlotResult)) throw result;
       if (result.outcome === 'unavailable') return unavailable;
@@ -94,7 +94,7 @@ export class RedisCeilings {
     const read = await this.#read(ceiling, []);
     if ('kind' in read) return read;
     const { live, oldestMs } = read;
-    return { limit: perMinute, remaining: Math.max(0, perMinute - live), nextPlaceMs: oldestMs };
+    return { limit: perMinute, remaining: Math.max(0, perMinute - live), nextSlotMs: oldestMs };
   }
 
   async dayState({ key }: CeilingRef, perDay: number): Promise<CeilingState | Unavailable> {
@@ -104,7 +104,7 @@ export class RedisCeilings {
     });
     if (reply.kind === 'unavailable') return reply;
     const { used, lifeMs } = reply.value;
-    return { limit: perDay, remaining: Math.max(0, perDay - used), nextPlaceMs: Math.max(0, lifeMs) };
+    return { limit: perDay, remaining: Math.max(0, perDay - used), nextSlotMs: Math.max(0, lifeMs) };
   }
 
   /** Puts sends of the last window back where Redis does not have them. False = Redis is unavailable. */
@@ -135,7 +135,7 @@ export class RedisCeilings {
     ceiling: CeilingRef,
     positions: readonly number[],
     withinMs: number | undefined,
-  ): Promise<PlacesRead | Unavailable> {
+  ): Promise<SlotsRead | Unavailable> {
     const { key, perMinute } = ceiling;
     const known = this.#reads.get(key);
     if (known !== undefined && this.#isGood(known, ceiling)) {
@@ -150,7 +150,7 @@ export class RedisCeilings {
     return read;
   }
 
-  #isGood(read: PlacesRead, { perMinute, perDay }: CeilingRef): boolean {
+  #isGood(read: SlotsRead, { perMinute, perDay }: CeilingRef): boolean {
     const isOfLimits = read.limit === perMinute && (read.day === null) === (perDay === null);
     return isOfLimits && this.#clock.monotonic() - read.at < forecastMs;
   }
@@ -158,10 +158,10 @@ export class RedisCeilings {
   async #read(
     { key, perMinute, perDay }: CeilingRef,
     positions: readonly number[],
-  ): Promise<SlotsRead | Unavailable> {
+  ): Promise<SlotsAndOldest | Unavailable> {
     const argv = [String(perMinute ?? ''), String(ceilingWindowMs), '', ...positions.map(String)];
     const reply = await this.#redis.run('other', async (client) =>
-      listOf(await runOwn(client, 'places', { keys: [sendsKey(key), dayKey(key)], argv })).map(numberOf),
+      listOf(await runOwn(client, 'slots', { keys: [sendsKey(key), dayKey(key)], argv })).map(numberOf),
     );
     if (reply.kind === 'unavailable') return reply;
     const [live = 0, oldestMs = 0, ofDay = 0, dayMs = 0, ...waits] = reply.value;
@@ -179,7 +179,7 @@ export class RedisCeilings {
 
 /** The read says when the k-th call finds a slot or, with `withinMs`, whether that is within this time. */
 function saysEnough(
-  read: PlacesRead,
+  read: SlotsRead,
   k: number,
   { now, withinMs }: { readonly now: number; readonly withinMs: number | undefined },
 ): boolean {

@@ -50,7 +50,7 @@ export class ReplicaPositions {
   }
 
   /** The same for an admission that no replica has entered yet. */
-  placed(admission: Admission): Positioned {
+  withPosition(admission: Admission): Positioned {
     const { position, urgency } = admission;
     if (position.kind === 'kept') return { ...admission, position };
     return { ...admission, position: { kind: 'kept', order: this.orderAt(urgency, position.at) } };

@@ -121,7 +121,7 @@ export class RedisSlidingLog extends RateLimiterRedis {
   async _get(rlKey: string): Promise<RateLimiterRes | null> {
     const argv = [String(this.#perMinute ?? 0), String(ceilingWindowMs), ''];
     const reply = await this.#redis.run('other', async (client) => {
-      const [live, oldestMs] = listOf(await runOwn(client, 'places', { keys: [rlKey], argv }));
+      const [live, oldestMs] = listOf(await runOwn(client, 'slots', { keys: [rlKey], argv }));
       return amountOf(live) === 0 ? null : this.#read(['taken', live, oldestMs]);
     });
     return reply.kind === 'reply' ? reply.value : refusal('unavailable', 0);

@@ -70,7 +70,7 @@ export function balance({ books, clock, server, replicas, upstreams }: Leftovers
     broken('3', `${books.overlaps} overlaps, ${books.suspicions.length} suspicions`);
   }
   for (const { name } of books.plan.workspaces) {
-    places(books, name, broken);
+    slots(books, name, broken);
     windows(books, name, { replicas, upstreams }, broken);
     const perDay = highest([books.plan, ...books.plan.reloads], perDayOf(name));
     const arrived = arrivalsOf(name, upstreams).length;
@@ -81,7 +81,7 @@ export function balance({ books, clock, server, replicas, upstreams }: Leftovers
 }
 
 /** What was taken and not used has been given back, wherever giving back was possible. */
-function places(
+function slots(
   books: ReplicaBooks,
   workspace: string,
   broken: (invariant: string, text: string) => void,
@@ -92,7 +92,7 @@ function places(
   const leases = [...books.leases.values()].filter(({ call }) => call.workspace.name === workspace);
   const sends = leases.filter(({ sent, returned }) => sent && !returned).length;
   const taken = books.takes.get(workspace) ?? 0;
-  if (taken !== sends) broken('9', `${workspace} paid ${taken} places for ${sends} sends`);
+  if (taken !== sends) broken('9', `${workspace} paid ${taken} slots for ${sends} sends`);
 }
 
 const arrivalsOf = (workspace: string, upstreams: readonly Upstream[]) =>

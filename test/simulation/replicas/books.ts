@@ -342,12 +342,12 @@ export class ReplicaBooks extends Story implements DriverBooks, ServerWatch {
     this.broken(now, '14', `${ticket} is ${excess.toFixed(2)} beyond what is stated of ${key}`);
   }
 
-  placeTaken(ceiling: string, id: string): void {
+  slotTaken(ceiling: string, id: string): void {
     this.takes.set(ceiling, (this.takes.get(ceiling) ?? 0) + 1);
     this.note(this.#monotonic(), `place ${ceiling} ${id}`);
   }
 
-  placeReturned(ceiling: string, id: string): void {
+  slotReturned(ceiling: string, id: string): void {
     this.reach('place given back');
     this.takes.set(ceiling, (this.takes.get(ceiling) ?? 0) - 1);
     this.note(this.#monotonic(), `place back ${ceiling} ${id}`);

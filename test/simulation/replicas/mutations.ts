@@ -151,7 +151,7 @@ export const replicaMutations: readonly Mutation[] = [
       'leases nobody ends expire, and tickets that wait are entered again: a capped lane waits a lease (redis-pending.test.ts)',
   },
   row('7', 'a new epoch is not noticed', presence, 'if (isNews) this.#noteLoss(agoMs);', ''),
-  row('7', 'the dead hold their places', pump, 'heardAt + replicaLifeMs >= now', 'bucket !== null'),
+  row('7', 'the dead keep their positions', pump, 'heardAt + replicaLifeMs >= now', 'bucket !== null'),
   row(
     '7',
     'leases of the dead stay',

@@ -68,8 +68,8 @@ export class Room {
     const unreported = this.#underWay((lease) => lease.call.plan.lane.key === key && isUnreported(lease));
     if (unreported.some(isKept)) return false;
     const onTheWay = this.#underWay(({ call, sent }) => call.workspace.name === workspace && !sent);
-    const places = [...this.#server.sendsOf(workspace).values()];
-    const taken = places.filter((at) => at + rememberedMs > this.#server.now()).length;
+    const slots = [...this.#server.sendsOf(workspace).values()];
+    const taken = slots.filter((at) => at + rememberedMs > this.#server.now()).length;
     return taken + onTheWay.length < perMinute;
   }
 

@@ -13,8 +13,8 @@ import { batchOf, messageText, replyText } from './batch-text.ts';
 /** Told of what the data goes through while it is the truth (not while a new primary is being rebuilt). */
 export interface ServerWatch {
   applied(done: Done, model: ScriptModel, asked: Asked): void;
-  placeTaken(ceiling: string, id: string): void;
-  placeReturned(ceiling: string, id: string): void;
+  slotTaken(ceiling: string, id: string): void;
+  slotReturned(ceiling: string, id: string): void;
   lost(what: string): void;
   reach(state: string): void;
 }
@@ -151,8 +151,8 @@ export class Server {
         return this.#consume(key, argv, clock);
       case ownCommand('Giveback'):
         return this.#giveBack(key, argv);
-      case ownCommand('Places'):
-        return this.#places(key, argv, clock);
+      case ownCommand('Slots'):
+        return this.#slots(key, argv, clock);
       case ownCommand('Restore'):
         return this.#restore(key, argv, clock);
       case ownCommand('Presence'):
@@ -168,7 +168,7 @@ export class Server {
       case 'decr': {
         const day = this.#day(key, clock);
         if (day !== undefined) day.calls -= 1;
-        if (!this.#silent) this.#watch.placeReturned(/\{(.*)\}/.exec(key)?.[1] ?? key, 'of the day');
+        if (!this.#silent) this.#watch.slotReturned(/\{(.*)\}/.exec(key)?.[1] ?? key, 'of the day');
         return day?.calls ?? -1;
       }
       default:
@@ -190,7 +190,7 @@ export class Server {
     return replyText(reply, events);
   }
 
-  // ---- ceilings: consume.lua, giveback.lua, places.lua, restore.lua ------------------------------------------------
+  // ---- ceilings: consume.lua, giveback.lua, slots.lua, restore.lua ------------------------------------------------
 
   #sendsAt(key: string): Map<string, number> {
     let sends = this.#sends.get(key);
@@ -225,13 +225,13 @@ export class Server {
     const windowMs = Number(windowText);
     const sends = this.#sendsAt(key);
     const now = clock;
-    const placed = Math.max(now + Number(late), ...sends.values());
+    const countedAt = Math.max(now + Number(late), ...sends.values());
     const times = (): number[] => [...sends.values()].toSorted((a, b) => a - b);
     const nextMs = (): string => String(Math.max(0, (times()[0] ?? now - windowMs) + windowMs - now));
     if (perMinute !== null) {
       for (const [each, at] of sends) if (at <= now - windowMs) sends.delete(each);
       if (sends.has(id)) {
-        sends.set(id, placed);
+        sends.set(id, countedAt);
         if (!this.#silent) this.#watch.reach('place taken again');
         return ['taken', sends.size, nextMs()];
       }
@@ -244,14 +244,14 @@ export class Server {
     if (perDay !== null && (used?.calls ?? 0) >= perDay) {
       return ['day', sends.size, String(Math.max(1, (used?.until ?? clock) - clock))];
     }
-    if (perMinute !== null) sends.set(id, placed);
+    if (perMinute !== null) sends.set(id, countedAt);
     if (perDay !== null) {
       this.#days.set(dayKey, {
         calls: (used?.calls ?? 0) + 1,
         until: used?.until ?? clock + Number(dayS) * 1_000,
       });
     }
-    if (!this.#silent) this.#watch.placeTaken(nameOf(key), id);
+    if (!this.#silent) this.#watch.slotTaken(nameOf(key), id);
     return ['taken', perMinute === null ? 0 : sends.size, perMinute === null ? '0' : nextMs()];
   }
 
@@ -259,11 +259,11 @@ export class Server {
     if (!this.#sendsAt(key).delete(id)) return 0;
     const day = this.#days.get(dayKey);
     if (alsoDay === '1' && day !== undefined && day.calls > 0) day.calls -= 1;
-    if (!this.#silent) this.#watch.placeReturned(nameOf(key), id);
+    if (!this.#silent) this.#watch.slotReturned(nameOf(key), id);
     return 1;
   }
 
-  #places(
+  #slots(
     key: string,
     [dayKey = '', minute = '', windowText, , ...positions]: string[],
     now: number,

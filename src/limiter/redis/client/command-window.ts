@@ -15,17 +15,17 @@ const most = 256;
 const least = 8;
 
 export interface CommandWindow {
-  /** Takes a place if one is free. */
+  /** Enters if there is room. */
   tryEnter(): boolean;
-  /** Resolves with true once it has a place, with false when the line was sent away. `lane`: of a newcomer. */
+  /** Resolves with true once it may be sent, with false when the line was sent away. `lane`: of a newcomer. */
   wait(lane: LaneKey | null): Promise<boolean>;
-  /** Gives the place back. `wasInTime`: false when the command timed out: Redis has more to do than time. */
+  /** Makes room again. `wasInTime`: false when the command timed out: Redis has more to do than time. */
   leave(wasInTime: boolean): void;
   /** Sends everybody in the line away. */
   dismiss(): void;
 }
 
-type Waiter = (hasPlace: boolean) => void;
+type Waiter = (isAdmitted: boolean) => void;
 
 export function createCommandWindow(): CommandWindow {
   let size = atFirst;

@@ -1,6 +1,6 @@
 --[[
-Takes places under a ceiling, one after the other: the sliding log per minute and the fixed window per day, or refuses and
-writes nothing but the sweep. Mirror of `takePlace` in ceiling.policy.ts; the day is counted as rate-limiter-flexible's
+Takes slots under a ceiling, one after the other: the sliding log per minute and the fixed window per day, or refuses and
+writes nothing but the sweep. Mirror of `takeSlot` in ceiling.policy.ts; the day is counted as rate-limiter-flexible's
 stock script counts it, in the same key.
 
 Guarantees: at most `limit` sends in every window, for any interleaving; idempotent by id; every key expires.
@@ -8,7 +8,7 @@ Guarantees: at most `limit` sends in every window, for any interleaving; idempot
 KEYS  1 sends (sorted set: id by send time)  2 calls of the day (number)
 ARGV  1 per minute ('' = none)  2 per day ('' = none)  3 window ms  4 day s  5 now ('' = TIME)
       6... id, ms after now that the call may leave at the latest ('' = 0), of each call
-Reply of each call: taken | minute | day, sends in the window, ms until the oldest place frees or, refused, until the next
+Reply of each call: taken | minute | day, sends in the window, ms until the oldest slot frees or, refused, until the next
       one
 ]]
 local sends, day = KEYS[1], KEYS[2]
@@ -29,7 +29,7 @@ end
 if perMinute then
   redis.call('ZREMRANGEBYSCORE', sends, '-inf', text(now - windowMs))
   count()
-  -- Only what is written keeps the order: a place may be ahead of the clock, what leaves the window must not be.
+  -- Only what is written keeps the order: a slot may be ahead of the clock, what leaves the window must not be.
   last = taken > 0 and timeAt(-1) or 0
 end
 if perDay then ofDay = tonumber(redis.call('GET', day) or '0') end

@@ -1,6 +1,6 @@
 --[[
-Gives back the very place that was taken, and its call of the day with it. Mirror of `givePlaceBack` in
-ceiling.policy.ts. Guarantees: a place that is not there any more changes nothing, so repeating changes nothing.
+Gives back the very slot that was taken, and its call of the day with it. Mirror of `giveSlotBack` in
+ceiling.policy.ts. Guarantees: a slot that is not there any more changes nothing, so repeating changes nothing.
 
 KEYS  1 sends  2 calls of the day
 ARGV  1 id  2 also of the day (0/1)

@@ -31,7 +31,7 @@ local function noteNamed(lease)
   drop('u:' .. lease.replica .. ':' .. lease.token)
 end
 
--- A place that a call of unknown fate kept taken is free again.
+-- A position in flight that a call of unknown fate kept is free again.
 local function forgetAbandoned(lane, expiresAt)
   for i, at in ipairs(lane.abandoned) do
     if at == expiresAt then return table.remove(lane.abandoned, i) end

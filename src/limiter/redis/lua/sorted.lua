@@ -1,5 +1,5 @@
 -- Mirror of sorted.policy.ts: every ordered set of a bucket is a section of ONE lexicographic sorted set, so that each
--- step is O(log n) and a bucket stays few keys. A member is `section:place:name`; a place is fixed in width.
+-- step is O(log n) and a bucket stays few keys. A member is `section:position:name`; a position is fixed in width.
 --   l:<lane>:<order>:<ticket>  waiting tickets      r:<class>:<start>:<lane>  ready lanes
 --   e:<time>:<token>           leases by expiry     s:<time>:<lane>           sleeping lanes
 --   i:<start>:<lane>           idle lanes           u:<replica>:<token>       grants their replica has not yet named
@@ -75,7 +75,7 @@ local function lineMember(lane, order, ticketId)
   return string.format('l:%s:%016.0f:%s', lane, order, ticketId)
 end
 
--- How many tickets of the lane stand before this place.
+-- How many tickets of the lane stand before this position.
 local function rankOf(lane, order, ticketId)
   return redis.call('ZLEXCOUNT', orderKey, '[l:' .. lane .. ':', '(' .. lineMember(lane, order, ticketId))
 end

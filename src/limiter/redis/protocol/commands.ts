@@ -14,7 +14,7 @@ import { buildScripts } from './scripts.ts';
  */
 const version = 1;
 
-const own = { consume: 2, giveback: 2, places: 2, restore: 1, presence: 3, breaker: 2, controls: 2 } as const;
+const own = { consume: 2, giveback: 2, slots: 2, restore: 1, presence: 3, breaker: 2, controls: 2 } as const;
 export type OwnScript = keyof typeof own;
 
 const ownName = (script: OwnScript): string =>
@@ -32,7 +32,7 @@ export function defineCommands(client: RedisClient): void {
   for (const script of [
     'consume',
     'giveback',
-    'places',
+    'slots',
     'restore',
     'presence',
     'breaker',

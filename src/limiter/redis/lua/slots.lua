@@ -1,10 +1,10 @@
 --[[
-State and forecast of a ceiling in one read; writes nothing. Mirror of `placeInMs` in ceiling.policy.ts.
+State and forecast of a ceiling in one read; writes nothing. Mirror of `slotInMs` in ceiling.policy.ts.
 
 KEYS  1 sends  2 calls of the day
 ARGV  1 per minute ('' = none)  2 window ms  3 now ('' = TIME)  4... positions (1 = the next call)
-Reply { sends in the window, ms until the oldest place frees, calls of the day, ms until they are counted anew (below 0:
-      none was counted), ms until each position finds a place ... }
+Reply { sends in the window, ms until the oldest slot frees, calls of the day, ms until they are counted anew (below 0:
+      none was counted), ms until each position finds a slot ... }
 ]]
 local sends, day = KEYS[1], KEYS[2]
 local perMinute, windowMs, now = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])

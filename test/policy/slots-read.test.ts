@@ -6,12 +6,12 @@ import {
   maxWaitMs,
   positionsToRead,
   sentBefore,
-  type PlacesRead,
+  type SlotsRead,
 } from '../../src/limiter/policy/ceiling-read.policy.ts';
 import { atOrigins } from './at-origins.ts';
 
 /** What a store would report of the log now. */
-function read(log: readonly number[], limit: number, positions: readonly number[], now: number): PlacesRead {
+function read(log: readonly number[], limit: number, positions: readonly number[], now: number): SlotsRead {
   const waits = new Map(positions.map((k) => [k, slotInMs(log, { limit, k }, now)]));
   return { at: now, limit, day: null, live: log.filter((at) => at + ceilingWindowMs > now).length, waits };
 }

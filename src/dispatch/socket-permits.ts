@@ -3,12 +3,12 @@
  * ten thousand calls of one workspace would stand before everybody else.
  *
  * Owns: how many exchanges go on per origin, and whose is next. Refuses to own: sockets (`agents.ts`), how long a call may
- * wait for one (its exchange's connect limit). Keeps: the workspace with the fewest places for its weight is next, of
+ * wait for one (its exchange's connect limit). Keeps: the workspace with the fewest permits for its weight is next, of
  * several the one that has gone longest without a new one; calls of one workspace keep their order; a workspace alone
- * leaves a few places for others to begin with; nobody waits for a place that is free and that it may have.
+ * leaves a few permits for others to begin with; nobody waits for a permit that is free and that it may have.
  */
 
-/** This share of all places is for workspaces that have none; where there are few places, none is kept. */
+/** This share of all permits is for workspaces that have none; where there are few permits, none is kept. */
 const keptFree = 1 / 16;
 /** Origins under a wildcard are many; those without a call are forgotten then. */
 const veryMany = 1_000;
@@ -16,7 +16,7 @@ const veryMany = 1_000;
 /** Whose call it is. */
 export interface Share {
   readonly workspace: string;
-  /** A workspace of weight 2 may have twice as many places as one of weight 1 before it comes after it. */
+  /** A workspace of weight 2 may have twice as many permits as one of weight 1 before it comes after it. */
   readonly weight: number;
 }
 
@@ -24,48 +24,48 @@ export interface Share {
 interface Line {
   weight: number;
   taken: number;
-  /** Which of all places taken was its last. */
+  /** Which of all permits taken was its last. */
   last: number;
   /** Calls in the order of their coming; those that left stay until they would be next. */
-  queue: OnePlace[];
+  queue: QueuedPermit[];
   /** Where the first of them stands. */
   head: number;
   /** Those in `queue` that still wait. */
   waiting: number;
 }
 
-/** A call's place, or its wait for one. */
-export interface Place {
+/** A call's permit, or its wait for one. */
+export interface SocketPermit {
   /** The call is over, or waits no longer. Repeating it does nothing. */
   end(): void;
 }
 
-/** The places of one pool, by origin: `maxSockets` at each. */
-export class SocketPlaces {
+/** The permits of one pool, by origin: `maxSockets` at each. */
+export class SocketPermits {
   readonly #max: number;
-  readonly #origins = new Map<string, OriginPlaces>();
+  readonly #origins = new Map<string, OriginPermits>();
 
   constructor(maxSockets: number) {
     this.#max = maxSockets;
   }
 
-  /** Calls `start` once, at once or when its turn has come; never after the place's end. */
-  enter(origin: string, share: Share, start: () => void): Place {
-    let places = this.#origins.get(origin);
-    if (places === undefined) {
+  /** Calls `start` once, at once or when its turn has come; never after the permit's end. */
+  enter(origin: string, share: Share, start: () => void): SocketPermit {
+    let permits = this.#origins.get(origin);
+    if (permits === undefined) {
       if (this.#origins.size >= veryMany) this.#forgetUnused();
-      places = new OriginPlaces(this.#max);
-      this.#origins.set(origin, places);
+      permits = new OriginPermits(this.#max);
+      this.#origins.set(origin, permits);
     }
-    return places.enter(share, start);
+    return permits.enter(share, start);
   }
 
   #forgetUnused(): void {
-    for (const [origin, places] of this.#origins) if (places.isUnused) this.#origins.delete(origin);
+    for (const [origin, permits] of this.#origins) if (permits.isUnused) this.#origins.delete(origin);
   }
 }
 
-class OriginPlaces {
+class OriginPermits {
   readonly #max: number;
   readonly #kept: number;
   readonly #lines = new Map<string, Line>();
@@ -82,7 +82,7 @@ class OriginPlaces {
     return this.#taken === 0 && this.#waiting === 0;
   }
 
-  enter({ workspace, weight }: Share, start: () => void): Place {
+  enter({ workspace, weight }: Share, start: () => void): SocketPermit {
     let line = this.#lines.get(workspace);
     if (line === undefined) {
       if (this.#lines.size >= veryMany) this.#forgetUnused();
@@ -90,30 +90,30 @@ class OriginPlaces {
       this.#lines.set(workspace, line);
     }
     line.weight = weight;
-    const place = new OnePlace(this, line, start);
-    // Whoever waits may not have a place now, or would have it: nobody is passed by.
-    if (line.waiting === 0 && this.#mayTake(line)) this.#take(line, place);
+    const permit = new QueuedPermit(this, line, start);
+    // Whoever waits may not have a permit now, or would have it: nobody is passed by.
+    if (line.waiting === 0 && this.#mayTake(line)) this.#take(line, permit);
     else {
-      line.queue.push(place);
+      line.queue.push(permit);
       line.waiting += 1;
       this.#waiting += 1;
     }
-    return place;
+    return permit;
   }
 
-  /** A call that had a place is over. */
+  /** A call that had a permit is over. */
   giveBack(line: Line): void {
     line.taken -= 1;
     this.#taken -= 1;
     while (this.#waiting > 0) {
       const next = this.#next();
       if (next === null) return;
-      const place = next.queue[next.head];
+      const permit = next.queue[next.head];
       next.head += 1;
-      if (place === undefined) return;
-      if (place.isOver) continue;
+      if (permit === undefined) return;
+      if (permit.isOver) continue;
       this.#stopWaiting(next);
-      this.#take(next, place);
+      this.#take(next, permit);
     }
   }
 
@@ -122,11 +122,11 @@ class OriginPlaces {
     this.#stopWaiting(line);
   }
 
-  #take(line: Line, place: OnePlace): void {
+  #take(line: Line, permit: QueuedPermit): void {
     line.taken += 1;
     line.last = this.#turns += 1;
     this.#taken += 1;
-    place.begin();
+    permit.begin();
   }
 
   #stopWaiting(line: Line): void {
@@ -134,11 +134,11 @@ class OriginPlaces {
     this.#waiting -= 1;
     // Those that left are not kept for longer than about as many wait.
     if (line.queue.length <= 2 * line.waiting) return;
-    line.queue = line.queue.slice(line.head).filter((place) => !place.isOver);
+    line.queue = line.queue.slice(line.head).filter((permit) => !permit.isOver);
     line.head = 0;
   }
 
-  /** The line that gets the next place, if there is one for it. */
+  /** The line that gets the next permit, if there is one for it. */
   #next(): Line | null {
     let best: Line | null = null;
     for (const line of this.#lines.values()) {
@@ -163,13 +163,13 @@ function isBefore(one: Line, other: Line): boolean {
   return more < 0 || (more === 0 && one.last < other.last);
 }
 
-class OnePlace implements Place {
-  readonly #of: OriginPlaces;
+class QueuedPermit implements SocketPermit {
+  readonly #of: OriginPermits;
   readonly #line: Line;
   #start: (() => void) | null;
   #isOver = false;
 
-  constructor(of: OriginPlaces, line: Line, start: () => void) {
+  constructor(of: OriginPermits, line: Line, start: () => void) {
     this.#of = of;
     this.#line = line;
     this.#start = start;
