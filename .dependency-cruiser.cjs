@@ -1,5 +1,5 @@
 /** The direction of imports, as checks. ARCHITECTURE.md draws the same map. */
-const stage = 'src/(ingress|auth|target|admission|breaker|credentials|dispatch|repeats)/';
+const stage = 'src/(ingress|auth|target|admission|breaker|quotas|credentials|dispatch|repeats)/';
 const only = (name, library, path) => ({
   name,
   severity: 'error',
@@ -42,7 +42,7 @@ module.exports = {
       },
       to: {
         path: '^src/limiter/',
-        pathNot: '^src/limiter/(limiter|ceilings|breaker-store|controls-store|stores)\\.ts$',
+        pathNot: '^src/limiter/(limiter|ceilings|breaker-store|controls-store|quota-store|stores)\\.ts$',
       },
     },
     {

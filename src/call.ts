@@ -155,6 +155,8 @@ export interface QuotaScope {
   readonly project?: string;
   /** Name of the limit that several models share. */
   readonly family?: string;
+  /** App whose tokens share the bucket of a shop. */
+  readonly app?: string;
 }
 
 /**

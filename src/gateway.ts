@@ -26,12 +26,13 @@ import { createEndpoint } from './dispatch/token-endpoint.ts';
 import { TokenEstimates } from './dispatch/token-estimates.ts';
 import { Refusal } from './errors.ts';
 import { followedToItsEnd, reportFailure } from './journey/follow.ts';
-import { ceilingOf, prepare, type Prepared } from './journey/prepare.ts';
+import { ceilingOf, laneOf, prepare, type Prepared } from './journey/prepare.ts';
 import { Forwarder } from './journey/forward.ts';
 import type { CeilingsNow } from './activity/shape.ts';
 import { createStores } from './limiter/stores.ts';
 import { createPressure, noCeilings } from './observation/pressure.ts';
 import { Repeats } from './repeats/repeats.ts';
+import { JoinedQuotas } from './quotas/joined-quotas.ts';
 import { createSlices, type Slices } from './slices.ts';
 import { createRouteFinder } from './target/route.ts';
 import type {
@@ -128,7 +129,21 @@ export function createGateway(parts: GatewayParts): Gateway {
     clock,
     limiter,
     ceilings,
+    homeOf: (request) => {
+      const bucket = quotas.bucketOf(request.admission.bucket);
+      if (bucket === request.admission.bucket) return null;
+      const home = { bucket, lane: laneOf(bucket, request.workspaceId, settings.privacy.labelKey) };
+      pressure.remember({ ...request, admission: { ...request.admission, ...home } });
+      return home;
+    },
     onFailure: (failure) => telemetry.log.bug('a limiter operation failed', failure),
+  });
+  const quotas: JoinedQuotas = new JoinedQuotas({
+    clock,
+    labelKey: settings.privacy.labelKey,
+    store: stores.quotas,
+    onJoined: () => admission.followJoined(),
+    onFailure: (failure) => telemetry.log.bug('buckets that share a quota could not be joined', failure),
   });
   const breakers: Breakers = new Breakers({
     clock,
@@ -157,6 +172,7 @@ export function createGateway(parts: GatewayParts): Gateway {
     breakers,
     dispatcher,
     estimates,
+    quotas,
     telemetry,
     routes: () => routes,
     settings: () => settings,
@@ -182,7 +198,7 @@ export function createGateway(parts: GatewayParts): Gateway {
     const body = await call.readBody(caller.workspace.id);
     const { labelKey } = settings.privacy;
     const now = clock.monotonic();
-    const prepared = prepare({ call, caller, route, body, labelKey, estimates, now });
+    const prepared = prepare({ call, caller, route, body, labelKey, estimates, quotas, now });
     pressure.remember(prepared.request);
     followed.admitting(prepared.request.admission.lane);
     return prepared;

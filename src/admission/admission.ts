@@ -37,9 +37,13 @@ export interface AdmissionDependencies {
   readonly ceilings: Ceilings;
   /** Hears of failures of the store's background operations. */
   readonly onFailure: (failure: unknown) => void;
+  /** Where a call belongs since its bucket was joined into another one; left out: no bucket ever is. */
+  readonly homeOf?: AdmissionParts['homeOf'];
   /** Replaces the life of a lease. */
   readonly leaseMs?: number;
 }
+
+const staysWhereItIs = (): null => null;
 
 /** A dead replica's lane goes on after this (docs/adr/0004). Milliseconds. */
 const defaultLeaseMs = 15_000;
@@ -58,9 +62,10 @@ export class AdmissionQueue {
     onClosed: (bucket, closedMs) => this.#rejection.onStandstill(bucket, null, closedMs),
   };
 
-  constructor({ clock, limiter, ceilings, onFailure, leaseMs = defaultLeaseMs }: AdmissionDependencies) {
+  constructor({ clock, limiter, ceilings, onFailure, ...more }: AdmissionDependencies) {
+    const { leaseMs = defaultLeaseMs, homeOf = staysWhereItIs } = more;
     const background = (work: Promise<unknown>): void => void work.catch(onFailure);
-    const parts: AdmissionParts = { clock, limiter, ceilings, leaseMs, background };
+    const parts: AdmissionParts = { clock, limiter, ceilings, leaseMs, homeOf, background };
     const registry = new WaitRegistry(parts, new Lanes(clock));
     const rotation = new LaneRotation(clock, registry);
     const edge = new CeilingEdge(parts, rotation);
@@ -114,6 +119,11 @@ export class AdmissionQueue {
   reconfigure(settingsOf: (request: AdmissionRequest) => CallSettings | null): void {
     const changed = reconfigure(this.#parts, this.#registry.all(), settingsOf);
     this.#rejection.onReconfigured(changed);
+  }
+
+  /** Buckets were joined: the calls that wait in them go on where they belong now, in their order. */
+  followJoined(): void {
+    for (const call of this.#registry.all()) this.#registry.follow(call);
   }
 
   /** Refuses (`draining`) waiting calls that are not expected to leave within `budgetMs`. */

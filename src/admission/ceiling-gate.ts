@@ -55,7 +55,7 @@ export class CeilingGate {
 
   /** The call is granted: it gets its lease when the ceiling agrees and its caller waits. */
   pass(call: QueuedCall, grant: Grant): void {
-    if (call.isGone) return this.#drop(grant);
+    if (call.isGone || hasMoved(call, grant)) return this.#drop(grant);
     const { gate } = call.lane;
     applyLimits(call.lane, call.request.admission.ceiling);
     const charged = this.#charge({ call, grant }, this.#askForSlot(call), gate.tail);
@@ -137,7 +137,7 @@ export class CeilingGate {
   async #requeue({ call, grant }: Passage): Promise<false> {
     call.asksForSlot = false;
     // The ticket of a call that is gone would stay in the lane: it was taken out already, and nothing does so again.
-    if (call.isGone) {
+    if (call.isGone || hasMoved(call, grant)) {
       this.#drop(grant);
       return false;
     }
@@ -148,6 +148,7 @@ export class CeilingGate {
     const sleepMs = Math.max(0, until - now);
     const { ceiling } = call.request.admission;
     await limiter.settle(grant, { kind: 'returned', sleepMs, because, ceiling }, null);
+    this.#to.registry.follow(call);
     return false;
   }
 
@@ -157,6 +158,9 @@ export class CeilingGate {
     background(limiter.settle(grant, { kind: 'dropped' }, null));
   }
 }
+
+/** Its bucket was joined into another one, in which it waits; a grant of the former one is of no use. */
+const hasMoved = ({ request }: QueuedCall, { bucket }: Grant): boolean => request.admission.bucket !== bucket;
 
 /** False: configuration changed since the ceiling was asked, its answer does not hold for what follows. */
 const isUnderLimits = ({ ceiling }: AskedSlot, { request }: QueuedCall): boolean =>

@@ -2,6 +2,7 @@
 import type { Clock } from '../clock.ts';
 import type { Ceilings } from '../limiter/ceilings.ts';
 import type { Limiter } from '../limiter/limiter.ts';
+import type { AdmissionRequest, Home } from './ticket.ts';
 
 export interface AdmissionParts {
   readonly clock: Clock;
@@ -9,6 +10,8 @@ export interface AdmissionParts {
   readonly ceilings: Ceilings;
   /** How long a granted lease lives without renewal, milliseconds. */
   readonly leaseMs: number;
+  /** Where a call belongs since its bucket was joined into another one; `null` = where it is. */
+  readonly homeOf: (request: AdmissionRequest) => Home | null;
   /** Lets work of a store go on by itself; its failure is reported. */
   readonly background: (work: Promise<unknown>) => void;
 }

@@ -47,7 +47,8 @@ export class QueuedCall {
   /** As configuration has it now: replaced by a reload. */
   request: AdmissionRequest;
   readonly clientGone: CallSignal;
-  readonly lane: LaneView;
+  /** Replaced where its bucket is joined into another one. */
+  lane: LaneView;
   /** Monotonic milliseconds. */
   deadline: number;
   /** Its grant has asked the ceiling for a slot: it stands in front of no call that asks after it. */

@@ -25,6 +25,9 @@ export interface AdmissionRequest {
   readonly stillValid: () => boolean;
 }
 
+/** The bucket to which a call belongs, and its lane there. */
+export type Home = Pick<Admission, 'bucket' | 'lane'>;
+
 /** Permission to send now: the bucket granted it and the ceiling's slot is taken. */
 export interface Lease {
   readonly grant: Grant;

@@ -9,13 +9,13 @@
 import type { CallSignal } from '../call-abort.ts';
 import { ShortLived } from '../short-lived.ts';
 import { refused, rejectionOf, type Ending } from './ending.ts';
-import { knownFull, type Lanes, type LaneView } from './lanes.ts';
+import { applyLimits, knownFull, type Lanes, type LaneView } from './lanes.ts';
 import { CeilingQueues } from './ceiling-queues.ts';
 import type { AdmissionParts } from './parts.ts';
 import type { CeilingKey, TicketId } from '../ids.ts';
 import { QueuedCall, type Waiting } from './queued-call.ts';
 import { expired, tooLong, type Hold } from './refusals.ts';
-import type { AdmissionRequest, Lease } from './ticket.ts';
+import type { AdmissionRequest, Home, Lease } from './ticket.ts';
 
 export class WaitRegistry {
   readonly #parts: AdmissionParts;
@@ -80,6 +80,7 @@ export class WaitRegistry {
       const stop =
         call.reasonToStop(since) ?? (before.kind === 'sent' ? this.#lateByGate(call, since) : null);
       if (stop !== null) this.end(call, stop);
+      else if (before.kind !== 'waiting') this.follow(call);
     });
   }
 
@@ -91,6 +92,32 @@ export class WaitRegistry {
     call.become({ kind: 'sent', forgotten: false });
     state.resolve(lease);
     return true;
+  }
+
+  /**
+   * A waiting call goes on in the bucket into which its own was joined, at its position. One whose grant is at the ceiling goes
+   * with it, or when it is returned.
+   */
+  follow(call: QueuedCall): void {
+    const { homeOf, limiter, leaseMs, background } = this.#parts;
+    const home = call.isWaiting && !call.asksForSlot ? homeOf(call.request) : null;
+    if (home === null) return;
+    const from = call.request.admission.bucket;
+    this.#transfer(call, home);
+    const { admission, arrivedAt, maxWaitMs } = call.request;
+    const position = { kind: 'arrival', at: arrivedAt } as const;
+    background(limiter.move(from, { ...admission, maxWaitMs, leaseMs, position }));
+  }
+
+  #transfer(call: QueuedCall, home: Home): void {
+    const { admission } = call.request;
+    this.#queues.remove(call);
+    call.lane.calls -= 1;
+    call.request = { ...call.request, admission: { ...admission, ...home } };
+    call.lane = this.#lanes.of(home);
+    call.lane.calls += 1;
+    applyLimits(call.lane, admission.ceiling);
+    this.#queues.add(call);
   }
 
   /** The call is over here. Repeating it does nothing. */

@@ -10,6 +10,7 @@ import type { Costs, UpstreamKind } from '../call.ts';
 import { chargeOf, chargeOfSize, type Operation } from './charge.policy.ts';
 import { isRecord, stringAt, type JsonRecord } from './feedback/json.policy.ts';
 import { describeGraphql } from './graphql-document.policy.ts';
+import { tierOf } from './model-class.policy.ts';
 import { boundaryOf, formFields } from './multipart.policy.ts';
 import { beginningOf } from './prompt-beginning.policy.ts';
 import type { TokenGuess } from './token-estimate.policy.ts';
@@ -28,6 +29,8 @@ export interface CallDescription {
   readonly callClass: 'default' | 'rest' | 'graphql';
   /** Model, or deployment where the path names one; `null` = none named. At most 256 characters. */
   readonly model: string | null;
+  /** Tier that has a quota of its own; `''` = the ordinary one. */
+  readonly tier: string;
   /** Pessimistic reservation per meter. */
   readonly costs: Costs;
   /** What its tokens are guessed from, for a guess that learns; `null` = they are not. */
@@ -69,6 +72,7 @@ export function describeCall(kind: UpstreamKind, request: CallRequest): CallDesc
   const plain: CallDescription = {
     callClass: kind === 'commerce' ? 'rest' : 'default',
     model: null,
+    tier: '',
     costs: oneRequest,
     guess: null,
     beginning: null,
@@ -101,6 +105,7 @@ function describeModelPost(plain: CallDescription, request: CallRequest): CallDe
   return {
     ...asked,
     model: asked.model ?? modelName(stringAt(body, 'model')),
+    tier: tierOf(body),
     ...chargeOf(body, operation),
     beginning: beginningOf(body),
   };

@@ -22,6 +22,7 @@ import type { TransportError } from '../dispatch/transport-error.ts';
 import type { Refusal } from '../errors.ts';
 import type { Ceilings } from '../limiter/ceilings.ts';
 import type { Audience } from '../repeats/repeat.ts';
+import type { JoinedQuotas } from '../quotas/joined-quotas.ts';
 import type { RouteFinder } from '../target/route.ts';
 import type { CallTelemetry, Telemetry } from '../telemetry/events.ts';
 import { answerOutcome, failureRefusal, rateLimitOf, type Answered } from './answer.ts';
@@ -41,6 +42,7 @@ export interface ForwardParts {
   readonly breakers: Breakers;
   readonly dispatcher: Dispatcher;
   readonly estimates: TokenEstimates;
+  readonly quotas: JoinedQuotas;
   readonly telemetry: Pick<Telemetry, 'leaseLost'>;
   /** As they are configured now. */
   readonly routes: () => RouteFinder;
@@ -148,8 +150,12 @@ export class Forwarder {
     signal: CallSignal,
   ): Promise<AttemptResult> {
     followed.sent();
-    const { lane } = prepared.request.admission;
-    const sending = { lane, credential: field, traceparent: followed.traceparent(), signal };
+    const sending = {
+      lane: lease.grant.lane,
+      credential: field,
+      traceparent: followed.traceparent(),
+      signal,
+    };
     const result = await this.#parts.dispatcher.send(prepared, sending).catch((bug: unknown) => {
       lease.settle({ kind: 'unknown' }, null);
       throw bug;
@@ -157,6 +163,7 @@ export class Forwarder {
     this.#informBreakers(prepared, probe, result);
     if (result.kind === 'answered') {
       const { throttle } = result.feedback;
+      this.#parts.quotas.noteOwner(prepared.ownQuota, result.feedback);
       const upstreamId = throttle === null ? null : upstreamIdOf(result.head.rawFields);
       followed.answered(result.head.status, throttle, upstreamId);
     }

@@ -10,11 +10,13 @@ import type { AdmissionRequest } from '../admission/ticket.ts';
 import type { Call, CallBody, Caller, Costs, Route } from '../call.ts';
 import type { UpstreamSettings, WorkspaceSettings } from '../config/settings.ts';
 import { describeCall, type CallDescription } from '../dispatch/estimate.policy.ts';
+import { modelClass } from '../dispatch/model-class.policy.ts';
 import type { NamedGuess, TokenEstimates } from '../dispatch/token-estimates.ts';
 import type { CeilingRef } from '../limiter/ceilings.ts';
 import { digest } from '../identity.ts';
-import { bucketKey, ceilingKey, laneKey, ticketId } from '../ids.ts';
+import { bucketKey, ceilingKey, laneKey, ticketId, type BucketKey, type LaneKey } from '../ids.ts';
 import { LRUCache } from 'lru-cache';
+import type { JoinedQuotas, OwnQuota } from '../quotas/joined-quotas.ts';
 import { clientTimeoutFields, clientTimeouts } from './client-timeouts.policy.ts';
 import { maxWaitMsOf, preferredWaitSeconds, urgencyOf } from './preferences.policy.ts';
 import type { RepeatKey } from '../repeats/repeat.ts';
@@ -28,6 +30,8 @@ export interface Prepared {
   readonly body: CallBody;
   readonly description: CallDescription;
   readonly request: AdmissionRequest;
+  /** Its bucket by its own parts, whose quota may turn out to be another bucket's. */
+  readonly ownQuota: OwnQuota;
   /** What its tokens were guessed from, and whom its answer teaches; `null` = nobody. */
   readonly guess: NamedGuess | null;
   /** `null`: no other call repeats it, as far as it tells. */
@@ -41,11 +45,13 @@ export interface PrepareInput {
   readonly body: CallBody;
   readonly labelKey: string;
   readonly estimates: TokenEstimates;
+  readonly quotas: Pick<JoinedQuotas, 'bucketOf'>;
   /** Monotonic milliseconds, on the clock of `call.receivedAt`. */
   readonly now: number;
 }
 
-export function prepare({ call, caller, route, body, labelKey, estimates, now }: PrepareInput): Prepared {
+export function prepare(input: PrepareInput): Prepared {
+  const { call, caller, route, body, labelKey, estimates, quotas, now } = input;
   const { upstream } = route;
   const { workspace } = caller;
   const fields = wanted(call.rawFields, upstream.idempotencyFields);
@@ -58,13 +64,18 @@ export function prepare({ call, caller, route, body, labelKey, estimates, now }:
   const name = (purpose: string, ...parts: string[]): string => nameOf(labelKey, purpose, parts);
   const brought = broughtCredential(call, caller);
   const quota = route.credential?.quota ?? brought;
-  const parts = bucketParts(upstream, { credential: quota, host: route.host, model: description.model });
-  const bucket = bucketKey(name('bucket', parts.upstream, parts.credential, parts.host, parts.model));
-  const lane = laneKey(name('lane', bucket, workspace.id));
+  const model = description.model === null ? null : modelClass(description.model);
+  const parts = bucketParts(upstream, { credential: quota, host: route.host, model });
+  const tier = parts.model === '' || description.tier === '' ? [] : [description.tier];
+  const own = bucketKey(name('bucket', parts.upstream, parts.credential, parts.host, parts.model, ...tier));
+  const bucket = quotas.bucketOf(own);
+  const lane = laneOf(bucket, workspace.id, labelKey);
   const { limits } = upstream;
   const { setting, weight, maxInFlight, perMinute, ceiling, maxQueued } = callSettings(workspace, upstream);
   const { costKey } = description;
-  const guess = guessOf(description, lane, (text) => digest(labelKey, 'prompt', lane, text));
+  // What was learned of a model's charges holds for it alone, also where it shares the quota of others.
+  const ownLane = own === bucket ? lane : laneOf(own, workspace.id, labelKey);
+  const guess = guessOf(description, ownLane, (text) => digest(labelKey, 'prompt', ownLane, text));
   const patience = {
     preferSeconds: preferredWaitSeconds(fields.get('prefer')),
     client: clientTimeouts(fields),
@@ -84,7 +95,7 @@ export function prepare({ call, caller, route, body, labelKey, estimates, now }:
       urgency: urgencyOf(fields.get('priority')),
       callClass: description.callClass,
       costs: costsOf(description, guess, estimates),
-      document: costKey === null ? null : digest(labelKey, 'document', bucket, costKey),
+      document: costKey === null ? null : digest(labelKey, 'document', upstream.name, costKey),
     },
     arrivedAt: arrivalOf(call, body),
     ceiling: ceilingOf(workspace, upstream, labelKey),
@@ -110,8 +121,13 @@ export function prepare({ call, caller, route, body, labelKey, estimates, now }:
     labelKey,
     identity: [quota, brought, fields.get('cookie') ?? ''],
   });
-  return { call, caller, route, body, description, request, guess, repeatKey };
+  const ownQuota = { bucket: own, parts: { ...parts, shop: route.host } };
+  return { call, caller, route, body, description, request, ownQuota, guess, repeatKey };
 }
+
+/** The lane of a workspace in a bucket. */
+export const laneOf = (bucket: BucketKey, workspaceId: string, labelKey: string): LaneKey =>
+  laneKey(nameOf(labelKey, 'lane', [bucket, workspaceId]));
 
 function withoutQuery(pathAndQuery: string): string {
   const at = pathAndQuery.indexOf('?');

@@ -209,6 +209,11 @@ export interface Limiter {
   reconfigure(change: Reconfiguration): Promise<void>;
   /** Reopens what an answer closed up to `before`, a time of the store's clock; `null` = until now. Unknown buckets are passed over. */
   open(bucket: BucketKey, before: number | null): Promise<void>;
+  /**
+   * A ticket that waits in the bucket `from` goes into that of `admission`, and is never refused there: it stands among its
+   * tickets where its position in `from` puts it. A grant of `from` that is under way goes back.
+   */
+  move(from: BucketKey, admission: Admission): Promise<void>;
   /** A waiting ticket leaves. */
   cancel(bucket: BucketKey, ticket: TicketId): Promise<void>;
   /** Current expected wait of a ticket that already waits; `null` if it does not wait. */

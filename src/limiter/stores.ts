@@ -7,6 +7,7 @@ import type { Clock, Random } from '../clock.ts';
 import type { Settings } from '../config/settings.ts';
 import type { Telemetry } from '../telemetry/events.ts';
 import { embeddedBreakers, type BreakerStore } from './breaker-store.ts';
+import { embeddedQuotas, type QuotaStore } from './quota-store.ts';
 import { embeddedControls, type ControlsStore } from './controls-store.ts';
 import type { Ceilings } from './ceilings.ts';
 import { FailoverCeilings } from './failover/ceilings.ts';
@@ -16,6 +17,7 @@ import type { Limiter, LimiterListener } from './limiter.ts';
 import { EmbeddedCeilings } from './embedded/ceilings.ts';
 import { createMemoryLimiter } from './embedded/limiter.ts';
 import { RedisBreakers } from './redis/breakers.ts';
+import { RedisQuotas } from './redis/quotas.ts';
 import { RedisControls } from './redis/controls.ts';
 import { RedisCeilings } from './redis/ceilings.ts';
 import { defineCommands } from './redis/protocol/commands.ts';
@@ -34,6 +36,7 @@ export interface Stores {
   readonly limiter: Limiter;
   readonly ceilings: Ceilings;
   readonly breakers: BreakerStore;
+  readonly quotas: QuotaStore;
   readonly controls: ControlsStore;
   /**
    * Resolves when calls may be taken. Rejects with a message for the operator when Redis is there but cannot be used;
@@ -77,6 +80,7 @@ function embedded({ clock, telemetry, listener }: StoreParts): Stores {
     limiter,
     ceilings,
     breakers: embeddedBreakers,
+    quotas: embeddedQuotas(),
     controls: embeddedControls(clock),
     async ready() {},
     trouble: () => null,
@@ -122,6 +126,7 @@ function overRedis(
   });
   const remoteCeilings = new RedisCeilings({ client, redis, clock });
   const breakers = new RedisBreakers(redis, replica);
+  const quotas = new RedisQuotas(redis, replica);
   const ceilings = new FailoverCeilings({ redis: remoteCeilings, clock, replica, whenDown });
   const limiter = new FailoverLimiter({
     redis,
@@ -147,7 +152,7 @@ function overRedis(
   connection.subscribe(replicaChannel(replica.id), {
     onMessage: (text) => {
       try {
-        if (!breakers.hears(text)) remote.hear(text);
+        if (!breakers.hears(text) && !quotas.hears(text)) remote.hear(text);
       } catch (failure) {
         telemetry.log.bug('a message of a replica cannot be read', failure);
       }
@@ -169,6 +174,7 @@ function overRedis(
     limiter,
     ceilings,
     breakers,
+    quotas,
     controls: new RedisControls(redis),
     async ready() {
       const until = clock.monotonic() + firstContactMs;

@@ -13,7 +13,7 @@ const filesUnder = (folder: string): string[] =>
 
 /** Where ids of each kind are coined, and where they come in from Redis. */
 const idMakers: Readonly<Record<string, readonly string[]>> = {
-  bucketKey: ['journey/prepare', 'limiter/redis/protocol/message-codec'],
+  bucketKey: ['journey/prepare', 'limiter/redis/protocol/message-codec', 'limiter/redis/quotas'],
   laneKey: ['journey/prepare', 'limiter/failover/unreported-usage', 'limiter/redis/protocol/message-codec'],
   ticketId: ['journey/prepare', 'limiter/failover/unreported-usage', 'limiter/redis/protocol/message-codec'],
   leaseToken: [

@@ -76,6 +76,29 @@ export function storeContract(name: string, store: StoreUnderTest): void {
       expect(order).toEqual([urgent, later]);
     });
 
+    test('moves waiting calls into another bucket, where they keep their order among its calls', async () => {
+      const [from, to] = [fresh('b'), fresh('b')];
+      const [a, b, c, d, e] = [fresh('t'), fresh('t'), fresh('t'), fresh('t'), fresh('t')];
+      const first = await granted(a, { bucket: to, ...serial });
+      await granted(b, { bucket: from, ...serial });
+      const waiting = [c, d, e].map((ticket, n) =>
+        admission(ticket, { bucket: n === 1 ? to : from, ...serial }),
+      );
+      for (const asked of waiting) expect((await replica.limiter.admit(asked)).kind).toBe('queued');
+      for (const asked of waiting) {
+        if (asked.ticket !== d) await replica.limiter.move(asked.bucket, { ...asked, bucket: bucketKey(to) });
+      }
+      await succeed(first);
+      for (const ticket of [c, d, e]) {
+        const grant = await replica.granted(ticket);
+        expect(grant.bucket).toBe(to);
+        await succeed(grant);
+      }
+      const order = replica.grants.map(({ ticket }) => ticket).filter((one) => [c, d, e].includes(one));
+      expect(order).toEqual([c, d, e]);
+      expect(replica.limiter.snapshot().find(({ bucket }) => bucket === from)?.waiting ?? 0).toBe(0);
+    });
+
     test('grants a waiting call by itself when the meter has room again', async () => {
       const bucket = fresh('b');
       const tickets = [fresh('t'), fresh('t'), fresh('t')];

@@ -1,5 +1,5 @@
 /** Admission as tests use it: a call with the fields filled in that they seldom care for, and the queue over its stores. */
-import { AdmissionQueue } from '../../src/admission/admission.ts';
+import { AdmissionQueue, type AdmissionDependencies } from '../../src/admission/admission.ts';
 import type { CallSettings } from '../../src/admission/buckets.policy.ts';
 import type { AdmissionRequest } from '../../src/admission/ticket.ts';
 import type { Clock } from '../../src/clock.ts';
@@ -78,6 +78,8 @@ export interface QueueParts {
   readonly ceilings?: Ceilings;
   /** Left out, a failure is thrown. */
   readonly onFailure?: (failure: unknown) => void;
+  /** Where calls belong whose buckets were joined. */
+  readonly homeOf?: AdmissionDependencies['homeOf'];
   /** Puts something in front of the embedded limiter. */
   readonly around?: (limiter: Limiter) => Limiter;
 }
@@ -90,7 +92,8 @@ export function embeddedQueue({ clock, onFailure = fail, around, ...more }: Queu
     onClosed: (bucket, closedMs) => queue.listener.onClosed(bucket, closedMs),
   });
   const limiter: Limiter = around === undefined ? embedded : around(embedded);
-  const queue = new AdmissionQueue({ clock, limiter, ceilings, onFailure });
+  const homeOf = more.homeOf === undefined ? {} : { homeOf: more.homeOf };
+  const queue = new AdmissionQueue({ clock, limiter, ceilings, onFailure, ...homeOf });
   return { queue, limiter, ceilings };
 }
 

@@ -7,6 +7,7 @@
  */
 import type { Feedback, MeterReport, Throttle } from '../../call.ts';
 import { retryAfterMs } from '../retry-after.policy.ts';
+import { appScope } from './app-scope.policy.ts';
 import { commerceStatus } from './commerce-rest.policy.ts';
 import { believable } from './believable.policy.ts';
 import type { AnswerFacts } from './facts.policy.ts';
@@ -56,7 +57,7 @@ export function learnFromCommerceGraphql({ status, fields, body, nowMs }: Answer
     : tailCost(body ?? '');
   const statedMs = retryAfterMs(fields, nowMs);
   const throttle = refusalIn(parsed, cost, statedMs) ?? byStatus(status, cost, statedMs);
-  return { ...costTaught(cost), throttle };
+  return { ...costTaught(cost), throttle, ...appScope(fields) };
 }
 
 function costTaught(cost: QueryCost | null): Omit<Feedback, 'throttle'> {

@@ -5,6 +5,7 @@
  * limit/20 per second, so its window is 20 s whatever the plan; the denominator is read, never assumed.
  */
 import type { Feedback, Throttle } from '../../call.ts';
+import { appScope } from './app-scope.policy.ts';
 import { retryAfterMs } from '../retry-after.policy.ts';
 import type { AnswerFacts } from './facts.policy.ts';
 
@@ -47,10 +48,15 @@ export function learnFromCommerceRest({ status, fields, body, nowMs }: AnswerFac
   const throttle = isOrderLimit(status, body ?? '')
     ? ({ kind: 'secondary', waitMs: statedMs } as const)
     : commerceStatus(status, calls, statedMs);
-  if (calls === null) return { meters: [], throttle };
+  const scope = appScope(fields);
+  if (calls === null) return { meters: [], throttle, ...scope };
   // The counter is rounded up: `1/40` is anything above 0 and up to 1.
   const level = { lowest: Math.max(0, calls.used - 1), highest: calls.used };
-  return { meters: [{ meter: 'requests', limit: calls.limit, windowMs: restWindowMs, level }], throttle };
+  return {
+    meters: [{ meter: 'requests', limit: calls.limit, windowMs: restWindowMs, level }],
+    throttle,
+    ...scope,
+  };
 }
 
 /** The period in which `N calls per second` leak. Milliseconds. */

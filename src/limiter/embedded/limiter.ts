@@ -9,7 +9,13 @@ import type { Clock } from '../../clock.ts';
 import { replicaId, type TicketId } from '../../ids.ts';
 import { apply, type Applied } from '../policy/apply.policy.ts';
 import type { BucketEvent, EventKind, ReplyOf } from '../policy/bucket-events.ts';
-import { closedMs, createBucket, type Bucket } from '../policy/bucket-state.policy.ts';
+import {
+  closedMs,
+  createBucket,
+  orderUnit,
+  sequencePerMs,
+  type Bucket,
+} from '../policy/bucket-state.policy.ts';
 import {
   grantUnderWay,
   type Admission,
@@ -178,6 +184,13 @@ export function createMemoryLimiter(clock: Clock, listener: LimiterListener): Li
       applyIfKnown<'open'>(bucket, { kind: 'open', before });
     },
 
+    async move(from: BucketKey, admission: Admission): Promise<void> {
+      const order = buckets.get(from)?.bucket.tickets.get(admission.ticket)?.order ?? orderOf(admission);
+      applyIfKnown<'cancel'>(from, { kind: 'cancel', ticket: admission.ticket });
+      const reply = await this.admit({ ...admission, position: { kind: 'kept', order } });
+      if (reply.kind === 'granted') listener.onGrant(reply.grant);
+    },
+
     async cancel(bucket: BucketKey, ticket: TicketId): Promise<void> {
       applyIfKnown<'cancel'>(bucket, { kind: 'cancel', ticket });
     },
@@ -196,6 +209,12 @@ export function createMemoryLimiter(clock: Clock, listener: LimiterListener): Li
     },
   };
 }
+
+/** The position of a ticket whose arrival is all that is known. */
+const orderOf = ({ position, urgency }: Admission): number =>
+  position.kind === 'kept'
+    ? position.order
+    : urgency * orderUnit + Math.floor(Math.max(0, position.at) * sequencePerMs);
 
 const grantOf = (bucket: BucketKey, granted: Granted): Grant => ({
   ticket: granted.ticket,

@@ -123,6 +123,15 @@ export class FailoverLimiter implements Limiter {
     await Promise.all([this.remote.open(bucket, before), this.#local.open(bucket)]);
   }
 
+  async move(from: BucketKey, admission: Admission): Promise<void> {
+    const { ticket } = admission;
+    if (!this.#local.hasTicket(ticket)) return this.remote.move(from, admission);
+    const position = this.#local.positionOf(ticket);
+    await this.#local.cancel(from, ticket);
+    const arrived = this.remote.positions.withPosition(admission);
+    await this.#local.enter(position === null ? arrived : { ...admission, position });
+  }
+
   async cancel(bucket: BucketKey, ticket: TicketId): Promise<void> {
     await (this.#local.hasTicket(ticket) ? this.#local : this.remote).cancel(bucket, ticket);
   }

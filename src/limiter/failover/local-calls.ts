@@ -74,6 +74,10 @@ export class LocalCalls {
     return this.#tickets.has(ticket);
   }
 
+  positionOf(ticket: TicketId): Positioned['position'] | null {
+    return this.#tickets.get(ticket)?.admission.position ?? null;
+  }
+
   hasGranted(grant: Grant): boolean {
     return this.#grants.has(grant);
   }

@@ -89,6 +89,13 @@ export class BucketEntry {
     return unavailable;
   }
 
+  /** A ticket leaves for another bucket. Its position; `null` = it is not known here. */
+  take(id: TicketId): Positioned['position'] | null {
+    const ticket = this.#calls.held.tickets.get(id);
+    this.cancel(id);
+    return ticket === undefined ? null : this.#context.positions.positioned(ticket).position;
+  }
+
   /** The caller of a ticket left. */
   cancel(id: TicketId): void {
     const { held } = this.#calls;

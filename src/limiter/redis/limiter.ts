@@ -84,6 +84,11 @@ export class RedisLimiter implements Omit<Limiter, 'admit'> {
     await this.#session(bucket).open(before);
   }
 
+  async move(from: BucketKey, admission: Admission): Promise<void> {
+    const position = this.#sessions.get(from)?.entry.take(admission.ticket) ?? null;
+    this.reenter(position === null ? this.positions.withPosition(admission) : { ...admission, position });
+  }
+
   async cancel(bucket: BucketKey, ticket: TicketId): Promise<void> {
     this.#sessions.get(bucket)?.entry.cancel(ticket);
   }

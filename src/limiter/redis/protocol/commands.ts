@@ -1,5 +1,6 @@
 /**
- * The commands this service defines on a connection: `apply` of the bucket scheduler, and the scripts of ceilings, presence, breakers and controls. Redis
+ * The commands this service defines on a connection: `apply` of the bucket scheduler, and the scripts of ceilings, presence, breakers, shared
+ * quotas and controls. Redis
  * knows them by their digests: old and new replicas run their own side by side.
  */
 import { readFileSync } from 'node:fs';
@@ -14,7 +15,16 @@ import { buildScripts } from './scripts.ts';
  */
 const version = 1;
 
-const own = { consume: 2, giveback: 2, slots: 2, restore: 1, presence: 3, breaker: 2, controls: 2 } as const;
+const own = {
+  consume: 2,
+  giveback: 2,
+  slots: 2,
+  restore: 1,
+  presence: 3,
+  breaker: 2,
+  quotas: 3,
+  controls: 2,
+} as const;
 export type OwnScript = keyof typeof own;
 
 const ownName = (script: OwnScript): string =>
@@ -36,6 +46,7 @@ export function defineCommands(client: RedisClient): void {
     'restore',
     'presence',
     'breaker',
+    'quotas',
     'controls',
   ] as const) {
     const lua = readFileSync(new URL(`../lua/${script}.lua`, import.meta.url), 'utf8');

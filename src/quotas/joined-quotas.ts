@@ -1,0 +1,79 @@
+/**
+ * Buckets that turned out to share a quota: which bucket a call belongs to since then.
+ *
+ * Owns: what this replica knows of it, its bound, and telling the store what answers show. Refuses to own: what is proof
+ * (`quota-names.policy.ts`), moving calls that wait (admission). Invariants: a bucket is followed to one that is not joined
+ * itself; a joined bucket never leads back to itself; what leaves this process are keyed digests.
+ */
+import { LRUCache } from 'lru-cache';
+import type { Feedback } from '../call.ts';
+import type { Clock } from '../clock.ts';
+import { digest } from '../identity.ts';
+import type { BucketKey } from '../ids.ts';
+import { maxQuotas, type QuotaStore } from '../limiter/quota-store.ts';
+import { quotaNames, type QuotaParts } from './quota-names.policy.ts';
+
+/** What an answer shows again and again is told to the store so often, which remembers it for a day. Milliseconds. */
+const repeatMs = 3_600_000;
+
+export interface JoinedQuotasParts {
+  readonly clock: Pick<Clock, 'monotonic'>;
+  readonly labelKey: string;
+  readonly store: QuotaStore;
+  /** A bucket was joined: its calls belong to another one now. */
+  readonly onJoined: () => void;
+  /** Hears of failures of work that nobody waits for. */
+  readonly onFailure: (failure: unknown) => void;
+}
+
+/** The bucket of a call by its own parts, and these parts. */
+export interface OwnQuota {
+  readonly bucket: BucketKey;
+  readonly parts: QuotaParts;
+}
+
+export class JoinedQuotas {
+  readonly #parts: JoinedQuotasParts;
+  readonly #into = new Map<BucketKey, BucketKey>();
+  /** When this replica last told the store of a bucket and a quota, monotonic milliseconds. */
+  readonly #reportedAt = new LRUCache<string, number>({ max: maxQuotas });
+
+  constructor(parts: JoinedQuotasParts) {
+    this.#parts = parts;
+    parts.store.listen(({ bucket, into }) => this.#join(bucket, into));
+  }
+
+  /** The bucket to which the calls of this one belong now. */
+  bucketOf(bucket: BucketKey): BucketKey {
+    let of = bucket;
+    for (let into = this.#into.get(of); into !== undefined; into = this.#into.get(of)) of = into;
+    return of;
+  }
+
+  /** What an answer shows of the quota behind the bucket of its call. */
+  noteOwner({ bucket, parts }: OwnQuota, feedback: Feedback): void {
+    if (feedback.scope === undefined) return;
+    const { clock, labelKey, onFailure } = this.#parts;
+    for (const words of quotaNames(parts, feedback)) {
+      const report = [bucket, ...words].join('\n');
+      const now = clock.monotonic();
+      if (now - (this.#reportedAt.get(report) ?? -repeatMs) < repeatMs) continue;
+      this.#reportedAt.set(report, now);
+      this.#claim(digest(labelKey, 'quota', ...words), bucket, report).catch(onFailure);
+    }
+  }
+
+  async #claim(quota: string, bucket: BucketKey, report: string): Promise<void> {
+    const into = await this.#parts.store.claim(quota, bucket);
+    // The next answer says so again.
+    if (into === 'unavailable') this.#reportedAt.delete(report);
+    else this.#join(bucket, into);
+  }
+
+  #join(bucket: BucketKey, into: BucketKey): void {
+    const [from, to] = [this.bucketOf(bucket), this.bucketOf(into)];
+    if (from === to || this.#into.size >= maxQuotas) return;
+    this.#into.set(from, to);
+    this.#parts.onJoined();
+  }
+}

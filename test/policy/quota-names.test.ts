@@ -1,0 +1,57 @@
+import { expect, test } from '@jest/globals';
+import type { Feedback } from '../../src/call.ts';
+import { quotaNames } from '../../src/quotas/quota-names.policy.ts';
+
+const parts = { upstream: 'u', credential: 'k1', host: '', model: 'm1', shop: 's1' };
+const success = (scope: Feedback['scope']) => ({ scope, throttle: null }) as const;
+const refusal = (scope: Feedback['scope']) =>
+  ({ scope, throttle: { kind: 'rate', waitMs: 1, meter: null } }) as const;
+type Shown = Parameters<typeof quotaNames>[1];
+const shares = (one: Shown, other: Shown, differs: Partial<typeof parts>): boolean => {
+  const words = quotaNames(parts, one).map(String);
+  return quotaNames({ ...parts, ...differs }, other).some((list) => words.includes(String(list)));
+};
+
+const project = success({ organization: 'o', project: 'p' });
+const family = refusal({ organization: 'org-1', family: 'f' });
+const app = success({ app: '7' });
+
+test.each<[string, boolean, Shown, Shown, Partial<typeof parts>]>([
+  ['keys of one project share a model', true, project, project, { credential: 'k2' }],
+  [
+    'keys of one project do not share other models',
+    false,
+    project,
+    project,
+    { credential: 'k2', model: 'm2' },
+  ],
+  [
+    'projects have their own',
+    false,
+    project,
+    success({ organization: 'o', project: 'p2' }),
+    { credential: 'k2' },
+  ],
+  [
+    'an organisation without projects is one',
+    true,
+    success({ organization: 'o' }),
+    success({ organization: 'o' }),
+    { credential: 'k2' },
+  ],
+  [
+    'a refusal names no owner',
+    false,
+    refusal({ organization: 'o' }),
+    refusal({ organization: 'o' }),
+    { credential: 'k2' },
+  ],
+  ['models of a family share its limit', true, family, family, { model: 'm2' }],
+  ['credentials do not share a family', false, family, family, { credential: 'k2', model: 'm2' }],
+  ['tokens of an app share a shop', true, app, app, { credential: 'k2' }],
+  ['shops of an app are apart', false, app, app, { credential: 'k2', shop: 's2' }],
+  ['upstreams are apart', false, project, project, { upstream: 'u2' }],
+  ['nothing told joins nothing', false, success(undefined), success(undefined), {}],
+])('%s: %p', (_says, isShared, one, other, differs) => {
+  expect(shares(one, other, differs)).toBe(isShared);
+});
