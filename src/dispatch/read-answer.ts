@@ -10,6 +10,7 @@ import type { Clock } from '../clock.ts';
 import type { UpstreamKind } from '../config/settings.ts';
 import { costFromTail } from './feedback/commerce-graphql.policy.ts';
 import { nothingLearned } from './feedback/facts.policy.ts';
+import { mayRefuseInside } from './feedback/github.policy.ts';
 import { learnFrom, type AnswerFacts } from './feedback/learn-from.policy.ts';
 import { noUsage, tokenUsage, withUsageIn, type UsageMembers } from './feedback/usage.policy.ts';
 import { arrived, decoded, peek, withTail } from './inspect.ts';
@@ -60,7 +61,9 @@ export async function readForLearning(
   const judge: Judge = (text) => learnFrom(facts.kind, answerFacts(head, fields, facts, text, clock));
   if (head.status < 400 && facts.kind === 'language-model')
     return readModelAnswer(body, { fields, method: facts.method, judge }, clock);
-  if (head.status < 400 && facts.callClass !== 'graphql') {
+  const isWorthReading =
+    facts.callClass === 'graphql' || mayRefuseInside(fields, facts.method, facts.pathAndQuery);
+  if (head.status < 400 && !isWorthReading) {
     const whole = arrived(body, fields.get('content-length') ?? '');
     return { body: whole === null ? body : await whole, feedback: judge(null), later: null };
   }

@@ -1,10 +1,12 @@
 /**
- * GitHub's REST API refuses for want of quota with 403 as well as 429. Primary limit: `x-ratelimit-remaining: 0` and a reset.
- * Secondary limits (points, content, concurrency): a sentence, with `Retry-After` or none; then at least a minute.
+ * GitHub's REST API refuses for want of quota with 403 as well as 429, its GraphQL API with 200 and an error. Primary limit:
+ * `x-ratelimit-remaining: 0` and a reset. Secondary limits (points, content, concurrency): a sentence, with `Retry-After` or
+ * none; then at least a minute.
  *
- * Owns: which of its 403s are a limiter's. Refuses to own: the fields, which it shares with others (`ietf.policy.ts`).
+ * Owns: which of its 403s and 200s are a limiter's. Refuses to own: the fields, which it shares with others (`ietf.policy.ts`).
  */
 import type { Throttle } from '../../call.ts';
+import { isRecord, parseJson, recordAt, stringAt } from './json.policy.ts';
 import { count } from './reading.policy.ts';
 
 /** What GitHub asks for where it names no time. Milliseconds. */
@@ -29,12 +31,33 @@ export function githubThrottle({
   statedMs,
   exhaustedMs,
 }: GithubAnswer): Throttle | null {
-  if (status !== 403 && status !== 429) return null;
   if (!fields.has('x-github-request-id')) return null;
+  if (status === 200) return inSuccess(body, statedMs, exhaustedMs);
+  if (status !== 403 && status !== 429) return null;
   if (body !== null && secondary.test(body)) {
     return { kind: 'rate', waitMs: statedMs ?? secondaryPauseMs, meter: null };
   }
   const isSpent = count(fields.get('x-ratelimit-remaining')) === 0;
   if (!isSpent && statedMs === null) return null;
+  return { kind: 'rate', waitMs: statedMs ?? exhaustedMs, meter: 'requests' };
+}
+
+/** Whether a success of this path may be a refusal all the same: its body has to be looked at. */
+export const mayRefuseInside = (fields: ReadonlyMap<string, string>, method: string, path: string): boolean =>
+  method === 'POST' && fields.has('x-github-request-id') && /\/graphql(?:\?|$)/.test(path);
+
+/** Errors beside data refused a part only: the call was executed. */
+function inSuccess(
+  body: string | null,
+  statedMs: number | null,
+  exhaustedMs: number | null,
+): Throttle | null {
+  const parsed = body === null ? undefined : parseJson(body);
+  const errors = isRecord(parsed) ? parsed['errors'] : undefined;
+  if (!Array.isArray(errors) || recordAt(parsed, 'data') !== null) return null;
+  if (errors.some((error) => secondary.test(stringAt(error, 'message') ?? ''))) {
+    return { kind: 'rate', waitMs: statedMs ?? secondaryPauseMs, meter: null };
+  }
+  if (!errors.some((error) => /^RATE_LIMIT(?:ED)?$/.test(stringAt(error, 'type') ?? ''))) return null;
   return { kind: 'rate', waitMs: statedMs ?? exhaustedMs, meter: 'requests' };
 }

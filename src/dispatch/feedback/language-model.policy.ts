@@ -14,8 +14,8 @@ import { plainReadings } from './ietf.policy.ts';
 import { parseJson } from './json.policy.ts';
 import { readMessage, type LimiterMessage } from './message.policy.ts';
 import { errorIn, verdictOf, type ModelError, type Verdict } from './model-error.policy.ts';
-import { modelReadings, renewalTrapMs } from './model-fields.policy.ts';
-import { saidBy } from './providers/providers.policy.ts';
+import { renewalTrapMs } from './providers/azure.policy.ts';
+import { modelReadings, saidBy } from './providers/providers.policy.ts';
 import { exhaustedForMs, reportsOf, type Reading } from './reading.policy.ts';
 import { noUsage, tokenUsage, withUsageIn } from './usage.policy.ts';
 

@@ -9,7 +9,7 @@ import { callLimitOf } from '../../../src/dispatch/feedback/commerce-rest.policy
 import { plainReadings, quotasOf } from '../../../src/dispatch/feedback/ietf.policy.ts';
 import { refusedIn } from '../../../src/dispatch/feedback/language-model.policy.ts';
 import { learnFrom } from '../../../src/dispatch/feedback/learn-from.policy.ts';
-import { modelReadings } from '../../../src/dispatch/feedback/model-fields.policy.ts';
+import { modelReadings } from '../../../src/dispatch/feedback/providers/providers.policy.ts';
 import { windowOf, type Reading } from '../../../src/dispatch/feedback/reading.policy.ts';
 import { learnFromStreamEvent } from '../../../src/dispatch/feedback/stream-event.policy.ts';
 

@@ -2,11 +2,12 @@
  * Azure OpenAI: the code of every 429 is `"429"`, and which of its two limits refused is told by the sentence alone:
  * `… have exceeded token rate limit of your current … pricing tier`, or `call rate limit`. Both are per minute.
  */
-import type { ReadsRefusal } from './provider.policy.ts';
+import type { Reading } from '../reading.policy.ts';
+import type { Provider, ReadsRefusal } from './provider.policy.ts';
 
 const exceeded = /\bexceeded (token|call) rate limit\b/;
 
-export const azure: ReadsRefusal = ({ message }) => {
+const refusal: ReadsRefusal = ({ message }) => {
   const which = exceeded.exec(message)?.[1];
   if (which === undefined) return null;
   const tokens = which === 'token';
@@ -15,3 +16,19 @@ export const azure: ReadsRefusal = ({ message }) => {
     message: { meter: tokens ? 'tokens' : 'requests', metric: tokens ? 'TPM' : 'RPM', windowMs: 60_000 },
   };
 };
+
+export const azure: Provider = { refusal };
+
+/**
+ * Azure's trap: tokens exhausted with a reset of 0, `retry-after: 1` and `retry-after-ms: 0`, while the real wait is up
+ * to the renewal period. That period in milliseconds, or `null` when the answer is not of this kind.
+ */
+export function renewalTrapMs(readings: readonly Reading[]): number | null {
+  let waitMs: number | null = null;
+  for (const { remaining, resetInMs, resetMeans, statedWindowMs } of readings) {
+    if (remaining === 0 && resetInMs === 0 && resetMeans === 'full' && statedWindowMs !== null) {
+      waitMs = Math.max(waitMs ?? 0, statedWindowMs);
+    }
+  }
+  return waitMs;
+}

@@ -1,23 +1,52 @@
 /**
- * The providers whose refusals need reading of their own: adding one is a file here, a line below, and its samples in
- * `test/fixtures/providers/`. The first that knows a refusal reads it.
+ * The providers of language models: adding one is a file here, a line below, and its samples in `test/fixtures/providers/`.
+ * Of several that know the form of a field, or a refusal, the first one reads it.
  */
+import type { AnswerTime } from '../../duration.policy.ts';
 import type { ModelError } from '../model-error.policy.ts';
+import type { Reading } from '../reading.policy.ts';
+import { xRateLimitReadings } from '../x-ratelimit.policy.ts';
 import { anthropic } from './anthropic.policy.ts';
 import { azure } from './azure.policy.ts';
+import { cerebras } from './cerebras.policy.ts';
 import { groq } from './groq.policy.ts';
-import type { ReadsRefusal, Said } from './provider.policy.ts';
+import { mistral } from './mistral.policy.ts';
+import { openai } from './openai.policy.ts';
+import type { Provider, Said } from './provider.policy.ts';
 import { together } from './together.policy.ts';
 import { xai } from './xai.policy.ts';
 
-export const providers: Readonly<Record<string, ReadsRefusal>> = { anthropic, azure, groq, together, xai };
+export const providers: Readonly<Record<string, Provider>> = {
+  openai,
+  azure,
+  groq,
+  cerebras,
+  anthropic,
+  mistral,
+  together,
+  xai,
+};
+
+const all = Object.values(providers);
+const dimensions = all.flatMap((provider) => provider.dimensions ?? []);
 
 /** What a refusal says in its provider's own words. */
 export function saidBy(error: ModelError | null): Said {
   if (error === null) return {};
-  for (const reads of Object.values(providers)) {
-    const said = reads(error);
+  for (const { refusal } of all) {
+    const said = refusal?.(error) ?? null;
     if (said !== null) return said;
   }
   return {};
+}
+
+/** Every limit that an answer's fields name, in the first form in which they name one. */
+export function modelReadings(fields: ReadonlyMap<string, string>, at: AnswerTime): readonly Reading[] {
+  const common = xRateLimitReadings(dimensions, fields, at);
+  if (common.length > 0) return common;
+  for (const provider of all) {
+    const own = provider.fields?.(fields, at) ?? [];
+    if (own.length > 0) return own;
+  }
+  return [];
 }

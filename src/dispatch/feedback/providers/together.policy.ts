@@ -2,11 +2,11 @@
  * Together: `credit_limit` is the type of both a spent balance and of a rate limit that a paid plan would raise; the sentence tells
  * which. `You have been rate limited. Your rate limit is 60 queries per minute.`
  */
-import type { ReadsRefusal } from './provider.policy.ts';
+import type { Provider, ReadsRefusal } from './provider.policy.ts';
 
 const rate = /\bYour rate limit is (\d{1,9}) (queries|requests|tokens) per (second|minute)\b/;
 
-export const together: ReadsRefusal = ({ type, message }) => {
+const refusal: ReadsRefusal = ({ type, message }) => {
   if (type !== 'credit_limit') return null;
   const [, limit, what, window] = rate.exec(message) ?? [];
   if (limit === undefined) {
@@ -23,3 +23,5 @@ export const together: ReadsRefusal = ({ type, message }) => {
     },
   };
 };
+
+export const together: Provider = { refusal };
