@@ -35,10 +35,13 @@ module.exports = {
       name: 'limiter-shows-its-ports-only',
       severity: 'error',
       comment:
-        'activity shares its figures, and credentials their tokens, over connections of their own, made like those of the limiter',
+        'activity shares its figures, credentials their tokens, repeats their answers, over connections of their own, made like those of the limiter',
       from: {
         path: '^src/',
-        pathNot: ['^src/limiter/', '^src/(activity/redis-activity|credentials/redis-tokens)\\.ts$'],
+        pathNot: [
+          '^src/limiter/',
+          '^src/(activity/redis-activity|credentials/redis-tokens|repeats/redis-repeats)\\.ts$',
+        ],
       },
       to: {
         path: '^src/limiter/',
@@ -48,7 +51,7 @@ module.exports = {
     {
       name: 'others-see-the-connection-only',
       severity: 'error',
-      from: { path: '^src/(activity/redis-activity|credentials/redis-tokens)\\.ts$' },
+      from: { path: '^src/(activity/redis-activity|credentials/redis-tokens|repeats/redis-repeats)\\.ts$' },
       to: { path: '^src/limiter/', pathNot: '^src/limiter/redis/client/connection\\.ts$' },
     },
     {

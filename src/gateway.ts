@@ -31,7 +31,7 @@ import { Forwarder } from './journey/forward.ts';
 import type { CeilingsNow } from './activity/shape.ts';
 import { createStores } from './limiter/stores.ts';
 import { createPressure, noCeilings } from './observation/pressure.ts';
-import { Repeats } from './repeats/repeats.ts';
+import { startRepeats } from './repeats/start.ts';
 import { JoinedQuotas } from './quotas/joined-quotas.ts';
 import { createSlices, type Slices } from './slices.ts';
 import { createRouteFinder } from './target/route.ts';
@@ -108,11 +108,7 @@ export function createGateway(parts: GatewayParts): Gateway {
   const dispatcher = createDispatcher(settings, { clock, resolve, isOwn });
   const send = createEndpoint({ clock, resolve, isOwn });
   const credentials = startCredentials({ settings, clock, random, telemetry, send });
-  const repeats = new Repeats({
-    clock,
-    settings: () => settings.idempotency,
-    onReplayed: (upstream) => telemetry.replayed(upstream),
-  });
+  const repeats = startRepeats({ clock, random, telemetry, settings: () => settings });
   const estimates = new TokenEstimates(clock);
   const stores = createStores({
     settings,

@@ -9,8 +9,8 @@ import type { Clock } from '../clock.ts';
 import type { IdempotencySettings } from '../config/settings.ts';
 import type { Remembered, RepeatKey } from './repeat.ts';
 
-interface Entry extends Remembered {
-  readonly owner: string;
+export interface KeptEntry extends Remembered {
+  readonly key: RepeatKey;
   readonly bytes: number;
   /** Monotonic milliseconds. */
   readonly endsAt: number;
@@ -23,7 +23,7 @@ export class KeptAnswers {
   readonly #clock: Clock;
   readonly #bounds: () => IdempotencySettings;
   /** Oldest first. */
-  readonly #entries = new Map<string, Entry>();
+  readonly #entries = new Map<string, KeptEntry>();
   readonly #bytesOf = new Map<string, number>();
   #bytes = 0;
   #cancelSweep: (() => void) | null = null;
@@ -47,12 +47,13 @@ export class KeptAnswers {
   }
 
   /** Keeps what became of a call for so long, milliseconds. */
-  put({ name, owner }: Pick<RepeatKey, 'name' | 'owner'>, remembered: Remembered, lifeMs: number): void {
+  put(key: RepeatKey, remembered: Remembered, lifeMs: number): void {
+    const { name, owner } = key;
     this.delete(name);
     const bytes = entryBytes + bytesOf(remembered);
     const { maxTotalBytes, maxWorkspaceBytes } = this.#bounds();
     if (bytes > Math.min(maxTotalBytes, maxWorkspaceBytes)) return;
-    const entry = { ...remembered, owner, bytes, endsAt: this.#clock.monotonic() + lifeMs };
+    const entry = { ...remembered, key, bytes, endsAt: this.#clock.monotonic() + lifeMs };
     this.#entries.set(name, entry);
     this.#count(owner, bytes);
     this.#makeRoom(owner);
@@ -63,7 +64,12 @@ export class KeptAnswers {
     const entry = this.#entries.get(name);
     if (entry === undefined) return;
     this.#entries.delete(name);
-    this.#count(entry.owner, -entry.bytes);
+    this.#count(entry.key.owner, -entry.bytes);
+  }
+
+  /** All that are kept, the oldest first. */
+  entries(): Iterable<KeptEntry> {
+    return this.#entries.values();
   }
 
   close(): void {
@@ -85,7 +91,7 @@ export class KeptAnswers {
     for (const [name, entry] of this.#entries) {
       const ownerIsFull = (this.#bytesOf.get(owner) ?? 0) > maxWorkspaceBytes;
       if (!ownerIsFull && this.#bytes <= maxTotalBytes) return;
-      if (this.#bytes > maxTotalBytes || entry.owner === owner) this.delete(name);
+      if (this.#bytes > maxTotalBytes || entry.key.owner === owner) this.delete(name);
     }
   }
 

@@ -39,6 +39,11 @@ export interface Remembered {
   readonly answer: KeptAnswer | 'too_large';
 }
 
+/** How a call ended: with an answer, which may be kept, or without one. */
+export type Ended =
+  | { readonly kind: 'answered'; readonly answer: KeptAnswer | 'too_large'; readonly isKept: boolean }
+  | { readonly kind: 'failed'; readonly failure: unknown };
+
 /** Those who wait for a call's answer, as the journey sees them. Aborted: nobody does, and the call is to end. */
 export interface Audience extends CallSignal {
   /** The call is about to be sent, or goes back into its lane. Absent where nobody needs to know. */

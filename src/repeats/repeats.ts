@@ -10,16 +10,19 @@ import type { Outcome } from '../call.ts';
 import type { CallSignal } from '../call-abort.ts';
 import type { Clock } from '../clock.ts';
 import type { IdempotencySettings } from '../config/settings.ts';
-import { Refusal } from '../errors.ts';
+import { conflict, demandSame, tooLarge } from './conflicts.ts';
 import { KeptAnswers } from './kept-answers.ts';
 import { LeftPositions, positionKeptMs } from './left-positions.ts';
-import type { Audience, Remembered, RepeatKey } from './repeat.ts';
-import { SharedCall, type Ending } from './shared-call.ts';
+import type { Audience, Ended, KeptAnswer, RepeatKey } from './repeat.ts';
+import { SharedCall } from './shared-call.ts';
+import type { SharedRepeats } from './shared-repeats.ts';
 
 export interface RepeatsParts {
   readonly clock: Clock;
   /** As configured now. */
   readonly settings: () => IdempotencySettings;
+  /** Over all replicas; `null` = there is this one only. `restore` is to be called when Redis has lost its data. */
+  readonly shared: ((restore: () => void) => SharedRepeats) | null;
   /** An answer was given that had been kept. */
   readonly onReplayed: (upstream: string) => void;
 }
@@ -42,11 +45,13 @@ export class Repeats {
   readonly #kept: KeptAnswers;
   readonly #left: LeftPositions;
   readonly #held = new Map<string, SharedCall>();
+  readonly #shared: SharedRepeats | null;
 
   constructor(parts: RepeatsParts) {
     this.#parts = parts;
     this.#kept = new KeptAnswers(parts.clock, parts.settings);
     this.#left = new LeftPositions(parts.clock);
+    this.#shared = parts.shared?.(() => void this.#restore()) ?? null;
   }
 
   /**
@@ -62,18 +67,20 @@ export class Repeats {
   async settled(withinMs: number): Promise<void> {
     const { clock } = this.#parts;
     const calls = [...this.#held.values()].filter(({ isAbandoned }) => isAbandoned);
-    if (calls.length === 0) return;
+    if (calls.length === 0 && this.#shared === null) return;
     let cancel = (): void => {};
     const tooLate = new Promise<void>((resolve) => {
       cancel = clock.after(withinMs, resolve);
     });
-    await Promise.race([Promise.all(calls.map(({ ended }) => ended)), tooLate]);
+    const ended = Promise.all(calls.map((call) => call.ended)).then(() => this.#shared?.flushed());
+    await Promise.race([ended, tooLate]);
     cancel();
   }
 
   close(): void {
     for (const call of this.#held.values()) call.abort();
     this.#kept.close();
+    this.#shared?.close();
   }
 
   async #run(wish: Wish & { readonly key: RepeatKey }, make: MakeCall): Promise<Outcome> {
@@ -98,34 +105,78 @@ export class Repeats {
     demandSame(key, remembered);
     // Only a key says for sure that the next call is the same, too.
     if (key.marker !== 'key') this.#kept.delete(key.name);
-    const outcome = replayOf(remembered);
-    this.#parts.onReplayed(key.upstream);
-    return outcome;
+    if (remembered.answer === 'too_large') throw tooLarge();
+    return this.#given(key, remembered.answer, true);
   }
 
   #begin({ key, arrivedAt }: Wish & { readonly key: RepeatKey }, make: MakeCall): SharedCall {
     const { clock, settings } = this.#parts;
     const position = this.#left.take(key.name) ?? arrivedAt;
+    let wasMade = false;
     const call = new SharedCall({
       clock,
       key,
       maxKeptBytes: settings().maxBytes,
-      onLeft: () => this.#left.leave(key.name, position),
-      onAbandoned: () => {},
-      onEnded: (ending) => this.#ended(call, ending),
+      onLeft: () => {
+        this.#left.leave(key.name, position);
+        this.#shared?.left(key, position);
+      },
+      onAbandoned: () => this.#shared?.abandoned(key),
+      onStreaming: () => this.#shared?.streaming(key),
+      onEnded: (ended) => this.#ended(call, ended, wasMade),
     });
     this.#held.set(key.name, call);
-    call.begin((audience) => make(audience, position));
+    call.begin((audience) =>
+      this.#make(key, audience, (sharedPosition) => {
+        wasMade = true;
+        return make(audience, sharedPosition ?? position);
+      }),
+    );
     return call;
   }
 
-  #ended(call: SharedCall, ending: Ending): void {
+  /** Makes the call, or gets the answer of the one at another replica that it repeats. */
+  async #make(
+    key: RepeatKey,
+    audience: Audience,
+    make: (arrivedAt: number | null) => Promise<Outcome>,
+  ): Promise<Outcome> {
+    if (this.#shared === null) return make(null);
+    const found = await this.#shared.find(key, audience);
+    if (found.kind === 'make') return make(found.arrivedAt);
+    return this.#given(key, found.answer, found.isReplayed);
+  }
+
+  #given(key: RepeatKey, answer: KeptAnswer, isReplayed: boolean): Outcome {
+    if (isReplayed) this.#parts.onReplayed(key.upstream);
+    return {
+      ...answer,
+      throttled: false,
+      isReplayed,
+      record: { waitedMs: 0, attempts: 0, absorbed: 0 },
+      rateLimit: null,
+      onEnd: () => {},
+    };
+  }
+
+  /** `wasMade`: by this replica; what another one has made is kept there. */
+  #ended(call: SharedCall, ended: Ended, wasMade: boolean): void {
     const { key } = call;
     if (this.#held.get(key.name) === call) this.#held.delete(key.name);
-    if (ending === null) return;
     const { keepSeconds } = this.#parts.settings();
     const lifeMs = key.marker === 'key' ? keepSeconds * 1000 : positionKeptMs;
-    if (lifeMs > 0) this.#kept.put(key, { fingerprint: key.fingerprint, answer: ending }, lifeMs);
+    if (wasMade && lifeMs > 0 && ended.kind === 'answered' && ended.isKept) {
+      this.#kept.put(key, { fingerprint: key.fingerprint, answer: ended.answer }, lifeMs);
+    }
+    this.#shared?.ended(key, ended, lifeMs);
+  }
+
+  /** Redis has lost its data: what this replica keeps is stored there again. */
+  async #restore(): Promise<void> {
+    for (const { key, answer, endsAt } of [...this.#kept.entries()].toReversed()) {
+      const leftMs = endsAt - this.#parts.clock.monotonic();
+      if (leftMs > 0) await this.#shared?.restore(key, answer, leftMs);
+    }
   }
 }
 
@@ -133,29 +184,6 @@ export class Repeats {
 function joins(key: RepeatKey, known: SharedCall): boolean {
   if (key.marker === 'first') return false;
   return key.marker === 'silent' ? known.isAbandoned : true;
-}
-
-function demandSame(key: RepeatKey, known: { readonly fingerprint: string }): void {
-  if (known.fingerprint !== key.fingerprint) throw new Refusal('idempotency_mismatch');
-}
-
-const conflict = (detail: string): Refusal => new Refusal('idempotency_conflict', { detail });
-
-function replayOf({ answer }: Remembered): Outcome {
-  if (answer === 'too_large') {
-    throw new Refusal('idempotency_conflict', {
-      detail: 'The call with this key has been answered, and its answer was too large to be kept.',
-      shouldRetry: false,
-    });
-  }
-  return {
-    ...answer,
-    throttled: false,
-    isReplayed: true,
-    record: { waitedMs: 0, attempts: 0, absorbed: 0 },
-    rateLimit: null,
-    onEnd: () => {},
-  };
 }
 
 /** Rejects with the signal's reason where the client does not wait for it. */

@@ -12,7 +12,7 @@ import type { Outcome } from '../call.ts';
 import { CallAbort, type CallSignal } from '../call-abort.ts';
 import type { Clock } from '../clock.ts';
 import { Refusal } from '../errors.ts';
-import type { Audience, KeptAnswer, RepeatKey } from './repeat.ts';
+import type { Audience, Ended, RepeatKey } from './repeat.ts';
 import { SharedAnswer } from './shared-answer.ts';
 
 /** SDKs repeat a call after up to 8 s (openai, anthropic, groq), shopify-api-node after 2 s. Milliseconds. */
@@ -22,9 +22,6 @@ type Stage =
   | { readonly kind: 'held' | 'sent' | 'ended' }
   | { readonly kind: 'answering'; readonly outcome: Outcome; readonly answer: SharedAnswer };
 
-/** What became of the call: an answer that may be kept, `too_large`, or `null`. */
-export type Ending = KeptAnswer | 'too_large' | null;
-
 export interface SharedCallParts {
   readonly clock: Clock;
   readonly key: RepeatKey;
@@ -33,7 +30,9 @@ export interface SharedCallParts {
   readonly onLeft: () => void;
   /** Its last client left it after it had been sent. */
   readonly onAbandoned: () => void;
-  readonly onEnded: (ending: Ending) => void;
+  /** Its answer goes out as a stream. */
+  readonly onStreaming: () => void;
+  readonly onEnded: (ended: Ended) => void;
 }
 
 export class SharedCall extends CallAbort implements Audience {
@@ -64,7 +63,7 @@ export class SharedCall extends CallAbort implements Audience {
     this.#outcome = run(this);
     this.#outcome.then(
       (outcome) => this.#answered(outcome),
-      () => this.#end(null),
+      (failure: unknown) => this.#end({ kind: 'failed', failure }),
     );
   }
 
@@ -126,7 +125,7 @@ export class SharedCall extends CallAbort implements Audience {
     if (body === null || Buffer.isBuffer(body)) {
       this.#whole = endingOnce(outcome);
       if (this.#clients === 0) this.#whole.onEnd('client_gone');
-      this.#end(keepable(outcome, body ?? Buffer.alloc(0)));
+      this.#end(this.#answeredWith(outcome, body ?? Buffer.alloc(0)));
       return;
     }
     const { maxKeptBytes } = this.#parts;
@@ -137,18 +136,29 @@ export class SharedCall extends CallAbort implements Audience {
         isFinished: () => keeps,
         maxKeptBytes: keeps ? maxKeptBytes : 0,
         onBody: (whole) =>
-          this.#end(whole === null || whole === 'too_large' ? whole : keepable(outcome, whole)),
+          this.#end(whole === null ? { kind: 'failed', failure: null } : this.#answeredWith(outcome, whole)),
       },
     );
     this.#stage = { kind: 'answering', outcome, answer };
+    if (this.isStreaming) this.#parts.onStreaming();
     // The clients take their copies in this turn of the event loop.
     setImmediate(() => answer.unclaimed());
   }
 
-  #end(ending: Ending): void {
+  /** Throttled answers and those of a broken upstream say nothing of the call: it is made again. */
+  #answeredWith({ status, throttled, fields, shouldRetry }: Outcome, body: Buffer | 'too_large'): Ended {
+    const isKept = this.#isKept && !throttled && status !== 429 && status < 500;
+    return {
+      kind: 'answered',
+      answer: body === 'too_large' ? body : { status, fields, body, shouldRetry },
+      isKept,
+    };
+  }
+
+  #end(ended: Ended): void {
     this.#stage = { kind: 'ended' };
     this.#cancelGrace();
-    this.#parts.onEnded(this.#isKept ? ending : null);
+    this.#parts.onEnded(ended);
     this.#resolveEnded();
   }
 
@@ -168,11 +178,6 @@ function endingOnce(outcome: Outcome): Outcome {
       isOver = true;
     },
   };
-}
-
-/** Throttled answers and those of a broken upstream say nothing of the call: it is made again. */
-function keepable({ status, throttled, fields, shouldRetry }: Outcome, body: Buffer): Ending {
-  return throttled || status === 429 || status >= 500 ? null : { status, fields, body, shouldRetry };
 }
 
 function isEventStream(fields: readonly string[]): boolean {

@@ -144,6 +144,11 @@ export function createInstruments(registry: Registry<OpenMetricsContentType>) {
       'Calls answered with what was kept of an earlier call with the same idempotency key.',
       ['upstream'],
     ),
+    repeatedAgain: counter(
+      'sluice_repeats_made_again_total',
+      'Calls made again for their repeats, because the replica that had made them is gone.',
+      ['upstream'],
+    ),
     sentAfterGone: counter(
       'sluice_dispatched_after_client_gone_total',
       'Calls sent although their client had left. Must stay 0.',

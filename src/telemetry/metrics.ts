@@ -66,6 +66,7 @@ export interface Metrics {
   leaseLost(reason: LeaseLostReason): void;
   credentialRenewal(upstream: string, outcome: RenewalOutcome): void;
   replayed(upstream: string): void;
+  repeatedAgain(upstream: string): void;
   sentAfterClientGone(): void;
   /** Text of a scrape, gauges read at this moment. */
   page(format: MetricsFormat): Promise<MetricsPage>;
@@ -161,6 +162,9 @@ export function createMetrics(readings: GaugeReadings, options: MetricsOptions =
     },
     leaseLost(reason) {
       instruments.leasesLost.of({ reason }).value += 1;
+    },
+    repeatedAgain(upstream) {
+      instruments.repeatedAgain.of({ upstream }).value += 1;
     },
     replayed(upstream) {
       instruments.replays.of({ upstream }).value += 1;

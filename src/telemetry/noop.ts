@@ -32,6 +32,7 @@ export const noTelemetry: Telemetry = {
   leaseLost: nothing,
   credentialRenewal: nothing,
   replayed: nothing,
+  repeatedAgain: nothing,
   configured: nothing,
   observe: nothing,
   live: () => [],

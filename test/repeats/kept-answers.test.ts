@@ -1,9 +1,17 @@
 import { expect, test } from '@jest/globals';
 import { KeptAnswers } from '../../src/repeats/kept-answers.ts';
-import type { Remembered } from '../../src/repeats/repeat.ts';
+import type { Remembered, RepeatKey } from '../../src/repeats/repeat.ts';
 import { manualClock } from '../support/manual-clock.ts';
 
 const kibibyte = 1024;
+const keyOf = (name: string, owner: string): RepeatKey => ({
+  marker: 'key',
+  name,
+  fingerprint: 'f',
+  owner,
+  upstream: 'api',
+  secret: { workspaceId: owner, key: name },
+});
 const of = (bytes: number): Remembered => ({
   fingerprint: 'f',
   answer: { status: 200, fields: [], body: Buffer.alloc(bytes), shouldRetry: null },
@@ -14,7 +22,7 @@ function store(maxWorkspaceBytes: number, maxTotalBytes: number) {
   const settings = { keepSeconds: 600, maxBytes: kibibyte, maxWorkspaceBytes, maxTotalBytes };
   const kept = new KeptAnswers(clock, () => settings);
   const put = (name: string, owner: string, bytes = kibibyte): void =>
-    kept.put({ name, owner }, of(bytes), 1_000);
+    kept.put(keyOf(name, owner), of(bytes), 1_000);
   const has = (...names: string[]): boolean[] => names.map((name) => kept.find(name) !== null);
   return { clock, kept, put, has };
 }

@@ -47,6 +47,7 @@ const published = [
   ['sluice_leases_lost_total', 'counter', 'reason'],
   ['sluice_dispatched_after_client_gone_total', 'counter', ''],
   ['sluice_idempotent_replays_total', 'counter', 'upstream'],
+  ['sluice_repeats_made_again_total', 'counter', 'upstream'],
 ] as const;
 
 describe('a scrape of the metrics', () => {
@@ -64,6 +65,7 @@ describe('a scrape of the metrics', () => {
     given.telemetry.redisCommand('apply', 1);
     given.telemetry.credentialRenewal('lm', 'renewed');
     given.telemetry.replayed('lm');
+    given.telemetry.repeatedAgain('lm');
     given.telemetry.observe({
       process: () => idleProcess,
       buckets: () => [],

@@ -1,0 +1,80 @@
+/**
+ * Answers as they lie in Redis: encrypted and authenticated (AES-256-GCM) under a key that is derived (HKDF-SHA-256) from the
+ * label key, the workspace and the idempotency key. Redis knows none of the three. Owns the form. Keeps: what cannot be
+ * opened is no answer, whatever the reason.
+ */
+import { createCipheriv, createDecipheriv, hkdfSync, randomBytes } from 'node:crypto';
+import { Refusal, refusals, type RefusalCode, type RefusalDetails } from '../errors.ts';
+import type { KeptAnswer, RepeatKey } from './repeat.ts';
+
+const ivBytes = 12;
+const tagBytes = 16;
+const lengthBytes = 4;
+
+/** What a call came to. */
+export type Result =
+  | { readonly kind: 'answer'; readonly answer: KeptAnswer }
+  | { readonly kind: 'refusal'; readonly refusal: Refusal };
+
+interface Head {
+  readonly status?: number;
+  readonly fields?: readonly string[];
+  readonly shouldRetry?: boolean | null;
+  readonly code?: RefusalCode;
+  readonly details?: RefusalDetails;
+}
+
+/** `run` binds the text to one making of the call. */
+export function sealAnswer(
+  labelKey: string,
+  key: RepeatKey,
+  { run, result }: { readonly run: string; readonly result: Result },
+): Buffer {
+  const body = result.kind === 'answer' ? result.answer.body : Buffer.alloc(0);
+  const head = Buffer.from(JSON.stringify(headOf(result)), 'utf8');
+  const length = Buffer.alloc(lengthBytes);
+  length.writeUInt32BE(head.length);
+  const iv = randomBytes(ivBytes);
+  const cipher = createCipheriv('aes-256-gcm', sealKey(labelKey, key), iv);
+  cipher.setAAD(Buffer.from(`${key.name} ${key.fingerprint} ${run}`, 'utf8'));
+  const sealed = [cipher.update(length), cipher.update(head), cipher.update(body), cipher.final()];
+  return Buffer.concat([iv, ...sealed, cipher.getAuthTag()]);
+}
+
+/** `null`: not ours, of another call, another label key, or spoilt. */
+export function openAnswer(
+  labelKey: string,
+  key: RepeatKey,
+  { run, sealed }: { readonly run: string; readonly sealed: Buffer },
+): Result | null {
+  try {
+    const end = sealed.length - tagBytes;
+    const decipher = createDecipheriv('aes-256-gcm', sealKey(labelKey, key), sealed.subarray(0, ivBytes));
+    decipher.setAAD(Buffer.from(`${key.name} ${key.fingerprint} ${run}`, 'utf8'));
+    decipher.setAuthTag(sealed.subarray(end));
+    const bytes = Buffer.concat([decipher.update(sealed.subarray(ivBytes, end)), decipher.final()]);
+    const bodyAt = lengthBytes + bytes.readUInt32BE();
+    const head = JSON.parse(bytes.subarray(lengthBytes, bodyAt).toString('utf8')) as Head;
+    return resultOf(head, bytes.subarray(bodyAt));
+  } catch {
+    return null;
+  }
+}
+
+function headOf(result: Result): Head {
+  if (result.kind === 'refusal') return { code: result.refusal.code, details: result.refusal.details };
+  const { status, fields, shouldRetry } = result.answer;
+  return { status, fields, shouldRetry };
+}
+
+function resultOf({ status, fields, shouldRetry = null, code, details }: Head, body: Buffer): Result | null {
+  if (code !== undefined && code in refusals) {
+    return { kind: 'refusal', refusal: new Refusal(code, details) };
+  }
+  if (status === undefined || fields === undefined) return null;
+  return { kind: 'answer', answer: { status, fields, body, shouldRetry } };
+}
+
+function sealKey(labelKey: string, { secret }: RepeatKey): Buffer {
+  return Buffer.from(hkdfSync('sha256', labelKey, secret.workspaceId, `sluice answer ${secret.key}`, 32));
+}

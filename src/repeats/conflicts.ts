@@ -1,0 +1,19 @@
+/** Refusals of calls that use an idempotency key in a way in which no answer can be given. */
+import { Refusal } from '../errors.ts';
+
+export const conflict = (detail: string): Refusal => new Refusal('idempotency_conflict', { detail });
+
+/** The call has run: repeating it cannot succeed. */
+export const tooLarge = (): Refusal =>
+  new Refusal('idempotency_conflict', {
+    detail: 'The call with this key has been answered, and its answer was too large to be kept.',
+    shouldRetry: false,
+  });
+
+/** @throws Refusal `idempotency_mismatch` where the key was used with another call */
+export function demandSame(
+  key: { readonly fingerprint: string },
+  known: { readonly fingerprint: string },
+): void {
+  if (known.fingerprint !== key.fingerprint) throw new Refusal('idempotency_mismatch');
+}

@@ -1,0 +1,43 @@
+/** Puts the repeats of one process together: with Redis they are shared with the other replicas. */
+import type { Clock, Random } from '../clock.ts';
+import type { Settings } from '../config/settings.ts';
+import type { Telemetry } from '../telemetry/events.ts';
+import { RedisRepeats } from './redis-repeats.ts';
+import { Repeats } from './repeats.ts';
+import { SharedRepeats } from './shared-repeats.ts';
+
+export interface StartParts {
+  readonly clock: Clock;
+  readonly random: Random;
+  readonly telemetry: Pick<Telemetry, 'replayed' | 'repeatedAgain' | 'redisError'>;
+  /** As configured now. */
+  readonly settings: () => Settings;
+}
+
+export function startRepeats({ clock, random, telemetry, settings }: StartParts): Repeats {
+  const { redis, privacy } = settings();
+  const bounds = () => settings().idempotency;
+  return new Repeats({
+    clock,
+    settings: bounds,
+    onReplayed: (upstream) => telemetry.replayed(upstream),
+    shared:
+      redis === null
+        ? null
+        : (onLoss) =>
+            new SharedRepeats({
+              clock,
+              labelKey: privacy.labelKey,
+              redis: new RedisRepeats({
+                settings: redis,
+                clock,
+                random,
+                onError: () => telemetry.redisError('other'),
+              }),
+              replica: random.hex(8),
+              settings: bounds,
+              onHolderLost: (upstream) => telemetry.repeatedAgain(upstream),
+              onLoss,
+            }),
+  });
+}

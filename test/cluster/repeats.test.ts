@@ -1,0 +1,206 @@
+/** Repeats of calls over two replicas on one Redis: one upstream call, an answer for each, nothing readable in Redis. */
+import { createServer, type ServerResponse } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { afterAll, afterEach, beforeAll, expect, test } from '@jest/globals';
+import { Redis } from 'ioredis';
+import { createKey } from '../../src/cli/keys.ts';
+import { serviceOf } from '../support/gateway.ts';
+import { startRedis, type RedisServer } from '../support/redis.ts';
+
+let redis: RedisServer;
+let probe: Redis;
+beforeAll(async () => {
+  redis = await startRedis();
+  probe = new Redis(redis.port);
+}, 30_000);
+const open: (() => Promise<unknown>)[] = [];
+afterEach(async () => {
+  for (const close of open.splice(0).toReversed()) await close();
+});
+afterAll(async () => {
+  probe.disconnect();
+  await redis.stop();
+});
+
+const canary = {
+  workspace: 'canary-workspace',
+  key: 'canary-key',
+  body: 'canary-body',
+  answer: 'canary-answer',
+};
+const sleep = (ms: number): Promise<void> => new Promise((resolve) => setTimeout(resolve, ms));
+const until = async (holds: () => boolean): Promise<void> => {
+  while (!holds()) await sleep(2);
+};
+
+let fleets = 0;
+type Handler = (response: ServerResponse, count: number) => void;
+
+/** Two replicas before one upstream. `maxInFlight: 1` lets calls wait behind each other. */
+async function fleet(handler: Handler, more = '') {
+  const bodies: string[] = [];
+  const http = createServer((request, response) => {
+    let body = '';
+    request.on('data', (chunk: Buffer) => (body += chunk.toString()));
+    request.on('end', () => {
+      bodies.push(body);
+      handler(response, bodies.length);
+    });
+  });
+  await new Promise<void>((resolve) => http.listen(0, '127.0.0.1', resolve));
+  open.push(
+    () =>
+      new Promise((resolve) => {
+        http.close(resolve);
+        http.closeAllConnections();
+      }),
+  );
+  const { key, hash } = createKey();
+  const yaml = [
+    'server: { host: 127.0.0.1, adminHost: 127.0.0.1, port: 0, adminPort: 0 }',
+    `redis: { url: "${redis.url}", commandTimeoutMs: 2000 }`,
+    'privacy: { labelKey: "a label key for tests only" }',
+    more,
+    `upstreams:\n  api:\n    origins: ["http://127.0.0.1:${(http.address() as AddressInfo).port}"]`,
+    '    allowPrivateAddresses: true\n    credential: Bearer x\n    limits: { maxInFlight: 1 }',
+    `workspaces:\n  ${canary.workspace}-${(fleets += 1)}:\n    keys: ["${hash}"]`,
+  ].join('\n');
+  const services = [await serviceOf(yaml), await serviceOf(yaml)];
+  for (const service of services) open.push(() => service.close());
+  const send = (at: 0 | 1, body: string, headers: Record<string, string>, signal?: AbortSignal) =>
+    fetch(`http://127.0.0.1:${services[at]?.dataAddress.port ?? 0}/via/api/orders`, {
+      method: 'POST',
+      body,
+      headers: { authorization: `Bearer ${key}`, ...headers },
+      ...(signal === undefined ? {} : { signal }),
+    });
+  const leave = async (at: 0 | 1, body: string, headers: Record<string, string>, when: () => boolean) => {
+    const leaving = new AbortController();
+    const left = send(at, body, headers, leaving.signal).catch(() => 'left');
+    await until(when);
+    leaving.abort();
+    expect(await left).toBe('left');
+  };
+  const waiting = (): number =>
+    services
+      .flatMap(({ gateway }) => gateway.buckets())
+      .reduce((sum, { snapshot }) => sum + snapshot.waiting, 0);
+  return { send, leave, bodies, waiting, services };
+}
+
+const keyed = { 'idempotency-key': canary.key };
+const textOf = async (response: Promise<Response>): Promise<string> => (await response).text();
+const codeOf = (response: Response): string | null => response.headers.get('sluice-error');
+
+test('the same key at two replicas at once is one upstream call, and both get its answer, whatever it is', async () => {
+  const { send, bodies } = await fleet((response, count) => {
+    setTimeout(() => {
+      response.writeHead(count === 1 ? 200 : 500);
+      response.end(count === 1 ? 'x'.repeat(1_000_000) : 'broken');
+    }, 300);
+  });
+  const both = await Promise.all([send(0, 'a', keyed), send(1, 'a', keyed)]);
+  const texts = await Promise.all(both.map((response) => response.text()));
+  expect(texts.map(({ length }) => length)).toEqual([1_000_000, 1_000_000]);
+  const other = { 'idempotency-key': 'other' };
+  const broken = await Promise.all([send(0, 'b', other), send(1, 'b', other)]);
+  expect(broken.map(({ status }) => status)).toEqual([500, 500]);
+  expect(bodies).toHaveLength(2);
+});
+
+test('a later repeat at another replica gets what was kept; another request with the key is refused', async () => {
+  const { send, bodies } = await fleet((response) => response.end(canary.answer));
+  expect(await textOf(send(0, 'a', keyed))).toBe(canary.answer);
+  await sleep(100);
+  const again = await send(1, 'a', keyed);
+  expect([await again.text(), again.headers.get('sluice-replayed')]).toEqual([canary.answer, 'true']);
+  const other = await send(1, 'b', keyed);
+  expect([other.status, codeOf(other)]).toEqual([422, 'idempotency_mismatch']);
+  expect(bodies).toHaveLength(1);
+});
+
+test('who left a call at one replica gets its answer at another: with a key, and as an SDK', async () => {
+  const answers: (() => void)[] = [];
+  const { send, leave, bodies } = await fleet((response, count) => {
+    answers.push(() => response.end(`answer ${count}`));
+  });
+  const sdk = (count: number) => ({ 'x-stainless-retry-count': String(count) });
+  for (const [first, again, count] of [
+    [keyed, keyed, 1],
+    [sdk(0), sdk(1), 2],
+  ] as const) {
+    await leave(0, 'a', first, () => bodies.length === count);
+    await sleep(100);
+    const joined = textOf(send(1, 'a', again));
+    await sleep(100);
+    answers.splice(0).forEach((answer) => answer());
+    expect(await joined).toBe(`answer ${count}`);
+    expect(bodies).toHaveLength(count);
+  }
+});
+
+test('the repeat at another replica of a call that was left while it waited gets its position back', async () => {
+  const answers: (() => void)[] = [];
+  const { send, leave, bodies, waiting } = await fleet((response) => {
+    answers.push(() => response.end('fine'));
+  });
+  const first = send(0, 'first', {});
+  await until(() => bodies.length === 1);
+  const left = leave(0, 'left', keyed, () => waiting() === 2);
+  await until(() => waiting() === 1);
+  await sleep(50);
+  const second = send(1, 'second', {});
+  await left;
+  await until(() => waiting() === 1);
+  await sleep(100);
+  const repeat = send(1, 'left', keyed);
+  await until(() => waiting() === 2);
+  for (const count of [1, 2, 3]) {
+    await until(() => bodies.length === count);
+    answers.splice(0).forEach((answer) => answer());
+  }
+  await Promise.all([first, second, repeat]);
+  expect(bodies).toEqual(['first', 'left', 'second']);
+});
+
+test('a Redis that lost its data learns again of calls under way and of kept answers', async () => {
+  const answers: (() => void)[] = [];
+  const { send, bodies } = await fleet((response, count) => {
+    answers.push(() => response.end(`answer ${count}`));
+  });
+  const first = textOf(send(0, 'a', keyed));
+  await until(() => bodies.length === 1);
+  await probe.flushall();
+  const joined = textOf(send(1, 'a', keyed));
+  await sleep(100);
+  answers.splice(0).forEach((answer) => answer());
+  expect([await first, await joined]).toEqual(['answer 1', 'answer 1']);
+  // A replica sees the life of the data with its next renewal, and the loss by another life.
+  await sleep(700);
+  await probe.flushall();
+  const later = await send(1, 'a', keyed);
+  expect([await later.text(), later.headers.get('sluice-replayed')]).toEqual(['answer 1', 'true']);
+  expect(bodies).toHaveLength(1);
+});
+
+test('what is kept in Redis is bounded, ends by itself, and nobody can read it', async () => {
+  await probe.flushall();
+  const bounds = 'idempotency: { maxWorkspaceBytes: 20000, maxTotalBytes: 100000 }';
+  const { send } = await fleet((response) => response.end(canary.answer.repeat(500)), bounds);
+  for (let at = 0; at < 6; at += 1) {
+    await textOf(send(0, canary.body, { 'idempotency-key': `${canary.key}-${at}` }));
+  }
+  await sleep(200);
+  const keys = await probe.keys('*');
+  const answers = keys.filter((key) => key.endsWith(':answer'));
+  expect(answers.length).toBeGreaterThan(0);
+  expect(answers.length).toBeLessThan(4);
+  const found: string[] = [];
+  for (const key of keys) {
+    expect([key, await probe.pttl(key)]).not.toEqual([key, -1]);
+    const dump = (await probe.dumpBuffer(key)).toString('latin1');
+    for (const word of Object.values(canary))
+      if (`${key} ${dump}`.includes(word)) found.push(`${word} in ${key}`);
+  }
+  expect(found).toEqual([]);
+});
