@@ -235,6 +235,20 @@ describe('activity in Redis', () => {
     expect((await one.recorder.sum(laneId(), { minutes: 5 })).counts[0]).toBe(3);
   });
 
+  test('is that of all replicas as soon as Redis replies after a failure, without the pause that follows one', async () => {
+    const [one, two] = [replica('one'), replica('two')];
+    one.recorder.ended(...lane, ok);
+    await published(one);
+    await published(two);
+    await redis.stop();
+    expect(await two.shared.active(0)).toEqual(new Set());
+    redis = await startRedis({ port: redis.port });
+    one.recorder.ended(...lane, ok);
+    await published(one);
+    await published(two);
+    expect(await two.shared.active(0)).toEqual(new Set([keyOf(...lane)]));
+  });
+
   test('is requested once per interval from a Redis that replies with errors, not for every lane', async () => {
     const [one, two] = [replica('one'), replica('two')];
     await published(one);

@@ -318,11 +318,12 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
     'noteContest(meter, cost, now)',
     '',
   ],
+  ['the use by others is not learned', 'meter-learning', 'noteOthers(meter, level - before, sinceMs)', ''],
   [
-    'the use by others is not learned',
+    'a rise that is merely likely counts as use by others without a contest',
     'meter-learning',
-    'noteOthers(meter, meter.level - before, sinceMs)',
-    '',
+    'level > before and not isInOrder and not meter.contest',
+    'false',
   ],
   [
     'a closed bucket counts as use by others',

@@ -5,7 +5,7 @@
 import { describe, expect, test } from '@jest/globals';
 import { bucketKey, laneKey, ticketId } from '../../src/ids.ts';
 import { createMemoryLimiter } from '../../src/limiter/embedded/limiter.ts';
-import type { Grant, Lesson, Limiter } from '../../src/limiter/limiter.ts';
+import type { AdmissionReply, Grant, Lesson, Limiter } from '../../src/limiter/limiter.ts';
 import { Bucket } from '../../src/simulators/bucket.ts';
 import { seededRandom } from '../../src/simulators/seeded-random.ts';
 import { FakeClock } from '../support/fake-clock.ts';
@@ -15,7 +15,10 @@ import { shiftedClock } from '../support/shifted-clock.ts';
 type Range = readonly [from: number, until: number];
 
 interface Burst {
+  /** What the upstream enforces and tells. */
   readonly limit: number;
+  /** What the configuration states. */
+  readonly statedLimit: number;
   readonly windowMs: number;
   readonly calls: number;
   /** All calls come within this time, evenly. */
@@ -34,6 +37,7 @@ interface Burst {
 
 const chat: Burst = {
   limit: 600,
+  statedLimit: 600,
   windowMs: 60_000,
   calls: 800,
   overMs: 2_000,
@@ -47,6 +51,7 @@ const chat: Burst = {
 const commerce: Burst = {
   ...chat,
   limit: 40,
+  statedLimit: 40,
   windowMs: 20_000,
   calls: 60,
   overMs: 0,
@@ -61,6 +66,8 @@ interface Outcome {
   readonly served: readonly number[];
   /** From the first arrival to the last, divided by the least time that the bucket allows. */
   readonly ratio: number;
+  /** Wait of the last call as it was forecast when it came, and what it was. Milliseconds. */
+  readonly lastWait: { readonly forecastMs: number; readonly trueMs: number };
 }
 
 async function run(burst: Burst, seed: number): Promise<Outcome> {
@@ -95,7 +102,9 @@ async function run(burst: Burst, seed: number): Promise<Outcome> {
     succeeded += 1;
     void limiter.settle(grant, { kind: 'succeeded', spent: null }, lesson);
   };
+  const last = { ticket: `t${burst.calls - 1}`, arrivedAt: 0, forecastMs: 0, trueMs: 0 };
   const take = (grant: Grant): void => {
+    if (grant.ticket === last.ticket) last.trueMs = own.monotonic() - last.arrivedAt;
     const { share, ms } = burst.delayed;
     if (random.next() >= share) send(grant);
     else clock.outside(clock.monotonic() + between(ms), () => send(grant));
@@ -120,24 +129,35 @@ async function run(burst: Burst, seed: number): Promise<Outcome> {
   for (let at = 0; at < burst.calls; at += 1) {
     clock.outside((at * burst.overMs) / burst.calls, () => {
       const entering = { ticket: `t${at}`, at: own.monotonic() };
-      void enter(limiter, burst, entering).then((grant) => grant !== null && take(grant));
+      if (entering.ticket === last.ticket) last.arrivedAt = entering.at;
+      void enter(limiter, burst, entering).then((reply) => {
+        if (reply.kind === 'granted') take(reply.grant);
+        else if (reply.kind === 'queued' && entering.ticket === last.ticket)
+          last.forecastMs = reply.forecastMs;
+      });
     });
   }
   await clock.run(600_000);
   const over = Math.max(0, burst.calls + burst.usedBefore - burst.limit);
   const minMs = (over * burst.windowMs) / burst.limit;
-  return { succeeded, refused, served, ratio: ((served.at(-1) ?? 0) - (arrivals[0] ?? 0)) / minMs };
+  return {
+    succeeded,
+    refused,
+    served,
+    ratio: ((served.at(-1) ?? 0) - (arrivals[0] ?? 0)) / minMs,
+    lastWait: last,
+  };
 }
 
 async function enter(
   limiter: Limiter,
-  { limit, windowMs, maxInFlight }: Burst,
+  { statedLimit, windowMs, maxInFlight }: Burst,
   { ticket, at }: { readonly ticket: string; readonly at: number },
-) {
-  const reply = await limiter.admit({
+): Promise<AdmissionReply> {
+  return limiter.admit({
     ticket: ticketId(ticket),
     bucket: bucketKey('b'),
-    setting: { meters: [{ meter: 'requests', limit, windowMs }], learn: true, probe: 0 },
+    setting: { meters: [{ meter: 'requests', limit: statedLimit, windowMs }], learn: true, probe: 0 },
     lane: laneKey('l'),
     weight: 1,
     maxInFlight,
@@ -152,7 +172,6 @@ async function enter(
     ceiling: 'none.none',
     position: { kind: 'arrival', at },
   });
-  return reply.kind === 'granted' ? reply.grant : null;
 }
 
 const seeds = [1, 2, 3, 4, 5, 6, 7, 8];
@@ -214,7 +233,7 @@ describe('a burst', () => {
         ],
       },
     ],
-    ['on 20 a minute', { ...chat, limit: 20, calls: 40, overMs: 1_000, stalls: [[0, 300]] }],
+    ['on 20 a minute', { ...chat, limit: 20, statedLimit: 20, calls: 40, overMs: 1_000, stalls: [[0, 300]] }],
   ])(
     '%s: all calls succeed, none is refused, and the burst takes at most 2 %% longer than the optimum',
     async (_name, burst) => {
@@ -227,8 +246,29 @@ describe('a burst', () => {
     },
   );
 
+  test.each<[share: number, ms: Range]>([
+    [0.33, [5, 20]],
+    [0.33, [20, 40]],
+    [0.1, [5, 40]],
+    [0, [0, 0]],
+  ])(
+    'below a stated limit that is far too high, %p of it delayed by %p ms, is not taken for somebody else: the wait of the last call is forecast within 2 %%',
+    async (share, ms) => {
+      for (const seed of seeds) {
+        const burst = { ...chat, statedLimit: 100_000, delayed: { share, ms } };
+        const { refused, ratio, lastWait } = await run(burst, seed);
+        const error = lastWait.forecastMs / lastWait.trueMs - 1;
+        expect({ seed, refused, isTrue: Math.abs(error) < 0.02 }).toEqual({ seed, refused: 0, isTrue: true });
+        expect(ratio).toBeLessThanOrEqual(1.02);
+      }
+    },
+  );
+
   test('into a bucket that others have used up goes on at the rate of the bucket after one refusal', async () => {
-    const { succeeded, served } = await run({ ...chat, limit: 10, calls: 3, overMs: 3, usedBefore: 10 }, 1);
+    const { succeeded, served } = await run(
+      { ...chat, limit: 10, statedLimit: 10, calls: 3, overMs: 3, usedBefore: 10 },
+      1,
+    );
     expect(succeeded).toBe(3);
     // There is room for one call every 6 s; a single refusal teaches the limiter the units it did not know of.
     expect(served[0]).toBeGreaterThanOrEqual(6_000);

@@ -61,9 +61,28 @@ function learnLevel(meter: Meter, found: SeenLevel, now: number): void {
   const sinceMs = meter.heardAt === null ? 0 : seen.sentAt - meter.heardAt;
   // Before the first answer nobody knew the level; and whatever shut the bucket was no gulp of others.
   if (isFirst || sinceMs <= 0 || isShut(meter, cost, seen.closedMs)) return;
-  noteOthers(meter, meter.level - before, sinceMs);
+  noteOthers(meter, changeByOthers(meter, { before, proved, isInOrder }), sinceMs);
   const units = (isInOrder ? likely : proved) - before;
   noteGulp(meter, { units, grain: level.highest - level.lowest, cost }, now);
+}
+
+/**
+ * Units by which the level has changed because of others, from the level `before` the answer.
+ *
+ * Answers that come out of order let the level rise by what is likely, and that counts calls twice that were granted later
+ * and had arrived already. As long as no call that had room was refused (no contest), nobody else need be there: only what
+ * is proved counts as a rise then. Otherwise a burst over several replicas would take its own calls for somebody else's.
+ */
+function changeByOthers(
+  { level, contest }: Meter,
+  {
+    before,
+    proved,
+    isInOrder,
+  }: { readonly before: number; readonly proved: number; readonly isInOrder: boolean },
+): number {
+  const isGuess = level > before && !isInOrder && contest === null;
+  return (isGuess ? Math.min(level, Math.max(before, proved)) : level) - before;
 }
 
 /** Where a call has to wait longer than its own cost takes to drain, the bucket is not merely full: it was shut. */

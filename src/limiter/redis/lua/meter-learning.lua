@@ -39,7 +39,11 @@ do
     local cost = mark and mark[1] or 0
     local sinceMs = meter.heardAt and seen.sentAt - meter.heardAt or 0
     if isFirst or sinceMs <= 0 or isShut(meter, cost, seen.closedMs) then return end
-    noteOthers(meter, meter.level - before, sinceMs)
+    local level = meter.level
+    if level > before and not isInOrder and not meter.contest then
+      level = math.min(level, math.max(before, proved))
+    end
+    noteOthers(meter, level - before, sinceMs)
     noteGulp(meter, (isInOrder and likely or proved) - before, report.highest - report.lowest, cost, now)
   end
 
