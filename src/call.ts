@@ -121,6 +121,8 @@ export interface Feedback {
   readonly meters: readonly MeterReport[];
   /** Set when the answer was a throttle: what the upstream said about waiting. */
   readonly throttle: Throttle | null;
+  /** The answer says that the upstream credential is not valid, or not any more: it ran nothing. Absent = it does not. */
+  readonly refusesCredential?: boolean;
   /** GraphQL cost points this document asks for (`requestedQueryCost`); to be learned per document. */
   readonly requestedCost?: number;
   /** GraphQL cost points it really took; absent when it was not executed. */

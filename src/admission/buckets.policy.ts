@@ -2,6 +2,7 @@
  * Which bucket a call belongs to, what fills its meters until answers teach better, and which lane of it is the
  * workspace's. Pure: names in, names out; `journey/prepare.ts` makes keyed digests of the parts.
  */
+import type { DialectWindow } from '../config/dialect.ts';
 import type { UpstreamSettings, WorkspaceSettings } from '../config/settings.ts';
 import type { BucketSetting, LaneSetting, MeterSetting } from '../limiter/limiter.ts';
 
@@ -15,17 +16,25 @@ export interface BucketParts {
   readonly credential: string;
   readonly host: string;
   readonly model: string;
+  /** What else tells quotas apart in the upstream's dialect, in its order. */
+  readonly separate: readonly string[];
 }
 
 export function bucketParts(
   upstream: UpstreamSettings,
-  call: { readonly credential: string; readonly host: string; readonly model: string | null },
+  call: {
+    readonly credential: string;
+    readonly host: string;
+    readonly model: string | null;
+    readonly separate: readonly string[];
+  },
 ): BucketParts {
   return {
     upstream: upstream.name,
     credential: call.credential,
     host: upstream.bucketBy.includes('host') ? call.host : '',
     model: upstream.bucketBy.includes('model') ? (call.model ?? '') : '',
+    separate: call.separate,
   };
 }
 
@@ -47,7 +56,14 @@ export function bucketSetting(upstream: UpstreamSettings): BucketSetting {
 /** Settings are frozen, so what follows from them is worked out once. */
 const settings = new WeakMap<UpstreamSettings, BucketSetting>();
 
-function windowMeters({ limits }: UpstreamSettings): MeterSetting[] {
+/** Windows that a dialect states; how a leaky one drains is how a meter does. */
+function meterOf({ meter, requests, windowMs, kind }: DialectWindow): MeterSetting {
+  const setting = { meter, limit: requests, windowMs };
+  return kind === 'leaky' ? setting : { ...setting, counts: kind };
+}
+
+function windowMeters({ limits, dialect }: UpstreamSettings): MeterSetting[] {
+  if (dialect !== null && dialect.windows.length > 0) return dialect.windows.map(meterOf);
   const stated: [MeterSetting['meter'], number | null, number][] = [
     ['requests', limits.requestsPerMinute, minuteMs],
     ['requests_day', limits.requestsPerDay, dayMs],

@@ -3,13 +3,13 @@
  * in, freezes the result. Decides defaults, refuses nothing.
  */
 import { buildCredential } from './credential-build.ts';
-import type { FileInput, RedisInput, UpstreamInput, WorkspaceInput } from './schema.ts';
+import type { FileInput, UpstreamInput, WorkspaceInput } from './schema.ts';
 import { defaultWaits } from './defaults.ts';
 import { readInstant } from './instant.ts';
+import { buildDialect, type BuiltDialect } from './speaks-build.ts';
 import { readOrigin } from './origins.ts';
-import { readRedisNode, readRedisUrl, redisPort } from './redis-url.ts';
+import { buildRedis } from './redis-build.ts';
 import type {
-  RedisSettings,
   Settings,
   UpstreamKind,
   UpstreamLimits,
@@ -123,42 +123,13 @@ export function buildRest(file: RestInput, { processLabelKey, folder }: Surround
   });
 }
 
-function buildRedis(input: RedisInput): RedisSettings {
-  const url = readRedisUrl(input.url);
-  const mode =
-    input.mode ??
-    (input.sentinel !== undefined
-      ? 'sentinel'
-      : input.cluster !== undefined
-        ? 'cluster'
-        : (url?.mode ?? 'single'));
-  const further = [...(input.sentinel?.nodes ?? []), ...(input.cluster?.nodes ?? [])];
-  return {
-    whenDown: input.whenDown,
-    mode,
-    nodes: [
-      ...(url?.nodes ?? []),
-      ...further.flatMap((text) => {
-        const node = readRedisNode(text, redisPort(mode));
-        return node === null ? [] : [node];
-      }),
-    ],
-    sentinelName: input.sentinel?.name ?? url?.sentinelName ?? null,
-    username: url?.username ?? null,
-    password: url?.password ?? null,
-    database: url?.database ?? 0,
-    tls: url?.tls === true ? { caFile: input.tls?.caFile ?? null } : null,
-    commandTimeoutMs: input.commandTimeoutMs,
-    keyPrefix: input.keyPrefix,
-  };
-}
-
 function buildUpstream(
   name: string,
   input: UpstreamInput,
   { server, folder }: { readonly server: FileInput['server']; readonly folder: string },
 ): UpstreamSettings {
   const defaults = kinds[input.kind];
+  const spoken = input.speaks === undefined ? null : buildDialect(input.speaks);
   const { connectSeconds, headSeconds, idleSeconds, totalSeconds } = input.timeouts;
   return {
     name,
@@ -171,8 +142,9 @@ function buildUpstream(
       input.credential === undefined
         ? null
         : buildCredential(input.credential, { defaultField: defaults.field, account: input.account, folder }),
-    limits: buildLimits(input, server),
-    bucketBy: [...new Set(input.bucketBy ?? defaults.bucketBy)],
+    limits: buildLimits(input, server, spoken),
+    bucketBy: [...new Set(input.bucketBy ?? spoken?.bucketBy ?? defaults.bucketBy)],
+    dialect: dialectOf(input, spoken),
     allowPrivateAddresses: input.allowPrivateAddresses,
     propagateTrace: input.propagateTrace,
     timeouts: {
@@ -187,7 +159,17 @@ function buildUpstream(
   };
 }
 
-function buildLimits(input: UpstreamInput, server: FileInput['server']): UpstreamLimits {
+/** `bucketBy` of the upstream replaces that of a preset, with everything that tells its quotas apart. */
+function dialectOf({ bucketBy }: UpstreamInput, spoken: BuiltDialect | null): UpstreamSettings['dialect'] {
+  if (spoken === null) return null;
+  return bucketBy === undefined ? spoken.dialect : { ...spoken.dialect, separators: [] };
+}
+
+function buildLimits(
+  input: UpstreamInput,
+  server: FileInput['server'],
+  spoken: BuiltDialect | null,
+): UpstreamLimits {
   const defaults = kinds[input.kind];
   const limits = input.limits ?? {};
   const capacity = limits.bucket?.capacity ?? limits.capacity ?? 40;
@@ -208,7 +190,10 @@ function buildLimits(input: UpstreamInput, server: FileInput['server']): Upstrea
       leakPerSecond: limits.bucket?.leakPerSecond ?? limits.leakPerSecond ?? capacity / 20,
     },
     cost: limits.cost ?? null,
-    maxInFlight: limitOf(limits.maxInFlight ?? input.maxInFlight, defaults.maxInFlight),
+    maxInFlight: limitOf(
+      limits.maxInFlight ?? input.maxInFlight,
+      spoken?.maxInFlight ?? defaults.maxInFlight,
+    ),
     maxQueued: limits.maxQueued ?? input.maxQueued ?? server.maxQueued ?? defaultWaits.maxQueued,
     // A longer wait of one section and a shorter ceiling of another meet here: the ceiling is the ceiling.
     maxWaitSeconds: Math.min(wait ?? defaultWaits.maxWaitSeconds, ceiling),

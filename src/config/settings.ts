@@ -2,6 +2,7 @@
  * The configuration after validation: every default filled in, frozen, units in the names. The rest of the product
  * sees only these types; `schema.ts` and `load.ts` alone know YAML, `${ENV}` and defaults.
  */
+import type { Dialect } from './dialect.ts';
 
 export type UpstreamKind = 'language-model' | 'commerce' | 'generic';
 
@@ -92,6 +93,8 @@ export interface UpstreamSettings {
   readonly limits: UpstreamLimits;
   /** What separates the buckets of this upstream: `credential` always, `host` where the platform counts per store. */
   readonly bucketBy: readonly ('credential' | 'host' | 'model')[];
+  /** How it counts, tells and refuses, where that is described; `null`: as its kind says. */
+  readonly dialect: Dialect | null;
   /** Addresses beside public ones: none, all private and loopback ones, or those of these ranges. */
   readonly allowPrivateAddresses: boolean | readonly string[];
   /** Send W3C `traceparent` upstream. Off by default. */

@@ -7,6 +7,7 @@ import { isLoopback, isPrivateLiteral, readOrigin } from './origins.ts';
 import { privateAddresses } from './private-addresses.ts';
 import type { Finding, Path } from './problem.ts';
 import type { OriginPattern } from './settings.ts';
+import { checkSpeaks } from './speaks-checks.ts';
 import { list, section } from './tree.ts';
 import type { Section } from './tree.ts';
 import { paceKeys } from './upstream-schema.ts';
@@ -53,7 +54,7 @@ export function checkUpstream(name: string, upstream: Section, server: Section):
     const fix = 'add the credential, or leave account out: what a client brings is a quota of its own';
     found.push({ path: [...path, 'account'], reason: 'names the quota of no credential', fix });
   }
-  return [...found, ...checkOrigins(path, upstream, server)];
+  return [...found, ...checkSpeaks(path, upstream), ...checkOrigins(path, upstream, server)];
 }
 
 function givenTwice(

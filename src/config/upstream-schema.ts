@@ -4,6 +4,7 @@
  */
 import { z } from 'zod';
 import { account, credential, shortForm } from './credential-schema.ts';
+import { speaks } from './speaks-schema.ts';
 import { addressRange, count, limit, origin, rate, requestField, seconds, section } from './values.ts';
 import { waitShape } from './wait-schema.ts';
 
@@ -53,6 +54,7 @@ export const upstream = section({
     .enum(['language-model', 'commerce', 'generic'])
     .default('generic')
     .describe('Which dialect of limits and throttles the upstream speaks.'),
+  speaks: speaks.optional(),
   origins: z.array(origin).min(1).describe('The only places calls of this upstream may go to.'),
   credential: credential(
     `Credential injected into every call. Without one the client brings its own. ${shortForm}`,

@@ -5,6 +5,7 @@
  */
 import { z } from 'zod';
 import { rangeFault } from '../target/address.policy.ts';
+import { readSeparator } from './bucket-parts.ts';
 import { readInstant } from './instant.ts';
 import { credentialFieldFault, fieldValueFault, isPlaceholder } from './names.ts';
 import { readOrigin } from './origins.ts';
@@ -84,6 +85,28 @@ export const requestField = () =>
   z.string().superRefine((name, context) => {
     if (/^[\w!#$%&'*+.^`|~-]{1,128}$/.test(name)) return;
     context.addIssue(refuse('is not a field name', 'name a field such as x-shopify-webhook-id'));
+  });
+
+/** A field of an answer. */
+export const plainFieldName = () =>
+  z.string().superRefine((name, context) => {
+    if (/^[!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}$/.test(name)) return;
+    context.addIssue(refuse('is not a field name', 'write the name alone, such as x-ratelimit-remaining'));
+  });
+
+/** A piece of a body that a condition looks for. */
+export const bodyText = () =>
+  z.string().superRefine((text, context) => {
+    if (text.trim().length >= 3 && text.length <= 256) return;
+    context.addIssue(refuse('is no text to look for', 'give 3 to 256 characters that only such a body has'));
+  });
+
+/** A word of a dialect's `bucketBy`. */
+export const bucketPart = () =>
+  z.string().superRefine((text, context) => {
+    if (readSeparator(text) !== null) return;
+    const fix = 'write credential, host, "path:/v1/{*}", "header:x-org" or "body:/model"';
+    context.addIssue(refuse('tells no quotas apart', fix));
   });
 
 /** Name of a quota: words of the operator, shown nowhere. */

@@ -106,6 +106,7 @@ export function createDispatcher(settings: Settings, ports: AgentPorts): Dispatc
         },
         {
           kind: upstream.kind,
+          dialect: upstream.dialect,
           callClass: description.callClass,
           method: call.method,
           pathAndQuery: route.pathAndQuery,

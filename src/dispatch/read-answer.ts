@@ -7,6 +7,7 @@
 import type { Readable } from 'node:stream';
 import type { AnswerHead, Feedback } from '../call.ts';
 import type { Clock } from '../clock.ts';
+import type { Dialect } from '../config/dialect.ts';
 import type { UpstreamKind } from '../config/settings.ts';
 import { costFromTail } from './feedback/commerce-graphql.policy.ts';
 import { nothingLearned } from './feedback/facts.policy.ts';
@@ -28,6 +29,7 @@ const answerPeekMs = 2_000;
 /** What of a call matters for reading its answer. */
 export interface AttemptFacts {
   readonly kind: UpstreamKind;
+  readonly dialect: Dialect | null;
   readonly callClass: string;
   readonly method: string;
   readonly pathAndQuery: string;
@@ -58,11 +60,14 @@ export async function readForLearning(
   clock: Clock,
 ): Promise<ReadAnswer> {
   const fields = fieldMap(head.rawFields);
-  const judge: Judge = (text) => learnFrom(facts.kind, answerFacts(head, fields, facts, text, clock));
+  const judge: Judge = (text) =>
+    learnFrom(facts.kind, answerFacts(head, fields, facts, text, clock), facts.dialect);
   if (head.status < 400 && facts.kind === 'language-model')
     return readModelAnswer(body, { fields, method: facts.method, judge }, clock);
   const isWorthReading =
-    facts.callClass === 'graphql' || mayRefuseInside(fields, facts.method, facts.pathAndQuery);
+    facts.callClass === 'graphql' ||
+    mayRefuseInside(fields, facts.method, facts.pathAndQuery) ||
+    facts.dialect?.bodyStatuses.includes(head.status) === true;
   if (head.status < 400 && !isWorthReading) {
     const whole = arrived(body, fields.get('content-length') ?? '');
     return { body: whole === null ? body : await whole, feedback: judge(null), later: null };

@@ -6,7 +6,7 @@
  * Keeps: a call takes the quota that it waited for: where the configuration names another by now, it keeps its own
  * credential; nothing is sent with one that is known to have ended.
  */
-import type { InjectedField } from '../call.ts';
+import type { Feedback, InjectedField } from '../call.ts';
 import type { Settings } from '../config/settings.ts';
 import type { Credentials, CredentialUse, Standing } from '../credentials/credentials.ts';
 import { Refusal, type CredentialFault } from '../errors.ts';
@@ -14,8 +14,6 @@ import type { Prepared } from './prepare.ts';
 
 /** A lane looks for its credential again after this; each time without success doubles it. Milliseconds. */
 const pauseMs = { min: 20, max: 500 };
-/** With this an upstream says that the credential is not valid, or not any more (RFC 9110 §15.5.2): it ran nothing. */
-const refusedStatus = 401;
 
 /** What a granted call may do. `field` is `null` when the client brings its own credential. */
 export type Readiness =
@@ -63,10 +61,10 @@ export class CallCredential {
   }
 
   /** True when the answer says that the credential has ended, and another one is there or on its way. */
-  async isRenewedAfter(status: number): Promise<boolean> {
+  async isRenewedAfter({ refusesCredential = false }: Feedback): Promise<boolean> {
     if (this.#sent === null) return false;
     const { version } = this.#sent;
-    if (status === refusedStatus) {
+    if (refusesCredential) {
       this.#wasRefused = true;
       return this.#credentials.refused(this.#sent, version);
     }

@@ -102,7 +102,7 @@ export class Forwarder {
         // A call nobody waits for any more has no wait left: it is not sent again, and its lane does not sleep for it.
         const remainingMs = nobodyLeft.aborted ? 0 : ticket.remainingMs();
         const isCredentialRenewed =
-          result.kind === 'answered' && (await credential.isRenewedAfter(result.head.status));
+          result.kind === 'answered' && (await credential.isRenewedAfter(result.feedback));
         const decision = judge(prepared, result, { ...progress, remainingMs, isCredentialRenewed });
         if (decision.kind === 'pass') {
           if (result.kind === 'failed') throw giveUp(attempt, result.error, decision);

@@ -18,6 +18,7 @@ import { bucketKey, ceilingKey, laneKey, ticketId, type BucketKey, type LaneKey 
 import { LRUCache } from 'lru-cache';
 import type { JoinedQuotas, OwnQuota } from '../quotas/joined-quotas.ts';
 import { clientTimeoutFields, clientTimeouts } from './client-timeouts.policy.ts';
+import { separatorsOf } from './separators.policy.ts';
 import { maxWaitMsOf, preferredWaitSeconds, urgencyOf } from './preferences.policy.ts';
 import type { RepeatKey } from '../repeats/repeat.ts';
 import { repeatFields, repeatKeyOf } from './repeat-key.ts';
@@ -65,9 +66,16 @@ export function prepare(input: PrepareInput): Prepared {
   const brought = broughtCredential(call, caller);
   const quota = route.credential?.quota ?? brought;
   const model = description.model === null ? null : modelClass(description.model);
-  const parts = bucketParts(upstream, { credential: quota, host: route.host, model });
+  const separate = separatorsOf(upstream.dialect?.separators ?? [], {
+    pathAndQuery: route.pathAndQuery,
+    rawFields: call.rawFields,
+    body: body.bytes,
+  });
+  const parts = bucketParts(upstream, { credential: quota, host: route.host, model, separate });
   const tier = parts.model === '' || description.tier === '' ? [] : [description.tier];
-  const own = bucketKey(name('bucket', parts.upstream, parts.credential, parts.host, parts.model, ...tier));
+  const { credential, host } = parts;
+  const names = [parts.upstream, credential, host, parts.model, ...tier, ...parts.separate];
+  const own = bucketKey(name('bucket', ...names));
   const bucket = quotas.bucketOf(own);
   const lane = laneOf(bucket, workspace.id, labelKey);
   const { limits } = upstream;

@@ -19,6 +19,8 @@ export interface MeterSetting {
   readonly limit: number;
   /** Time in which `limit` units drain, milliseconds. */
   readonly windowMs: number;
+  /** The upstream counts each window of this length, or those that the clock begins; absent: the level drains continuously. */
+  readonly counts?: 'rolling' | 'fixed';
 }
 
 /** Properties of the bucket, sent along with every admission so that the store needs no configuration of its own. */

@@ -89,8 +89,20 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
   [
     'a limit that is no longer stated stays in force',
     'lessons',
-    'stated[name] or false, setting',
-    'stated[name] or meter.stated and { limit = meter.stated[1], windowMs = meter.stated[2] }, setting',
+    'local one = stated[name] or false',
+    'local one = stated[name] or meter.stated and { limit = meter.stated[1], windowMs = meter.stated[2] }',
+  ],
+  [
+    'the log of a window forgets what was given back too late',
+    'window-log',
+    'if slots[i][1] <= grantedAt then',
+    'if slots[i][1] < grantedAt then',
+  ],
+  [
+    'a window of the clock begins when its first call does',
+    'window-log',
+    "if last and meter.log[1] == 'fixed' then",
+    'if false then',
   ],
   [
     'no call that was granted earlier arrives late',

@@ -100,6 +100,7 @@ export function historyOf(seed: number): Step[] {
     calm: seed % 8 === 5,
     contested: seed % 8 === 3,
     silent: seed % 8 === 7,
+    counts: seed % 16 === 1 ? 'rolling' : seed % 16 === 9 ? 'fixed' : null,
   };
   const length = draw.whole(8, 36);
   const steps = Array.from({ length }, (_, index) => step(draw, nature, index));
@@ -131,6 +132,8 @@ interface Nature {
   readonly contested: boolean;
   /** The bucket is closed for long, again and again, while many wait. */
   readonly silent: boolean;
+  /** The operator describes the window of requests. */
+  readonly counts: 'rolling' | 'fixed' | null;
 }
 
 export class Draw {
@@ -252,7 +255,7 @@ interface Asked {
 const settingOf = (draw: Draw, nature: Nature): BucketSetting => ({
   learn: draw.chance(0.7),
   probe: nature.probe,
-  meters: nature.stated ? statedMeters(draw, nature.tight) : [],
+  meters: nature.stated ? statedMeters(draw, nature) : [],
 });
 
 /** Mostly the same; another one wakes lanes. */
@@ -271,7 +274,7 @@ function changed(
   draw: Draw,
   nature: Nature,
 ): Pick<Extract<Step, { kind: 'reconfigure' }>, 'setting' | 'lanes'> {
-  const meters = nature.stated ? statedMeters(draw, nature.tight) : [];
+  const meters = nature.stated ? statedMeters(draw, nature) : [];
   const setting = {
     ...settingOf(draw, nature),
     meters: draw.chance(0.3) ? meters.filter(() => draw.chance(0.6)) : meters,
@@ -285,10 +288,15 @@ function changed(
   return { setting, lanes };
 }
 
-function statedMeters(draw: Draw, tight: boolean): BucketSetting['meters'] {
+function statedMeters(draw: Draw, { tight, counts }: Nature): BucketSetting['meters'] {
   const requests = tight ? draw.one(3, 3, 3, 4) : 200;
   const meters: BucketSetting['meters'] = [
-    { meter: 'requests', limit: requests, windowMs: tight ? 1_500 : 60_000 },
+    {
+      meter: 'requests',
+      limit: requests,
+      windowMs: tight ? 1_500 : 60_000,
+      ...(counts === null ? {} : { counts }),
+    },
     { meter: 'tokens', limit: 100, windowMs: 7_000 },
     { meter: 'cost', limit: 50, windowMs: 1_000 },
     { meter: 'requests_day', limit: 12, windowMs: 86_400_000 },

@@ -54,6 +54,7 @@ const meterFields = [
   'unreported',
   'fastestMs',
   'emptyAt',
+  'log',
 ] as const;
 
 export function stateOfPolicy(bucket: Bucket, beside: Beside): Normal {
@@ -103,13 +104,15 @@ const normalDocument = (known: DocumentCost): Normal => ({
 
 /** What is absent is `false` there, and what has parts a list. */
 const normalMeter = (meter: Meter): Normal => {
-  const { stated, reported, contest, top, unreported } = meter;
+  const { stated, reported, contest, top, unreported, log } = meter;
   const lists: Record<string, Normal> = {
     stated: stated === null ? false : [stated.limit, stated.windowMs],
     reported: reported === null ? false : [reported.limit, reported.windowMs ?? false, reported.sentAt],
     contest: contest === null ? false : [contest.units, contest.allowance, contest.at],
     top: top === null ? false : [top.level, top.at, top.headAt],
     unreported: unreported === null ? false : [unreported.units, unreported.at],
+    log:
+      log === null ? false : [log.counts, log.slots.map(({ since, until, units }) => [since, until, units])],
   };
   const plain: Record<string, unknown> = { ...meter, ...lists };
   return Object.fromEntries(meterFields.map((field) => [field, (plain[field] ?? false) as Normal]));

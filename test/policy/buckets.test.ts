@@ -16,11 +16,17 @@ const workspace = (perMinute: [string, number][], perDay: [string, number][] = [
   });
 
 describe('the bucket of a call', () => {
-  const call = { credential: 'c', host: 'a.example', model: 'm' };
+  const call = { credential: 'c', host: 'a.example', model: 'm', separate: [] };
 
   test('is identified by the parts that the upstream counts by', () => {
     const parts = (by: UpstreamSettings['bucketBy']) => bucketParts(upstream('generic', {}, by), call);
-    expect(parts(['credential'])).toEqual({ upstream: 'u', credential: 'c', host: '', model: '' });
+    expect(parts(['credential'])).toEqual({
+      upstream: 'u',
+      credential: 'c',
+      host: '',
+      model: '',
+      separate: [],
+    });
     expect(parts(['credential', 'host']).host).toBe('a.example');
     expect(parts(['credential', 'model']).model).toBe('m');
     expect(

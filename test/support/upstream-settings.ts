@@ -50,6 +50,7 @@ export function upstreamSettings(
     credential: null,
     limits: unstatedLimits,
     bucketBy: ['credential'],
+    dialect: null,
     allowPrivateAddresses: false,
     propagateTrace: false,
     timeouts: { connectMs: 5000, headMs: 60_000, idleMs: 60_000, totalMs: 600_000 },

@@ -13,7 +13,13 @@ const sendTo = (opened: SendingWorld, changes: Partial<TransportAttempt> = {}): 
   attempt(
     opened.transport,
     opened.attempt(changes),
-    { kind: 'generic', callClass: 'default', method: changes.method ?? 'GET', pathAndQuery: '/' },
+    {
+      kind: 'generic',
+      dialect: null,
+      callClass: 'default',
+      method: changes.method ?? 'GET',
+      pathAndQuery: '/',
+    },
     { before: null, written: () => {} },
     systemClock,
   );
@@ -86,7 +92,7 @@ describe('a small response', () => {
         },
       },
       opened.attempt({ signal: leaving.signal }),
-      { kind: 'generic', callClass: 'default', method: 'GET', pathAndQuery: '/' },
+      { kind: 'generic', dialect: null, callClass: 'default', method: 'GET', pathAndQuery: '/' },
       { before: null, written: () => {} },
       systemClock,
     );

@@ -4,18 +4,28 @@
  * Owns: which dialect reads which answer. Refuses to own: every dialect. Invariant: total; any facts give a `Feedback`.
  */
 import type { Feedback, UpstreamKind } from '../../call.ts';
+import type { Dialect } from '../../config/dialect.ts';
 import { believable } from './believable.policy.ts';
 import { learnFromCommerceGraphql } from './commerce-graphql.policy.ts';
 import { learnFromCommerceRest } from './commerce-rest.policy.ts';
 import type { AnswerFacts } from './facts.policy.ts';
+import { learnFromDialect } from './dialect.policy.ts';
 import { learnFromGeneric } from './generic.policy.ts';
 import { learnFromModel } from './language-model.policy.ts';
 
 export type { AnswerFacts };
 
-/** Learns from one answer of an upstream of this kind. Never throws; an answer that tells nothing teaches nothing. */
-export function learnFrom(kind: UpstreamKind, facts: AnswerFacts): Feedback {
-  return believable(read(kind, facts));
+/** With this an upstream says that the credential is not valid, or not any more (RFC 9110 §15.5.2): it ran nothing. */
+const refusedStatus = 401;
+
+/**
+ * Learns from one answer of an upstream of this kind, or of this dialect where one is described. Never throws; an answer that
+ * tells nothing teaches nothing.
+ */
+export function learnFrom(kind: UpstreamKind, facts: AnswerFacts, dialect: Dialect | null = null): Feedback {
+  if (dialect !== null) return believable(learnFromDialect(dialect, facts));
+  const reported = believable(read(kind, facts));
+  return facts.status === refusedStatus ? { ...reported, refusesCredential: true } : reported;
 }
 
 function read(kind: UpstreamKind, facts: AnswerFacts): Feedback {

@@ -60,7 +60,7 @@ export function createMemoryLimiter(clock: Clock, listener: LimiterListener): Li
       const now = clock.monotonic();
       kept = {
         key,
-        bucket: createBucket(setting.probe, now),
+        bucket: createBucket(setting.probe, now, now - clock.now()),
         usedAt: now,
         wakeAt: null,
         cancelWake: null,

@@ -58,11 +58,11 @@ export class UnreportedUsage {
   shared({ bucket, setting }: OfBucket): BucketSetting {
     const { remote, replicas } = this.#parts;
     const known = remote.lastReading(bucket);
-    const meters = limitsInForce(known, setting).map(({ meter, limit, windowMs }) => ({
-      meter,
-      limit: quotaShare(limit, replicas()),
-      windowMs,
-    }));
+    const meters = limitsInForce(known, setting).map(({ meter, limit, windowMs }) => {
+      const counts = setting.meters.find((stated) => stated.meter === meter)?.counts;
+      const share = { meter, limit: quotaShare(limit, replicas()), windowMs };
+      return counts === undefined ? share : { ...share, counts };
+    });
     return { meters, learn: false, probe: known === null ? setting.probe : 0 };
   }
 

@@ -103,6 +103,8 @@ export type DocumentCost =
 
 export interface Bucket {
   readonly meters: Map<MeterName, Meter>;
+  /** When the epoch was on the clock of the store, milliseconds: clock windows begin at multiples of it. */
+  readonly epochAt: number;
   readonly lanes: Map<LaneKey, Lane>;
   readonly tickets: Map<TicketId, Ticket>;
   readonly leases: Map<LeaseToken, Lease>;
@@ -150,9 +152,10 @@ export interface Bucket {
 }
 
 /** A bucket that nobody has used yet. `probe`: how many calls may be in flight before the first answer; 0 = any number. */
-export function createBucket(probe: number, now: number): Bucket {
+export function createBucket(probe: number, now: number, epochAt = 0): Bucket {
   return {
     meters: new Map(),
+    epochAt,
     lanes: new Map(),
     tickets: new Map(),
     leases: new Map(),

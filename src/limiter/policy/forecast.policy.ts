@@ -18,6 +18,7 @@ import type { LaneKey, TicketId } from '../../ids.ts';
 import type { SleepReason, Standing } from '../limiter.ts';
 import { keptFree, netRate } from './meter-others.policy.ts';
 import { levelAt, restMs, roomInMs } from './meter.policy.ts';
+import { windowWaitMs } from './window-log.policy.ts';
 
 /** In the order in which equal waits are named. */
 const sleepReasons = ['ceiling_minute', 'ceiling_day', 'backoff'] as const satisfies readonly SleepReason[];
@@ -183,6 +184,7 @@ interface Needed {
 function drainFor(bucket: Bucket, { name, units, ahead }: Needed, now: number): number {
   const meter = meterOf(bucket, name, now);
   if (meter.limit === null) return 0;
+  if (meter.log !== null) return windowWaitMs(meter, units + ahead, now);
   const waiting = bucket.waitingCosts.get(name) ?? 0;
   const alone = roomInMs(meter, { units, waiting }, now);
   // What is kept free for others while calls wait is used up by the last of them.

@@ -11,6 +11,7 @@ import type { BucketSetting, Lesson } from '../limiter.ts';
 import { calmLatenessMs, giveUnitsBack, markAnswered, markUnreported, settleUnits } from './meter.policy.ts';
 import { learnMeter, refused } from './meter-learning.policy.ts';
 import { applySetting } from './meter-quota.policy.ts';
+import { keepLog, logSent } from './window-log.policy.ts';
 
 /** A lesson with its times on the store's clock. */
 export interface TimedLesson {
@@ -32,6 +33,7 @@ export function applySettings(bucket: Bucket, setting: BucketSetting, now: numbe
   for (const meter of bucket.meters.values()) {
     const stated = setting.meters.find((one) => one.meter === meter.name) ?? null;
     applySetting(meter, { stated, learn: setting.learn }, now);
+    keepLog(meter, { counts: stated?.counts ?? null, epochAt: bucket.epochAt }, now);
   }
 }
 
@@ -49,6 +51,9 @@ export function applyLesson(bucket: Bucket, { lease, lesson, closedMs = 0 }: Ans
   bucket.opened = true;
   noteLateness(bucket, lease, sentAt);
   const seen = { sentAt, headAt, spacing: lease.spacing, closedMs };
+  for (const [name, { granted }] of isFirst ? lease.marks : []) {
+    logSent(meterOf(bucket, name, now), { granted, grantedAt: lease.grantedAt, sentAt, headAt });
+  }
   for (const report of feedback.meters) {
     const meter = meterOf(bucket, report.meter, now);
     const mark = lease.marks.get(report.meter) ?? null;

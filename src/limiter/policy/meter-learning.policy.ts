@@ -15,6 +15,7 @@ import { levelBounds, type Bounds, type Observation, type SeenLevel } from './me
 import { netRate, noteContest, noteOthers, noteGulp } from './meter-others.policy.ts';
 import { drain, drainRate, restMs, type Meter, type MeterMark } from './meter.policy.ts';
 import { applyReport, isHeldSlower, unusedUnits } from './meter-quota.policy.ts';
+import { logReported } from './window-log.policy.ts';
 
 /** A slower answer raises what is taken for the fastest by this factor, and at least by so many milliseconds. */
 export const fastestRise = 1.01;
@@ -45,6 +46,7 @@ export function learnMeter(meter: Meter, { report, mark, seen, learn }: Reported
     applyReport(meter, { limit: report.limit, windowMs, sentAt: seen.sentAt }, { leftMs, learn, now });
   }
   if (report.level === null || meter.limit === null) return;
+  if (meter.log !== null) return logReported(meter, report.level.lowest - unusedUnits(meter), now);
   learnLevel(meter, { level: report.level, mark, seen }, now);
   learnFastest(meter, seen);
   meter.heardAt = Math.max(meter.heardAt ?? seen.sentAt, seen.sentAt);

@@ -60,6 +60,27 @@ export interface Meter {
   fastestMs: number | null;
   /** When the meter was last found empty: what was reserved before has drained by then. `null`: never. */
   emptyAt: number | null;
+  /** What was granted of late, where the operator describes the window; `null`: the level drains continuously. */
+  log: WindowLog | null;
+}
+
+/** Sends of one slot, which are forgotten together. */
+export interface SendSlot {
+  readonly since: number;
+  /** From then on its units do not count. */
+  readonly until: number;
+  readonly units: number;
+}
+
+/** `rolling`: each window of this length. `fixed`: windows that begin at whole multiples of it since the epoch. */
+export type CountedWindow = 'rolling' | 'fixed';
+
+export interface WindowLog {
+  readonly counts: CountedWindow;
+  /** When the epoch of the clock was, on the clock of the store, milliseconds. Fixed windows begin at multiples of it. */
+  readonly epochAt: number;
+  /** Oldest first. */
+  readonly slots: readonly SendSlot[];
 }
 
 export interface Contest {
@@ -133,6 +154,7 @@ export function createMeter(name: MeterName, now: number): Meter {
     unreported: null,
     fastestMs: null,
     emptyAt: null,
+    log: null,
   };
 }
 

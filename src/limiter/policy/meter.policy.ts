@@ -9,6 +9,7 @@
  */
 import { keptFree, netRate } from './meter-others.policy.ts';
 import { drainRate, type Behind, type Meter, type MeterMark } from './meter-state.policy.ts';
+import { logUnits, loggedUnits, unlogUnits, windowWaitMs } from './window-log.policy.ts';
 
 export {
   createMeter,
@@ -64,6 +65,7 @@ export const restMs = (meter: Meter, now: number): number => Math.max(0, meter.a
  * that ever was.
  */
 export function levelAt(meter: Meter, now: number): number {
+  if (meter.log !== null) return loggedUnits(meter.log, now);
   if (now <= meter.at) return meter.level;
   const sinceMs = now - meter.at;
   const drained =
@@ -95,6 +97,7 @@ export function roomInMs(meter: Meter, { units, waiting }: Wanted, now: number):
   const { limit } = meter;
   if (limit === null || units <= 0) return 0;
   const cost = Math.min(units, limit);
+  if (meter.log !== null) return windowWaitMs(meter, cost, now);
   const usable = Math.max(cost, limit - keptFree(meter, waiting));
   const over = levelAt(meter, now) + cost - usable;
   if (over <= 0) return 0;
@@ -121,6 +124,7 @@ export function take(meter: Meter, { units, behind }: Taking, now: number): Mete
     meter.at = Math.max(meter.at, now + lateMs);
   }
   meter.level += cost;
+  logUnits(meter, cost, now);
   meter.granted += cost;
   if (contest !== null) {
     meter.contest = { ...contest, allowance: contest.allowance + cost * allowanceShare };
@@ -181,6 +185,7 @@ export interface Reserved {
 export function giveUnitsBack(meter: Meter, { mark, grantedAt }: Reserved, now: number): void {
   const { cost } = mark;
   meter.returned += cost;
+  unlogUnits(meter, cost, grantedAt);
   const hasRested = meter.at === mark.drainsAt && meter.at > now;
   refund(meter, hasRested ? cost : Math.max(0, cost - (now - grantedAt) * drainRate(meter)), now);
   // Nobody else is on the way who might be late.

@@ -6,6 +6,7 @@
  */
 import type { Bucket } from './bucket-state.policy.ts';
 import { drainRate } from './meter.policy.ts';
+import { logMemoryMs } from './window-log.policy.ts';
 
 /** What was learned is kept this long after the last use; longer than any call waits. Milliseconds. */
 export const bucketMemoryMs = 3_600_000;
@@ -16,6 +17,12 @@ export const unansweredMemoryMs = 5_000;
 
 /** Milliseconds after `now`, its last use, at which the bucket may be forgotten. What is closed is kept in addition. */
 export function memoryMs(bucket: Bucket, now: number): number {
+  let memory = memoryOfLevels(bucket, now);
+  for (const meter of bucket.meters.values()) memory = Math.max(memory, logMemoryMs(meter, now));
+  return memory;
+}
+
+function memoryOfLevels(bucket: Bucket, now: number): number {
   if (bucket.waiting > 0 || bucket.leases.size > 0 || bucket.closedAt !== null) return bucketMemoryMs;
   let longest = bucket.opened ? blankMemoryMs : unansweredMemoryMs;
   for (const meter of bucket.meters.values()) {

@@ -60,6 +60,7 @@ local function bucketSetting(record)
   for _, one in ipairs(list(record.meters, 'meters')) do
     meterName(one.meter, 'meters')
     one.limit, one.windowMs = number(one.limit, 'limit'), number(one.windowMs, 'windowMs')
+    if one.counts ~= nil and one.counts ~= 'rolling' and one.counts ~= 'fixed' then invalid('counts') end
   end
 end
 

@@ -14,7 +14,7 @@
 -- @record known: kind points lease until lanes at
 -- @record lease: token ticket lane replica document grantedAt spacing marks expiresAt answered stage named
 -- @record meter: name limit windowMs stated reported level at granted answered returned others heardAt contest
---   top unreported fastestMs emptyAt
+--   top unreported fastestMs emptyAt log
 -- @record contest: units allowance at
 -- @record top: level at headAt
 -- @record unreported: units at
@@ -44,7 +44,7 @@ local function assumedWindowMs(name) return string.sub(name, -4) == '_day' and 8
 
 local function createMeter(name, now)
   return { name, false, assumedWindowMs(name), false, false, 0, now, 0, 0, 0, 0, false, false, false, false,
-    false, false }
+    false, false, false }
 end
 
 -- Units drained per millisecond; 0 while no limit is known.

@@ -8,7 +8,11 @@ local function applySettings(setting, now)
     meterOf(one.meter, now)
     stated[one.meter] = stated[one.meter] or one
   end
-  for name, meter in pairs(bucket.meters) do applySetting(meter, stated[name] or false, setting.learn, now) end
+  for name, meter in pairs(bucket.meters) do
+    local one = stated[name] or false
+    applySetting(meter, one, setting.learn, now)
+    windowLog.keepLog(meter, one and one.counts or false, now)
+  end
 end
 
 local function unansweredMember(lease) return 'g:' .. sortable(lease.grantedAt) .. ':' .. lease.token end
@@ -71,6 +75,9 @@ do
     noteLateness(lease, math.min(lesson.sentAt, now))
     local seen = { sentAt = math.min(lesson.sentAt, now), headAt = math.min(lesson.headAt, now), spacing = lease.spacing,
       closedMs = shutMs }
+    for _, mark in ipairs(isFirst and lease.marks or {}) do
+      windowLog.logSent(meterOf(mark[1], now), mark[2][2], lease.grantedAt, seen.sentAt, seen.headAt)
+    end
     for _, report in ipairs(lesson.meters) do
       local meter = meterOf(report.meter, now)
       learnMeter(meter, report, markOf(lease, report.meter), seen, bucket.learn, now)

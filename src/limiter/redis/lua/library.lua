@@ -21,6 +21,7 @@ local events = {}
 -- @include sorted
 -- @include bucket-state
 -- @include meter-others
+-- @include window-log
 -- @include meter
 -- @include meter-quota
 -- @include meter-bounds

@@ -56,6 +56,7 @@ do
         seen.sentAt, learn, now)
     end
     if not report.lowest or not meter.limit then return end
+    if meter.log then return windowLog.logReported(meter, report.lowest - unusedUnits(meter), now) end
     learnLevel(meter, report, mark, seen, now)
     learnFastest(meter, seen)
     meter.heardAt = math.max(meter.heardAt or seen.sentAt, seen.sentAt)

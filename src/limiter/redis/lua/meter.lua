@@ -15,6 +15,7 @@ end
 local function restMs(meter, now) return math.max(0, meter.at - now) end
 
 local function levelAt(meter, now)
+  if meter.log then return windowLog.loggedUnits(meter, now) end
   if now <= meter.at then return meter.level end
   local sinceMs = now - meter.at
   local drained = meter.limit and sinceMs * netRate(meter) or meter.level * (sinceMs / (sinceMs + meter.windowMs))
@@ -35,6 +36,7 @@ local function roomInMs(meter, units, waiting, now)
   local limit = meter.limit
   if not limit or units <= 0 then return 0 end
   local cost = math.min(units, limit)
+  if meter.log then return windowLog.windowWaitMs(meter, cost, now) end
   local usable = math.max(cost, limit - keptFree(meter, waiting))
   local over = levelAt(meter, now) + cost - usable
   if over <= 0 then return 0 end
@@ -53,6 +55,7 @@ local function take(meter, asked, now, behind)
     meter.at = math.max(meter.at, now + lateMs)
   end
   meter.level = meter.level + cost
+  windowLog.logUnits(meter, cost, now)
   meter.granted = meter.granted + cost
   if contest then contest.allowance = contest.allowance + cost * allowanceShare end
   return { cost, meter.granted, returned, meter.at, behind }
@@ -83,6 +86,7 @@ end
 local function giveUnitsBack(meter, mark, grantedAt, now)
   local cost = mark[1]
   meter.returned = meter.returned + cost
+  windowLog.unlogUnits(meter, cost, grantedAt)
   local hasRested = meter.at == mark[4] and meter.at > now
   refund(meter, hasRested and cost or math.max(0, cost - (now - grantedAt) * drainRate(meter)), now)
   if meter.level == 0 then meter.at = now end

@@ -29,7 +29,7 @@ local function saveRecords()
   if #gone > 0 then redis.call('HDEL', recordsKey, unpack(gone)) end
 end
 
-local function memoryMs(now)
+local function memoryOfLevels(now)
   if bucket.waiting > 0 or bucket.leases > 0 or bucket.closedAt then return bucketMemoryMs end
   local longest = bucket.opened and blankMemoryMs or unansweredMemoryMs
   for _, meter in pairs(bucket.meters) do
@@ -37,6 +37,12 @@ local function memoryMs(now)
     if meter.limit then longest = math.max(longest, meter.at + meter.level / drainRate(meter) - now) end
   end
   return math.min(longest, bucketMemoryMs)
+end
+
+local function memoryMs(now)
+  local memory = memoryOfLevels(now)
+  for _, meter in pairs(bucket.meters) do memory = math.max(memory, windowLog.logMemoryMs(meter, now)) end
+  return memory
 end
 
 local function save(now)

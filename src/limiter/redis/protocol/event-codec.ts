@@ -116,10 +116,11 @@ const laneSetting = (lane: LaneSetting & { readonly lane: LaneKey }): Wire => ({
 });
 
 const settingWire = ({ meters, learn, probe }: BucketSetting): Wire => ({
-  meters: meters.map(({ meter, limit, windowMs }) => ({
+  meters: meters.map(({ meter, limit, windowMs, counts }) => ({
     meter,
     limit: number(limit),
     windowMs: number(windowMs),
+    counts,
   })),
   learn,
   probe: number(probe),

@@ -20,6 +20,7 @@ import * as others from '../../policy/meter-others.policy.ts';
 import { maxPerPump, replicaLifeMs } from '../../policy/pump.policy.ts';
 import { maxArrivalAgoMs, maxArrivalAheadMs, maxOtherLimitsMs } from '../../policy/scheduler.policy.ts';
 import { usualWindowsMs } from '../../policy/window-learning.policy.ts';
+import * as windowLog from '../../policy/window-log.policy.ts';
 import { leasesPerTick, maxLeaseMs } from './event-codec.ts';
 
 /** `apply` in both forms; Redis knows each by a digest, so that old and new replicas run their own side by side. */
@@ -46,6 +47,7 @@ export const scriptConstants: Constants = {
   ...numbersOf(bounds),
   ...numbersOf(learning),
   ...numbersOf(others),
+  ...numbersOf(windowLog),
   blankMemoryMs,
   bucketMemoryMs,
   ceilingWindowMs,

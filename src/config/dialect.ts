@@ -1,0 +1,70 @@
+/** A dialect after validation: how an upstream of kind generic counts, tells and refuses. Types only. */
+
+/** Which meter counts a window. */
+export type WindowMeter = 'requests_burst' | 'requests' | 'requests_hour' | 'requests_day';
+
+export interface DialectWindow {
+  readonly meter: WindowMeter;
+  readonly requests: number;
+  readonly windowMs: number;
+  readonly kind: 'rolling' | 'fixed' | 'leaky';
+}
+
+/** Unit of a time in a field. `date`: HTTP-date or RFC 3339; `duration`: `1m30s`; `told`: what the value looks like. */
+export type TimeUnit =
+  'seconds' | 'milliseconds' | 'epoch-seconds' | 'epoch-milliseconds' | 'date' | 'duration' | 'told';
+
+/** Where a number stands: a field, and the name before it in a value of several. Lower case. */
+export interface CountField {
+  readonly name: string;
+  readonly member: string | null;
+}
+
+export interface TimeField extends CountField {
+  readonly as: TimeUnit;
+}
+
+/** Fields that tell of one quota; `null` = not told. */
+export interface DialectFields {
+  readonly limit: CountField | null;
+  readonly used: CountField | null;
+  readonly remaining: CountField | null;
+  readonly reset: TimeField | null;
+  /** A length in milliseconds, or the field with it. */
+  readonly window: number | TimeField | null;
+  /** Calls per second. */
+  readonly rate: CountField | null;
+}
+
+/** An answer that means something beside its status. All parts must hold; `null` = anything will do. */
+export interface AnswerCondition {
+  readonly statuses: readonly number[];
+  readonly field: string | null;
+  readonly equals: string | null;
+  /** Lower case. */
+  readonly body: string | null;
+  /** Wait where the answer names none, milliseconds; `null` = none. */
+  readonly waitMs: number | null;
+}
+
+/** What of a call tells its quota from others of the upstream. */
+export type Separator =
+  /** The path up to these segments; `null` = any one. */
+  | { readonly kind: 'path'; readonly segments: readonly (string | null)[] }
+  | { readonly kind: 'header'; readonly name: string }
+  /** A JSON Pointer (RFC 6901), unescaped. */
+  | { readonly kind: 'body'; readonly pointer: readonly string[] };
+
+export interface Dialect {
+  /** Shortest first. */
+  readonly windows: readonly DialectWindow[];
+  /** `null`: the fields that no provider owns. */
+  readonly fields: readonly DialectFields[] | null;
+  readonly throttledBy: readonly AnswerCondition[];
+  readonly permanentBy: readonly AnswerCondition[];
+  readonly expiredBy: readonly AnswerCondition[];
+  readonly separators: readonly Separator[];
+  readonly penaltyMs: number | null;
+  /** Statuses below 400 whose bodies a condition reads. */
+  readonly bodyStatuses: readonly number[];
+}

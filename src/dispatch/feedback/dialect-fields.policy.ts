@@ -1,0 +1,92 @@
+/**
+ * Numbers and times in the fields that a dialect names.
+ *
+ * Owns: from a described field to a number of calls or milliseconds. Refuses to own: which window they tell of
+ * (`dialect.policy.ts`). Invariant: what cannot be read is `null`; a time in the past is 0.
+ */
+import type { CountField, DialectFields, TimeField, TimeUnit } from '../../config/dialect.ts';
+import { answeredAtMs, goDurationMs, resetMs, type AnswerTime } from '../duration.policy.ts';
+import { httpDateMs, rfc3339Ms } from '../instant.policy.ts';
+import { count } from './reading.policy.ts';
+
+export type Fields = ReadonlyMap<string, string>;
+
+/** What one set of fields tells; `null` = not told. */
+export interface FieldReading {
+  readonly limit: number | null;
+  readonly used: number | null;
+  readonly remaining: number | null;
+  /** Until the window ends, milliseconds. */
+  readonly resetInMs: number | null;
+  readonly windowMs: number | null;
+  /** Calls per second. */
+  readonly rate: number | null;
+}
+
+/** `null`: the answer has none of the fields. */
+export function readFields(described: DialectFields, fields: Fields, at: AnswerTime): FieldReading | null {
+  const { limit, used, remaining, reset, window, rate } = described;
+  const reading: FieldReading = {
+    limit: countIn(limit, fields),
+    used: countIn(used, fields),
+    remaining: countIn(remaining, fields),
+    resetInMs: timeIn(reset, fields, at),
+    windowMs: typeof window === 'number' ? window : timeIn(window, fields, at),
+    rate: countIn(rate, fields),
+  };
+  const reported = [reading.limit, reading.used, reading.remaining, reading.resetInMs, reading.rate];
+  return reported.every((value) => value === null) ? null : reading;
+}
+
+function countIn(field: CountField | null, fields: Fields): number | null {
+  return field === null ? null : count(valueOf(field, fields));
+}
+
+function timeIn(field: TimeField | null, fields: Fields, at: AnswerTime): number | null {
+  const value = field === null ? undefined : valueOf(field, fields);
+  if (field === null || value === undefined) return null;
+  const timeMs = inMs(field.as, value.trim(), at);
+  return timeMs === null || !Number.isFinite(timeMs) ? null : Math.max(0, Math.ceil(timeMs));
+}
+
+/** The value, or the number behind a name in it: `total=100; remaining=99`.  */
+function valueOf({ name, member }: CountField, fields: Fields): string | undefined {
+  const value = fields.get(name)?.slice(0, 1_024);
+  if (value === undefined || member === null) return value;
+  for (const part of value.split(/[;,]/)) {
+    const [key = '', found] = part.split('=');
+    if (key.trim().toLowerCase() === member) return found?.trim();
+  }
+  return undefined;
+}
+
+const decimal = /^\d{1,15}(?:\.\d{1,9})?$/;
+
+function inMs(as: TimeUnit, value: string, at: AnswerTime): number | null {
+  switch (as) {
+    case 'told':
+      return resetMs(value, at);
+    case 'date': {
+      const instant = rfc3339Ms(value) ?? httpDateMs(value);
+      return instant === null ? null : instant - answeredAtMs(at);
+    }
+    case 'duration':
+      return goDurationMs(value);
+    case 'seconds':
+    case 'milliseconds':
+    case 'epoch-seconds':
+    case 'epoch-milliseconds':
+      return decimal.test(value) ? numberMs(as, Number(value), at) : null;
+  }
+}
+
+function numberMs(
+  as: Exclude<TimeUnit, 'told' | 'date' | 'duration'>,
+  value: number,
+  at: AnswerTime,
+): number {
+  const scale = as.endsWith('milliseconds') ? 1 : 1000;
+  // Thousandths first, so that 2.3 s does not become 2301 ms by binary dust.
+  const timeMs = Math.round(value * scale * 1e3) / 1e3;
+  return as.startsWith('epoch') ? timeMs - answeredAtMs(at) : timeMs;
+}

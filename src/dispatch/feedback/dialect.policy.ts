@@ -1,0 +1,137 @@
+/**
+ * What an answer teaches of an upstream whose dialect is described in configuration (`speaks`).
+ *
+ * Owns: windows, fields and conditions as they are described. Refuses to own: what is read where the description names no
+ * fields (`ietf.policy.ts`), and the bounds of belief. Invariant: 429 is a refusal for want of quota in every dialect.
+ */
+import type { Feedback, MeterName, MeterReport, Throttle } from '../../call.ts';
+import type { AnswerCondition, Dialect, DialectWindow } from '../../config/dialect.ts';
+import type { AnswerTime } from '../duration.policy.ts';
+import { retryAfterMs } from '../retry-after.policy.ts';
+import { readFields, type FieldReading } from './dialect-fields.policy.ts';
+import type { AnswerFacts } from './facts.policy.ts';
+import { namedWindowReadings, plainReadings, quotaReadings } from './ietf.policy.ts';
+import { exhaustedForMs, reportsOf, windowOf, type Reading } from './reading.policy.ts';
+
+/** Without any word of a wait, and windows described: the shortest of them, no longer than this. Milliseconds. */
+const maxGuessMs = 60_000;
+const dayMs = 86_400_000;
+
+export function learnFromDialect(dialect: Dialect, facts: AnswerFacts): Feedback {
+  const { fields, nowMs } = facts;
+  const at: AnswerTime = { date: fields.get('date'), now: nowMs };
+  const readings = readingsOf(dialect, facts, at);
+  const meters = dialect.windows.length === 0 ? reportsOf(readings) : windowReports(dialect, readings);
+  const refusesCredential = dialect.expiredBy.some((one) => holds(one, facts));
+  const throttle = throttleOf(dialect, facts, { readings, meters });
+  return { meters, throttle, ...(refusesCredential ? { refusesCredential } : {}) };
+}
+
+function readingsOf(dialect: Dialect, { fields }: AnswerFacts, at: AnswerTime): readonly Reading[] {
+  if (dialect.fields === null) {
+    const structured = quotaReadings(fields);
+    return structured.length > 0
+      ? structured
+      : [...plainReadings(fields, at), ...namedWindowReadings(fields)];
+  }
+  return dialect.fields.flatMap((described) => {
+    const reported = readFields(described, fields, at);
+    return reported === null ? [] : [readingOf(reported, dialect)];
+  });
+}
+
+/** Calls per second are one call at once: how many more an upstream lets pass is not told. */
+function readingOf(reported: FieldReading, { windows }: Dialect): Reading {
+  const { limit, used, remaining, resetInMs, windowMs, rate } = reported;
+  const isRate = rate !== null && rate > 0;
+  const stated = windows.length === 1 ? (windows[0]?.requests ?? null) : null;
+  const known = limit ?? (isRate ? Math.max(1, Math.floor(rate)) : stated);
+  return {
+    dimension: 'requests',
+    meter: 'requests',
+    limit: known ?? (used !== null && remaining !== null ? used + remaining : null),
+    remaining: remaining ?? (used !== null && known !== null ? Math.max(0, known - used) : null),
+    resetInMs,
+    resetMeans: 'window',
+    resetGrainMs: 1000,
+    remainingGrain: 1,
+    statedWindowMs: isRate && known !== null && limit === null ? (known / rate) * 1000 : windowMs,
+  };
+}
+
+/** Reports for the windows that the dialect describes. What tells of none of them is left out. */
+function windowReports({ windows }: Dialect, readings: readonly Reading[]): MeterReport[] {
+  return readings.flatMap((reading): readonly MeterReport[] => {
+    const window = windowFor(windows, reading);
+    if (window === null) return dayReports(reading);
+    const limit = reading.limit ?? window.requests;
+    const { remaining } = reading;
+    const level = remaining === null ? null : Math.max(0, limit - remaining);
+    return [
+      {
+        meter: window.meter,
+        limit,
+        windowMs: windowOf(reading) ?? window.windowMs,
+        level: level === null ? null : { lowest: Math.max(0, level - 1), highest: level },
+      },
+    ];
+  });
+}
+
+/** By its length where the answer tells it, else by its limit; one that tells neither is of the longest window. */
+function windowFor(windows: readonly DialectWindow[], reading: Reading): DialectWindow | null {
+  const windowMs = windowOf(reading);
+  const [only] = windows;
+  if (windowMs !== null) {
+    const same = windows.find((window) => window.windowMs === windowMs);
+    const isAlone = windows.length === 1 && only !== undefined && only.windowMs < dayMs === windowMs < dayMs;
+    return same ?? (isAlone ? only : null);
+  }
+  return windows.find(({ requests }) => requests === reading.limit) ?? windows.at(-1) ?? null;
+}
+
+/** A day's quota that only the answers tell. */
+const dayReports = (reading: Reading): readonly MeterReport[] =>
+  reportsOf([reading]).filter(({ meter }) => meter === 'requests_day');
+
+interface Reported {
+  readonly readings: readonly Reading[];
+  readonly meters: readonly MeterReport[];
+}
+
+function throttleOf(dialect: Dialect, facts: AnswerFacts, reported: Reported): Throttle | null {
+  const { status, fields, nowMs } = facts;
+  const statedMs = retryAfterMs(fields, nowMs);
+  if (dialect.permanentBy.some((one) => holds(one, facts)))
+    return { kind: 'permanent', reason: 'quota', waitMs: statedMs };
+  const by = dialect.throttledBy.find((one) => holds(one, facts));
+  if (by === undefined && status !== 429) {
+    return status === 503 || status === 529 ? { kind: 'overload', waitMs: statedMs } : null;
+  }
+  const namedMs = statedMs ?? exhaustedForMs(reported.readings) ?? by?.waitMs ?? null;
+  return { kind: 'rate', waitMs: waitOf(dialect, namedMs), meter: meterOf(dialect, reported.meters) };
+}
+
+function waitOf({ penaltyMs, windows }: Dialect, namedMs: number | null): number | null {
+  if (penaltyMs !== null) return Math.max(namedMs ?? 0, penaltyMs);
+  const [shortest] = windows;
+  return namedMs ?? (shortest === undefined ? null : Math.min(shortest.windowMs, maxGuessMs));
+}
+
+/** The one that is used up, where one is. Which of several windows refused a call is not known otherwise. */
+function meterOf({ windows }: Dialect, meters: readonly MeterReport[]): MeterName | null {
+  const full = meters.filter(({ level, limit }) => level !== null && level.highest >= limit);
+  const [only] = full;
+  if (full.length === 1 && only !== undefined) return only.meter;
+  return windows.length > 0 ? null : 'requests';
+}
+
+/** Does the answer meet all parts of the condition? */
+export function holds(condition: AnswerCondition, { status, fields, body }: AnswerFacts): boolean {
+  if (!condition.statuses.includes(status)) return false;
+  if (condition.field !== null) {
+    const value = fields.get(condition.field);
+    if (value === undefined || (condition.equals !== null && value.trim() !== condition.equals)) return false;
+  }
+  return condition.body === null || (body ?? '').toLowerCase().includes(condition.body);
+}

@@ -1,0 +1,59 @@
+/**
+ * What of a call tells its quota from others, as the dialect of its upstream says (`bucketBy`). What a call does not have is an
+ * empty text: calls without it share a quota. Pure; nothing is read for an upstream whose dialect separates nothing.
+ */
+import type { Separator } from '../config/dialect.ts';
+import { isRecord, parseJson } from '../dispatch/feedback/json.policy.ts';
+
+export interface SeparatedCall {
+  /** Raw path with query. */
+  readonly pathAndQuery: string;
+  /** Name and value alternating. */
+  readonly rawFields: readonly string[];
+  readonly body: Buffer;
+}
+
+const nothing: readonly string[] = [];
+
+/** One text for each separator, in their order. */
+export function separatorsOf(separators: readonly Separator[], call: SeparatedCall): readonly string[] {
+  if (separators.length === 0) return nothing;
+  return separators.map((separator) => {
+    switch (separator.kind) {
+      case 'path':
+        return pathOf(separator.segments, call.pathAndQuery);
+      case 'header':
+        return fieldOf(separator.name, call.rawFields);
+      case 'body':
+        return memberOf(separator.pointer, call.body);
+    }
+  });
+}
+
+/** The path up to the last segment of the pattern, where it matches from the start. */
+function pathOf(segments: readonly (string | null)[], pathAndQuery: string): string {
+  const path = pathAndQuery.split(/[?#]/, 1)[0] ?? '';
+  const given = path.split('/').slice(1, segments.length + 1);
+  const isSame = segments.every((segment, at) =>
+    segment === null ? (given[at] ?? '') !== '' : given[at] === segment,
+  );
+  return isSame ? `/${given.join('/')}` : '';
+}
+
+function fieldOf(name: string, rawFields: readonly string[]): string {
+  const values: string[] = [];
+  for (let at = 0; at + 1 < rawFields.length; at += 2) {
+    if (rawFields[at]?.toLowerCase() === name) values.push(rawFields[at + 1] ?? '');
+  }
+  return values.join(', ');
+}
+
+function memberOf(pointer: readonly string[], body: Buffer): string {
+  if (body.length === 0) return '';
+  let value = parseJson(body.toString('utf8'));
+  for (const name of pointer) {
+    if (Array.isArray(value)) value = value[Number(name)] as unknown;
+    else value = isRecord(value) && Object.hasOwn(value, name) ? value[name] : undefined;
+  }
+  return typeof value === 'string' || typeof value === 'number' ? String(value) : '';
+}

@@ -1,0 +1,150 @@
+/**
+ * The log of a meter whose window an operator describes: what was granted within the last window, in a few slots.
+ *
+ * A meter drains continuously, and lets up to twice its limit pass within one window; an upstream that counts a sliding or a
+ * clock window and tells nothing refuses a part of that. With a log no window of this length ever holds more than the limit.
+ *
+ * Owns: which units still count, and until when. Refuses to own: the limit (`meter-quota.policy.ts`), whose turn it is.
+ * Invariant: no send is forgotten before its window has passed, wherever within the margin the upstream counted it. Pure.
+ */
+import type { CountedWindow, Meter, SendSlot, WindowLog } from './meter-state.policy.ts';
+
+/** Sends of a rolling window that are this part of it apart are forgotten together: a fortieth of the pace at most. */
+export const slotsPerWindow = 40;
+/**
+ * By so much a call may be counted later there than it was granted here, milliseconds: a sixtieth of the window, within these
+ * bounds.
+ */
+export const minMarginMs = 25;
+export const maxMarginMs = 1_000;
+export const windowsOfMargin = 60;
+
+/** What is known of when a call left, and when its answer's head came. `granted`: calls of the meter up to it. */
+export interface OnItsWay {
+  readonly granted: number;
+  readonly grantedAt: number;
+  readonly sentAt: number;
+  readonly headAt: number;
+}
+
+/** An answer that came faster than this part of a window says no more than when its call was sent. */
+export const answersPerWindow = 20;
+/** The first calls may be on their way for this part of a window: connections are new, and nobody knows the usual time. */
+export const firstsPerWindow = 4;
+/** What is known of a call's way is exact but for this, milliseconds. */
+export const wayGrainMs = 5;
+/** A slower answer raises the usual time by this part of the difference. */
+export const slowerShare = 0.02;
+
+const marginMs = (windowMs: number): number =>
+  Math.min(maxMarginMs, Math.max(minMarginMs, windowMs / windowsOfMargin));
+
+/** Units that count at `now`. */
+export function loggedUnits({ slots }: WindowLog, now: number): number {
+  let units = 0;
+  for (const slot of slots) if (slot.until > now) units += slot.units;
+  return units;
+}
+
+/** The same with the meter's log kept as the operator states it now; what was counted without one counts for a window. */
+export function keepLog(
+  meter: Meter,
+  { counts, epochAt }: { readonly counts: CountedWindow | null; readonly epochAt: number },
+  now: number,
+): void {
+  const before = meter.log;
+  if (counts === null) meter.log = null;
+  else if (before === null) meter.log = { counts, epochAt, slots: slotsOf(meter, now) };
+  else if (before.counts !== counts) meter.log = { ...before, counts };
+}
+
+const slotsOf = ({ level, windowMs }: Meter, now: number): SendSlot[] =>
+  level > 0 ? [{ since: now, until: now + windowMs, units: level }] : [];
+
+/** When a send of now no longer counts: near the end of a fixed window it may be counted in the next one. */
+function endOf({ counts, epochAt }: WindowLog, windowMs: number, now: number): number {
+  const margin = marginMs(windowMs);
+  if (counts === 'rolling') return now + windowMs + margin;
+  return epochAt + (Math.floor((now + margin - epochAt) / windowMs) + 1) * windowMs + margin;
+}
+
+/** Counts units that are sent now. */
+export function logUnits(meter: Meter, units: number, now: number): void {
+  const { log, windowMs } = meter;
+  if (log === null || units <= 0) return;
+  const slots = log.slots.filter(({ until }) => until > now);
+  const until = endOf(log, windowMs, now);
+  const last = slots.at(-1);
+  const joins =
+    last !== undefined &&
+    (log.counts === 'fixed' ? last.until === until : now - last.since < windowMs / slotsPerWindow);
+  if (joins) slots[slots.length - 1] = { since: last.since, until, units: last.units + units };
+  else slots.push({ since: now, until, units });
+  meter.log = { ...log, slots };
+}
+
+/** Takes units off that were granted then and never counted by the upstream. */
+export function unlogUnits(meter: Meter, units: number, grantedAt: number): void {
+  const { log } = meter;
+  if (log === null) return;
+  const at = log.slots.findLastIndex(({ since }) => since <= grantedAt);
+  meter.log = {
+    ...log,
+    slots: log.slots.map((slot, index) =>
+      index === at ? { ...slot, units: Math.max(0, slot.units - units) } : slot,
+    ),
+  };
+}
+
+/**
+ * A call reached the upstream later than its grant: it left late (a busy process), or was longer on its way than others (a new
+ * connection). Its slot counts until the window of that time has passed.
+ */
+export function logSent(meter: Meter, { granted, grantedAt, sentAt, headAt }: OnItsWay): void {
+  const { log, windowMs, fastestMs, limit } = meter;
+  if (log === null) return;
+  const tookMs = Math.max(0, headAt - sentAt);
+  const usualMs =
+    fastestMs === null ? tookMs : Math.min(tookMs, fastestMs + (tookMs - fastestMs) * slowerShare);
+  meter.fastestMs = usualMs;
+  const isFirst = limit !== null && granted <= limit;
+  const part = isFirst ? firstsPerWindow : answersPerWindow;
+  const lateMs = Math.max(windowMs / part, isFirst ? 0 : tookMs - usualMs);
+  const countedAt = sentAt + Math.min(tookMs, lateMs);
+  const at = log.slots.findLastIndex(({ since }) => since <= grantedAt);
+  const slot = log.slots[at];
+  const isRolling = log.counts === 'rolling';
+  const until = isRolling ? countedAt + windowMs + wayGrainMs : endOf(log, windowMs, countedAt);
+  if (slot === undefined || until <= slot.until) return;
+  meter.log = { ...log, slots: log.slots.map((one, index) => (index === at ? { ...slot, until } : one)) };
+}
+
+/** An answer told that at least so many units are used: what is not of our own sends was taken by others, of late. */
+export function logReported(meter: Meter, lowest: number, now: number): void {
+  if (meter.log !== null) logUnits(meter, lowest - loggedUnits(meter.log, now), now);
+}
+
+/**
+ * Milliseconds until the last of `units` more has room, where each goes as soon as it can; 0 = now. Whatever leaves its window
+ * makes room for as much, which leaves one window later.
+ */
+export function windowWaitMs(meter: Meter, units: number, now: number): number {
+  const { log, limit, windowMs } = meter;
+  if (log === null || limit === null) return 0;
+  const over = loggedUnits(log, now) + units - limit;
+  if (over <= 0) return 0;
+  const periodMs = log.counts === 'fixed' ? windowMs : windowMs + marginMs(windowMs);
+  const rounds = Math.ceil(over / limit) - 1;
+  let left = over - rounds * limit;
+  for (const { until, units: leaving } of log.slots) {
+    if (until <= now) continue;
+    left -= leaving;
+    if (left <= 0) return until - now + rounds * periodMs;
+  }
+  // The free units are taken now.
+  return endOf(log, windowMs, now) - now + rounds * periodMs;
+}
+
+/** Milliseconds for which the log must be kept; 0 = nothing in it counts. */
+export const logMemoryMs = ({ log }: Meter, now: number): number =>
+  Math.max(0, (log?.slots.at(-1)?.until ?? now) - now);

@@ -1,0 +1,101 @@
+/** An upstream whose dialect the configuration describes, enforced by a simulator; one process. */
+import { afterEach, describe, expect, test } from '@jest/globals';
+import { spokenWorld, type SpokenOptions, type SpokenWorld } from '../support/spoken.ts';
+
+const open: SpokenWorld[] = [];
+afterEach(async () => {
+  for (const world of open.splice(0)) await world.close();
+});
+
+async function start(options: SpokenOptions): Promise<SpokenWorld> {
+  const world = await spokenWorld(options);
+  open.push(world);
+  return world;
+}
+
+const ok = (calls: number): number[] => Array.from({ length: calls }, () => 200);
+
+describe('an upstream that speaks a described dialect', () => {
+  test('is paced by several windows at once from the first call, without a word of its answers', async () => {
+    const world = await start({
+      speaks: {
+        windows: [
+          { requests: 3, seconds: 1 },
+          { requests: 8, seconds: 3 },
+        ],
+      },
+    });
+    expect(await world.burst(9)).toEqual(ok(9));
+    expect(world.throttles()).toBe(0);
+  });
+
+  test('is paced by windows of the clock', async () => {
+    const world = await start({ speaks: { windows: [{ requests: 5, seconds: 1, kind: 'fixed' }] } });
+    expect(await world.burst(10)).toEqual(ok(10));
+    expect(world.throttles()).toBe(0);
+  });
+
+  test('is believed when it throttles with a 403, in a 400 and in a 200', async () => {
+    const speaks = {
+      throttledBy: [
+        { status: 403, field: 'x-acme-left', equals: '0' },
+        { status: 400, body: 'rate limit' },
+        { status: 200, body: 'slow down' },
+      ],
+    };
+    const worlds = await Promise.all(
+      speaks.throttledBy.map((_, refusesBy) => start({ speaks, refusesBy, retryAfter: true })),
+    );
+    await Promise.all(
+      worlds.map(async (world) => {
+        world.simulator.closeFor(900);
+        const reply = await world.call();
+        expect([reply.status, reply.text]).toEqual([200, '{"path":"/v1/things"}']);
+        expect(reply.headers.get('sluice-admission')).toContain('absorbed=1');
+        expect(world.throttles()).toBe(1);
+      }),
+    );
+  });
+
+  test('is left alone for its penalty, which no answer tells', async () => {
+    const world = await start({ speaks: { windows: [{ requests: 50, seconds: 1 }], penaltySeconds: 1 } });
+    world.simulator.closeFor(300);
+    expect(await world.burst(12)).toEqual(ok(12));
+    // Those that were on their way with the first one, and none while it was closed.
+    const refused = world.simulator.log.filter(({ kind }) => kind === 'throttled').map(({ at }) => at);
+    expect((refused.at(-1) ?? 0) - (refused[0] ?? 0)).toBeLessThan(300);
+  });
+
+  test('has a quota for each value of what tells its quotas apart', async () => {
+    const windows = [{ requests: 2, seconds: 60 }];
+    const bucketBy = ['credential', 'path:/v1/{*}', 'header:x-org'];
+    const world = await start({ speaks: { windows, bucketBy } });
+    const replies = await Promise.all([
+      world.call('/v1/a/1'),
+      world.call('/v1/a/2?x=1'),
+      world.call('/v1/b/1'),
+      world.call('/v1/b'),
+      world.call('/v1/a/3', { 'x-org': 'o2' }),
+    ]);
+    expect(replies.map(({ status }) => status)).toEqual(ok(5));
+    const third = await world.call('/v1/a', { prefer: 'wait=1' });
+    expect([third.status, third.headers.get('sluice-error')]).toEqual([429, 'wait_too_long']);
+    expect(world.throttles()).toBe(0);
+    expect(new Set(world.simulator.log.map(({ quota }) => quota)).size).toBe(3);
+  });
+
+  test('is not asked again after a refusal that waiting does not cure', async () => {
+    const world = await start({ speaks: { permanentBy: [{ status: 403, body: 'plan limit' }] } });
+    const first = await world.call('/v1/things', { 'x-sim': 'permanent' });
+    expect([first.status, first.headers.get('x-should-retry')]).toEqual([403, 'false']);
+    const second = await world.call();
+    expect([second.status, second.headers.get('sluice-error')]).toEqual([403, 'upstream_refused']);
+    expect(world.simulator.log).toHaveLength(1);
+  });
+
+  test('has no more calls in flight than it takes', async () => {
+    const world = await start({ speaks: { maxInFlight: 2 }, tookMs: 20 });
+    expect(await world.burst(10)).toEqual(ok(10));
+    expect(world.throttles()).toBe(0);
+  });
+});
