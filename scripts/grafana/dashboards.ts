@@ -135,6 +135,36 @@ export const overview = dashboard('Sluice / Overview', 'sluice-overview', 'Can w
   )
   .withPanel(
     lines(
+      { title: 'What holds refused calls', means: 'Share of the 429s by heldBy. ceiling_*: our own limit. closed: the upstream. serialized, queue: the line itself.', unit: 'percentunit' },
+      [
+        {
+          expr: 'sum by (held_by) (rate(sluice_held_refusals_total[$__rate_interval])) / scalar(clamp_min(sum(rate(sluice_held_refusals_total[$__rate_interval])), 0.000001))',
+          legend: '{{held_by}}',
+        },
+      ],
+      { stacked: true },
+    ),
+  )
+  .withPanel(
+    lines(
+      { title: 'Refusing for good', means: '1 while an open breaker answers calls in the upstream’s stead: no credit, a frozen account.', unit: 'short' },
+      [{ expr: 'max by (upstream) (sluice_breaker_open)', legend: '{{upstream}}' }],
+    ),
+  )
+  .withPanel(
+    lines(
+      { title: 'Failed attempts', means: 'By reason: the way to the upstream, not its answers.', unit: 'reqps' },
+      [{ expr: rate('sluice_upstream_failures_total', 'upstream, reason'), legend: '{{upstream}} {{reason}}' }],
+    ),
+  )
+  .withPanel(
+    lines(
+      { title: 'Credentials end in', means: 'Time until the token in use that ends first ends. Renewed in time it is a saw; near 0 nobody could renew it.', unit: 's' },
+      [{ expr: 'min by (upstream) (sluice_credential_expires_seconds)', legend: '{{upstream}}' }],
+    ),
+  )
+  .withPanel(
+    lines(
       { title: 'Ten busiest workspaces', means: 'By label; beyond 100 labels a workspace is in other. Who presses?', unit: 'reqps' },
       [{ expr: `topk(10, ${rate('sluice_requests_total', 'workspace')})`, legend: '{{workspace}}' }],
     ),
@@ -329,6 +359,28 @@ export const replicas = dashboard('Sluice / Replicas and Redis', 'sluice-replica
     lines(
       { title: 'Event loop lag, p99', means: 'Above 50 ms timers and grants are late: add replicas.', unit: 's' },
       [{ expr: 'nodejs_eventloop_lag_p99_seconds and on (instance) sluice_queue_bytes', legend: '{{instance}}' }],
+    ),
+  )
+  .withPanel(
+    lines(
+      { title: 'Turned away, by bound', means: 'Calls refused as overloaded: more replicas, or docs/operations/overload.md.', unit: 'reqps' },
+      [{ expr: rate('sluice_overload_total', 'bound'), legend: '{{bound}}' }],
+      { stacked: true },
+    ),
+  )
+  .withPanel(
+    lines(
+      { title: 'Share shed for load', means: 'Share of new calls refused because the event loop is late or memory is full. 0 is normal.', unit: 'percentunit' },
+      [{ expr: 'max by (instance) (sluice_shedding_ratio)', legend: '{{instance}}' }],
+    ),
+  )
+  .withPanel(
+    lines(
+      { title: 'Connections and open calls', means: 'Of clients, by replica.', unit: 'short' },
+      [
+        { expr: 'sum by (instance) (sluice_connections)', legend: '{{instance}} connections' },
+        { expr: 'sum by (instance) (sluice_open_calls)', legend: '{{instance}} calls' },
+      ],
     ),
   );
 

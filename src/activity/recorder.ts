@@ -143,6 +143,19 @@ export class Recorder implements FactSink {
     return { waiting, inFlight };
   }
 
+  /** The same of all workspaces on an upstream. */
+  async callsTo(upstream: string): Promise<LaneCalls> {
+    let { waiting, inFlight } = await this.#options.shared.callsOf(
+      this.#books.totalKeyOf(upstream, 'sharing'),
+    );
+    for (const own of this.#options.live?.() ?? []) {
+      if (own.upstream !== upstream) continue;
+      waiting += own.waiting;
+      inFlight += own.inFlight;
+    }
+    return { waiting, inFlight };
+  }
+
   /** Hands what changed to the other replicas; called every few seconds, also when nothing did. */
   publish(): Promise<void> {
     const { totals, lanes, dropped } = this.#books.takeChanges();
@@ -165,12 +178,18 @@ export class Recorder implements FactSink {
     }
   }
 
-  /** Those with a lane, and some others. */
+  /** Those with a lane, and some others; and all of an upstream together, under the digest of its total. */
   #liveCalls(): ReadonlyMap<ActivityKey, LaneCalls> {
     const calls = new Map<ActivityKey, LaneCalls>();
     let forgotten = 0;
     for (const { workspaceId, upstream, waiting, inFlight } of this.#options.live?.() ?? []) {
       if (waiting + inFlight === 0) continue;
+      const all = this.#books.totalKeyOf(upstream, 'sharing');
+      const sum = calls.get(all);
+      calls.set(all, {
+        waiting: waiting + (sum?.waiting ?? 0),
+        inFlight: inFlight + (sum?.inFlight ?? 0),
+      });
       const isKnown = this.#books.lanes.find(workspaceId, upstream) !== undefined;
       if (!isKnown && ++forgotten > maxLiveForgotten) continue;
       calls.set(this.#books.keyOf(workspaceId, upstream), { waiting, inFlight });

@@ -3,6 +3,7 @@
  * listening, `/activity`, the live page. Owns the wiring; refuses to own any figure, and the pace of sharing
  * (`sharing.ts`). The gateway reports to `telemetry` and gives what only it knows through {@link ObservationSource}.
  */
+import { read } from '../activity/cell.ts';
 import { Busiest } from '../activity/busiest.ts';
 import { configuredLimits, sharesQuota } from '../activity/limits.policy.ts';
 import { Recorder } from '../activity/recorder.ts';
@@ -103,6 +104,13 @@ export function createObservation(
       limiterHealth: () => telemetry.limiterHealth(),
       replicas: () => shared.replicas(),
       activity: (windowMs) => activity.ofAll(windowMs),
+      callsTo: (upstream) => recorder.callsTo(upstream),
+      async countsOf(upstream) {
+        const cell = await recorder.total(upstream, { minutes: 1 });
+        return { shed: read(cell, 'shed'), absorbed: read(cell, 'absorbed') };
+      },
+      credentials: () => source.credentials(),
+      process: () => source.process(),
     },
     timeline,
     clock,

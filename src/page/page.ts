@@ -8,7 +8,7 @@ import type { Clock } from '../clock.ts';
 import type { LimiterHealth } from '../telemetry/events.ts';
 import { contentSecurityPolicy, loadAssets } from './assets.ts';
 import { createEventStream, eventOf } from './event-stream.ts';
-import { pageState, type PageSource, type PageState } from './state.ts';
+import { pageState, type PageSource, type PageState, type WholeUpstream } from './state.ts';
 import { sampleEveryMs, type Timeline } from './timeline.ts';
 
 type Handler = (request: IncomingMessage, response: ServerResponse) => void;
@@ -34,6 +34,11 @@ export interface PageParts {
   readonly onBug: (error: unknown) => void;
 }
 
+async function wholeUpstream(source: PageSource, name: string): Promise<WholeUpstream> {
+  const [calls, counts] = await Promise.all([source.callsTo(name), source.countsOf(name)]);
+  return { name, ...calls, ...counts };
+}
+
 /** Workspaces are sent this often while a page is open: replaying their hours is the page's only cost. */
 const activityEveryMs = 15_000;
 /** Samples that make up a minute. */
@@ -55,7 +60,10 @@ export function createPage({ source, timeline, clock, onBug }: PageParts): Page 
     const before = healths[0] ?? source.limiterHealth();
     const replicas = await source.replicas();
     const all = timeline.samples;
-    latest = pageState(source, { sample, lastMinute: all.slice(-minute), all, replicas, before });
+    // Asked of the other replicas only while somebody looks.
+    const shown = stream.size === 0 ? [] : source.live();
+    const whole = await Promise.all(shown.map(({ upstream }) => wholeUpstream(source, upstream)));
+    latest = pageState(source, { sample, lastMinute: all.slice(-minute), all, replicas, whole, before });
     if (stream.size === 0) return;
     stream.send(eventOf('state', latest));
     await sendActivity();

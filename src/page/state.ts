@@ -2,6 +2,7 @@
  * What the page shows at one instant, as JSON. Owns the selection and the shape; refuses to own any figure: each is the
  * one that the metrics show, read from the same source.
  */
+import type { LaneCalls } from '../activity/shared.ts';
 import type { AllActivity } from '../activity/snapshot.ts';
 import type {
   LimiterHealth,
@@ -9,6 +10,8 @@ import type {
   LivePressure,
   ObservedBreaker,
   ObservedBucket,
+  ObservedCredential,
+  ProcessPressure,
 } from '../telemetry/events.ts';
 import type { Sample } from './timeline.ts';
 import { verdict, type Verdict } from './verdict.policy.ts';
@@ -21,6 +24,23 @@ export interface PageSource {
   limiterHealth(): LimiterHealth;
   replicas(): Promise<number>;
   activity(windowMs: number): Promise<AllActivity>;
+  /** Calls of all replicas to an upstream that wait and are in flight; the others' are a few seconds old. */
+  callsTo(upstream: string): Promise<LaneCalls>;
+  /** What was counted of all replicas in the running minute and the one before. */
+  countsOf(upstream: string): Promise<WholeCounts>;
+  credentials(): readonly ObservedCredential[];
+  process(): ProcessPressure;
+}
+
+/** Counts of all replicas. */
+export interface WholeCounts {
+  readonly shed: number;
+  readonly absorbed: number;
+}
+
+/** An upstream as all replicas together see it. */
+export interface WholeUpstream extends LaneCalls, WholeCounts {
+  readonly name: string;
 }
 
 export interface MeterState {
@@ -41,6 +61,8 @@ export interface UpstreamState {
   readonly refusing: ObservedBreaker | null;
   readonly buckets: number;
   readonly meters: readonly MeterState[];
+  /** Time until its credential ends that ends first, milliseconds; `null`: none has an end that is known. */
+  readonly credentialEndsInMs: number | null;
   readonly shedLastMinute: number;
   readonly absorbedLastMinute: number;
   readonly throttledLastMinute: number;
@@ -56,6 +78,12 @@ export interface PageState {
   readonly upstreams: readonly UpstreamState[];
   /** Refusals of the last quarter of an hour, by code. */
   readonly refusals: Readonly<Record<string, number>>;
+  /** Refusals with 429 of the last quarter of an hour, by what held the calls back. */
+  readonly heldBy: Readonly<Record<string, number>>;
+  /** All replicas together. */
+  readonly whole: readonly WholeUpstream[];
+  /** This replica's own load. */
+  readonly process: ProcessPressure;
   readonly sample: Sample;
 }
 
@@ -65,6 +93,7 @@ export interface PageNow {
   readonly lastMinute: readonly Sample[];
   readonly all: readonly Sample[];
   readonly replicas: number;
+  readonly whole: readonly WholeUpstream[];
   /** Health a minute ago, for differences. */
   readonly before: LimiterHealth;
 }
@@ -78,6 +107,7 @@ export function pageState(source: PageSource, now: PageNow): PageState {
   const upstreams = source.live().map((live) => ({
     ...upstreamState(live, buckets, now.lastMinute),
     refusing: source.breakers(live.upstream)[0] ?? null,
+    credentialEndsInMs: firstEnd(source.credentials(), live.upstream),
   }));
   return {
     at: now.sample.at,
@@ -95,7 +125,10 @@ export function pageState(source: PageSource, now: PageNow): PageState {
     leasesLostLastMinute: leasesLost,
     replicas: now.replicas,
     upstreams,
-    refusals: sumRefusals(now.all),
+    refusals: summed(now.all.map(({ refusals }) => refusals)),
+    heldBy: summed(now.all.map(({ heldBy }) => heldBy)),
+    whole: now.whole,
+    process: source.process(),
     sample: now.sample,
   };
 }
@@ -104,7 +137,7 @@ function upstreamState(
   live: LivePressure,
   buckets: readonly ObservedBucket[],
   lastMinute: readonly Sample[],
-): Omit<UpstreamState, 'refusing'> {
+): Omit<UpstreamState, 'refusing' | 'credentialEndsInMs'> {
   const own = buckets.filter(({ upstream }) => upstream === live.upstream).map(({ snapshot }) => snapshot);
   const meters = new Map<string, MeterState>(
     live.dimensions.map((dimension) => [dimension, { dimension, used: 0, level: 0, limit: 0 }]),
@@ -133,10 +166,14 @@ function upstreamState(
   };
 }
 
-function sumRefusals(samples: readonly Sample[]): Record<string, number> {
+function firstEnd(credentials: readonly ObservedCredential[], upstream: string): number | null {
+  const ends = credentials.filter((each) => each.upstream === upstream).map(({ expiresInMs }) => expiresInMs);
+  return ends.length === 0 ? null : Math.min(...ends);
+}
+
+function summed(counts: readonly Readonly<Record<string, number>>[]): Record<string, number> {
   const total: Record<string, number> = {};
-  for (const { refusals } of samples) {
-    for (const [code, n] of Object.entries(refusals)) total[code] = (total[code] ?? 0) + n;
-  }
+  for (const each of counts)
+    for (const [name, n] of Object.entries(each)) total[name] = (total[name] ?? 0) + n;
   return total;
 }

@@ -30,6 +30,8 @@ export interface Sample {
   readonly upstreams: Readonly<Record<string, UpstreamSample>>;
   /** Refusals for lack of room or time, by code. */
   readonly refusals: Readonly<Record<string, number>>;
+  /** Calls refused with 429, by what held them back. */
+  readonly heldBy: Readonly<Record<string, number>>;
 }
 
 interface Counts {
@@ -53,6 +55,7 @@ export function createTimeline(clock: Clock): Timeline {
   const samples: Sample[] = [];
   let counts = new Map<string, Counts>();
   let refusals: Record<string, number> = {};
+  let heldBy: Record<string, number> = {};
 
   function of(upstream: string): Counts {
     let found = counts.get(upstream);
@@ -65,6 +68,7 @@ export function createTimeline(clock: Clock): Timeline {
     own.longestWaitMs = Math.max(own.longestWaitMs, fact.waitedMs);
     if (fact.outcome === 'ok' || fact.outcome === 'upstream_error') own.passed += 1;
     if (fact.outcome === 'throttled') own.throttled += 1;
+    if (fact.heldBy !== null) heldBy[fact.heldBy] = (heldBy[fact.heldBy] ?? 0) + 1;
     if (fact.outcome !== 'shed') return;
     own.shed += 1;
     if (fact.code !== null) refusals[fact.code] = (refusals[fact.code] ?? 0) + 1;
@@ -84,11 +88,12 @@ export function createTimeline(clock: Clock): Timeline {
           { waiting, oldestMs: Math.round(oldestMs), inFlight, ...(counts.get(upstream) ?? noCounts()) },
         ]),
       );
-      const taken: Sample = { at: clock.now(), upstreams, refusals };
+      const taken: Sample = { at: clock.now(), upstreams, refusals, heldBy };
       samples.push(taken);
       if (samples.length > sampleCount) samples.shift();
       counts = new Map();
       refusals = {};
+      heldBy = {};
       return taken;
     },
     get samples() {

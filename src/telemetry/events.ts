@@ -222,6 +222,8 @@ export interface FactSink {
 export interface EndedFact {
   readonly outcome: CallOutcome;
   readonly code: RefusalCode | null;
+  /** What held a refused call back. */
+  readonly heldBy: HeldBy | null;
   readonly waitedMs: number;
   readonly attempts: number;
   readonly absorbed: number;

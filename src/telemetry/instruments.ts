@@ -82,6 +82,10 @@ export function createInstruments(registry: Registry<OpenMetricsContentType>) {
       'upstream',
       'reason',
     ]),
+    heldRefusals: counter('sluice_held_refusals_total', 'Calls refused with 429, by what held them back.', [
+      'upstream',
+      'held_by',
+    ]),
     bucketUsed: gauge(
       'sluice_bucket_used_ratio',
       'Used share of the fullest bucket, 0 to 1 (above 1: overdrawn).',

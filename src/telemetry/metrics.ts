@@ -9,8 +9,10 @@ import { collectDefaultMetrics } from 'prom-client';
 import {
   failureReasons,
   overloadBounds,
+  holds,
   refusals,
   type FailureReason,
+  type HeldBy,
   type OverloadBound,
   type RefusalCode,
 } from '../errors.ts';
@@ -52,6 +54,7 @@ export interface UpstreamSeries {
   upstream(seconds: number, traceId: string | null): void;
   overhead(seconds: number, traceId: string | null): void;
   failed(reason: FailureReason): void;
+  refusedFor(heldBy: HeldBy): void;
 }
 
 export interface Metrics {
@@ -207,7 +210,8 @@ function prepareUpstream(
   upstream: string,
   wallClock: (() => number) | null,
 ): UpstreamSeries {
-  const { queueWait, upstreamTime, overhead, failures } = instruments;
+  const { queueWait, upstreamTime, overhead, failures, heldRefusals } = instruments;
+  const held = new Map(holds.map((name) => [name, heldRefusals.of({ upstream, held_by: name })]));
   const failed = new Map(failureReasons.map((reason) => [reason, failures.of({ upstream, reason })]));
   const waits = new Map(outcomes.map((outcome) => [outcome, queueWait.of({ upstream, outcome })]));
   const times = upstreamTime.of({ upstream });
@@ -222,6 +226,10 @@ function prepareUpstream(
     overhead: (seconds, traceId) => observe(overheads, seconds, traceId),
     failed(reason) {
       const series = failed.get(reason);
+      if (series !== undefined) series.value += 1;
+    },
+    refusedFor(heldBy) {
+      const series = held.get(heldBy);
       if (series !== undefined) series.value += 1;
     },
   };

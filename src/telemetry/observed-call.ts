@@ -195,6 +195,8 @@ export class ObservedCall implements CallTelemetry {
     const { counters } = this.#series;
     counters.ended(end.outcome);
     if (end.outcome === 'shed' && end.code !== null) counters.shed(end.code);
+    const heldBy = end.heldBy ?? null;
+    if (heldBy !== null) this.#series.histograms.refusedFor(heldBy);
     if (this.#times.admitting) {
       const { histograms } = this.#series;
       histograms.waited(end.outcome, waitedMs / 1000, this.traceId);
@@ -213,7 +215,7 @@ export class ObservedCall implements CallTelemetry {
         outcome,
         status,
         code,
-        heldBy: end.heldBy ?? null,
+        heldBy,
         reason: this.#reason,
         waitedMs,
         attempts,
@@ -224,7 +226,7 @@ export class ObservedCall implements CallTelemetry {
         durationMs,
         traceId: this.traceId,
       });
-    this.#series.ended({ outcome, code, waitedMs, attempts, absorbed, durationMs });
+    this.#series.ended({ outcome, code, heldBy, waitedMs, attempts, absorbed, durationMs });
   }
 
   #now(): number {

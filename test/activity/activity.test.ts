@@ -28,6 +28,7 @@ function recorderAt(
 const ended = (given: Partial<EndedFact> = {}): EndedFact => ({
   outcome: 'ok',
   code: null,
+  heldBy: null,
   waitedMs: 0,
   attempts: 1,
   absorbed: 0,

@@ -20,7 +20,15 @@ const keyOf = (workspaceId: string, upstream: string) => digest('key', 'activity
 const labelOf = (workspaceId: string) => workspaceLabel('key', workspaceId);
 const lane = ['canary-acme', 'canary-lm'] as const;
 const laneId = (workspaceId: string = lane[0], upstream: string = lane[1]) => ({ workspaceId, upstream });
-const ok: EndedFact = { outcome: 'ok', code: null, waitedMs: 0, attempts: 1, absorbed: 0, durationMs: 10 };
+const ok: EndedFact = {
+  outcome: 'ok',
+  code: null,
+  heldBy: null,
+  waitedMs: 0,
+  attempts: 1,
+  absorbed: 0,
+  durationMs: 10,
+};
 
 interface Replica {
   readonly name: string;
@@ -118,6 +126,8 @@ describe('activity in Redis', () => {
     later();
     expect(await one.recorder.calls(...lane)).toEqual({ waiting: 5, inFlight: 1 });
     expect(await two.recorder.calls(...lane)).toEqual({ waiting: 5, inFlight: 1 });
+    for (const { recorder } of [one, two])
+      expect(await recorder.callsTo(lane[1])).toEqual({ waiting: 5, inFlight: 1 });
     calls.pop();
     await published(one);
     later();

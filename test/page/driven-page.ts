@@ -31,6 +31,7 @@ export async function drivenPage(clock: Clock = systemClock) {
     keyOf: (workspaceId, upstream) => digest('key', 'activity', workspaceId, upstream),
     labelOf: (workspaceId) => workspaceLabel('key', workspaceId),
     shared: embeddedActivity,
+    live: () => telemetry.lanes(),
   });
   const timeline = createTimeline(clock);
   const telemetry = createTelemetry(
@@ -87,6 +88,10 @@ export async function drivenPage(clock: Clock = systemClock) {
       limiterHealth: () => telemetry.limiterHealth(),
       replicas: () => Promise.resolve(3),
       activity: (windowMs) => activity.ofAll(windowMs),
+      callsTo: (upstream) => recorder.callsTo(upstream),
+      countsOf: () => Promise.resolve({ shed: 7, absorbed: 9 }),
+      process: () => ({ ...idleProcess, connections: 12, openCalls: 5, sheddingShare: 0.25 }),
+      credentials: () => [{ upstream: 'lm', expiresInMs: 90_000 }],
     },
     timeline,
     clock,
@@ -125,7 +130,7 @@ export async function drivenPage(clock: Clock = systemClock) {
       call.absorbed();
     }
     if (end === 'shed') {
-      call.ended({ outcome: 'shed', status: 429, code: 'wait_too_long' });
+      call.ended({ outcome: 'shed', status: 429, code: 'wait_too_long', heldBy: 'ceiling_minute' });
       return () => {};
     }
     if (end === 'wait') call.queued(laneKey('lane'));

@@ -79,6 +79,8 @@ describe('the live page', () => {
     page.play({ workspace: 'acme', upstream: 'shop', end: 'flight' });
     page.play({ workspace: 'acme', upstream: 'lm', absorbed: 2 });
     page.play({ workspace: 'acme', upstream: 'lm', end: 'shed' });
+    const reader = request(`${page.url}page/events`).end();
+    await once(reader, 'response');
     await tick();
     const state = (await eventFrom(page.url, 'state')) as PageState;
     const metrics = (await page.telemetry.metrics()).body;
@@ -97,6 +99,15 @@ describe('the live page', () => {
     expect(metrics).toContain('sluice_bucket_used_ratio{upstream="lm",dimension="requests"} 0.62');
     expect(lm?.meters[0]).toMatchObject({ dimension: 'requests', used: 0.62 });
     expect(state.refusals).toEqual({ wait_too_long: 1 });
+    reader.destroy();
+    expect(state.heldBy).toEqual({ ceiling_minute: 1 });
+    expect(metrics).toContain('sluice_held_refusals_total{upstream="lm",held_by="ceiling_minute"} 1');
+    expect(state.whole).toEqual([
+      { name: 'lm', waiting: 1, inFlight: 0, shed: 7, absorbed: 9 },
+      { name: 'shop', waiting: 0, inFlight: 1, shed: 7, absorbed: 9 },
+    ]);
+    expect([lm?.credentialEndsInMs, shop?.credentialEndsInMs]).toEqual([90_000, null]);
+    expect(state.process).toMatchObject({ connections: 12, openCalls: 5, sheddingShare: 0.25 });
     expect(state.verdict.level).toBe('pressed');
   });
 

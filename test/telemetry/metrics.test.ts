@@ -32,6 +32,7 @@ const published = [
   ['sluice_upstream_throttles_total', 'counter', 'workspace upstream kind'],
   ['sluice_retries_absorbed_total', 'counter', 'workspace upstream'],
   ['sluice_shed_total', 'counter', 'workspace upstream reason'],
+  ['sluice_held_refusals_total', 'counter', 'upstream held_by'],
   ['sluice_bucket_used_ratio', 'gauge', 'upstream dimension'],
   ['sluice_bucket_closed_seconds', 'gauge', 'upstream'],
   ['sluice_breaker_open', 'gauge', 'upstream'],

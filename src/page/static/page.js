@@ -4,6 +4,7 @@ import {
   dimensionName,
   duration,
   element,
+  holdName,
   percent,
   refusalName,
   replace,
@@ -33,8 +34,14 @@ function showState(state) {
   setText('redis', redisText(state), away || (state.redis?.errorsLastMinute ?? 0) > 0);
   setText('leases', `${whole.format(state.leasesLostLastMinute)} / min`, state.leasesLostLastMinute > 0);
   setText('replicas', whole.format(state.replicas));
-  replace(document.getElementById('upstreams'), state.upstreams.map(upstreamCard));
-  showRefusals(state.refusals);
+  const { sheddingShare, openCalls, connections } = state.process;
+  setText('shedding', sheddingShare > 0 ? `${percent(sheddingShare)} of new calls` : 'no', sheddingShare > 0);
+  setText('open-calls', `${whole.format(openCalls)} on ${whole.format(connections)} connections`);
+  const wholes = new Map(state.whole.map((each) => [each.name, each]));
+  const cards = state.upstreams.map((each) => upstreamCard(each, wholes.get(each.name), state.replicas));
+  replace(document.getElementById('upstreams'), cards);
+  showBars('refusals', state.refusals, refusalName);
+  showBars('held', state.heldBy, holdName);
 }
 
 function redisText({ mode, redis }) {
@@ -54,7 +61,7 @@ function showVerdict({ level, title, detail }) {
   document.title = `${title} · Sluice`;
 }
 
-function upstreamCard(upstream) {
+function upstreamCard(upstream, all, replicas) {
   const closed = upstream.closedMs > 0 || upstream.refusing !== null;
   const badge = badgeText(upstream);
   const card = element('article', { class: 'card', 'data-upstream': upstream.name });
@@ -75,8 +82,24 @@ function upstreamCard(upstream) {
       figure('absorbed', upstream.absorbedLastMinute, 'absorbed / min'),
       figure('refused', upstream.shedLastMinute, 'refused / min'),
     ),
+    ...wholeLine(all, replicas),
+    ...credentialLine(upstream.credentialEndsInMs),
   );
   return card;
+}
+
+/** What all replicas together do; one alone has said it above. */
+function wholeLine(all, replicas) {
+  if (all === undefined || replicas < 2) return [];
+  const text = `All ${whole.format(replicas)} replicas: ${whole.format(all.waiting)} waiting, ${whole.format(all.inFlight)} in flight; since the last full minute ${whole.format(all.absorbed)} absorbed, ${whole.format(all.shed)} refused.`;
+  return [element('p', { class: 'whole' }, text)];
+}
+
+/** A token that ends soon is renewed before; one that has ended could not be. */
+function credentialLine(endsInMs) {
+  if (endsInMs === null) return [];
+  const text = endsInMs <= 0 ? 'Its credential has ended.' : `Its credential ends in ${duration(endsInMs)}.`;
+  return [element('p', { class: endsInMs < 120_000 ? 'credential bad' : 'credential' }, text)];
 }
 
 function badgeText({ refusing, closedMs }) {
@@ -115,24 +138,24 @@ function meter({ dimension, used, level, limit }) {
   );
 }
 
-function showRefusals(refusals) {
-  const entries = Object.entries(refusals).sort(([, a], [, b]) => b - a);
+function showBars(id, counts, nameOf) {
+  const entries = Object.entries(counts).sort(([, a], [, b]) => b - a);
   const most = entries[0]?.[1] ?? 1;
   const items = entries.map(([code, n]) =>
     element(
       'li',
       { 'data-code': code },
-      element('span', {}, refusalName(code)),
+      element('span', {}, nameOf(code)),
       element('strong', {}, whole.format(n)),
       element('progress', {
         max: String(most),
         value: String(n),
-        'aria-label': `${refusalName(code)}: ${n}`,
+        'aria-label': `${nameOf(code)}: ${n}`,
       }),
     ),
   );
   if (items.length === 0) items.push(element('li', { class: 'none' }, 'Nothing was refused.'));
-  replace(document.getElementById('refusals'), items);
+  replace(document.getElementById(id), items);
 }
 
 function showCharts() {

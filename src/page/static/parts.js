@@ -41,9 +41,22 @@ const refusalNames = {
   day_quota_exhausted: 'Day quota used up',
   draining: 'Replica shutting down',
   limiter_unavailable: 'Limiter away',
-  overloaded: 'Memory full',
+  overloaded: 'Sluice has too much to do',
 };
 
+const holdNames = {
+  ceiling_minute: 'Own ceiling, minute',
+  ceiling_day: 'Own ceiling, day',
+  closed: 'Upstream named a time',
+  requests: 'Upstream quota: requests',
+  tokens: 'Upstream quota: tokens',
+  cost: 'Upstream quota: cost',
+  upstream_day: 'Upstream quota of the day',
+  serialized: 'One call at a time',
+  queue: 'Line full',
+};
+
+export const holdName = (name) => holdNames[name] ?? name;
 export const dimensionName = (name) => dimensionNames[name] ?? name;
 export const refusalName = (code) => refusalNames[code] ?? code;
 
