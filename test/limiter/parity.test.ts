@@ -60,5 +60,5 @@ test(
     }
     expect(await redis.dbsize()).toBe(0);
   },
-  120_000 + histories * 100,
+  300_000 + histories * 300,
 );
