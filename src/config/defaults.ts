@@ -12,7 +12,7 @@ export const defaultServer = {
   maxCallsPerConnection: 100,
   maxOpenCalls: 50_000,
   /** Below the time that a command to Redis may take (250 ms): a slow process must not look like a Redis that is away. */
-  maxEventLoopDelayMs: 100,
+  maxEventLoopDelayMs: 250,
   maxMemoryRatio: 0.85,
 } as const;
 

@@ -55,7 +55,7 @@ describe('defaults', () => {
       maxConnections: 50_000,
       maxCallsPerConnection: 100,
       maxOpenCalls: 50_000,
-      maxEventLoopDelayMs: 100,
+      maxEventLoopDelayMs: 250,
       maxMemoryRatio: 0.85,
       drainSeconds: 25,
       drainDelaySeconds: 5,
