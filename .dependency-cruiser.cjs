@@ -45,7 +45,8 @@ module.exports = {
       },
       to: {
         path: '^src/limiter/',
-        pathNot: '^src/limiter/(limiter|ceilings|breaker-store|controls-store|quota-store|stores)\\.ts$',
+        pathNot:
+          '^src/limiter/(limiter|ceilings|breaker-store|controls-store|quota-store|estimate-store|stores)\\.ts$',
       },
     },
     {

@@ -109,7 +109,6 @@ export function createGateway(parts: GatewayParts): Gateway {
   const send = createEndpoint({ clock, resolve, isOwn });
   const credentials = startCredentials({ settings, clock, random, telemetry, send });
   const repeats = startRepeats({ clock, random, telemetry, settings: () => settings });
-  const estimates = new TokenEstimates(clock);
   const stores = createStores({
     settings,
     clock,
@@ -120,6 +119,7 @@ export function createGateway(parts: GatewayParts): Gateway {
       onClosed: (bucket, closedMs) => admission.listener.onClosed(bucket, closedMs),
     },
   });
+  const estimates = new TokenEstimates(clock, stores.estimates);
   const { limiter, ceilings } = stores;
   const admission: AdmissionQueue = new AdmissionQueue({
     clock,

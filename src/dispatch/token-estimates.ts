@@ -3,11 +3,12 @@
  *
  * Owns: remembering, and forgetting. Refuses to own: the arithmetic (`token-estimate.policy.ts`). Bounds: 10,000 beginnings and
  * 10,000 pairs of workspace and model, the least recently used is forgotten first. Invariant: nothing of a prompt is kept but
- * a keyed digest of how it begins, in memory only.
+ * a keyed digest of how it begins, in memory only. What one replica learns the others hear of (`limiter/estimate-store.ts`).
  */
 import { LRUCache } from 'lru-cache';
 import type { Costs, Feedback } from '../call.ts';
 import type { Clock } from '../clock.ts';
+import { embeddedEstimates, type EstimateStore, type SharedEstimate } from '../limiter/estimate-store.ts';
 import {
   expectedTokens,
   learnModel,
@@ -36,11 +37,14 @@ export interface NamedGuess extends GuessNames {
 
 export class TokenEstimates {
   readonly #clock: Pick<Clock, 'monotonic'>;
+  readonly #store: EstimateStore;
   readonly #models = new LRUCache<string, LearnedModel>({ max: maxModels });
   readonly #prompts = new LRUCache<string, LearnedPrompt>({ max: maxBeginnings });
 
-  constructor(clock: Pick<Clock, 'monotonic'>) {
+  constructor(clock: Pick<Clock, 'monotonic'>, store: EstimateStore = embeddedEstimates) {
     this.#clock = clock;
+    this.#store = store;
+    store.listen((learned) => this.#adopt(learned));
   }
 
   /** How many beginnings are remembered. */
@@ -65,9 +69,28 @@ export class TokenEstimates {
       tokens: head.meters.some(({ meter, level }) => meter === 'tokens' && level !== null),
       apart: head.meters.some(({ meter }) => meter === 'input_tokens' || meter === 'output_tokens'),
     };
-    this.#models.set(lane, learnModel(this.#models.get(lane) ?? null, guess, usage, stated));
+    const model = learnModel(this.#models.get(lane) ?? null, guess, usage, stated);
+    this.#models.set(lane, model);
+    this.#store.share({ kind: 'model', name: lane, ...model });
     const prompt = learnPrompt(guess, usage, this.#clock.monotonic());
-    if (beginning !== null && prompt !== null) this.#prompts.set(beginning, prompt);
+    if (beginning !== null && prompt !== null) this.#keep(beginning, prompt);
+  }
+
+  #keep(name: string, prompt: LearnedPrompt): void {
+    this.#prompts.set(name, prompt);
+    const { factor, kept } = prompt;
+    this.#store.share({ kind: 'prompt', name, factor, kept });
+  }
+
+  /** What another replica has just learned, of calls later than those that this one knows of. */
+  #adopt(learned: SharedEstimate): void {
+    const { name, factor } = learned;
+    if (learned.kind === 'prompt') {
+      this.#prompts.set(name, { factor, kept: learned.kept, at: this.#clock.monotonic() });
+      return;
+    }
+    const { counted, output, isStated, apart } = learned;
+    this.#models.set(name, { factor, counted, output, isStated, apart });
   }
 
   #learnRefusal({ guess, beginning }: NamedGuess, { throttle, requestedTokens }: Feedback): void {
@@ -75,7 +98,7 @@ export class TokenEstimates {
     if (throttle?.kind !== 'rate' || throttle.meter !== 'input_tokens') return;
     const known = this.#promptOf(beginning);
     const now = this.#clock.monotonic();
-    this.#prompts.set(beginning, refusedPrompt(guess, known, requestedTokens, now));
+    this.#keep(beginning, refusedPrompt(guess, known, requestedTokens, now));
   }
 
   #promptOf(beginning: string | null): LearnedPrompt | null {

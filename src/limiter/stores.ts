@@ -7,6 +7,7 @@ import type { Clock, Random } from '../clock.ts';
 import type { Settings } from '../config/settings.ts';
 import type { Telemetry } from '../telemetry/events.ts';
 import { embeddedBreakers, type BreakerStore } from './breaker-store.ts';
+import { embeddedEstimates, type EstimateStore } from './estimate-store.ts';
 import { embeddedQuotas, type QuotaStore } from './quota-store.ts';
 import { embeddedControls, type ControlsStore } from './controls-store.ts';
 import type { Ceilings } from './ceilings.ts';
@@ -17,6 +18,7 @@ import type { Limiter, LimiterListener } from './limiter.ts';
 import { EmbeddedCeilings } from './embedded/ceilings.ts';
 import { createMemoryLimiter } from './embedded/limiter.ts';
 import { RedisBreakers } from './redis/breakers.ts';
+import { RedisEstimates } from './redis/estimates.ts';
 import { RedisQuotas } from './redis/quotas.ts';
 import { RedisControls } from './redis/controls.ts';
 import { RedisCeilings } from './redis/ceilings.ts';
@@ -37,6 +39,7 @@ export interface Stores {
   readonly ceilings: Ceilings;
   readonly breakers: BreakerStore;
   readonly quotas: QuotaStore;
+  readonly estimates: EstimateStore;
   readonly controls: ControlsStore;
   /**
    * Resolves when calls may be taken. Rejects with a message for the operator when Redis is there but cannot be used;
@@ -81,6 +84,7 @@ function embedded({ clock, telemetry, listener }: StoreParts): Stores {
     ceilings,
     breakers: embeddedBreakers,
     quotas: embeddedQuotas(),
+    estimates: embeddedEstimates,
     controls: embeddedControls(clock),
     async ready() {},
     trouble: () => null,
@@ -127,6 +131,7 @@ function overRedis(
   const remoteCeilings = new RedisCeilings({ client, redis, clock });
   const breakers = new RedisBreakers(redis, replica);
   const quotas = new RedisQuotas(redis, replica);
+  const estimates = new RedisEstimates({ redis, clock, replica });
   const ceilings = new FailoverCeilings({ redis: remoteCeilings, clock, replica, whenDown });
   const limiter = new FailoverLimiter({
     redis,
@@ -152,7 +157,8 @@ function overRedis(
   connection.subscribe(replicaChannel(replica.id), {
     onMessage: (text) => {
       try {
-        if (!breakers.hears(text) && !quotas.hears(text)) remote.hear(text);
+        const isOwn = [breakers, quotas, estimates].some((one) => one.hears(text));
+        if (!isOwn) remote.hear(text);
       } catch (failure) {
         telemetry.log.bug('a message of a replica cannot be read', failure);
       }
@@ -175,6 +181,7 @@ function overRedis(
     ceilings,
     breakers,
     quotas,
+    estimates,
     controls: new RedisControls(redis),
     async ready() {
       const until = clock.monotonic() + firstContactMs;
@@ -200,6 +207,7 @@ function overRedis(
     trouble: () => troubles.now(),
     async close() {
       stopWatching();
+      estimates.close();
       replica.close();
       await limiter.close();
       await ceilings.close();

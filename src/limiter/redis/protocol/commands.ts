@@ -23,6 +23,7 @@ const own = {
   presence: 3,
   breaker: 2,
   quotas: 3,
+  publish: 1,
   controls: 2,
 } as const;
 export type OwnScript = keyof typeof own;
@@ -47,6 +48,7 @@ export function defineCommands(client: RedisClient): void {
     'presence',
     'breaker',
     'quotas',
+    'publish',
     'controls',
   ] as const) {
     const lua = readFileSync(new URL(`../lua/${script}.lua`, import.meta.url), 'utf8');

@@ -1,0 +1,35 @@
+/**
+ * The port through which replicas share what they have learned of token charges. Owns its words. Every name is a keyed digest;
+ * nothing of a prompt is in it. Refuses to own: what is made of it (`dispatch/token-estimates.ts`).
+ */
+
+/** Tokens of output: the mean of the latest calls, and how far theirs are from it. */
+export interface SharedOutput {
+  readonly mean: number;
+  readonly deviation: number;
+}
+
+/** What one replica has just learned. */
+export type SharedEstimate =
+  /** Of the calls of one workspace to one model. `output`: `null` = not known. */
+  | {
+      readonly kind: 'model';
+      readonly name: string;
+      readonly factor: number;
+      readonly counted: number;
+      readonly output: SharedOutput | null;
+      readonly isStated: boolean;
+      readonly apart: boolean;
+    }
+  /** Of prompts that begin alike. `kept`: tokens in the provider's cache. */
+  | { readonly kind: 'prompt'; readonly name: string; readonly factor: number; readonly kept: number };
+
+export interface EstimateStore {
+  /** Passes it on to the other replicas, soon. */
+  share(learned: SharedEstimate): void;
+  /** Hears what other replicas have learned; one listener. */
+  listen(hear: (learned: SharedEstimate) => void): void;
+}
+
+/** One process: there are no others. */
+export const embeddedEstimates: EstimateStore = { share: () => {}, listen: () => {} };
