@@ -31,6 +31,12 @@ interface Scene {
   /** What the answer says of that; the usage of the call where it is left out. */
   readonly reported?: (asked: Asked, inAll: number) => TokenUsage;
   readonly serviceMs: number;
+  /** Every answer states limit and level, as at the arrival of its call. */
+  readonly statesLevels?: boolean;
+  /** The limit from these times on. */
+  readonly changes?: readonly { readonly at: number; readonly limit: number }[];
+  /** What somebody else takes of what the limit lets through, twice a second. */
+  readonly outsiderShare?: number;
 }
 
 interface Outcome {
@@ -43,24 +49,51 @@ interface Outcome {
 }
 
 const windowMs = 60_000;
+const outsiderMs = 500;
+
+/** The least time in which the limit lets so many units through: its whole, and then what it drains. */
+function minMsOf({ limit, changes = [], outsiderShare = 0 }: Scene, units: number): number {
+  let left = units - limit;
+  let at = 0;
+  let now = limit;
+  for (const change of [...changes, { at: Infinity, limit: 0 }]) {
+    const perMs = (now * (1 - outsiderShare)) / windowMs;
+    if (left <= (change.at - at) * perMs) return at + left / perMs;
+    // A larger limit has room at once; of a smaller one no more is used than it has.
+    left -= (change.at - at) * perMs + Math.max(0, change.limit - now);
+    ({ at, limit: now } = change);
+  }
+  return at;
+}
 
 async function run(scene: Scene): Promise<Outcome> {
   const clock = new FakeClock();
   const estimates = new TokenEstimates(clock);
-  const { limit, meter } = scene;
-  const perMs = limit / windowMs;
+  const { meter, changes = [], outsiderShare = 0 } = scene;
+  let { limit } = scene;
+  const stated = (level: number): Feedback['meters'] =>
+    scene.statesLevels === true
+      ? [
+          {
+            meter,
+            limit,
+            windowMs,
+            level: { lowest: Math.max(0, Math.floor(level) - 1), highest: Math.ceil(level) },
+          },
+        ]
+      : [];
   const upstream = { level: 0, at: 0, taken: 0, lastIn: 0 };
   const refusedAt: number[] = [];
   let firstAnswerAt = Infinity;
   let turnedAway = 0;
-  let lastUnits = 0;
+  let left = scene.clients.flat().length;
   const onGrantOf = new Map<string, (grant: Grant) => void>();
   const limiter = createMemoryLimiter(clock, {
     onGrant: (grant) => onGrantOf.get(grant.ticket)?.(grant),
     onClosed: () => {},
   });
   const drain = (now: number): void => {
-    upstream.level = Math.max(0, upstream.level - (now - upstream.at) * perMs);
+    upstream.level = Math.max(0, upstream.level - ((now - upstream.at) * limit) / windowMs);
     upstream.at = now;
   };
   const send = (asked: Asked, client: number, at: number): void => {
@@ -84,24 +117,25 @@ async function run(scene: Scene): Promise<Outcome> {
         const now = clock.monotonic();
         drain(now);
         const { first, inAll } = scene.counts(asked, now);
-        const waitMs = Math.ceil((upstream.level + first - limit) / perMs);
+        const waitMs = Math.ceil(((upstream.level + first - limit) * windowMs) / limit);
         if (waitMs > 0) {
           refusedAt.push(now);
           const throttle = { kind: 'rate', waitMs, meter } as const;
-          const refusal: Feedback = { meters: [], throttle, requestedTokens: first };
+          const refusal: Feedback = { meters: stated(upstream.level), throttle, requestedTokens: first };
           clock.arrives(now + 1, () => answered(grant, refusal, sentAt, waitMs));
           return;
         }
         upstream.level += first;
+        const meters = stated(upstream.level);
+        left -= 1;
         upstream.taken += inAll;
         upstream.lastIn = now;
-        lastUnits = inAll;
         clock.outside(now + scene.serviceMs, () => {
           drain(clock.monotonic());
           upstream.level = Math.max(0, upstream.level + inAll - first);
           const usage = scene.reported?.(asked, inAll) ?? asked.usage;
           clock.arrives(clock.monotonic(), () =>
-            answered(grant, { meters: [], throttle: null, usage }, sentAt, 0),
+            answered(grant, { meters, throttle: null, usage }, sentAt, 0),
           );
         });
       });
@@ -122,11 +156,24 @@ async function run(scene: Scene): Promise<Outcome> {
     const asked = scene.clients[client]?.[at];
     if (asked !== undefined) send(asked, client, at);
   };
+  for (const change of changes) {
+    clock.outside(change.at, () => {
+      drain(change.at);
+      ({ limit } = change);
+      upstream.level = Math.min(upstream.level, limit);
+    });
+  }
+  const outsider = (): void => {
+    const now = clock.monotonic();
+    drain(now);
+    upstream.level = Math.min(limit, upstream.level + (outsiderShare * limit * outsiderMs) / windowMs);
+    if (left > 0) clock.outside(now + outsiderMs, outsider);
+  };
+  if (outsiderShare > 0) clock.outside(0, outsider);
   scene.clients.forEach((_calls, client) => clock.outside(client, () => enter(client, 0)));
   await clock.run(7_200_000);
   await limiter.close();
-  const minMs = (upstream.taken - lastUnits - (limit - lastUnits)) / perMs;
-  return { refusedAt, firstAnswerAt, turnedAway, ratio: upstream.lastIn / minMs };
+  return { refusedAt, firstAnswerAt, turnedAway, ratio: upstream.lastIn / minMsOf(scene, upstream.taken) };
 }
 
 describe('on 30,000 tokens a minute without reported levels,', () => {
@@ -209,4 +256,67 @@ describe('on 50,000 counted input tokens a minute, five agents with 148,000 cach
     expect(refusedAt.length).toBeLessThanOrEqual(2);
     expect(turnedAway).toBeLessThanOrEqual(1);
   });
+});
+
+/** Calls that are charged what they ask for, and whose answers state the level. */
+const charged = (calls: number, clients: number): readonly (readonly Asked[])[] =>
+  Array.from({ length: clients }, (_, client) =>
+    Array.from({ length: calls }, (): Asked => {
+      const guess = { prompt: 600, marked: 0, output: 400, apart: false };
+      const usage = { prompt: 600, kept: 0, input: 600, output: 100, total: 700 };
+      return { guess, beginning: `client ${client}`, usage };
+    }),
+  );
+const asked = { counts: () => ({ first: 1_000, inAll: 1_000 }), serviceMs: 1_000, statesLevels: true };
+
+test.each([
+  ['halved', 15_000, 2],
+  ['doubled', 60_000, 0],
+])(
+  'a limit that is %s while calls wait is taken over with the next answers',
+  async (_says, limit, maxRefused) => {
+    const { refusedAt, turnedAway, ratio } = await run({
+      ...asked,
+      meter: 'tokens',
+      limit: 30_000,
+      changes: [{ at: 60_000, limit }],
+      clients: charged(20, 6),
+    });
+    expect(refusedAt.length).toBeLessThanOrEqual(maxRefused);
+    expect(turnedAway).toBe(0);
+    expect(ratio).toBeLessThanOrEqual(1.05);
+  },
+);
+
+test('a limit of which somebody else takes 30 % is used to the rest', async () => {
+  const { refusedAt, ratio } = await run({
+    ...asked,
+    meter: 'tokens',
+    limit: 30_000,
+    outsiderShare: 0.3,
+    clients: charged(20, 6),
+  });
+  expect(refusedAt.length).toBeLessThanOrEqual(2);
+  expect(ratio).toBeLessThanOrEqual(1.05);
+});
+
+test('output that is counted when it is made holds calls before the limit refuses them', async () => {
+  const clients = Array.from({ length: 4 }, (_, client) =>
+    Array.from({ length: 40 }, (_call, n): Asked => {
+      const output = 600 + ((n * 7 + client * 13) % 9) * 100;
+      const guess = { prompt: 100, marked: 0, output: 4_000, apart: true };
+      const usage = { prompt: 100, kept: 0, input: 100, output, total: 100 + output };
+      return { guess, beginning: `client ${client}`, usage };
+    }),
+  );
+  const { refusedAt, firstAnswerAt, ratio } = await run({
+    meter: 'output_tokens',
+    limit: 20_000,
+    clients,
+    // A call is let in while less than the limit is used.
+    counts: ({ usage }) => ({ first: 1, inAll: usage.output ?? 0 }),
+    serviceMs: 4_000,
+  });
+  expect(refusedAt.filter((at) => at > firstAnswerAt)).toEqual([]);
+  expect(ratio).toBeLessThanOrEqual(1.05);
 });
