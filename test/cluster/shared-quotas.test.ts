@@ -1,0 +1,71 @@
+/** Two keys of one project, each at its own replica: one quota, and one bucket over both replicas. */
+import { afterAll, afterEach, beforeAll, expect, test } from '@jest/globals';
+import { createLanguageModelSimulator } from '../../src/simulators/language-model.ts';
+import type { Service } from '../../src/service.ts';
+import { serviceOf } from '../support/gateway.ts';
+import { chatBody, chatPath, count, fleetConfig, pause } from '../support/redis-fleet.ts';
+import { startRedis, type RedisServer } from '../support/redis.ts';
+
+let redis: RedisServer;
+beforeAll(async () => {
+  redis = await startRedis();
+}, 30_000);
+const open: (() => Promise<void>)[] = [];
+afterEach(async () => {
+  for (const close of open.splice(0).toReversed()) await close();
+});
+afterAll(() => redis.stop());
+
+test('calls that wait at both replicas go on in one bucket, in turn, and the upstream refuses hardly any', async () => {
+  const model = createLanguageModelSimulator({
+    latency: { baseMs: 5, perTokenMs: 0, jitter: 0 },
+    orgs: { 'org-sim': { projects: { proj_sim: { keys: ['sk-sim', 'sk-two'] } } } },
+    models: { 'gpt-4o': { rpm: 120, tpm: 1e9 } },
+  });
+  const { url } = await model.listen();
+  open.push(() => model.close());
+  const config = fleetConfig({
+    redis: `url: "redis://127.0.0.1:${redis.port}"`,
+    modelUrl: url,
+    workspaces: ['acme', 'beta'],
+    workspace: '    requestsPerMinute: { openai: 100000 }\n    requestsPerDay: { openai: 1000000 }',
+  });
+  // The second workspace has the other key of the project.
+  const yaml = `${config.yaml()}\n    credentials: { openai: "Bearer sk-two" }`;
+  const services: Service[] = [];
+  for (let n = 0; n < 2; n += 1) {
+    const service = await serviceOf(yaml);
+    open.push(() => service.close());
+    services.push(service);
+  }
+  const send = async (workspace: string, at: number): Promise<number> => {
+    const port = services[at]?.dataAddress.port;
+    const answer = await fetch(`http://127.0.0.1:${port}${chatPath}`, {
+      method: 'POST',
+      headers: { authorization: `Bearer ${config.keys[workspace]}`, 'content-type': 'application/json' },
+      body: JSON.stringify(chatBody),
+    });
+    await answer.arrayBuffer();
+    return answer.status;
+  };
+  // 120 calls leave at once, the others wait for two a second.
+  const sent = Promise.all(Array.from({ length: 64 }, () => [send('acme', 0), send('beta', 1)]).flat());
+  const waitedIn = new Set<string>();
+  let isOver = false;
+  void sent.then(() => (isOver = true));
+  while (!isOver) {
+    await pause(20);
+    const waiting = services
+      .flatMap(({ gateway }) => gateway.buckets())
+      .filter(({ snapshot }) => snapshot.waiting > 0);
+    // Both keys have been answered: from here on the project is known.
+    if (count(model.log, 'admitted') >= 100)
+      for (const { snapshot } of waiting) waitedIn.add(snapshot.bucket);
+  }
+  const statuses = await sent;
+  expect(statuses.filter((status) => status !== 200)).toEqual([]);
+  const keys = model.log.map(({ key }) => key);
+  expect(new Set(keys)).toEqual(new Set(['sk-sim', 'sk-two']));
+  expect(count(model.log, 'throttled')).toBeLessThanOrEqual(4);
+  expect(waitedIn.size).toBe(1);
+});
