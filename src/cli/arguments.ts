@@ -7,7 +7,13 @@ import type { ParseArgsConfig } from 'node:util';
 
 export type Command =
   | { readonly kind: 'serve'; readonly config: string }
-  | { readonly kind: 'check'; readonly config: string; readonly connect: boolean }
+  | {
+      readonly kind: 'check';
+      readonly config: string;
+      readonly connect: boolean;
+      readonly against: string | null;
+    }
+  | { readonly kind: 'learn'; readonly file: string }
   | { readonly kind: 'keys-create'; readonly workspace: string; readonly expires: string | null }
   | { readonly kind: 'keys-list'; readonly config: string; readonly find: string | null }
   | { readonly kind: 'labels'; readonly config: string }
@@ -29,12 +35,17 @@ const usages = {
   serve: `sluice serve [--config FILE]
 
 Runs the gateway. FILE is sluice.yaml unless given.`,
-  check: `sluice check [--config FILE] [--connect]
+  check: `sluice check [--config FILE] [--connect] [--against FILE.har]
 
 Checks a configuration and prints a summary without secrets. Exit code 1 and every
 problem with its line when it cannot be used.
 --connect also tries Redis, origins and credentials, and says what came of each: one GET
-per origin and credential. Exit code 1 when one failed.`,
+per origin and credential. Exit code 1 when one failed.
+--against names every recorded answer that the upstream's description does not explain.
+Exit code 1 when there is one.`,
+  learn: `sluice learn FILE.har
+
+Proposes a speaks section for each origin, from recorded answers (HAR with content).`,
   keys: `sluice keys create --workspace NAME [--expires ISO-DATE]
        sluice keys list [--config FILE] [--find HASH-OR-ID]
 
@@ -65,6 +76,7 @@ const overview = `Usage: sluice <command>
 
   serve [--config FILE]              run the gateway
   check [--config FILE]              check a configuration
+  learn FILE.har                     propose a description of an API from recorded answers
   keys create --workspace NAME       make an API key
   keys list [--config FILE]          show the keys of a configuration
   labels [--config FILE]             show the labels of workspaces
@@ -92,6 +104,8 @@ export function parseArguments(argv: readonly string[]): Command {
     case 'pause':
     case 'resume':
       return parseControl(name, rest);
+    case 'learn':
+      return parseLearn(rest);
     case 'labels':
       return parseFileCommand('labels', rest);
     default:
@@ -125,12 +139,27 @@ function parseFileCommand(kind: 'serve' | 'labels', args: readonly string[]): Co
 }
 
 function parseCheck(args: readonly string[]): Command {
-  const { values, positionals, fault } = read(args, { ...config, connect: { type: 'boolean' } } as const);
+  const { values, positionals, fault } = read(args, {
+    ...config,
+    connect: { type: 'boolean' },
+    against: { type: 'string' },
+  } as const);
   if (values === null) return usageError(fault, usages.check);
   if (values.help === true) return { kind: 'help', text: `Usage: ${usages.check}` };
   const wrong = fileFault(values.config, positionals);
   if (wrong !== null) return usageError(wrong, usages.check);
-  return { kind: 'check', config: values.config, connect: values.connect ?? false };
+  if (values.against === '') return usageError('--against needs a file name.', usages.check);
+  const { config: file, connect = false, against = null } = values;
+  return { kind: 'check', config: file, connect, against };
+}
+
+function parseLearn(args: readonly string[]): Command {
+  const { values, positionals, fault } = read(args, help);
+  if (values === null) return usageError(fault, usages.learn);
+  if (values.help === true) return { kind: 'help', text: `Usage: ${usages.learn}` };
+  const [file = ''] = positionals;
+  if (file === '' || positionals.length > 1) return usageError('Give one HAR file.', usages.learn);
+  return { kind: 'learn', file };
 }
 
 /** What is wrong with the name of the file, or with what stands beside it. */

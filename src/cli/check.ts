@@ -9,20 +9,26 @@ export interface CheckCommand {
   readonly config: string;
   /** Also tries Redis, origins and credentials. */
   readonly connect: boolean;
+  /** HAR file whose answers the descriptions must explain; `null` = none. */
+  readonly against: string | null;
 }
 
 /** Runs the command. Exit code 0, or 1 with every problem on standard error, or where a connection that was tried failed. */
-export async function runCheck({ config, connect }: CheckCommand, io: CliIo): Promise<number> {
+export async function runCheck({ config, connect, against }: CheckCommand, io: CliIo): Promise<number> {
   try {
     const settings = loadSettings({ path: config, env: io.env });
     const warnings = cautions(settings, io.clock.now()).map((text) => `warning: ${text}`);
     io.out([`${config}: usable`, ...summary(settings), ...warnings].join('\n'));
-    if (!connect) return 0;
+    const explained =
+      against === null
+        ? 0
+        : (await import('./learn.ts')).checkAgainst({ file: against, upstreams: settings.upstreams }, io);
+    if (!connect) return explained;
     // Loads the drivers, which nothing else of this command needs.
     const { tryConnections } = await import('./check-connect.ts');
     const { lines, failures } = await tryConnections(settings);
     io.out(['connections:', ...lines.map((line) => `  ${line}`)].join('\n'));
-    return failures === 0 ? 0 : 1;
+    return failures === 0 ? explained : 1;
   } catch (error) {
     if (!(error instanceof ConfigError)) throw error;
     io.err(error.message);

@@ -32,6 +32,8 @@ async function codeOf(argv: readonly string[]): Promise<number> {
       return 2;
     case 'check':
       return runCheck(command, io);
+    case 'learn':
+      return (await import('./learn.ts')).runLearn(command, io);
     case 'keys-create':
       return runKeysCreate(command, io);
     case 'keys-list':

@@ -24,9 +24,9 @@ describe('the command line', () => {
   test.each([
     [['serve'], { kind: 'serve', config: 'sluice.yaml' }],
     [['serve', '--config', 'a.yaml'], { kind: 'serve', config: 'a.yaml' }],
-    [['check', '-c', 'a.yaml'], { kind: 'check', config: 'a.yaml', connect: false }],
-    [['check', '--config=a.yaml'], { kind: 'check', config: 'a.yaml', connect: false }],
-    [['check', '--connect'], { kind: 'check', config: 'sluice.yaml', connect: true }],
+    [['check', '-c', 'a.yaml'], { kind: 'check', config: 'a.yaml', connect: false, against: null }],
+    [['check', '--config=a.yaml'], { kind: 'check', config: 'a.yaml', connect: false, against: null }],
+    [['check', '--connect'], { kind: 'check', config: 'sluice.yaml', connect: true, against: null }],
     [['keys', 'create', '--workspace', 'acme'], { kind: 'keys-create', workspace: 'acme', expires: null }],
     [
       ['keys', 'create', '--expires', '2027-01-01', '--workspace', 'a b'],
@@ -39,6 +39,11 @@ describe('the command line', () => {
     [
       ['demo', '--serve', '--port', '0', '--admin-port', '9191'],
       { kind: 'demo', serve: true, calls: 460, port: 0, adminPort: 9191 },
+    ],
+    [['learn', 'a.har'], { kind: 'learn', file: 'a.har' }],
+    [
+      ['check', '--against', 'a.har'],
+      { kind: 'check', config: 'sluice.yaml', connect: false, against: 'a.har' },
     ],
     [['--version'], { kind: 'version' }],
   ])('accepts %j as a command', (argv, command) => {
@@ -88,7 +93,9 @@ describe('sluice check', () => {
 
   test('sums up a usable file without a secret', async () => {
     const { io, written } = fakeIo(secrets);
-    expect(await runCheck({ config: fileOf('good/contract.yaml'), connect: false }, io)).toBe(0);
+    expect(await runCheck({ config: fileOf('good/contract.yaml'), connect: false, against: null }, io)).toBe(
+      0,
+    );
     expect(written.err).toBe('');
     expect(written.out).toContain(
       'openai (language-model): https://api.openai.com, credential: authorization, ceiling: 500/min 10000/day',
@@ -100,7 +107,9 @@ describe('sluice check', () => {
 
   test('reports every problem and ends with 1', async () => {
     const { io, written } = fakeIo();
-    expect(await runCheck({ config: fileOf('good/contract.yaml'), connect: false }, io)).toBe(1);
+    expect(await runCheck({ config: fileOf('good/contract.yaml'), connect: false, against: null }, io)).toBe(
+      1,
+    );
     expect(written.out).toBe('');
     for (const name of Object.keys(secrets)) expect(written.err).toContain(name);
   });
@@ -108,7 +117,9 @@ describe('sluice check', () => {
   test('warns of settings that are probably unintended', async () => {
     const { io, written } = fakeIo({ PORT: '8123' });
     io.clock.now = () => Date.UTC(2028, 0, 1);
-    expect(await runCheck({ config: fileOf('good/every-place.yaml'), connect: false }, io)).toBe(0);
+    expect(
+      await runCheck({ config: fileOf('good/every-place.yaml'), connect: false, against: null }, io),
+    ).toBe(0);
     expect(written.out).toContain('warning: privacy.labelKey is not set');
     expect(written.out).toContain('warning: workspace acme & söhne: 1 of 2 keys expired\n');
   });
@@ -119,7 +130,7 @@ describe('sluice check', () => {
     ['good/nobody-can-call.yaml', 'workspaces is empty: nobody can call'],
   ])('warns when no workspace can call an upstream: %s, %s', async (file, warning) => {
     const { io, written } = fakeIo();
-    expect(await runCheck({ config: fileOf(file), connect: false }, io)).toBe(0);
+    expect(await runCheck({ config: fileOf(file), connect: false, against: null }, io)).toBe(0);
     expect(written.out.split('\n')).toContain(`warning: ${warning}`);
   });
 });

@@ -1,0 +1,59 @@
+/** `sluice learn FILE.har` and `sluice check --against FILE.har`: a description from recorded answers, and recorded answers against one. */
+import { readFileSync } from 'node:fs';
+import type { UpstreamSettings } from '../config/settings.ts';
+import { unexplained } from '../learn/against.ts';
+import { HarError, readHar, type RecordedAnswer } from '../learn/har.ts';
+import { proposalText, propose } from '../learn/propose.ts';
+import { indexOrigins, matchOrigin } from '../target/origins.policy.ts';
+import type { CliIo } from './io.ts';
+
+/** Exit code 0, or 1 when the file holds no answer or cannot be read. */
+export function runLearn({ file }: { readonly file: string }, io: CliIo): number {
+  const answers = recordingOf(file, io);
+  if (answers === null) return 1;
+  io.out(propose(answers).map(proposalText).join('\n\n'));
+  return 0;
+}
+
+/** Exit code 0 when the configuration explains every answer, else 1 and each that it does not. */
+export function checkAgainst(
+  { file, upstreams }: { readonly file: string; readonly upstreams: ReadonlyMap<string, UpstreamSettings> },
+  io: CliIo,
+): number {
+  const answers = recordingOf(file, io);
+  if (answers === null) return 1;
+  const origins = indexOrigins(upstreams);
+  let judged = 0;
+  let failures = 0;
+  for (const upstream of upstreams.values()) {
+    const own = answers.filter(
+      ({ origin }) => matchOrigin(origins, new URL(origin), () => true)?.upstream === upstream,
+    );
+    const found = unexplained(upstream, own);
+    judged += own.length;
+    failures += found.length;
+    for (const { answer, reason } of found) {
+      const { entry, method, path, status } = answer;
+      io.out(`${file}, entry ${entry} (${method} ${path.split('?')[0] ?? ''}, ${status}): ${reason}`);
+    }
+    if (own.length > 0)
+      io.out(`${upstream.name}: ${own.length - found.length} of ${own.length} answers explained`);
+  }
+  if (judged === 0) {
+    io.err(`${file}: no answer is of an upstream of this configuration; compare its origins`);
+    return 1;
+  }
+  return failures === 0 ? 0 : 1;
+}
+
+function recordingOf(file: string, io: CliIo): readonly RecordedAnswer[] | null {
+  try {
+    const answers = readHar(readFileSync(file, 'utf8'));
+    if (answers.length > 0) return answers;
+    io.err(`${file}: has no answer; record some calls first`);
+  } catch (error) {
+    const reason = error instanceof HarError ? error.message : 'cannot be read; give the path of a HAR file';
+    io.err(`${file}: ${reason}`);
+  }
+  return null;
+}

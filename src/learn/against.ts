@@ -1,0 +1,99 @@
+/**
+ * Whether a description explains recorded answers: each that it does not explain is named.
+ *
+ * Owns: the judgement of one recording. Refuses to own: reading answers, which is the gateway's own (`dispatch/feedback/`).
+ */
+import { bucketParts } from '../admission/buckets.policy.ts';
+import type { DialectWindow } from '../config/dialect.ts';
+import type { UpstreamSettings } from '../config/settings.ts';
+import { learnFrom } from '../dispatch/feedback/learn-from.policy.ts';
+import { separatorsOf } from '../journey/separators.policy.ts';
+import type { RecordedAnswer } from './har.ts';
+import { looksRefused } from './propose.ts';
+
+export interface Unexplained {
+  readonly answer: RecordedAnswer;
+  readonly reason: string;
+}
+
+/** A call takes so long on its way that windows may seem fuller or emptier, milliseconds. */
+const grainMs = 50;
+
+/** Answers that the upstream's description does not explain, in the order of their time. */
+export function unexplained(upstream: UpstreamSettings, answers: readonly RecordedAnswer[]): Unexplained[] {
+  const taken = new Map<string, number[]>();
+  return answers.flatMap((answer): Unexplained[] => {
+    const sent = sentOf(upstream, answer, taken);
+    const reason = reasonOf(upstream, answer, sent);
+    if (answer.status < 400) sent.push(answer.at);
+    return reason === null ? [] : [{ answer, reason }];
+  });
+}
+
+/** When calls of the same quota were taken before. */
+function sentOf(upstream: UpstreamSettings, answer: RecordedAnswer, taken: Map<string, number[]>): number[] {
+  const separate = separatorsOf(upstream.dialect?.separators ?? [], {
+    pathAndQuery: answer.path,
+    rawFields: [],
+    body: Buffer.alloc(0),
+  });
+  const parts = bucketParts(upstream, { credential: '', host: answer.origin, model: null, separate });
+  const name = JSON.stringify(parts);
+  const sent = taken.get(name) ?? [];
+  taken.set(name, sent);
+  return sent;
+}
+
+function reasonOf(
+  { kind, dialect }: UpstreamSettings,
+  answer: RecordedAnswer,
+  sent: readonly number[],
+): string | null {
+  const { status, fields, body, method, path, at } = answer;
+  const facts = { status, fields, body, callClass: 'default', method, path, nowMs: at };
+  const { throttle, refusesCredential } = learnFrom(kind, facts, dialect);
+  const windows = dialect?.windows ?? [];
+  if (throttle === null) {
+    if (refusesCredential !== true && looksRefused(answer))
+      return 'looks like a refusal for want of quota, and no throttledBy or permanentBy is met';
+    const over =
+      status < 400
+        ? windows.find((window) => countIn(window, sent, at, grainMs) >= window.requests)
+        : undefined;
+    return over === undefined
+      ? null
+      : `was taken, though ${over.requests} calls were taken in its ${over.windowMs / 1000} s already: the limit is higher`;
+  }
+  if (throttle.kind !== 'rate') return null;
+  if (throttle.waitMs === null)
+    return 'is refused without a time to wait: give waitSeconds or penaltySeconds';
+  const hasRoom =
+    windows.length > 0 && windows.every((window) => countIn(window, sent, at, -grainMs) < window.requests);
+  return hasRoom ? 'is refused, though no window is full: a window or a part of bucketBy is missing' : null;
+}
+
+/** Calls of the window that ends at this time; of a shorter one by `lessMs`. */
+function countIn(
+  { windowMs, kind, requests }: DialectWindow,
+  sent: readonly number[],
+  at: number,
+  lessMs: number,
+): number {
+  if (kind === 'leaky') return Math.ceil(levelAt({ windowMs, requests }, sent, at) - (lessMs > 0 ? 1 : 0));
+  const start = kind === 'fixed' ? Math.floor(at / windowMs) * windowMs : at - windowMs;
+  return sent.filter((one) => one > start + lessMs).length;
+}
+
+function levelAt(
+  { windowMs, requests }: Pick<DialectWindow, 'windowMs' | 'requests'>,
+  sent: readonly number[],
+  at: number,
+): number {
+  let level = 0;
+  let before = sent[0] ?? at;
+  for (const one of sent) {
+    level = Math.max(0, level - ((one - before) * requests) / windowMs) + 1;
+    before = one;
+  }
+  return Math.max(0, level - ((at - before) * requests) / windowMs);
+}

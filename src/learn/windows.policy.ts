@@ -1,0 +1,221 @@
+/**
+ * Which windows explain when an upstream took calls and when it refused them. Pure.
+ *
+ * A window explains a refusal when it was full then, and its limit is the most that it ever took. The fewest windows that explain
+ * every refusal are proposed; of lengths that do it equally well a usual one, else the middle.
+ */
+export interface Observation {
+  /** Milliseconds. */
+  readonly at: number;
+  readonly isRefused: boolean;
+}
+
+export interface FoundWindow {
+  readonly requests: number;
+  readonly seconds: number;
+  readonly kind: 'rolling' | 'fixed' | 'leaky';
+}
+
+const usualSeconds = [
+  1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 30, 45, 60, 90, 120, 180, 300, 600, 900, 1_800, 3_600,
+];
+/** Lengths that are tried are this part apart. */
+const step = 1.004;
+const maxSeconds = 86_400;
+/** What a call takes on its way, milliseconds: so much earlier or later a window may seem to have room. */
+const grainMs = 3;
+
+interface Candidate extends FoundWindow {
+  /** Places of the refusals that the window explains. */
+  readonly explained: readonly number[];
+}
+
+/** Windows, shortest first; empty where nothing was refused, or nothing explains the refusals. */
+export function findWindows(observations: readonly Observation[]): readonly FoundWindow[] {
+  const taken = observations.filter(({ isRefused }) => !isRefused).map(({ at }) => at);
+  const refused = observations.filter(({ isRefused }) => isRefused).map(({ at }) => at);
+  if (refused.length === 0 || taken.length === 0) return [];
+  const all = (1n << BigInt(refused.length)) - 1n;
+  const lasted = ((observations.at(-1)?.at ?? 0) - (observations[0]?.at ?? 0)) / 1000;
+  const candidates = (kind: 'rolling' | 'fixed'): Candidate[] =>
+    lengthsUpTo(Math.min(maxSeconds, Math.max(2, lasted)), kind).map((seconds) =>
+      candidateOf({ taken, refused, seconds, kind }),
+    );
+  const rolling = findRolling(observations);
+  if (rolling !== null) return [rolling];
+  const fixed = preferred(candidates('fixed').filter(({ explained }) => explained.length === refused.length));
+  if (fixed !== null) return [bare(fixed)];
+  const leaky = findLeaky(observations);
+  if (leaky !== null) return [leaky];
+  for (const kind of ['rolling', 'fixed'] as const) {
+    const pair = pairOf(candidates(kind), all);
+    if (pair !== null) return pair;
+  }
+  return [];
+}
+
+const bare = ({ requests, seconds, kind }: FoundWindow): FoundWindow => ({ requests, seconds, kind });
+
+/** Windows of the clock are whole seconds long: of others one would have to know the first to the millisecond. */
+function lengthsUpTo(longest: number, kind: 'rolling' | 'fixed'): number[] {
+  const lengths = usualSeconds.filter((seconds) => seconds <= longest);
+  if (kind === 'fixed') {
+    for (let seconds = 1; seconds <= Math.min(longest, 3_600); seconds++) lengths.push(seconds);
+  } else for (let seconds = 1; seconds <= longest; seconds *= step) lengths.push(seconds);
+  return [...new Set(lengths)].toSorted((a, b) => a - b);
+}
+
+interface Asked {
+  readonly taken: readonly number[];
+  readonly refused: readonly number[];
+  readonly seconds: number;
+  readonly kind: 'rolling' | 'fixed';
+}
+
+function candidateOf({ taken, refused, seconds, kind }: Asked): Candidate {
+  const windowMs = seconds * 1000;
+  const startOf = (at: number): number =>
+    kind === 'rolling' ? at - windowMs + grainMs : Math.floor(at / windowMs) * windowMs - grainMs;
+  // How many were taken within the window of this time, before it.
+  let first = 0;
+  let requests = 0;
+  taken.forEach((at, index) => {
+    while ((taken[first] ?? at) < startOf(at)) first += 1;
+    requests = Math.max(requests, index - first + 1);
+  });
+  const explained: number[] = [];
+  let from = 0;
+  let to = 0;
+  refused.forEach((at, index) => {
+    while (to < taken.length && (taken[to] ?? 0) <= at) to += 1;
+    while (from < to && (taken[from] ?? 0) < startOf(at) - 2 * grainMs) from += 1;
+    if (to - from >= requests) explained.push(index);
+  });
+  return { requests, seconds, kind, explained };
+}
+
+/** Of neighbouring lengths the usual one, else the middle. The shortest stretch: a longer window says less. */
+function preferred<Kind extends Candidate>(candidates: readonly Kind[]): Kind | null {
+  const [first] = candidates;
+  if (first === undefined) return null;
+  const near = candidates.filter(
+    ({ requests, seconds }) => requests === first.requests && seconds < first.seconds * 1.25,
+  );
+  const usual = near.find(({ seconds }) => usualSeconds.includes(seconds));
+  return usual ?? near[Math.floor(near.length / 2)] ?? null;
+}
+
+function pairOf(candidates: readonly Candidate[], all: bigint): readonly FoundWindow[] | null {
+  const useful = candidates
+    .filter(({ explained }) => explained.length > 0)
+    .map((one) => ({
+      ...one,
+      explains: one.explained.reduce((bits, index) => bits | (1n << BigInt(index)), 0n),
+    }));
+  for (const short of useful) {
+    const rest = all & ~short.explains;
+    const longer = useful.filter(
+      ({ seconds, explains }) => seconds > short.seconds * 1.5 && (rest & ~explains) === 0n,
+    );
+    const long = preferred(longer);
+    if (long === null) continue;
+    const shorter = useful.filter(
+      ({ seconds, explains }) => seconds < long.seconds / 1.5 && (all & ~long.explains & ~explains) === 0n,
+    );
+    return [bare(preferred(shorter) ?? short), bare(long)];
+  }
+  return null;
+}
+
+/** Lengths between which the truth lies, or rates. */
+interface Between {
+  readonly requests: number;
+  readonly lowest: number;
+  readonly highest: number;
+}
+
+/**
+ * Of a limit, calls that were taken say how long the window is at most, and refusals how long it is at least. The limit for
+ * which both leave most room is the one.
+ */
+function findRolling(observations: readonly Observation[]): FoundWindow | null {
+  const most = observations.filter(({ isRefused }) => !isRefused).length;
+  const fitting: Between[] = [];
+  for (let requests = 1; requests < most; requests++) {
+    const taken: number[] = [];
+    let lowest = 0;
+    let highest = maxSeconds * 1000;
+    for (const { at, isRefused } of observations) {
+      const leaving = taken[taken.length - requests];
+      if (isRefused) lowest = Math.max(lowest, leaving === undefined ? Infinity : at - leaving);
+      else {
+        if (leaving !== undefined) highest = Math.min(highest, at - leaving);
+        taken.push(at);
+      }
+      if (lowest > highest + grainMs) break;
+    }
+    if (lowest <= highest + grainMs && highest < maxSeconds * 1000)
+      fitting.push({ requests, lowest, highest });
+  }
+  const best = fitting.toSorted((a, b) => b.highest - b.lowest - (a.highest - a.lowest))[0];
+  if (best === undefined) return null;
+  return {
+    requests: best.requests,
+    seconds: secondsIn(best.lowest / 1000, best.highest / 1000),
+    kind: 'rolling',
+  };
+}
+
+/** A usual length between these, else a whole one, else the middle. */
+function secondsIn(lowest: number, highest: number): number {
+  const slack = grainMs / 1000;
+  const fits = (seconds: number): boolean => seconds >= lowest - slack && seconds <= highest + slack;
+  const usual = usualSeconds.find(fits);
+  if (usual !== undefined) return usual;
+  const middle = (lowest + highest) / 2;
+  return fits(Math.round(middle)) ? Math.round(middle) : Math.round(middle * 1000) / 1000;
+}
+
+/** A level that drains evenly: of a limit, calls that were taken say how fast at least, and refusals how fast at most. */
+function findLeaky(observations: readonly Observation[]): FoundWindow | null {
+  const burst = observations.findIndex(({ isRefused }) => isRefused);
+  const fitting: Between[] = [];
+  for (let requests = 1; requests <= burst; requests++) {
+    const lowest = rateWhere((rate) => fitsLeaky(observations, { requests, rate }, false));
+    const highest = rateWhere((rate) => !fitsLeaky(observations, { requests, rate }, true));
+    if (lowest <= highest * 1.001 && lowest > 0) fitting.push({ requests, lowest, highest });
+  }
+  const best = fitting.toSorted((a, b) => b.highest / b.lowest - a.highest / a.lowest)[0];
+  if (best === undefined) return null;
+  const { requests, lowest, highest } = best;
+  const seconds = secondsIn(requests / highest / 1000, requests / lowest / 1000);
+  return seconds >= 0.5 ? { requests, seconds, kind: 'leaky' } : null;
+}
+
+/** The least rate, calls per millisecond, at which something begins to hold. */
+function rateWhere(holds: (rate: number) => boolean): number {
+  let [low, high] = [1e-9, 10];
+  for (let step = 0; step < 50; step++) {
+    const middle = Math.sqrt(low * high);
+    if (holds(middle)) high = middle;
+    else low = middle;
+  }
+  return high;
+}
+
+/** Does the level leave room for every call that was taken, or (`refusals`) none for every one that was refused? */
+function fitsLeaky(
+  observations: readonly Observation[],
+  { requests, rate }: { readonly requests: number; readonly rate: number },
+  refusals: boolean,
+): boolean {
+  let level = 0;
+  let before = observations[0]?.at ?? 0;
+  return observations.every(({ at, isRefused }) => {
+    level = Math.max(0, level - (at - before) * rate);
+    before = at;
+    const over = level + 1 - requests;
+    if (!isRefused) level += 1;
+    return isRefused === refusals ? (refusals ? over > 0 : over <= 1e-6) : true;
+  });
+}

@@ -1,0 +1,143 @@
+/** `sluice learn` and `sluice check --against`: a recording of a simulated upstream, whose dialect the commands must find. */
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, describe, expect, test } from '@jest/globals';
+import { parse, stringify } from 'yaml';
+import { runCheck } from '../../src/cli/check.ts';
+import { runLearn } from '../../src/cli/learn.ts';
+import type { SpokenParts } from '../../src/simulators/dialect.ts';
+import { Quota } from '../../src/simulators/dialect/quota.ts';
+import { refusalBy, reportedFields } from '../../src/simulators/dialect/telling.ts';
+import { randomFrom } from '../limiter/parity-history.ts';
+
+const folder = mkdtempSync(join(tmpdir(), 'sluice-learn-'));
+afterAll(() => rmSync(folder, { recursive: true }));
+
+const spoken = {
+  windows: [{ requests: 12, seconds: 10, kind: 'fixed' }],
+  fields: {
+    limit: 'x-acme-limit',
+    remaining: 'x-acme-left',
+    reset: { name: 'x-acme-reset', as: 'epoch-seconds' },
+  },
+  throttledBy: [{ status: 403, body: 'rate limit exceeded' }],
+} as const satisfies SpokenParts;
+
+/** 200 answers to a client that asks a little faster than it may, as a browser records them. */
+function recording(): string {
+  const quota = new Quota(spoken);
+  const draw = randomFrom(7);
+  let at = 1_800_000_000_000;
+  const entries = Array.from({ length: 200 }, (_, index) => {
+    at += Math.round(800 * (0.2 + 0.6 * draw()));
+    const { kind } = quota.ask(at);
+    if (kind === 'admitted') quota.done();
+    const refusal = refusalBy(spoken.throttledBy[0]);
+    const fields = reportedFields(spoken, quota.windows(at), at);
+    return {
+      startedDateTime: new Date(at).toISOString(),
+      request: { method: 'GET', url: `https://api.acme.example/v1/things?page=${index}`, headers: [] },
+      response: {
+        status: kind === 'admitted' ? 200 : refusal.status,
+        headers: Object.entries(fields).map(([name, value]) => ({ name, value })),
+        content: { text: kind === 'admitted' ? '{}' : refusal.body },
+      },
+    };
+  });
+  return JSON.stringify({ log: { version: '1.2', entries } });
+}
+
+function written(name: string, text: string): string {
+  const path = join(folder, name);
+  writeFileSync(path, text);
+  return path;
+}
+
+function heard() {
+  const out: string[] = [];
+  const err: string[] = [];
+  const io = {
+    out: (text: string) => void out.push(text),
+    err: (text: string) => void err.push(text),
+    env: {},
+    clock: { now: () => 1_800_000_000_000 },
+  };
+  return { out, err, io };
+}
+
+const config = (speaks: unknown): string =>
+  stringify({
+    upstreams: { acme: { origins: ['https://api.acme.example'], speaks } },
+    workspaces: { acme: { keys: [] } },
+  });
+
+const har = written('acme.har', recording());
+
+function learned(): unknown {
+  const { out, err, io } = heard();
+  expect(runLearn({ file: har }, io)).toBe(0);
+  expect(err).toEqual([]);
+  return (parse(out.join('\n')) as { speaks: unknown }).speaks;
+}
+
+const checked = async (speaks: unknown) => {
+  const { out, err, io } = heard();
+  const path = written('sluice.yaml', config(speaks));
+  const code = await runCheck({ config: path, connect: false, against: har }, io);
+  return { code, lines: [...out, ...err].join('\n') };
+};
+
+describe('sluice learn', () => {
+  test('proposes the windows, fields and refusals of a recording', () => {
+    expect(learned()).toEqual({
+      windows: [{ requests: 12, seconds: 10, kind: 'fixed' }],
+      fields: [
+        {
+          limit: 'x-acme-limit',
+          remaining: 'x-acme-left',
+          reset: { name: 'x-acme-reset', as: 'epoch-seconds' },
+        },
+      ],
+      throttledBy: [{ status: 403, body: 'rate limit' }],
+    });
+  });
+
+  test.each([
+    ['not JSON', 'is not JSON'],
+    ['{"log":{}}', 'has no log.entries'],
+    ['{"log":{"entries":[]}}', 'has no answer'],
+  ])('says what is wrong with a file that is no recording: %s', (text, reason) => {
+    const { err, io } = heard();
+    expect(runLearn({ file: written('broken.har', text) }, io)).toBe(1);
+    expect(err.join('\n')).toContain(reason);
+  });
+
+  test('says that a file is not there', () => {
+    const { err, io } = heard();
+    expect(runLearn({ file: join(folder, 'none.har') }, io)).toBe(1);
+    expect(err.join('\n')).toContain('cannot be read; give the path of a HAR file');
+  });
+});
+
+describe('sluice check --against', () => {
+  test('is content with what was learned from the same recording', async () => {
+    const { code, lines } = await checked(learned());
+    expect([code, lines.split('\n').at(-1)]).toEqual([0, 'acme: 200 of 200 answers explained']);
+  });
+
+  test('names each answer that a description does not explain', async () => {
+    const wrong = { windows: [{ requests: 5, seconds: 10, kind: 'fixed' }] };
+    const { code, lines } = await checked(wrong);
+    expect(code).toBe(1);
+    expect(lines).toMatch(/entry \d+ \(GET \/v1\/things, 200\): was taken, though 5 calls were taken/);
+    expect(lines).toMatch(/entry \d+ \(GET \/v1\/things, 403\): looks like a refusal for want of quota/);
+  });
+
+  test('says when no answer is of an upstream of the configuration', async () => {
+    const { io, err } = heard();
+    const path = written('other.yaml', config(undefined).replace('acme.example', 'other.example'));
+    expect(await runCheck({ config: path, connect: false, against: har }, io)).toBe(1);
+    expect(err.join('\n')).toContain('no answer is of an upstream of this configuration');
+  });
+});
