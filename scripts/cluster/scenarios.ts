@@ -12,6 +12,7 @@ import { arrivals } from './newcomers.ts';
 import { outsiders } from './outsider.ts';
 import { redisFaults } from './redis-faults.ts';
 import { reloads } from './reloads.ts';
+import { repeats } from './repeats.ts';
 import type { Scenario } from './row.ts';
 import { slowedBurst } from './slowed.ts';
 import { topologies } from './topologies.ts';
@@ -24,6 +25,7 @@ export const stages: readonly (readonly Track[])[] = [
   [[bursts.shopBurst]],
   [[bursts.chatBurst]],
   [[farRedis]],
+  [[repeats]],
   [
     [bursts.ceiling],
     [holders.killed, holders.stopped, redisFaults.awayLocal],
