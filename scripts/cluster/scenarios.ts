@@ -25,7 +25,6 @@ export const stages: readonly (readonly Track[])[] = [
   [[bursts.shopBurst]],
   [[bursts.chatBurst]],
   [[farRedis]],
-  [[repeats]],
   [
     [bursts.ceiling],
     [holders.killed, holders.stopped, redisFaults.awayLocal],
@@ -51,8 +50,9 @@ export const stages: readonly (readonly Track[])[] = [
 ];
 
 /**
- * A goal that does not hold in every run: where a ceiling frees its slots in one moment, three replicas may have sent some fifty
- * calls into a closed upstream before the first refusal is known to all, and each of them has used a slot. It runs with
- * `--goals`.
+ * Goals that do not hold in every run. Where a ceiling frees its slots in one moment, three replicas may have sent some fifty
+ * calls into a closed upstream before the first refusal is known to all, and each of them has used a slot. Pairs of equal
+ * calls are one upstream call each unless the machine keeps a replica from renewing its claims for five seconds. They run
+ * with `--goals`.
  */
-export const goals: readonly (readonly Track[])[] = [[[closings.replicas]]];
+export const goals: readonly (readonly Track[])[] = [[[closings.replicas]], [[repeats]]];

@@ -5,7 +5,7 @@
  */
 import { createCipheriv, createDecipheriv, hkdfSync, randomBytes } from 'node:crypto';
 import { Refusal, refusals, type RefusalCode, type RefusalDetails } from '../errors.ts';
-import type { KeptAnswer, RepeatKey } from './repeat.ts';
+import type { Ended, KeptAnswer, RepeatKey } from './repeat.ts';
 
 const ivBytes = 12;
 const tagBytes = 16;
@@ -24,11 +24,11 @@ interface Head {
   readonly details?: RefusalDetails;
 }
 
-/** `run` binds the text to one making of the call. */
+/** `run` binds the text to one making of the call; `null` = it is kept, and stands for the call whichever replica stores it. */
 export function sealAnswer(
   labelKey: string,
   key: RepeatKey,
-  { run, result }: { readonly run: string; readonly result: Result },
+  { run, result }: { readonly run: string | null; readonly result: Result },
 ): Buffer {
   const body = result.kind === 'answer' ? result.answer.body : Buffer.alloc(0);
   const head = Buffer.from(JSON.stringify(headOf(result)), 'utf8');
@@ -36,7 +36,7 @@ export function sealAnswer(
   length.writeUInt32BE(head.length);
   const iv = randomBytes(ivBytes);
   const cipher = createCipheriv('aes-256-gcm', sealKey(labelKey, key), iv);
-  cipher.setAAD(Buffer.from(`${key.name} ${key.fingerprint} ${run}`, 'utf8'));
+  cipher.setAAD(Buffer.from(`${key.name} ${key.fingerprint} ${run ?? ''}`, 'utf8'));
   const sealed = [cipher.update(length), cipher.update(head), cipher.update(body), cipher.final()];
   return Buffer.concat([iv, ...sealed, cipher.getAuthTag()]);
 }
@@ -45,17 +45,17 @@ export function sealAnswer(
 export function openAnswer(
   labelKey: string,
   key: RepeatKey,
-  { run, sealed }: { readonly run: string; readonly sealed: Buffer },
+  { run, sealed }: { readonly run: string | null; readonly sealed: Buffer },
 ): Result | null {
   try {
     const end = sealed.length - tagBytes;
     const decipher = createDecipheriv('aes-256-gcm', sealKey(labelKey, key), sealed.subarray(0, ivBytes));
-    decipher.setAAD(Buffer.from(`${key.name} ${key.fingerprint} ${run}`, 'utf8'));
+    decipher.setAAD(Buffer.from(`${key.name} ${key.fingerprint} ${run ?? ''}`, 'utf8'));
     decipher.setAuthTag(sealed.subarray(end));
     const bytes = Buffer.concat([decipher.update(sealed.subarray(ivBytes, end)), decipher.final()]);
     const bodyAt = lengthBytes + bytes.readUInt32BE();
     const head = JSON.parse(bytes.subarray(lengthBytes, bodyAt).toString('utf8')) as Head;
-    return resultOf(head, bytes.subarray(bodyAt));
+    return readResult(head, bytes.subarray(bodyAt));
   } catch {
     return null;
   }
@@ -67,7 +67,10 @@ function headOf(result: Result): Head {
   return { status, fields, shouldRetry };
 }
 
-function resultOf({ status, fields, shouldRetry = null, code, details }: Head, body: Buffer): Result | null {
+function readResult(
+  { status, fields, shouldRetry = null, code, details }: Head,
+  body: Buffer,
+): Result | null {
   if (code !== undefined && code in refusals) {
     return { kind: 'refusal', refusal: new Refusal(code, details) };
   }
@@ -77,4 +80,12 @@ function resultOf({ status, fields, shouldRetry = null, code, details }: Head, b
 
 function sealKey(labelKey: string, { secret }: RepeatKey): Buffer {
   return Buffer.from(hkdfSync('sha256', labelKey, secret.workspaceId, `sluice answer ${secret.key}`, 32));
+}
+
+/** What those get who waited for a call whose answer is not kept; `null` = nothing that could be handed on. */
+export function resultOf(ended: Ended): Result | null {
+  if (ended.kind === 'answered') {
+    return ended.answer === 'too_large' ? null : { kind: 'answer', answer: ended.answer };
+  }
+  return ended.failure instanceof Refusal ? { kind: 'refusal', refusal: ended.failure } : null;
 }

@@ -16,7 +16,7 @@ const connectWithinMs = 1_000;
 const connectPollMs = 10;
 const commandMs = 2_000;
 /** A claim that is not renewed for so long belongs to a replica that is gone. Milliseconds. */
-export const claimMs = 3_000;
+export const claimMs = 5_000;
 /** After a loss of its data Redis gives out no claims for so long: each replica puts its own back with its next renewal. Milliseconds. */
 export const putBackMs = 1_000;
 const lifeMs = 86_400_000;
@@ -45,6 +45,13 @@ export type Claimed =
   | { readonly kind: 'taken'; readonly arrivedAgoMs: number | null }
   | { readonly kind: 'known'; readonly claim: Claim };
 
+export interface Renewed {
+  /** Redis has lost its data since the last time. */
+  readonly isLost: boolean;
+  /** Names of claims whose answer somebody waits for. */
+  readonly wanted: readonly string[];
+}
+
 export interface RedisRepeatsParts {
   readonly settings: RedisSettings;
   readonly clock: Clock;
@@ -57,7 +64,7 @@ export class RedisRepeats {
   #connection: RedisConnection | null = null;
   #isClosed = false;
   /** The data of Redis has one of these as long as it lives. */
-  #life: unknown = null;
+  #life: string | null = null;
 
   constructor(parts: RedisRepeatsParts) {
     this.#parts = parts;
@@ -94,9 +101,9 @@ export class RedisRepeats {
     });
   }
 
-  /** Renews claims, and puts back those that are lost. Resolves with true when Redis has lost its data since the last time. */
-  async renew(claims: readonly (Claim & { readonly name: string })[]): Promise<boolean> {
-    const life = await this.#try(({ client }) => {
+  /** Renews claims, and puts back those that are lost. `null`: it could not be done. */
+  async renew(claims: readonly (Claim & { readonly name: string })[]): Promise<Renewed | null> {
+    const reply = await this.#try(({ client }) => {
       const keys = [lifeKey, ...claims.map(({ name }) => claimKey(name))];
       return client.eval(
         renewScript,
@@ -108,10 +115,11 @@ export class RedisRepeats {
         ...claims.map(claimText),
       );
     });
-    if (life === null) return false;
+    const [life, wanted] = Array.isArray(reply) ? (reply as unknown[]) : [];
+    if (typeof life !== 'string' || !Array.isArray(wanted)) return null;
     const isLost = this.#life !== null && this.#life !== life;
     this.#life = life;
-    return isLost;
+    return { isLost, wanted: wanted.flatMap((at) => claims[Number(at) - 1]?.name ?? []) };
   }
 
   /** Changes a claim. Resolves with true when somebody waits for the answer. `arrivedAgoMs`: of a call that was left. */

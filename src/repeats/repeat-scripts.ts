@@ -32,16 +32,18 @@ return {'taken', arrival and tostring(now - tonumber(arrival)) or ''}`;
 
 /**
  * Keeps the claims of one replica. KEYS life, claims … · ARGV life of the life key, time to put back, life of a claim, the claims.
- * Reply: the life key, which is another one after a loss.
+ * Reply: the life key, which is another one after a loss, and the places (from 1) of claims whose answer somebody waits for.
  */
 export const renewScript = `${clock}
 redis.call('SET', KEYS[1], now + ARGV[2], 'NX', 'PX', ARGV[1])
 redis.call('PEXPIRE', KEYS[1], ARGV[1])
+local wanted = {}
 for at = 2, #KEYS do
   local known = redis.call('GET', KEYS[at])
   if not known or known == ARGV[at + 2] then redis.call('SET', KEYS[at], ARGV[at + 2], 'PX', ARGV[3]) end
+  if redis.call('EXISTS', (string.gsub(KEYS[at], ':claim:', ':wanted:'))) == 1 then wanted[#wanted + 1] = at - 1 end
 end
-return redis.call('GET', KEYS[1])`;
+return {redis.call('GET', KEYS[1]), wanted}`;
 
 /**
  * Changes a claim that is the replica's own, or that nobody has. KEYS claim, wanted · ARGV holder, the new claim, its life, and

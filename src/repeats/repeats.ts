@@ -11,7 +11,7 @@ import type { CallSignal } from '../call-abort.ts';
 import type { Clock } from '../clock.ts';
 import type { IdempotencySettings } from '../config/settings.ts';
 import { conflict, demandSame, tooLarge } from './conflicts.ts';
-import { KeptAnswers } from './kept-answers.ts';
+import { KeptAnswers, type KeptEntry } from './kept-answers.ts';
 import { LeftPositions, positionKeptMs } from './left-positions.ts';
 import type { Audience, Ended, KeptAnswer, RepeatKey } from './repeat.ts';
 import { SharedCall } from './shared-call.ts';
@@ -21,8 +21,8 @@ export interface RepeatsParts {
   readonly clock: Clock;
   /** As configured now. */
   readonly settings: () => IdempotencySettings;
-  /** Over all replicas; `null` = there is this one only. `restore` is to be called when Redis has lost its data. */
-  readonly shared: ((restore: () => void) => SharedRepeats) | null;
+  /** Over all replicas; `null` = there is this one only. `kept`: what this replica keeps, the oldest first. */
+  readonly shared: ((kept: () => Iterable<KeptEntry>) => SharedRepeats) | null;
   /** An answer was given that had been kept. */
   readonly onReplayed: (upstream: string) => void;
 }
@@ -51,7 +51,7 @@ export class Repeats {
     this.#parts = parts;
     this.#kept = new KeptAnswers(parts.clock, parts.settings);
     this.#left = new LeftPositions(parts.clock);
-    this.#shared = parts.shared?.(() => void this.#restore()) ?? null;
+    this.#shared = parts.shared?.(() => this.#kept.entries()) ?? null;
   }
 
   /**
@@ -169,14 +169,6 @@ export class Repeats {
       this.#kept.put(key, { fingerprint: key.fingerprint, answer: ended.answer }, lifeMs);
     }
     this.#shared?.ended(key, ended, lifeMs);
-  }
-
-  /** Redis has lost its data: what this replica keeps is stored there again. */
-  async #restore(): Promise<void> {
-    for (const { key, answer, endsAt } of [...this.#kept.entries()].toReversed()) {
-      const leftMs = endsAt - this.#parts.clock.monotonic();
-      if (leftMs > 0) await this.#shared?.restore(key, answer, leftMs);
-    }
   }
 }
 

@@ -11,9 +11,9 @@
 import type { CallSignal } from '../call-abort.ts';
 import type { Clock } from '../clock.ts';
 import type { IdempotencySettings } from '../config/settings.ts';
-import { Refusal } from '../errors.ts';
-import { openAnswer, sealAnswer, type Result } from './answer-seal.ts';
+import { openAnswer, resultOf, sealAnswer, type Result } from './answer-seal.ts';
 import { conflict, demandSame, tooLarge } from './conflicts.ts';
+import type { KeptEntry } from './kept-answers.ts';
 import { positionKeptMs } from './left-positions.ts';
 import {
   claimMs,
@@ -23,6 +23,7 @@ import {
   type ClaimState,
   type RedisRepeats,
 } from './redis-repeats.ts';
+import { LostAnswers } from './lost-answers.ts';
 import { pause } from './pause.ts';
 import type { Ended, KeptAnswer, RepeatKey } from './repeat.ts';
 
@@ -31,7 +32,7 @@ const renewEveryMs = 500;
 /** Who waits looks this often: at first, and in the end. Milliseconds. */
 const lookMs = { min: 25, max: 250 };
 /** An answer that is announced is there within this, or never. Milliseconds. */
-const announcedMs = 2_000;
+const announcedMs = 5_000;
 
 /** What there is for a call: make it (at the position of the one that it repeats), or an answer. */
 export type Found =
@@ -47,8 +48,8 @@ export interface SharedRepeatsParts {
   readonly settings: () => IdempotencySettings;
   /** A call is made again because the replica that held it is gone. */
   readonly onHolderLost: (upstream: string) => void;
-  /** Redis has lost its data; what was kept here is to be stored again. */
-  readonly onLoss: () => void;
+  /** What this replica keeps, the oldest first. */
+  readonly kept: () => Iterable<KeptEntry>;
 }
 
 type Waited = Found | { readonly kind: 'again' | 'lost' };
@@ -57,12 +58,14 @@ export class SharedRepeats {
   readonly #parts: SharedRepeatsParts;
   /** Claims of this replica, by name. */
   readonly #held = new Map<string, Claim>();
+  readonly #lost: LostAnswers;
   readonly #pending = new Set<Promise<unknown>>();
   #runs = 0;
   #cancelRenewal: (() => void) | null = null;
 
   constructor(parts: SharedRepeatsParts) {
     this.#parts = parts;
+    this.#lost = new LostAnswers(parts);
   }
 
   /**
@@ -123,13 +126,6 @@ export class SharedRepeats {
     if (this.#held.has(key.name)) this.#track(this.#end(key, ended, keepMs));
   }
 
-  /** Stores what is kept here, after Redis has lost it. */
-  async restore(key: RepeatKey, answer: KeptAnswer | 'too_large', leftMs: number): Promise<void> {
-    if (this.#held.has(key.name)) return;
-    this.#hold(key.name, this.#claimOf(key));
-    await this.#end(key, { kind: 'answered', answer, isKept: true }, leftMs);
-  }
-
   /** Resolves when everything is stored that is to be. */
   async flushed(): Promise<void> {
     while (this.#pending.size > 0) await Promise.all(this.#pending);
@@ -145,10 +141,10 @@ export class SharedRepeats {
     const { name } = key;
     const claim = this.#held.get(name);
     if (claim === undefined) return;
-    const sealed = (result: Result): Buffer => sealAnswer(labelKey, key, { run: claim.holder, result });
     const isKept = ended.kind === 'answered' && ended.isKept && keepMs > 0;
     if (isKept && ended.answer !== 'too_large') {
-      const bytes = sealed({ kind: 'answer', answer: ended.answer });
+      const result: Result = { kind: 'answer', answer: ended.answer };
+      const bytes = sealAnswer(labelKey, key, { run: null, result });
       const isStored = await redis.store(name, bytes, keepMs);
       await this.#change(name, isStored ? 'kept' : 'too_large', keepMs);
       this.#held.delete(name);
@@ -158,7 +154,8 @@ export class SharedRepeats {
     const isWanted = await this.#change(name, isKept ? 'too_large' : 'free', isKept ? keepMs : handOverMs);
     this.#held.delete(name);
     const result = isKept || isWanted !== true ? null : resultOf(ended);
-    if (result !== null) await redis.store(name, sealed(result), handOverMs);
+    if (result === null) return;
+    await redis.store(name, sealAnswer(labelKey, key, { run: claim.holder, result }), handOverMs);
   }
 
   /** Waits for what another replica makes of the call. */
@@ -169,17 +166,23 @@ export class SharedRepeats {
       throw conflict('A call with this key is being answered. Repeat it after its end.');
     const startedAt = clock.monotonic();
     let announcedAt: number | null = null;
+    let answeredAt = startedAt;
     for (;;) {
       const read = await redis.read(key.name);
       signal.throwIfAborted();
-      if (read === null) return { kind: 'make', arrivedAt: null };
+      answeredAt = read === null ? answeredAt : clock.monotonic();
+      if (read === null && clock.monotonic() - answeredAt < claimMs) {
+        await pause(clock, lookMs.max, signal);
+        continue;
+      }
+      if (read === null || read.claim === null) return { kind: 'lost' };
       const { claim, sealed } = read;
-      if (claim === null) return { kind: 'lost' };
       demandSame(key, claim);
       if (claim.state === 'left') return { kind: 'again' };
       if (claim.state === 'too_large') throw tooLarge();
       if (claim.state === 'kept' || claim.state === 'free') {
-        const result = sealed === null ? null : openAnswer(labelKey, key, { run: claim.holder, sealed });
+        const run = claim.state === 'kept' ? null : claim.holder;
+        const result = sealed === null ? null : openAnswer(labelKey, key, { run, sealed });
         if (result?.kind === 'refusal') throw result.refusal;
         if (result?.kind === 'answer') return this.#give(key, result.answer, first.state === 'kept');
         announcedAt ??= clock.monotonic();
@@ -222,17 +225,25 @@ export class SharedRepeats {
   }
 
   #renewLater(): () => void {
-    const { clock, redis, onLoss } = this.#parts;
-    return clock.after(renewEveryMs, () => {
-      const claims = [...this.#held].map(([name, claim]) => ({ name, ...claim }));
-      const renewed = redis
-        .renew(claims.filter(({ state }) => state === 'held' || state === 'streaming'))
-        .then((isLost) => {
-          if (isLost) onLoss();
-          if (this.#cancelRenewal !== null) this.#cancelRenewal = this.#renewLater();
-        });
+    return this.#parts.clock.after(renewEveryMs, () => {
+      const renewed = this.#renew().then(() => {
+        if (this.#cancelRenewal !== null) this.#cancelRenewal = this.#renewLater();
+      });
       this.#track(renewed);
     });
+  }
+
+  async #renew(): Promise<void> {
+    const { redis, kept } = this.#parts;
+    const held = [...this.#held].filter(([, { state }]) => state === 'held' || state === 'streaming');
+    const claims = held.map(([name, claim]) => ({ name, ...claim }));
+    const renewed = await redis.renew([...claims, ...this.#lost.claims()]);
+    if (renewed === null) return;
+    if (renewed.isLost) {
+      this.#lost.add(kept(), () => this.#newHolder());
+      await redis.renew(this.#lost.claims());
+    }
+    await this.#lost.store(renewed.wanted);
   }
 
   #track(work: Promise<unknown>): void {
@@ -244,12 +255,4 @@ export class SharedRepeats {
 /** Counted from the asking: the way of the question makes up for that of the answer to who left. */
 function arrivalOf(claimed: Claimed | null, askedAt: number): number | null {
   return claimed?.kind === 'taken' && claimed.arrivedAgoMs !== null ? askedAt - claimed.arrivedAgoMs : null;
-}
-
-/** What those get who waited for a call whose answer is not kept; `null` = nothing that could be handed on. */
-function resultOf(ended: Ended): Result | null {
-  if (ended.kind === 'answered') {
-    return ended.answer === 'too_large' ? null : { kind: 'answer', answer: ended.answer };
-  }
-  return ended.failure instanceof Refusal ? { kind: 'refusal', refusal: ended.failure } : null;
 }

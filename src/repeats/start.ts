@@ -24,7 +24,7 @@ export function startRepeats({ clock, random, telemetry, settings }: StartParts)
     shared:
       redis === null
         ? null
-        : (onLoss) =>
+        : (kept) =>
             new SharedRepeats({
               clock,
               labelKey: privacy.labelKey,
@@ -37,7 +37,7 @@ export function startRepeats({ clock, random, telemetry, settings }: StartParts)
               replica: random.hex(8),
               settings: bounds,
               onHolderLost: (upstream) => telemetry.repeatedAgain(upstream),
-              onLoss,
+              kept,
             }),
   });
 }

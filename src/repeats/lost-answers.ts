@@ -1,0 +1,71 @@
+/**
+ * Answers that this replica keeps and that Redis has lost. Their claims are put back at once and renewed; the answers
+ * themselves follow: those that somebody waits for first, the others a few at a time, the newest first.
+ */
+import type { Clock } from '../clock.ts';
+import type { IdempotencySettings } from '../config/settings.ts';
+import { sealAnswer } from './answer-seal.ts';
+import type { KeptEntry } from './kept-answers.ts';
+import type { Claim, RedisRepeats } from './redis-repeats.ts';
+
+/** With each renewal so many answers are stored that nobody waits for. */
+const atOnce = 5;
+
+export interface LostAnswersParts {
+  readonly clock: Clock;
+  readonly labelKey: string;
+  readonly redis: RedisRepeats;
+  readonly settings: () => IdempotencySettings;
+}
+
+interface Lost {
+  readonly entry: KeptEntry;
+  readonly claim: Claim;
+}
+
+export class LostAnswers {
+  readonly #parts: LostAnswersParts;
+  /** The oldest first. */
+  readonly #lost = new Map<string, Lost>();
+
+  constructor(parts: LostAnswersParts) {
+    this.#parts = parts;
+  }
+
+  /** Claims to be put back and renewed. */
+  claims(): (Claim & { readonly name: string })[] {
+    return [...this.#lost].map(([name, { claim }]) => ({ name, ...claim }));
+  }
+
+  add(entries: Iterable<KeptEntry>, newHolder: () => string): void {
+    for (const entry of entries) {
+      const { fingerprint, answer, key } = entry;
+      const state = answer === 'too_large' ? answer : 'kept';
+      this.#lost.set(key.name, { entry, claim: { fingerprint, holder: newHolder(), state } });
+    }
+  }
+
+  async store(wanted: readonly string[]): Promise<void> {
+    const newest = [...this.#lost.keys()].slice(-atOnce).toReversed();
+    for (const name of new Set([...wanted, ...newest])) {
+      const lost = this.#lost.get(name);
+      if (lost !== undefined) await this.#store(name, lost);
+    }
+  }
+
+  async #store(name: string, { entry, claim }: Lost): Promise<void> {
+    const { clock, redis, labelKey, settings } = this.#parts;
+    const { key, answer, endsAt } = entry;
+    const leftMs = endsAt - clock.monotonic();
+    const bytes =
+      answer === 'too_large'
+        ? null
+        : sealAnswer(labelKey, key, { run: null, result: { kind: 'answer', answer } });
+    if (leftMs > 1 && bytes !== null) await redis.store(name, bytes, leftMs);
+    // From here on the claim is not renewed: a renewal would give it a shorter life.
+    this.#lost.delete(name);
+    if (leftMs <= 1) return;
+    await redis.change(name, claim, { forMs: leftMs });
+    if (bytes !== null) await redis.keep(key, bytes.length, settings());
+  }
+}
