@@ -1,0 +1,53 @@
+/** Each preset reads the answers that its provider documents, or that were recorded of it (`test/fixtures/presets/`). */
+import { readFileSync } from 'node:fs';
+import { expect, test } from '@jest/globals';
+import { buildDialect } from '../../../src/config/speaks-build.ts';
+import { presetNames, type PresetName } from '../../../src/config/presets/names.ts';
+import { learnFrom } from '../../../src/dispatch/feedback/learn-from.policy.ts';
+
+interface Sample {
+  readonly status: number;
+  readonly fields: Readonly<Record<string, string>>;
+  readonly body: string;
+  readonly expects: {
+    readonly throttle?: string | null;
+    readonly waitMs?: number | null;
+    readonly expired?: boolean;
+    readonly meters?: readonly { meter: string; limit: number; used: number | null; windowMs?: number }[];
+  };
+}
+
+const nowMs = 1_800_000_000_000;
+
+const samplesOf = (name: PresetName): readonly Sample[] =>
+  JSON.parse(
+    readFileSync(new URL(`../../fixtures/presets/${name}.json`, import.meta.url), 'utf8'),
+  ) as readonly Sample[];
+
+const all = presetNames.flatMap((name) =>
+  samplesOf(name).map((sample, index) => [name, index + 1, sample] as const),
+);
+
+test.each(all)('%s reads its recorded answer %i', (name, _, { status, fields, body, expects }) => {
+  const facts = {
+    status,
+    fields: new Map(Object.entries(fields)),
+    body,
+    callClass: 'default',
+    method: 'GET',
+    path: '/',
+    nowMs,
+  };
+  const { throttle, meters, refusesCredential } = learnFrom('generic', facts, buildDialect(name).dialect);
+  if (expects.throttle !== undefined) expect(throttle?.kind ?? null).toBe(expects.throttle);
+  if (expects.waitMs !== undefined) expect(throttle?.waitMs).toBe(expects.waitMs);
+  expect(refusesCredential ?? false).toBe(expects.expired ?? false);
+  if (expects.meters === undefined) return;
+  const found = meters.map(({ meter, limit, windowMs, level }) => ({
+    meter,
+    limit,
+    used: level === null ? null : level.highest,
+    ...(windowMs === null ? {} : { windowMs }),
+  }));
+  expect(found).toEqual(expects.meters);
+});
