@@ -19,7 +19,7 @@ export type Fetched =
       /** Its whole life, milliseconds; `null` = not known. */
       readonly lifeMs: number | null;
       /** Monotonic milliseconds from which its life counts: no later than the endpoint counts it. */
-      readonly bornAt: number;
+      readonly issuedAt: number;
       /** Another replica fetched it. */
       readonly isShared: boolean;
     }
@@ -159,11 +159,11 @@ export class OAuthSource implements Source {
     if (this.#closing.signal.aborted) return;
     if (fetched.kind === 'failed') return this.#fail(fetched.fault, fetched.statedMs);
     const { clock, random, onRenewal } = this.#parts;
-    const { token, lifeMs, bornAt, isShared } = fetched;
+    const { token, lifeMs, issuedAt, isShared } = fetched;
     // A life that was over on arrival: without the wait after a failure such tokens would be fetched without pause.
-    if (lifeMs !== null && clock.monotonic() >= bornAt + sendableForMs(lifeMs))
+    if (lifeMs !== null && clock.monotonic() >= issuedAt + sendableForMs(lifeMs))
       return this.#fail('invalid', null);
-    const at = (age: number | null): number | null => (age === null ? null : bornAt + age);
+    const at = (age: number | null): number | null => (age === null ? null : issuedAt + age);
     this.#token = {
       token,
       version: (this.#versions += 1),

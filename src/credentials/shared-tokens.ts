@@ -88,8 +88,8 @@ export class SharedTokens implements TokenFetcher {
       if (found.kind === 'token') return found;
       const fetched = await endpoint.fetch(wish);
       if (fetched.kind === 'token') {
-        const { token, lifeMs, bornAt } = fetched;
-        const leftMs = lifeMs === null ? unknownLifeMs : bornAt + lifeMs - clock.monotonic();
+        const { token, lifeMs, issuedAt } = fetched;
+        const leftMs = lifeMs === null ? unknownLifeMs : issuedAt + lifeMs - clock.monotonic();
         if (leftMs > 0) await store.store(name, this.#seal.close(name, { token, lifeMs }), leftMs);
       }
       return fetched;
@@ -109,7 +109,7 @@ export class SharedTokens implements TokenFetcher {
     const opened = read.kind === 'sealed' ? this.#seal.open(name, read.text) : null;
     if (read.kind === 'none' || opened === null || opened.token === unwanted) return { kind: 'none' };
     const { token, lifeMs } = opened;
-    const bornAt = lifeMs === null ? askedAt : askedAt + read.leftMs - lifeMs;
-    return { kind: 'token', token, lifeMs, bornAt, isShared: true };
+    const issuedAt = lifeMs === null ? askedAt : askedAt + read.leftMs - lifeMs;
+    return { kind: 'token', token, lifeMs, issuedAt, isShared: true };
   }
 }

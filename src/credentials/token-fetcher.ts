@@ -46,11 +46,11 @@ export function createTokenFetcher({ clock, send }: FetcherParts): TokenFetcher 
     lookUp: () => Promise.resolve(null),
     async fetch({ client, upstream, signal }) {
       // The endpoint cannot count the token's life from before it was asked.
-      const bornAt = clock.monotonic();
+      const issuedAt = clock.monotonic();
       const result = await send(tokenRequest(client), upstream, signal);
       if (result.kind === 'failed') return { kind: 'failed', fault: result.fault, statedMs: null };
       const read = readToken(result.reply, clock.now());
-      return read.kind === 'failed' ? read : { ...read, bornAt, isShared: false };
+      return read.kind === 'failed' ? read : { ...read, issuedAt, isShared: false };
     },
   };
 }

@@ -8,13 +8,13 @@ function driven() {
   const open: { answer: (fetched: Fetched) => void; unwanted: string | null }[] = [];
   const outcomes: string[] = [];
   const elsewhere: Fetched[] = [];
-  let bornAt = 0;
+  let issuedAt = 0;
   const source = new OAuthSource({
     clock,
     random: { next: () => 0.5, hex: () => '' },
     prefix: 'Bearer ',
     fetch: (unwanted) => {
-      bornAt = clock.monotonic();
+      issuedAt = clock.monotonic();
       return new Promise((answer) => open.push({ answer, unwanted }));
     },
     lookUp: () => Promise.resolve(elsewhere.shift() ?? null),
@@ -35,7 +35,7 @@ function driven() {
     outcomes,
     elsewhere,
     issue: (token: string, lifeMs: number | null = 60_000) =>
-      settle({ kind: 'token', token, lifeMs, bornAt, isShared: false }),
+      settle({ kind: 'token', token, lifeMs, issuedAt, isShared: false }),
     fail: (fault: 'timeout' | 'refused' | 'throttled', statedMs: number | null = null) =>
       settle({ kind: 'failed', fault, statedMs }),
   };
@@ -210,7 +210,7 @@ describe('a token fetched by another replica', () => {
     const { source, outcomes, elsewhere, issue } = driven();
     source.now();
     await issue('one');
-    elsewhere.push({ kind: 'token', token: 'two', lifeMs: 60_000, bornAt: 0, isShared: true });
+    elsewhere.push({ kind: 'token', token: 'two', lifeMs: 60_000, issuedAt: 0, isShared: true });
     source.storedElsewhere();
     await new Promise(setImmediate);
     expect(source.now()).toEqual(usable('two', 2));

@@ -159,7 +159,7 @@ describe('a shared token', () => {
           kind: 'token',
           token,
           lifeMs: 60_000,
-          bornAt: systemClock.monotonic(),
+          issuedAt: systemClock.monotonic(),
           isShared: false,
         });
       },

@@ -229,7 +229,7 @@ test('a grant for another replica is published, and repeated with each tick unti
   await subscriber.ping();
   const [first] = heard;
   if (first?.message.kind !== 'grants') throw new Error('no grant was published');
-  expect(first).toMatchObject({ replica: 'r2', message: { bucket: 'b', born: settled.born } });
+  expect(first).toMatchObject({ replica: 'r2', message: { bucket: 'b', createdAt: settled.createdAt } });
   const [grant] = first.message.grants;
   expect(grant?.ticket).toBe('t2');
   for (const _again of [1, 2]) {
@@ -260,12 +260,12 @@ test('one replica is chosen to pump next, and another one when that replica does
   const paced = { setting, maxInFlight: null };
   await grantOf('r1', one('t1', paced), 1_000);
   const first = await admit('r1', one('t2', paced), 1_010);
-  expect(first.leads).toBe(true);
-  expect((await admit('r2', one('t3', paced), 1_020)).leads).toBe(false);
+  expect(first.isPumpLeader).toBe(true);
+  expect((await admit('r2', one('t3', paced), 1_020)).isPumpLeader).toBe(false);
   const dueAt = first.now + (first.nextInMs ?? NaN);
-  expect((await tick('r2', [], dueAt + 20)).leads).toBe(false);
-  expect((await tick('r2', [], dueAt + 40)).leads).toBe(true);
-  expect((await tick('r1', [], dueAt + 50)).leads).toBe(false);
+  expect((await tick('r2', [], dueAt + 20)).isPumpLeader).toBe(false);
+  expect((await tick('r2', [], dueAt + 40)).isPumpLeader).toBe(true);
+  expect((await tick('r1', [], dueAt + 50)).isPumpLeader).toBe(false);
 });
 
 test('tickets entered again after a loss of all data keep their positions before newcomers', async () => {
@@ -273,14 +273,14 @@ test('tickets entered again after a loss of all data keep their positions before
   const queued = await admit('r1', one('t2'));
   if (queued.kind !== 'queued') throw new Error('not queued');
   await redis.flushall();
-  expect(await tick('r1', [lease])).toMatchObject({ born: null, waitingHere: 0 });
+  expect(await tick('r1', [lease])).toMatchObject({ createdAt: null, waitingHere: 0 });
   expect(await redis.dbsize()).toBe(0);
   const busy = await grantOf('r2', one('t7'));
   const newcomer = await admit('r2', one('t8'));
   const entered = await admit('r1', one('t2', {}, { kind: 'kept', order: queued.order }));
   expect(newcomer).toMatchObject({ kind: 'queued', ahead: 0 });
   expect(entered).toMatchObject({ kind: 'queued', ahead: 0, order: queued.order });
-  expect(entered.born).not.toBe(queued.born);
+  expect(entered.createdAt).not.toBe(queued.createdAt);
   expect(await settle(by('r1'), lease, done)).toMatchObject({ known: false });
   await settle(by('r2'), busy, done);
   await subscriber.ping();
@@ -300,7 +300,7 @@ test('a tick reports how many tickets of its replica wait, so that lost ones are
 
 test('new settings create no bucket and no lane', async () => {
   const change = { setting: paced, lanes: [{ ...wide, lane: laneKey('unknown') }] };
-  expect(await reconfigure(by('r1'), change)).toMatchObject({ born: null });
+  expect(await reconfigure(by('r1'), change)).toMatchObject({ createdAt: null });
   expect(await redis.dbsize()).toBe(0);
   await admit('r1', one('t1'));
   await reconfigure(by('r1'), change);

@@ -170,8 +170,8 @@ class Model {
       if (event.kind === 'admit' && 'order' in own) this.#orders.set(event.admission.ticket, own.order);
       for (const { lease } of grants) this.#leases.unshift(lease);
     }
-    const { bucket, born, seen, unnamed } = store;
-    const known = bucket === null ? null : stateOfPolicy(bucket, { born, seen, unnamed });
+    const { bucket, createdAt, seen, unnamed } = store;
+    const known = bucket === null ? null : stateOfPolicy(bucket, { createdAt, seen, unnamed });
     const state = bucket !== null && !look ? undefined : known;
     const shutMs = bucket === null ? 0 : closedMs(bucket, seen);
     const lifeMs = bucket === null ? 0 : memoryMs(bucket, seen) + Math.min(maxClosedMs, shutMs);

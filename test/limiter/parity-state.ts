@@ -18,7 +18,7 @@ export type Normal = null | boolean | number | string | Normal[] | { [name: stri
 
 /** What a store keeps beside the policy's data. */
 export interface Beside {
-  readonly born: number;
+  readonly createdAt: number;
   readonly seen: number;
   /** Replica by lease, for grants their replica has not named. */
   readonly unnamed: ReadonlyMap<string, string>;
@@ -63,7 +63,7 @@ export function stateOfPolicy(bucket: Bucket, beside: Beside): Normal {
     if (ticket.lease === null) waitingBy.set(ticket.replica, (waitingBy.get(ticket.replica) ?? 0) + 1);
   }
   return {
-    born: beside.born,
+    createdAt: beside.createdAt,
     seen: beside.seen,
     ...Object.fromEntries(scalars.map((field) => [field, bucket[field] ?? false])),
     lastGrantAt: bucket.lastGrantAt ?? false,
@@ -178,7 +178,7 @@ export interface Dump {
 }
 
 const bucketFields = [
-  'born',
+  'createdAt',
   'seen',
   'learn',
   'probe',
@@ -252,7 +252,7 @@ export function stateOfRedis(dump: Dump): Normal {
   }
   const sections = sectionsOf(dump.order);
   return {
-    born: bucket['born'] ?? null,
+    createdAt: bucket['createdAt'] ?? null,
     seen: bucket['seen'] ?? null,
     ...Object.fromEntries(scalars.map((field) => [field, bucket[field] ?? null])),
     lastGrantAt: bucket['lastGrantAt'] ?? null,

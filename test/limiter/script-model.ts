@@ -34,7 +34,7 @@ export class ScriptModel {
   readonly #publish: (message: Sent) => void;
   /** `null`: the store does not know the bucket. */
   bucket: Bucket | null = null;
-  born = 0;
+  createdAt = 0;
   seen = 0;
   /** Leases no event of their replica has named yet, with that replica. */
   unnamed = new Map<string, string>();
@@ -90,7 +90,7 @@ export class ScriptModel {
 
   #create(probe: number, clock: number): void {
     this.bucket = createBucket(probe, clock);
-    this.born = clock;
+    this.createdAt = clock;
     this.seen = clock;
     this.unnamed = new Map();
     this.#promise = null;
@@ -135,7 +135,7 @@ export class ScriptModel {
         replica: of,
         kind: 'grants',
         bucket: bucketKey(this.key),
-        born: this.born,
+        createdAt: this.createdAt,
         grants: granted,
       });
     }
@@ -152,14 +152,14 @@ export class ScriptModel {
       now,
       nextInMs: run.nextAt === null ? null : run.nextAt - now,
       closedMs: closedMs(bucket, now),
-      born: this.born,
-      leads: this.#leads(bucket, replica, run, now),
+      createdAt: this.createdAt,
+      isPumpLeader: this.#isPumpLeader(bucket, replica, run, now),
       grants,
     };
   }
 
   /** One replica promises to pump; kept unless it is late by more than 30 ms or another time comes 2 ms before it. */
-  #leads(
+  #isPumpLeader(
     bucket: Bucket,
     replica: string,
     { nextAt, pumped }: { readonly nextAt: number | null; readonly pumped?: boolean },
@@ -200,8 +200,8 @@ const nothing = (now: number): BucketReply => ({
   now,
   nextInMs: null,
   closedMs: 0,
-  born: null,
+  createdAt: null,
   grants: [],
-  leads: false,
+  isPumpLeader: false,
   unnamed: 0,
 });

@@ -37,7 +37,7 @@ export class BucketReplies {
     }
     const { createdAt, latest } = view;
     // A message of a life that this replica has not seen yet: the next reply finds out what that means.
-    if (message.born !== createdAt || latest === null) return this.#pump();
+    if (message.createdAt !== createdAt || latest === null) return this.#pump();
     this.#timer.noteLeaderPumped();
     for (const grant of message.grants) calls.receive(grant, latest);
     this.schedulePump();
@@ -47,10 +47,10 @@ export class BucketReplies {
   async prepare({ bucket, sentAt, kinds }: BucketNews): Promise<void> {
     const { redis, replica } = this.#parts.context;
     this.#parts.view.usedAt = sentAt;
-    if (kinds.has('admit')) this.#forgetExpired(bucket.born, sentAt);
-    const { born, now } = bucket;
+    if (kinds.has('admit')) this.#forgetExpired(bucket.createdAt, sentAt);
+    const { createdAt, now } = bucket;
     const isKnown = this.#parts.view.createdAt !== null;
-    if (isKnown || born === null || now - born >= recoveryGraceMs) return;
+    if (isKnown || createdAt === null || now - createdAt >= recoveryGraceMs) return;
     await redis.run('other', (client) => replica.beat(client));
   }
 
@@ -77,7 +77,7 @@ export class BucketReplies {
       if (view.closing.forgets(bucket.closedMs, now)) view.keepClosed();
       view.closing.note(bucket.closedMs, { sentAt, now });
       view.latest = time;
-      const { nextInMs, leads: isLeader } = bucket;
+      const { nextInMs, isPumpLeader: isLeader } = bucket;
       this.#timer.note(nextInMs === null ? null : { at: now + nextInMs, isLeader });
     }
     for (const grant of bucket.grants) calls.receive(grant, time);
@@ -85,17 +85,17 @@ export class BucketReplies {
   }
 
   /** The one place that notices another life of the bucket's data: everything of the old one is gone. */
-  #noticeLife({ born, now }: BucketReply, sentAt: number): void {
+  #noticeLife({ createdAt, now }: BucketReply, sentAt: number): void {
     const { view, calls, context } = this.#parts;
     const before = view.createdAt;
-    if (born === before) return;
-    view.createdAt = born;
+    if (createdAt === before) return;
+    view.createdAt = createdAt;
     const isFirstSight = before === null && view.lostAt === null;
-    const isYoung = born !== null && now - born < recoveryGraceMs;
+    const isYoung = createdAt !== null && now - createdAt < recoveryGraceMs;
     const isOfLoss = isYoung && context.replica.lostAt() !== null;
     if (isFirstSight && !isOfLoss && calls.held.leases.size === 0) return;
     if (before !== null || isFirstSight) calls.lose();
-    if (born !== null) view.holdUntil(sentAt + born + recoveryGraceMs - now);
+    if (createdAt !== null) view.holdUntil(sentAt + createdAt + recoveryGraceMs - now);
   }
 
   /** Sets the timer of the next pump by what is known now. */

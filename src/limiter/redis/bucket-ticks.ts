@@ -72,7 +72,7 @@ export class BucketTicks {
   }
 
   #renew(leases: readonly HeldLease[], { bucket, sentAt }: Applied<TickReply>): void {
-    if (bucket.born === null || bucket.born !== this.#parts.view.createdAt) return;
+    if (bucket.createdAt === null || bucket.createdAt !== this.#parts.view.createdAt) return;
     for (const lease of leases) {
       if (!lease.isLost) lease.expiresAt = Math.max(lease.expiresAt, sentAt + lease.leaseMs - fenceMs);
     }

@@ -39,8 +39,8 @@ export class BucketView {
   }
 
   /** A reply may be read after a later one of the same life. */
-  isOvertaken({ born, now }: BucketReply): boolean {
-    return born === this.createdAt && this.latest !== null && now < this.latest.now;
+  isOvertaken({ createdAt, now }: BucketReply): boolean {
+    return createdAt === this.createdAt && this.latest !== null && now < this.latest.now;
   }
 
   /** Redis has forgotten that the bucket is closed, the upstream has not. */

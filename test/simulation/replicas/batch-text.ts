@@ -189,9 +189,18 @@ const grantWords = ({ ticket, lane, lease, expiresAt }: GrantReply): unknown => 
 ];
 
 export function replyText({ bucket, replies }: BatchReply, events: readonly BucketEvent[]): string {
-  const { now, nextInMs, closedMs, born, leads, grants, unnamed } = bucket;
-  const own = replies.map((reply, at) => words(reply, events[at]?.kind ?? '', born !== null));
-  return JSON.stringify([now, nextInMs, closedMs, born, leads, grants.map(grantWords), unnamed, own]);
+  const { now, nextInMs, closedMs, createdAt, isPumpLeader, grants, unnamed } = bucket;
+  const own = replies.map((reply, at) => words(reply, events[at]?.kind ?? '', createdAt !== null));
+  return JSON.stringify([
+    now,
+    nextInMs,
+    closedMs,
+    createdAt,
+    isPumpLeader,
+    grants.map(grantWords),
+    unnamed,
+    own,
+  ]);
 }
 
 const known: Readonly<Record<string, string>> = { settle: 'settled', learn: 'learned', charge: 'noted' };
@@ -236,5 +245,5 @@ export function messageText(message: Sent): string {
   const grants = message.grants.map(
     ({ ticket, lane, lease, expiresAt }) => `${ticket} ${lane} ${lease} ${expiresAt}`,
   );
-  return [`g ${message.bucket} ${message.born}`, ...grants].join('\n');
+  return [`g ${message.bucket} ${message.createdAt}`, ...grants].join('\n');
 }

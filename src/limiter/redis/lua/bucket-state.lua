@@ -18,7 +18,7 @@
 -- @record contest: units allowance at
 -- @record top: level at headAt
 -- @record unreported: units at
--- @record bucket: born seen learn probe opened probingSince closedUntil closedAt virtual sequence lastGrantAt pilotAfter
+-- @record bucket: createdAt seen learn probe opened probingSince closedUntil closedAt virtual sequence lastGrantAt pilotAfter
 --   crowdedAt waiting waitingWeight leases waitingCosts meters
 
 local function recordOf(kind, name)

@@ -1,5 +1,5 @@
 -- What every run answers, and what other replicas are told. JSON is written by hand: cjson rounds numbers.
--- Message to a replica: `g <bucket> <birth>` and one grant per line, or `c <bucket> <ms closed>`.
+-- Message to a replica: `g <bucket> <createdAt>` and one grant per line, or `c <bucket> <ms closed>`.
 -- Grant: `<ticket> <lane> <lease> <expires at>`; times are on the store's clock.
 
 -- The same double when it is read back; 'inf' is no number of JSON, but a word that both ends know.
@@ -31,7 +31,7 @@ local function reportGrants()
   local own, messages = {}, {}
   for _, lease in ipairs(granted) do
     if lease.replica ~= caller then
-      local head = messages[lease.replica] or 'g ' .. bucketName .. ' ' .. text(bucket.born)
+      local head = messages[lease.replica] or 'g ' .. bucketName .. ' ' .. text(bucket.createdAt)
       messages[lease.replica] = head .. '\n' .. grantText(lease)
     elseif not reportedByReply[lease.token] then
       own[#own + 1] = grantJson(lease)
@@ -52,9 +52,9 @@ local function reportClosed(now)
 end
 
 local function replyWith(replies, grants, now)
-  local leads = promised(now) and ',true,[' or ',false,['
+  local leader = promised(now) and ',true,[' or ',false,['
   return '[' .. text(now) .. ',' .. (nextAt and text(nextAt - now) or 'null') .. ',' .. text(closedMs(now)) .. ','
-    .. text(bucket.born) .. leads .. table.concat(grants, ',') .. '],' .. text(unnamed) .. ',['
+    .. text(bucket.createdAt) .. leader .. table.concat(grants, ',') .. '],' .. text(unnamed) .. ',['
     .. table.concat(replies, ',') .. ']]'
 end
 

@@ -28,7 +28,7 @@ export type ReplicaMessage =
   | {
       readonly kind: 'grants';
       readonly bucket: BucketKey;
-      readonly born: number;
+      readonly createdAt: number;
       readonly grants: readonly GrantReply[];
     }
   | { readonly kind: 'closed'; readonly bucket: BucketKey; readonly closedMs: number };
@@ -39,7 +39,7 @@ export function readMessage(message: string): ReplicaMessage {
   const [kind, bucket, value] = head.split(' ');
   if (kind === 'g') {
     const grants = lines.map((line) => grantOf(line.split(' ')));
-    return { kind: 'grants', bucket: bucketKey(wordOf(bucket)), born: numberOf(value), grants };
+    return { kind: 'grants', bucket: bucketKey(wordOf(bucket)), createdAt: numberOf(value), grants };
   }
   if (kind === 'c') return { kind: 'closed', bucket: bucketKey(wordOf(bucket)), closedMs: amountOf(value) };
   return malformed();

@@ -2,7 +2,7 @@
  * What comes back from Redis: the reply of `apply`, from text to types (`message-codec.ts`: what is published). Anything that is not as
  * `lua/apply.lua` says is a `MalformedReply`: it never means "granted".
  *
- * Times (`now`, `expiresAt`, `born`) are on the store's clock; a replica turns them into its own with
+ * Times (`now`, `expiresAt`, `createdAt`) are on the store's clock; a replica turns them into its own with
  * `sentAt + (expiresAt - now)`, where `sentAt` is when it SENT the command whose reply carried that `now`: earlier than
  * the truth, never later. Any reply's pair will do for a grant that came by message.
  */
@@ -24,12 +24,12 @@ export interface BucketReply {
   /** Time for which nobody may send; 0 = the bucket is open. */
   readonly closedMs: number;
   /**
-   * Birth of the bucket's data on the store's clock; `null` = the store does not know the bucket. Another birth than
+   * Creation time of the bucket's data on the store's clock; `null` = the store does not know the bucket. Another time than
    * before means that everything was lost in between: enter waiting tickets again, with their order.
    */
-  readonly born: number | null;
+  readonly createdAt: number | null;
   /** This replica is the one that pumps after `nextInMs`; the others look later, in case it died. */
-  readonly leads: boolean;
+  readonly isPumpLeader: boolean;
   /** Grants of this replica that no reply to an admission tells (after a `tick` also earlier ones it has not named yet). */
   readonly grants: readonly GrantReply[];
   /**
@@ -47,7 +47,9 @@ export interface BatchReply {
 
 /** The reply to these events. */
 export function readBatch(reply: unknown, events: readonly BucketEvent[]): BatchReply {
-  const [now, nextInMs, closedMs, born, leads, grants, unnamed, replies] = listOf(parsed(textOf(reply)));
+  const [now, nextInMs, closedMs, createdAt, isPumpLeader, grants, unnamed, replies] = listOf(
+    parsed(textOf(reply)),
+  );
   const own = listOf(replies);
   if (own.length === 0 || own.length > events.length) return malformed();
   return {
@@ -55,8 +57,8 @@ export function readBatch(reply: unknown, events: readonly BucketEvent[]): Batch
       now: amountOf(now),
       nextInMs: nextInMs === null ? null : numberOf(nextInMs),
       closedMs: amountOf(closedMs),
-      born: born === null ? null : numberOf(born),
-      leads: flagOf(leads),
+      createdAt: createdAt === null ? null : numberOf(createdAt),
+      isPumpLeader: flagOf(isPumpLeader),
       grants: listOf(grants).map(grantOf),
       unnamed: amountOf(unnamed),
     },
