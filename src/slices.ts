@@ -24,7 +24,7 @@ export function createSlices(
   clock: Pick<Clock, 'monotonic' | 'after'>,
   onSlice: (items: number) => void = () => {},
 ): Slices {
-  const othersTurn = (): Promise<void> => new Promise((resume) => void clock.after(0, resume));
+  const yieldToOthers = (): Promise<void> => new Promise((resume) => void clock.after(0, resume));
   return {
     async forEach(items, work) {
       let done = 0;
@@ -32,7 +32,7 @@ export function createSlices(
       for (const item of items) {
         if (done === maxItems || clock.monotonic() - since >= maxMs) {
           onSlice(done);
-          await othersTurn();
+          await yieldToOthers();
           done = 0;
           since = clock.monotonic();
         }

@@ -10,7 +10,7 @@ import type { AnswerHead, Feedback } from '../call.ts';
 import type { Clock } from '../clock.ts';
 import type { Lesson } from '../limiter/limiter.ts';
 import { readForLearning, type AttemptFacts, type Later } from './read-answer.ts';
-import type { Turn } from './send-order.ts';
+import type { Sending } from './send-order.ts';
 import { bodyError } from './transport-error.ts';
 import { TransportError, type Transport, type TransportAttempt } from './transport.ts';
 
@@ -36,16 +36,16 @@ export async function attempt(
   transport: Transport,
   request: Omit<TransportAttempt, 'onSent' | 'hold'>,
   facts: AttemptFacts,
-  turn: Turn,
+  sending: Sending,
   clock: Clock,
 ): Promise<AttemptResult> {
   let sentAt = clock.monotonic();
   const onSent = (): void => {
     sentAt = clock.monotonic();
-    turn.written();
+    sending.written();
   };
   try {
-    const answer = await transport.send({ ...request, hold: turn.before, onSent });
+    const answer = await transport.send({ ...request, hold: sending.before, onSent });
     // A body that broke in the packet of its head: nothing of the answer has gone on to the client yet.
     if (answer.body.errored !== null) throw bodyError(answer.body.errored);
     const headAt = clock.monotonic();
@@ -66,6 +66,6 @@ export async function attempt(
     if (error instanceof TransportError) return { kind: 'failed', error };
     throw error;
   } finally {
-    turn.written();
+    sending.written();
   }
 }

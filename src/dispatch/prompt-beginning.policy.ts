@@ -18,13 +18,13 @@ export function beginningOf(body: JsonRecord): string | null {
     gather(body[member], texts, maxDepth);
   for (const member of ['messages', 'contents', 'input', 'prompt'] as const) {
     const value = body[member];
-    if (Array.isArray(value)) for (const message of firstTurn(value)) gather(message, texts, maxDepth);
+    if (Array.isArray(value)) for (const message of firstMessages(value)) gather(message, texts, maxDepth);
     else gather(value, texts, maxDepth);
   }
   return texts.length === 0 ? null : texts.join('\n');
 }
 
-function firstTurn(messages: readonly unknown[]): readonly unknown[] {
+function firstMessages(messages: readonly unknown[]): readonly unknown[] {
   const user = messages.findIndex((message) => stringAt(message, 'role') === 'user');
   return messages.slice(0, Math.min(user < 0 ? 1 : user + 1, maxTexts));
 }

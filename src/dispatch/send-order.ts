@@ -12,7 +12,7 @@ import type { Clock } from '../clock.ts';
 const maxHoldMs = 1_000;
 
 /** One sending in the order of its lane. */
-export interface Turn {
+export interface Sending {
   /** Resolves when this one may be written; `null` = now. */
   readonly before: Promise<void> | null;
   /** It was written, or never will be. Repeating it does nothing. */
@@ -28,7 +28,7 @@ export class SendOrder {
   }
 
   /** Enters as the last of the lane. */
-  enter(lane: string): Turn {
+  enter(lane: string): Sending {
     const ahead = this.#last.get(lane);
     const sending = new QueuedSending(
       () => this.#leave(lane, sending),
@@ -53,7 +53,7 @@ export class SendOrder {
   }
 }
 
-class QueuedSending implements Turn {
+class QueuedSending implements Sending {
   readonly before: Promise<void> | null;
   /** Lets the one behind it go; `null` = nobody waits. */
   release: (() => void) | null = null;

@@ -71,7 +71,7 @@ class OriginPermits {
   readonly #lines = new Map<string, Line>();
   #taken = 0;
   #waiting = 0;
-  #turns = 0;
+  #served = 0;
 
   constructor(max: number) {
     this.#max = max;
@@ -124,7 +124,7 @@ class OriginPermits {
 
   #take(line: Line, permit: QueuedPermit): void {
     line.taken += 1;
-    line.last = this.#turns += 1;
+    line.last = this.#served += 1;
     this.#taken += 1;
     permit.begin();
   }

@@ -2,7 +2,7 @@ import { expect, test } from '@jest/globals';
 import { ticketId, type LeaseToken } from '../../src/ids.ts';
 import type { Costs } from '../../src/call.ts';
 import type { Bucket } from '../../src/limiter/policy/bucket-state.policy.ts';
-import { turnOf } from '../../src/limiter/policy/waiting-costs.policy.ts';
+import { serviceCost } from '../../src/limiter/policy/waiting-costs.policy.ts';
 import type { Admission } from '../../src/limiter/limiter.ts';
 import { forecast, settle, tick, type Effects } from '../../src/limiter/policy/scheduler.policy.ts';
 import { atOrigins, type Instant } from './at-origins.ts';
@@ -124,7 +124,7 @@ atOrigins('the service cost of a call', (instant) => {
     ['a call of a meter whose limit is unknown', { images: 7 }, 1],
     ['a call that costs nothing', {}, 1],
   ])('is the time for which its most used meter is busy: %s', (_what, costs, ms) => {
-    expect(turnOf(bucket, costs)).toBe(ms);
+    expect(serviceCost(bucket, costs)).toBe(ms);
   });
 
   test('is charged once to a lane, however many of its grants come back', () => {

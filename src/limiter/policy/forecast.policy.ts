@@ -13,7 +13,7 @@ import type { HeldBy } from '../../errors.ts';
 import { closedMs, meterOf, type Bucket, type Lane } from './bucket-state.policy.ts';
 import { meterNames } from './meter-names.policy.ts';
 import { ceilingWindowMs } from './ceiling.policy.ts';
-import { turnOf } from './waiting-costs.policy.ts';
+import { serviceCost } from './waiting-costs.policy.ts';
 import type { LaneKey, TicketId } from '../../ids.ts';
 import type { SleepReason, Standing } from '../limiter.ts';
 import { keptFree, netRate } from './meter-others.policy.ts';
@@ -119,12 +119,12 @@ function othersAhead(bucket: Bucket, { lane, key, weight, ahead }: LanePosition)
   const costsHere = lane?.waitingCosts ?? null;
   const here =
     ahead > 0 && waitingHere > 0
-      ? meanTurn(bucket, { costs: costsHere, without: null, calls: waitingHere })
+      ? meanServiceCost(bucket, { costs: costsHere, without: null, calls: waitingHere })
       : 0;
   const from = Math.max(lane?.start ?? 0, bucket.virtual);
   const start = from + (ahead * here) / weight;
   const line = { costs: bucket.waitingCosts, without: costsHere, calls: waitingElsewhere };
-  const elsewhere = meanTurn(bucket, line);
+  const elsewhere = meanServiceCost(bucket, line);
   const byShare = Math.floor(
     ((start - bucket.virtual) * Math.max(0, weightElsewhere)) / elsewhere + rounding,
   );
@@ -146,10 +146,10 @@ interface WaitingCalls {
   readonly calls: number;
 }
 
-function meanTurn(bucket: Bucket, { costs, without, calls }: WaitingCalls): number {
+function meanServiceCost(bucket: Bucket, { costs, without, calls }: WaitingCalls): number {
   const mean: Partial<Record<MeterName, number>> = {};
   for (const [name, units] of costs ?? []) mean[name] = (units - (without?.get(name) ?? 0)) / calls;
-  return turnOf(bucket, mean);
+  return serviceCost(bucket, mean);
 }
 
 /** What `others` calls of other lanes take, on an average. No call takes more than the limit, which may have become known later. */

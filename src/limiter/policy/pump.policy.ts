@@ -18,7 +18,7 @@ import {
   wakeLanes,
   type Budget,
 } from './lanes.policy.ts';
-import { turnOf } from './waiting-costs.policy.ts';
+import { serviceCost } from './waiting-costs.policy.ts';
 import { answerUnreported } from './lessons.policy.ts';
 import {
   calmLatenessMs,
@@ -164,7 +164,7 @@ function grant(bucket: Bucket, { lane, ticket }: Head, now: number): Granted {
   bucket.lastGrantAt = now;
   if (!bucket.opened && bucket.probingSince === null) bucket.probingSince = now;
   bucket.virtual = Math.max(bucket.virtual, lane.start);
-  lane.start += turnOf(bucket, costs) / lane.weight;
+  lane.start += serviceCost(bucket, costs) / lane.weight;
   lane.inFlight += 1;
   lane.grantedAt = now;
   if (lease.stage === 'unconfirmed') lane.unconfirmed += 1;

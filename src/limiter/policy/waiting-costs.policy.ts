@@ -25,7 +25,7 @@ export function takeable(bucket: Bucket, asked: Costs): Costs {
  * resource), 1 where nothing is known; daily meters do not count, they are not what is waited for. No more than one
  * window, whatever is asked: a lane whose limits change has never more than that to wait for.
  */
-export function turnOf(bucket: Bucket, costs: Costs): number {
+export function serviceCost(bucket: Bucket, costs: Costs): number {
   let longest = 0;
   for (const [name, units] of costEntries(costs)) {
     const meter = bucket.meters.get(name);

@@ -9,12 +9,12 @@ do
   local rounding = 1e-9
 
   -- Of `calls` calls that cost `costs` in all, without those that are counted in `without`.
-  local function meanTurn(costs, without, calls)
+  local function meanServiceCost(costs, without, calls)
     local mean = {}
     for i, name in ipairs(meterNames) do
       mean[i] = { name, ((costs[name] or 0) - (without and without[name] or 0)) / calls }
     end
-    return turnOf(mean)
+    return serviceCost(mean)
   end
 
   -- Lanes in the running whose turn is before that of a lane of this name that starts then. One step per class.
@@ -35,10 +35,10 @@ do
     local waitingElsewhere = bucket.waiting - waitingHere
     if waitingElsewhere <= 0 then return 0 end
     local weightElsewhere = bucket.waitingWeight - (waitingHere > 0 and lane.weight or 0)
-    local here = position.ahead > 0 and waitingHere > 0 and meanTurn(lane.waitingCosts, nil, waitingHere) or 0
+    local here = position.ahead > 0 and waitingHere > 0 and meanServiceCost(lane.waitingCosts, nil, waitingHere) or 0
     local from = math.max(lane and lane.start or 0, bucket.virtual)
     local start = from + (position.ahead * here) / position.weight
-    local elsewhere = meanTurn(bucket.waitingCosts, lane and lane.waitingCosts, waitingElsewhere)
+    local elsewhere = meanServiceCost(bucket.waitingCosts, lane and lane.waitingCosts, waitingElsewhere)
     local byShare = math.floor(((start - bucket.virtual) * math.max(0, weightElsewhere)) / elsewhere + rounding)
     local own = lane and lane.readyAs and lane.start < start and 1 or 0
     return math.min(waitingElsewhere, math.max(byShare, lanesBefore(start, position.key) - own))

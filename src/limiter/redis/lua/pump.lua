@@ -172,7 +172,7 @@ local function grant(lane, ticket, now)
   bucket.lastGrantAt = now
   if not bucket.opened and not bucket.probingSince then bucket.probingSince = now end
   bucket.virtual = math.max(bucket.virtual, lane.start)
-  lane.start = lane.start + turnOf(costs) / lane.weight
+  lane.start = lane.start + serviceCost(costs) / lane.weight
   lane.inFlight = lane.inFlight + 1
   lane.grantedAt = now
   if lease.stage == 'unconfirmed' then lane.unconfirmed = lane.unconfirmed + 1 end

@@ -11,7 +11,7 @@ local function takeable(asked)
 end
 
 -- How much of its lane's turn a call takes: the time for which it keeps its dearest meter busy, 1 where nothing is known.
-local function turnOf(costs)
+local function serviceCost(costs)
   local longest = 0
   for _, cost in ipairs(costs) do
     local name, units = cost[1], cost[2]
