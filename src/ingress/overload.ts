@@ -80,7 +80,7 @@ export class Overload {
 
   /** A new call is over a bound that is counted. */
   refuse(bound: Exclude<OverloadBound, LoadBound>): Overloaded {
-    this.#turn();
+    this.#countAnew();
     this.#refused += 1;
     const { ended, refused, overMs } = this.#before;
     const past = this.#options.clock.monotonic() - this.#since;
@@ -115,11 +115,11 @@ export class Overload {
     const { cause } = this.#load;
     this.#load = next;
     if ((cause === null) !== (next.cause === null)) this.#options.onShedding(next.cause);
-    this.#turn();
+    this.#countAnew();
   }
 
   /** Begins a new count of what ends and is refused, when the one under way is long enough. */
-  #turn(): void {
+  #countAnew(): void {
     const now = this.#options.clock.monotonic();
     const overMs = now - this.#since;
     if (overMs < turnoverMs) return;

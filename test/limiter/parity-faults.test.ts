@@ -46,7 +46,7 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
     'returned grants save up a share',
     'settle',
     'giveBack(lease, now)',
-    'giveBack(lease, now) local ticket = ticketOf(lease.ticket) lane.start = lane.start - turnOf(ticket.costs) / lane.weight',
+    'giveBack(lease, now) local ticket = ticketOf(lease.ticket) lane.start = lane.start - serviceCost(ticket.costs) / lane.weight',
   ],
   [
     'a dropped call is not given back',
@@ -180,7 +180,7 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
   [
     'a call counts one, whatever it costs',
     'pump',
-    'lane.start + turnOf(costs) / lane.weight',
+    'lane.start + serviceCost(costs) / lane.weight',
     'lane.start + 1 / lane.weight',
   ],
   ['a daily meter counts as a rate', 'waiting-costs', " and string.sub(name, -4) ~= '_day'", ''],
@@ -199,8 +199,8 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
   [
     'calls of other lanes are counted as large as the own ones',
     'forecast-at',
-    'local elsewhere = meanTurn(',
-    'local elsewhere = here > 0 and here or meanTurn(',
+    'local elsewhere = meanServiceCost(',
+    'local elsewhere = here > 0 and here or meanServiceCost(',
   ],
   [
     'a refused newcomer is entered',
@@ -391,7 +391,7 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
   [
     'waiting calls of the replica are counted as before the batch',
     'tick',
-    ' + (waitingChange[caller] or 0)',
+    ' + (waitingChange[ownReplica] or 0)',
     '',
   ],
 ];

@@ -134,12 +134,12 @@ export const mutations: readonly Mutation[] = [
     'return urgency * orderUnit - Math.floor(at * sequencePerMs);',
   ),
   row('4', 'urgency is ignored', entering, 'return urgency * orderUnit', 'return 3 * orderUnit'),
-  row('5', 'weights are ignored', pump, 'turnOf(bucket, costs) / lane.weight', 'turnOf(bucket, costs)'),
+  row('5', 'weights are ignored', pump, 'serviceCost(bucket, costs) / lane.weight', 'turnOf(bucket, costs)'),
   row(
     '5',
     'a call counts one, whatever it costs',
     pump,
-    'turnOf(bucket, costs) / lane.weight',
+    'serviceCost(bucket, costs) / lane.weight',
     '1 / lane.weight',
   ),
   row(

@@ -49,7 +49,7 @@ do
   local function enter(asked, order, now)
     noteReplica(now)
     local lane = laneFor(asked.lane, asked)
-    local ticket = { asked.ticket, asked.lane, caller, order, asked.callClass, asked.costs, asked.document, asked.leaseMs,
+    local ticket = { asked.ticket, asked.lane, ownReplica, order, asked.callClass, asked.costs, asked.document, asked.leaseMs,
       false }
     keep('t', asked.ticket, ticket)
     if not grantAtOnce(lane, ticket, now) then

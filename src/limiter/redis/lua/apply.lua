@@ -8,7 +8,7 @@ else; a batch that is malformed leaves no trace. After 64 grants the rest of a b
 KEYS  1 state  2 records  3 order  4 replicas
 ARGV  1 batch: JSON { bucket, replica, now (absent = TIME), events: [{ kind, ... }] }
 Reply JSON [now, ms until the next pump (null = none by itself), ms closed, creation time of the bucket (null = it is not known),
-      the caller is expected to pump then, grants, grants the caller has not named (with a tick), reply of each event]
+      the replica that asks is expected to pump then, grants, grants it has not named (with a tick), reply of each event]
 ]]
 local apply
 do

@@ -11,7 +11,7 @@ close: nothing is stored any more, whatever was. read: nothing changes. The last
 Reply { version, open | probing, status, refusals, ms left } as it is then; empty = closed.
 Message to the other replicas: `b`, the names, and what the reply says, with blanks between.
 ]]
-local key, replicas, caller, operation, known = KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[3]
+local key, replicas, ownReplica, operation, known = KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[3]
 local replicaChannel = 'sluice:r:'
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + tonumber(time[2]) / 1000
@@ -26,7 +26,7 @@ end
 local function publish(state)
   local words = state[1] and ' ' .. table.concat(state, ' ') or ''
   for _, replica in ipairs(redis.call('ZRANGE', replicas, 0, -1)) do
-    if replica ~= caller then redis.call('PUBLISH', replicaChannel .. replica, 'b ' .. ARGV[10] .. words) end
+    if replica ~= ownReplica then redis.call('PUBLISH', replicaChannel .. replica, 'b ' .. ARGV[10] .. words) end
   end
 end
 

@@ -4,13 +4,13 @@
 
 -- What a run works on; `begin` (run.lua) sets it anew, because a function library outlives its runs.
 local stateKey, recordsKey, orderKey, replicasKey
-local bucketName, caller
+local bucketName, ownReplica
 local bucket
 -- By field of the records: packed as read (`false` = not there), and as it is now (`false` = gone).
 local asRead, current, waitingChange
--- The setting that was applied last, and whether the caller has been noted as alive.
+-- The setting that was applied last, and whether the replica that asks has been noted as alive.
 local appliedSetting, isHeard
--- Leases that the reply to an admission tells; with a tick, grants that the caller has not named; whether it closed.
+-- Leases that replies to admissions name; with a tick, grants that the replica has not named; whether the bucket closed.
 local reportedByReply, reportsUnnamed, unnamed, closes
 -- Earliest time in a section of the order, as far as this run knows: nil = unknown, false = the section is empty.
 local earliest

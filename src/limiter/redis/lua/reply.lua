@@ -16,9 +16,9 @@ local function grantJson(lease)
   return '["' .. lease.ticket .. '","' .. lease.lane .. '","' .. lease.token .. '",' .. text(lease.expiresAt) .. ']'
 end
 
--- Grants of earlier runs that the caller has not named yet.
+-- Grants of earlier runs that the replica which asks has not named yet.
 local function addUnnamed(own)
-  local reported, section = {}, 'u:' .. caller
+  local reported, section = {}, 'u:' .. ownReplica
   for _, lease in ipairs(granted) do reported[lease.token] = true end
   for _, member in ipairs(redis.call('ZRANGEBYLEX', orderKey, '[' .. section .. ':', '(' .. section .. ';', 'LIMIT', 0, 64)) do
     local token = string.sub(member, #section + 2)
@@ -26,11 +26,11 @@ local function addUnnamed(own)
   end
 end
 
--- Sends the grants of other replicas and returns those of the caller, but for those that the reply to an event tells.
+-- Sends the grants of other replicas and returns those of the replica that asks, but for those that a reply to an event names.
 local function reportGrants()
   local own, messages = {}, {}
   for _, lease in ipairs(granted) do
-    if lease.replica ~= caller then
+    if lease.replica ~= ownReplica then
       local head = messages[lease.replica] or 'g ' .. bucketName .. ' ' .. text(bucket.createdAt)
       messages[lease.replica] = head .. '\n' .. grantText(lease)
     elseif not reportedByReply[lease.token] then
@@ -45,7 +45,7 @@ end
 -- The bucket has closed: whoever has tickets waiting decides whether they can still make it.
 local function reportClosed(now)
   for _, replica in ipairs(redis.call('ZREVRANGEBYSCORE', replicasKey, '+inf', '-inf', 'LIMIT', 0, 64)) do
-    if replica ~= caller and redis.call('HEXISTS', recordsKey, 'w:' .. replica) == 1 then
+    if replica ~= ownReplica and redis.call('HEXISTS', recordsKey, 'w:' .. replica) == 1 then
       redis.call('PUBLISH', replicaChannelPrefix .. replica, 'c ' .. bucketName .. ' ' .. text(closedMs(now)))
     end
   end

@@ -1,6 +1,6 @@
 -- The beginning of every run: nothing of an earlier one is left, not even of one that failed.
 local function begin(keys, batch)
-  bucketName, caller = batch.bucket, batch.replica
+  bucketName, ownReplica = batch.bucket, batch.replica
   stateKey, recordsKey, orderKey, replicasKey = keys[1], keys[2], keys[3], keys[4]
   bucket = nil
   asRead, current, waitingChange = {}, {}, {}
@@ -15,7 +15,7 @@ end
 local function noteReplica(now)
   if isHeard then return end
   isHeard = true
-  redis.call('ZADD', replicasKey, text(now), caller)
+  redis.call('ZADD', replicasKey, text(now), ownReplica)
 end
 
 -- Settings that hold already change nothing.

@@ -11,7 +11,7 @@ do
   local function renewLeases(held, now)
     for _, token in ipairs(held) do
       local lease = leaseOf(token)
-      if lease and lease.stage ~= 'abandoned' and lease.replica == caller then
+      if lease and lease.stage ~= 'abandoned' and lease.replica == ownReplica then
         noteNamed(lease)
         local ticket = ticketOf(lease.ticket)
         expireAt(lease, now + ticket.leaseMs)
@@ -41,7 +41,7 @@ do
   end
 
   local function waitingHere()
-    return (tonumber(redis.call('HGET', recordsKey, 'w:' .. caller)) or 0) + (waitingChange[caller] or 0)
+    return (tonumber(redis.call('HGET', recordsKey, 'w:' .. ownReplica)) or 0) + (waitingChange[ownReplica] or 0)
   end
 
   function checks.tick(event)
@@ -57,7 +57,7 @@ do
     forgetIdleLanes(maxPerPump)
     pump(now)
     reportsUnnamed = true
-    unnamed = redis.call('ZLEXCOUNT', orderKey, '[u:' .. caller .. ':', '(u:' .. caller .. ';')
+    unnamed = redis.call('ZLEXCOUNT', orderKey, '[u:' .. ownReplica .. ':', '(u:' .. ownReplica .. ';')
     return '["ticked",' .. text(waitingHere()) .. ',' .. text(bucket.waiting) .. ',' .. text(bucket.leases) .. ','
       .. meterJson(now) .. ']'
   end

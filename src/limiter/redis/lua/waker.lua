@@ -4,17 +4,17 @@
 local promiseSlackMs = 2
 local promiseGraceMs = 30
 
--- True: the caller has promised to pump at `nextAt`. Waiting tickets keep the records, and so their expiry, alive.
+-- True: the replica that asks has promised to pump at `nextAt`. Waiting tickets keep the records, and so their expiry, alive.
 local function promised(now)
-  -- A promise is for a time that a pump told: where none is told any more, nobody looks.
+  -- A promise is for the time of the next pump: without one it is void.
   if bucket.waiting == 0 or (pumped and not nextAt) then redis.call('HDEL', recordsKey, 'p') end
   if not nextAt or bucket.waiting == 0 then return false end
   local known = redis.call('HGET', recordsKey, 'p')
   if known then
     local replica, at = string.match(known, '^(%S+) (%S+)$')
     at = tonumber(at)
-    if replica ~= caller and at <= nextAt + promiseSlackMs and at + promiseGraceMs >= now then return false end
+    if replica ~= ownReplica and at <= nextAt + promiseSlackMs and at + promiseGraceMs >= now then return false end
   end
-  redis.call('HSET', recordsKey, 'p', caller .. ' ' .. string.format('%.17g', nextAt))
+  redis.call('HSET', recordsKey, 'p', ownReplica .. ' ' .. string.format('%.17g', nextAt))
   return true
 end
