@@ -1,13 +1,13 @@
 /**
  * Remembers the last hour of workspaces on their upstreams, minute by minute. Owns the facts it hears, the sums over
- * replicas and what is published to the other replicas; refuses to own limits, labels, and for whom there is room (`books.ts`).
+ * replicas and what is published to the other replicas; refuses to own limits, labels, and for whom there is room (`counts.ts`).
  *
  * Bound: `maxLanes` lanes and two totals per upstream, an hour each (`minutes.ts`). Workspace ids stay in this process's
  * memory; what leaves it goes under a digest.
  */
 import type { Clock } from '../clock.ts';
 import type { EndedFact, FactSink } from '../telemetry/events.ts';
-import { Books, everybody, type BookOptions, type Changes } from './books.ts';
+import { Counts, everybody, type CountOptions, type Changes } from './counts.ts';
 import { add, addArrival, addInto, emptyCell, type Cell, type CellField } from './cell.ts';
 import { busyIn, type LaneId } from './lane-table.ts';
 import { addEnd, keptMinutes, minuteMs, secondsOf, type Minutes } from './minutes.ts';
@@ -20,7 +20,7 @@ const maxLiveForgotten = 1_000;
 /** Workspaces published as the busiest: more than there are labels, so that all replicas agree on who gets one. */
 const maxBusiest = 200;
 
-export interface RecorderOptions extends BookOptions {
+export interface RecorderOptions extends CountOptions {
   readonly clock: Clock;
   readonly shared: SharedActivity;
   /** Label of a workspace, under which its load is published to the other replicas. */
@@ -39,25 +39,25 @@ export interface Span {
 
 export class Recorder implements FactSink {
   readonly #options: RecorderOptions;
-  readonly #books: Books;
+  readonly #counts: Counts;
 
   constructor(options: RecorderOptions) {
     this.#options = options;
-    this.#books = new Books(options);
+    this.#counts = new Counts(options);
   }
 
   /** Lanes remembered now. */
   get lanes(): number {
-    return this.#books.lanes.size;
+    return this.#counts.lanes.size;
   }
 
   arrived(workspaceId: string, upstream: string): void {
     const now = this.#options.clock.now();
     const second = Math.floor((now % minuteMs) / 1_000);
     const minute = Math.floor(now / minuteMs);
-    const lane = this.#books.lane(workspaceId, upstream, minute);
-    addArrival(this.#books.own(lane, minute), second);
-    addArrival(this.#books.all(lane, minute), second);
+    const lane = this.#counts.lane(workspaceId, upstream, minute);
+    addArrival(this.#counts.own(lane, minute), second);
+    addArrival(this.#counts.all(lane, minute), second);
   }
 
   throttled(workspaceId: string, upstream: string, kind: 'rate' | 'permanent'): void {
@@ -70,51 +70,51 @@ export class Recorder implements FactSink {
 
   ended(workspaceId: string, upstream: string, fact: EndedFact): void {
     const minute = this.#minute();
-    const lane = this.#books.lane(workspaceId, upstream, minute);
-    addEnd(this.#books.own(lane, minute), fact);
-    addEnd(this.#books.all(lane, minute), fact);
+    const lane = this.#counts.lane(workspaceId, upstream, minute);
+    addEnd(this.#counts.own(lane, minute), fact);
+    addEnd(this.#counts.all(lane, minute), fact);
     lane.busy += 1;
   }
 
   /** What was counted in a lane, all replicas. */
   sum({ workspaceId, upstream }: LaneId, span: Span): Promise<Cell> {
-    const own = this.#books.lanes.find(workspaceId, upstream)?.minutes;
-    return this.#sum(own, this.#books.keyOf(workspaceId, upstream), span);
+    const own = this.#counts.lanes.find(workspaceId, upstream)?.minutes;
+    return this.#sum(own, this.#counts.keyOf(workspaceId, upstream), span);
   }
 
   /** The same of all workspaces on an upstream, those included whose lanes were forgotten. */
   async total(upstream: string, span: Span): Promise<Cell> {
     const total = emptyCell(this.#minute() - span.minutes);
     for (const who of everybody) {
-      const own = this.#books.total(upstream, who);
-      addInto(total, await this.#sum(own, this.#books.totalKeyOf(upstream, who), span));
+      const own = this.#counts.total(upstream, who);
+      addInto(total, await this.#sum(own, this.#counts.totalKeyOf(upstream, who), span));
     }
     return total;
   }
 
   /** Upstreams with anything recorded on this replica since it started. */
   upstreams(): Iterable<string> {
-    return this.#books.upstreams();
+    return this.#counts.upstreams();
   }
 
   /** Arrivals per second over the last hour, oldest first, all replicas; up to `until` (wall clock, default now). */
   arrivals(workspaceId: string, upstream: string, until?: number): Promise<readonly number[]> {
-    const own = this.#books.lanes.find(workspaceId, upstream)?.minutes;
+    const own = this.#counts.lanes.find(workspaceId, upstream)?.minutes;
     const now = until ?? this.#options.clock.now();
-    return this.#arrivals(own, this.#books.keyOf(workspaceId, upstream), now);
+    return this.#arrivals(own, this.#counts.keyOf(workspaceId, upstream), now);
   }
 
   /** The same of all workspaces together whose calls carry the upstream's own credential. */
   sharedArrivals(upstream: string, until: number): Promise<readonly number[]> {
-    const own = this.#books.total(upstream, 'sharing');
-    return this.#arrivals(own, this.#books.totalKeyOf(upstream, 'sharing'), until);
+    const own = this.#counts.total(upstream, 'sharing');
+    return this.#arrivals(own, this.#counts.totalKeyOf(upstream, 'sharing'), until);
   }
 
   /** Workspaces with a lane on this replica, and how busy they are here (`telemetry/busyness.policy.ts`). */
   busiest(): ReadonlyMap<string, number> {
     const minute = this.#minute();
     const found = new Map<string, number>();
-    for (const lane of this.#books.lanes.values()) {
+    for (const lane of this.#counts.lanes.values()) {
       found.set(lane.workspaceId, (found.get(lane.workspaceId) ?? 0) + busyIn(lane, minute));
     }
     return found;
@@ -125,16 +125,16 @@ export class Recorder implements FactSink {
     const from = this.#minute() - minutes;
     const elsewhere = await this.#options.shared.active(from);
     return ids.filter(({ workspaceId, upstream }) => {
-      const lane = this.#books.lanes.find(workspaceId, upstream);
+      const lane = this.#counts.lanes.find(workspaceId, upstream);
       if (lane?.minutes.hasSince(from) === true) return true;
-      return elsewhere.size > 0 && elsewhere.has(this.#books.keyOf(workspaceId, upstream));
+      return elsewhere.size > 0 && elsewhere.has(this.#counts.keyOf(workspaceId, upstream));
     });
   }
 
   /** Calls of a lane that wait and that are in flight, all replicas; the others' are a few seconds old. */
   async calls(workspaceId: string, upstream: string): Promise<LaneCalls> {
     const { shared, live } = this.#options;
-    let { waiting, inFlight } = await shared.callsOf(this.#books.keyOf(workspaceId, upstream));
+    let { waiting, inFlight } = await shared.callsOf(this.#counts.keyOf(workspaceId, upstream));
     for (const own of live?.() ?? []) {
       if (own.workspaceId !== workspaceId || own.upstream !== upstream) continue;
       waiting += own.waiting;
@@ -146,7 +146,7 @@ export class Recorder implements FactSink {
   /** The same of all workspaces on an upstream. */
   async callsTo(upstream: string): Promise<LaneCalls> {
     let { waiting, inFlight } = await this.#options.shared.callsOf(
-      this.#books.totalKeyOf(upstream, 'sharing'),
+      this.#counts.totalKeyOf(upstream, 'sharing'),
     );
     for (const own of this.#options.live?.() ?? []) {
       if (own.upstream !== upstream) continue;
@@ -158,7 +158,7 @@ export class Recorder implements FactSink {
 
   /** Hands what changed to the other replicas; called every few seconds, also when nothing did. */
   publish(): Promise<void> {
-    const { totals, lanes, dropped } = this.#books.takeChanges();
+    const { totals, lanes, dropped } = this.#counts.takeChanges();
     return this.#options.shared.publish({
       totals: () => totals.flatMap(({ of, cells }) => cells.map((cell) => ({ lane: of.key, cell }))),
       lanes: () => this.#published(lanes),
@@ -172,7 +172,7 @@ export class Recorder implements FactSink {
   *#published(lanes: Changes['lanes']) {
     const minute = this.#minute();
     for (const { of, cells } of lanes) {
-      if (!this.#books.lanes.isSpared(of, minute)) continue;
+      if (!this.#counts.lanes.isSpared(of, minute)) continue;
       of.published = true;
       for (const cell of cells) yield { lane: of.minutes.key, cell };
     }
@@ -184,15 +184,15 @@ export class Recorder implements FactSink {
     let forgotten = 0;
     for (const { workspaceId, upstream, waiting, inFlight } of this.#options.live?.() ?? []) {
       if (waiting + inFlight === 0) continue;
-      const all = this.#books.totalKeyOf(upstream, 'sharing');
+      const all = this.#counts.totalKeyOf(upstream, 'sharing');
       const sum = calls.get(all);
       calls.set(all, {
         waiting: waiting + (sum?.waiting ?? 0),
         inFlight: inFlight + (sum?.inFlight ?? 0),
       });
-      const isKnown = this.#books.lanes.find(workspaceId, upstream) !== undefined;
+      const isKnown = this.#counts.lanes.find(workspaceId, upstream) !== undefined;
       if (!isKnown && ++forgotten > maxLiveForgotten) continue;
-      calls.set(this.#books.keyOf(workspaceId, upstream), { waiting, inFlight });
+      calls.set(this.#counts.keyOf(workspaceId, upstream), { waiting, inFlight });
     }
     return calls;
   }
@@ -223,8 +223,8 @@ export class Recorder implements FactSink {
 
   #count(workspaceId: string, upstream: string, field: CellField): void {
     const minute = this.#minute();
-    const lane = this.#books.lane(workspaceId, upstream, minute);
-    add(this.#books.own(lane, minute), field);
-    add(this.#books.all(lane, minute), field);
+    const lane = this.#counts.lane(workspaceId, upstream, minute);
+    add(this.#counts.own(lane, minute), field);
+    add(this.#counts.all(lane, minute), field);
   }
 }

@@ -73,7 +73,7 @@ class FileWatch implements SettingsWatch {
   /** A text that was refused for what it says; the same text would be refused again. */
   #refusedDigest: string | null = null;
   #lastComplaint = '';
-  #cancelLook: (() => void) | null = null;
+  #cancelCheck: (() => void) | null = null;
   #cancelPoll: () => void = () => {};
 
   constructor(options: WatchOptions) {
@@ -82,7 +82,7 @@ class FileWatch implements SettingsWatch {
     this.#queue = new ReloadQueue((candidate, signal) => this.#use(candidate, signal));
     this.#stopWatching = this.#startWatching();
     this.#poll();
-    this.#lookSoon();
+    this.#checkSoon();
   }
 
   async reloadNow(): Promise<boolean> {
@@ -94,7 +94,7 @@ class FileWatch implements SettingsWatch {
   async close(): Promise<void> {
     this.#stopWatching();
     this.#cancelPoll();
-    this.#cancelLook?.();
+    this.#cancelCheck?.();
     await this.#queue.close();
   }
 
@@ -103,7 +103,7 @@ class FileWatch implements SettingsWatch {
     try {
       return watchFolder(
         dirname(path),
-        () => this.#lookSoon(),
+        () => this.#checkSoon(),
         (error) => this.#complain(error),
       );
     } catch (error) {
@@ -119,9 +119,9 @@ class FileWatch implements SettingsWatch {
     });
   }
 
-  #lookSoon(): void {
-    this.#cancelLook ??= this.#options.clock.after(settleMs, () => {
-      this.#cancelLook = null;
+  #checkSoon(): void {
+    this.#cancelCheck ??= this.#options.clock.after(settleMs, () => {
+      this.#cancelCheck = null;
       this.#check();
     });
   }
@@ -142,7 +142,7 @@ class FileWatch implements SettingsWatch {
     } else if (isStable) {
       void this.#queue.add(candidate);
     } else {
-      this.#lookSoon();
+      this.#checkSoon();
     }
   }
 

@@ -145,7 +145,7 @@ export class Credentials {
       random,
       prefix,
       fetch: (unwanted, signal) => fetcher.fetch({ client, upstream, unwanted, signal }),
-      lookUp: (unwanted) => fetcher.lookUp({ client, unwanted }),
+      readShared: (unwanted) => fetcher.readShared({ client, unwanted }),
       onBug: (bug) => telemetry.log.bug('a token could not be fetched', bug),
     });
     const shared = client.shared ? { name: sharedName(labelKey, client), source: made } : null;

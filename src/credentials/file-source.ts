@@ -41,14 +41,14 @@ export class FileSource implements Source {
   #seen: string | null = null;
   #reading: Promise<void> | null = null;
   #cancelPoll = (): void => {};
-  #cancelLook: (() => void) | null = null;
+  #cancelCheck: (() => void) | null = null;
   #stopWatching = (): void => {};
   #isClosed = false;
 
   constructor(parts: FileParts) {
     this.#parts = parts;
     this.#watch();
-    void this.#look();
+    void this.#check();
     this.#poll();
   }
 
@@ -62,7 +62,7 @@ export class FileSource implements Source {
     // One that began before the refusal may have read the old content.
     await this.#reading;
     // A new content is used at once: the one in use is worth nothing.
-    await this.#look(true);
+    await this.#check(true);
     return !this.#isInUse(version);
   }
 
@@ -77,7 +77,7 @@ export class FileSource implements Source {
   close(): void {
     this.#isClosed = true;
     this.#cancelPoll();
-    this.#cancelLook?.();
+    this.#cancelCheck?.();
     this.#stopWatching();
   }
 
@@ -87,7 +87,7 @@ export class FileSource implements Source {
 
   #watch(): void {
     try {
-      const watcher = watch(dirname(this.#parts.path), { persistent: false }, () => this.#lookSoon());
+      const watcher = watch(dirname(this.#parts.path), { persistent: false }, () => this.#checkSoon());
       // The folder is gone or cannot be watched: what is left is to read it every few seconds.
       watcher.on('error', () => watcher.close());
       this.#stopWatching = () => watcher.close();
@@ -98,21 +98,21 @@ export class FileSource implements Source {
 
   #poll(): void {
     this.#cancelPoll = this.#parts.clock.after(pollMs, () => {
-      void this.#look();
+      void this.#check();
       this.#poll();
     });
   }
 
-  #lookSoon(): void {
+  #checkSoon(): void {
     if (this.#isClosed) return;
-    this.#cancelLook ??= this.#parts.clock.after(settleMs, () => {
-      this.#cancelLook = null;
-      void this.#look();
+    this.#cancelCheck ??= this.#parts.clock.after(settleMs, () => {
+      this.#cancelCheck = null;
+      void this.#check();
     });
   }
 
   /** Reads the file once at a time. */
-  #look(isTrusted = false): Promise<void> {
+  #check(isTrusted = false): Promise<void> {
     this.#reading ??= readCredential(this.#parts.path).then((reading) => {
       this.#reading = null;
       if (!this.#isClosed) this.#take(reading, isTrusted);
@@ -130,7 +130,7 @@ export class FileSource implements Source {
       this.#use(text);
     } else {
       this.#seen = text;
-      this.#lookSoon();
+      this.#checkSoon();
     }
   }
 

@@ -36,7 +36,7 @@ export interface OAuthParts extends SourceEvents {
    */
   readonly fetch: (unwanted: string | null, signal: AbortSignal) => Promise<Fetched>;
   /** The token that another replica has fetched, if there is one; `unwanted` as above. Never rejects but with a bug. */
-  readonly lookUp: (unwanted: string | null) => Promise<Fetched | null>;
+  readonly readShared: (unwanted: string | null) => Promise<Fetched | null>;
   readonly onBug: (bug: unknown) => void;
 }
 
@@ -114,8 +114,8 @@ export class OAuthSource implements Source {
   storedElsewhere(): void {
     if (this.#isFetching || this.#closing.signal.aborted) return;
     this.#isFetching = true;
-    const { lookUp, onBug } = this.#parts;
-    lookUp(this.#token?.token ?? null)
+    const { readShared, onBug } = this.#parts;
+    readShared(this.#token?.token ?? null)
       .catch((bug: unknown) => {
         onBug(bug);
         return null;

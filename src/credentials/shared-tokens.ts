@@ -17,7 +17,7 @@ import { TokenSeal } from './token-seal.ts';
 /** One replica may fetch for so long: longer than an endpoint is waited for. Milliseconds. */
 const renewalMs = 15_000;
 /** The others look for what it brings this often, milliseconds. */
-const lookEveryMs = 100;
+const checkEveryMs = 100;
 /** A token whose life nobody knows is kept for a day; one that has ended is refused and replaced. Milliseconds. */
 const unknownLifeMs = 86_400_000;
 
@@ -69,12 +69,12 @@ export class SharedTokens implements TokenFetcher {
       const isOurs = found.kind === 'none' ? await store.begin(name, renewalMs) : null;
       if (isOurs === null) return endpoint.fetch(wish);
       if (isOurs) return this.#renew(name, wish);
-      await new Promise<void>((resolve) => void clock.after(lookEveryMs, resolve));
+      await new Promise<void>((resolve) => void clock.after(checkEveryMs, resolve));
     }
     return { kind: 'failed', fault: 'timeout', statedMs: null };
   }
 
-  async lookUp({ client, unwanted }: Pick<TokenWish, 'client' | 'unwanted'>): Promise<Fetched | null> {
+  async readShared({ client, unwanted }: Pick<TokenWish, 'client' | 'unwanted'>): Promise<Fetched | null> {
     if (!client.shared) return null;
     const found = await this.#find(sharedName(this.#parts.labelKey, client), unwanted);
     return found.kind === 'token' ? found : null;

@@ -32,7 +32,7 @@ export interface TokenFetcher {
   /** Never rejects but with a bug, and takes a bounded time. */
   fetch(wish: TokenWish): Promise<Fetched>;
   /** A token that another replica has fetched; `null` = there is none, or each replica fetches its own. */
-  lookUp(wish: Pick<TokenWish, 'client' | 'unwanted'>): Promise<Fetched | null>;
+  readShared(wish: Pick<TokenWish, 'client' | 'unwanted'>): Promise<Fetched | null>;
 }
 
 export interface FetcherParts {
@@ -43,7 +43,7 @@ export interface FetcherParts {
 /** Asks the endpoint each time. */
 export function createTokenFetcher({ clock, send }: FetcherParts): TokenFetcher {
   return {
-    lookUp: () => Promise.resolve(null),
+    readShared: () => Promise.resolve(null),
     async fetch({ client, upstream, signal }) {
       // The endpoint cannot count the token's life from before it was asked.
       const issuedAt = clock.monotonic();

@@ -9,7 +9,7 @@ import type { CancelTimer, Clock } from '../clock.ts';
 import type { UpstreamTimeouts } from '../config/settings.ts';
 
 /** Silence is looked for this many times per idle limit: it is noticed at most a quarter too late. */
-const looksPerIdle = 4;
+const checksPerIdle = 4;
 
 /** Whose limits they are. */
 export interface Limited {
@@ -52,7 +52,7 @@ export class ExchangeLimits {
     const now = this.#clock.monotonic();
     this.#isInBody = true;
     this.#stageEndsAt = now + this.#timeouts.idleMs;
-    this.#ringAt(this.#nextLook(now), now);
+    this.#ringAt(this.#nextCheck(now), now);
   }
 
   /** Nothing is limited any more. */
@@ -66,8 +66,8 @@ export class ExchangeLimits {
     return Math.min(this.#stageEndsAt, this.#totalEndsAt);
   }
 
-  #nextLook(now: number): number {
-    return Math.min(this.#endsAt, now + Math.max(1, this.#timeouts.idleMs / looksPerIdle));
+  #nextCheck(now: number): number {
+    return Math.min(this.#endsAt, now + Math.max(1, this.#timeouts.idleMs / checksPerIdle));
   }
 
   /** At the latest. A ring that is set for an earlier time looks again then. */
@@ -84,6 +84,6 @@ export class ExchangeLimits {
     const now = this.#clock.monotonic();
     if (this.#isInBody && this.#of.hasMoved()) this.#stageEndsAt = now + this.#timeouts.idleMs;
     if (now >= this.#endsAt) this.#of.onLimit();
-    else this.#ringAt(this.#isInBody ? this.#nextLook(now) : this.#endsAt, now);
+    else this.#ringAt(this.#isInBody ? this.#nextCheck(now) : this.#endsAt, now);
   }
 }

@@ -3,7 +3,7 @@
  *
  * Owns: handing a prepared request to the proxy. Refuses to own: what is sent (fields, path and body come finished),
  * sending again, streaming the answer to the client, every decision about throttling.
- * Keeps: the proxy sees stand-ins instead of the client's request and response, and may neither choose fields, follow
+ * Keeps: the proxy sees an adapter instead of the client's request and response, and may neither choose fields, follow
  * redirects, answer errors nor set timers; one request is written at most once.
  */
 import type { IncomingMessage, ServerResponse } from 'node:http';
@@ -20,7 +20,7 @@ import { Exchange } from './exchange.ts';
 import type { ExchangeOwner } from './exchange.ts';
 import type { OutgoingFields } from './fields.policy.ts';
 import type { SocketPermit } from './socket-permits.ts';
-import { StandIn } from './stand-ins.ts';
+import { ProxyAdapter } from './proxy-adapter.ts';
 import type { TransportError } from './transport-error.ts';
 import { ShortLived } from '../short-lived.ts';
 
@@ -101,7 +101,7 @@ class Exchanges {
 }
 
 /** One attempt on its way through the proxy: what the proxy is given, and the exchange that it reports to. */
-class Passage extends StandIn implements ExchangeOwner {
+class Passage extends ProxyAdapter implements ExchangeOwner {
   readonly attempt: TransportAttempt;
   readonly target: PreparedOrigin;
   readonly exchange: Exchange;
@@ -207,6 +207,6 @@ function proxyOptions(): Options {
 }
 
 /* The proxy's types ask for Node's classes; its code touches the members that the stand-in has (wire tests hold it). */
-const asRequest = (standIn: StandIn): IncomingMessage => standIn as unknown as IncomingMessage;
-const asStream = (standIn: StandIn): Readable => standIn as unknown as Readable;
-const asResponse = (standIn: StandIn): ServerResponse => standIn as unknown as ServerResponse;
+const asRequest = (adapter: ProxyAdapter): IncomingMessage => adapter as unknown as IncomingMessage;
+const asStream = (adapter: ProxyAdapter): Readable => adapter as unknown as Readable;
+const asResponse = (adapter: ProxyAdapter): ServerResponse => adapter as unknown as ServerResponse;

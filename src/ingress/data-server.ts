@@ -144,7 +144,7 @@ export const createDataServer = (options: DataServerOptions): DataServer => {
   const route = buildRoutes(options, deps);
 
   /** Why a call with a good head is not let in. */
-  const turnedAway = (entry: Exclude<Entry, { kind: 'ignored' }>): Overloaded | null => {
+  const refusedEntry = (entry: Exclude<Entry, { kind: 'ignored' }>): Overloaded | null => {
     if (entry.kind === 'crowded') return overload.refuse(entry.bound);
     if (heldBytes.held + headBytes(entry.call.request) > heldBytes.limit) return overload.refuse('bytes');
     return overload.shed();
@@ -154,7 +154,7 @@ export const createDataServer = (options: DataServerOptions): DataServer => {
     const entry = connections.enter(request, response);
     if (entry.kind === 'ignored') return;
     const { call } = entry;
-    const refusal = judge(call, options.credentialFields()) ?? refusalOf(turnedAway(entry));
+    const refusal = judge(call, options.credentialFields()) ?? refusalOf(refusedEntry(entry));
     if (refusal !== null) {
       refuseEarly(call, refusal, deps).catch(options.onBug);
       return;

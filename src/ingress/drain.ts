@@ -19,9 +19,9 @@ export interface DrainOptions {
 }
 
 /** How often idle connections are searched for, milliseconds. */
-const lookEveryMs = 100;
+const checkEveryMs = 100;
 /** Looks after which a connection that never completed a request's head is closed: 1 s, so that a head under way may arrive. */
-const quietLooks = 10;
+const maxQuietChecks = 10;
 
 const pause = (clock: Clock, ms: number, signal: AbortSignal): Promise<void> =>
   new Promise((resolve) => {
@@ -56,9 +56,9 @@ export const drainServer = async (
     for (const connection of connections.all) {
       const quiet = connection.calls.length > 0 ? 0 : (quietChecks.get(connection) ?? 0) + 1;
       quietChecks.set(connection, quiet);
-      if (quiet > quietLooks) connection.socket.destroySoon();
+      if (quiet > maxQuietChecks) connection.socket.destroySoon();
     }
-    await pause(clock, Math.min(lookEveryMs, endsAt - clock.monotonic()), signal);
+    await pause(clock, Math.min(checkEveryMs, endsAt - clock.monotonic()), signal);
   }
   const cut = connections.open;
   server.closeAllConnections();

@@ -5,7 +5,7 @@
  */
 import { getHeapStatistics } from 'node:v8';
 import type { CancelTimer, Clock } from '../clock.ts';
-import { lookEveryMs, type LoadSample } from './overload.policy.ts';
+import { checkEveryMs, type LoadSample } from './overload.policy.ts';
 
 /** Gives a sample each {@link lookEveryMs}, until it is cancelled. */
 export type LoadWatch = (onSample: (sample: LoadSample) => void) => CancelTimer;
@@ -33,9 +33,9 @@ export const watchProcess =
     let cancel: CancelTimer = () => {};
     const plan = (): void => {
       const plannedAt = clock.monotonic();
-      cancel = clock.after(lookEveryMs, () => {
+      cancel = clock.after(checkEveryMs, () => {
         plan();
-        const delayMs = Math.max(0, clock.monotonic() - plannedAt - lookEveryMs);
+        const delayMs = Math.max(0, clock.monotonic() - plannedAt - checkEveryMs);
         onSample({ delayMs, memoryRatio: memoryRatio() });
       });
     };

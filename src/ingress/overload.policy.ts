@@ -7,7 +7,7 @@
  */
 
 /** Time between two looks at the process, milliseconds. */
-export const lookEveryMs = 100;
+export const checkEveryMs = 100;
 /** Samples that all have to be over a bound: half a second, so that one collection of garbage or one stall is no overload. */
 export const standingSamples = 5;
 /** Share of new calls by which refusing grows with each sample at the bound; twice as fast at twice the bound. */
@@ -70,7 +70,8 @@ export function looked(load: Load, sample: LoadSample, bounds: LoadBounds): Load
 }
 
 /** Time until nobody is refused for the load any more, if it ends now, milliseconds. */
-export const relievedInMs = ({ share }: Pick<Load, 'share'>): number => Math.ceil(share / fall) * lookEveryMs;
+export const relievedInMs = ({ share }: Pick<Load, 'share'>): number =>
+  Math.ceil(share / fall) * checkEveryMs;
 
 /** What a bound that is counted saw over some time. */
 export interface Turnover {

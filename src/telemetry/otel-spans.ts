@@ -1,7 +1,7 @@
 /**
  * What a call's spans say: SERVER for the call, INTERNAL for each wait, CLIENT for each attempt, in stable HTTP
  * semantic-convention names. Owns attributes and links; refuses to own whom a link leads to
- * (`movers.ts`) and the field of a trace (`traceparent.ts`). Loaded only when traces are exported.
+ * (`latest-attempts.ts`) and the field of a trace (`traceparent.ts`). Loaded only when traces are exported.
  *
  * Never in a span: the target's URL, path or query, a host under a wildcard origin, field values, bodies, workspace
  * ids, baggage. Nothing is read from a call but its method, form and `traceparent`.
@@ -32,7 +32,7 @@ import type { AdmissionRecord, Call, Throttle } from '../call.ts';
 import type { UpstreamSettings } from '../config/settings.ts';
 import type { FailureReason } from '../errors.ts';
 import type { CallEnd } from './events.ts';
-import { Movers, type Mover } from './movers.ts';
+import { LatestAttempts, type LatestAttempt } from './latest-attempts.ts';
 import { isSampled, type Sampling } from './sampling.policy.ts';
 import type { CallSpans, Tracing } from './spans.ts';
 import { parentOf, w3c } from './traceparent.ts';
@@ -64,7 +64,7 @@ export interface OtelOptions {
 /** Spans made with the registered tracer provider. */
 export function otelTracing({ sampling, draw, close }: OtelOptions): Tracing {
   const tracer = trace.getTracer('sluice');
-  const movers = new Movers();
+  const latest = new LatestAttempts();
   return {
     close,
     begin(call) {
@@ -89,7 +89,7 @@ export function otelTracing({ sampling, draw, close }: OtelOptions): Tracing {
         },
         parent === null ? ROOT_CONTEXT : trace.setSpanContext(ROOT_CONTEXT, parent),
       );
-      return new RecordedCall(tracer, span, method, movers);
+      return new RecordedCall(tracer, span, method, latest);
     },
   };
 }
@@ -119,20 +119,20 @@ class RecordedCall implements CallSpans {
   readonly #server: Span;
   readonly #inServer: Context;
   readonly #method: string;
-  readonly #movers: Movers;
+  readonly #latest: LatestAttempts;
   #address: Attributes = {};
   #lane: string | null = null;
   #wait: Span | null = null;
   #waitingSince = 0;
   #attempt: Span | null = null;
-  #mover: Mover | null = null;
+  #latestAttempt: LatestAttempt | null = null;
 
-  constructor(tracer: Tracer, server: Span, method: string, movers: Movers) {
+  constructor(tracer: Tracer, server: Span, method: string, latest: LatestAttempts) {
     this.#tracer = tracer;
     this.#server = server;
     this.#inServer = trace.setSpan(ROOT_CONTEXT, server);
     this.#method = method;
-    this.#movers = movers;
+    this.#latest = latest;
     this.traceId = server.spanContext().traceId;
   }
 
@@ -157,14 +157,15 @@ class RecordedCall implements CallSpans {
 
   waiting(lane: string): void {
     this.#lane = lane;
-    this.#waitingSince = this.#movers.now();
+    this.#waitingSince = this.#latest.now();
     this.#wait = this.#tracer.startSpan('wait', { attributes: this.#upstreamOnly() }, this.#inServer);
   }
 
   left(): void {
     if (this.#wait === null) return;
-    const holder = this.#lane === null ? null : this.#movers.since(this.#lane, this.#waitingSince);
-    if (holder !== null) this.#wait.addLink({ context: holder, attributes: { 'sluice.link': 'waited_for' } });
+    const awaited = this.#lane === null ? null : this.#latest.since(this.#lane, this.#waitingSince);
+    if (awaited !== null)
+      this.#wait.addLink({ context: awaited, attributes: { 'sluice.link': 'waited_for' } });
     this.#wait.end();
     this.#wait = null;
   }
@@ -182,7 +183,8 @@ class RecordedCall implements CallSpans {
       },
       this.#inServer,
     );
-    this.#mover = this.#lane === null ? null : this.#movers.sent(this.#lane, this.#attempt.spanContext());
+    this.#latestAttempt =
+      this.#lane === null ? null : this.#latest.sent(this.#lane, this.#attempt.spanContext());
   }
 
   traceparent(): string | null {
@@ -192,7 +194,7 @@ class RecordedCall implements CallSpans {
   answered(status: number, throttle: Throttle['kind'] | null, upstreamId: string | null): void {
     const attempt = this.#attempt;
     if (attempt === null) return;
-    if (this.#mover !== null) this.#movers.moved(this.#mover);
+    if (this.#latestAttempt !== null) this.#latest.seen(this.#latestAttempt);
     attempt.setAttribute(ATTR_HTTP_RESPONSE_STATUS_CODE, status);
     if (throttle !== null) attempt.setAttribute('sluice.throttle', throttle);
     if (upstreamId !== null) attempt.setAttribute('sluice.upstream_request_id', upstreamId);
@@ -208,8 +210,8 @@ class RecordedCall implements CallSpans {
   landed(): void {
     this.#attempt?.end();
     this.#attempt = null;
-    if (this.#mover !== null) this.#movers.moved(this.#mover);
-    this.#mover = null;
+    if (this.#latestAttempt !== null) this.#latest.seen(this.#latestAttempt);
+    this.#latestAttempt = null;
   }
 
   ended(end: CallEnd, { waitedMs, attempts, absorbed }: AdmissionRecord): void {

@@ -17,7 +17,7 @@ function driven() {
       issuedAt = clock.monotonic();
       return new Promise((answer) => open.push({ answer, unwanted }));
     },
-    lookUp: () => Promise.resolve(elsewhere.shift() ?? null),
+    readShared: () => Promise.resolve(elsewhere.shift() ?? null),
     onRenewal: (outcome) => void outcomes.push(outcome),
     onBug: (bug) => {
       throw bug;

@@ -224,7 +224,9 @@ describe('a shared token', () => {
       store,
       endpoint: { fetch: () => Promise.resolve({ kind: 'failed', fault: 'timeout', statedMs: null }) },
     });
-    expect(await tokens.lookUp({ client: { ...client, clientId: 'another' }, unwanted: null })).toBeNull();
+    expect(
+      await tokens.readShared({ client: { ...client, clientId: 'another' }, unwanted: null }),
+    ).toBeNull();
   });
 
   test('is fetched by each replica itself while Redis is unavailable', async () => {

@@ -1,7 +1,7 @@
 import { describe, expect, test } from '@jest/globals';
 import {
   looked,
-  lookEveryMs,
+  checkEveryMs,
   noLoad,
   relievedInMs,
   roomInMs,
@@ -42,7 +42,7 @@ describe('shedding by load', () => {
   test('stays as it is just below the bound, and ends by itself well below it, when it said', () => {
     const loaded = after(times(40, late(150)));
     expect(after(times(9, late(90)), loaded).share).toBe(loaded.share);
-    const steps = relievedInMs(loaded) / lookEveryMs;
+    const steps = relievedInMs(loaded) / checkEveryMs;
     const relieved = after(times(steps, late(0)), loaded);
     expect(relieved).toMatchObject({ cause: null });
     expect(relieved.share).toBeCloseTo(0);

@@ -186,10 +186,10 @@ function drainFor(bucket: Bucket, { name, units, ahead }: Needed, now: number): 
   if (meter.limit === null) return 0;
   if (meter.log !== null) return windowWaitMs(meter, units + ahead, now);
   const waiting = bucket.waitingCosts.get(name) ?? 0;
-  const alone = roomInMs(meter, { units, waiting }, now);
+  const ownMs = roomInMs(meter, { units, waiting }, now);
   // What is kept free for others while calls wait is used up by the last of them.
   const over = levelAt(meter, now) + (units + ahead) - (meter.limit - keptFree(meter, 0));
-  return ahead > 0 ? Math.max(alone, restMs(meter, now) + over / netRate(meter)) : alone;
+  return ahead > 0 ? Math.max(ownMs, restMs(meter, now) + over / netRate(meter)) : ownMs;
 }
 
 /**

@@ -7,7 +7,7 @@ import type { Log } from '../../telemetry/events.ts';
 import type { RedisConnection } from './client/connection.ts';
 import { serverFacts } from './client/server-info.policy.ts';
 
-const lookEveryMs = 60_000;
+const checkEveryMs = 60_000;
 
 /** Returns how to stop. */
 export function watchServer(
@@ -16,16 +16,16 @@ export function watchServer(
 ): () => void {
   let reported: string | null = null;
   let cancel = (): void => {};
-  const look = async (): Promise<void> => {
+  const check = async (): Promise<void> => {
     const { fault } = serverFacts(await connection.info());
     if (fault !== null && fault.reason !== reported)
       log.error('Redis is set so that it must not be used', { reason: fault.reason, advice: fault.advice });
     reported = fault?.reason ?? null;
   };
   const later = (): void => {
-    cancel = clock.after(lookEveryMs, () => {
+    cancel = clock.after(checkEveryMs, () => {
       // An absence is told by whoever meets it.
-      if (connection.isReady()) look().catch(() => {});
+      if (connection.isReady()) check().catch(() => {});
       later();
     });
   };

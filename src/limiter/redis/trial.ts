@@ -11,7 +11,7 @@ import { redisTrouble, troubleOf, type RedisTrouble } from './client/trouble.pol
 
 /** A connection with TLS to a server without it ends after 2 s; name resolution may come before that. Milliseconds. */
 const patienceMs = 4_000;
-const lookEveryMs = 20;
+const checkEveryMs = 20;
 const keyLifeMs = 1_000;
 
 /** Resolves with why Redis cannot be used, `null` = it can. Leaves no connection. */
@@ -43,7 +43,7 @@ async function isReady(connection: RedisConnection, clock: Clock): Promise<boole
   const until = clock.monotonic() + patienceMs;
   while (!connection.isReady()) {
     if (clock.monotonic() > until) return false;
-    await new Promise<void>((resolve) => void clock.after(lookEveryMs, resolve));
+    await new Promise<void>((resolve) => void clock.after(checkEveryMs, resolve));
   }
   return true;
 }

@@ -54,7 +54,7 @@ export async function answer(
   const now = context.clock.monotonic();
   const cache =
     requested.endpoint === 'messages'
-      ? context.promptCache.look(`${account.org}|${family}|`, body, {
+      ? context.promptCache.read(`${account.org}|${family}|`, body, {
           now,
           lifeMs: context.settings.promptCacheSeconds * 1000,
         })

@@ -31,7 +31,7 @@ export class PromptCache {
   readonly #usedAt = new Map<string, number>();
 
   /** What a call with this body would read and write; nothing changes, because it may be refused. */
-  look(scope: string, body: Json, { now, lifeMs }: CacheTime): CacheUse {
+  read(scope: string, body: Json, { now, lifeMs }: CacheTime): CacheUse {
     const marks = marksOf(scope, body);
     const kept = marks.filter(({ key }) => now - (this.#usedAt.get(key) ?? -Infinity) < lifeMs);
     const read = Math.max(0, ...kept.map(({ tokens }) => tokens));

@@ -204,7 +204,7 @@ class Health implements RedisHealth {
   #goDown(probeInMs: number): void {
     if (!this.isUp) return;
     this.#state = 'down';
-    this.#parts.troubles.away();
+    this.#parts.troubles.unavailable();
     this.#window.dismiss();
     for (const watcher of this.#watchers) watcher.onUnavailable();
     this.#probeIn(probeInMs);

@@ -12,7 +12,7 @@ export interface RedisTroubles {
   /** A command was answered: earlier failures explain nothing any more. */
   answered(): void;
   /** Redis counts as away from now on. */
-  away(): void;
+  unavailable(): void;
   back(): void;
   /** Why Redis is away; `null` while it is not. */
   now(): RedisTrouble | null;
@@ -43,7 +43,7 @@ export function createRedisTroubles(
     answered() {
       if (reported === null) latest = null;
     },
-    away() {
+    unavailable() {
       reported = new Set();
       report('Redis is away', latest ?? troubleOf('unknown'));
     },

@@ -66,9 +66,9 @@ do
     local meter = meterOf(name, now)
     if not meter.limit then return 0 end
     if meter.log then return windowLog.windowWaitMs(meter, units + ahead, now) end
-    local alone = roomInMs(meter, units, bucket.waitingCosts[name] or 0, now)
+    local ownMs = roomInMs(meter, units, bucket.waitingCosts[name] or 0, now)
     local over = levelAt(meter, now) + (units + ahead) - (meter.limit - keptFree(meter, 0))
-    return ahead > 0 and math.max(alone, restMs(meter, now) + over / netRate(meter)) or alone
+    return ahead > 0 and math.max(ownMs, restMs(meter, now) + over / netRate(meter)) or ownMs
   end
 
   -- In the order in which equal waits are named.

@@ -14,7 +14,7 @@ import type { ActivityKey } from './shared.ts';
 export const everybody = ['sharing', 'apart'] as const;
 export type Everybody = (typeof everybody)[number];
 
-export interface BookOptions {
+export interface CountOptions {
   /** Digest of a lane for the shared store. */
   readonly keyOf: (workspaceId: string, upstream: string) => ActivityKey;
   /** True when the workspace's calls carry the upstream's own credential, whose quota all share. Default: always. */
@@ -33,15 +33,15 @@ export interface Changes {
   readonly dropped: readonly ActivityKey[];
 }
 
-export class Books {
+export class Counts {
   readonly lanes: LaneTable;
-  readonly #options: BookOptions;
+  readonly #options: CountOptions;
   readonly #totals = new Map<string, Readonly<Record<Everybody, Minutes>>>();
   readonly #changedLanes = new Set<Lane>();
   readonly #changedTotals = new Set<Minutes>();
   #dropped: ActivityKey[] = [];
 
-  constructor(options: BookOptions) {
+  constructor(options: CountOptions) {
     this.#options = options;
     this.lanes = new LaneTable({
       max: options.maxLanes ?? 1_000,

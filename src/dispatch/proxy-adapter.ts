@@ -12,7 +12,7 @@ import type { OutgoingFields } from './fields.policy.ts';
 /** The proxy turns a reset into another event when the client's socket is gone; here a reset is a reset. */
 const writableSocket = Object.freeze({ writable: true });
 
-export class StandIn {
+export class ProxyAdapter {
   readonly method: string;
   /** Empty until the proxy has chosen the target: its path filter parses anything else. Then the raw path and query. */
   url = '';
