@@ -30,7 +30,7 @@ import type { Ended, KeptAnswer, RepeatKey } from './repeat.ts';
 /** Claims are renewed this often, so that all are put back within a second after a loss. Milliseconds. */
 const renewEveryMs = 500;
 /** Who waits looks this often: at first, and in the end. Milliseconds. */
-const lookMs = { min: 25, max: 250 };
+const checkMs = { min: 25, max: 250 };
 /** An answer that is announced is there within this, or never. Milliseconds. */
 const announcedMs = 5_000;
 
@@ -87,7 +87,7 @@ export class SharedRepeats {
         if (isLost) onHolderLost(key.upstream);
         return { kind: 'make', arrivedAt: arrivalOf(claimed, askedAt) };
       }
-      if (claimed.kind !== 'known') await pause(clock, lookMs.min, signal);
+      if (claimed.kind !== 'known') await pause(clock, checkMs.min, signal);
       else {
         const waited = await this.#waitFor(key, claimed.claim, signal);
         if (waited.kind === 'answer' || waited.kind === 'make') return waited;
@@ -192,7 +192,7 @@ export class SharedRepeats {
         }
       }
       const lookedMs = (clock.monotonic() - startedAt) / 8;
-      await pause(clock, Math.min(lookMs.max, Math.max(lookMs.min, lookedMs)), signal);
+      await pause(clock, Math.min(checkMs.max, Math.max(checkMs.min, lookedMs)), signal);
     }
   }
 

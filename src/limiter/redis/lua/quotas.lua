@@ -9,7 +9,7 @@ Reply the bucket that stands for the quota.
 Message to the other replicas: `q`, the bucket that was joined and the one into which, with blanks between.
 ]]
 local quota, joined, replicas = KEYS[1], KEYS[2], KEYS[3]
-local caller, bucket, memoryMs, maxJoined = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local ownReplica, bucket, memoryMs, maxJoined = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local replicaChannel = 'sluice:r:'
 
 local function standsFor(name)
@@ -34,7 +34,7 @@ if into ~= own then
   if redis.call('HLEN', joined) >= maxJoined then return own end
   redis.call('HSET', joined, own, into)
   for _, replica in ipairs(redis.call('ZRANGE', replicas, 0, -1)) do
-    if replica ~= caller then redis.call('PUBLISH', replicaChannel .. replica, 'q ' .. own .. ' ' .. into) end
+    if replica ~= ownReplica then redis.call('PUBLISH', replicaChannel .. replica, 'q ' .. own .. ' ' .. into) end
   end
 end
 redis.call('PEXPIRE', joined, memoryMs)
