@@ -24,7 +24,7 @@ const pinned: Readonly<Record<number, string>> = {
   1: '72fc62945e00740d',
   2: '719070bc40d4a285',
   3: '655b8ff5265d1587',
-  4: 'e9c934dd58f778f5',
+  4: '7bef6e30e64155a5',
 };
 /** The digest of keys that carry no version. */
 const pinnedUnversioned = '7ae98305c9924305';
