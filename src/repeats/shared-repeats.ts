@@ -172,7 +172,7 @@ export class SharedRepeats {
       signal.throwIfAborted();
       answeredAt = read === null ? answeredAt : clock.monotonic();
       if (read === null && clock.monotonic() - answeredAt < claimMs) {
-        await pause(clock, lookMs.max, signal);
+        await pause(clock, checkMs.max, signal);
         continue;
       }
       if (read === null || read.claim === null) return { kind: 'lost' };
