@@ -214,7 +214,13 @@ export const mutations: readonly Mutation[] = [
     '      this.#takeOut(call);\n      return',
     '      return',
   ),
-  row('9', 'the ceiling hands back the dead', gate, 'if (call.isGone) {', 'if (false) {'),
+  row(
+    '9',
+    'the ceiling hands back the dead',
+    gate,
+    'if (call.isGone || hasMoved(call, grant)) {',
+    'if (hasMoved(call, grant)) {',
+  ),
   row(
     '10',
     'the line is one longer',
