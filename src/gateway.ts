@@ -159,6 +159,7 @@ export function createGateway(parts: GatewayParts): Gateway {
     bucketsOf: (upstream) => pressure.bucketsOf(upstream),
     keyOf: (upstream) => digest(first.privacy.labelKey, 'upstream', upstream),
     upstreams: () => settings.upstreams.keys(),
+    onOpened: (upstream) => breakers.open(upstream),
     onFailure: (failure) => telemetry.log.bug('a pause or an opening could not be read', failure),
   });
   const forwarder = new Forwarder({

@@ -354,7 +354,10 @@ export function adminPort(): Json {
           },
         },
       },
-      '/upstreams/{name}/open': control('open', 'Reopens what answers of the upstream have closed'),
+      '/upstreams/{name}/open': control(
+        'open',
+        'Reopens what answers of the upstream have closed: buckets and breakers',
+      ),
       '/upstreams/{name}/resume': control('resume', 'Ends a pause'),
       '/upstreams/{name}/pause': control('pause', 'Sends nobody to the upstream for some seconds', [
         query('seconds', 'How long.', { type: 'number', exclusiveMinimum: 0, maximum: 86_400 }, true),

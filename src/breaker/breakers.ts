@@ -114,6 +114,12 @@ export class Breakers {
       .sort((a, b) => a.retryInMs - b.retryInMs);
   }
 
+  /** An operator says that the upstream takes calls again: its breakers are closed, here and in the store. */
+  open(upstream: string): void {
+    const wanted = this.#names.upstream(upstream);
+    for (const { id } of [...this.#known]) if (id.upstream === wanted) this.#close(id);
+  }
+
   close(): void {
     this.#isClosed = true;
     this.#cancelRefresh?.();

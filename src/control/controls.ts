@@ -1,7 +1,7 @@
 /**
  * What an operator may do about an upstream: pause it for a while, end that, and reopen what its answers have closed.
  *
- * Owns: what this replica knows of the wishes that all replicas share, and carrying out openings in its buckets. Refuses to
+ * Owns: what this replica knows of the wishes that all replicas share, and carrying out openings in its buckets; breakers are told. Refuses to
  * own: holding a call (`journey/forward.ts` asks here), the store. Bound: another replica's wish is known within a second.
  * While Redis is away, what is known holds.
  */
@@ -23,6 +23,8 @@ export interface ControlsParts {
   readonly keyOf: (upstream: string) => string;
   /** Names of the upstreams that are configured now. */
   readonly upstreams: () => Iterable<string>;
+  /** An upstream was opened, by this replica's operator or another's. */
+  readonly onOpened: (upstream: string) => void;
   readonly onFailure: (failure: unknown) => void;
 }
 
@@ -105,6 +107,7 @@ export class Controls {
     if (openedAt !== null && openedAt !== known.openedAt) {
       known.openedAt = openedAt;
       known.opened.clear();
+      this.#parts.onOpened(upstream);
       for (const bucket of this.#parts.bucketsOf(upstream)) await this.#openOne(known, bucket);
     }
   }

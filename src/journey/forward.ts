@@ -58,8 +58,6 @@ interface Attempt {
   readonly lease: Lease;
   readonly field: InjectedField | null;
   readonly followed: CallTelemetry;
-  /** It asks for others whether the upstream still refuses. */
-  readonly probe: Probe | null;
 }
 
 export class Forwarder {
@@ -75,6 +73,8 @@ export class Forwarder {
     const { credentials, settings, controls } = this.#parts;
     const credential = new CallCredential(credentials, settings, prepared);
     let ticket: Ticket | null = null;
+    // Kept over resends: whoever asks for the others must not be answered by the breaker that waits for its answer.
+    let probe: Probe | null = null;
     try {
       const refusal = this.#parts.breakers.refusalOf(prepared.request.subject);
       if (refusal !== null) throw refusal;
@@ -87,9 +87,8 @@ export class Forwarder {
         const readiness = readyOrReturned(credential, lease, ticket.remainingMs());
         if (readiness.kind === 'pause') continue;
         if (returnedWhilePaused(controls.pausedMs(prepared.request.upstream), lease, ticket)) continue;
-        const probe = this.#parts.breakers.areClosed ? null : await this.#pass(prepared, lease);
+        if (probe === null && !this.#parts.breakers.areClosed) probe = await this.#pass(prepared, lease);
         if (!lease.holds()) {
-          this.#informBreakers(prepared, probe, null);
           this.#parts.telemetry.leaseLost('stalled');
           returnGrant(lease);
           continue;
@@ -97,8 +96,12 @@ export class Forwarder {
         followed.granted();
         progress.attempts += 1;
         nobodyLeft.moved?.('upstream');
-        const attempt: Attempt = { prepared, lease, field: readiness.field, followed, probe };
+        const attempt: Attempt = { prepared, lease, field: readiness.field, followed };
         const result = await this.#send(attempt, nobodyLeft);
+        if (isDecisive(result)) {
+          this.#informBreakers(prepared, probe, result);
+          probe = null;
+        }
         // A call nobody waits for any more has no wait left: it is not sent again, and its lane does not sleep for it.
         const remainingMs = nobodyLeft.aborted ? 0 : ticket.remainingMs();
         const isCredentialRenewed =
@@ -124,6 +127,7 @@ export class Forwarder {
       }
       throw failure;
     } finally {
+      if (probe !== null) this.#informBreakers(prepared, probe, null);
       ticket?.leave();
     }
   }
@@ -138,17 +142,14 @@ export class Forwarder {
     }
   }
 
-  /** Tells the breakers how an attempt ended; `null` = it was not made. */
+  /** Tells the breakers how an attempt ended; `null` = it told nothing. */
   #informBreakers({ request }: Prepared, probe: Probe | null, result: AttemptResult | null): void {
     const observation = observationOf(result);
     if (probe === null && observation.kind !== 'refused') return;
     this.#parts.breakers.observe(request.subject, probe, observation);
   }
 
-  async #send(
-    { prepared, lease, field, followed, probe }: Attempt,
-    signal: CallSignal,
-  ): Promise<AttemptResult> {
+  async #send({ prepared, lease, field, followed }: Attempt, signal: CallSignal): Promise<AttemptResult> {
     followed.sent();
     const sending = {
       lane: lease.grant.lane,
@@ -160,7 +161,6 @@ export class Forwarder {
       lease.settle({ kind: 'unknown' }, null);
       throw bug;
     });
-    this.#informBreakers(prepared, probe, result);
     if (result.kind === 'answered') {
       const { throttle } = result.feedback;
       this.#parts.quotas.noteOwner(prepared.ownQuota, result.feedback);
@@ -205,6 +205,9 @@ const recordOf = ({ attempts, absorbed }: Progress, ticket: Ticket | null): Admi
   attempts,
   absorbed,
 });
+
+/** Whether an attempt tells if the upstream still refuses. One that does not may be followed by another of the same call. */
+const isDecisive = (result: AttemptResult): boolean => observationOf(result).kind !== 'silent';
 
 /** Without a credential the grant goes back, and the lane sleeps until it is looked for again. */
 function readyOrReturned(credential: CallCredential, lease: Lease, remainingMs: number): Readiness {

@@ -130,6 +130,38 @@ describe('an exhausted quota', () => {
     clock.skip(10_000);
     expect((await chat(4)).status).toBe(200);
   });
+
+  test('is asked for by one call over its resends: a 503 in between does not turn its own breaker against it', async () => {
+    const { chat, model, clock } = await begin();
+    model.configure(noMoney);
+    await chat(1);
+    model.configure(money);
+    clock.skip(60_000);
+    const body = '{"error":{"code":"server_is_overloaded","message":"Overloaded"}}';
+    model.fault({ kind: 'answer', status: 503, headers: { 'retry-after': '1' }, body });
+    const asking = await chat(2);
+    expect([asking.status, asking.headers.get('sluice-admission')]).toEqual([
+      200,
+      expect.stringContaining('attempts=2'),
+    ]);
+    expect((await chat(3)).status).toBe(200);
+  });
+
+  test('is forgotten when an operator opens the upstream', async () => {
+    const { chat, model, gateway } = await begin();
+    model.configure(noMoney);
+    await chat(1);
+    model.configure(money);
+    expect(facts(await chat(2))).toEqual(own(429));
+    expect(gateway.service.gateway.breakers('openai')).toHaveLength(1);
+    const opening = await fetch(`${gateway.adminUrl}/upstreams/openai/open`, {
+      method: 'POST',
+      headers: { 'Sluice-Admin': 'yes' },
+    });
+    expect(opening.status).toBe(200);
+    expect(gateway.service.gateway.breakers('openai')).toEqual([]);
+    expect((await chat(3)).status).toBe(200);
+  });
 });
 
 test('is seen in a 402 of a language-model API', async () => {

@@ -32,11 +32,11 @@ afterAll(async () => {
   await redis.stop();
 });
 
-async function replica(name: string, store = ''): Promise<Service> {
+async function replica(name: string, store = '', kind = 'generic'): Promise<Service> {
   const { port } = upstream.address() as AddressInfo;
   const yaml = gatewayYaml(
     {
-      upstreams: `  ${name}:\n    origins: ["http://127.0.0.1:${port}"]\n    allowPrivateAddresses: true\n    credential: "Bearer x"\n    maxWaitSeconds: 20`,
+      upstreams: `  ${name}:\n    kind: ${kind}\n    origins: ["http://127.0.0.1:${port}"]\n    allowPrivateAddresses: true\n    credential: "Bearer x"\n    maxWaitSeconds: 20`,
     },
     { acme: hash },
   );
@@ -118,6 +118,25 @@ describe.each([
 });
 
 describe('several replicas', () => {
+  test('forget a breaker within a second when one of them is told to open the upstream', async () => {
+    const [one, two] = [
+      await replica('unpaid', onRedis(), 'commerce'),
+      await replica('unpaid', onRedis(), 'commerce'),
+    ];
+    answers.push((answer) => void answer.writeHead(402).end('no credit'));
+    expect((await call(one, 'unpaid')).status).toBe(402);
+    const refusing = async (service: Service): Promise<boolean> => {
+      const answer = await call(service, 'unpaid');
+      await answer.text();
+      return answer.headers.get('sluice-error') === 'upstream_refused';
+    };
+    expect(await refusing(one)).toBe(true);
+    while (two.gateway.breakers('unpaid').length === 0) await new Promise((resume) => setTimeout(resume, 20));
+    expect((await admin(one, 'unpaid/open')).status).toBe(200);
+    while (two.gateway.breakers('unpaid').length > 0) await new Promise((resume) => setTimeout(resume, 20));
+    expect([await refusing(one), await refusing(two)]).toEqual([false, false]);
+  });
+
   test('share a pause, also with one that begins later', async () => {
     const [one, two] = [await replica('shared', onRedis()), await replica('shared', onRedis())];
     await admin(one, 'shared/pause?seconds=60');
