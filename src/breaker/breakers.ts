@@ -117,7 +117,7 @@ export class Breakers {
   /** An operator says that the upstream takes calls again: its breakers are closed, here and in the store. */
   open(upstream: string): void {
     const wanted = this.#names.upstream(upstream);
-    for (const { id } of [...this.#known]) if (id.upstream === wanted) this.#close(id);
+    for (const { id } of this.#known) if (id.upstream === wanted) this.#close(id);
   }
 
   close(): void {

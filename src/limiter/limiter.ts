@@ -131,7 +131,12 @@ export type SleepReason =
   | 'document';
 
 /** The ticket is in the store, and its grant comes through `onGrant`. */
-export const grantUnderWay: AdmissionReply = { kind: 'queued', forecastMs: 0, ahead: 0, heldBy: 'queue' };
+export const grantUnderWay = {
+  kind: 'queued',
+  forecastMs: 0,
+  ahead: 0,
+  heldBy: 'queue',
+} as const satisfies AdmissionReply;
 
 /** How a lease ends. Times ago are measured on the holder's monotonic clock. */
 export type Settlement =

@@ -117,6 +117,28 @@ describe('when Redis is available again', () => {
 });
 
 describe('while Redis is unavailable', () => {
+  const oneAtATime: AdmissionWish = { ...stated(600), lane: 'capped', maxInFlight: 1, leaseMs: 15_000 };
+
+  test('a capped call that cannot wait until leases of Redis have ended is refused at once, with that time', async () => {
+    await loseRedis();
+    const asked = ['no', 'soon', 'later', 'behind'].map((name, n) =>
+      one.limiter.admit(admission(name, { ...oneAtATime, maxWaitMs: [0, 5_000, 60_000, 10_000][n] ?? 0 })),
+    );
+    await redis.pass(50);
+    const [no, soon, later, behind] = await Promise.all(asked);
+    for (const reply of [no, soon, behind])
+      expect(reply).toMatchObject({ kind: 'refused', reason: 'wait_too_long', heldBy: 'serialized' });
+    for (const reply of [no, soon, later]) {
+      const ms =
+        reply?.kind === 'refused' ? reply.retryInMs : reply?.kind === 'queued' ? reply.forecastMs : 0;
+      expect(ms).toBeGreaterThan(12_000);
+      expect(ms).toBeLessThanOrEqual(15_000);
+    }
+    expect(later).toMatchObject({ kind: 'queued', heldBy: 'serialized' });
+    await redis.pass(15_000);
+    expect(one.grants.map((grant) => grant.ticket)).toEqual(['later']);
+  });
+
   const change = (limit: number) => {
     const { setting, lane, weight, maxInFlight, perMinute, ceiling } = admission('x', stated(limit));
     return {

@@ -27,6 +27,7 @@ import {
 import { createMemoryLimiter } from '../embedded/limiter.ts';
 import type { Positioned } from '../redis/replica-calls.ts';
 import { goesBack, withoutTicket } from '../policy/settlement.policy.ts';
+import { heldUntil, quarantineMs } from './quarantine.policy.ts';
 import type { UnreportedUsage } from './unreported-usage.ts';
 
 type LocalState =
@@ -101,10 +102,14 @@ export class LocalCalls {
     const store = this.#store;
     const reply = await store.admit({ ...admission, setting: usage.shared(admission) });
     if (reply.kind === 'refused') this.#tickets.delete(admission.ticket);
-    if (reply.kind !== 'granted') return reply;
-    if (isHere()) this.#onGrant(reply.grant, store);
-    else await store.settle(reply.grant, { kind: 'dropped' }, null);
-    return grantUnderWay;
+    if (reply.kind === 'granted') {
+      if (isHere()) this.#onGrant(reply.grant, store);
+      else await store.settle(reply.grant, { kind: 'dropped' }, null);
+    }
+    if (reply.kind === 'refused') return reply;
+    const { ahead, ...byStore } = reply.kind === 'queued' ? reply : grantUnderWay;
+    const { waitMs, heldBy } = heldUntil(this.#keptMs(admission), { ...byStore, waitMs: byStore.forecastMs });
+    return { kind: 'queued', forecastMs: waitMs, heldBy, ahead };
   }
 
   /**
@@ -207,7 +212,7 @@ export class LocalCalls {
     ticket.state = { kind: 'granted' };
     const { maxInFlight, leaseMs } = ticket.admission;
     if (maxInFlight === null) return listener.onGrant(grant);
-    const waitMs = this.#since + leaseMs - clock.monotonic();
+    const waitMs = this.#keptMs(ticket.admission);
     if (waitMs <= 0) return this.#handOver(grant);
     const cancel = clock.after(waitMs, () => {
       ticket.state = { kind: 'granted' };
@@ -218,6 +223,10 @@ export class LocalCalls {
       this.#handOver(fresh);
     });
     ticket.state = { kind: 'quarantined', grant, cancel };
+  }
+
+  #keptMs(admission: Positioned): number {
+    return quarantineMs(admission, this.#parts.clock.monotonic() - this.#since);
   }
 
   /** Hands over a grant of a capped lane: other replicas may have granted in it, too. */
