@@ -27,6 +27,7 @@ import { TokenEstimates } from './dispatch/token-estimates.ts';
 import { Refusal } from './errors.ts';
 import { followedToItsEnd, reportFailure } from './journey/follow.ts';
 import { ceilingOf, laneOf, prepare, type Prepared } from './journey/prepare.ts';
+import { AnswerTimes } from './journey/answer-times.ts';
 import { Forwarder } from './journey/forward.ts';
 import type { CeilingsNow } from './activity/shape.ts';
 import { createStores } from './limiter/stores.ts';
@@ -120,6 +121,7 @@ export function createGateway(parts: GatewayParts): Gateway {
     },
   });
   const estimates = new TokenEstimates(clock, stores.estimates);
+  const answerTimes = new AnswerTimes();
   const { limiter, ceilings } = stores;
   const admission: AdmissionQueue = new AdmissionQueue({
     clock,
@@ -169,6 +171,8 @@ export function createGateway(parts: GatewayParts): Gateway {
     breakers,
     dispatcher,
     estimates,
+    answerTimes,
+    clock,
     quotas,
     telemetry,
     routes: () => routes,
@@ -195,7 +199,7 @@ export function createGateway(parts: GatewayParts): Gateway {
     const body = await call.readBody(caller.workspace.id);
     const { labelKey } = settings.privacy;
     const now = clock.monotonic();
-    const prepared = prepare({ call, caller, route, body, labelKey, estimates, quotas, now });
+    const prepared = prepare({ call, caller, route, body, labelKey, estimates, answerTimes, quotas, now });
     pressure.remember(prepared.request);
     followed.admitting(prepared.request.admission.lane);
     return prepared;

@@ -11,6 +11,7 @@ import type { Breakers, Probe } from '../breaker/breakers.ts';
 import { observationOf } from '../breaker/observation.policy.ts';
 import type { AdmissionRecord, InjectedField, Outcome } from '../call.ts';
 import type { CallSignal } from '../call-abort.ts';
+import type { Clock } from '../clock.ts';
 import type { Settings } from '../config/settings.ts';
 import type { Credentials } from '../credentials/credentials.ts';
 import type { AttemptResult } from '../dispatch/attempt.ts';
@@ -25,6 +26,7 @@ import type { Audience } from '../repeats/repeat.ts';
 import type { JoinedQuotas } from '../quotas/joined-quotas.ts';
 import type { RouteFinder } from '../target/route.ts';
 import type { CallTelemetry, Telemetry } from '../telemetry/events.ts';
+import type { AnswerTimes } from './answer-times.ts';
 import { answerOutcome, failureRefusal, rateLimitOf, type Answered } from './answer.ts';
 import { CallCredential, type Readiness } from './call-credential.ts';
 import { endAnswered, endBroken, requeue, returnGrant, type Passed, type Resent } from './lease-end.ts';
@@ -42,6 +44,8 @@ export interface ForwardParts {
   readonly breakers: Breakers;
   readonly dispatcher: Dispatcher;
   readonly estimates: TokenEstimates;
+  readonly answerTimes: AnswerTimes;
+  readonly clock: Clock;
   readonly quotas: JoinedQuotas;
   readonly telemetry: Pick<Telemetry, 'leaseLost'>;
   /** As they are configured now. */
@@ -151,6 +155,7 @@ export class Forwarder {
 
   async #send({ prepared, lease, field, followed }: Attempt, signal: CallSignal): Promise<AttemptResult> {
     followed.sent();
+    const sentAt = this.#parts.clock.monotonic();
     const sending = {
       lane: lease.grant.lane,
       credential: field,
@@ -166,6 +171,10 @@ export class Forwarder {
       this.#parts.quotas.noteOwner(prepared.ownQuota, result.feedback);
       const upstreamId = throttle === null ? null : upstreamIdOf(result.head.rawFields);
       followed.answered(result.head.status, throttle, upstreamId);
+      if (throttle === null && result.head.status < 500) {
+        const { bucket } = prepared.request.admission;
+        this.#parts.answerTimes.note(bucket, this.#parts.clock.monotonic() - sentAt);
+      }
     }
     return result;
   }

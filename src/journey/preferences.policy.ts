@@ -22,6 +22,8 @@ export function urgencyOf(priority: string | undefined): number {
 
 /** Part of a client's time-out that is kept for the answer or the refusal to reach it, seconds. */
 const answerSeconds = 5;
+/** Beside the upstream's usual time: for the way to the client. At most a tenth of the time-out. Milliseconds. */
+const marginMs = 1_000;
 
 /**
  * How long a call may wait, milliseconds, at least 0: what it asks for up to the ceiling, else the default.
@@ -29,7 +31,7 @@ const answerSeconds = 5;
  * A call never waits into its client's time-out: the refusal has to arrive before the client hangs up. Five seconds of
  * the time-out are kept for the answer, two thirds of a time-out under 7.5 s. A time-out that the call tells always
  * counts. One that is only known of its client counts unless the call asks for a wait: who writes `Prefer: wait` says
- * how long this client waits.
+ * how long this client waits. Where the upstream usually takes longer for its answer than what is kept, that much is kept.
  */
 export function maxWaitMsOf(
   asked: {
@@ -37,20 +39,25 @@ export function maxWaitMsOf(
     readonly client: ClientTimeouts;
     /** Time since the call's head arrived: the client counts it, too. */
     readonly elapsedMs: number;
+    /** How long the upstream usually takes to begin its answer; absent = not known. */
+    readonly usualAnswerMs?: number;
   },
   limits: { readonly maxWaitSeconds: number; readonly maxWaitCeilingSeconds: number },
 ): number {
-  const { preferSeconds, client, elapsedMs } = asked;
+  const { preferSeconds, client, elapsedMs, usualAnswerMs = 0 } = asked;
   const seconds =
     preferSeconds === null ? limits.maxWaitSeconds : Math.min(preferSeconds, limits.maxWaitCeilingSeconds);
   const timeouts =
     preferSeconds === null ? [client.statedSeconds, client.knownSeconds] : [client.statedSeconds];
   const bounds = timeouts.flatMap((timeout) =>
-    timeout === null ? [] : [Math.max(0, waitBefore(timeout) * 1000 - elapsedMs)],
+    timeout === null ? [] : [Math.max(0, waitBeforeMs(timeout * 1000, usualAnswerMs) - elapsedMs)],
   );
   return Math.min(seconds * 1000, ...bounds);
 }
 
-/** The part of a time-out in which a call may wait, seconds. */
-const waitBefore = (timeoutSeconds: number): number =>
-  Math.max(timeoutSeconds - answerSeconds, timeoutSeconds / 3);
+/** The part of a time-out in which a call may wait. What the upstream usually takes for its answer is no part of it. */
+const waitBeforeMs = (timeoutMs: number, usualAnswerMs: number): number =>
+  Math.min(
+    Math.max(timeoutMs - answerSeconds * 1000, timeoutMs / 3),
+    Math.max(0, timeoutMs - usualAnswerMs - Math.min(marginMs, timeoutMs / 10)),
+  );

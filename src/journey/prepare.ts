@@ -17,6 +17,7 @@ import { digest } from '../identity.ts';
 import { bucketKey, ceilingKey, laneKey, ticketId, type BucketKey, type LaneKey } from '../ids.ts';
 import { LRUCache } from 'lru-cache';
 import type { JoinedQuotas, OwnQuota } from '../quotas/joined-quotas.ts';
+import type { AnswerTimes } from './answer-times.ts';
 import { clientTimeoutFields, clientTimeouts } from './client-timeouts.policy.ts';
 import { separatorsOf } from './separators.policy.ts';
 import { maxWaitMsOf, preferredWaitSeconds, urgencyOf } from './preferences.policy.ts';
@@ -46,13 +47,14 @@ export interface PrepareInput {
   readonly body: CallBody;
   readonly labelKey: string;
   readonly estimates: TokenEstimates;
+  readonly answerTimes: AnswerTimes;
   readonly quotas: Pick<JoinedQuotas, 'bucketOf'>;
   /** Monotonic milliseconds, on the clock of `call.receivedAt`. */
   readonly now: number;
 }
 
 export function prepare(input: PrepareInput): Prepared {
-  const { call, caller, route, body, labelKey, estimates, quotas, now } = input;
+  const { call, caller, route, body, labelKey, estimates, answerTimes, quotas, now } = input;
   const { upstream } = route;
   const { workspace } = caller;
   const fields = wanted(call.rawFields, upstream.idempotencyFields);
@@ -88,6 +90,7 @@ export function prepare(input: PrepareInput): Prepared {
     preferSeconds: preferredWaitSeconds(fields.get('prefer')),
     client: clientTimeouts(fields),
     elapsedMs: now - call.receivedAt,
+    usualAnswerMs: answerTimes.usualMs(bucket),
   };
   const request: AdmissionRequest = {
     admission: {

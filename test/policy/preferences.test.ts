@@ -1,4 +1,5 @@
 import { describe, expect, test } from '@jest/globals';
+import { AnswerTimes } from '../../src/journey/answer-times.ts';
 import type { ClientTimeouts } from '../../src/journey/client-timeouts.policy.ts';
 import { maxWaitMsOf, preferredWaitSeconds, urgencyOf } from '../../src/journey/preferences.policy.ts';
 
@@ -73,6 +74,31 @@ describe('the wait of a call', () => {
       expect(seconds * 1000 - waitMs).toBeGreaterThanOrEqual(Math.min(5_000, (seconds * 2000) / 3) - 1e-6);
     }
   });
+});
+
+test.each([
+  ['short of what is kept anyhow', 60, 2_000, 55_000],
+  ['longer', 60, 20_000, 39_000],
+  ['longer than a short time-out leaves', 2, 1_500, 300],
+  ['longer than the time-out', 10, 12_000, 0],
+])(
+  'the wait of a call leaves the upstream its usual time for the answer: %s',
+  (_, seconds, usualAnswerMs, ms) => {
+    const limits = { maxWaitSeconds: 75, maxWaitCeilingSeconds: 600 };
+    const client = { statedSeconds: seconds, knownSeconds: null };
+    const asked = { preferSeconds: null, client, elapsedMs: 0, usualAnswerMs };
+    expect(maxWaitMsOf(asked, limits)).toBe(ms);
+  },
+);
+
+test('the usual time of an upstream follows its answers, and is that of most of them', () => {
+  const times = new AnswerTimes();
+  expect(times.usualMs('b')).toBe(0);
+  for (let at = 0; at < 100; at += 1) times.note('b', 1_000 + (at % 3) * 100);
+  expect(times.usualMs('b')).toBeGreaterThan(1_150);
+  expect(times.usualMs('b')).toBeLessThan(1_500);
+  for (let at = 0; at < 40; at += 1) times.note('b', 5_000);
+  expect(times.usualMs('b')).toBeGreaterThan(4_900);
 });
 
 describe('the urgency of a call', () => {
