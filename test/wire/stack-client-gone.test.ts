@@ -148,13 +148,15 @@ test('a client that leaves while its throttled call sleeps takes the call out of
   expect(requestLines(receivedBy(stack))).toHaveLength(1);
 });
 
-test('one of two clients of a joined call may leave without harm, and the upstream call ends when both have left', async () => {
+test('one of two clients of a joined call may leave without harm, and the upstream call is finished for their repeat when both have left', async () => {
   const gate = Promise.withResolvers<void>();
+  const secondGate = Promise.withResolvers<void>();
   const stack = await opened(async (connection) => {
-    await connection.requests(1);
-    if (connection.received().includes('/first')) await gate.promise;
-    else return;
-    connection.send(ok);
+    for (let count = 1; count <= 2; count += 1) {
+      await connection.requests(count);
+      await (connection.received().includes('/second') ? secondGate : gate).promise;
+      connection.send(ok);
+    }
   });
   const same = async (path: string) => {
     const client = await connectRaw(stack.port);
@@ -180,7 +182,13 @@ test('one of two clients of a joined call may leave without harm, and the upstre
   await new Promise((resolve) => setTimeout(resolve, 50));
   three.abort();
   four.abort();
+  await turn();
+  secondGate.resolve();
   await expectClean(stack);
+  const five = await same('/second');
+  const [replayed] = await five.answers(1);
+  expect([replayed?.status, replayed?.field('sluice-replayed')]).toEqual([200, 'true']);
+  five.socket.destroy();
   expect(requestLines(receivedBy(stack))).toHaveLength(2);
 });
 
