@@ -1,0 +1,38 @@
+/**
+ * The bill of materials of what the image installs, as CycloneDX on standard output: `npm run -s sbom`. npm makes it of the whole
+ * lock file; what only development needs is taken out here, because `npm sbom --omit dev` also leaves out packages that both need.
+ */
+import { execFileSync } from 'node:child_process';
+import { readFileSync } from 'node:fs';
+
+interface Component {
+  readonly 'bom-ref': string;
+  readonly name: string;
+  readonly version: string;
+}
+interface Bill {
+  readonly components: readonly Component[];
+  readonly dependencies: readonly { readonly ref: string; readonly dependsOn?: readonly string[] }[];
+}
+
+const root = new URL('../', import.meta.url);
+const { packages } = JSON.parse(readFileSync(new URL('package-lock.json', root), 'utf8')) as {
+  packages: Readonly<Record<string, { version?: string; dev?: boolean; optional?: boolean }>>;
+};
+const installed = new Set(
+  Object.entries(packages)
+    .filter(([path, { dev, optional }]) => path !== '' && dev !== true && optional !== true)
+    .map(([path, { version }]) => `${path.split('node_modules/').at(-1)}@${version}`),
+);
+const words = ['sbom', '--package-lock-only', '--sbom-format', 'cyclonedx'];
+const options = { cwd: root.pathname, encoding: 'utf8', maxBuffer: 100_000_000 } as const;
+const whole = JSON.parse(
+  execFileSync('npm', words, { ...options, stdio: ['ignore', 'pipe', 'ignore'] }),
+) as Bill;
+const components = whole.components.filter(({ name, version }) => installed.has(`${name}@${version}`));
+const kept = new Set(components.map((component) => component['bom-ref']));
+const isKept = (ref: string): boolean => kept.has(ref) || ref.startsWith('sluice@');
+const dependencies = whole.dependencies
+  .filter(({ ref }) => isKept(ref))
+  .map(({ ref, dependsOn = [] }) => ({ ref, dependsOn: dependsOn.filter(isKept) }));
+process.stdout.write(`${JSON.stringify({ ...whole, components, dependencies }, null, 2)}\n`);

@@ -1,0 +1,58 @@
+/** Holds the page about the supply chain to the lock file: each dependency with its licence, and no licence that is not named. */
+import { execFileSync } from 'node:child_process';
+import { readFileSync } from 'node:fs';
+import { expect, test } from '@jest/globals';
+
+const textOf = (path: string): string => readFileSync(new URL(`../../${path}`, import.meta.url), 'utf8');
+const page = textOf('docs/operations/supply-chain.md');
+const manifest = JSON.parse(textOf('package.json')) as {
+  readonly dependencies: Readonly<Record<string, string>>;
+  readonly scripts: Readonly<Record<string, string>>;
+};
+interface Locked {
+  readonly license?: string;
+  readonly version?: string;
+  readonly dev?: boolean;
+  readonly optional?: boolean;
+}
+const { packages } = JSON.parse(textOf('package-lock.json')) as {
+  readonly packages: Readonly<Record<string, Locked>>;
+};
+const installed = Object.entries(packages).filter(
+  ([path, { dev, optional }]) => path !== '' && dev !== true && optional !== true,
+);
+
+test('the page justifies each dependency, and no other package', () => {
+  const rows = [...page.matchAll(/^\| (`[^|]+`) \| ([^|]+) \|/gm)].flatMap(([, names = '', licence = '']) =>
+    [...names.matchAll(/`([^`]+)`/g)].map(([, name = '']) => `${name} ${licence}`),
+  );
+  const asked = Object.keys(manifest.dependencies).map(
+    (name) => `${name} ${packages[`node_modules/${name}`]?.license ?? 'none'}`,
+  );
+  const about = rows.filter((each) => !each.startsWith('/app'));
+  expect(about.toSorted()).toEqual(asked.toSorted());
+});
+
+test('every package of the image is under a licence that the page names', () => {
+  const unknown = installed.filter(([, { license = 'none' }]) => !page.includes(license));
+  expect(unknown.map(([path]) => path)).toEqual([]);
+  expect(installed.length).toBeGreaterThan(100);
+});
+
+test('the bill of materials has every package of the image with its version', () => {
+  const [program = '', ...words] = (manifest.scripts['sbom'] ?? '').split(' ');
+  const cwd = new URL('../../', import.meta.url).pathname;
+  const written = execFileSync(program, words, { cwd, encoding: 'utf8', maxBuffer: 50_000_000 });
+  const bill = JSON.parse(written) as {
+    readonly bomFormat: string;
+    readonly components: readonly { readonly purl?: string; readonly version: string }[];
+  };
+  expect(bill.bomFormat).toBe('CycloneDX');
+  const versions = new Set(
+    bill.components.map(({ purl = '' }) => decodeURIComponent(purl.split('?')[0] ?? '')),
+  );
+  const missing = installed
+    .map(([path, { version }]) => `pkg:npm/${path.split('node_modules/').at(-1)}@${version}`)
+    .filter((purl) => !versions.has(purl));
+  expect(missing).toEqual([]);
+});
