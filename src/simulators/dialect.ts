@@ -9,7 +9,7 @@ import type { SpokenCondition, SpokenParts } from './dialect/parts.ts';
 import { Quota } from './dialect/quota.ts';
 import { reportedFields, refusalBy, type Refusal } from './dialect/telling.ts';
 import type { Exchange } from './exchange.ts';
-import { objectOf, parseJson } from './json.ts';
+import { objectOf, parseJson, textOf } from './json.ts';
 import { createHost, type Listening } from './server.ts';
 
 export type { SpokenParts } from './dialect/parts.ts';
@@ -141,7 +141,7 @@ function separate(part: string, { request, path, body }: Exchange): string {
   const [kind = ''] = part.split(':', 1);
   const value = part.slice(kind.length + 1);
   if (kind === 'header') return String(request.headers[value] ?? '');
-  if (kind === 'body') return String(objectOf(parseJson(body.toString('utf8')))?.[value.slice(1)] ?? '');
+  if (kind === 'body') return textOf(objectOf(parseJson(body.toString('utf8')))?.[value.slice(1)]) ?? '';
   const pattern = new RegExp(
     `^${value.replaceAll(/[.*+?^$()|[\]\\]/g, '\\$&').replaceAll(/\{\\\*\}/g, '[^/]+')}(?=/|$)`,
   );

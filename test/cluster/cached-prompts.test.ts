@@ -28,7 +28,7 @@ test('five agents take their turns side by side over three replicas, and each is
     modelUrl: url,
     workspace: '    requestsPerMinute: { openai: 100000 }\n    requestsPerDay: { openai: 1000000 }',
   });
-  const services = [];
+  const services: Awaited<ReturnType<typeof serviceOf>>[] = [];
   for (let n = 0; n < 3; n += 1) {
     const service = await serviceOf(config.yaml());
     open.push(() => service.close());

@@ -2,11 +2,15 @@ import { expect, test } from '@jest/globals';
 import type { Feedback } from '../../src/call.ts';
 import { quotaNames } from '../../src/quotas/quota-names.policy.ts';
 
-const parts = { upstream: 'u', credential: 'k1', host: '', model: 'm1', shop: 's1' };
-const success = (scope: Feedback['scope']) => ({ scope, throttle: null }) as const;
-const refusal = (scope: Feedback['scope']) =>
-  ({ scope, throttle: { kind: 'rate', waitMs: 1, meter: null } }) as const;
 type Shown = Parameters<typeof quotaNames>[1];
+type QuotaScope = NonNullable<Feedback['scope']>;
+
+const parts = { upstream: 'u', credential: 'k1', host: '', model: 'm1', shop: 's1' };
+const success = (scope: QuotaScope): Shown => ({ scope, throttle: null });
+const refusal = (scope: QuotaScope): Shown => ({
+  scope,
+  throttle: { kind: 'rate', waitMs: 1, meter: null },
+});
 const shares = (one: Shown, other: Shown, differs: Partial<typeof parts>): boolean => {
   const words = quotaNames(parts, one).map(String);
   return quotaNames({ ...parts, ...differs }, other).some((list) => words.includes(String(list)));
@@ -51,7 +55,7 @@ test.each<[string, boolean, Shown, Shown, Partial<typeof parts>]>([
   ['tokens of an app share a shop', true, app, app, { credential: 'k2' }],
   ['shops of an app are apart', false, app, app, { credential: 'k2', shop: 's2' }],
   ['upstreams are apart', false, project, project, { upstream: 'u2' }],
-  ['nothing told joins nothing', false, success(undefined), success(undefined), {}],
+  ['nothing reported joins nothing', false, { throttle: null }, { throttle: null }, {}],
 ])('%s: %p', (_says, isShared, one, other, differs) => {
   expect(shares(one, other, differs)).toBe(isShared);
 });

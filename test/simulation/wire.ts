@@ -108,6 +108,8 @@ export function wiredLimiter(
         }
         return limiter().charged(grant, edge);
       }),
+    // No history joins buckets: what comes here is a mistake of the history.
+    move: () => Promise.reject(new Error('the histories join no buckets')),
     reconfigure: (change) => wire.ask(() => limiter().reconfigure(change)),
     open: (bucket, before) => wire.ask(() => limiter().open(bucket, before)),
     cancel: (bucket, ticket) =>
