@@ -83,7 +83,6 @@ export class AdmissionQueue {
       applyLimits(call.lane, request.admission.ceiling);
       const askedAt = this.#parts.clock.monotonic();
       const reply = await this.#parts.limiter.admit(this.#admissionOf(request));
-      call.answeredByStore(this.#parts.clock.monotonic());
       if (reply.kind === 'granted') {
         this.#gate.pass(call, reply.grant);
       } else {

@@ -68,14 +68,6 @@ export class QueuedCall {
     this.deadline = now + Math.max(request.maxWaitMs, passageMs);
   }
 
-  /**
-   * The store has said how the call stands. A call that will not wait begins to pass from here: a store that took long to
-   * answer, because it turned out to be away, is no wait of the line.
-   */
-  answeredByStore(now: number): void {
-    if (this.request.maxWaitMs < passageMs) this.deadline = Math.max(this.deadline, now + passageMs);
-  }
-
   /** The call itself listens to `clientGone` until it is gone. */
   handleEvent(): void {
     this.#onClientGone(this);
