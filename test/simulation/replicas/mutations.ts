@@ -65,7 +65,13 @@ export const replicaMutations: readonly Mutation[] = [
     'lease.isCapped ? this.#quarantineMs',
     'lease.isLost ? this.#quarantineMs',
   ),
-  row('3', 'no wait after an absence', local, 'this.#since + leaseMs - clock', 'this.#since - clock'),
+  row(
+    '3',
+    'no wait after an absence',
+    'src/limiter/failover/quarantine.policy.ts',
+    'leaseMs - absentMs',
+    '-absentMs',
+  ),
   {
     ...row('3', 'a stall is not counted', ticks, '      this.#countStalled(leases);\n', ''),
     survives: 'the settlement that Redis does not know any more counts it as well (expired)',
