@@ -1,17 +1,14 @@
 /** Redis loses its data, restarts, is away, hangs; clients leave: under load, with one server. */
 import { pause } from '../../test/support/redis-fleet.ts';
-import { systemClock } from '../../src/clock.ts';
 import { drive } from './load.ts';
 import { cli, startServer, stopServer } from './processes.ts';
 import { left, nothingLeft, remainsInWords } from './remains.ts';
 import { allSucceeded, seconds, summary, type Row, type Scenario } from './row.ts';
-import { aftermath, backOnRedis, chat, chatWorld, crossedOf, fill, see, took, type Seen } from './worlds.ts';
+import { aftermath, backOnRedis, chat, chatWorld, fill, see, took, type Seen } from './worlds.ts';
 
 /** With `deny` a newcomer is told within this time. Milliseconds. */
 const denialMs = 1_000;
 const awayMs = 20_000;
-/** Within this time of its return all replicas use Redis again. Milliseconds. */
-const backWithinMs = 1_500;
 
 interface Fault {
   readonly name: string;
@@ -19,13 +16,7 @@ interface Fault {
   /** One every 25 ms, into a full bucket of 600/min; the fault comes after 3 s. */
   readonly calls: number;
   readonly strike: (port: number) => Promise<void>;
-  readonly holds: (seen: Seen, struck: Struck) => boolean;
-}
-
-/** While the fault lasted, monotonic milliseconds of this process. */
-interface Struck {
-  readonly from: number;
-  readonly until: number;
+  readonly holds: (seen: Seen) => boolean;
 }
 
 const fault = ({ name, whenDown = 'local', calls, strike, holds }: Fault): Scenario => ({
@@ -34,16 +25,13 @@ const fault = ({ name, whenDown = 'local', calls, strike, holds }: Fault): Scena
     const { port, url } = await startServer();
     const world = await chatWorld(`url: "${url}", whenDown: ${whenDown}`, 600);
     await fill(world);
-    let struck: Struck = { from: Infinity, until: Infinity };
     const seen = await see(world, {
       ...chat(world, 90),
       calls,
       everyMs: 25,
       meanwhile: async () => {
         await pause(3_000);
-        const from = systemClock.monotonic();
         await strike(port);
-        struck = { from, until: systemClock.monotonic() };
       },
     });
     const back = await backOnRedis(world);
@@ -53,8 +41,7 @@ const fault = ({ name, whenDown = 'local', calls, strike, holds }: Fault): Scena
     await world.end();
     const slowest = slowestDenial(seen);
     return {
-      passed:
-        seen.twice === 0 && seen.throttled === 0 && back === 3 && nothingLeft(remains) && holds(seen, struck),
+      passed: seen.twice === 0 && seen.throttled === 0 && back === 3 && nothingLeft(remains) && holds(seen),
       figures: `${took(seen)}; ${seen.words}; ${words}; on Redis again ${back}${slowest > 0 ? `; slowest denial ${seconds(slowest)}` : ''}; ${remainsInWords(remains)}`,
     };
   },
@@ -66,12 +53,11 @@ const slowestDenial = (seen: Seen): number => Math.max(0, ...denials(seen).map((
 const inOrder = (seen: Seen): boolean => allSucceeded(seen.answers) && seen.crossed === 0;
 /** Each replica goes on alone: nothing is lost, the share holds; an order over replicas is not promised. */
 const alone = (seen: Seen): boolean => allSucceeded(seen.answers);
-/** Who comes while the replicas lose Redis and find it again, one after the other, has an order on its own replica only. */
-const denied = (seen: Seen, { from, until }: Struck): boolean =>
+const denied = (seen: Seen): boolean =>
   denials(seen).length > 0 &&
   seen.answers.every(({ status, code }) => status === 200 || code === 'limiter_unavailable') &&
   slowestDenial(seen) <= denialMs + seen.stalledMs + seen.clientStalledMs + seen.replicaStalledMs &&
-  crossedOf(seen, ({ sentAt }) => sentAt < from - denialMs || sentAt > until + backWithinMs) === 0;
+  seen.crossed === 0;
 
 /** Redis on the same port again, as empty as after a crash without persistence. */
 async function restart(port: number, afterMs: number): Promise<void> {

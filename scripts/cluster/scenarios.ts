@@ -23,6 +23,7 @@ type Track = readonly Scenario[];
 /** Stages follow each other; the tracks of one stage run at the same time. */
 export const stages: readonly (readonly Track[])[] = [
   [[bursts.shopBurst]],
+  [[bursts.chatBurst]],
   [[farRedis]],
   [
     [bursts.ceiling],
@@ -41,6 +42,7 @@ export const stages: readonly (readonly Track[])[] = [
     [arrivals.replicas],
     [reloads.embedded],
   ],
+  [[slowedBurst]],
   [[outsiders.embedded]],
   [[outsiders.replicas]],
   [[closings.embedded]],
@@ -48,15 +50,9 @@ export const stages: readonly (readonly Track[])[] = [
 ];
 
 /**
- * Goals that do not hold in every run. Bursts of chats over three replicas were served out of order by up to 1.2 s, also with one
- * replica slowed, though at the full rate and without a refusal: a regression whose cause is not known yet. Where a ceiling frees its slots in one moment, three replicas may have sent some fifty
+ * Goals that do not hold in every run. Where a ceiling frees its slots in one moment, three replicas may have sent some fifty
  * calls into a closed upstream before the first refusal is known to all, and each of them has used a slot. Pairs of equal
  * calls are one upstream call each unless the machine keeps a replica from renewing its claims for five seconds. They run
  * with `--goals`.
  */
-export const goals: readonly (readonly Track[])[] = [
-  [[bursts.chatBurst]],
-  [[slowedBurst]],
-  [[closings.replicas]],
-  [[repeats]],
-];
+export const goals: readonly (readonly Track[])[] = [[[closings.replicas]], [[repeats]]];

@@ -112,8 +112,6 @@ export interface Seen {
   readonly throttled: number;
   /** Calls that left behind others that had arrived clearly later, of those `ordered` keeps. */
   readonly crossed: number;
-  /** Calls that came closer to each other than this have no order. Milliseconds. */
-  readonly spacingMs: number;
   /** Nonces executed more than once. */
   readonly twice: number;
   readonly tookMs: number;
@@ -157,7 +155,6 @@ export async function see(
     entries,
     throttled,
     crossed,
-    spacingMs,
     twice: doubled,
     tookMs,
     stalledMs,
@@ -166,10 +163,6 @@ export async function see(
     words: `${summary(answers)}; upstream 429s ${throttled}; twice ${doubled}; overtaken ${crossed} (by more than ${spacingMs.toFixed(0)} ms); longest stall ${stalledMs.toFixed(0)} ms, of the client ${clientStalledMs.toFixed(0)} ms, of a replica ${replicaStalledMs.toFixed(0)} ms`,
   };
 }
-
-/** Overtaken calls among those that `isJudged` keeps. */
-export const crossedOf = (seen: Seen, isJudged: (answer: Answer) => boolean): number =>
-  overtaken(seen.answers.filter(isJudged), seen.entries, seen.spacingMs);
 
 /** Longest time for which the machine, the client or a replica was kept from running. Milliseconds. */
 export const maxStall = ({ stalledMs, clientStalledMs, replicaStalledMs }: Seen): number =>
