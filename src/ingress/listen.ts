@@ -2,17 +2,19 @@
  * Starts a server. Owns: turning its events into one promise. Refuses to own: what it serves.
  * Invariant: a failure to listen rejects; later errors are the server's own.
  */
-import type { Server } from 'node:http';
-import type { AddressInfo } from 'node:net';
+import type { AddressInfo, ListenOptions, Server } from 'node:net';
 
-/** @param port 0 = any free one. @returns the address it listens on. */
-export const listen = (server: Server, port: number, host: string): Promise<AddressInfo> =>
+/** @param address port 0 = any free one. @returns the address it listens on. */
+export const listen = (
+  server: Server,
+  address: Pick<ListenOptions, 'port' | 'host' | 'reusePort'>,
+): Promise<AddressInfo> =>
   new Promise((resolve, reject) => {
     server.once('error', reject);
-    server.listen(port, host, () => {
+    server.listen(address, () => {
       server.off('error', reject);
-      const address = server.address();
-      if (address === null || typeof address === 'string') reject(new Error('not listening on a port'));
-      else resolve(address);
+      const bound = server.address();
+      if (bound === null || typeof bound === 'string') reject(new Error('not listening on a port'));
+      else resolve(bound);
     });
   });
