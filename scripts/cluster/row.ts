@@ -37,6 +37,25 @@ export function inTime(
   return { ok: !late || excused, words: `makespan ${ratio(tookMs, bestMs)}${note}` };
 }
 
+/**
+ * With less of the processors' time left while calls are sent, requests lie unread for longer than the spacing that order is
+ * judged by, and nobody knows when they arrived. A share, 0 to 1.
+ */
+const minIdleShare = 0.05;
+
+export const isSaturated = ({ idleShare }: { readonly idleShare: number }): boolean =>
+  idleShare < minIdleShare;
+
+/** Calls out of order are a failure where the processors had time to read them when they came; elsewhere they are told. */
+export function inOrder(
+  seen: { readonly idleShare: number },
+  isKept: boolean,
+): { readonly ok: boolean; readonly words: string } {
+  const excused = !isKept && isSaturated(seen);
+  const idle = `processors idle ${(100 * seen.idleShare).toFixed(0)} % while calls were sent`;
+  return { ok: isKept || excused, words: excused ? `${idle} (order not judged: they were saturated)` : idle };
+}
+
 /** Answers by status and code, as `200 ×3, 429 wait_too_long ×1`. */
 export function summary(answers: readonly Answer[]): string {
   const counts = new Map<string, number>();

@@ -14,7 +14,7 @@ import { redisFaults } from './redis-faults.ts';
 import { reloads } from './reloads.ts';
 import { repeats } from './repeats.ts';
 import type { Scenario } from './row.ts';
-import { slowedBurst } from './slowed.ts';
+import { slowedBursts } from './slowed.ts';
 import { topologies } from './topologies.ts';
 
 /** One after the other. */
@@ -23,7 +23,7 @@ type Track = readonly Scenario[];
 /** Stages follow each other; the tracks of one stage run at the same time. */
 export const stages: readonly (readonly Track[])[] = [
   [[bursts.shopBurst]],
-  [[bursts.chatBurst]],
+  [bursts.chat],
   [[farRedis]],
   [
     [bursts.ceiling],
@@ -42,7 +42,7 @@ export const stages: readonly (readonly Track[])[] = [
     [arrivals.replicas],
     [reloads.embedded],
   ],
-  [[slowedBurst]],
+  [slowedBursts],
   [[outsiders.embedded]],
   [[outsiders.replicas]],
   [[closings.embedded]],

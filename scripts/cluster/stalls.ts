@@ -2,7 +2,9 @@
  * How busy the machine is, told by a process that does nothing but ask for the time, and by this process: figures that
  * depend on time are judged only where they run when they want to. Owns that process.
  */
+import { cpus } from 'node:os';
 import { monitorEventLoopDelay } from 'node:perf_hooks';
+import { pause } from '../../test/support/redis-fleet.ts';
 import { createInterface } from 'node:readline';
 import { systemClock } from '../../src/clock.ts';
 import { child } from './processes.ts';
@@ -45,3 +47,20 @@ class Stalls {
 }
 
 export const stalls = new Stalls();
+
+/** Milliseconds of all processors since the system started. */
+function processorTimes(): { readonly idle: number; readonly all: number } {
+  const times = cpus().map(({ times: { idle, user, nice, sys, irq } }) => ({
+    idle,
+    all: idle + user + nice + sys + irq,
+  }));
+  return times.reduce((sum, { idle, all }) => ({ idle: sum.idle + idle, all: sum.all + all }));
+}
+
+/** Share of the processors' time in which they had nothing to do, from now on for so many milliseconds: 0 to 1. */
+export async function idleShareOver(ms: number): Promise<number> {
+  const before = processorTimes();
+  await pause(ms);
+  const after = processorTimes();
+  return (after.idle - before.idle) / (after.all - before.all);
+}

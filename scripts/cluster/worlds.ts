@@ -17,7 +17,7 @@ import { startFleet, type Fleet } from './fleet.ts';
 import { drive, twice, type Load } from './load.ts';
 import { startSimulator, until, type Simulator } from './processes.ts';
 import { seconds, summary } from './row.ts';
-import { stalls } from './stalls.ts';
+import { idleShareOver, stalls } from './stalls.ts';
 
 /** Calls sent this far apart have an order; closer ones may cross on the wire. Milliseconds. */
 const apartMs = 50;
@@ -119,6 +119,8 @@ export interface Seen {
   readonly stalledMs: number;
   readonly clientStalledMs: number;
   readonly replicaStalledMs: number;
+  /** Share of the processors' time in which they had nothing to do while calls were sent, 0 to 1. */
+  readonly idleShare: number;
   readonly words: string;
 }
 
@@ -137,7 +139,7 @@ export async function see(
 ): Promise<Seen> {
   await lag(fleet);
   const since = stalls.mark();
-  const answers = await drive(load);
+  const [answers, idleShare] = await Promise.all([drive(load), idleShareOver(load.calls * load.everyMs)]);
   const stalledMs = stalls.maxSince(since);
   const clientStalledMs = stalls.ownSinceMark();
   const replicaStalledMs = await lag(fleet);
@@ -160,6 +162,7 @@ export async function see(
     stalledMs,
     clientStalledMs,
     replicaStalledMs,
+    idleShare,
     words: `${summary(answers)}; upstream 429s ${throttled}; twice ${doubled}; overtaken ${crossed} (by more than ${spacingMs.toFixed(0)} ms); longest stall ${stalledMs.toFixed(0)} ms, of the client ${clientStalledMs.toFixed(0)} ms, of a replica ${replicaStalledMs.toFixed(0)} ms`,
   };
 }
