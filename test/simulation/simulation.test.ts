@@ -12,7 +12,7 @@ import { planOf } from './plan.ts';
 import { courseOf, livesOf, run, simulate, type History } from './simulate.ts';
 
 const only = env['SEED'] === undefined ? null : Number(env['SEED']);
-const count = only === null ? Number(env['SEEDS'] ?? 2_000) : 1;
+const count = only === null ? Number(env['SEEDS'] ?? 1_000) : 1;
 const first = only ?? 1;
 
 /** Situations that the histories must have been in, or the checks above them mean nothing. */
