@@ -104,11 +104,12 @@ module.exports = {
     {
       name: 'admission-has-one-face',
       severity: 'error',
-      comment: 'the queue, its types, the settings of a call; how a call waits is the business of the folder',
+      comment:
+        'the queue, what was refused a moment ago (asked before the queue is), its types, the settings of a call; how a call waits is the business of the folder',
       from: { path: '^src/', pathNot: '^src/admission/' },
       to: {
         path: '^src/admission/',
-        pathNot: '^src/admission/(admission|ticket|buckets\\.policy)\\.ts$',
+        pathNot: '^src/admission/(admission|recent-refusals|ticket|buckets\\.policy)\\.ts$',
       },
     },
     {

@@ -8,6 +8,7 @@
  */
 import { AdmissionQueue } from './admission/admission.ts';
 import { callSettings } from './admission/buckets.policy.ts';
+import { RecentRefusals } from './admission/recent-refusals.ts';
 import { addInjected, authenticate, injectedFields, injectedForAll } from './auth/authenticate.ts';
 import { FailedAttempts } from './auth/failed-attempts.ts';
 import { KeyIndex, Keyring } from './auth/keyring.ts';
@@ -110,19 +111,24 @@ export function createGateway(parts: GatewayParts): Gateway {
   const send = createEndpoint({ clock, resolve, isOwn });
   const credentials = startCredentials({ settings, clock, random, telemetry, send });
   const repeats = startRepeats({ clock, random, telemetry, settings: () => settings });
+  const recentRefusals = new RecentRefusals(clock);
   const stores = createStores({
     settings,
     clock,
     random,
     telemetry,
     listener: {
-      onGrant: (grant) => admission.listener.onGrant(grant),
+      onGrant: (grant) => {
+        recentRefusals.forget(grant.bucket);
+        admission.listener.onGrant(grant);
+      },
       onClosed: (bucket, closedMs) => admission.listener.onClosed(bucket, closedMs),
     },
   });
   const estimates = new TokenEstimates(clock, stores.estimates);
   const answerTimes = new AnswerTimes();
-  const { limiter, ceilings } = stores;
+  const { ceilings } = stores;
+  const limiter = recentRefusals.noticing(stores.limiter);
   const admission: AdmissionQueue = new AdmissionQueue({
     clock,
     limiter,
@@ -167,6 +173,7 @@ export function createGateway(parts: GatewayParts): Gateway {
   const forwarder = new Forwarder({
     controls,
     admission,
+    recentRefusals,
     ceilings,
     breakers,
     dispatcher,
@@ -239,6 +246,7 @@ export function createGateway(parts: GatewayParts): Gateway {
     keyring.replace(keys);
     credentials.configure(next.upstreams, sources);
     telemetry.configured(next.upstreams.values());
+    recentRefusals.forgetAll();
     admission.recheckKeys();
     admission.reconfigure(({ workspaceId, upstream: name }) => {
       const workspace = next.workspaces.get(workspaceId);

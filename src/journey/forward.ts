@@ -6,6 +6,7 @@
  */
 import { Buffer } from 'node:buffer';
 import type { AdmissionQueue } from '../admission/admission.ts';
+import type { RecentRefusals } from '../admission/recent-refusals.ts';
 import type { Lease, Ticket } from '../admission/ticket.ts';
 import type { Breakers, Probe } from '../breaker/breakers.ts';
 import { observationOf } from '../breaker/observation.policy.ts';
@@ -20,7 +21,7 @@ import { failureReason } from '../dispatch/failure-reason.policy.ts';
 import { upstreamIdOf } from '../dispatch/upstream-id.policy.ts';
 import type { TokenEstimates } from '../dispatch/token-estimates.ts';
 import type { TransportError } from '../dispatch/transport-error.ts';
-import type { Refusal } from '../errors.ts';
+import { Refusal } from '../errors.ts';
 import type { Ceilings } from '../limiter/ceilings.ts';
 import type { Audience } from '../repeats/repeat.ts';
 import type { JoinedQuotas } from '../quotas/joined-quotas.ts';
@@ -40,6 +41,7 @@ const staleGraceMs = 1_000;
 export interface ForwardParts {
   readonly controls: CallControls;
   readonly admission: AdmissionQueue;
+  readonly recentRefusals: RecentRefusals;
   readonly ceilings: Ceilings;
   readonly breakers: Breakers;
   readonly dispatcher: Dispatcher;
@@ -47,7 +49,7 @@ export interface ForwardParts {
   readonly answerTimes: AnswerTimes;
   readonly clock: Clock;
   readonly quotas: JoinedQuotas;
-  readonly telemetry: Pick<Telemetry, 'leaseLost'>;
+  readonly telemetry: Pick<Telemetry, 'leaseLost' | 'refusedAgain'>;
   /** As they are configured now. */
   readonly routes: () => RouteFinder;
   readonly settings: () => Settings;
@@ -84,7 +86,7 @@ export class Forwarder {
       if (refusal !== null) throw refusal;
       credential.ready(prepared.request.maxWaitMs);
       if (!controls.isQuiet) await beginUnder(controls, prepared.request);
-      ticket = await this.#parts.admission.enter(prepared.request, nobodyLeft);
+      ticket = await this.#enter(prepared, nobodyLeft);
       for (;;) {
         followed.queued(prepared.request.admission.lane);
         const lease = await ticket.granted();
@@ -126,13 +128,33 @@ export class Forwarder {
       const failure = credential.reasonOf(thrown);
       // A refusal names how much of the ceiling is left. Nobody reads it when every client is gone.
       if (!nobodyLeft.aborted) {
-        const rateLimit = rateLimitOf(await this.#parts.ceilings.state(prepared.request.ceiling));
+        const { recentRefusals, ceilings } = this.#parts;
+        const known = recentRefusals.ceilingOf(failure) ?? ceilings.state(prepared.request.ceiling);
+        const rateLimit = rateLimitOf(await known);
         prepared.call.report({ record: recordOf(progress, ticket), rateLimit });
       }
       throw failure;
     } finally {
       if (probe !== null) this.#informBreakers(prepared, probe, null);
       ticket?.leave();
+    }
+  }
+
+  /** Takes the call into its lane, unless the same was refused a moment ago: then it is refused without a question to the store. */
+  async #enter({ request }: Prepared, nobodyLeft: Audience): Promise<Ticket> {
+    const { admission, ceilings, recentRefusals, telemetry } = this.#parts;
+    const again = recentRefusals.refusalOf(request);
+    if (again !== null) {
+      telemetry.refusedAgain(request.upstream);
+      throw again;
+    }
+    try {
+      return await admission.enter(request, nobodyLeft);
+    } catch (failure) {
+      if (failure instanceof Refusal && !nobodyLeft.aborted) {
+        recentRefusals.note(request, failure, ceilings.state(request.ceiling));
+      }
+      throw failure;
     }
   }
 

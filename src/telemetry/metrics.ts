@@ -70,6 +70,7 @@ export interface Metrics {
   credentialRenewal(upstream: string, outcome: RenewalOutcome): void;
   replayed(upstream: string): void;
   repeatedAgain(upstream: string): void;
+  refusedAgain(upstream: string): void;
   sentAfterClientGone(): void;
   /** Text of a scrape, gauges read at this moment. */
   page(format: MetricsFormat): Promise<MetricsPage>;
@@ -168,6 +169,9 @@ export function createMetrics(readings: GaugeReadings, options: MetricsOptions =
     },
     repeatedAgain(upstream) {
       instruments.repeatedAgain.of({ upstream }).value += 1;
+    },
+    refusedAgain(upstream) {
+      instruments.refusedAgain.of({ upstream }).value += 1;
     },
     replayed(upstream) {
       instruments.replays.of({ upstream }).value += 1;

@@ -33,6 +33,7 @@ export const noTelemetry: Telemetry = {
   credentialRenewal: nothing,
   replayed: nothing,
   repeatedAgain: nothing,
+  refusedAgain: nothing,
   configured: nothing,
   observe: nothing,
   live: () => [],

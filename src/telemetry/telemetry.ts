@@ -136,6 +136,7 @@ export function createTelemetry(settings: TelemetrySettings, ports: TelemetryPor
       health.leasesLost += 1;
       guarded(() => metrics.leaseLost(reason));
     },
+    refusedAgain: (upstream) => guarded(() => metrics.refusedAgain(upstream)),
     repeatedAgain: (upstream) => guarded(() => metrics.repeatedAgain(upstream)),
     replayed: (upstream) => guarded(() => metrics.replayed(upstream)),
     credentialRenewal: (upstream, outcome) => guarded(() => metrics.credentialRenewal(upstream, outcome)),

@@ -1,0 +1,159 @@
+/**
+ * What calls were refused for a moment ago: one that comes back before the time it was told, or another of its lane, gets
+ * what is left of that time, without a question to the limiter or the ceiling.
+ *
+ * Owns: for which calls a refusal of another one holds, and for how long. Refuses to own: refusals (`admission.ts`).
+ * Keeps: a call for which the limiter would be asked something else (a longer wait, fewer units, a better position) is
+ * not refused here. Whatever is known in this process to shorten a wait ends what is remembered of its bucket.
+ * Bound: what happens elsewhere (other replicas, other buckets under the same ceiling) is seen `rememberedMs` later.
+ */
+import type { Clock } from '../clock.ts';
+import { Refusal, type HeldBy } from '../errors.ts';
+import type { CeilingState } from '../limiter/ceilings.ts';
+import type { BucketKey, LaneKey, Limiter } from '../limiter/limiter.ts';
+import { refusedBy, tooLong } from './refusals.ts';
+import type { AdmissionRequest } from './ticket.ts';
+
+/** For so long a refusal holds for others. Milliseconds. */
+export const rememberedMs = 250;
+/** Buckets with remembered refusals. Beyond it all are forgotten, and the limiter is asked again. */
+const maxBuckets = 10_000;
+
+interface Remembered {
+  readonly request: AdmissionRequest;
+  readonly code: Refusal['code'];
+  readonly heldBy: HeldBy;
+  /** Monotonic milliseconds. */
+  readonly refusedAt: number;
+  readonly retryInMs: number;
+  /** As it was then. */
+  readonly ceiling: Promise<CeilingState | null>;
+}
+
+export class RecentRefusals {
+  readonly #clock: Clock;
+  readonly #buckets = new Map<BucketKey, Map<LaneKey, Remembered>>();
+  readonly #ceilings = new WeakMap<Refusal, Promise<CeilingState | null>>();
+
+  constructor(clock: Clock) {
+    this.#clock = clock;
+  }
+
+  /** A call was refused when it asked to enter its lane; `ceiling` is what its answer says of its ceiling. */
+  note(request: AdmissionRequest, refusal: Refusal, ceiling: Promise<CeilingState | null>): void {
+    const { retryInMs, heldBy } = refusal.details;
+    this.#keep(refusal, ceiling);
+    if (retryInMs === undefined || heldBy === undefined) return;
+    const { bucket, lane } = request.admission;
+    const refusedAt = this.#clock.monotonic();
+    let lanes = this.#buckets.get(bucket);
+    if (lanes === undefined) {
+      if (this.#buckets.size >= maxBuckets) this.#buckets.clear();
+      this.#buckets.set(bucket, (lanes = new Map()));
+    }
+    lanes.set(lane, { request, code: refusal.code, heldBy, refusedAt, retryInMs, ceiling });
+  }
+
+  /** The refusal of a call that would be refused like another one a moment ago; `null` = the limiter has to be asked. */
+  refusalOf(request: AdmissionRequest): Refusal | null {
+    if (this.#buckets.size === 0) return null;
+    const { bucket, lane } = request.admission;
+    const known = this.#buckets.get(bucket)?.get(lane);
+    if (known === undefined || !isNoBetter(request, known.request)) return null;
+    const agoMs = this.#clock.monotonic() - known.refusedAt;
+    const refusal = agoMs < rememberedMs ? refusalAfter(known, agoMs, request) : null;
+    if (refusal !== null) {
+      this.#keep(
+        refusal,
+        known.ceiling.then((state) => aged(state, agoMs)),
+      );
+    }
+    return refusal;
+  }
+
+  /** What a refusal that was noted or given here says of the ceiling; `null` = it has to be read. */
+  ceilingOf(refusal: unknown): Promise<CeilingState | null> | null {
+    return refusal instanceof Refusal ? (this.#ceilings.get(refusal) ?? null) : null;
+  }
+
+  /** Waits in this bucket may be shorter now. */
+  forget(bucket: BucketKey): void {
+    if (this.#buckets.size > 0) this.#buckets.delete(bucket);
+  }
+
+  /** Settings have changed. */
+  forgetAll(): void {
+    this.#buckets.clear();
+  }
+
+  /** A client that has left does not read it: its failure is nobody's then. */
+  #keep(refusal: Refusal, ceiling: Promise<CeilingState | null>): void {
+    ceiling.catch(() => {});
+    this.#ceilings.set(refusal, ceiling);
+  }
+
+  /** The same limiter; what may shorten waits is noticed on the way to it. */
+  noticing(limiter: Limiter): Limiter {
+    return {
+      admit: (admission) => limiter.admit(admission),
+      settle: (grant, settlement, lesson) => {
+        this.forget(grant.bucket);
+        return limiter.settle(grant, settlement, lesson);
+      },
+      learn: (grant, lesson) => {
+        this.forget(grant.bucket);
+        return limiter.learn(grant, lesson);
+      },
+      charged: (grant, edge) => limiter.charged(grant, edge),
+      reconfigure: (change) => limiter.reconfigure(change),
+      open: (bucket, before) => {
+        this.forget(bucket);
+        return limiter.open(bucket, before);
+      },
+      move: (from, admission) => {
+        this.forget(from);
+        return limiter.move(from, admission);
+      },
+      cancel: (bucket, ticket) => {
+        this.forget(bucket);
+        return limiter.cancel(bucket, ticket);
+      },
+      forecast: (bucket, ticket) => limiter.forecast(bucket, ticket),
+      snapshot: () => limiter.snapshot(),
+      close: () => limiter.close(),
+    };
+  }
+}
+
+/** The same words, with the time that is left; `null` = the call may be in time now. */
+function refusalAfter(
+  { code, heldBy, retryInMs }: Remembered,
+  agoMs: number,
+  request: AdmissionRequest,
+): Refusal | null {
+  const waitMs = retryInMs - agoMs;
+  if (code === 'queue_full') {
+    return refusedBy({ kind: 'refused', reason: code, heldBy, retryInMs: waitMs, ahead: 0 }, request);
+  }
+  const isLate = (code === 'wait_too_long' || code === 'day_quota_exhausted') && waitMs > request.maxWaitMs;
+  return isLate ? tooLong({ waitMs, heldBy }, request) : null;
+}
+
+/** Would the call stand behind the other, ask for the same or more, under the same limits? */
+function isNoBetter(call: AdmissionRequest, other: AdmissionRequest): boolean {
+  const [one, two] = [call.admission, other.admission];
+  return (
+    call.arrivedAt >= other.arrivedAt &&
+    one.urgency >= two.urgency &&
+    one.callClass === two.callClass &&
+    one.document === two.document &&
+    one.ceiling === two.ceiling &&
+    one.maxQueued <= two.maxQueued &&
+    Object.entries(two.costs).every(
+      ([meter, cost]) => (one.costs[meter as keyof typeof one.costs] ?? 0) >= cost,
+    )
+  );
+}
+
+const aged = (state: CeilingState | null, agoMs: number): CeilingState | null =>
+  state === null ? null : { ...state, nextSlotMs: Math.max(0, state.nextSlotMs - agoMs) };

@@ -1,0 +1,83 @@
+/** Clients that ask again at once, over Redis: what their refusals cost it, and that each is counted. */
+import { createServer } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { afterAll, beforeAll, expect, test } from '@jest/globals';
+import { createKey } from '../../src/cli/keys.ts';
+import { serviceOf } from '../support/gateway.ts';
+import { startRedis, type RedisServer } from '../support/redis.ts';
+import { monitorRedis } from '../support/redis-monitor.ts';
+
+let redis: RedisServer;
+beforeAll(async () => {
+  redis = await startRedis();
+}, 30_000);
+afterAll(() => redis.stop());
+
+test('refusals before the time that was told are made without Redis, and another workspace does not wait', async () => {
+  let received = 0;
+  const upstream = createServer((request, response) => {
+    received += 1;
+    request.resume();
+    response.end('ok');
+  });
+  await new Promise<void>((resolve) => upstream.listen(0, '127.0.0.1', resolve));
+  const [crowd, other] = [createKey(), createKey()];
+  const service = await serviceOf(`
+server: { host: 127.0.0.1, adminHost: 127.0.0.1, port: 0, adminPort: 0 }
+redis: { url: "${redis.url}", commandTimeoutMs: 2000 }
+privacy: { labelKey: "a label key for tests only" }
+upstreams:
+  api:
+    origins: ["http://127.0.0.1:${(upstream.address() as AddressInfo).port}"]
+    allowPrivateAddresses: true
+    credential: Bearer x
+    limits: { requestsPerMinute: 5 }
+    speaks: { windows: [{ requests: 1000, seconds: 60 }] }
+workspaces:
+  crowd: { keys: ["${crowd.hash}"] }
+  other: { keys: ["${other.hash}"], requestsPerMinute: { api: 500 } }`);
+  const monitor = await monitorRedis(redis.port);
+  try {
+    const url = `http://127.0.0.1:${service.dataAddress.port}/via/api/x`;
+    const send = async (key: string): Promise<Response> => {
+      const response = await fetch(url, { headers: { authorization: `Bearer ${key}`, prefer: 'wait=2' } });
+      await response.text();
+      return response;
+    };
+    for (let n = 0; n < 5; n += 1) expect((await send(crowd.key)).status).toBe(200);
+    const before = monitor.lines.length;
+    const refused: Response[] = [];
+    const insist = async (): Promise<void> => {
+      for (let n = 0; n < 100; n += 1) refused.push(await send(crowd.key));
+    };
+    const startedAt = performance.now();
+    await Promise.all([insist(), insist(), insist(), insist()]);
+    const tookMs = performance.now() - startedAt;
+    // Commands of scripts are listed too.
+    const asked = monitor.lines.slice(before).filter((line) => !line.includes(' lua] ')).length;
+    expect(new Set(refused.map(({ status }) => status))).toEqual(new Set([429]));
+    expect(new Set(refused.map(({ headers }) => headers.get('sluice-error')))).toEqual(
+      new Set(['wait_too_long']),
+    );
+    for (const { headers } of refused) {
+      expect(Number(headers.get('retry-after-ms'))).toBeGreaterThan(60_000 - tookMs - 5_000);
+      expect(headers.get('ratelimit')).toMatch(/^"workspace";r=0;t=\d\d$/);
+    }
+    const waited = (await send(other.key)).headers.get('sluice-admission');
+    expect(waited).toMatch(/attempts=1/);
+    expect(received).toBe(6);
+    const metrics = await fetch(`http://127.0.0.1:${service.adminAddress.port}/metrics`);
+    const text = await metrics.text();
+    const again = Number(/^sluice_refused_again_total\{upstream="api"\} (\d+)$/m.exec(text)?.[1]);
+    // Each quarter of a second those ask that come before the first of them was refused: four at most.
+    expect(again).toBeGreaterThanOrEqual(refused.length - 4 * (tookMs / 250 + 1));
+    // Two questions for each of the others, and the replica's own heartbeats. Without memory: two for each refusal.
+    expect(asked).toBeLessThanOrEqual(2 * (refused.length - again) + (tookMs / 1_000) * 20);
+    expect(text).toMatch(/^sluice_shed_total\{.*reason="wait_too_long".*\} 400$/m);
+  } finally {
+    monitor.stop();
+    await service.close();
+    upstream.close();
+    upstream.closeAllConnections();
+  }
+});
