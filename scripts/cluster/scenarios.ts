@@ -6,7 +6,7 @@ import { bursts } from './bursts.ts';
 import { closings } from './closing.ts';
 import { oneDocument } from './costs.ts';
 import { defaultWaits } from './default-wait.ts';
-import { farRedis } from './far-redis.ts';
+import { farRedisBursts } from './far-redis.ts';
 import { holders } from './holders.ts';
 import { arrivals } from './newcomers.ts';
 import { outsiders } from './outsider.ts';
@@ -24,7 +24,7 @@ type Track = readonly Scenario[];
 export const stages: readonly (readonly Track[])[] = [
   [[bursts.shopBurst]],
   [bursts.chat],
-  [[farRedis]],
+  [farRedisBursts],
   [
     [bursts.ceiling],
     [holders.killed, holders.stopped, redisFaults.awayLocal],
