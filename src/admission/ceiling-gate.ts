@@ -88,9 +88,12 @@ export class CeilingGate {
     before: Promise<boolean>,
   ): Promise<boolean> {
     const { call } = passage;
+    const { gate } = call.lane;
+    const { returned } = gate;
     const early = asked === null ? null : await this.#slots.keepUntil(call, asked, before);
     const isInOrder = await before;
-    if (early === null || (!isInOrder && this.#isAsleep(call.lane))) {
+    // One before it went back meanwhile. Whether the lane sleeps does not tell: a slot that came back wakes it.
+    if (early === null || (!isInOrder && gate.returned > returned)) {
       if (early !== null) await this.#slots.giveBack(early);
       return this.#requeue(passage);
     }
@@ -136,6 +139,7 @@ export class CeilingGate {
   /** The ticket goes back to its lane, which sleeps until the ceiling has a slot. No grant behind it may go first. */
   async #requeue({ call, grant }: Passage): Promise<false> {
     call.asksForSlot = false;
+    call.lane.gate.returned += 1;
     // The ticket of a call that is gone would stay in the lane: it was taken out already, and nothing does so again.
     if (call.isGone || hasMoved(call, grant)) {
       this.#drop(grant);

@@ -24,6 +24,8 @@ interface GateState {
   tail: Promise<boolean>;
   /** The ceiling refused a grant; `null` = it has not, or it may have a slot again. */
   asleep: CeilingSleep | null;
+  /** Grants that went back, so far. */
+  returned: number;
 }
 
 /** What the scheduler knows of the lane's ceiling. */
@@ -105,7 +107,7 @@ const newLane = (usedAt: number): LaneView => ({
   waiting: 0,
   usedAt,
   limits: null,
-  gate: { tail: Promise.resolve(true), asleep: null },
+  gate: { tail: Promise.resolve(true), asleep: null, returned: 0 },
   edge: { isReported: false, fullUntil: null, takenAt: null },
   rotation: { askedAt: null, servedAt: null, elsewhere: null },
 });
@@ -117,6 +119,12 @@ export function applyLimits(lane: LaneView, limits: string): void {
   lane.limits = limits;
   lane.gate.asleep = null;
   lane.edge.fullUntil = null;
+}
+
+/** A call that was not sent gave its slot back: the ceiling that it had filled may have one again. */
+export function onSlotBack({ gate, edge }: LaneView): void {
+  gate.asleep = null;
+  edge.fullUntil = null;
 }
 
 /** For how long the ceiling is known to have no slot, and which ceiling; `null` = it may have one. */

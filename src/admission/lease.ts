@@ -5,6 +5,7 @@
 import type { CeilingRef, TakeReply } from '../limiter/ceilings.ts';
 import type { Grant, Lesson, Settlement } from '../limiter/limiter.ts';
 import type { EarlyRejection } from './early-rejection.ts';
+import { onSlotBack } from './lanes.ts';
 import type { AdmissionParts } from './parts.ts';
 import type { QueuedCall } from './queued-call.ts';
 import type { Lease } from './ticket.ts';
@@ -37,7 +38,10 @@ export function createLease(
       const forgotten = settlement.kind === 'succeeded';
       if (call.state.kind === 'sent') call.become({ kind: 'sent', forgotten });
       const isSent = settlement.kind !== 'dropped' && settlement.kind !== 'returned';
-      if (!isSent) background(ceilings.giveBack(ceiling, taken.slot));
+      if (!isSent) {
+        background(ceilings.giveBack(ceiling, taken.slot));
+        onSlotBack(call.lane);
+      }
       background(limiter.settle(grant, settlement, lesson));
       const stillMs = standstillMs(settlement, call, parts.leaseMs);
       if (stillMs > 0) rejection.onStandstill(grant.bucket, grant.lane, stillMs);

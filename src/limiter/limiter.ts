@@ -150,11 +150,11 @@ export type Settlement =
       /** The lane alone waits this long (back-off that concerns only this call); 0 = not at all. */
       readonly sleepMs: number;
     }
-  /** It was never sent: everything reserved is returned. */
+  /** It was never sent: everything reserved is returned, and the lane does not sleep for the ceiling any more. */
   | { readonly kind: 'dropped' }
   /**
    * Not sent now: reserved units are returned, the ticket is back at its position, the lane sleeps. After a refusal of the
-   * ceiling it goes on with one call at a time, until it is told of slots (`charged`).
+   * ceiling it goes on with one call at a time, until it is told of slots (`charged`); otherwise it had a slot, which came back.
    */
   | {
       readonly kind: 'returned';

@@ -15,13 +15,14 @@ const wish = { perMinute: ceiling.perMinute, perDay: ceiling.perDay, limit: 60, 
 let limiter: Limiter | null = null;
 afterEach(() => limiter?.close());
 
-function setUp() {
+function setUp(limits: Partial<typeof wish> = {}) {
   const clock = new FakeClock();
   const failures: unknown[] = [];
   const made = embeddedQueue({ clock, onFailure: (failure) => failures.push(failure) });
   const { queue, ceilings } = made;
   ({ limiter } = made);
-  const enter = (ticket: string): Promise<Ticket> => queue.enter(...callOf(clock, ticket, wish));
+  const enter = (ticket: string): Promise<Ticket> =>
+    queue.enter(...callOf(clock, ticket, { ...wish, ...limits }));
   /** What has been taken: slots of the minute and of the day, units of the bucket. */
   const taken = async () => [
     40 - ((await ceilings.state(ceiling))?.remaining ?? 0),
@@ -69,6 +70,34 @@ test.each([
   expect(await taken()).toEqual([1, 1, 1]);
   expect(failures).toEqual([]);
 });
+
+test.each([
+  ['minute', { perMinute: 1, perDay: 100 }],
+  ['day', { perMinute: 40, perDay: 1 }],
+])(
+  'the last slot of a %s that a call gives back is taken by it again, not waited for',
+  async (_what, limits) => {
+    const { clock, enter } = setUp(limits);
+    const first = await enter('first');
+    const granted = first.granted();
+    await clock.run(1);
+    const lease = await granted;
+    const second = await enter('second').catch(() => null);
+    const waits = second?.granted().catch(() => null);
+    await clock.run(1);
+    requeue(lease, neverSent, resent);
+    const again = first.granted();
+    await clock.run(150);
+    (await again).settle({ kind: 'dropped' }, null);
+    await clock.run(1);
+    const third = await enter('third');
+    const next = third.granted();
+    second?.leave();
+    await waits;
+    await clock.run(150);
+    expect((await next).grant.ticket).toBe('third');
+  },
+);
 
 test('a lane is served at full width again once a call that was not sent has left again', async () => {
   const { clock, enter } = setUp();

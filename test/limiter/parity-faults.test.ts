@@ -243,8 +243,20 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
   [
     'every returned grant limits its lane to one call',
     'settle',
-    "if settlement.because ~= 'backoff' then lane.slots = 1 end",
+    "if settlement.because == 'backoff' then slotIsBack(lane) else lane.slots = 1 end",
     'lane.slots = 1',
+  ],
+  [
+    'a slot that came back does not wake its lane',
+    'settle',
+    "wake(lane, { 'ceiling_minute', 'ceiling_day' })",
+    '',
+  ],
+  [
+    'a dropped call keeps its lane asleep',
+    'settle',
+    "discard('t', lease.ticket) slotIsBack(lane)",
+    "discard('t', lease.ticket)",
   ],
   [
     'room used by a call of unknown fate looks free',

@@ -193,13 +193,7 @@ export const mutations: readonly Mutation[] = [
     'giveUnitsBack(meterOf(bucket, name, now), { mark, grantedAt }, now);',
     'meterOf(bucket, name, now);',
   ),
-  row(
-    '9',
-    'a slot of a call that was not sent is kept',
-    lease,
-    'if (!isSent) background',
-    'if (false) background',
-  ),
+  row('9', 'a slot of a call that was not sent is kept', lease, 'if (!isSent) {', 'if (false) {'),
   row(
     '9',
     'a ticket stays behind its caller',

@@ -8,7 +8,7 @@ import type { CeilingEdge, Settlement } from '../limiter.ts';
 import type { Bucket, Lane, Ticket } from './bucket-state.policy.ts';
 import { dropProbe, endProbe, knownCosts } from './documents.policy.ts';
 import { recallPilot } from './first-calls.policy.ts';
-import { confirm, enqueue, refreshReadiness, sleep } from './lanes.policy.ts';
+import { confirm, enqueue, refreshReadiness, sleep, wake } from './lanes.policy.ts';
 import { takeable } from './waiting-costs.policy.ts';
 import {
   applyLesson,
@@ -87,6 +87,7 @@ export function settle(bucket: Bucket, { lease: token, settlement, lesson }: Set
       giveBack(bucket, lease, now);
       end(bucket, lane, lease);
       forget(bucket, lease.ticket);
+      slotIsBack(bucket, lane);
       break;
     case 'returned': {
       recallPilot(bucket, lease);
@@ -94,7 +95,8 @@ export function settle(bucket: Bucket, { lease: token, settlement, lesson }: Set
       end(bucket, lane, lease);
       requeue(bucket, lane, lease.ticket);
       const { because, sleepMs, ceiling = lane.ceiling } = settlement;
-      if (because !== 'backoff') lane.slots = 1;
+      if (because === 'backoff') slotIsBack(bucket, lane);
+      else lane.slots = 1;
       const heldMs = ceiling === lane.ceiling ? sleepMs : Math.min(sleepMs, maxOtherLimitsMs);
       sleep(bucket, lane, { because, until: now + heldMs });
       break;
@@ -123,6 +125,15 @@ function raiseCost(ticket: Ticket, feedback: Feedback): void {
   const name = feedback.throttle?.kind === 'rate' ? feedback.throttle.meter : null;
   if (asked === null || name === null || name === 'cost') return;
   if (asked > (ticket.costs[name] ?? 0)) ticket.costs = { ...ticket.costs, [name]: asked };
+}
+
+/**
+ * A call that was not sent has given its slot of the ceiling back: the lane does not sleep any more for a ceiling which that
+ * slot had filled. Its next grant finds out what the ceiling allows.
+ */
+function slotIsBack(bucket: Bucket, lane: Lane): void {
+  if (lane.slots !== null) lane.slots = Math.max(1, lane.slots);
+  wake(bucket, lane, ['ceiling_minute', 'ceiling_day']);
 }
 
 /** The ticket is back at its position. */

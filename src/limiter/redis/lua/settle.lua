@@ -22,6 +22,13 @@ do
     ticket.costs = costs
   end
 
+  -- A call that was not sent has given its slot of the ceiling back: the lane does not sleep any more for a ceiling which that
+  -- slot had filled. Its next grant finds out what the ceiling allows.
+  local function slotIsBack(lane)
+    if lane.slots then lane.slots = math.max(1, lane.slots) end
+    wake(lane, { 'ceiling_minute', 'ceiling_day' })
+  end
+
   -- The ticket is back at its position.
   local function requeue(lane, ticket)
     ticket.lease = false
@@ -51,6 +58,7 @@ do
     giveBack(lease, now)
     finish(lane, lease)
     discard('t', lease.ticket)
+    slotIsBack(lane)
   end
 
   function settlements.returned(lane, lease, settlement, now)
@@ -58,7 +66,7 @@ do
     giveBack(lease, now)
     finish(lane, lease)
     requeue(lane, ticketOf(lease.ticket))
-    if settlement.because ~= 'backoff' then lane.slots = 1 end
+    if settlement.because == 'backoff' then slotIsBack(lane) else lane.slots = 1 end
     local holds = not settlement.ceiling or settlement.ceiling == lane.ceiling
     sleep(lane, settlement.because, now + (holds and settlement.sleepMs or math.min(settlement.sleepMs, maxOtherLimitsMs)))
   end

@@ -1,0 +1,27 @@
+/** An upstream that cannot be reached is told of at once, also under a ceiling that one attempt fills. */
+import { afterEach, expect, test } from '@jest/globals';
+import { startGateway, type TestGateway } from '../support/gateway.ts';
+import { rawUpstream } from '../support/raw-upstream.ts';
+
+let gateway: TestGateway;
+afterEach(() => gateway.close());
+
+test.each(['requestsPerMinute', 'requestsPerDay'])(
+  'attempts that were never sent are made again, and use up nothing of %s: 1',
+  async (ceiling) => {
+    const closed = await rawUpstream(() => {});
+    await closed.close();
+    gateway = await startGateway({
+      upstreams: `  gone:\n    origins: ["${closed.origin}"]\n    allowPrivateAddresses: true\n    credential: "Bearer x"\n`,
+      workspaces: { acme: `    ${ceiling}: { gone: 1 }\n` },
+    });
+    for (let calls = 0; calls < 2; calls += 1) {
+      const answer = await fetch(`${gateway.url}/via/gone/orders`, {
+        headers: { authorization: `Bearer ${gateway.keys['acme'] ?? ''}`, prefer: 'wait=10' },
+      });
+      expect(answer.status).toBe(502);
+      expect(await answer.json()).toMatchObject({ code: 'upstream_unreachable' });
+      expect(answer.headers.get('sluice-admission')).toContain('attempts=3');
+    }
+  },
+);
