@@ -255,7 +255,7 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
   [
     'a dropped call keeps its lane asleep',
     'settle',
-    "discard('t', lease.ticket) slotIsBack(lane)",
+    "discard('t', lease.ticket)\n    slotIsBack(lane)",
     "discard('t', lease.ticket)",
   ],
   [
