@@ -1,5 +1,5 @@
 import { describe, expect, test } from '@jest/globals';
-import { addressCheck, isSameAddress, rangeFault } from '../../src/target/address.policy.ts';
+import { addressCheck, allowsInside, isSameAddress, rangeFault } from '../../src/target/address.policy.ts';
 
 const isPublicOrInside = addressCheck(true);
 
@@ -69,6 +69,17 @@ describe('named ranges', () => {
   test('that are none open nothing', () => {
     expect(addressCheck([])('10.0.0.1')).toBe(false);
     expect(addressCheck(false)('10.0.0.1')).toBe(false);
+    expect([allowsInside([]), allowsInside(false)]).toEqual([false, false]);
+  });
+
+  test('do not open an address with a zone', () => {
+    expect(isPublicOrInside('fd00::1')).toBe(true);
+    expect(isPublicOrInside('fd00::1%eth0')).toBe(false);
+    expect(isSameAddress('fd00::1%eth0', 'fd00::1')).toBe(false);
+  });
+
+  test('may not be wider than what is inside', () => {
+    expect([rangeFault('10.0.0.0/8'), rangeFault('10.0.0.0/7')]).toEqual([null, 'not_inside']);
   });
 
   test.each([

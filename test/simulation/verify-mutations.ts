@@ -1,7 +1,7 @@
 /**
- * `npm run verify:mutations [-- <words of a mutation's name>]`: applies every one-line change of `mutations.ts` and
- * `replicas/mutations.ts` to a copy of the product and looks who finds it: the histories of one process, those of
- * several replicas, or the unit tests of the policies. Writes `docs/invariants.md` when all were asked, and fails when a
+ * `npm run verify:mutations [-- <words of a mutation's name>]`: applies every one-line change of `mutations.ts`,
+ * `replicas/mutations.ts` and `guard-mutations.ts` to a copy of the product and looks who finds it: the histories of one
+ * process, those of several replicas, the unit tests of the policies, or those of the guards. Writes `docs/invariants.md` when all were asked, and fails when a
  * change is found by nobody and has no reason to survive.
  */
 import { execFile } from 'node:child_process';
@@ -10,6 +10,7 @@ import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
 import { argv, execPath, stdout } from 'node:process';
 import { promisify } from 'node:util';
+import { guardMutations } from './guard-mutations.ts';
 import { mutations, type Mutation } from './mutations.ts';
 import { replicaMutations } from './replicas/mutations.ts';
 
@@ -47,29 +48,34 @@ const one = (first: number, count: number): Finder =>
 const several = (first: number, count: number): Finder =>
   histories('several replicas', 'test/simulation/replicas/run.ts', first, count);
 
-const unitTests = 'test/policy/(admission|ceiling|forecast|meter|scheduler|sorted)';
-
-/** The unit tests of the policies and of admission. */
-const unit: Finder = async (copy) => {
-  const report = join(copy, 'report.json');
-  const jest = join(root, 'node_modules/jest/bin/jest.js');
-  const args = ['--experimental-vm-modules', jest, unitTests, '-w=1', '--json', `--outputFile=${report}`];
-  await rm(report, { force: true });
-  try {
-    await execute(execPath, args, { cwd: copy, timeout: 2 * maxMs });
-    return null;
-  } catch (failure) {
-    if (failure instanceof Error && Reflect.get(failure, 'killed') === true)
-      return 'unit tests: they do not end';
-    const { testResults }: Report = JSON.parse(await readFile(report, 'utf8')) as Report;
-    for (const { name, assertionResults } of testResults) {
-      const failed = assertionResults.find(({ status }) => status === 'failed');
-      const file = name.slice(name.indexOf('test/policy/') + 'test/policy/'.length);
-      if (failed !== undefined) return `${file}: ${failed.title}`;
+/** The tests whose paths match. */
+const unitTests =
+  (paths: string): Finder =>
+  async (copy) => {
+    const report = join(copy, 'report.json');
+    const jest = join(root, 'node_modules/jest/bin/jest.js');
+    const args = ['--experimental-vm-modules', jest, paths, '-w=1', '--json', `--outputFile=${report}`];
+    await rm(report, { force: true });
+    try {
+      await execute(execPath, args, { cwd: copy, timeout: 2 * maxMs });
+      return null;
+    } catch (failure) {
+      if (failure instanceof Error && Reflect.get(failure, 'killed') === true)
+        return 'unit tests: they do not end';
+      const { testResults }: Report = JSON.parse(await readFile(report, 'utf8')) as Report;
+      for (const { name, assertionResults } of testResults) {
+        const failed = assertionResults.find(({ status }) => status === 'failed');
+        const file = name.replace(/^.*\/test\/(?:policy\/)?/, '');
+        if (failed !== undefined) return `${file}: ${failed.title}`;
+      }
+      return 'unit tests: they break';
     }
-    return 'unit tests: they break';
-  }
-};
+  };
+
+/** The unit tests of the policies and of admission, and those of the guards. */
+const unit = unitTests('test/policy/(admission|ceiling|forecast|meter|scheduler|sorted)');
+const guards = unitTests('test/policy/(request-guard|framing|address|inside-addresses|target)');
+const wire = unitTests('test/wire/(client-framing|egress-addresses|own-addresses)');
 
 interface Report {
   readonly testResults: readonly {
@@ -87,13 +93,14 @@ const plan = [
     mutation,
     finders: [several(1, 1_200), unit, several(1_201, 2_000)],
   })),
+  ...guardMutations.map((mutation) => ({ mutation, finders: [guards, wire] })),
 ];
 
 const head = `# Which line keeps which invariant
 
 Written by \`npm run verify:mutations\`. Each row is a one-line change of the product (\`test/simulation/mutations.ts\`,
-\`test/simulation/replicas/mutations.ts\`) and the first check that notices it: histories of one process, histories of
-several replicas with faults, or a unit test in \`test/policy/\`. The numbers are those of the invariants in
+\`test/simulation/replicas/mutations.ts\`, \`guard-mutations.ts\`) and the first check that notices it: histories of one process,
+histories of several replicas with faults, or a test in \`test/policy/\` or \`test/wire/\`. The numbers are those of the invariants in
 [ARCHITECTURE.md](../ARCHITECTURE.md#invariants). The Lua has its own planted faults (\`test/limiter/parity-faults.test.ts\`).
 
 | | what is changed | line | found by |
@@ -106,7 +113,8 @@ const queue = [...chosen];
 const found: Found[] = [];
 
 const unchanged = { keeps: '0', what: 'nothing', file: 'src/call.ts', find: '/**', put: '/**' };
-if (wanted === '') queue.unshift({ mutation: unchanged, finders: [one(1, 200), unit, several(1, 200)] });
+if (wanted === '')
+  queue.unshift({ mutation: unchanged, finders: [one(1, 200), unit, several(1, 200), guards, wire] });
 await Promise.all(Array.from({ length: workers }, work));
 const wrong = found.findIndex(({ mutation }) => mutation === unchanged);
 const [asItStands] = wrong < 0 ? [] : found.splice(wrong, 1);
