@@ -5,11 +5,12 @@
 import { globSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { codeOnly, type Language } from './code-only.ts';
+import { codeOnly, commentsOnly, type Language } from './code-only.ts';
 
 /**
  * Where a word is refused: in all text, in any part of a compound name, as the first part of one, in any part of an identifier
- * (in code, so that prose and strings may say it), or of an identifier of the product (`src`), or of its Lua.
+ * (in code, so that prose and strings may say it), or of an identifier of the product (`src`), or of its Lua, or as a word of the
+ * product's comments. A comment may quote such a word as code, between backticks.
  */
 const scopes = [
   'everywhere',
@@ -18,6 +19,7 @@ const scopes = [
   'identifiers',
   'identifiers of src',
   'identifiers in Lua',
+  'comments of src',
 ] as const;
 type Where = (typeof scopes)[number];
 
@@ -73,15 +75,21 @@ export function excludedWords(
 ): Found[] {
   const applies = (where: Where): boolean =>
     (where !== 'identifiers in Lua' || language === 'lua') &&
-    (where !== 'identifiers of src' || path.startsWith('src/'));
+    (!where.endsWith(' of src') || path.startsWith('src/'));
   const rows = ruledOut.filter(({ where }) => applies(where));
   const code = codeOnly(text, language).split('\n');
+  const comments = commentsOnly(text, language).split('\n');
   return text.split('\n').flatMap((line, index) => {
     if (line.includes('words:keep')) return [];
     const identifiers = namesOf(code[index] ?? '', publicNames);
     const names = namesOf(line, publicNames);
+    const spoken = namesOf((comments[index] ?? '').replaceAll(/`[^`]*`/g, ''), publicNames);
+    const namesAt = (where: Where): readonly string[] => {
+      if (where === 'comments of src') return spoken;
+      return isOfCode(where) ? identifiers : names;
+    };
     return rows.flatMap(({ words, where, write }) =>
-      (isOfCode(where) ? identifiers : names).flatMap((name) => {
+      namesAt(where).flatMap((name) => {
         const word = words.find((one) => stands(one, name, where));
         return word === undefined ? [] : [{ line: index + 1, name, word, write }];
       }),
@@ -106,6 +114,8 @@ function stands(word: string, name: string, where: Where): boolean {
     case 'identifiers of src':
     case 'identifiers in Lua':
       return isPart;
+    case 'comments of src':
+      return isPart && !isCompound;
     case 'names':
       return isPart && (isCompound || inWord.length > 1);
     case 'start of names':

@@ -1,5 +1,5 @@
 /**
- * Shared vocabulary of a call's journey, types only. ARCHITECTURE.md tells the story these words belong to.
+ * Shared vocabulary of a call's journey, types only. ARCHITECTURE.md describes the journey that uses these words.
  */
 import type { Readable } from 'node:stream';
 import type { CallSignal } from './call-abort.ts';
@@ -36,12 +36,12 @@ export interface Call {
   readonly report: (known: KnownSoFar) => void;
 }
 
-/** Who calls: the workspace, and where its key was found (those fields never travel upstream). */
+/** Who calls: the workspace, and where its key was found (those fields are never sent upstream). */
 export interface Caller {
   readonly workspace: WorkspaceSettings;
   /**
    * Lower-case names of every field that carries an API key, the one used first, then any other (also
-   * `sluice-upstream-authorization` or a cookie). None of them may travel upstream.
+   * `sluice-upstream-authorization` or a cookie). None of them may be sent upstream.
    */
   readonly keyFields: readonly string[];
   /** False once the key was removed from configuration or expired. Asked again before every sending. */
@@ -100,19 +100,19 @@ export type MeterName =
 /** What one call takes from each meter; absent = 0. */
 export type Costs = Readonly<Partial<Record<MeterName, number>>>;
 
-/** What an answer told about one meter, at the instant its call was admitted by the upstream. */
+/** What an answer stated about one meter, at the instant its call was admitted by the upstream. */
 export interface MeterReport {
   readonly meter: MeterName;
   /** Capacity: units per window. */
   readonly limit: number;
-  /** Length of the window in which `limit` units drain, milliseconds; `null` = the answer does not tell, keep the known one. */
+  /** Length of the window in which `limit` units drain, milliseconds; `null` = the answer does not state it, keep the known one. */
   readonly windowMs: number | null;
   /**
    * Time until a window of unknown length ends, milliseconds, at most; the window is no shorter. `null` or absent = not reported. It
    * matters where `windowMs` is `null`.
    */
   readonly resetMs?: number | null;
-  /** Level (used units) including this call, as an interval because of rounding. `lowest <= highest`; `null` = not told. */
+  /** Level (used units) including this call, as an interval because of rounding. `lowest <= highest`; `null` = not stated. */
   readonly level: { readonly lowest: number; readonly highest: number } | null;
 }
 
@@ -127,16 +127,16 @@ export interface Feedback {
   readonly requestedCost?: number;
   /** GraphQL cost points it really took; absent when it was not executed. */
   readonly actualCost?: number;
-  /** Tokens that the answer's `usage` counts; absent = it tells none. */
+  /** Tokens that the answer's `usage` counts; absent = it states none. */
   readonly usage?: TokenUsage;
   /** Tokens the limiter charged or asked for, as a refusal states it (`Requested R`). */
   readonly requestedTokens?: number;
-  /** Whose quota it is, where the answer tells. Provider ids: never logged. */
+  /** Whose quota it is, where the answer states it. Provider ids: never logged. */
   readonly scope?: QuotaScope;
 }
 
 /**
- * Tokens of a call as its provider counts them. `null` = not told. An endpoint without output (embeddings) tells input alone.
+ * Tokens of a call as its provider counts them. `null` = not stated. An endpoint without output (embeddings) states input alone.
  */
 export interface TokenUsage {
   /** The whole prompt, also what of it was cached. */
@@ -203,14 +203,14 @@ export interface UpstreamAnswer {
   readonly body: Readable;
 }
 
-/** Counters the caller is told in `Sluice-Admission`. */
+/** Counters that the client gets in `Sluice-Admission`. */
 export interface AdmissionRecord {
   readonly waitedMs: number;
   readonly attempts: number;
   readonly absorbed: number;
 }
 
-/** The workspace ceiling as the caller is told of it (`RateLimit-Policy`, `RateLimit`). */
+/** The workspace ceiling as the client gets it (`RateLimit-Policy`, `RateLimit`). */
 export interface RateLimitState {
   /** Calls per window. */
   readonly limit: number;

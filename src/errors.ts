@@ -1,5 +1,5 @@
 /**
- * The closed set of refusals Sluice itself makes, one row each. Everything a caller can be told by us, and not by
+ * The closed set of refusals Sluice itself makes, one row each. Everything that a client can be answered by us, and not by
  * the upstream, is in this table; anything thrown that is not a {@link Refusal} is a bug.
  */
 

@@ -11,7 +11,7 @@ export type BucketKey = Id<'bucket'>;
 export type LaneKey = Id<'lane'>;
 /** Names a call in its lane, kept over resends. */
 export type TicketId = Id<'ticket'>;
-/** Owner token of a lease: only its holder can settle. */
+/** Owner token of a lease: only its owner can settle. */
 export type LeaseToken = Id<'lease'>;
 /** Opaque keyed digest of workspace and upstream. */
 export type CeilingKey = Id<'ceiling'>;

@@ -1,5 +1,5 @@
 /**
- * Work on very many items while calls go on: a slice of the items, then everybody else's turn, then the next slice.
+ * Work on very many items while calls go on: a slice of the items, then other work of the event loop, then the next slice.
  *
  * Owns: how long a slice may be. Refuses to own: what is done with an item; one item is never interrupted.
  * Invariant: a slice has at most {@link maxItems} items, and begins no further item after {@link maxMs}.
@@ -19,7 +19,7 @@ export interface Slices {
   forEach<T>(items: Iterable<T>, work: (item: T) => void): Promise<void>;
 }
 
-/** `onSlice` is told how many items each slice had. */
+/** `onSlice` gets how many items each slice had. */
 export function createSlices(
   clock: Pick<Clock, 'monotonic' | 'after'>,
   onSlice: (items: number) => void = () => {},

@@ -6,7 +6,7 @@
 import { outcomes, type CallOutcome } from '../telemetry/outcome.policy.ts';
 import type { RefusalCode } from '../errors.ts';
 
-/** Reasons of refusals kept apart; every refusal of the shed family. Cells travel by index: this list is part of their layout. */
+/** Reasons of refusals kept apart; every refusal of the shed family. Cells are sent as lists by index: this list is part of their layout. */
 export const shedReasons = [
   'queue_full',
   'wait_too_long',

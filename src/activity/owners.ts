@@ -11,7 +11,7 @@ import type { Clock } from '../clock.ts';
 
 /** After a search none begins for this long, milliseconds. */
 export const pauseMs = 30_000;
-/** Labels computed before calls in flight get their turn: a millisecond or two. */
+/** Labels computed before calls in flight go on: a millisecond or two. */
 const perSlice = 250;
 /** Workspaces and labels remembered: as many as a few dozen replicas publish. */
 const maxRemembered = 5_000;

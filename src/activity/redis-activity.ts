@@ -80,7 +80,7 @@ export class RedisActivity implements SharedActivity {
         ...layout.listing(replica, entry),
       ]);
       await this.#send(layout.announcing(replica, this.#minute(), announced));
-      // Redis replies again: who looks now need not wait for the end of the pause.
+      // Redis replies again: a reader of activity need not wait for the end of the pause.
       this.#quietUntil = null;
       this.#parts.onCommand('publish', this.#parts.clock.monotonic() - startedAt);
     } catch (failure) {

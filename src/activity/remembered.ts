@@ -35,7 +35,7 @@ export class Remembered<T> {
     return value;
   }
 
-  /** Forgets what is not good any more: nobody looks, memory goes back. */
+  /** Forgets what has expired, so that memory is given back while nobody reads activity. */
   forgetOld(): void {
     const now = this.#clock.monotonic();
     for (const [name, { at }] of this.#readings) {

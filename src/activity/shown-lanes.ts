@@ -29,7 +29,7 @@ export interface WorkspaceRow {
 
 /** Lanes read at once: their counts may come from another machine. */
 const readAtOnce = 16;
-/** Lanes shown before calls in flight have their turn: the replay of each takes a millisecond. */
+/** Lanes shown before calls in flight go on: the replay of each takes a millisecond. */
 const shownAtOnce = 4;
 
 export class ShownLanes {

@@ -16,7 +16,7 @@ export interface BucketParts {
   readonly credential: string;
   readonly host: string;
   readonly model: string;
-  /** What else tells quotas apart in the upstream's dialect, in its order. */
+  /** What else distinguishes quotas in the upstream's dialect, in its order. */
   readonly separate: readonly string[];
 }
 

@@ -1,4 +1,4 @@
-/** The form of an API key as `sluice keys create` makes it. One pattern, so that what is a key here never travels there. */
+/** The form of an API key as `sluice keys create` makes it. One pattern, so that a key of Sluice is never sent upstream. */
 
 export const apiKeyPrefix = 'slc_';
 /** A key anywhere in a value. */

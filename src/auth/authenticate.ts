@@ -1,10 +1,10 @@
 /**
  * Who is calling: finds the API key among a call's field lines and the workspace it names. Owns which fields may carry a
- * key and which of them must not travel on; whether the key is valid is the keyring's answer.
+ * key and which of them must not be passed on; whether the key is valid is the keyring's answer.
  *
  * Invariants: two layers can never disagree about the caller (a repeated identity field is refused, and so are two
  * different keys); a refusal does not say which part of the credential was wrong; every field that shows the key is in
- * `keyFields`; a request target that shows the key is refused, because the target travels as the client wrote it.
+ * `keyFields`; a request target that shows the key is refused, because the target is sent as the client wrote it.
  */
 import type { Caller } from '../call.ts';
 import { Refusal } from '../errors.ts';

@@ -13,7 +13,7 @@
 /** From the first refusal to the first probe. */
 export const firstPauseMs = 60_000;
 export const maxPauseMs = 900_000;
-/** After a probe whose answer told neither way (a server error, a request with a mistake of its own). */
+/** After a probe whose answer decided nothing (a server error, a request with a mistake of its own). */
 export const silentPauseMs = 10_000;
 /** A probe whose answer has not come by then is given up: another call may ask. */
 export const probeLifeMs = 60_000;
@@ -41,7 +41,7 @@ export interface PermanentRefusal {
   readonly isProbe: boolean;
 }
 
-/** What a call is told that asks whether it may be sent. */
+/** The reply to a call that asks whether it may be sent. */
 export type Asked =
   | { readonly kind: 'refused'; readonly status: number; readonly retryInMs: number }
   /** It is the probe; the breaker becomes `next`. */
@@ -60,7 +60,7 @@ export function afterRefusal(before: Breaker | null, refusal: PermanentRefusal, 
   };
 }
 
-/** The breaker after a probe that told neither way. */
+/** The breaker after a probe whose answer decided nothing. */
 export const afterSilence = (before: Breaker, now: number): Breaker => ({
   ...before,
   kind: 'open',
@@ -74,5 +74,5 @@ export function ask(breaker: Breaker, now: number): Asked {
   return { kind: 'probe', next: { ...breaker, kind: 'probing', until: now + probeLifeMs } };
 }
 
-/** Nobody has asked for so long that what was known tells nothing any more. */
+/** No call has asked for so long that what was known says nothing any more. */
 export const isForgotten = ({ until }: Breaker, now: number): boolean => now > until + memoryMs;

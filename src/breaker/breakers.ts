@@ -3,7 +3,7 @@
  * `breaker.policy.ts`; they hold here at once, and the store settles who of several replicas came first.
  *
  * Owns: the table, its bound, names of breakers, looking again at what other replicas may have changed.
- * Refuses to own: the calls; admission is told when something opens. Invariants: without an open breaker nothing but the
+ * Refuses to own: the calls; admission is notified when a breaker opens. Invariants: without an open breaker nothing but the
  * size of a table is looked at; what leaves this process are keyed digests and numbers.
  */
 import type { BreakerSubject } from '../call.ts';
@@ -65,7 +65,7 @@ export class Breakers {
     return null;
   }
 
-  /** True when no breaker is known at all: nothing has to be asked before a call is sent, nor told of its success. */
+  /** True when no breaker is known at all: nothing has to be asked before a call is sent, and its success need not be reported. */
   get areClosed(): boolean {
     return this.#known.size === 0;
   }

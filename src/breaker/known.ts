@@ -34,7 +34,7 @@ export class KnownBreakers {
     this.#byKey.delete(key);
   }
 
-  /** Nobody has asked for these for so long that they tell nothing any more. */
+  /** No call has asked for these for so long that they say nothing any more. */
   forgetOld(now: number): void {
     for (const { id, state } of this) if (isForgotten(state, now)) this.#byKey.delete(id.key);
   }

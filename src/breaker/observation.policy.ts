@@ -1,4 +1,4 @@
-/** What an attempt tells the breakers. Pure. */
+/** What an attempt reports to the breakers. Pure. */
 import type { Throttle } from '../call.ts';
 
 /** As much of an attempt's result as matters. */
@@ -32,7 +32,7 @@ export function observationOf(result: Result | null): Observation {
     case 'secondary':
       return { kind: 'refused', status, throttle };
     case 'rate':
-      // Whoever is told to slow down is not refused for good.
+      // A client that is asked to slow down is not refused for good.
       return { kind: 'succeeded' };
     case 'overload':
       return silent;

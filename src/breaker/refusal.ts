@@ -1,4 +1,4 @@
-/** What a call is told that an open breaker concerns: the upstream's refusal, answered in its stead. */
+/** What answers a call that an open breaker concerns: the upstream's refusal, repeated by Sluice. */
 import { Refusal } from '../errors.ts';
 
 export function refusalOf({

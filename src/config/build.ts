@@ -159,7 +159,7 @@ function buildUpstream(
   };
 }
 
-/** `bucketBy` of the upstream replaces that of a preset, with everything that tells its quotas apart. */
+/** `bucketBy` of the upstream replaces that of a preset, with everything that distinguishes its quotas. */
 function dialectOf({ bucketBy }: UpstreamInput, spoken: BuiltDialect | null): UpstreamSettings['dialect'] {
   if (spoken === null) return null;
   return bucketBy === undefined ? spoken.dialect : { ...spoken.dialect, separators: [] };

@@ -1,4 +1,4 @@
-/** A dialect after validation: how an upstream of kind generic counts, tells and refuses. Types only. */
+/** A dialect after validation: how an upstream of kind generic counts, reports and refuses. Types only. */
 
 /** Which meter counts a window. */
 export type WindowMeter = 'requests_burst' | 'requests' | 'requests_hour' | 'requests_day';
@@ -24,7 +24,7 @@ export interface TimeField extends CountField {
   readonly as: TimeUnit;
 }
 
-/** Fields that tell of one quota; `null` = not told. */
+/** Fields that report one quota; `null` = not reported. */
 export interface DialectFields {
   readonly limit: CountField | null;
   readonly used: CountField | null;
@@ -47,7 +47,7 @@ export interface AnswerCondition {
   readonly waitMs: number | null;
 }
 
-/** What of a call tells its quota from others of the upstream. */
+/** The part of a call that distinguishes its quota from others of the upstream. */
 export type Separator =
   /** The path up to these segments; `null` = any one. */
   | { readonly kind: 'path'; readonly segments: readonly (string | null)[] }

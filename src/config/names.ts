@@ -1,5 +1,5 @@
 /**
- * Rules for names and values that travel as HTTP fields or appear as labels: the schema and the command line share them.
+ * Rules for names and values that are sent as HTTP fields or appear as labels: the schema and the command line share them.
  * Pure functions; each gives the reason a text is unusable, or `null`.
  */
 

@@ -2,7 +2,7 @@
  * Notices that the configuration file changed and hands over the new settings. Owns when the file is read again; what
  * the new settings change is the receiver's business. Invariants: an unusable file never replaces usable settings, an
  * older text never a newer one; a change is noticed within {@link pollMs} plus {@link settleMs} even if the file system
- * tells nothing; calls go on meanwhile, because the text is checked in a thread of its own and the settings are built in
+ * reports nothing; calls go on meanwhile, because the text is checked in a thread of its own and the settings are built in
  * slices.
  *
  * Watches the folder, not the file: Kubernetes mounts a ConfigMap as a link `..data` that is swapped, editors replace

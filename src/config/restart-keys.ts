@@ -57,7 +57,7 @@ function redisChanges(started: RedisSettings | null, next: RedisSettings | null)
   return changedKeys(started, next).map((key) => redisKeys[key]);
 }
 
-/** Keys whose values differ. Settings hold plain values only, so their JSON tells. */
+/** Keys whose values differ. Settings hold plain values only, so their JSON can be compared. */
 function changedKeys<T extends object>(a: T, b: T): (keyof T)[] {
   const keys = Object.keys({ ...a, ...b }) as (keyof T)[];
   return keys.filter((key) => JSON.stringify(a[key]) !== JSON.stringify(b[key]));

@@ -93,7 +93,7 @@ export interface UpstreamSettings {
   readonly limits: UpstreamLimits;
   /** What separates the buckets of this upstream: `credential` always, `host` where the platform counts per store. */
   readonly bucketBy: readonly ('credential' | 'host' | 'model')[];
-  /** How it counts, tells and refuses, where that is described; `null`: as its kind says. */
+  /** How it counts, reports and refuses, where that is described; `null`: as its kind says. */
   readonly dialect: Dialect | null;
   /** Addresses beside public ones: none, all private and loopback ones, or those of these ranges. */
   readonly allowPrivateAddresses: boolean | readonly string[];

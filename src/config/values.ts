@@ -80,7 +80,7 @@ export const fieldName = () =>
     if (reason !== null) context.addIssue(refuse(reason, 'name a field such as authorization or x-api-key'));
   });
 
-/** A request field that tells something of a call. */
+/** A request field that says something about a call. */
 export const requestField = () =>
   z.string().superRefine((name, context) => {
     if (/^[\w!#$%&'*+.^`|~-]{1,128}$/.test(name)) return;

@@ -68,7 +68,7 @@ export function checkKeys(workspaces: Section): Finding[] {
   return found;
 }
 
-/** A caller's API key never travels upstream, so it cannot be an upstream credential either. */
+/** A client's API key is never sent upstream, so it cannot be an upstream credential either. */
 export function ownKeysAsCredentials(file: Section): Finding[] {
   const hashes = new Set([...keyHashes(section(file['workspaces']))].map(({ hash }) => hash));
   const credentials = [

@@ -1,7 +1,7 @@
 /**
  * What an operator may do about an upstream: pause it for a while, end that, and reopen what its answers have closed.
  *
- * Owns: what this replica knows of the wishes that all replicas share, and carrying out openings in its buckets; breakers are told. Refuses to
+ * Owns: what this replica knows of the wishes that all replicas share, and carrying out openings in its buckets; breakers are notified. Refuses to
  * own: holding a call (`journey/forward.ts` asks here), the store. Bound: another replica's wish is known within a second.
  * While Redis is away, what is known holds.
  */

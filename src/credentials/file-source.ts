@@ -143,7 +143,7 @@ export class FileSource implements Source {
     onRenewal('renewed');
   }
 
-  /** Told once per mistake; the value in use stays. */
+  /** Called once per mistake; the value in use stays. */
   #fail(fault: CredentialFault): void {
     if (fault === this.#fault) return;
     this.#fault = fault;

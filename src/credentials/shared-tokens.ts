@@ -16,7 +16,7 @@ import { TokenSeal } from './token-seal.ts';
 
 /** One replica may fetch for so long: longer than an endpoint is waited for. Milliseconds. */
 const renewalMs = 15_000;
-/** The others look for what it brings this often, milliseconds. */
+/** The other replicas check for its token this often, milliseconds. */
 const checkEveryMs = 100;
 /** A token whose life nobody knows is kept for a day; one that has ended is refused and replaced. Milliseconds. */
 const unknownLifeMs = 86_400_000;

@@ -37,7 +37,7 @@ export interface Source {
   close(): void;
 }
 
-/** What a source tells of itself. */
+/** What a source reports of itself. */
 export interface SourceEvents {
   /** A value was renewed or could not be. Never carries the value. */
   readonly onRenewal: (outcome: RenewalOutcome) => void;

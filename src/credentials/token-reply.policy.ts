@@ -16,7 +16,7 @@ export type ReadToken =
   | {
       readonly kind: 'token';
       readonly token: string;
-      /** Life from the request on, milliseconds; `null` = not told. */
+      /** Life from the request on, milliseconds; `null` = not stated. */
       readonly lifeMs: number | null;
     }
   | {

@@ -56,7 +56,7 @@ export interface CallDescription {
 const maxParsedBody = 1_048_576;
 /** Where the model and the output limits of a longer body are looked for, bytes from either end. */
 const endsRead = 16_384;
-/** Pictures that are told from text in a longer body; a million of them would take a quarter of a second to find. */
+/** Pictures that are distinguished from text in a longer body; to find a million of them would take a quarter of a second. */
 const maxPictures = 10_000;
 const maxModel = 256;
 /** Points reserved for a document whose cost nobody has seen yet: a mutation's published price, a modest query's. */

@@ -154,7 +154,7 @@ export function withTail(body: Readable, encoding: string, onTail: (text: string
 const readAheadBytes = 1024 * 1024;
 
 /**
- * Reads a body ahead of its reader, so that the upstream can finish while the client is still reading. `onRead` is told
+ * Reads a body ahead of its reader, so that the upstream can finish while the client is still reading. `onRead` is called with
  * once, when nothing more will come from the upstream.
  */
 export function readAhead(body: Readable, onRead: () => void): Readable {

@@ -1,6 +1,6 @@
 /**
  * Models and tiers that share a quota, or do not, as their providers document it: what a bucket is known by before an answer has
- * told more (`src/quotas/`).
+ * stated more (`src/quotas/`).
  *
  * Owns: the documented classes. Refuses to own: what answers show. A model that is not named here is a class of its own.
  * Sources: Anthropic, rate limits (one limit for Opus 4.5 to 4.8, one for Sonnet 4.5 and 4.6; every dated id and alias of a model

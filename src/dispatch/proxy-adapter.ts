@@ -5,7 +5,7 @@
  * Owns: the surface that the proxy touches. Keeps: the client's own request and response never enter the proxy, so
  * dropping an attempt cannot destroy them, and attempts leave no listeners on them. Why no event emitters: the proxy
  * registers five listeners per call, and what three emitters cost is more than what the proxy itself does; only the end
- * of the receiver is ever told.
+ * of the receiver is ever called.
  */
 import type { OutgoingFields } from './fields.policy.ts';
 

@@ -37,7 +37,7 @@ export interface AttemptFacts {
 
 /** A body that teaches while it passes: usage, the final cost of a large GraphQL answer, a throttle in an event stream. */
 export interface Later {
-  /** What it has told by now; `null` = nothing. */
+  /** What the answer has reported by now; `null` = nothing. */
   readonly feedback: () => Feedback | null;
   /** Calls back when an event stream turns into a throttle. */
   readonly onThrottle: (listener: (feedback: Feedback) => void) => void;
@@ -52,7 +52,7 @@ export interface ReadAnswer {
 
 type Judge = (text: string | null) => Feedback;
 
-/** Reads what there is to learn at once; the rest is told by `later`. */
+/** Reads what there is to learn at once; the rest comes with `later`. */
 export async function readForLearning(
   head: AnswerHead,
   body: Readable,

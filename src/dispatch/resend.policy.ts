@@ -2,7 +2,7 @@
  * What may be sent again, and not before when.
  *
  * Owns: the verdict on one finished attempt. Refuses to own: the waiting (the ticket), the budget of resends, closing a
- * bucket (the limiter) and the words told to the client.
+ * bucket (the limiter) and the words of the answer to the client.
  * Invariants: no call is sent twice unless the upstream said that it did not run it, or running it twice is the same as
  * once (RFC 9110 §9.2.2; a GraphQL query is safe); a stated wait is never undercut; every chain of resends ends, by
  * count or by the call's own wait.
@@ -77,7 +77,7 @@ export interface ResendInput {
 
 /**
  * Who must not be sent before the time: everybody in the bucket, this call alone (its lane may go on), or nobody is
- * told to wait by the upstream and only our own back-off holds this call.
+ * asked by the upstream to wait and only our own back-off holds this call.
  */
 export type Closes = 'bucket' | 'call' | 'none';
 

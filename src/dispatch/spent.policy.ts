@@ -1,7 +1,7 @@
 /**
  * What a call has spent of the bucket's meters, once its answer is over: its reservation was an estimate.
  *
- * Owns: which of the things that an answer tells settles which meter. Refuses to own: reading them (`feedback/`) and moving
+ * Owns: which of the numbers that an answer states settles which meter. Refuses to own: reading them (`feedback/`) and moving
  * any meter (`limiter/`). Invariant: a meter whose level the answer's fields state is settled by that level alone.
  */
 import type { Costs, Feedback, MeterName, TokenUsage } from '../call.ts';
@@ -10,7 +10,7 @@ import type { Costs, Feedback, MeterName, TokenUsage } from '../call.ts';
 const nothingMade: Costs = { tokens: 0, tokens_day: 0, input_tokens: 0, output_tokens: 0, images: 0 };
 
 /**
- * `late`: what the rest of the answer's body told; `null` = nothing. Returns what each meter is charged in all; a meter that is
+ * `late`: what the rest of the answer's body reported; `null` = nothing. Returns what each meter is charged in all; a meter that is
  * not named stays as reserved, and `null` = all do. A call that the upstream refused (4xx) made no tokens; often such an
  * answer states no level, and what the call reserved would stay taken.
  */

@@ -1,5 +1,5 @@
 /**
- * Watches an event stream on its way to the client: it tells what the call has used, and a 200 can still turn into a
+ * Watches an event stream on its way to the client: it reports what the call has used, and a 200 can still turn into a
  * throttle (chat `{"error":…}`, Responses `response.failed`). The client gets every byte as it comes.
  *
  * Owns: reading events beside the stream. Refuses to own: what an event means, and resending: bytes have been forwarded.
@@ -19,11 +19,11 @@ const tailLength = 8 * 1024;
 export interface WatchedEvents {
   /** Delivers every byte. */
   readonly body: Readable;
-  /** What the events have told of `usage` so far. */
+  /** What the events have reported of `usage` so far. */
   readonly usage: () => UsageMembers;
 }
 
-/** Passes the body on; `onThrottle` is told of each event that says a limit was met. */
+/** Passes the body on; `onThrottle` is called for each event that says a limit was met. */
 export function watchEvents(body: Readable, onThrottle: (feedback: Feedback) => void): WatchedEvents {
   const decoder = new TextDecoder();
   let usage = noUsage;

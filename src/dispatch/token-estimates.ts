@@ -58,7 +58,7 @@ export class TokenEstimates {
     return expectedTokens(guess, model, this.#promptOf(beginning), this.#clock.monotonic());
   }
 
-  /** The answer is over, or refused the call. `late`: what the rest of its body told. */
+  /** The answer is over, or refused the call. `late`: what the rest of its body reported. */
   learn(named: NamedGuess, head: Feedback, late: Feedback | null): void {
     const { guess, lane, beginning } = named;
     if (guess.prompt <= 0) return;

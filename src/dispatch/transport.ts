@@ -178,7 +178,7 @@ function proxyOptions(): Options {
   return {
     // Its default plugins answer errors with host and URL, and log every answer.
     ejectPlugins: true,
-    // Every request passes. A filter that is a function parses no path while the stand-in's is empty.
+    // Every request passes. A filter that is a function parses no path while the adapter's is empty.
     pathFilter: () => true,
     selfHandleResponse: true,
     followRedirects: false,
@@ -206,7 +206,7 @@ function proxyOptions(): Options {
   };
 }
 
-/* The proxy's types ask for Node's classes; its code touches the members that the stand-in has (wire tests hold it). */
+/* The proxy's types ask for Node's classes; its code touches the members that the adapter has (wire tests hold it). */
 const asRequest = (adapter: ProxyAdapter): IncomingMessage => adapter as unknown as IncomingMessage;
 const asStream = (adapter: ProxyAdapter): Readable => adapter as unknown as Readable;
 const asResponse = (adapter: ProxyAdapter): ServerResponse => adapter as unknown as ServerResponse;

@@ -92,7 +92,7 @@ export interface BodyBounds {
   readonly maxBodyBytes: number;
   readonly maxReplayBytes: number;
   readonly heldBytes: HeldBytes;
-  /** What a call is told whose bytes do not fit. */
+  /** The refusal of a call whose bytes do not fit. */
   readonly refuseBytes: () => { readonly detail: string; readonly retryInMs: number };
 }
 

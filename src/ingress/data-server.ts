@@ -38,13 +38,13 @@ export interface DataServerOptions {
   readonly activity: (call: Call) => Promise<unknown>;
   /** Lower-case names of the fields in which credentials are injected; asked for every request. */
   readonly credentialFields: () => ReadonlySet<string>;
-  /** Told of every fault of our own, once. */
+  /** Called for every fault of our own, once. */
   readonly onBug: (error: unknown) => void;
-  /** Told of refusals made before the journey began. */
+  /** Called for refusals made before the journey began. */
   readonly onEarlyRefusal?: (code: RefusalCode) => void;
-  /** Told of every call, and every connection, that was refused as too many. */
+  /** Called for every call, and every connection, that was refused as too many. */
   readonly onOverload?: OverloadOptions['onRefused'];
-  /** Told when shedding by load begins and ends. */
+  /** Called when shedding by load begins and ends. */
   readonly onShedding?: OverloadOptions['onShedding'];
   /** Looks at the load of the process. Absent: nothing is shed for it. */
   readonly load?: LoadWatch;

@@ -81,7 +81,7 @@ export interface Turnover {
   readonly overMs: number;
 }
 
-/** A refused client is told at least and at most this, milliseconds: the shortest `Retry-After`, and one window of a ceiling. */
+/** The least and the longest time given to a refused client, milliseconds: the shortest `Retry-After`, and one window of a ceiling. */
 const minRetryMs = 1_000;
 const maxRetryMs = 60_000;
 

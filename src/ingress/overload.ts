@@ -1,7 +1,7 @@
 /**
  * Who is turned away at the door because the process holds or does enough already.
  *
- * Owns: the bounds on connections, open calls and held bytes, shedding by load, and the time that a refused client is told.
+ * Owns: the bounds on connections, open calls and held bytes, shedding by load, and the time that a refused client is given.
  * Refuses to own: counting connections and bytes (`connections.ts`, `body.ts`), the answer. Invariant: a call that was let in
  * is never turned away here; the admin port does not pass here.
  */
@@ -32,9 +32,9 @@ export interface OverloadOptions {
   readonly bounds: LoadBounds;
   /** Absent: nothing is shed for load. */
   readonly watch?: LoadWatch;
-  /** Told of every refusal. */
+  /** Called for every refusal. */
   readonly onRefused: (bound: OverloadBound) => void;
-  /** Told when shedding by load begins, and with `null` when it has ended. */
+  /** Called when shedding by load begins, and with `null` when it has ended. */
   readonly onShedding: (cause: OverloadBound | null) => void;
 }
 

@@ -30,7 +30,7 @@ export interface RefusedCall {
   /** Value of `Allow`, on 405. */
   readonly allow?: string;
   readonly known?: KnownSoFar;
-  /** Fields of the call, name and value alternating: they tell what its client waits for. */
+  /** Fields of the call, name and value alternating: they show how long its client waits. */
   readonly rawFields?: readonly string[];
 }
 

@@ -114,7 +114,7 @@ const stream = async (
 ): Promise<AnswerEnd> => {
   const { clock } = context;
   const { response, gone } = context.call;
-  // With bytes at hand the head travels with them; otherwise it does not wait for them.
+  // With bytes at hand the head is sent together with them; otherwise it does not wait for them.
   if (body.readableLength === 0) response.flushHeaders();
   const end = await pump({ body, response, declaredBytes, clientGone: gone, clock, maxUnreadMs });
   if (end === 'complete') return finish(context, null);

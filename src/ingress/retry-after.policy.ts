@@ -17,7 +17,7 @@ export interface RetryFields {
 
 /** Above 2^31 − 1 ms client timers fire at once, so the exact spelling is left out. */
 const maxTimerMs = 2_147_483_647;
-/** Told when nobody knows better. */
+/** The time given where no better one is known. */
 const defaultRetryMs = 1_000;
 
 /**

@@ -92,7 +92,7 @@ const writeAndReport = async (
   }
 };
 
-/** What the client of a call is told that failed; a fault of our own is reported. */
+/** The answer to the client of a failed call; a fault of our own is reported. */
 const problemFor = (error: unknown, call: ReadCall, deps: ServeDeps): ProblemAnswer => {
   if (error instanceof Refusal)
     return refusalAnswer({

@@ -1,6 +1,6 @@
 /**
- * How long a call's client waits for an answer before it hangs up: what its fields tell, and what is known of clients
- * that tell nothing. Owns: the fields, the table of known clients. Refuses to own: what is made of it
+ * How long a call's client waits for an answer before it hangs up: what its fields state, and what is known of clients
+ * that state nothing. Owns: the fields, the table of known clients. Refuses to own: what is made of it
  * (`preferences.policy.ts`). Pure.
  */
 
@@ -11,7 +11,7 @@ export type FieldsByName = ReadonlyMap<string, string>;
 export interface ClientTimeouts {
   /** As the call's own fields say. */
   readonly statedSeconds: number | null;
-  /** As the client is known to do where it was not told otherwise. */
+  /** The client's known time-out, where its configuration did not change it. */
   readonly knownSeconds: number | null;
 }
 
@@ -30,7 +30,7 @@ interface KnownClient {
   readonly field: 'user-agent' | 'x-stainless-runtime';
   readonly pattern: RegExp;
   readonly seconds: number;
-  /** `default`: a time-out in the call's fields stands in its place. `transport`: holds beside whatever is told. */
+  /** `default`: a time-out in the call's fields stands in its place. `transport`: holds beside whatever the fields state. */
   readonly kind: 'default' | 'transport';
 }
 
@@ -94,7 +94,7 @@ export const clientTimeoutFields: readonly string[] = [
   ...new Set(knownClients.map(({ field }) => field)),
 ];
 
-/** Reads when the client of a call with these fields hangs up. Values that are no number of seconds tell nothing. */
+/** Reads when the client of a call with these fields hangs up. Values that are no number of seconds are ignored. */
 export function clientTimeouts(fields: FieldsByName): ClientTimeouts {
   const stated = smallest(timeoutFields.flatMap((name) => secondsIn(fields.get(name))));
   const known = knownClients.filter(

@@ -168,7 +168,7 @@ export class Forwarder {
     }
   }
 
-  /** Tells the breakers how an attempt ended; `null` = it told nothing. */
+  /** Reports to the breakers how an attempt ended; `null` = nothing to report. */
   #informBreakers({ request }: Prepared, probe: Probe | null, result: AttemptResult | null): void {
     const observation = observationOf(result);
     if (probe === null && observation.kind !== 'refused') return;

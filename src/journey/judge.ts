@@ -12,7 +12,7 @@ export interface Progress {
   history: ResendHistory;
 }
 
-/** What the resend policy is told beside the attempt. */
+/** What the resend policy gets beside the attempt. */
 interface Judged extends Omit<Progress, 'absorbed'> {
   readonly remainingMs: number;
   readonly isCredentialRenewed: boolean;

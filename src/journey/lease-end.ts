@@ -60,7 +60,7 @@ export function endBroken(
 
 /**
  * The answer is final. An uncapped lane's lease ends with the answer's head; a capped lane's with the last byte the
- * upstream sends, however slowly the client reads; that of a body which tells what the call has spent, or may yet turn into a
+ * upstream sends, however slowly the client reads; that of a body which states what the call has spent, or may yet turn into a
  * throttle, with the answer. Returns the body to be passed on; `done` is to be called at the answer's end.
  */
 export function endAnswered(

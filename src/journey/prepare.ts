@@ -36,7 +36,7 @@ export interface Prepared {
   readonly ownQuota: OwnQuota;
   /** What its tokens were guessed from, and whom its answer teaches; `null` = nobody. */
   readonly guess: NamedGuess | null;
-  /** `null`: no other call repeats it, as far as it tells. */
+  /** `null`: no other call repeats it, as far as the call shows. */
   readonly repeatKey: RepeatKey | null;
 }
 

@@ -1,4 +1,4 @@
-/** Which fields of recorded answers tell a quota, and in which units. Pure. */
+/** Which fields of recorded answers state a quota, and in which units. Pure. */
 import type { RecordedAnswer } from './har.ts';
 
 type Role = 'limit' | 'remaining' | 'used' | 'reset';

@@ -92,7 +92,7 @@ function leftSeconds(as: string, value: string | undefined, at: number): number 
   }
 }
 
-/** What tells a refusal of another status than 429. */
+/** What marks a refusal of another status than 429. */
 function conditionsOf(refused: readonly RecordedAnswer[]): Proposal['throttledBy'] {
   const conditions = refused
     .filter(({ status }) => status !== 429)

@@ -1,6 +1,6 @@
 /**
  * The port through which replicas share their breakers. A replica keeps what it knows by itself (`src/breaker/`); the store
- * settles who of several changed a breaker first, and tells the others. Every name is a keyed digest.
+ * settles who of several changed a breaker first, and reports it to the others. Every name is a keyed digest.
  */
 
 /** A breaker's name, and by what it is found to belong to an upstream and a credential. Keyed digests. */
@@ -10,7 +10,7 @@ export interface BreakerId {
   readonly credential: string;
 }
 
-/** A breaker that is not closed, as replicas tell each other. */
+/** A breaker that is not closed, as replicas report it to each other. */
 export interface SharedBreaker {
   /** New with every change. */
   readonly version: string;

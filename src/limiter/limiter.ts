@@ -68,8 +68,8 @@ export interface Admission extends LaneSetting {
   readonly callClass: string;
   readonly costs: Costs;
   /**
-   * Names what the call asks for (a digest of a GraphQL document and its variables) where only an answer tells what that
-   * costs; `null` = `costs` are all there is to know. What an answer told holds for every call of the same name.
+   * Names what the call asks for (a digest of a GraphQL document and its variables) where only an answer states what that
+   * costs; `null` = `costs` are all there is to know. What an answer stated holds for every call of the same name.
    */
   readonly document: string | null;
   /** How long the call may still wait, milliseconds. Beyond it the admission is refused at once. */
@@ -84,7 +84,7 @@ export interface Grant {
   readonly ticket: TicketId;
   readonly bucket: BucketKey;
   readonly lane: LaneKey;
-  /** Owner token: only its holder can settle. */
+  /** Owner token: only its owner can settle. */
   readonly lease: LeaseToken;
   /** Monotonic milliseconds of this process after which the lease must be taken for lost. */
   readonly expiresAt: number;
@@ -127,7 +127,7 @@ export type SleepReason =
   | 'ceiling_day'
   /** An answer, or a failure, named a time that concerns this lane alone. */
   | 'backoff'
-  /** Another call is about to tell what its next call costs. */
+  /** Another call's answer is about to state what its next call costs. */
   | 'document';
 
 /** The ticket is in the store, and its grant comes through `onGrant`. */
@@ -138,7 +138,7 @@ export const grantUnderWay = {
   heldBy: 'queue',
 } as const satisfies AdmissionReply;
 
-/** How a lease ends. Times ago are measured on the holder's monotonic clock. */
+/** How a lease ends. Times ago are measured on the owner's monotonic clock. */
 export type Settlement =
   /** The upstream answered; the call is done. `spent` corrects reserved units where the final charge is known. */
   | { readonly kind: 'succeeded'; readonly spent: Costs | null }
@@ -154,7 +154,7 @@ export type Settlement =
   | { readonly kind: 'dropped' }
   /**
    * Not sent now: reserved units are returned, the ticket is back at its position, the lane sleeps. After a refusal of the
-   * ceiling it goes on with one call at a time, until it is told of slots (`charged`); otherwise it had a slot, which came back.
+   * ceiling it goes on with one call at a time, until slots are reported to it (`charged`); otherwise it had a slot, which came back.
    */
   | {
       readonly kind: 'returned';
@@ -192,7 +192,7 @@ export interface Reconfiguration {
   readonly lanes: readonly (LaneSetting & { readonly lane: LaneKey })[];
 }
 
-/** Things the limiter tells its replica without being asked. */
+/** What the limiter reports to its replica without being asked. */
 export interface LimiterListener {
   /** A waiting ticket of this replica may be sent. */
   onGrant(grant: Grant): void;

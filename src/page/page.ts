@@ -30,7 +30,7 @@ export interface PageParts {
   readonly source: PageSource;
   readonly timeline: Timeline;
   readonly clock: Clock;
-  /** Told about an error of the page; the page goes on. */
+  /** Called with an error of the page; the page goes on. */
   readonly onBug: (error: unknown) => void;
 }
 

@@ -13,7 +13,7 @@ import type { BucketKey } from '../ids.ts';
 import { maxQuotas, type QuotaStore } from '../limiter/quota-store.ts';
 import { quotaNames, type QuotaParts } from './quota-names.policy.ts';
 
-/** What an answer shows again and again is told to the store so often, which remembers it for a day. Milliseconds. */
+/** What answers show again and again is reported to the store this often, milliseconds; the store keeps it for a day. */
 const repeatMs = 3_600_000;
 
 export interface JoinedQuotasParts {
@@ -35,7 +35,7 @@ export interface OwnQuota {
 export class JoinedQuotas {
   readonly #parts: JoinedQuotasParts;
   readonly #into = new Map<BucketKey, BucketKey>();
-  /** When this replica last told the store of a bucket and a quota, monotonic milliseconds. */
+  /** When this replica last reported a bucket and a quota to the store, monotonic milliseconds. */
   readonly #reportedAt = new LRUCache<string, number>({ max: maxQuotas });
 
   constructor(parts: JoinedQuotasParts) {

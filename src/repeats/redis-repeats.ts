@@ -70,7 +70,7 @@ export class RedisRepeats {
     this.#parts = parts;
   }
 
-  /** `take` false: looks only, and takes the position of a call that was left. */
+  /** `take` false: reads only, and takes the position of a call that was left. */
   claim({ name, fingerprint }: RepeatKey, holder: string, take: boolean): Promise<Claimed | null> {
     return this.#try(async ({ client }) => {
       const text = claimText({ fingerprint, holder, state: 'held' });

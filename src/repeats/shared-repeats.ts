@@ -29,7 +29,7 @@ import type { Ended, KeptAnswer, RepeatKey } from './repeat.ts';
 
 /** Claims are renewed this often, so that all are put back within a second after a loss. Milliseconds. */
 const renewEveryMs = 500;
-/** Who waits looks this often: at first, and in the end. Milliseconds. */
+/** A waiting repeat checks this often, milliseconds: at first, and in the end. */
 const checkMs = { min: 25, max: 250 };
 /** An answer that is announced is there within this, or never. Milliseconds. */
 const announcedMs = 5_000;

@@ -19,7 +19,7 @@ export interface DialectOptions {
   readonly clock?: Clock;
   /** Which of `throttledBy` words its refusals; default: a plain 429. */
   readonly refusesBy?: number;
-  /** Refusals have `Retry-After`. Default: unless a field tells the reset, or a penalty is meant. */
+  /** Refusals have `Retry-After`. Default: unless a field states the reset, or a penalty is meant. */
   readonly retryAfter?: boolean;
   /** Time of an answer, milliseconds; default 0. */
   readonly tookMs?: number;
@@ -129,7 +129,7 @@ const statesTime = ({ fields, penaltySeconds }: SpokenParts, by: SpokenCondition
   by?.waitSeconds !== undefined ||
   (fields !== undefined && [fields].flat().some((one) => 'reset' in one && one.reset !== undefined));
 
-/** The quota of a call, by what tells them apart. */
+/** The quota of a call, by what distinguishes quotas. */
 function quotaName(by: readonly string[], exchange: Exchange): string {
   return by.map((part) => separate(part, exchange)).join(' ');
 }

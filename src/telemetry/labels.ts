@@ -22,7 +22,7 @@ export interface LabelOptions {
   readonly limit?: number;
   /** Idle time after which a label may be given to another workspace, milliseconds. Default 15 minutes: longer than Prometheus looks back for a stale series. */
   readonly idleMs?: number;
-  /** Told when a label is taken back: its series must go. */
+  /** Called when a label is taken back: its series must go. */
   readonly onRelease?: (label: string) => void;
 }
 

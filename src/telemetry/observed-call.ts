@@ -22,7 +22,7 @@ export interface CallReporters extends SeriesOwners {
   readonly clock: Clock;
   readonly logger: CallLogger;
   readonly live: Live;
-  /** Told about a bug in telemetry itself. */
+  /** Called with a bug in telemetry itself. */
   readonly failed: (cause: unknown) => void;
 }
 

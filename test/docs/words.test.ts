@@ -18,6 +18,7 @@ Public names keep theirs: \`longestDay\` (an API).
 | \`told\` | identifiers | reported |
 | \`caller\` | identifiers in Lua | replica |
 | \`born\` | identifiers of src | created |
+| \`untold\` | comments of src | not stated |
 `);
 const found = (text: string, language: Language = 'prose') =>
   excludedWords(text, rules, language).map(({ line, name, word }) => `${line} ${name} ${word}`);
@@ -77,6 +78,23 @@ describe('the check of words', () => {
     const words = (path: string) => excludedWords('let born;', rules, 'script', path).map(({ word }) => word);
     expect([words('src/limiter/a.ts'), words('test/limiter/a.ts')]).toEqual([['born'], []]);
   });
+
+  test.each([
+    ['a comment', 'script', 'let a; // untold', 1],
+    ['a later line of a comment', 'script', '/**\n * It is untold.\n */', 1],
+    ['a comment in Lua', 'lua', 'local a = 1 -- untold', 1],
+    ['a comment behind a template', 'script', '`${a} untold` // untold', 1],
+    ['a string', 'script', "const a = '// untold';", 0],
+    ['a regular expression', 'script', 'const a = /\\/untold/;', 0],
+    ['an identifier', 'script', 'const untold = 1;', 0],
+    ['a word quoted as code', 'script', '// `untold` is a public name', 0],
+  ] as const)(
+    'refuses a word of comments where it stands in one, looking at %s',
+    (_, language, text, count) => {
+      const words = (path: string) => excludedWords(text, rules, language, path);
+      expect([words('src/a.ts').length, words('test/a.ts').length]).toEqual([count, 0]);
+    },
+  );
 
   test('names the word to write instead', () => {
     expect(excludedWords('the desk', rules)).toEqual([

@@ -1,4 +1,4 @@
-/** How Airtable counts, tells and refuses. */
+/** How Airtable counts, reports and refuses. */
 import type { Preset } from './preset.ts';
 
 export const airtable: Preset = {

@@ -1,4 +1,4 @@
-/** How Amazon Selling Partner API counts, tells and refuses. */
+/** How Amazon Selling Partner API counts, reports and refuses. */
 import type { Preset } from './preset.ts';
 
 export const amazonSpApi: Preset = {

@@ -1,4 +1,4 @@
-/** How BigCommerce counts, tells and refuses. */
+/** How BigCommerce counts, reports and refuses. */
 import type { Preset } from './preset.ts';
 
 export const bigcommerce: Preset = {

@@ -1,4 +1,4 @@
-/** How Cloudflare API counts, tells and refuses. */
+/** How Cloudflare API counts, reports and refuses. */
 import type { Preset } from './preset.ts';
 
 export const cloudflare: Preset = {

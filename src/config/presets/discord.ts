@@ -1,4 +1,4 @@
-/** How Discord counts, tells and refuses. */
+/** How Discord counts, reports and refuses. */
 import type { Preset } from './preset.ts';
 
 export const discord: Preset = {

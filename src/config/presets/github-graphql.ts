@@ -1,4 +1,4 @@
-/** How GitHub GraphQL counts, tells and refuses. */
+/** How GitHub GraphQL counts, reports and refuses. */
 import type { Preset } from './preset.ts';
 
 export const githubGraphql: Preset = {

@@ -1,4 +1,4 @@
-/** How GitHub REST counts, tells and refuses. */
+/** How GitHub REST counts, reports and refuses. */
 import type { Preset } from './preset.ts';
 
 export const github: Preset = {

@@ -1,4 +1,4 @@
-/** How GitLab counts, tells and refuses. */
+/** How GitLab counts, reports and refuses. */
 import type { Preset } from './preset.ts';
 
 export const gitlab: Preset = {

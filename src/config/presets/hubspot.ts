@@ -1,4 +1,4 @@
-/** How HubSpot counts, tells and refuses. */
+/** How HubSpot counts, reports and refuses. */
 import type { Preset } from './preset.ts';
 
 export const hubspot: Preset = {

@@ -1,4 +1,4 @@
-/** How Jira Cloud counts, tells and refuses. */
+/** How Jira Cloud counts, reports and refuses. */
 import type { Preset } from './preset.ts';
 
 export const jira: Preset = {

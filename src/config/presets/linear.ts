@@ -1,4 +1,4 @@
-/** How Linear counts, tells and refuses. */
+/** How Linear counts, reports and refuses. */
 import type { Preset } from './preset.ts';
 
 export const linear: Preset = {

@@ -1,4 +1,4 @@
-/** How Mailchimp Marketing counts, tells and refuses. */
+/** How Mailchimp Marketing counts, reports and refuses. */
 import type { Preset } from './preset.ts';
 
 export const mailchimp: Preset = {

@@ -1,4 +1,4 @@
-/** How Notion counts, tells and refuses. */
+/** How Notion counts, reports and refuses. */
 import type { Preset } from './preset.ts';
 
 export const notion: Preset = {

@@ -1,4 +1,4 @@
-/** How QuickBooks Online counts, tells and refuses. */
+/** How QuickBooks Online counts, reports and refuses. */
 import type { Preset } from './preset.ts';
 
 export const quickbooks: Preset = {

@@ -1,4 +1,4 @@
-/** How Salesforce counts, tells and refuses. */
+/** How Salesforce counts, reports and refuses. */
 import type { Preset } from './preset.ts';
 
 export const salesforce: Preset = {

@@ -1,4 +1,4 @@
-/** How Twilio SendGrid counts, tells and refuses. */
+/** How Twilio SendGrid counts, reports and refuses. */
 import type { Preset } from './preset.ts';
 
 export const sendgrid: Preset = {

@@ -1,4 +1,4 @@
-/** How Slack Web API counts, tells and refuses. */
+/** How Slack Web API counts, reports and refuses. */
 import type { Preset } from './preset.ts';
 
 export const slack: Preset = {

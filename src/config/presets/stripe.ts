@@ -1,4 +1,4 @@
-/** How Stripe counts, tells and refuses. */
+/** How Stripe counts, reports and refuses. */
 import type { Preset } from './preset.ts';
 
 export const stripe: Preset = {

@@ -1,4 +1,4 @@
-/** How Twilio counts, tells and refuses. */
+/** How Twilio counts, reports and refuses. */
 import type { Preset } from './preset.ts';
 
 export const twilio: Preset = {

@@ -1,4 +1,4 @@
-/** How Xero counts, tells and refuses. */
+/** How Xero counts, reports and refuses. */
 import type { Preset } from './preset.ts';
 
 export const xero: Preset = {

@@ -1,4 +1,4 @@
-/** How Zendesk counts, tells and refuses. */
+/** How Zendesk counts, reports and refuses. */
 import type { Preset } from './preset.ts';
 
 export const zendesk: Preset = {

@@ -63,7 +63,7 @@ export function learnFromCommerceRest({ status, fields, body, nowMs }: AnswerFac
 const leakPeriodMs = 1_000;
 
 /**
- * The bucket as a refusal's sentence tells it where the field is missing: `Exceeded 2 calls per second for api client` names the
+ * The bucket as a refusal's sentence states it where the field is missing: `Exceeded 2 calls per second for api client` names the
  * leak, and the bucket is full.
  */
 function fullBucketIn(body: string): CallLimit | null {

@@ -1,7 +1,7 @@
 /**
  * Numbers and times in the fields that a dialect names.
  *
- * Owns: from a described field to a number of calls or milliseconds. Refuses to own: which window they tell of
+ * Owns: from a described field to a number of calls or milliseconds. Refuses to own: which window they describe
  * (`dialect.policy.ts`). Invariant: what cannot be read is `null`; a time in the past is 0.
  */
 import type { CountField, DialectFields, TimeField, TimeUnit } from '../../config/dialect.ts';
@@ -11,7 +11,7 @@ import { count } from './reading.policy.ts';
 
 export type Fields = ReadonlyMap<string, string>;
 
-/** What one set of fields tells; `null` = not told. */
+/** What one set of fields states; `null` = not stated. */
 export interface FieldReading {
   readonly limit: number | null;
   readonly used: number | null;

@@ -40,7 +40,7 @@ function readingsOf(dialect: Dialect, { fields }: AnswerFacts, at: AnswerTime): 
   });
 }
 
-/** Calls per second are one call at once: how many more an upstream lets pass is not told. */
+/** Calls per second are one call at once: how many more an upstream lets pass is not documented. */
 function readingOf(reported: FieldReading, { windows }: Dialect): Reading {
   const { limit, used, remaining, resetInMs, windowMs, rate } = reported;
   const isRate = rate !== null && rate > 0;
@@ -59,7 +59,7 @@ function readingOf(reported: FieldReading, { windows }: Dialect): Reading {
   };
 }
 
-/** Reports for the windows that the dialect describes. What tells of none of them is left out. */
+/** Reports for the windows that the dialect describes. A report that fits none of them is left out. */
 function windowReports({ windows }: Dialect, readings: readonly Reading[]): MeterReport[] {
   return readings.flatMap((reading): readonly MeterReport[] => {
     const window = windowFor(windows, reading);
@@ -78,7 +78,7 @@ function windowReports({ windows }: Dialect, readings: readonly Reading[]): Mete
   });
 }
 
-/** By its length where the answer tells it, else by its limit; one that tells neither is of the longest window. */
+/** Found by its length where the answer states it, else by its limit; a report with neither belongs to the longest window. */
 function windowFor(windows: readonly DialectWindow[], reading: Reading): DialectWindow | null {
   const windowMs = windowOf(reading);
   const [only] = windows;
@@ -90,7 +90,7 @@ function windowFor(windows: readonly DialectWindow[], reading: Reading): Dialect
   return windows.find(({ requests }) => requests === reading.limit) ?? windows.at(-1) ?? null;
 }
 
-/** A day's quota that only the answers tell. */
+/** A day's quota that only the answers state. */
 const dayReports = (reading: Reading): readonly MeterReport[] =>
   reportsOf([reading]).filter(({ meter }) => meter === 'requests_day');
 

@@ -31,7 +31,7 @@ export function learnFromGeneric({ status, fields, body, nowMs }: AnswerFacts): 
   return { meters, throttle: isOverload ? { kind: 'overload', waitMs: statedMs } : null };
 }
 
-/** The window of requests that is used up, where an answer tells of several and one is. */
+/** The window of requests that is used up, where an answer reports several and one of them is. */
 function exhaustedMeter(meters: readonly MeterReport[]): MeterName | null {
   const full = meters.filter(({ level, limit }) => level !== null && level.highest >= limit);
   const [only] = full;

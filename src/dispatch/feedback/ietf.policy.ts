@@ -147,7 +147,7 @@ export function namedWindowReadings(fields: ReadonlyMap<string, string>): readon
 
 /**
  * Readings of the un-dimensioned triple `x-ratelimit-*` or `ratelimit-*`, requests by convention; none when absent. Up to
- * draft 06 the limit is followed by its policies, one or several: `10, 10;w=1, 50;w=60`. What remains is told of the one
+ * draft 06 the limit is followed by its policies, one or several: `10, 10;w=1, 50;w=60`. What remains is stated for the one
  * that is the limit.
  */
 export function plainReadings(fields: ReadonlyMap<string, string>, at: AnswerTime): readonly Reading[] {
@@ -191,7 +191,7 @@ export function plainReadings(fields: ReadonlyMap<string, string>, at: AnswerTim
   ];
 }
 
-/** Discord tells the time that is left beside the instant, to the millisecond; what cannot be read is as good as absent. */
+/** Discord states the time that is left beside the instant, to the millisecond; what cannot be read is as good as absent. */
 function resetOf(
   fields: ReadonlyMap<string, string>,
   prefix: string,

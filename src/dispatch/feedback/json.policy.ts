@@ -42,7 +42,7 @@ export function parseJson(text: string): unknown {
     const value: unknown = JSON.parse(text);
     return value;
   } catch {
-    return undefined; // an HTML page, a cut body: told us nothing
+    return undefined; // an HTML page, a cut body: it says nothing
   }
 }
 

@@ -20,7 +20,7 @@ const refusedStatus = 401;
 
 /**
  * Learns from one answer of an upstream of this kind, or of this dialect where one is described. Never throws; an answer that
- * tells nothing teaches nothing.
+ * states nothing teaches nothing.
  */
 export function learnFrom(kind: UpstreamKind, facts: AnswerFacts, dialect: Dialect | null = null): Feedback {
   if (dialect !== null) return believable(learnFromDialect(dialect, facts));

@@ -8,7 +8,7 @@
 import type { MeterName, QuotaScope } from '../../call.ts';
 import { goDurationMs } from '../duration.policy.ts';
 
-/** What a refusal's text tells. Counts are units as written, `waitMs` is rounded up. */
+/** What a refusal's text states. Counts are units as written, `waitMs` is rounded up. */
 export interface LimiterMessage {
   /** `RPM`, `RPD`, `TPM`, `TPD`, `ITPM`, `OTPM`, or the words before "per" when there is no abbreviation for them. */
   readonly metric: string | null;

@@ -51,7 +51,7 @@ const dayMs = 86_400_000;
 const knownWindowsMs: readonly number[] = [1000, 10_000, minuteMs, 3_600_000, dayMs];
 
 /**
- * Window in which the limit drains, or `null` = not told.
+ * Window in which the limit drains, or `null` = not stated.
  * A bucket that is full after `reset` drains `used` in that time, so window = reset × limit / used. `used` lies within
  * one unit below `limit − remaining` and `reset` within its rounding above the value, which gives an interval; the one
  * known window inside is the answer. Recorded: 200/199 and `7m12s` is a day, 30000/554 and `58.891s` a minute.
@@ -118,7 +118,7 @@ export function reportsOf(readings: readonly Reading[]): readonly MeterReport[] 
 /** A window of this length or more counts beside one of about a minute as the hourly one. */
 const hourlyMs = 1_800_000;
 
-/** The windows of less than a day that are told of requests at once, shortest first. */
+/** The windows shorter than a day that one answer states for requests, shortest first. */
 function requestWindows(readings: readonly Reading[]): readonly number[] {
   const windows = new Set<number>();
   for (const reading of readings) {
@@ -138,7 +138,7 @@ function meterAmong(windows: readonly number[], windowMs: number | null): MeterN
   return windowMs === shortest && hasMiddle ? 'requests_burst' : 'requests';
 }
 
-/** What a report without a window tells of its length. */
+/** What a report without a window shows of its length. */
 const resetOf = (
   { resetMeans, resetInMs }: Reading,
   windowMs: number | null,

@@ -4,15 +4,15 @@
  *
  * Owns: finding `usage` in a text that may be cut, and which of its tokens a provider counts. Refuses to own: reading
  * bodies (`inspect.ts`, `stream-watch.ts`) and charging (`spent.policy.ts`). Invariant: a member that is missing or no
- * count is not told; nothing is ever read as 0 that was not 0.
+ * count is not stated; nothing is ever read as 0 that was not 0.
  */
 import type { TokenUsage } from '../../call.ts';
 import { countAt, isRecord, lastObject, parseJson, recordAt, type JsonRecord } from './json.policy.ts';
 
-/** Members of `usage` as found so far. A stream may tell them in parts, each of which replaces what it names. */
+/** Members of `usage` as found so far. A stream may report them in parts, each of which replaces what it names. */
 export type UsageMembers = JsonRecord;
 
-/** Nothing told yet. */
+/** Nothing was reported yet. */
 export const noUsage: UsageMembers = {};
 
 /** Tokens of one call beyond this many are no count; keeps sums exact. */
@@ -54,7 +54,7 @@ const countNames = [
 
 const isUsage = (found: JsonRecord): boolean => countNames.some((name) => countAt(found, name) !== null);
 
-/** What the provider counts; `null` = the members tell nothing. */
+/** What the provider counts; `null` = the members state nothing. */
 export function tokenUsage(found: UsageMembers): TokenUsage | null {
   const usage = ofGemini(found) ?? ofAnthropic(found) ?? ofBedrock(found) ?? ofOpenAi(found);
   return usage === null || !isCount(usage) ? null : usage;

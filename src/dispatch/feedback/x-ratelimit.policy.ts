@@ -10,7 +10,7 @@ import { count, reset, type Reading } from './reading.policy.ts';
 export interface Dimension {
   readonly name: string;
   readonly meter: Reading['meter'];
-  /** What the reset means: OpenAI's tells when the bucket is full, Cerebras' when the window ends. */
+  /** What the reset means: OpenAI's states when the bucket is full, Cerebras' when the window ends. */
   readonly resetMeans: Reading['resetMeans'];
   /** Window that the name itself states, milliseconds. */
   readonly windowMs: number | null;
@@ -32,7 +32,7 @@ export function xRateLimitReadings(
   const readings: Reading[] = [];
   for (const { name, meter, resetMeans, windowMs } of dimensions) {
     const limit = count(fields.get(`x-ratelimit-limit-${name}`));
-    if (limit === null) continue; // absent, or Azure's −1: nothing is told
+    if (limit === null) continue; // absent, or Azure's −1: nothing is stated
     const renewal = count(fields.get(`x-ratelimit-renewalperiod-${name}`));
     readings.push({
       dimension: name,

@@ -216,7 +216,7 @@ export class LocalCalls {
     if (waitMs <= 0) return this.#handOver(grant);
     const cancel = clock.after(waitMs, () => {
       ticket.state = { kind: 'granted' };
-      // Kept for a whole lease, which the store has renewed meanwhile: its holder's time begins now.
+      // Kept for a whole lease, which the store has renewed meanwhile: its owner's time begins now.
       const fresh = { ...grant, expiresAt: clock.monotonic() + leaseMs };
       this.#grants.delete(grant);
       this.#grants.set(fresh, store);

@@ -16,13 +16,13 @@ import type { TimedLesson } from './scheduler.policy.ts';
 export interface Applied {
   /** Of the first events. Those without a reply were not applied: enough was granted, and a store must not be held up. */
   readonly replies: readonly EventReply[];
-  /** In the order in which they were made, also those that replies tell of. */
+  /** In the order in which they were made, also those that replies report. */
   readonly grants: readonly Granted[];
   /** Earliest time at which another pump may grant; `null` = none by itself. */
   readonly nextAt: number | null;
-  /** Whether any event ended in a pump: `nextAt` tells nothing otherwise. */
+  /** Whether any event ended in a pump: `nextAt` means nothing otherwise. */
   readonly pumped: boolean;
-  /** Leases that events named and that were there: their grants need not be told again. */
+  /** Leases that events named and that were there: their grants need not be reported again. */
   readonly named: readonly LeaseToken[];
   /** An event closed the bucket. */
   readonly closes: boolean;

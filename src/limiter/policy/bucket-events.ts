@@ -1,6 +1,6 @@
 /**
  * The one protocol of a bucket: `apply(bucket, replica, events, now) -> replies`. What can happen to a bucket, and what
- * is answered, as types only; `apply.policy.ts` says what they mean, `event-codec.ts` how they travel to Redis and back.
+ * is answered, as types only; `apply.policy.ts` says what they mean, `event-codec.ts` how they are written for Redis and read back.
  */
 import type { HeldBy } from '../../errors.ts';
 import type {

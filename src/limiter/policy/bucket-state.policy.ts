@@ -28,14 +28,14 @@ export interface Ticket {
   readonly callClass: string;
   /** What it counts for in the sums of waiting costs. */
   costs: Costs;
-  /** What it asks for, where only an answer tells the cost; `null` = its costs are known. */
+  /** What it asks for, where only an answer states the cost; `null` = its costs are known. */
   readonly document: string | null;
   readonly leaseMs: number;
   /** Lease of the grant it holds; `null` while it waits. */
   lease: LeaseToken | null;
 }
 
-/** How far a lease has come, as far as its holder told. It goes on in this order only, and may leave out stages. */
+/** How far a lease has come, as its replica reported. Stages follow in this order, and some may be left out. */
 export type LeaseStage =
   /** Granted while slots of the ceiling are few, and it has not taken one yet: counted in its lane's `unconfirmed`. */
   | 'unconfirmed'
@@ -96,9 +96,9 @@ export type DocumentCost =
       readonly until: number;
       readonly lanes: readonly LaneKey[];
     }
-  /** An answer told it. */
+  /** An answer stated the cost. */
   | { readonly kind: 'reported'; readonly points: number }
-  /** Somebody went ahead and was told nothing: the estimate is all there is. */
+  /** A call went ahead and its answer stated no cost: the estimate is all there is. */
   | { readonly kind: 'unreported' };
 
 export interface Bucket {
@@ -127,7 +127,7 @@ export interface Bucket {
   readonly estimated: Map<string, SortedNames<TicketId>>;
   learn: boolean;
   probe: number;
-  /** False until an answer told the level (or that there is nothing to tell). */
+  /** False until an answer stated the level (or that there is none to state). */
   opened: boolean;
   probingSince: number | null;
   closedUntil: number | null;

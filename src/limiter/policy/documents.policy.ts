@@ -1,6 +1,6 @@
 /**
- * What GraphQL documents cost, as far as answers told: the first call of a document goes ahead, the others wait for what
- * its answer tells (docs/adr/0007). Kept with the bucket, so that all replicas know what one of them learned. Part of the
+ * What GraphQL documents cost, as far as answers stated it: the first call of a document goes ahead, the others wait for what
+ * its answer states (docs/adr/0007). Kept with the bucket, so that all replicas know what one of them learned. Part of the
  * specification in `scheduler.policy.ts`.
  */
 import type { Costs } from '../../call.ts';
@@ -9,7 +9,7 @@ import { requestWindows } from './meter-names.policy.ts';
 import { sleep, wake } from './lanes.policy.ts';
 import { addCosts, forgetEstimate, subtractCosts, takeable } from './waiting-costs.policy.ts';
 
-/** Calls wait this long at most for the answer that tells what they cost; then they go with the estimate. Milliseconds. */
+/** Calls wait this long at most for the answer that states what they cost; then they go with the estimate. Milliseconds. */
 export const maxProbeMs = 5_000;
 /** Documents remembered per bucket; the one of which nothing was learned for longest is forgotten first. */
 export const maxDocuments = 1_000;
@@ -85,7 +85,7 @@ export interface LearnedCost {
   readonly points: number;
 }
 
-/** An answer told what a document costs. */
+/** An answer stated what a document costs. */
 export function learnDocument(bucket: Bucket, { document, points }: LearnedCost, now: number): void {
   const before = bucket.documents.get(document);
   remember(bucket, { document, cost: { kind: 'reported', points } }, now);

@@ -1,5 +1,5 @@
 /**
- * How long a call at a given position of a lane will wait, from what the bucket knows now. It is what a caller is told
+ * How long a call at a given position of a lane will wait, from what the bucket knows now. It is the time given to a client
  * when it is refused at once, so it must be neither hopeful nor gloomy: the time at which every meter has drained
  * enough for the calls that go first and this one, not before the bucket opens or the lane wakes, and for lanes with
  * a cap on calls in flight not before those in flight and ahead have been served. A place that a call of unknown fate

@@ -90,7 +90,7 @@ function answer(bucket: Bucket, lease: Lease): void {
   }
 }
 
-/** The same, and it has told nothing. If it arrived, it did before `at`. */
+/** The same for a call whose answer stated nothing. If the call arrived, it did before `at`. */
 export function answerUnreported(bucket: Bucket, lease: Lease, at: number): void {
   if (lease.answered) return;
   answer(bucket, lease);
@@ -100,7 +100,7 @@ export function answerUnreported(bucket: Bucket, lease: Lease, at: number): void
   }
 }
 
-/** The call ended well, and nobody could read what its answer tells. */
+/** The call ended well, and its answer could not be read. */
 export function applySilence(bucket: Bucket, lease: Lease, now: number): void {
   answerUnreported(bucket, lease, now);
   bucket.opened = true;
@@ -158,7 +158,7 @@ function refusingMeter({ feedback: { throttle } }: TimedLesson): MeterName | nul
 
 /**
  * What the refused call asked of the meter that refused it, and whether the model had room for that when it was granted. It
- * cannot have had where the call asks for more than was reserved, where nobody has told anything of the meter, where
+ * cannot have had where the call asks for more than was reserved, where no answer has stated anything of the meter, where
  * the upstream does not say for how long it refuses (the last wait was a guess as well, and too short), and where the call
  * was granted before another refusal was known: the same thing was in the way of both.
  */

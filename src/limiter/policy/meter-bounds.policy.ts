@@ -73,7 +73,7 @@ export function levelBounds(meter: Meter, found: SeenLevel, now: number): Bounds
 }
 
 /**
- * Every call without an answer comes on top of what the last of the answered ones found, and so do those that told nothing,
+ * Every call without an answer comes on top of what the last of the answered ones found, and so do those whose answer stated nothing,
  * unless they had ended before. A call that took nothing is none of those: all calls may have come after it. The upstream
  * counts no more than its limit, whatever was asked for while nobody knew the limit.
  */
@@ -92,7 +92,7 @@ function upperBound(meter: Meter, { level: { highest }, mark, seen }: SeenLevel,
   );
 }
 
-/** How full the meter was as an answer told it, now, and when its call was sent and its head came. */
+/** The level that an answer stated: as of now, and when its call was sent and its head came. */
 interface ReportedLevel {
   readonly level: number;
   readonly sentAt: number;
@@ -101,7 +101,7 @@ interface ReportedLevel {
 
 /**
  * Remembers how full the bucket can have been when the last of the answered calls arrived, whichever that was: the fullest
- * that any answer told, of those calls that may have arrived after this one and of this one. Returns it as of now.
+ * that any answer stated, of those calls that may have arrived after this one and of this one. Returns it as of now.
  */
 function noteTop(meter: Meter, { level, sentAt, headAt }: ReportedLevel, now: number): number {
   const known = meter.top;
@@ -124,7 +124,7 @@ function sinceArrivalMs(meter: Meter, { sentAt, headAt }: Observation, now: numb
   return Math.max(sinceHead, Math.min(sinceSent - calmLatenessMs, sinceHead + answering));
 }
 
-/** The highest level that the answer to a call in calm tells, and the calls that may have to arrive yet. */
+/** The highest level that the answer to a call in calm states, and the calls that may have to arrive yet. */
 interface SeenInCalm {
   readonly highest: number;
   readonly behind: readonly Behind[];

@@ -20,10 +20,10 @@ import { logReported } from './window-log.policy.ts';
 /** A slower answer raises what is taken for the fastest by this factor, and at least by so many milliseconds. */
 export const fastestRise = 1.01;
 export const minRiseMs = 0.05;
-/** Waits are told in whole seconds, rounded up. */
+/** Upstreams state waits in whole seconds, rounded up. */
 export const waitGrainMs = 1_000;
 
-/** What an answer tells of one meter, and how it was obtained. */
+/** What an answer states of one meter, and how it was obtained. */
 export interface Reported {
   readonly report: MeterReport;
   /** The lease's mark; `null` = its call took nothing from the meter. */
@@ -156,7 +156,7 @@ export function refused(meter: Meter, { asked, waitMs, hadRoom }: Refusal, now: 
   meter.heardAt = Math.max(meter.heardAt ?? now, now + waitMs);
 }
 
-/** What a refusal closed in advance is open again, with room for the call that was refused: its answer tells the rest. */
+/** What a refusal closed in advance is open again, with room for the call that was refused: its answer states the rest. */
 export function reopen(meter: Meter, now: number): void {
   if (meter.at <= now) return;
   meter.at = now;

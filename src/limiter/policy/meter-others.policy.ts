@@ -9,10 +9,10 @@
  */
 import { drainRate, type Meter } from './meter-state.policy.ts';
 
-/** Time constants of the estimate, milliseconds: from answers that tell the level, from refusals alone. */
+/** Time constants of the estimate, milliseconds: from answers that state the level, from refusals alone. */
 export const reportedMemoryMs = 10_000;
 export const unreportedMemoryMs = 3_000;
-/** A sudden rise counts as the stream of this time at most, milliseconds: told by levels, by refusals alone. */
+/** A sudden rise counts as the stream of this time at most, milliseconds: shown by levels, by refusals alone. */
 export const maxReportedRiseMs = 1_000;
 export const maxUnreportedRiseMs = 10_000;
 /** Others who take less than this share of what drains, and never surprise, are forgotten after a while. */

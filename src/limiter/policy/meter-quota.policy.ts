@@ -29,7 +29,7 @@ export function applySetting(meter: Meter, { stated, learn }: Stated, now: numbe
 }
 
 /**
- * The most that the upstream can have counted by now, as far as its answers told, or as was counted here when the limit was
+ * The most that the upstream can have counted by now, as far as its answers stated, or as was counted here when the limit was
  * lowered; 0 = neither.
  */
 function levelThere(meter: Meter, now: number): number {
@@ -43,7 +43,7 @@ function levelThere(meter: Meter, now: number): number {
 const onTheWay = ({ granted, answered }: Meter): number => Math.max(0, granted - answered);
 
 /**
- * A lowered limit is about to cut the level off. Where no answer tells, it is what a raised limit finds: replicas that differ
+ * A lowered limit is about to cut the level off. Where no answer states it, it is what a raised limit finds: replicas that differ
  * for a while in what is stated raise and lower it again with every call.
  */
 function rememberLevel(meter: Meter, now: number): void {
@@ -53,14 +53,14 @@ function rememberLevel(meter: Meter, now: number): void {
 }
 
 /**
- * Units by which the limit in force is lower than what the upstream has. So much of what its answers tell as used takes no
+ * Units by which the limit in force is lower than what the upstream has. So much of what its answers state as used takes no
  * room here: the operator leaves it to others, or does not use it.
  */
 export const unusedUnits = ({ limit, reported }: Meter): number =>
   limit === null || reported === null ? 0 : Math.max(0, reported.limit - limit);
 
 /**
- * The operator lets the meter drain more slowly than the upstream does. Then an answer that tells a lower level says nothing
+ * The operator lets the meter drain more slowly than the upstream does. Then an answer that states a lower level says nothing
  * of how much of the stated quota is used.
  */
 export function isHeldSlower(meter: Meter): boolean {
@@ -71,8 +71,8 @@ export function isHeldSlower(meter: Meter): boolean {
 }
 
 /**
- * What an answer tells of the quota. A window that it does not tell is as long as it was told before, or as learned from what
- * is left of it (`leftMs`, milliseconds; `null` = not told).
+ * What an answer states of the quota. A window that it does not state is as long as it was before, or as learned from what
+ * is left of it (`leftMs`, milliseconds; `null` = not stated).
  */
 export function applyReport(
   meter: Meter,

@@ -16,12 +16,12 @@ export interface Quota {
   readonly windowMs: number;
 }
 
-/** What the upstream's answers told of its quota. */
+/** What the upstream's answers stated of its quota. */
 export interface ReportedQuota {
   readonly limit: number;
-  /** `null`: no answer told. */
+  /** `null`: no answer stated it. */
   readonly windowMs: number | null;
-  /** Sending time of the newest call whose answer told the limit. */
+  /** Sending time of the newest call whose answer stated the limit. */
   readonly sentAt: number;
 }
 
@@ -33,7 +33,7 @@ export interface Meter {
   windowMs: number;
   /** Quota stated by the operator; `null`: none. */
   stated: Quota | null;
-  /** Quota told by answers; `null`: none told any. */
+  /** Quota stated by answers; `null`: none stated any. */
   reported: ReportedQuota | null;
   /** Used units at `at`. Before `at` nothing drains: the first call of a burst may not have arrived. */
   level: number;
@@ -50,13 +50,13 @@ export interface Meter {
   /** Others have been in our way, so that units are kept free for them; `null`: they have not for long. */
   contest: Contest | null;
   /**
-   * The fullest that the bucket can have been when the last of the answered calls arrived, or where none told it, when a
+   * The fullest that the bucket can have been when the last of the answered calls arrived, or where none stated it, when a
    * stated limit was lowered below what was counted; `null`: neither.
    */
   top: Top | null;
   /** Calls that ended without telling the level; `null`: every later call that was answered arrived behind them. */
   unreported: Unreported | null;
-  /** About the shortest time between a call and its answer's head, milliseconds; `null`: no answer told the level yet. */
+  /** About the shortest time between a call and its answer's head, milliseconds; `null`: no answer stated the level yet. */
   fastestMs: number | null;
   /** When the meter was last found empty: what was reserved before has drained by then. `null`: never. */
   emptyAt: number | null;
@@ -92,7 +92,7 @@ export interface Contest {
   readonly at: number;
 }
 
-/** A level told by an answer. */
+/** A level stated by an answer. */
 export interface Top {
   readonly level: number;
   /** The level drains from then on. */

@@ -5,7 +5,7 @@
  * `limit / window`. Answers correct it (`meter-learning.policy.ts`).
  *
  * Owns: draining, room, what a grant takes and gets back. Refuses to own: which limit holds (`meter-quota.policy.ts`),
- * what answers mean, who waits, whose turn it is. Pure; `now` is an argument.
+ * what answers mean, which calls wait, which lane is next. Pure; `now` is an argument.
  */
 import { keptFree, netRate } from './meter-others.policy.ts';
 import { drainRate, type Behind, type Meter, type MeterMark } from './meter-state.policy.ts';
@@ -137,7 +137,7 @@ export function markAnswered(meter: Meter, mark: MeterMark): void {
   meter.answered += mark.cost;
 }
 
-/** A call that is no longer on its way has told nothing of the meter. It arrived before `at`, if it did. */
+/** A call that is no longer on its way brought no information about the meter. It arrived before `at`, if it did. */
 export function markUnreported(meter: Meter, mark: MeterMark, at: number): void {
   const { units, at: until } = meter.unreported ?? { units: 0, at };
   meter.unreported = { units: units + mark.cost, at: Math.max(until, at) };

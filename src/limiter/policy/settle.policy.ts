@@ -66,7 +66,7 @@ export function settle(bucket: Bucket, { lease: token, settlement, lesson }: Set
   confirm(lane, lease);
   switch (settlement.kind) {
     case 'succeeded':
-      // Before learning: an answer that tells the level has the correction in it.
+      // Before learning: an answer that states the level has the correction in it.
       if (settlement.spent !== null) correct(bucket, { lease, spent: settlement.spent }, now);
       if (lesson !== null) applyLesson(bucket, { lease, lesson }, now);
       else applySilence(bucket, lease, now);

@@ -1,11 +1,11 @@
-/** What a settlement becomes when it is told later, or for a ticket that is not there any more. Pure. */
+/** What a settlement becomes when it is reported late, or for a ticket that is not there any more. Pure. */
 import type { Settlement } from '../limiter.ts';
 
 /** The ticket waits again. */
 export const goesBack = (settlement: Settlement): boolean =>
   settlement.kind === 'returned' || (settlement.kind === 'throttled' && settlement.requeue);
 
-/** The same told late: whatever had to be waited for has been. */
+/** The same settlement, reported late: its delays have passed by then. */
 export const atOnce = (settlement: Settlement): Settlement =>
   settlement.kind === 'throttled' ? { ...settlement, closeMs: 0, sleepMs: 0 } : settlement;
 

@@ -9,7 +9,7 @@ import { SortedNames } from './sorted.policy.ts';
 
 /**
  * What a call can take: of each meter no more than its limit, as far as one is known. It asks for what its client wrote
- * into it (`max_tokens`), and the waits that all others of the bucket are told rest on the sum of what waits.
+ * into it (`max_tokens`), and the waits that all others of the bucket are given rest on the sum of what waits.
  */
 export function takeable(bucket: Bucket, asked: Costs): Costs {
   const costs: Partial<Record<MeterName, number>> = {};
@@ -21,7 +21,7 @@ export function takeable(bucket: Bucket, asked: Costs): Costs {
 }
 
 /**
- * How much of its lane's turn a call takes: the time for which it keeps its dearest meter busy, in milliseconds (dominant
+ * The service cost of a call in its lane: the time for which it keeps its dearest meter busy, in milliseconds (dominant
  * resource), 1 where nothing is known; daily meters do not count, they are not what is waited for. No more than one
  * window, whatever is asked: a lane whose limits change has never more than that to wait for.
  */

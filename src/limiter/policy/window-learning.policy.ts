@@ -1,7 +1,7 @@
 /**
- * The length of a window that no answer tells, from what successive answers say is left of it (docs/adr/0010).
+ * The length of a window that no answer states, from what successive answers say is left of it (docs/adr/0010).
  *
- * Owns: the estimate. Refuses to own: windows that are told, or that the operator states (`meter-quota.policy.ts`). Pure.
+ * Owns: the estimate. Refuses to own: windows that answers state, or that the operator states (`meter-quota.policy.ts`). Pure.
  *
  * A window is never shorter than what is left of it, and where calls come all the time the answers right after its start say
  * all of it. So the estimate is the shortest usual window that is no shorter than the most that was left: it grows with the
@@ -20,14 +20,14 @@ export const usualWindowsMs: readonly number[] = [
   hourMs,
 ];
 
-/** Whole seconds are rounded up, and by some once more: what is left may be told as one second more than the whole. */
+/** Whole seconds are rounded up, and by some once more: what is left may be stated as one second more than the whole. */
 const roundingMs = 1_000;
-/** Where the rounding is at least a tenth of the window, it cannot be told from a longer window. */
+/** Where the rounding is at least a tenth of the window, it cannot be distinguished from a longer window. */
 const roundedFromMs = 10 * secondMs;
 
 /**
  * Milliseconds; `null` = nothing is known. `known` was learned before, for the same limit; `leftMs` is the time until the
- * window ends as the newest answer tells it, rounded up.
+ * window ends as the newest answer states it, rounded up.
  */
 export function learnedWindowMs(known: number | null, leftMs: number | null): number | null {
   if (leftMs === null || !(leftMs > 0)) return known;

@@ -2,9 +2,9 @@
  * The log of a meter whose window an operator describes: what was granted within the last window, in a few slots.
  *
  * A meter drains continuously, and lets up to twice its limit pass within one window; an upstream that counts a sliding or a
- * clock window and tells nothing refuses a part of that. With a log no window of this length ever holds more than the limit.
+ * clock window and states nothing refuses a part of that. With a log no window of this length ever holds more than the limit.
  *
- * Owns: which units still count, and until when. Refuses to own: the limit (`meter-quota.policy.ts`), whose turn it is.
+ * Owns: which units still count, and until when. Refuses to own: the limit (`meter-quota.policy.ts`), which lane is next.
  * Invariant: no send is forgotten before its window has passed, wherever within the margin the upstream counted it. Pure.
  */
 import type { CountedWindow, Meter, SendSlot, WindowLog } from './meter-state.policy.ts';
@@ -119,7 +119,7 @@ export function logSent(meter: Meter, { granted, grantedAt, sentAt, headAt }: On
   meter.log = { ...log, slots: log.slots.map((one, index) => (index === at ? { ...slot, until } : one)) };
 }
 
-/** An answer told that at least so many units are used: what is not of our own sends was taken by others, of late. */
+/** An answer stated that at least so many units are used: what is not of our own sends was taken by others, of late. */
 export function logReported(meter: Meter, lowest: number, now: number): void {
   if (meter.log !== null) logUnits(meter, lowest - loggedUnits(meter.log, now), now);
 }

@@ -2,7 +2,7 @@
  * One bucket as one replica lives with it. Made of its queue of events, its view (what Redis said last), its calls, the way
  * of tickets in and out, what replies mean, and ticks; each of these knows the ones before it only.
  *
- * Owns: building these, leases as callers see them, settings, readings. Refuses to own: whose turn it is (the scripts).
+ * Owns: building these, leases as callers see them, settings, readings. Refuses to own: which lane is next (the scripts).
  */
 import type { Costs } from '../../call.ts';
 import { BucketCalls } from './bucket-calls.ts';

@@ -23,7 +23,7 @@ export class HeldLease implements Grant {
   readonly lane: LaneKey;
   readonly lease: LeaseToken;
   readonly leaseMs: number;
-  /** The lane has a cap: another holder at the same time would be an overlap. */
+  /** The lane has a cap: another lease at the same time would be an overlap. */
   readonly isCapped: boolean;
   /** What its call takes from the bucket. */
   readonly costs: Costs;

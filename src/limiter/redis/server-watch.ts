@@ -24,7 +24,7 @@ export function watchServer(
   };
   const later = (): void => {
     cancel = clock.after(checkEveryMs, () => {
-      // An absence is told by whoever meets it.
+      // An outage is reported by the part that meets it.
       if (connection.isReady()) check().catch(() => {});
       later();
     });

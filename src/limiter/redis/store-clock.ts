@@ -24,7 +24,7 @@ interface Sample {
 
 export class StoreClock {
   #best: Sample | null = null;
-  /** The latest monotonic time that was asked for, and what was told. */
+  /** The latest monotonic time that was asked for, and the time given for it. */
   #latest: { readonly monotonic: number; readonly reading: number } | null = null;
 
   /** A reply named Redis' time `storeNow`; its command was sent at `sentAt` and it was read at `readAt` (monotonic). */
@@ -44,7 +44,7 @@ export class StoreClock {
 
   /**
    * Redis' time at this monotonic time, milliseconds; `null` before the first reply. A later time than one that was asked
-   * for before is told as later, too.
+   * for before is given as later, too.
    */
   at(monotonic: number): number | null {
     if (this.#best === null) return null;

@@ -18,7 +18,7 @@ export function reportedFields(
   return lines;
 }
 
-/** The window that a set of fields tells of: by its length, else the longest. */
+/** The window that a set of fields describes: by its length, else the longest. */
 function windowOf({ window }: SpokenFields, windows: readonly WindowState[]): WindowState | null {
   if (typeof window === 'number') return windows.find(({ seconds }) => seconds === window) ?? null;
   return windows.at(-1) ?? null;

@@ -1,5 +1,5 @@
 /**
- * Azure OpenAI: the code of every 429 is `"429"`, and which of its two limits refused is told by the sentence alone:
+ * Azure OpenAI: the code of every 429 is `"429"`, and which of its two limits refused is stated by the sentence alone:
  * `… have exceeded token rate limit of your current … pricing tier`, or `call rate limit`. Both are per minute.
  */
 import type { Reading } from '../reading.policy.ts';

@@ -1,5 +1,5 @@
 /**
- * OpenAI: the fields that many others have taken over. A reset tells when the bucket is full. Its refusals are the common reading.
+ * OpenAI: the fields that many others have taken over. A reset states when the bucket is full. Its refusals are the common reading.
  * `tokens_usage_based` repeats `tokens` with a reset of its own and is left out on purpose.
  */
 import { dimension } from '../x-ratelimit.policy.ts';

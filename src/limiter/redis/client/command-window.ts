@@ -1,7 +1,7 @@
 /**
  * How many commands one replica has on their way to Redis at once. A burst of thousands of calls would otherwise stand
  * in Redis' socket, where every command times out behind the others, is sent again, and makes the line longer: Redis
- * would look away to everybody because one workspace is busy.
+ * would seem unavailable to everybody because one workspace is busy.
  *
  * Owns: the line before Redis and its order: what ends or renews something before what begins, newcomers of different
  * lanes in turn. Refuses to own: repetition and time limits (`health.ts`).
@@ -31,7 +31,7 @@ export function createCommandWindow(): CommandWindow {
   let size = atFirst;
   let underWay = 0;
   let first: Waiter[] = [];
-  /** Lanes in the order of their turns. */
+  /** Lanes in the order in which they are served. */
   const newcomers = new Map<LaneKey, Waiter[]>();
 
   const next = (): Waiter | undefined => {

@@ -53,7 +53,7 @@ export function connectRedis(
   client.on('error', onError);
   if (client instanceof Cluster) client.on('node error', onError);
   const closers: (() => void)[] = [];
-  // The driver gives up for good when, for one, a Sentinel tells of a failover while it is connecting.
+  // The driver gives up for good when, for one, a Sentinel reports a failover while it is connecting.
   let cancelConnect = (): void => {};
   const connectAgain = (): void => {
     cancelConnect = clock.after(retryStrategy(4), () => {
@@ -137,7 +137,7 @@ export function connectRedis(
 export const primaryClients = (client: RedisClient): readonly Pick<RedisClient, 'call'>[] =>
   client instanceof Cluster ? client.nodes('master') : [client];
 
-/** `host:port` of the primary of each slot as last told, also of one that is gone. Sorted. */
+/** `host:port` of the primary of each slot as last reported, also of one that is gone. Sorted. */
 const primariesOf = ({ slots }: Cluster): string[] =>
   [...new Set(slots.flatMap(([primary]) => primary ?? []))].sort();
 

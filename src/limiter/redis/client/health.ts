@@ -77,7 +77,7 @@ export interface HealthParts {
   readonly connection: RedisConnection;
   readonly clock: Clock;
   readonly telemetry: Telemetry;
-  /** Is told of failures, and tells why Redis is away. */
+  /** Gets each failure, and reports why Redis is unavailable. */
   readonly troubles: RedisTroubles;
   /** An attempt that takes longer was kept waiting by this process, not by Redis. Milliseconds. */
   readonly commandTimeoutMs: number;

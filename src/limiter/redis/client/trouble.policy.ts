@@ -68,7 +68,7 @@ const codes: readonly (readonly [RegExp, TroubleReason])[] = [
 ];
 
 /**
- * The class of a failure, and `null` where it only says that there is no connection: then an earlier failure has told why.
+ * The class of a failure, and `null` where it only says that there is no connection: then an earlier failure has said why.
  * `tls`: the connection was to be made with TLS; a server without it does not answer the handshake at all.
  */
 export function redisTrouble(failure: unknown, { tls }: { readonly tls: boolean }): RedisTrouble | null {

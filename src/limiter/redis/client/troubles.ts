@@ -23,7 +23,7 @@ export function createRedisTroubles(
   options: { readonly tls: boolean },
 ): RedisTroubles {
   let latest: RedisTrouble | null = null;
-  /** Reasons told in this absence; `null` = Redis is not away. */
+  /** Reasons reported in this outage; `null` = Redis is available. */
   let reported: Set<string> | null = null;
 
   const report = (message: string, { reason, advice }: RedisTrouble): void => {

@@ -1,5 +1,5 @@
 -- Enters a ticket into its lane, or refuses it at once. Mirror of `admit` in admit.policy.ts.
--- Guarantees: idempotent by ticket (a ticket that is known is told where it stands, with its lease if it has one); a
+-- Guarantees: idempotent by ticket (the reply for a known ticket has its position, and its lease if it has one); a
 -- refusal enters nothing and leaves only what the pump and the settings do; a ticket with an order is never refused. Such
 -- a ticket was admitted before, by this event or by its replica alone: there are at most `maxQueued` of a lane per
 -- replica, each with a socket. The order that a repeated attempt brings is no admission; its replica judges that reply

@@ -15,7 +15,7 @@ local function number(value, what)
   return value
 end
 
--- false = not told.
+-- false = not stated.
 local function optional(value, what)
   if value == nil then return false end
   return number(value, what)
@@ -78,7 +78,7 @@ local function lessonOf(record)
   end
 end
 
--- By kind of event: checks what it tells.
+-- By kind of event: checks its values.
 local checks = {}
 
 local function serverTime()

@@ -2,7 +2,7 @@
 -- Guarantees: from now on the lane has at most as many grants outstanding as slots are left, and sleeps when none is;
 -- without a number of slots the lane's grants are not counted any more. Slots of limits that the lane has not (a replica
 -- that has not read the configuration yet) hold it for a moment only.
--- Event { lease, slots (absent = the ceiling is not nearly used), nextSlotMs, the ceiling they are of where it told it }
+-- Event { lease, slots (absent = the ceiling is not nearly used), nextSlotMs, the ceiling they are of where it was reported }
 -- Reply ["noted"] | ["unknown_lease"]
 do
   -- @constant maxOtherLimitsMs

@@ -1,4 +1,4 @@
--- Mirror of documents.policy.ts: what GraphQL documents cost, as far as answers told. `kind` of a record: probing, told,
+-- Mirror of documents.policy.ts: what GraphQL documents cost, as far as answers stated it. `kind` of a record: probing, `told`,
 -- unreported; `at` = when something was last learned of it.
 local knownCosts, waitsForAnswer, beginProbe, endProbe, dropProbe, learnDocument
 -- Lua allows 200 local names in one function, and an included file is a part of its script's.
@@ -106,7 +106,7 @@ do
     end
   end
 
-  -- An answer told what the document costs.
+  -- An answer stated what the document costs.
   function learnDocument(document, points, now)
     if not document then return end
     local known = documentOf(document)

@@ -17,7 +17,7 @@ do
     return serviceCost(mean)
   end
 
-  -- Lanes in the running whose turn is before that of a lane of this name that starts then. One step per class.
+  -- Eligible lanes that are served before a lane of this name that starts then. One step per class.
   local function lanesBefore(start, key)
     local before, from = 0, '[r:'
     while true do

@@ -36,7 +36,7 @@ local function answer(lease)
   end
 end
 
--- The same, and it has told nothing. If it arrived, it did before `at`.
+-- The same for a call whose answer stated nothing. If the call arrived, it did before `at`.
 local function answerUnreported(lease, at)
   if lease.answered then return end
   answer(lease)

@@ -5,7 +5,7 @@ The epoch is one life of the data: it ends when the keys are gone or when anothe
 because that server may lack the last acknowledged writes. Who knew an earlier epoch makes the new one a `change`; a
 `first` one is nobody's loss.
 
-After an absence of Redis the replicas come back one after the other: the moment at which the first one came is told to
+After an absence of Redis the replicas come back one after the other: the moment at which the first one came is reported to
 those who come while nobody is sent (1.3 s, `settlingMs` of the replicas). Who comes later begins anew: it may be another
 absence.
 

@@ -24,7 +24,7 @@ local function expireAt(lease, at)
   notePut('e', at)
 end
 
--- The replica has named the grant: it need not be told again.
+-- The replica has named the grant: it need not be reported again.
 local function noteNamed(lease)
   if lease.named then return end
   lease.named = true

@@ -1,4 +1,4 @@
--- What every run answers, and what other replicas are told. JSON is written by hand: cjson rounds numbers.
+-- The reply of every run, and the messages to other replicas. JSON is written by hand: cjson rounds numbers.
 -- Message to a replica: `g <bucket> <createdAt>` and one grant per line, or `c <bucket> <ms closed>`.
 -- Grant: `<ticket> <lane> <lease> <expires at>`; times are on the store's clock.
 

@@ -1,6 +1,6 @@
 -- Once a second per replica and active bucket, and whenever the time named by a reply has come: the replica lives, its
 -- leases go on, and what is due is granted. Mirror of `tick` in scheduler.policy.ts.
--- Guarantees: grants whose reply or message was lost are told again, until the replica names their lease here or in any
+-- Guarantees: grants whose reply or message was lost are reported again, until the replica names their lease here or in any
 -- other event; a bucket that Redis does not know is not created (the replica enters its tickets again).
 -- Event { leases: those held, at most 64 }
 -- Reply ["ticked", tickets of this replica that wait, waiting, in flight, [[meter, limit, level, window ms]]] |

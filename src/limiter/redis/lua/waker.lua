@@ -1,5 +1,5 @@
--- Who looks again when the next grant may be possible. One replica at a time promises it, in the reply that tells it the
--- time; the others rely on its pump and look themselves only later, in case it died. Whoever finds the promise broken,
+-- Which replica checks again when the next grant may be possible. One replica at a time promises it, in the reply that gives it the
+-- time; the others rely on its pump and check only later, in case it died. Whoever finds the promise broken,
 -- or a time before the promised one, promises anew. Kept beside the policy's data, as field `p` of the records.
 local promiseSlackMs = 2
 local promiseGraceMs = 30

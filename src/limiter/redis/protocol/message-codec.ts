@@ -14,7 +14,7 @@ import {
 } from '../../../ids.ts';
 import { amountOf, listOf, malformed, numberOf, wordOf } from '../client/malformed-reply.ts';
 
-/** A grant as the store tells it. */
+/** A grant as the store reports it. */
 export interface GrantReply {
   readonly ticket: TicketId;
   readonly lane: LaneKey;

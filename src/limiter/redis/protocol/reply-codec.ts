@@ -15,7 +15,7 @@ import type { MeterSnapshot } from '../../limiter.ts';
 import { amountOf, listOf, malformed, numberOf, textOf, waitOf, wordOf } from '../client/malformed-reply.ts';
 import { grantOf, type GrantReply } from './message-codec.ts';
 
-/** What the store tells of the bucket with every reply. */
+/** What the store reports of the bucket with every reply. */
 export interface BucketReply {
   /** Store's clock when the events were applied, milliseconds. */
   readonly now: number;
@@ -28,9 +28,9 @@ export interface BucketReply {
    * before means that everything was lost in between: enter waiting tickets again, with their order.
    */
   readonly createdAt: number | null;
-  /** This replica is the one that pumps after `nextInMs`; the others look later, in case it died. */
+  /** This replica is the one that pumps after `nextInMs`; the others check later, in case it died. */
   readonly isPumpLeader: boolean;
-  /** Grants of this replica that no reply to an admission tells (after a `tick` also earlier ones it has not named yet). */
+  /** Grants of this replica that no reply to an admission reports (after a `tick` also earlier ones it has not named yet). */
   readonly grants: readonly GrantReply[];
   /**
    * Grants of this replica whose lease it has not named in any event yet. Tickets are lost when the tick's `waitingHere`
