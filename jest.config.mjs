@@ -2,7 +2,8 @@ import { availableParallelism } from 'node:os';
 
 /** Jest runs the TypeScript sources as ES modules; Node itself strips the types. */
 export default {
-  testEnvironment: 'node',
+  // Node, and a check that each file leaves no timer, socket, server or process behind.
+  testEnvironment: '<rootDir>/test/support/leak-check.mjs',
   extensionsToTreatAsEsm: ['.ts'],
   transform: { '\\.ts$': '<rootDir>/test/support/strip-types.mjs' },
   testMatch: ['<rootDir>/test/**/*.test.ts'],

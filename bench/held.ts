@@ -42,7 +42,7 @@ async function measure(name: string, { pid, held, holdUntil, memory, end }: Hold
       );
     }
   } finally {
-    end();
+    await end();
   }
 }
 

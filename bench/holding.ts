@@ -36,7 +36,7 @@ export interface Holder {
   readonly holdUntil: (count: number) => Promise<void>;
   readonly memory: () => Promise<Memory>;
   /** Ends the process and every request. */
-  readonly end: () => void;
+  readonly end: () => Promise<void>;
 }
 
 /** Runs in the measured process: tells its memory whenever it is asked to. */
@@ -167,9 +167,12 @@ async function launch({ args, fields, waiting, onEnd }: Launch): Promise<Holder>
       child.kill('SIGUSR2');
       return reported<Memory>('rssAfter');
     },
-    end: () => {
+    end: async () => {
       for (const request of open) request.destroy();
+      child.stdout.destroy();
+      const gone = once(child, 'exit');
       child.kill('SIGKILL');
+      await gone;
       onEnd();
     },
   };

@@ -6,7 +6,7 @@ const warmUp = 200;
 const held = 1_000;
 
 const holders: Holder[] = [];
-afterEach(() => holders.splice(0).forEach(({ end }) => end()));
+afterEach(() => Promise.all(holders.splice(0).map(({ end }) => end())));
 
 /** Bytes of the heap that each held request keeps reachable. */
 async function heapOf(holder: Holder): Promise<number> {

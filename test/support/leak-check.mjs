@@ -1,0 +1,122 @@
+import { createHook } from 'node:async_hooks';
+import { TestEnvironment } from 'jest-environment-node';
+
+/**
+ * Jest environment: a test file that leaves a timer, socket, server, child process or thread behind fails, with the line that
+ * made it. What keeps the process alive counts whoever made it; a timer that does not counts when no library
+ * made it. Jest's own timers never count. A file with a failed test is not judged.
+ */
+const kinds = new Map([
+  ['Timeout', 'timer'],
+  ['TCPSERVERWRAP', 'server'],
+  ['PIPESERVERWRAP', 'server on a pipe'],
+  ['TCPWRAP', 'socket'],
+  ['PIPEWRAP', 'pipe'],
+  ['UDPWRAP', 'UDP socket'],
+  ['PROCESSWRAP', 'child process'],
+  ['WORKER', 'thread'],
+  ['FSEVENTWRAP', 'file watcher'],
+  ['STATWATCHER', 'file watcher'],
+]);
+
+/** For how long what is being closed may take to close, after the last hook of the file. */
+const defaultGraceMs = 2_000;
+const framesKept = 30;
+
+export default class LeakCheck extends TestEnvironment {
+  #graceMs;
+  #open = new Map();
+  #hasEnded = false;
+  #hasFailed = false;
+  #hook = createHook({
+    trackPromises: false,
+    init: (id, type, _trigger, resource) => {
+      const kind = kinds.get(type);
+      if (kind !== undefined && !this.#hasEnded)
+        this.#open.set(id, { kind, resource: new WeakRef(resource), made: here() });
+    },
+    destroy: (id) => this.#open.delete(id),
+  });
+
+  constructor(config, context) {
+    super(config, context);
+    this.#graceMs = config.projectConfig.testEnvironmentOptions.graceMs ?? defaultGraceMs;
+  }
+
+  async setup() {
+    await super.setup();
+    this.#hook.enable();
+  }
+
+  /** A test that fails may not reach its tidying: its own message is the one to read. */
+  handleTestEvent({ name }) {
+    if (name === 'test_fn_failure' || name === 'hook_failure') this.#hasFailed = true;
+  }
+
+  async teardown() {
+    this.#hasEnded = true;
+    const deadline = performance.now() + this.#graceMs;
+    let left = this.#hasFailed ? [] : this.#leaks();
+    while (left.length > 0 && performance.now() < deadline) {
+      await new Promise((resolve) => setTimeout(resolve, 10));
+      left = this.#leaks();
+    }
+    this.#hook.disable();
+    this.#open.clear();
+    await super.teardown();
+    if (left.length > 0) throw new Error(messageOf(left, this.#graceMs));
+  }
+
+  #leaks() {
+    return [...this.#open.values()].filter(isLeak);
+  }
+}
+
+/** The stack of now; its text is made only when somebody reads it. */
+function here() {
+  const made = {};
+  const limit = Error.stackTraceLimit;
+  Error.stackTraceLimit = framesKept;
+  Error.captureStackTrace(made, here);
+  Error.stackTraceLimit = limit;
+  return made;
+}
+
+function isLeak({ kind, resource, made }) {
+  const one = resource.deref();
+  if (one === undefined) return false;
+  const maker = framesOf(made)[0] ?? '';
+  if (/node_modules\/(@jest\/|jest-)/.test(maker)) return false;
+  // A closed handle has no native part any more, and `hasRef` returns undefined.
+  if (one.hasRef === undefined || one.hasRef() === true) return true;
+  return kind === 'timer' && maker !== '' && !maker.includes('node_modules');
+}
+
+/** The frames outside Node itself, the innermost first. */
+function framesOf({ stack }) {
+  return stack
+    .split('\n')
+    .slice(1)
+    .filter(
+      (line) =>
+        !/[( ]node:|^ +at (new Promise|Array\.)/.test(line) && !line.includes('test/support/leak-check.mjs:'),
+    );
+}
+
+function messageOf(leaks, graceMs) {
+  const texts = leaks.map(({ kind, resource, made }) => {
+    const frames = framesOf(made);
+    return [
+      `a ${kind}${addressOf(resource.deref())} made here:`,
+      ...(frames.length > 0 ? frames.slice(0, 6) : ['    inside Node']),
+    ].join('\n');
+  });
+  return `This test file left open, ${graceMs} ms after its last hook (close it in the test or in afterAll):\n${texts.join('\n')}`;
+}
+
+/** Where a socket or server is bound: Node makes a server's handle behind a look-up, outside the lines that asked for it. */
+function addressOf(handle) {
+  const bound = {};
+  if (handle?.getsockname?.(bound) !== 0) return '';
+  return ` on ${bound.address}:${bound.port}`;
+}
