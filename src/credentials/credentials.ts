@@ -55,6 +55,7 @@ export class Credentials {
   readonly #kept = new Map<string, Kept>();
   readonly #keys = new WeakMap<CredentialSource, string>();
   readonly #fixed = new WeakMap<CredentialSource, Source>();
+  #isClosed = false;
 
   constructor(parts: CredentialParts) {
     this.#parts = parts;
@@ -107,6 +108,7 @@ export class Credentials {
   }
 
   close(): void {
+    this.#isClosed = true;
     for (const { source } of this.#kept.values()) source.close();
     this.#kept.clear();
     this.#parts.onClose();
@@ -121,7 +123,12 @@ export class Credentials {
     }
     const key = this.#keyOf(source, upstream);
     let kept = this.#kept.get(key);
-    if (kept === undefined) this.#kept.set(key, (kept = this.#create(source, upstream)));
+    if (kept === undefined) {
+      kept = this.#create(source, upstream);
+      // A call that ends after the gateway may still ask for its credential: no file is watched, no token fetched for it.
+      if (this.#isClosed) kept.source.close();
+      else this.#kept.set(key, kept);
+    }
     kept.upstreams.add(upstream.name);
     return kept.source;
   }
