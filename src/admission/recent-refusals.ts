@@ -1,5 +1,5 @@
 /**
- * What calls were refused for a moment ago: one that comes back before the time it was told, or another of its lane, gets
+ * What calls were refused for a moment ago: one that comes back before the time that its refusal named, or another of its lane, gets
  * what is left of that time, without a question to the limiter or the ceiling.
  *
  * Owns: for which calls a refusal of another one holds, and for how long. Refuses to own: refusals (`admission.ts`).
