@@ -10,7 +10,8 @@ export interface Report {
   end(): number;
 }
 
-export function createReport(): Report {
+/** `name` stands before the totals. */
+export function createReport(name = 'observability'): Report {
   let [passed, failed, skipped] = [0, 0, 0];
   return {
     check(name, ok, detail = '') {
@@ -28,7 +29,7 @@ export function createReport(): Report {
       console.log(`figure  ${text}`);
     },
     end() {
-      console.log(`\nobservability: ${passed} passed, ${failed} failed, ${skipped} skipped`);
+      console.log(`\n${name}: ${passed} passed, ${failed} failed, ${skipped} skipped`);
       return failed > 0 ? 1 : 0;
     },
   };
