@@ -19,7 +19,7 @@ import type { Server } from 'node:http';
 import { listen } from './listen.ts';
 
 /** So many connections at most are taken in one turn of the event loop. */
-const queues = 8;
+const queues = 4;
 
 export interface AcceptQueuesOptions {
   readonly server: Server;
