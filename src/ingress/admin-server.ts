@@ -112,7 +112,7 @@ export const createAdminServer = (options: AdminServerOptions): AdminServer => {
   return {
     app,
     server,
-    listen: () => listen(server, { port: options.port, host: options.host }),
+    listen: () => listen(server, options.port, options.host),
     close: () =>
       new Promise((resolve) => {
         server.close(() => resolve());

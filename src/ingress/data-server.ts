@@ -13,7 +13,6 @@ import type { Call, Outcome } from '../call.ts';
 import type { Clock, Random } from '../clock.ts';
 import type { ServerSettings } from '../config/settings.ts';
 import type { RefusalCode } from '../errors.ts';
-import { AcceptQueues } from './accept-queues.ts';
 import { ArrivalTimes } from './arrival-times.ts';
 import { HeldBytes, headBytes } from './body.ts';
 import { Connections } from './connections.ts';
@@ -21,6 +20,7 @@ import type { Entry, OpenCall } from './connections.ts';
 import { drainServer } from './drain.ts';
 import type { DrainOptions } from './drain.ts';
 import { judgeHead } from './guard.policy.ts';
+import { listen } from './listen.ts';
 import type { LoadWatch } from './load.ts';
 import { Overload, type Overloaded, type OverloadOptions } from './overload.ts';
 import { proxyMethods, watchRawErrors } from './raw-errors.ts';
@@ -80,7 +80,6 @@ const parserLimits = {
   connectionsCheckingInterval: 5_000,
 };
 const maxFields = 1_000;
-const socketOptions = { keepAlive: true, noDelay: true };
 
 /** Refuses what a head is refused for; `null` = it may be routed. */
 const judge = (open: OpenCall, credentialFields: ReadonlySet<string>): EarlyRefusal | null => {
@@ -172,19 +171,15 @@ export const createDataServer = (options: DataServerOptions): DataServer => {
     ...parserLimits,
     requireHostHeader: false,
     keepAliveTimeout: settings.keepAliveSeconds * 1_000,
-    ...socketOptions,
+    keepAlive: true,
+    noDelay: true,
   });
-  const queues = new AcceptQueues({ server, socketOptions });
   server.maxHeadersCount = maxFields;
+  server.maxConnections = settings.maxConnections + excessConnections;
+  server.on('drop', () => overload.dropped());
   // A held call may be silent for long; its own deadline ends it.
   server.timeout = 0;
-  server.on('connection', (socket: Socket) => {
-    if (connections.open < settings.maxConnections + excessConnections) connections.on(socket);
-    else {
-      overload.dropped();
-      socket.destroy();
-    }
-  });
+  server.on('connection', (socket: Socket) => connections.on(socket));
   server.on('request', accept);
   // No listener for `upgrade`: Node then hands offers of other protocols over as plain requests, and the guard sees them.
   server.on('checkExpectation', accept);
@@ -196,10 +191,10 @@ export const createDataServer = (options: DataServerOptions): DataServer => {
 
   return {
     server,
-    listen: () => queues.listen(settings.port, settings.host),
+    listen: () => listen(server, settings.port, settings.host),
     drain: (drainOptions) => {
       draining = true;
-      return drainServer({ server, queues, connections, clock }, drainOptions).finally(() => {
+      return drainServer(server, connections, clock, drainOptions).finally(() => {
         arrivals.close();
         overload.close();
       });
@@ -208,7 +203,6 @@ export const createDataServer = (options: DataServerOptions): DataServer => {
       new Promise((resolve) => {
         arrivals.close();
         overload.close();
-        queues.close();
         server.close(() => resolve());
         server.closeAllConnections();
       }),

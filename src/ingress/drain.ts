@@ -7,7 +7,6 @@
  */
 import type { Server } from 'node:http';
 import type { Clock } from '../clock.ts';
-import type { AcceptQueues } from './accept-queues.ts';
 import type { Connections } from './connections.ts';
 
 export interface DrainOptions {
@@ -17,14 +16,6 @@ export interface DrainOptions {
   readonly limitMs: number;
   /** Ends the drain at once (second SIGTERM). */
   readonly signal?: AbortSignal;
-}
-
-/** What ends. */
-export interface Drained {
-  readonly server: Server;
-  readonly queues: Pick<AcceptQueues, 'close'>;
-  readonly connections: Connections;
-  readonly clock: Clock;
 }
 
 /** How often idle connections are searched for, milliseconds. */
@@ -49,14 +40,15 @@ const pause = (clock: Clock, ms: number, signal: AbortSignal): Promise<void> =>
 
 /** @returns how many connections were cut at the limit. */
 export const drainServer = async (
-  { server, queues, connections, clock }: Drained,
+  server: Server,
+  connections: Connections,
+  clock: Clock,
   options: DrainOptions,
 ): Promise<{ readonly cut: number }> => {
   const signal = options.signal ?? new AbortController().signal;
   const endsAt = clock.monotonic() + options.limitMs;
   await pause(clock, Math.min(options.delayMs, options.limitMs), signal);
   // Closes idle connections too; not listening any more is not an error.
-  queues.close();
   server.close();
   const quietChecks = new Map<unknown, number>();
   while (connections.open > 0 && clock.monotonic() < endsAt && !signal.aborted) {

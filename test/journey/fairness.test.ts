@@ -7,12 +7,12 @@ afterEach(() => world.close());
 
 const patient = { prefer: 'wait=600' };
 
-/** A full bucket for which many calls of workspace `busy` wait: 1 call a second, on a clock four times as fast. */
+/** A full bucket for which many calls of workspace `busy` wait: 1 call a second, on a clock ten times as fast. */
 async function busyWorld(
   workspaces: Record<string, string>,
 ): Promise<{ leave(): Promise<void>; sent(): string[] }> {
   world = await startWorld({
-    clock: fastClock(4),
+    clock: fastClock(10),
     model: { models: { 'gpt-4o': { rpm: 60 } } },
     modelLimits: 'requestsPerMinute: 60',
     workspaces: { busy: highCeilings, ...workspaces },
@@ -65,7 +65,7 @@ test('the share of a workspace follows its weight', async () => {
 
 test('calls of nearly the whole limit leave half of the tokens to small calls', async () => {
   world = await startWorld({
-    clock: fastClock(4),
+    clock: fastClock(30),
     model: { models: { 'gpt-4o': { rpm: 600, tpm: 6_000 } } },
     modelLimits: 'requestsPerMinute: 600, tokensPerMinute: 6000',
     workspaces: { large: highCeilings, small: highCeilings },
