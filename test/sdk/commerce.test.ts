@@ -184,7 +184,7 @@ describe('shopify-api-node', () => {
   test('times out after 1.5 s and repeats its POST, which is executed at most once', async () => {
     const { shop } = world;
     await shopifyApiNode().order.list({ limit: 1 });
-    shop.fault({ kind: 'slow', ms: 4_000, times: 5 });
+    shop.fault({ kind: 'slow', ms: 8_000, times: 5 });
     const client = shopifyApiNode({ timeout: 1_500, maxRetries: 1 });
     await expect(client.product.create({ title: 'Cup' })).rejects.toThrow();
     expect(shop.log.filter(({ method, executed }) => method === 'POST' && executed)).toHaveLength(1);

@@ -4,7 +4,7 @@ import { TestEnvironment } from 'jest-environment-node';
 /**
  * Jest environment: a test file that leaves a timer, socket, server, child process or thread behind fails, with the line that
  * made it. What keeps the process alive counts whoever made it; a timer that does not counts when no library
- * made it. Jest's own timers never count. A file with a failed test is not judged.
+ * made it, and no `AbortSignal.timeout`. Jest's own timers never count. A file with a failed test is not judged.
  */
 const kinds = new Map([
   ['Timeout', 'timer'],
@@ -94,6 +94,8 @@ function isLeak({ kind, resource, made }) {
   if (/node_modules\/(@jest\/|jest-)/.test(maker)) return false;
   // A closed handle has no native part any more, and `hasRef` returns undefined.
   if (one.hasRef === undefined || one.hasRef() === true) return true;
+  // `AbortSignal.timeout` cannot be ended early, and keeps nothing alive.
+  if (made.stack.includes('node:internal/abort_controller')) return false;
   return kind === 'timer' && maker !== '' && !maker.includes('node_modules');
 }
 
