@@ -9,9 +9,12 @@ import { aftermath, chat, chatWorld, see } from './worlds.ts';
 
 const stopMs = 80;
 const everyMs = 500;
-/** A queued call may arrive behind calls that were sent up to so much later, milliseconds; so many may behind others. */
+/**
+ * A queued call may arrive behind calls that were sent up to so much later, milliseconds; this share of them may behind others
+ * for each stop that falls into the time in which calls queue: what came during a stop is taken for its middle.
+ */
 const apartMs = 50;
-const share = 0.01;
+const sharePerStop = 0.01;
 const atBest = 1.01;
 /** The last stop while calls are sent falls into the time in which they already queue (of two seconds, from 1.55 s on). */
 const firstStopMs = 200;
@@ -36,6 +39,14 @@ const source = `
     dueAt = performance.now() + firstMs;
     timer = setTimeout(stop, firstMs);
   });`;
+
+/** Stops while calls are sent that find no room any more: the bucket's 600 are gone, and what it gains goes as it comes. */
+function stopsWhileQueued(seconds: number): number {
+  const from = 600_000 / (800 / seconds - 10);
+  let stops = 0;
+  for (let at = firstStopMs; at < 1_000 * seconds; at += everyMs) if (at >= from) stops += 1;
+  return stops;
+}
 
 interface Slowing {
   /** Lengths of the stops so far, milliseconds. */
@@ -88,6 +99,7 @@ async function burst(seconds: number, isSlowed: boolean): Promise<Burst> {
   await stopServer(redis);
   // The first calls to arrive upstream find room: the bucket's 600 and what it gains while calls are sent.
   const order = orderOf(seen.answers, seen.entries, 600 + 10 * seconds);
+  const share = sharePerStop * stopsWhileQueued(seconds);
   const isKept = beyond(order.behindMs, apartMs).count <= share * order.behindMs.length;
   const time = inTime(seen, 20_000, atBest);
   const stops = slowing?.stops ?? [];
