@@ -6,6 +6,7 @@ import { Redis } from 'ioredis';
 import { createKey } from '../../src/cli/keys.ts';
 import { serviceOf } from '../support/gateway.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
+import { until } from '../support/until.ts';
 
 let redis: RedisServer;
 let probe: Redis;
@@ -29,10 +30,6 @@ const canary = {
   answer: 'canary-answer',
 };
 const sleep = (ms: number): Promise<void> => new Promise((resolve) => setTimeout(resolve, ms));
-const until = async (holds: () => boolean): Promise<void> => {
-  while (!holds()) await sleep(2);
-};
-
 let fleets = 0;
 type Handler = (response: ServerResponse, count: number) => void;
 

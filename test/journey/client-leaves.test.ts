@@ -2,6 +2,7 @@ import { once } from 'node:events';
 import { request } from 'node:http';
 import { afterEach, describe, expect, test } from '@jest/globals';
 import { startWorld, type World, type WorldOptions } from './world.ts';
+import { until } from '../support/until.ts';
 
 let world: World;
 const begin = async (options: WorldOptions = {}): Promise<World> => (world = await startWorld(options));
@@ -10,10 +11,6 @@ afterEach(async () => {
   expect(/^sluice_dispatched_after_client_gone_total\S* (\d+)/m.exec(metrics)?.[1] ?? '0').toBe('0');
   await world.close();
 });
-
-const until = async (holds: () => boolean): Promise<void> => {
-  while (!holds()) await new Promise((resolve) => setTimeout(resolve, 5));
-};
 
 describe('a call whose client leaves', () => {
   test('while it waits costs nothing upstream, and the next call takes its position', async () => {

@@ -1,5 +1,6 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from '@jest/globals';
 import { highCeilings, startWorld, tally, type Sending, type World } from './world.ts';
+import { until } from '../support/until.ts';
 
 let world: World;
 beforeAll(async () => {
@@ -18,10 +19,6 @@ const keyed = (key: string, more: Sending = {}): Sending => ({
   ...more,
   headers: { 'idempotency-key': key, ...more.headers },
 });
-const until = async (holds: () => boolean): Promise<void> => {
-  while (!holds()) await new Promise((resolve) => setTimeout(resolve, 2));
-};
-
 describe('calls with the same Idempotency-Key', () => {
   test('become one upstream call, and all of them get its response', async () => {
     const { chat, model } = world;

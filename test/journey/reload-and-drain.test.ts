@@ -2,6 +2,7 @@ import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from '@jest/
 import { createKey } from '../../src/cli/keys.ts';
 import { createCommerceSimulator } from '../../src/simulators/commerce.ts';
 import { gatewayYaml } from '../support/gateway.ts';
+import { until } from '../support/until.ts';
 import { serve, type ServedProcess } from './process.ts';
 
 const shop = createCommerceSimulator({ latency: { minMs: 0, maxMs: 0 } });
@@ -26,10 +27,6 @@ const reload = async (yaml: string): Promise<void> => {
   served.signal('SIGHUP');
   await reloaded;
 };
-const until = async (holds: () => boolean): Promise<void> => {
-  while (!holds()) await new Promise((resolve) => setTimeout(resolve, 5));
-};
-
 beforeAll(async () => {
   const { url } = await shop.listen();
   upstreams = `  shop:\n    kind: commerce\n    origins: ["${url}"]\n    allowPrivateAddresses: true\n    credential: { header: x-shopify-access-token, value: shpat_sim }\n`;

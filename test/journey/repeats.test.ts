@@ -2,16 +2,13 @@ import { createServer, type IncomingMessage, type ServerResponse } from 'node:ht
 import type { AddressInfo } from 'node:net';
 import { afterEach, describe, expect, test } from '@jest/globals';
 import { startGateway, type TestGateway } from '../support/gateway.ts';
+import { until } from '../support/until.ts';
 import { startWorld, type World } from './world.ts';
 
 const open: (() => Promise<unknown>)[] = [];
 afterEach(async () => {
   for (const close of open.splice(0).toReversed()) await close();
 });
-
-const until = async (holds: () => boolean): Promise<void> => {
-  while (!holds()) await new Promise((resolve) => setTimeout(resolve, 2));
-};
 
 type Handler = (request: IncomingMessage, response: ServerResponse, count: number) => void;
 

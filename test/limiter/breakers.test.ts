@@ -1,11 +1,11 @@
 /** Breakers of several replicas over one Redis: which change wins, which replicas learn of it, and what Redis keeps. */
 import { afterAll, afterEach, beforeAll, expect, test } from '@jest/globals';
 import { Redis } from 'ioredis';
-import { setTimeout as sleep } from 'node:timers/promises';
 import { memoryMs } from '../../src/breaker/breaker.policy.ts';
 import type { BreakerId, BreakerNews, SharedBreaker } from '../../src/limiter/breaker-store.ts';
 import { startReplica, type TestReplica } from '../support/redis-replica.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
+import { until } from '../support/until.ts';
 
 let server: RedisServer;
 let probe: Redis;
@@ -44,13 +44,6 @@ const state = (version: string, changes: Partial<SharedBreaker> = {}): SharedBre
   leftMs: 60_000,
   ...changes,
 });
-
-async function until(holds: () => boolean): Promise<void> {
-  for (let left = 200; !holds(); left -= 1) {
-    if (left === 0) throw new Error('it does not come');
-    await sleep(10);
-  }
-}
 
 test('the first refusal opens a breaker for all replicas, and a second one at the same time does not change it', async () => {
   const [one, other] = [await replica(), await replica()];

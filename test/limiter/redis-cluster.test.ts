@@ -5,6 +5,7 @@ import { systemClock, systemRandom } from '../../src/clock.ts';
 import { connectRedis } from '../../src/limiter/redis/client/connection.ts';
 import { plainRedis } from '../support/plain-redis.ts';
 import { startRedis } from '../support/redis.ts';
+import { until } from '../support/until.ts';
 
 const closers: (() => unknown)[] = [];
 afterEach(async () => {
@@ -56,10 +57,6 @@ const yes = (): boolean => true;
 const no = (): boolean => false;
 
 /** Resolves when it holds; the time limit of the test ends what never does. */
-async function until(holds: () => boolean | Promise<boolean>): Promise<void> {
-  while (!(await holds())) await later(20);
-}
-
 function later(ms: number): Promise<void> {
   return new Promise((resolve) => {
     systemClock.after(ms, resolve);

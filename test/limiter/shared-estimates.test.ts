@@ -8,6 +8,7 @@ import { TokenEstimates } from '../../src/dispatch/token-estimates.ts';
 import { monitorRedis } from '../support/redis-monitor.ts';
 import { startReplica, type TestReplica } from '../support/redis-replica.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
+import { until } from '../support/until.ts';
 
 let server: RedisServer;
 let probe: Redis;
@@ -29,13 +30,6 @@ async function replica() {
   const started = await startReplica(`url: "${server.url}"`);
   open.push(started);
   return { tokens: new TokenEstimates(systemClock, started.estimates), bugs: started.bugs };
-}
-
-async function until(holds: () => boolean): Promise<void> {
-  for (let left = 500; !holds(); left -= 1) {
-    if (left === 0) throw new Error('it does not come');
-    await sleep(10);
-  }
 }
 
 const guess: TokenGuess = { prompt: 150_000, marked: 0, output: 4_000, apart: true };

@@ -3,6 +3,7 @@ import OpenAI, { toFile } from 'openai';
 import { highCeilings, insideRetryAfter, startWorld, tally, type World } from '../journey/world.ts';
 import { streamedChat } from './streamed-chat.ts';
 import { throughProxy } from './through-proxy.ts';
+import { until } from '../support/until.ts';
 
 let world: World;
 /** The two ways to bring the client here; its key is the workspace's, its retries are its own defaults. */
@@ -17,10 +18,6 @@ const forms = {
 };
 const key = (): string => world.gateway.keys['acme'] ?? '';
 const messages = [{ role: 'user' as const, content: 'Where does water go?' }];
-const until = async (holds: () => boolean): Promise<void> => {
-  while (!holds()) await new Promise((resolve) => setTimeout(resolve, 5));
-};
-
 beforeEach(async () => (world = await startWorld()));
 afterEach(async () => {
   expect(insideRetryAfter(world.model.log)).toEqual([]);

@@ -7,6 +7,7 @@ import { connect } from 'node:net';
 import { connectRaw } from '../support/raw-client.ts';
 import { answering } from '../support/raw-upstream.ts';
 import type { Script } from '../support/raw-upstream.ts';
+import { until } from '../support/until.ts';
 import { faults, leftBehind, receivedBy, requestLines, startStack, turn } from './stack-fixture.ts';
 import type { Stack, StackOptions } from './stack-fixture.ts';
 
@@ -31,10 +32,6 @@ const expectClean = async (stack: Stack): Promise<void> => {
 };
 
 /** Resolves when a condition on the other side holds. */
-const eventually = async (condition: () => boolean | Promise<boolean>): Promise<void> => {
-  while (!(await condition())) await new Promise((resolve) => setTimeout(resolve, 10));
-};
-
 const leave = {
   reset: (client: Awaited<ReturnType<typeof connectRaw>>) => client.abort(),
   close: (client: Awaited<ReturnType<typeof connectRaw>>) => client.socket.destroy(),
@@ -50,7 +47,7 @@ test.each(ways)(
     for (const cut of [1, 20, head.length - 1, head.length, head.length + 5]) {
       const client = await connectRaw(stack.port);
       await client.send(`${head}0123456789`.slice(0, cut));
-      if (cut > head.length) await eventually(async () => (await stack.metric('sluice_queue_bytes')) > 0);
+      if (cut > head.length) await until(async () => (await stack.metric('sluice_queue_bytes')) > 0);
       leave[way](client);
       await client.closed.then(() => {});
     }
@@ -81,12 +78,12 @@ test.each(ways)(
         return client;
       }),
     );
-    await eventually(async () => (await stack.metric('sluice_queue_depth')) === 5);
+    await until(async () => (await stack.metric('sluice_queue_depth')) === 5);
     const first = /\/n\/\d/.exec(receivedBy(stack))?.[0];
     const waiting = clients.filter((_, n) => `/n/${n}` !== first);
     const [gone, stays] = [waiting.slice(0, 3), waiting.slice(3)];
     for (const client of gone) leave[way](client);
-    await eventually(async () => (await stack.metric('sluice_queue_depth')) === 2);
+    await until(async () => (await stack.metric('sluice_queue_depth')) === 2);
     gate.resolve();
     for (const client of stays) expect((await client.answers(1))[0]?.status).toBe(200);
     await expectClean(stack);
@@ -99,7 +96,7 @@ test.each(ways)('a client that leaves by %s while the upstream works ends the up
   const stack = await opened(() => {});
   const client = await connectRaw(stack.port);
   await client.send(stack.head('GET', stack.proxy('/slow')));
-  await eventually(() => requestLines(receivedBy(stack)).length === 1);
+  await until(() => requestLines(receivedBy(stack)).length === 1);
   leave[way](client);
   await stack.upstream.allClosed();
   await expectClean(stack);
@@ -113,7 +110,7 @@ test('a call whose client left is not queued again, and its lane does not sleep 
   });
   const client = await connectRaw(stack.port);
   await client.send(stack.head('GET', stack.proxy('/slow')));
-  await eventually(() => requestLines(receivedBy(stack)).length === 1);
+  await until(() => requestLines(receivedBy(stack)).length === 1);
   client.abort();
   await stack.upstream.allClosed();
   const { answers } = await stack.exchange(stack.head('GET', stack.proxy('/next')));
@@ -142,7 +139,7 @@ test('a client that leaves while its throttled call sleeps takes the call out of
   const stack = await opened(answering('HTTP/1.1 429 Slow\r\nRetry-After: 20\r\nContent-Length: 0\r\n\r\n'));
   const client = await connectRaw(stack.port);
   await client.send(stack.head('GET', stack.proxy('/slow')));
-  await eventually(async () => (await stack.metric('sluice_retries_absorbed_total')) === 1);
+  await until(async () => (await stack.metric('sluice_retries_absorbed_total')) === 1);
   client.abort();
   await expectClean(stack);
   expect(requestLines(receivedBy(stack))).toHaveLength(1);
@@ -166,9 +163,9 @@ test('one of two clients of a joined call may leave without harm, and the upstre
     return client;
   };
   const one = await same('/first');
-  await eventually(() => requestLines(receivedBy(stack)).length === 1);
+  await until(() => requestLines(receivedBy(stack)).length === 1);
   const two = await same('/first');
-  await eventually(() => stack.gateway.service.gateway.buckets().length === 1);
+  await until(() => stack.gateway.service.gateway.buckets().length === 1);
   await new Promise((resolve) => setTimeout(resolve, 50));
   one.abort();
   await turn();
@@ -178,7 +175,7 @@ test('one of two clients of a joined call may leave without harm, and the upstre
 
   const three = await same('/second');
   const four = await same('/second');
-  await eventually(() => requestLines(receivedBy(stack)).length === 2);
+  await until(() => requestLines(receivedBy(stack)).length === 2);
   await new Promise((resolve) => setTimeout(resolve, 50));
   three.abort();
   four.abort();
@@ -210,7 +207,7 @@ test('a slow reader occupies neither its serialized lane nor more than a bounded
   slow.on('error', () => {});
   slow.write(stack.head('GET', stack.proxy('/large')));
   slow.pause();
-  await eventually(() => receivedBy(stack).includes('/large'));
+  await until(() => receivedBy(stack).includes('/large'));
   const { answers } = await stack.exchange(stack.head('GET', stack.proxy('/small')));
   expect(answers[0]?.body.toString()).toBe('ok');
   slow.destroy();
@@ -225,7 +222,7 @@ test('a slow reader occupies neither its serialized lane nor more than a bounded
   lazy.on('error', () => {});
   lazy.write(endless.head('GET', endless.proxy('/endless')));
   lazy.pause();
-  await eventually(() => (endless.upstream.connections[0]?.socket.bytesWritten ?? 0) > 0);
+  await until(() => (endless.upstream.connections[0]?.socket.bytesWritten ?? 0) > 0);
   await new Promise((resolve) => setTimeout(resolve, 200));
   // What the system's socket buffers took besides; most of it still waits at the upstream.
   const waiting = endless.upstream.connections[0]?.socket.writableLength ?? 0;
@@ -260,7 +257,7 @@ test('clients that read nothing free the upstream’s connections for others', a
     reader.pause();
     return reader;
   });
-  await eventually(() => requestLines(receivedBy(stack)).length === 2);
+  await until(() => requestLines(receivedBy(stack)).length === 2);
   // Behind them in the pool: sent only when one of them is over.
   const { answers } = await stack.exchange(stack.head('GET', stack.proxy('/small')));
   expect(answers[0]?.body.toString()).toBe('ok');
@@ -277,7 +274,7 @@ test('slow uploads hold bytes, but no position and no lease', async () => {
       return client;
     }),
   );
-  await eventually(async () => (await stack.metric('sluice_queue_bytes')) === 100);
+  await until(async () => (await stack.metric('sluice_queue_bytes')) === 100);
   // Twenty heads, each of a request line and a few fields.
   expect(await stack.metric('sluice_head_bytes')).toBeGreaterThan(1_000);
   expect(await stack.metric('sluice_queue_depth')).toBe(0);

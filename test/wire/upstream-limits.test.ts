@@ -6,6 +6,7 @@ import { answering } from '../support/raw-upstream.ts';
 import type { Script } from '../support/raw-upstream.ts';
 import { failure, sendingWorlds, text } from '../support/sending.ts';
 import type { SendingWorld } from '../support/sending.ts';
+import { until } from '../support/until.ts';
 
 const ok = 'HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok';
 const head = 'HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n';
@@ -23,12 +24,6 @@ afterEach(() => {
 });
 
 /** Waits for a condition of the sockets; gives up before the test does, so that a failure does not go on polling. */
-const eventually = async (condition: () => boolean): Promise<void> => {
-  for (let turn = 0; !condition(); turn++) {
-    if (turn > 2000) throw new Error('it never came to that');
-    await new Promise((resolve) => setTimeout(resolve, 2));
-  }
-};
 const pulse = (): Promise<void> => new Promise((resolve) => setTimeout(resolve, 20));
 
 /** Follows a promise without waiting for it. */
@@ -52,7 +47,7 @@ describe('a time limit of the transport', () => {
     opened.agents.forOrigin(opened.upstream.origin).maxSockets = 1;
     const aborter = new AbortController();
     const first = watch(opened.send({ timeouts: { ...limits, headMs: 50_000 }, signal: aborter.signal }));
-    await eventually(() => opened.upstream.connections[0]?.received().includes('\r\n\r\n') === true);
+    await until(() => opened.upstream.connections[0]?.received().includes('\r\n\r\n') === true);
     const second = failure(opened.send({ timeouts: limits }));
     await pulse();
     clock.advance(999);
@@ -62,7 +57,7 @@ describe('a time limit of the transport', () => {
     expect(await second).toMatchObject({ kind: 'timeout', phase: 'connect', neverSent: true });
     expect(first.done).toBe(false);
     aborter.abort();
-    await eventually(() => first.done);
+    await until(() => first.done);
     await pulse();
     // Node's pool may still connect for the request that gave up, but writes nothing of it.
     const received = opened.upstream.connections.map((connection) => connection.received()).join('');
@@ -81,7 +76,7 @@ describe('a time limit of the transport', () => {
     let sent = false;
     const sending = opened.send({ timeouts: limits, onSent: () => (sent = true) });
     const state = watch(sending);
-    await eventually(() => sent);
+    await until(() => sent);
     await pulse();
     clock.advance(1999);
     await pulse();
@@ -119,12 +114,12 @@ describe('a time limit of the transport', () => {
     const cut = new Promise((resolve) => body.on('error', resolve));
     for (let ms = 0; ms < 57_000; ms += 3000) {
       opened.upstream.connections[0]?.send('x');
-      await eventually(() => seen === ms / 3000 + 1);
+      await until(() => seen === ms / 3000 + 1);
       clock.advance(3000);
       expect(body.destroyed).toBe(false);
     }
     opened.upstream.connections[0]?.send('x');
-    await eventually(() => seen === 20);
+    await until(() => seen === 20);
     clock.advance(3000);
     expect(await cut).toMatchObject({ kind: 'timeout', phase: 'body' });
     await opened.upstream.allClosed();
@@ -136,7 +131,7 @@ describe('a time limit of the transport', () => {
       connection.send(`${head}0123456789`);
     });
     const { body } = await opened.send({ timeouts: limits });
-    await eventually(() => body.readableLength === 10);
+    await until(() => body.readableLength === 10);
     clock.advance(50_000);
     expect(await text(body)).toBe('0123456789');
   });
@@ -171,7 +166,7 @@ describe('an abort', () => {
     });
     const aborter = new AbortController();
     const sending = opened.send({ signal: aborter.signal });
-    await eventually(() => opened.upstream.connections[0]?.received().includes('\r\n\r\n') === true);
+    await until(() => opened.upstream.connections[0]?.received().includes('\r\n\r\n') === true);
     await pulse();
     aborter.abort();
     expect(await failure(sending)).toMatchObject({ kind: 'aborted', phase: 'sent', neverSent: false });
@@ -184,7 +179,7 @@ describe('an abort', () => {
     const body = Buffer.alloc(16 * 1024 * 1024);
     const fields = { host: 'x', 'content-length': String(body.length) };
     const sending = opened.send({ method: 'POST', fields, body, signal: aborter.signal });
-    await eventually(() => opened.upstream.open() === 1);
+    await until(() => opened.upstream.open() === 1);
     aborter.abort();
     expect(await failure(sending)).toMatchObject({ kind: 'aborted' });
     opened.upstream.connections[0]?.socket.resume();
@@ -221,7 +216,7 @@ describe('an abort', () => {
       await connection.requests(1);
     });
     const sending = [opened.send(), opened.send()];
-    await eventually(() => opened.upstream.open() === 2);
+    await until(() => opened.upstream.open() === 2);
     opened.transport.close();
     for (const one of sending) expect(await failure(one)).toMatchObject({ kind: 'aborted' });
     await opened.upstream.allClosed();
