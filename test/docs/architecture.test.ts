@@ -1,0 +1,35 @@
+/** Holds the names of files and functions in ARCHITECTURE.md to the sources: who follows them finds what was promised. */
+import { existsSync, readdirSync, readFileSync } from 'node:fs';
+import { expect, test } from '@jest/globals';
+
+const root = new URL('../../', import.meta.url);
+const text = readFileSync(new URL('ARCHITECTURE.md', root), 'utf8');
+const sources = readdirSync(new URL('src', root), { recursive: true, encoding: 'utf8' });
+
+/** The source that a name means: its path in `src/`, or the end of one where the text named the folder before. */
+const sourceOf = (name: string): string | null =>
+  sources.find((path) => path === name || path.endsWith(`/${name}`)) ?? null;
+
+const files = [...text.matchAll(/`(?:src\/)?([\w./-]+\.(?:ts|lua))`/g)].map(([, name = '']) => name);
+const functions = [...text.matchAll(/`(#?\w+)` (?:and `(#?\w+)` )?in `([\w./-]+\.(?:ts|lua))`/g)].flatMap(
+  ([, first = '', second = '', file = '']) =>
+    [first, second].filter((name) => name !== '').map((name) => ({ name, file })),
+);
+
+test('ARCHITECTURE.md names files', () => expect(files.length).toBeGreaterThan(60));
+
+test.each([...new Set(files)])('ARCHITECTURE.md names a file that exists: %s', (name) => {
+  const isAtRoot = existsSync(new URL(name, root));
+  expect([name, isAtRoot || sourceOf(name) !== null]).toEqual([name, true]);
+});
+
+test.each(functions)('ARCHITECTURE.md names a function that $file declares: $name', ({ name, file }) => {
+  const source = readFileSync(new URL(`src/${sourceOf(file) ?? file}`, root), 'utf8');
+  expect(source).toMatch(new RegExp(`^ *((export|async|const|function|local) )*${name}(\\(|:| =)`, 'm'));
+});
+
+test('the questions of a newcomer are answered by a function of a file', () => {
+  const rows = ['how long a call may wait', 'which workspace is next', 'gives a slot of the ceiling back'];
+  for (const row of rows)
+    expect(text).toMatch(new RegExp(`^\\| [^|]*${row}[^|]* \\| [^|]*\`\\w+\` in \``, 'm'));
+});
