@@ -41,7 +41,7 @@ export function addInjected(fields: Set<string>, { credentials }: WorkspaceSetti
 /**
  * Finds the caller. `rawFields` alternates names and values as received, `injected` is {@link injectedFields}.
  * The key is taken from `Sluice-Key`, else from an injected field whose value starts with `slc_`, else from
- * `Authorization: Bearer`. `rawUrl` is the request target as received.
+ * `Authorization`. `rawUrl` is the request target as received.
  * @throws Refusal `unauthenticated` without a valid key, `request_invalid` for repeated fields, two different keys, or a
  *   key in the target
  */
@@ -117,9 +117,19 @@ function candidatesOf(identity: ReadonlyMap<string, string>): readonly Candidate
     if (field === 'sluice-key' || field === 'authorization' || !value.startsWith(apiKeyPrefix)) continue;
     candidates.push({ field, key: value });
   }
-  const bearer = /^bearer ([^ ].*)$/i.exec(identity.get('authorization') ?? '')?.[1];
-  if (bearer !== undefined) candidates.push({ field: 'authorization', key: bearer });
+  const key = keyOfScheme(identity.get('authorization') ?? '');
+  if (key !== null) candidates.push({ field: 'authorization', key });
   return candidates;
+}
+
+/**
+ * What stands behind `Bearer`. Behind another scheme a key of ours only, because SDKs put their key behind the upstream's own scheme:
+ * `token` (octokit), `Bot` (discord.js). What stands behind `Basic` is encoded.
+ */
+function keyOfScheme(value: string): string | null {
+  const [, scheme = '', key = ''] = /^([a-z][\w-]*) ([^ ].*)$/i.exec(value) ?? [];
+  if (key === '' || /^basic$/i.test(scheme)) return null;
+  return /^bearer$/i.test(scheme) || key.startsWith(apiKeyPrefix) ? key : null;
 }
 
 /** Names of all fields in which the key, or anything of a key's shape, can be read. */

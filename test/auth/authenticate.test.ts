@@ -55,6 +55,8 @@ describe('an API key', () => {
   test.each([
     ['Authorization', `Bearer ${acmeKey}`, 'authorization'],
     ['AUTHORIZATION', `bEARER ${acmeKey}`, 'authorization'],
+    ['Authorization', `token ${acmeKey}`, 'authorization'],
+    ['Authorization', `Bot ${acmeKey}`, 'authorization'],
     ['Sluice-Key', acmeKey, 'sluice-key'],
     ['X-Api-Key', acmeKey, 'x-api-key'],
     ['x-shopify-access-token', acmeKey, 'x-shopify-access-token'],
@@ -76,6 +78,8 @@ describe('an API key', () => {
     ['a second value', 'Authorization', `Bearer ${acmeKey}, Bearer ${acmeKey}`],
     ['Basic', 'Authorization', `Basic ${Buffer.from(`${acmeKey}:`).toString('base64')}`],
     ['Basic with the key', 'Authorization', `Basic ${acmeKey}`],
+    ['a scheme of two words', 'Authorization', `API token ${acmeKey}`],
+    ['a scheme that is not Bearer, with another key', 'Authorization', 'token ghp_own'],
     ['a field that is not injected', 'X-Other-Key', acmeKey],
     ['a query-like suffix', 'Sluice-Key', `${acmeKey}?`],
     ['more than 256 bytes', 'Sluice-Key', `slc_${'a'.repeat(300)}`],
@@ -122,6 +126,7 @@ describe('a request with several identity fields', () => {
 
   test.each([
     ['Sluice-Key', acmeKey, 'Authorization', `Bearer ${otherKey}`],
+    ['Sluice-Key', acmeKey, 'Authorization', `token ${otherKey}`],
     ['Sluice-Key', acmeKey, 'X-Api-Key', otherKey],
     ['X-Api-Key', acmeKey, 'Authorization', `Bearer ${otherKey}`],
     ['X-Api-Key', acmeKey, 'X-Shopify-Access-Token', otherKey],
