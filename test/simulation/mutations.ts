@@ -128,7 +128,7 @@ export const mutations: readonly Mutation[] = [
   ),
   row(
     '4',
-    'newcomers first',
+    'newcomers go first',
     entering,
     'return urgency * orderUnit + Math.floor(at * sequencePerMs);',
     'return urgency * orderUnit - Math.floor(at * sequencePerMs);',
@@ -159,7 +159,7 @@ export const mutations: readonly Mutation[] = [
   row('6', 'no tick', memory, 'cancelTick = clock.after(tickMs,', 'cancelTick = clock.after(tickMs * 60,'),
   row(
     '6',
-    'guessed drinkers shut a meter',
+    'others that are only assumed close a meter',
     meter,
     'over / netRate(meter), emptyInMs)',
     'over / netRate(meter), Infinity)',
@@ -210,7 +210,7 @@ export const mutations: readonly Mutation[] = [
   ),
   row(
     '9',
-    'the ceiling hands back the dead',
+    'a call that is gone goes back to its lane',
     gate,
     'if (call.isGone || hasMoved(call, grant)) {',
     'if (hasMoved(call, grant)) {',
@@ -269,7 +269,7 @@ export const mutations: readonly Mutation[] = [
   row('14', 'a weight that changes stays', lanes, '    lane.weight = setting.weight;\n', ''),
   row(
     '14',
-    'the limiter is not told of a reload',
+    'the limiter does not hear of a reload',
     revise,
     'background(limiter.reconfigure({ bucket, setting, lanes: [...lanes.values()] }));',
     'void [bucket, setting, lanes, background, limiter];',
@@ -283,7 +283,7 @@ export const mutations: readonly Mutation[] = [
   ),
   row(
     '13',
-    'a call that has its place stands before others',
+    'a call that asks for its slot stands before others',
     ceilingScan,
     '      .filter(({ asksForSlot }) => !asksForSlot)\n',
     '',

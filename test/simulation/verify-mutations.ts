@@ -1,7 +1,8 @@
 /**
- * `npm run verify:mutations [-- <words of a mutation's name>]`: applies every one-line change of `mutations.ts`,
- * `replicas/mutations.ts` and `guard-mutations.ts` to a copy of the product and looks who finds it: the histories of one
- * process, those of several replicas, the unit tests of the policies, or those of the guards. Writes `docs/invariants.md` when all were asked, and fails when a
+ * `npm run verify:mutations [-- <words of a mutation's name> | --page]`: applies every one-line change of `mutations.ts`,
+ * `replicas/mutations.ts` and `guard-mutations.ts` to a copy of the product, and asks who finds it: the histories of one
+ * process, those of several replicas, the unit tests of the policies, or those of the guards. Renews the rows of
+ * `docs/invariants.md` for the changes that were asked for; with `--page` only what the rows say of the sources. Fails when a
  * change is found by nobody and has no reason to survive.
  */
 import { execFile } from 'node:child_process';
@@ -11,13 +12,14 @@ import { join, resolve } from 'node:path';
 import { argv, execPath, stdout } from 'node:process';
 import { promisify } from 'node:util';
 import { guardMutations } from './guard-mutations.ts';
+import { pageFile, pageWith } from './invariants-page.ts';
 import { mutations, type Mutation } from './mutations.ts';
 import { replicaMutations } from './replicas/mutations.ts';
 
 const execute = promisify(execFile);
 const root = resolve(import.meta.dirname, '../..');
 const copied = ['src', 'test', 'jest.config.mjs'];
-/** Copies that are looked into at the same time. */
+/** Copies that are tried at the same time. */
 const workers = 2;
 const maxMs = 60_000;
 
@@ -96,19 +98,8 @@ const plan = [
   ...guardMutations.map((mutation) => ({ mutation, finders: [guards, wire] })),
 ];
 
-const head = `# Which line keeps which invariant
-
-Written by \`npm run verify:mutations\`. Each row is a one-line change of the product (\`test/simulation/mutations.ts\`,
-\`test/simulation/replicas/mutations.ts\`, \`guard-mutations.ts\`) and the first check that notices it: histories of one process,
-histories of several replicas with faults, or a test in \`test/policy/\` or \`test/wire/\`. The numbers are those of the invariants in
-[ARCHITECTURE.md](../ARCHITECTURE.md#invariants). The Lua has its own planted faults (\`test/limiter/parity-faults.test.ts\`).
-
-| | what is changed | line | found by |
-|---|---|---|---|
-`;
-
 const wanted = argv.slice(2).join(' ');
-const chosen = plan.filter(({ mutation }) => mutation.what.includes(wanted));
+const chosen = wanted === '--page' ? [] : plan.filter(({ mutation }) => mutation.what.includes(wanted));
 const queue = [...chosen];
 const found: Found[] = [];
 
@@ -123,7 +114,8 @@ if (asItStands !== undefined && asItStands.by !== null) {
 }
 const survivors = found.filter(({ by, mutation }) => by === null && mutation.survives === undefined);
 const known = found.filter(({ by, mutation }) => by === null && mutation.survives !== undefined);
-if (wanted === '') await writeFile(join(root, 'docs/invariants.md'), await page());
+const asked = new Map(found.map(({ mutation, by }) => [mutation, by]));
+await writeFile(pageFile, pageWith(asked, await readFile(pageFile, 'utf8')));
 stdout.write(
   `mutations: ${found.filter(({ by }) => by !== null).length} found, ${known.length} survive for a reason, ${survivors.length} found by nobody\n`,
 );
@@ -183,26 +175,4 @@ function plain(what: string): string {
       return name.includes('-') ? 'a lane' : (kinds[name.charAt(0) as keyof typeof kinds] ?? name);
     });
   return text.replaceAll(/\d+\.\d+/g, 'n').slice(0, 90);
-}
-
-async function page(): Promise<string> {
-  const order = new Map(chosen.map(({ mutation }, at) => [mutation, at]));
-  const rows = found.toSorted(
-    (a, b) =>
-      Number(a.mutation.keeps) - Number(b.mutation.keeps) ||
-      (order.get(a.mutation) ?? 0) - (order.get(b.mutation) ?? 0),
-  );
-  const lines = await Promise.all(
-    rows.map(async ({ mutation: { keeps, what, file, find, survives }, by }) => {
-      const source = await readFile(join(root, file), 'utf8');
-      const at = source.slice(0, source.indexOf(find)).split('\n').length;
-      const who = by ?? `nobody: ${survives ?? '**it is not kept**'}`;
-      return `| ${keeps} | ${cell(what)} | \`${file.replace('src/', '')}:${at}\` | ${cell(who)} |`;
-    }),
-  );
-  return `${head}${lines.join('\n')}\n`;
-}
-
-function cell(text: string): string {
-  return text.replaceAll('|', '\\|').replaceAll('\n', ' ');
 }

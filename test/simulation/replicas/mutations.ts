@@ -31,7 +31,7 @@ export const replicaMutations: readonly Mutation[] = [
   ),
   row(
     '1',
-    'alone, a replica takes the whole ceiling',
+    'without Redis, a replica takes the whole ceiling',
     share,
     'Math.max(1, Math.floor(limit / Math.max(1, replicas)))',
     'Math.max(limit, replicas)',
@@ -99,17 +99,17 @@ export const replicaMutations: readonly Mutation[] = [
     'giveBack(bucket, lease, now);',
     'giveBack(bucket, lease, now);\n      lane.start -= 1_000 / lane.weight;',
   ),
-  row('6', 'nobody promises to look', timer, '(due.isLeader ? 0 : followMs)', 'followMs'),
+  row('6', 'the pump leader sets no timer', timer, '(due.isLeader ? 0 : followMs)', 'followMs'),
   row(
     '6',
-    'messages are not heard',
+    'messages of Redis are not read',
     replies,
     'for (const grant of message.grants) calls.receive',
     'for (const grant of []) calls.receive',
   ),
   row(
     '6',
-    'lost grants are not told again',
+    'lost grants are not reported again',
     replies,
     'for (const grant of bucket.grants) calls.receive',
     'for (const grant of []) calls.receive',
@@ -117,12 +117,12 @@ export const replicaMutations: readonly Mutation[] = [
   {
     ...row(
       '6',
-      'a broken promise is kept for ever',
+      'a dead pump leader is waited for',
       timer,
       'const followMs = 400;',
       'const followMs = 400_000;',
     ),
-    survives: 'the tick, once a second, pumps too: a dead promiser costs a second instead of 0.4 s',
+    survives: 'the tick, once a second, pumps too: a dead pump leader costs a second instead of 0.4 s',
   },
   row(
     '7',
@@ -133,14 +133,14 @@ export const replicaMutations: readonly Mutation[] = [
   ),
   row(
     '7',
-    'calls stay behind when Redis is back',
+    'calls stay in this process when Redis is back',
     failover,
     'this.#local.takeWaiting()) this.remote.reenter(admission);',
     'this.#local.takeWaiting()) void admission;',
   ),
   row(
     '7',
-    'calls stay behind when Redis is away',
+    'calls stay in Redis when it is unavailable',
     failover,
     'for (const admission of this.remote.takeWaiting())',
     'for (const admission of [])',
@@ -148,7 +148,7 @@ export const replicaMutations: readonly Mutation[] = [
   {
     ...row(
       '7',
-      'settlements are told once',
+      'settlements are sent once',
       ended,
       'this.#deferred.set(sent.lease.lease, { sent, isRejected });',
       'this.#deferred.has(sent.lease.lease);',
@@ -157,10 +157,16 @@ export const replicaMutations: readonly Mutation[] = [
       'leases nobody ends expire, and tickets that wait are entered again: a capped lane waits a lease (redis-pending.test.ts)',
   },
   row('7', 'a new epoch is not noticed', presence, 'if (isNews) this.#noteLoss(agoMs);', ''),
-  row('7', 'the dead keep their positions', pump, 'heardAt + replicaLifeMs >= now', 'bucket !== null'),
   row(
     '7',
-    'leases of the dead stay',
+    'tickets of dead replicas keep their positions',
+    pump,
+    'heardAt + replicaLifeMs >= now',
+    'bucket !== null',
+  ),
+  row(
+    '7',
+    'leases of dead replicas stay',
     pump,
     'first.score <= now && budget.left > 0',
     'first.score <= -1 && budget.left > 0',
@@ -212,7 +218,7 @@ export const replicaMutations: readonly Mutation[] = [
   ),
   row(
     '14',
-    'Redis is not told of a reload',
+    'Redis does not hear of a reload',
     session,
     "await this.#queue.send<'reconfigure'>({ kind: 'reconfigure', setting, lanes: some });",
     'void [setting, some];',
