@@ -8,12 +8,12 @@
  * first; at the edge of the ceiling no call overtakes (4); a grant that no call can use goes back whole.
  */
 import type { TakeReply } from '../limiter/ceilings.ts';
-import type { Grant } from '../limiter/limiter.ts';
+import type { Grant, Settlement } from '../limiter/limiter.ts';
 import type { CeilingEdge } from './ceiling-edge.ts';
 import { CeilingSlots, type AskedSlot } from './ceiling-slots.ts';
 import type { EarlyRejection } from './early-rejection.ts';
 import type { LaneRotation } from './lane-rotation.ts';
-import { applyLimits, type LaneView } from './lanes.ts';
+import { applyLimits } from './lanes.ts';
 import { createLease } from './lease.ts';
 import type { AdmissionParts } from './parts.ts';
 import type { QueuedCall } from './queued-call.ts';
@@ -24,6 +24,9 @@ interface Passage {
   readonly call: QueuedCall;
   readonly grant: Grant;
 }
+
+/** Why a ticket goes back to its lane. */
+type Requeued = 'no slot' | 'gave its slot back';
 
 type Refused = Extract<TakeReply, { kind: 'refused' }>;
 type Taken = Extract<TakeReply, { kind: 'taken' }>;
@@ -68,14 +71,16 @@ export class CeilingGate {
 
   /** `null` = the ceiling is known to have no slot. */
   #askForSlot(call: QueuedCall): Promise<AskedSlot> | null {
-    if (this.#isAsleep(call.lane)) return null;
+    if (this.#isAsleep(call)) return null;
     this.#to.rotation.onAsked(call.lane);
     call.asksForSlot = true;
     return this.#slots.ask(call);
   }
 
-  #isAsleep({ gate: { asleep } }: LaneView): boolean {
-    return asleep !== null && this.#parts.clock.monotonic() < asleep.until;
+  /** The limiter wakes the lane when a slot comes back: a grant that it gives although it knows of the sleep asks again. */
+  #isAsleep({ lane: { gate }, positionedUnder }: QueuedCall): boolean {
+    const { asleep } = gate;
+    return asleep !== null && asleep !== positionedUnder && this.#parts.clock.monotonic() < asleep.until;
   }
 
   /**
@@ -94,8 +99,9 @@ export class CeilingGate {
     const isInOrder = await before;
     // One before it went back meanwhile. Whether the lane sleeps does not tell: a slot that came back wakes it.
     if (early === null || (!isInOrder && gate.returned > returned)) {
-      if (early !== null) await this.#slots.giveBack(early);
-      return this.#requeue(passage);
+      if (early?.reply.kind !== 'taken') return this.#requeue(passage);
+      await this.#slots.giveBack(early);
+      return this.#requeue(passage, 'gave its slot back');
     }
     if (early.reply.kind === 'taken') await call.callerWaits();
     const slot = await this.#slots.keepFresh(call, early);
@@ -136,8 +142,11 @@ export class CeilingGate {
     return true;
   }
 
-  /** The ticket goes back to its lane, which sleeps until the ceiling has a slot. No grant behind it may go first. */
-  async #requeue({ call, grant }: Passage): Promise<false> {
+  /**
+   * The ticket goes back to its lane, which sleeps until the ceiling has a slot, unless it gave one back itself. No grant
+   * behind it may go first.
+   */
+  async #requeue({ call, grant }: Passage, why: Requeued = 'no slot'): Promise<false> {
     call.asksForSlot = false;
     call.lane.gate.returned += 1;
     // The ticket of a call that is gone would stay in the lane: it was taken out already, and nothing does so again.
@@ -145,15 +154,26 @@ export class CeilingGate {
       this.#drop(grant);
       return false;
     }
-    const { clock, limiter } = this.#parts;
+    const { gate } = call.lane;
+    const { asleep } = gate;
     this.#to.edge.onRefused(call.lane);
-    const now = clock.monotonic();
-    const { until, because } = call.lane.gate.asleep ?? { until: now, because: 'ceiling_minute' };
-    const sleepMs = Math.max(0, until - now);
-    const { ceiling } = call.request.admission;
-    await limiter.settle(grant, { kind: 'returned', sleepMs, because, ceiling }, null);
+    await this.#parts.limiter.settle(grant, this.#settlementOf(call, why), null);
+    if (why === 'no slot') gate.reported = asleep;
+    call.positionedUnder = asleep;
     this.#to.registry.follow(call);
     return false;
+  }
+
+  #settlementOf({ lane, request }: QueuedCall, why: Requeued): Settlement {
+    if (why === 'gave its slot back') return { kind: 'returned', sleepMs: 0, because: 'backoff' };
+    const now = this.#parts.clock.monotonic();
+    const { until, because } = lane.gate.asleep ?? { until: now, because: 'ceiling_minute' };
+    return {
+      kind: 'returned',
+      sleepMs: Math.max(0, until - now),
+      because,
+      ceiling: request.admission.ceiling,
+    };
   }
 
   /** A grant that no call can use any more goes back whole. */

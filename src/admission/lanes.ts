@@ -24,6 +24,11 @@ interface GateState {
   tail: Promise<boolean>;
   /** The ceiling refused a grant; `null` = it has not, or it may have a slot again. */
   asleep: CeilingSleep | null;
+  /**
+   * The latest sleep that the limiter knows of: to a ticket that takes its position from now on, it gives a grant before the
+   * end of that sleep only because a slot came back, perhaps at another replica.
+   */
+  reported: CeilingSleep | null;
   /** Grants that went back, so far. */
   returned: number;
 }
@@ -107,7 +112,7 @@ const newLane = (usedAt: number): LaneView => ({
   waiting: 0,
   usedAt,
   limits: null,
-  gate: { tail: Promise.resolve(true), asleep: null, returned: 0 },
+  gate: { tail: Promise.resolve(true), asleep: null, reported: null, returned: 0 },
   edge: { isReported: false, fullUntil: null, takenAt: null },
   rotation: { askedAt: null, servedAt: null, elsewhere: null },
 });

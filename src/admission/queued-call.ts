@@ -9,7 +9,7 @@
 import type { CallSignal } from '../call-abort.ts';
 import { Refusal } from '../errors.ts';
 import { refused, type Ending } from './ending.ts';
-import type { LaneView } from './lanes.ts';
+import type { CeilingSleep, LaneView } from './lanes.ts';
 import { expired } from './refusals.ts';
 import type { AdmissionRequest, Lease } from './ticket.ts';
 
@@ -53,6 +53,8 @@ export class QueuedCall {
   deadline: number;
   /** Its grant has asked the ceiling for a slot: it stands in front of no call that asks after it. */
   asksForSlot = false;
+  /** The sleep of its lane that the limiter knew of when the ticket took its position; `null` = none. */
+  positionedUnder: CeilingSleep | null;
   /** Time spent waiting before the present wait, milliseconds. */
   waitedMs = 0;
   #state: CallState = { kind: 'entering' };
@@ -64,6 +66,7 @@ export class QueuedCall {
     this.request = request;
     this.clientGone = clientGone;
     this.lane = lane;
+    this.positionedUnder = lane.gate.reported;
     this.#onClientGone = onClientGone;
     this.deadline = now + Math.max(request.maxWaitMs, passageMs);
   }

@@ -25,6 +25,7 @@ const pinned: Readonly<Record<number, string>> = {
   2: '719070bc40d4a285',
   3: '655b8ff5265d1587',
   4: '7bef6e30e64155a5',
+  5: 'b2c5218ddb40a1f3',
 };
 /** The digest of keys that carry no version. */
 const pinnedUnversioned = '7ae98305c9924305';

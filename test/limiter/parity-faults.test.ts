@@ -243,7 +243,7 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
   [
     'every returned grant limits its lane to one call',
     'settle',
-    "if settlement.because == 'backoff' then slotIsBack(lane) else lane.slots = 1 end",
+    'if hadSlot then slotIsBack(lane, now) else lane.slots = 1 end',
     'lane.slots = 1',
   ],
   [
@@ -253,9 +253,15 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
     '',
   ],
   [
+    'a refusal from before a slot came back puts its lane to sleep',
+    'settle',
+    'lease.grantedAt < lane.slotBackAt',
+    'false',
+  ],
+  [
     'a dropped call keeps its lane asleep',
     'settle',
-    "discard('t', lease.ticket)\n    slotIsBack(lane)",
+    "discard('t', lease.ticket)\n    slotIsBack(lane, now)",
     "discard('t', lease.ticket)",
   ],
   [

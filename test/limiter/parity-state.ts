@@ -133,6 +133,7 @@ const normalLane = (lane: Lane): Normal => ({
   serviceMs: lane.serviceMs,
   grantedAt: lane.grantedAt ?? false,
   abandoned: [...lane.abandoned],
+  slotBackAt: lane.slotBackAt ?? false,
   readyAs: lane.readyAs ?? false,
 });
 
@@ -214,6 +215,7 @@ const recordFields: Record<string, readonly string[]> = {
     'serviceMs',
     'grantedAt',
     'abandoned',
+    'slotBackAt',
     'readyAs',
   ],
   t: ['id', 'lane', 'replica', 'order', 'callClass', 'costs', 'document', 'leaseMs', 'lease'],

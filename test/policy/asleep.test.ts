@@ -119,6 +119,30 @@ atOrigins('a sleeping lane', (instant) => {
     });
   });
 
+  // Two replicas ask the ceiling: its refusal of one call is on its way to the bucket while the other call gives its slot back.
+  test.each(['ceiling_minute', 'ceiling_day'] as const)(
+    'does not sleep for a refusal by its %s that may be older than a slot that came back, but for the next one',
+    (because) => {
+      const { bucket, grants } = bucketWith(instant, 2, { ...plenty, ...lane });
+      const lease = (at: number) => leaseToken(grants[at]?.lease ?? '');
+      settle(bucket, { lease: lease(0), settlement: { kind: 'dropped' }, lesson: null }, instant(1_010));
+      const asksAgain = settle(
+        bucket,
+        { lease: lease(1), settlement: returned(because), lesson: null },
+        instant(1_020),
+      );
+      expect(asksAgain.grants.map(({ ticket }) => ticket)).toEqual(['t1']);
+      const again = leaseToken(asksAgain.grants[0]?.lease ?? '');
+      const refused = settle(
+        bucket,
+        { lease: again, settlement: returned(because, 3_000), lesson: null },
+        instant(1_030),
+      );
+      expect(refused.grants).toEqual([]);
+      expect(asleepUntil(bucket.lanes.get(laneKey('l')) ?? never())).toBe(instant(4_030));
+    },
+  );
+
   test('wakes from a back-off when that ends, not when the limits of its ceiling change', () => {
     const bucket = asleep(instant, returned('ceiling_day', 80_000), 1);
     const other = admit(bucket, call('x', { ...plenty, lane: 'other' }), replica, instant(1_100)).effects

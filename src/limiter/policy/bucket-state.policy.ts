@@ -83,6 +83,8 @@ export interface Lane {
   grantedAt: number | null;
   /** Of a capped lane: when its leases of unknown fate end, soonest first. They are counted in `inFlight`. */
   readonly abandoned: number[];
+  /** When a slot of its ceiling last came back unused; `null` = never. A refusal that may be older says nothing of it. */
+  slotBackAt: number | null;
   /** Class under which the lane is in a ready set; `null` = not ready. */
   readyAs: string | null;
 }

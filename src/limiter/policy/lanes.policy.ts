@@ -32,6 +32,7 @@ export function laneFor(bucket: Bucket, key: LaneKey, setting: LaneSetting): Lan
       serviceMs: 0,
       grantedAt: null,
       abandoned: [],
+      slotBackAt: null,
       readyAs: null,
     };
     bucket.lanes.set(key, lane);

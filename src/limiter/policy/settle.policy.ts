@@ -5,7 +5,7 @@
 import type { Feedback } from '../../call.ts';
 import type { LeaseToken } from '../../ids.ts';
 import type { CeilingEdge, Settlement } from '../limiter.ts';
-import type { Bucket, Lane, Ticket } from './bucket-state.policy.ts';
+import type { Bucket, Lane, Lease, Ticket } from './bucket-state.policy.ts';
 import { dropProbe, endProbe, knownCosts } from './documents.policy.ts';
 import { recallPilot } from './first-calls.policy.ts';
 import { confirm, enqueue, refreshReadiness, sleep, wake } from './lanes.policy.ts';
@@ -87,7 +87,7 @@ export function settle(bucket: Bucket, { lease: token, settlement, lesson }: Set
       giveBack(bucket, lease, now);
       end(bucket, lane, lease);
       forget(bucket, lease.ticket);
-      slotIsBack(bucket, lane);
+      slotIsBack(bucket, lane, now);
       break;
     case 'returned': {
       recallPilot(bucket, lease);
@@ -95,10 +95,11 @@ export function settle(bucket: Bucket, { lease: token, settlement, lesson }: Set
       end(bucket, lane, lease);
       requeue(bucket, lane, lease.ticket);
       const { because, sleepMs, ceiling = lane.ceiling } = settlement;
-      if (because === 'backoff') slotIsBack(bucket, lane);
+      if (because === 'backoff') slotIsBack(bucket, lane, now);
       else lane.slots = 1;
       const heldMs = ceiling === lane.ceiling ? sleepMs : Math.min(sleepMs, maxOtherLimitsMs);
-      sleep(bucket, lane, { because, until: now + heldMs });
+      if (because !== 'backoff' && isBeforeSlot(lane, lease)) refreshReadiness(bucket, lane);
+      else sleep(bucket, lane, { because, until: now + heldMs });
       break;
     }
     case 'unknown':
@@ -131,10 +132,15 @@ function raiseCost(ticket: Ticket, feedback: Feedback): void {
  * A call that was not sent has given its slot of the ceiling back: the lane does not sleep any more for a ceiling which that
  * slot had filled. Its next grant finds out what the ceiling allows.
  */
-function slotIsBack(bucket: Bucket, lane: Lane): void {
+function slotIsBack(bucket: Bucket, lane: Lane, now: number): void {
+  lane.slotBackAt = now;
   if (lane.slots !== null) lane.slots = Math.max(1, lane.slots);
   wake(bucket, lane, ['ceiling_minute', 'ceiling_day']);
 }
+
+/** A slot came back after this grant: the ceiling may have refused the grant before. */
+const isBeforeSlot = ({ slotBackAt }: Lane, { grantedAt }: Lease): boolean =>
+  slotBackAt !== null && grantedAt < slotBackAt;
 
 /** The ticket is back at its position. */
 function requeue(bucket: Bucket, lane: Lane, ticket: Ticket): void {

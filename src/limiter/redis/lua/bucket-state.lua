@@ -9,7 +9,7 @@
 -- A record is kept, read and packed as a list of values; `false` stands for nothing. The loader (scripts.ts) turns
 -- `lane.weight` into `lane[2]` by these lines, and refuses a field that is not among them.
 -- @record lane: key weight maxInFlight perMinute ceiling start inFlight waiting waitingCosts asleep slots unconfirmed
---   serviceMs grantedAt abandoned readyAs
+--   serviceMs grantedAt abandoned slotBackAt readyAs
 -- @record ticket: id lane replica order callClass costs document leaseMs lease
 -- @record known: kind points lease until lanes at
 -- @record lease: token ticket lane replica document grantedAt spacing marks expiresAt answered stage named

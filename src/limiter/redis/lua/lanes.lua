@@ -127,7 +127,7 @@ local function laneFor(key, setting)
   local lane = laneOf(key)
   if not lane then
     lane = { key, setting.weight, setting.maxInFlight, setting.perMinute, setting.ceiling, bucket.virtual, 0, 0, {},
-      { false, false, false, false }, false, 0, 0, false, {}, false }
+      { false, false, false, false }, false, 0, 0, false, {}, false, false }
     readyMembers[key], idleMembers[key] = false, false
     keep('l', key, lane)
   end

@@ -24,7 +24,8 @@ do
 
   -- A call that was not sent has given its slot of the ceiling back: the lane does not sleep any more for a ceiling which that
   -- slot had filled. Its next grant finds out what the ceiling allows.
-  local function slotIsBack(lane)
+  local function slotIsBack(lane, now)
+    lane.slotBackAt = now
     if lane.slots then lane.slots = math.max(1, lane.slots) end
     wake(lane, { 'ceiling_minute', 'ceiling_day' })
   end
@@ -58,7 +59,7 @@ do
     giveBack(lease, now)
     finish(lane, lease)
     discard('t', lease.ticket)
-    slotIsBack(lane)
+    slotIsBack(lane, now)
   end
 
   function settlements.returned(lane, lease, settlement, now)
@@ -66,7 +67,10 @@ do
     giveBack(lease, now)
     finish(lane, lease)
     requeue(lane, ticketOf(lease.ticket))
-    if settlement.because == 'backoff' then slotIsBack(lane) else lane.slots = 1 end
+    local hadSlot = settlement.because == 'backoff'
+    if hadSlot then slotIsBack(lane, now) else lane.slots = 1 end
+    -- A slot came back after this grant: the ceiling may have refused the grant before.
+    if not hadSlot and lane.slotBackAt and lease.grantedAt < lane.slotBackAt then return refreshReadiness(lane) end
     local holds = not settlement.ceiling or settlement.ceiling == lane.ceiling
     sleep(lane, settlement.because, now + (holds and settlement.sleepMs or math.min(settlement.sleepMs, maxOtherLimitsMs)))
   end
