@@ -1,18 +1,36 @@
 import { availableParallelism } from 'node:os';
 
 /**
- * Files of minutes. `npm run verify:long` runs them, and more histories of the simulations and of parity; so does `.ci/run`.
- * `npm test` runs them when their path, or a part of it, is named.
+ * Files of half a minute and more, most of them thousands of random cases. `npm run verify:long` runs them, and more histories
+ * of the simulations and of parity; so does `.ci/run`. `npm test` runs them when their path, or a part of it, is named.
  */
 const long = [
+  'test/activity/very-many.test.ts',
+  'test/admission/overload.test.ts',
+  'test/journey/holds-2000.test.ts',
   'test/limiter/parity-faults.test.ts',
+  'test/limiter/redis-nonsense.test.ts',
+  'test/limiter/redis-replies.test.ts',
+  'test/policy/fair-shares.test.ts',
+  'test/privacy/everything-shared.test.ts',
+  'test/privacy/label-cap-memory.test.ts',
+  'test/sdk/examples.test.ts',
+  'test/simulation/burst.test.ts',
   'test/simulation/metering/outside.test.ts',
   'test/simulation/replicas/far-redis.test.ts',
-  'test/activity/very-many.test.ts',
-  'test/privacy/label-cap-memory.test.ts',
+  'test/wire/stack-upstream-chaos.test.ts',
 ];
+/** Those that `verify:long` runs with more histories than `npm test`. */
+const withMoreHistories = [
+  'test/limiter/parity.test.ts',
+  'test/simulation/simulation.test.ts',
+  'test/simulation/replicas/replicas.test.ts',
+];
+
+const inRoot = (files) => files.map((file) => `<rootDir>/${file}`);
 const named = process.argv.slice(2).filter((argument) => argument.includes('test/'));
 const isNamed = (file) => named.some((part) => file.includes(part));
+const onlyLong = process.env.SLUICE_TESTS === 'long';
 
 /** Jest runs the TypeScript sources as ES modules; Node itself strips the types. */
 export default {
@@ -20,8 +38,8 @@ export default {
   testEnvironment: '<rootDir>/test/support/leak-check.mjs',
   extensionsToTreatAsEsm: ['.ts'],
   transform: { '\\.ts$': '<rootDir>/test/support/strip-types.mjs' },
-  testMatch: ['<rootDir>/test/**/*.test.ts'],
-  testPathIgnorePatterns: long.filter((file) => !isNamed(file)).map((file) => `<rootDir>/${file}`),
+  testMatch: onlyLong ? inRoot([...long, ...withMoreHistories]) : ['<rootDir>/test/**/*.test.ts'],
+  testPathIgnorePatterns: onlyLong ? [] : inRoot(long.filter((file) => !isNamed(file))),
   testTimeout: 30_000,
   reporters: ['default', '<rootDir>/test/support/plain-summary.mjs'],
   // One more than there are processors: many tests wait, for time that passes or for other processes.

@@ -3,7 +3,7 @@
  * reply, every published message and the whole state after every step must agree to the last bit. One batch of histories
  * goes through the function library, the next one through the script of older servers.
  *
- * `SLUICE_PARITY_HISTORIES` (200) and `SLUICE_PARITY_SEED` (1) ask for more, or for one again.
+ * `SLUICE_PARITY_HISTORIES` (120) and `SLUICE_PARITY_SEED` (1) ask for more, or for one again.
  */
 import { afterAll, beforeAll, expect, test } from '@jest/globals';
 import { Redis } from 'ioredis';
@@ -13,7 +13,7 @@ import { historyOf } from './parity-history.ts';
 import { startOf } from './parity-model.ts';
 import { differences, Messages, prepare, shrink, type Bench } from './parity-run.ts';
 
-const histories = Number(process.env['SLUICE_PARITY_HISTORIES'] ?? 200);
+const histories = Number(process.env['SLUICE_PARITY_HISTORIES'] ?? 120);
 const firstSeed = Number(process.env['SLUICE_PARITY_SEED'] ?? 1);
 const atOnce = 20;
 
