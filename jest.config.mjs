@@ -14,6 +14,7 @@ const long = [
   'test/policy/fair-shares.test.ts',
   'test/privacy/everything-shared.test.ts',
   'test/privacy/label-cap-memory.test.ts',
+  'test/sdk/charged-tokens.test.ts',
   'test/sdk/examples.test.ts',
   'test/simulation/burst.test.ts',
   'test/simulation/metering/outside.test.ts',
