@@ -8,6 +8,7 @@ const long = [
   'test/activity/very-many.test.ts',
   'test/admission/overload.test.ts',
   'test/journey/holds-2000.test.ts',
+  'test/learn/used.test.ts',
   'test/limiter/parity-faults.test.ts',
   'test/limiter/redis-nonsense.test.ts',
   'test/limiter/redis-replies.test.ts',

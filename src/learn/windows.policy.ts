@@ -2,7 +2,7 @@
  * Which windows explain when an upstream took calls and when it refused them. Pure.
  *
  * A window explains a refusal when it was full then, and its limit is the most that it ever took. The fewest windows that explain
- * every refusal are proposed; of lengths that do it equally well a usual one, else the middle.
+ * every refusal are proposed; of lengths that do it equally well a usual one, else a long one.
  */
 export interface Observation {
   /** Milliseconds. */
@@ -166,14 +166,17 @@ function findRolling(observations: readonly Observation[]): FoundWindow | null {
   };
 }
 
-/** A usual length between these, else a whole one, else the middle. */
+/**
+ * A usual length between these, else the longest whole one, else the longest: a length that is a little short costs a refusal in every
+ * window, and one that is a little long costs only that time.
+ */
 function secondsIn(lowest: number, highest: number): number {
   const slack = grainMs / 1000;
   const fits = (seconds: number): boolean => seconds >= lowest - slack && seconds <= highest + slack;
   const usual = usualSeconds.find(fits);
   if (usual !== undefined) return usual;
-  const middle = (lowest + highest) / 2;
-  return fits(Math.round(middle)) ? Math.round(middle) : Math.round(middle * 1000) / 1000;
+  const whole = Math.floor(highest + slack);
+  return fits(whole) ? whole : Math.ceil(highest * 1000) / 1000;
 }
 
 /** A level that drains evenly: of a limit, calls that were taken say how fast at least, and refusals how fast at most. */

@@ -7,8 +7,7 @@ import { parse, stringify } from 'yaml';
 import { runCheck } from '../../src/cli/check.ts';
 import { runLearn } from '../../src/cli/learn.ts';
 import type { SpokenParts } from '../../src/simulators/dialect.ts';
-import { Quota } from '../../src/simulators/dialect/quota.ts';
-import { refusalBy, reportedFields } from '../../src/simulators/dialect/telling.ts';
+import { recordingOf } from '../learn/recorded.ts';
 import { randomFrom } from '../limiter/parity-history.ts';
 
 const folder = mkdtempSync(join(tmpdir(), 'sluice-learn-'));
@@ -23,30 +22,6 @@ const spoken = {
   },
   throttledBy: [{ status: 403, body: 'rate limit exceeded' }],
 } as const satisfies SpokenParts;
-
-/** 200 answers to a client that asks a little faster than it may, as a browser records them. */
-function recording(): string {
-  const quota = new Quota(spoken);
-  const draw = randomFrom(7);
-  let at = 1_800_000_000_000;
-  const entries = Array.from({ length: 200 }, (_, index) => {
-    at += Math.round(800 * (0.2 + 0.6 * draw()));
-    const { kind } = quota.ask(at);
-    if (kind === 'admitted') quota.done();
-    const refusal = refusalBy(spoken.throttledBy[0]);
-    const fields = reportedFields(spoken, quota.windows(at), at);
-    return {
-      startedDateTime: new Date(at).toISOString(),
-      request: { method: 'GET', url: `https://api.acme.example/v1/things?page=${index}`, headers: [] },
-      response: {
-        status: kind === 'admitted' ? 200 : refusal.status,
-        headers: Object.entries(fields).map(([name, value]) => ({ name, value })),
-        content: { text: kind === 'admitted' ? '{}' : refusal.body },
-      },
-    };
-  });
-  return JSON.stringify({ log: { version: '1.2', entries } });
-}
 
 function written(name: string, text: string): string {
   const path = join(folder, name);
@@ -72,7 +47,7 @@ const config = (speaks: unknown): string =>
     workspaces: { acme: { keys: [] } },
   });
 
-const har = written('acme.har', recording());
+const har = written('acme.har', recordingOf(spoken, randomFrom(7)));
 
 function learned(): unknown {
   const { out, err, io } = heard();

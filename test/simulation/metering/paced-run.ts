@@ -179,7 +179,7 @@ class Run {
     { sentAt, replica }: { readonly sentAt: number; readonly replica: number },
     { status, fields }: { readonly status: number; readonly fields: ReadonlyMap<string, string> },
   ): void {
-    const feedback = learnFrom(this.#scene.dialect.kind, {
+    const facts = {
       status,
       fields,
       body: status === 200 ? null : (this.#scene.dialect.refusal ?? null),
@@ -187,7 +187,8 @@ class Run {
       method: 'GET',
       path: '/',
       nowMs: this.#storeTime,
-    });
+    } as const;
+    const feedback = learnFrom(this.#scene.dialect.kind, facts, this.#scene.described);
     const lesson = { feedback, sentAt: this.#origin + sentAt, headAt: this.#storeTime };
     const closeMs = feedback.throttle?.waitMs ?? hintlessMs;
     if (status === 200) this.#left -= 1;

@@ -1,5 +1,6 @@
 /** What an experiment with a paced upstream is made of, and what it tells. */
 import type { MeterSetting } from '../../../src/limiter/limiter.ts';
+import type { Dialect as DescribedDialect } from '../../../src/config/dialect.ts';
 import type { Counter } from './counters.ts';
 import type { Dialect } from './dialects.ts';
 import type { Outsider } from './outsiders.ts';
@@ -21,6 +22,8 @@ export interface Fleet {
 export interface Scene {
   readonly counter: () => Counter;
   readonly dialect: Dialect;
+  /** How the configuration describes it (`speaks`); left out, it does not. */
+  readonly described?: DescribedDialect;
   readonly windowMs: number;
   readonly stated: readonly MeterSetting[];
   readonly probe: number;
