@@ -22,8 +22,9 @@ const long = [
   'test/simulation/replicas/far-redis.test.ts',
   'test/wire/stack-upstream-chaos.test.ts',
 ];
-/** Those that `verify:long` runs with more histories than `npm test`. */
+/** Those that `verify:long` runs with more histories, or for longer, than `npm test`. */
 const withMoreHistories = [
+  'test/credentials/shared-tokens.test.ts',
   'test/limiter/parity.test.ts',
   'test/simulation/simulation.test.ts',
   'test/simulation/replicas/replicas.test.ts',

@@ -13,11 +13,13 @@ import { serviceOf } from '../support/gateway.ts';
 import { clientAgent, pause, send } from '../support/redis-fleet.ts';
 import { monitorRedis } from '../support/redis-monitor.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
-import { startTokenEndpoint, type TokenEndpoint } from '../support/token-endpoint.ts';
+import { startTokenEndpoint, type Manner, type TokenEndpoint } from '../support/token-endpoint.ts';
 import { upstreamSettings } from '../support/upstream-settings.ts';
 import { plainRedis } from '../support/plain-redis.ts';
 
 const labelKey = 'a label key for tests only';
+/** How long calls come while the endpoint has troubles; `verify:long`: three minutes. */
+const renewalMs = process.env['SLUICE_TESTS'] === 'long' ? 180_000 : 10_000;
 let redis: RedisServer;
 let probe: Redis;
 const agent = clientAgent();
@@ -121,6 +123,40 @@ describe('three replicas with one credential', () => {
     const shown = [...logs, ...pages, ...monitor.lines, await everythingHeld()].join('\n');
     for (const secret of ['canary', endpoint.url, ...issued]) expect(shown).not.toContain(secret);
   }, 60_000);
+
+  test(
+    'go on while the endpoint fails, is slow, breaks off and ends the token before: no call fails',
+    async () => {
+      const failed: Manner = { kind: 'answer', status: 500, body: 'oops' };
+      const throttled: Manner = { kind: 'answer', status: 429, body: '', headers: { 'retry-after': '1' } };
+      const slow: Manner = { kind: 'issue', afterMs: 900 };
+      const good: Manner = { kind: 'issue' };
+      const rough = [good, failed, good, slow, { kind: 'cut' } as const, failed, slow, throttled, good];
+      const untilMs = systemClock.monotonic() + renewalMs;
+      endpoint.answer(...Array.from({ length: Math.ceil(renewalMs / 9_000) }, () => rough).flat());
+      const answers: Awaited<ReturnType<typeof send>>[] = [];
+      const client = async (at: number): Promise<void> => {
+        for (let n = 0; systemClock.monotonic() < untilMs; n += 1) {
+          const url = `http://127.0.0.1:${services[(at + n) % 3]?.dataAddress.port ?? 0}`;
+          const headers = { prefer: 'wait=60' };
+          const path = '/via/shop/admin/api/2026-10/orders.json?limit=1';
+          answers.push(await send({ url, path, key, nonce: `${at}-${n}`, agent, headers }));
+          await pause(20);
+        }
+      };
+      await Promise.all(Array.from({ length: 6 }, (_, at) => client(at)));
+      expect(answers.filter(({ status }) => status !== 200)).toEqual([]);
+      const { issued, maxAtOnce, requests } = endpoint;
+      expect(requests.length).toBeGreaterThan(issued.length);
+      expect(issued.length).toBeGreaterThan(renewalMs / 4_000);
+      expect(maxAtOnce).toBe(1);
+      expect(Math.max(...shop.log.map(({ inFlight }) => inFlight.scope))).toBe(1);
+      // Only those that find out: one of each replica for a token that ended before its time.
+      expect(shop.log.filter(({ status }) => status === 401).length).toBeLessThanOrEqual(3 * issued.length);
+      expect(shop.log.filter(({ status }) => status === 429)).toEqual([]);
+    },
+    renewalMs * 2 + 30_000,
+  );
 });
 
 describe('a shared token', () => {
