@@ -19,6 +19,7 @@ const long = [
   'test/sdk/examples.test.ts',
   'test/simulation/burst.test.ts',
   'test/simulation/metering/outside.test.ts',
+  'test/simulation/replicas/charges.test.ts',
   'test/simulation/replicas/far-redis.test.ts',
   'test/wire/stack-upstream-chaos.test.ts',
 ];

@@ -1,0 +1,117 @@
+/**
+ * What paces the calls of a charge scenario: the embedded limiter of one process, or the stores of several replicas that share a
+ * simulated Redis. What one replica learns of charges the others hear 100 ms later.
+ */
+import type { Settings } from '../../src/config/settings.ts';
+import { TokenEstimates } from '../../src/dispatch/token-estimates.ts';
+import { createMemoryLimiter } from '../../src/limiter/embedded/limiter.ts';
+import type { EstimateStore, SharedEstimate } from '../../src/limiter/estimate-store.ts';
+import type { Grant, Limiter } from '../../src/limiter/limiter.ts';
+import { createStores } from '../../src/limiter/stores.ts';
+import { noTelemetry } from '../../src/telemetry/noop.ts';
+import type { FakeClock } from '../support/fake-clock.ts';
+import { plainRedis } from '../support/plain-redis.ts';
+import { Chance } from './chance.ts';
+import { Connection } from './replicas/connection.ts';
+import { quiet } from './replicas/plan.ts';
+import { Process } from './replicas/process.ts';
+import { Server } from './replicas/server.ts';
+
+export interface ChargeReplica {
+  readonly limiter: Limiter;
+  readonly estimates: TokenEstimates;
+}
+
+export interface Fleet {
+  /** When its replicas are ready for calls, virtual milliseconds. */
+  readonly startMs: number;
+  /** Clients are spread over the replicas. */
+  of(client: number): ChargeReplica;
+  /** No call comes any more: replicas that would tick for ever stop. */
+  isOver(): void;
+  close(): Promise<void>;
+}
+
+type OnGrant = (grant: Grant) => void;
+
+export const fleetOf = (clock: FakeClock, replicas: number, onGrant: OnGrant): Fleet =>
+  replicas === 1 ? embedded(clock, onGrant) : overRedis(clock, replicas, onGrant);
+
+function embedded(clock: FakeClock, onGrant: OnGrant): Fleet {
+  const limiter = createMemoryLimiter(clock, { onGrant, onClosed: () => {} });
+  const replica = { limiter, estimates: new TokenEstimates(clock) };
+  return { startMs: 0, of: () => replica, isOver: () => {}, close: () => limiter.close() };
+}
+
+const startMs = 2_500;
+const quietMs = 10_000;
+const sharedAfterMs = 100;
+const ignored = (): void => {};
+
+function overRedis(clock: FakeClock, count: number, onGrant: OnGrant): Fleet {
+  const chance = new Chance(count);
+  const connections: Connection[] = [];
+  const server = new Server(
+    { applied: ignored, slotTaken: ignored, slotReturned: ignored, lost: ignored, reach: ignored },
+    (channel, text) => connections.forEach((connection) => connection.hear(channel, text)),
+    { monotonic: () => clock.monotonic(), originMs: clock.now() },
+  );
+  const bus = new EstimateBus(clock);
+  const processes = Array.from(
+    { length: count },
+    (_, at) => new Process(`r${at}`, clock, { lateMs: () => chance.between(0, 1.5), uptimeMs: 0 }),
+  );
+  const replicas = processes.map((process): ChargeReplica => {
+    const connection = new Connection({ process, clock, chance, network: quiet, quietFrom: null, server });
+    connections.push(connection);
+    const stores = createStores(
+      {
+        // Nothing else of the settings concerns the stores. No replica may pace on its own.
+        settings: { redis: plainRedis({ whenDown: 'deny' }) } as unknown as Settings,
+        clock: process,
+        random: { next: () => chance.next(), hex: () => process.name },
+        telemetry: noTelemetry,
+        listener: { onGrant, onClosed: ignored },
+      },
+      () => connection.asProduct(),
+    );
+    void stores.ready();
+    return { limiter: stores.limiter, estimates: new TokenEstimates(process, bus.join()) };
+  });
+  return {
+    startMs,
+    of: (client) => {
+      const replica = replicas[client % count];
+      if (replica === undefined) throw new Error('a fleet without replicas');
+      return replica;
+    },
+    isOver: () => void clock.outside(clock.monotonic() + quietMs, () => clock.halt()),
+    close: async () => {
+      for (const process of processes) process.kill();
+      if (server.bucketCommands === 0) throw new Error('no call came to the shared bucket');
+    },
+  };
+}
+
+/** Carries what one replica has learned to the others. */
+class EstimateBus {
+  readonly #clock: FakeClock;
+  readonly #listeners: { readonly owner: number; readonly hear: (learned: SharedEstimate) => void }[] = [];
+  #members = 0;
+
+  constructor(clock: FakeClock) {
+    this.#clock = clock;
+  }
+
+  join(): EstimateStore {
+    const owner = this.#members++;
+    return {
+      share: (learned) => {
+        this.#clock.outside(this.#clock.monotonic() + sharedAfterMs, () => {
+          for (const listener of this.#listeners) if (listener.owner !== owner) listener.hear(learned);
+        });
+      },
+      listen: (hear) => void this.#listeners.push({ owner, hear }),
+    };
+  }
+}

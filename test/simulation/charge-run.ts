@@ -1,0 +1,179 @@
+/**
+ * Runs clients with calls of known use against a provider that counts tokens, on virtual time. Owns: the provider, a counter that
+ * drains, and the clients. Refuses to own: limiters (`charge-fleet.ts`), and what is a good outcome.
+ */
+import type { Feedback, MeterName, TokenUsage } from '../../src/call.ts';
+import { spentOf } from '../../src/dispatch/spent.policy.ts';
+import type { TokenGuess } from '../../src/dispatch/token-estimate.policy.ts';
+import type { Grant } from '../../src/limiter/limiter.ts';
+import { admission } from '../support/admission.ts';
+import { FakeClock } from '../support/fake-clock.ts';
+import { fleetOf } from './charge-fleet.ts';
+
+export interface Asked {
+  readonly guess: TokenGuess;
+  readonly beginning: string;
+  /** What it really uses, if the provider's cache is as warm as the call expects. */
+  readonly usage: TokenUsage;
+}
+
+export interface Scene {
+  readonly meter: MeterName;
+  readonly limit: number;
+  /** Calls of each client, which sends one after the other. */
+  readonly clients: readonly (readonly Asked[])[];
+  /** Units that the provider counts when the call arrives, and when its answer is over. */
+  readonly counts: (asked: Asked, now: number) => { readonly first: number; readonly inAll: number };
+  /** What the answer says of that; the usage of the call where it is left out. */
+  readonly reported?: (asked: Asked, inAll: number) => TokenUsage;
+  readonly serviceMs: number;
+  /** Refusals come inside a stream, so long after the call; left out, they come at once. Milliseconds. */
+  readonly refusedAfterMs?: number;
+  /** Every answer states limit and level, as at the arrival of its call. */
+  readonly statesLevels?: boolean;
+  /** The limit from these times on. */
+  readonly changes?: readonly { readonly at: number; readonly limit: number }[];
+  /** What somebody else takes of what the limit lets through, twice a second. */
+  readonly outsiderShare?: number;
+}
+
+export interface Outcome {
+  /** Times at which the provider refused a call. */
+  readonly refusedAt: readonly number[];
+  readonly firstAnswerAt: number;
+  readonly turnedAway: number;
+  /** From the first call to the last that was let in, by what the quota allows. */
+  readonly ratio: number;
+}
+
+const windowMs = 60_000;
+const outsiderMs = 500;
+
+/** The least time in which the limit lets so many units through: its whole, and then what it drains. */
+function minMsOf({ limit, changes = [], outsiderShare = 0 }: Scene, units: number): number {
+  let left = units - limit;
+  let at = 0;
+  let now = limit;
+  for (const change of [...changes, { at: Infinity, limit: 0 }]) {
+    const perMs = (now * (1 - outsiderShare)) / windowMs;
+    if (left <= (change.at - at) * perMs) return at + left / perMs;
+    // A larger limit has room at once; of a smaller one no more is used than it has.
+    left -= (change.at - at) * perMs + Math.max(0, change.limit - now);
+    ({ at, limit: now } = change);
+  }
+  return at;
+}
+
+export async function run(scene: Scene, replicas = 1): Promise<Outcome> {
+  const clock = new FakeClock();
+  const { meter, changes = [], outsiderShare = 0 } = scene;
+  let { limit } = scene;
+  const stated = (level: number): Feedback['meters'] =>
+    scene.statesLevels === true
+      ? [
+          {
+            meter,
+            limit,
+            windowMs,
+            level: { lowest: Math.max(0, Math.floor(level) - 1), highest: Math.ceil(level) },
+          },
+        ]
+      : [];
+  const upstream = { level: 0, at: 0, taken: 0, lastIn: 0 };
+  const refusedAt: number[] = [];
+  let firstAnswerAt = Infinity;
+  let turnedAway = 0;
+  let left = scene.clients.flat().length;
+  const onGrantOf = new Map<string, (grant: Grant) => void>();
+  const fleet = fleetOf(clock, replicas, (grant) => onGrantOf.get(grant.ticket)?.(grant));
+  const { startMs } = fleet;
+  const drain = (now: number): void => {
+    upstream.level = Math.max(0, upstream.level - ((now - upstream.at) * limit) / windowMs);
+    upstream.at = now;
+  };
+  const send = (asked: Asked, client: number, at: number): void => {
+    const { limiter, estimates } = fleet.of(client);
+    const named = { guess: asked.guess, beginning: asked.beginning, lane: 'lane' };
+    const next = (): void => enter(client, at + 1);
+    const answered = (grant: Grant, feedback: Feedback, sentAt: number, closeMs: number): void => {
+      const now = clock.monotonic();
+      const lesson = { feedback, sentAgoMs: now - sentAt, headAgoMs: 0 };
+      estimates.learn(named, feedback, null);
+      if (closeMs > 0) {
+        void limiter.settle(grant, { kind: 'throttled', closeMs, requeue: true, sleepMs: 0 }, lesson);
+        return;
+      }
+      firstAnswerAt = Math.min(firstAnswerAt, now);
+      if (left === 0) fleet.isOver();
+      void limiter.settle(grant, { kind: 'succeeded', spent: spentOf(200, feedback, null) }, lesson);
+      next();
+    };
+    const onGrant = (grant: Grant): void => {
+      const sentAt = clock.monotonic();
+      clock.outside(sentAt + 2, () => {
+        const now = clock.monotonic();
+        drain(now);
+        const { first, inAll } = scene.counts(asked, now);
+        const waitMs = Math.ceil(((upstream.level + first - limit) * windowMs) / limit);
+        if (waitMs > 0) {
+          refusedAt.push(now);
+          const throttle = { kind: 'rate', waitMs, meter } as const;
+          const refusal: Feedback = { meters: stated(upstream.level), throttle, requestedTokens: first };
+          clock.arrives(now + (scene.refusedAfterMs ?? 1), () => answered(grant, refusal, sentAt, waitMs));
+          return;
+        }
+        upstream.level += first;
+        const meters = stated(upstream.level);
+        left -= 1;
+        upstream.taken += inAll;
+        upstream.lastIn = now;
+        clock.outside(now + scene.serviceMs, () => {
+          drain(clock.monotonic());
+          upstream.level = Math.max(0, upstream.level + inAll - first);
+          const usage = scene.reported?.(asked, inAll) ?? asked.usage;
+          clock.arrives(clock.monotonic(), () =>
+            answered(grant, { meters, throttle: null, usage }, sentAt, 0),
+          );
+        });
+      });
+    };
+    const ticket = `c${client}.${at}`;
+    onGrantOf.set(ticket, onGrant);
+    const costs = { requests: 1, ...estimates.expected(named) };
+    const setting = { meters: [{ meter, limit, windowMs }], learn: true, probe: 1 };
+    const wish = { costs, setting, arrivedAt: clock.monotonic(), maxWaitMs: 75_000, leaseMs: 1e9 };
+    void limiter.admit(admission(ticket, wish)).then((reply) => {
+      if (reply.kind === 'granted') onGrant(reply.grant);
+      if (reply.kind !== 'refused') return;
+      turnedAway += 1;
+      clock.outside(clock.monotonic() + reply.retryInMs, () => send(asked, client, at));
+    });
+  };
+  const enter = (client: number, at: number): void => {
+    const asked = scene.clients[client]?.[at];
+    if (asked !== undefined) send(asked, client, at);
+  };
+  for (const change of changes) {
+    clock.outside(startMs + change.at, () => {
+      drain(startMs + change.at);
+      ({ limit } = change);
+      upstream.level = Math.min(upstream.level, limit);
+    });
+  }
+  const outsider = (): void => {
+    const now = clock.monotonic();
+    drain(now);
+    upstream.level = Math.min(limit, upstream.level + (outsiderShare * limit * outsiderMs) / windowMs);
+    if (left > 0) clock.outside(now + outsiderMs, outsider);
+  };
+  if (outsiderShare > 0) clock.outside(startMs, outsider);
+  scene.clients.forEach((_calls, client) => clock.outside(startMs + client, () => enter(client, 0)));
+  await clock.run(7_200_000);
+  await fleet.close();
+  return {
+    refusedAt,
+    firstAnswerAt,
+    turnedAway,
+    ratio: (upstream.lastIn - startMs) / minMsOf(scene, upstream.taken),
+  };
+}

@@ -1,0 +1,169 @@
+/**
+ * Token budgets in front of a provider that counts what calls really use: how much longer all calls take than its quota allows, and
+ * how many it refuses. The limiter, what is learned of charges and how they are settled run as they are. Virtual time.
+ */
+import { describe, expect, test } from '@jest/globals';
+import { seededRandom } from '../../src/simulators/seeded-random.ts';
+import { run as runOver, type Asked, type Outcome, type Scene } from './charge-run.ts';
+
+export function chargeScenarios(replicas: number): void {
+  const run = (scene: Scene): Promise<Outcome> => runOver(scene, replicas);
+  describe('on 30,000 tokens a minute without reported levels,', () => {
+    const sizes = (seed: number, allowed: boolean): readonly (readonly Asked[])[] => {
+      const random = seededRandom(seed);
+      const between = (from: number, until: number): number =>
+        Math.round(from + random.next() * (until - from));
+      return Array.from({ length: 6 }, (_, client) =>
+        Array.from({ length: 30 }, (): Asked => {
+          const all = between(200, 5_000);
+          const prompt = Math.max(100, Math.round(all * 0.6));
+          const guess = { prompt, marked: 0, output: allowed ? 5_000 - prompt : null, apart: false };
+          const usage = { prompt, kept: 0, input: prompt, output: all - prompt, total: all };
+          return { guess, beginning: `client ${client}`, usage };
+        }),
+      );
+    };
+    const counted = ({ usage }: Asked): number => usage.total ?? 0;
+
+    test.each([
+      ['with', true, 1],
+      ['with', true, 2],
+      ['with', true, 3],
+      ['with', true, 4],
+      ['without', false, 1],
+      ['without', false, 2],
+      ['without', false, 3],
+      ['without', false, 4],
+    ])(
+      'calls of 200 to 5,000 tokens %s max_tokens use 95 %% of the limit (%s, seed %i)',
+      async (_name, allowed, seed) => {
+        const { refusedAt, firstAnswerAt, ratio } = await run({
+          meter: 'tokens',
+          limit: 30_000,
+          clients: sizes(seed, allowed),
+          // All tokens that a call will have used are counted when it arrives, so that a call that reserved less is refused.
+          counts: (asked) => ({ first: counted(asked), inAll: counted(asked) }),
+          serviceMs: 3_000,
+        });
+        expect(refusedAt.filter((at) => at > firstAnswerAt)).toEqual([]);
+        expect(1 / ratio).toBeGreaterThanOrEqual(0.95);
+      },
+    );
+  });
+
+  describe('on 50,000 counted input tokens a minute, five agents with 148,000 cached of 150,000 prompt tokens', () => {
+    const agents = Array.from({ length: 5 }, (_, agent) =>
+      Array.from({ length: 20 }, (): Asked => {
+        const guess = { prompt: 150_000, marked: 148_000, output: 4_000, apart: true };
+        const usage = { prompt: 150_000, kept: 148_000, input: 2_000, output: 200, total: 2_200 };
+        return { guess, beginning: `agent ${agent}`, usage };
+      }),
+    );
+    const scene = { meter: 'input_tokens', limit: 50_000, clients: agents, serviceMs: 1_500 } as const;
+
+    test('take at most 1.05 of the optimum, and no call is refused', async () => {
+      const { refusedAt, turnedAway, ratio } = await run({
+        ...scene,
+        counts: () => ({ first: 2_000, inAll: 2_000 }),
+      });
+      expect({ refused: refusedAt.length, turnedAway }).toEqual({ refused: 0, turnedAway: 0 });
+      expect(ratio).toBeLessThanOrEqual(1.05);
+    });
+
+    test('are refused at most twice when a cache is lost', async () => {
+      // One agent's cache is gone after a minute: its next call costs 40,000, then the prompt is cached again.
+      let written = false;
+      const counts = ({ beginning }: Asked, now: number): { first: number; inAll: number } => {
+        const isCold = now > 60_000 && beginning === 'agent 2' && !written;
+        return isCold ? { first: 40_000, inAll: 40_000 } : { first: 2_000, inAll: 2_000 };
+      };
+      const { refusedAt, turnedAway } = await run({
+        ...scene,
+        counts,
+        reported: (asked, inAll) => {
+          written ||= inAll > 2_000;
+          return { ...asked.usage, input: inAll, total: inAll + 200 };
+        },
+      });
+      expect(refusedAt.length).toBeLessThanOrEqual(2);
+      expect(turnedAway).toBeLessThanOrEqual(1);
+    });
+  });
+
+  /** Calls that are charged what they ask for, and whose answers state the level. */
+  const charged = (calls: number, clients: number): readonly (readonly Asked[])[] =>
+    Array.from({ length: clients }, (_, client) =>
+      Array.from({ length: calls }, (): Asked => {
+        const guess = { prompt: 600, marked: 0, output: 400, apart: false };
+        const usage = { prompt: 600, kept: 0, input: 600, output: 100, total: 700 };
+        return { guess, beginning: `client ${client}`, usage };
+      }),
+    );
+  const asked = { counts: () => ({ first: 1_000, inAll: 1_000 }), serviceMs: 1_000, statesLevels: true };
+
+  test.each([
+    ['halved', 15_000, 2],
+    ['doubled', 60_000, 0],
+  ])(
+    'a limit that is %s while calls wait is taken over with the next answers',
+    async (_says, limit, maxRefused) => {
+      const { refusedAt, turnedAway, ratio } = await run({
+        ...asked,
+        meter: 'tokens',
+        limit: 30_000,
+        changes: [{ at: 60_000, limit }],
+        clients: charged(20, 6),
+      });
+      expect(refusedAt.length).toBeLessThanOrEqual(maxRefused);
+      expect(turnedAway).toBe(0);
+      expect(ratio).toBeLessThanOrEqual(1.05);
+    },
+  );
+
+  test('a limit whose refusals come inside streams, before their content, is taken over as fast', async () => {
+    const { refusedAt, turnedAway, ratio } = await run({
+      ...asked,
+      meter: 'tokens',
+      limit: 30_000,
+      changes: [{ at: 60_000, limit: 15_000 }],
+      refusedAfterMs: 200,
+      clients: charged(20, 6),
+    });
+    expect(refusedAt.length).toBeLessThanOrEqual(2);
+    expect(turnedAway).toBe(0);
+    expect(ratio).toBeLessThanOrEqual(1.05);
+  });
+
+  test('a limit of which somebody else takes 30 % is used to the rest', async () => {
+    const { refusedAt, ratio } = await run({
+      ...asked,
+      meter: 'tokens',
+      limit: 30_000,
+      outsiderShare: 0.3,
+      clients: charged(20, 6),
+    });
+    expect(refusedAt.length).toBeLessThanOrEqual(2);
+    expect(ratio).toBeLessThanOrEqual(1.05);
+  });
+
+  test('output that is counted when it is made holds calls before the limit refuses them', async () => {
+    const clients = Array.from({ length: 4 }, (_, client) =>
+      Array.from({ length: 40 }, (_call, n): Asked => {
+        const output = 600 + ((n * 7 + client * 13) % 9) * 100;
+        const guess = { prompt: 100, marked: 0, output: 4_000, apart: true };
+        const usage = { prompt: 100, kept: 0, input: 100, output, total: 100 + output };
+        return { guess, beginning: `client ${client}`, usage };
+      }),
+    );
+    const { refusedAt, firstAnswerAt, ratio } = await run({
+      meter: 'output_tokens',
+      limit: 20_000,
+      clients,
+      // A call is let in while less than the limit is used.
+      counts: ({ usage }) => ({ first: 1, inAll: usage.output ?? 0 }),
+      serviceMs: 4_000,
+    });
+    expect(refusedAt.filter((at) => at > firstAnswerAt)).toEqual([]);
+    expect(ratio).toBeLessThanOrEqual(1.05);
+  });
+}
