@@ -102,10 +102,10 @@ async function latency({ adminPort, port, path, keys }: Row): Promise<string> {
   return 'more than the largest bound';
 }
 
-const median = (values: readonly number[]): number => {
+function median(values: readonly number[]): number {
   const sorted = values.toSorted((a, b) => a - b);
   return ((sorted[(sorted.length - 1) >> 1] ?? NaN) + (sorted[sorted.length >> 1] ?? NaN)) / 2;
-};
+}
 
 async function round(row: Row, count: number, idleUsPerMs: number): Promise<void> {
   const { port, path, keys, connections } = row;

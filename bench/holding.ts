@@ -68,11 +68,11 @@ interface Launch {
   readonly args: readonly string[];
   readonly fields: http.OutgoingHttpHeaders;
   /** Where the process tells how many requests it holds. */
-  readonly waiting: (ports: Ports) => Promise<number>;
+  readonly waiting: (ports: PortNumbers) => Promise<number>;
   readonly onEnd: () => void;
 }
 
-interface Ports {
+interface PortNumbers {
   readonly port: number;
   readonly adminPort: number;
 }
@@ -130,7 +130,7 @@ async function launch({ args, fields, waiting, onEnd }: Launch): Promise<Holder>
       if (value.startsWith('{') && value.includes(`"${member}":`)) return JSON.parse(value) as T;
     }
   };
-  const ports = await reported<Ports>('port');
+  const ports = await reported<PortNumbers>('port');
   const open: http.ClientRequest[] = [];
   let answered = 0;
   const body = Buffer.alloc(bodyBytes, 'x');

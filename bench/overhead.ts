@@ -128,10 +128,10 @@ try {
 } finally {
   for (const { child } of [upstream, sluice, plain]) child.kill('SIGKILL');
 }
-const median = (values: readonly number[]): number => {
+function median(values: readonly number[]): number {
   const sorted = values.toSorted((a, b) => a - b);
   return ((sorted[(sorted.length - 1) >> 1] ?? NaN) + (sorted[sorted.length >> 1] ?? NaN)) / 2;
-};
+}
 console.log(
   `${rounds} interleaved rounds of ${callsPerRun} calls, ${connections} connections, medians, Node ${process.versions.node}`,
 );

@@ -24,22 +24,25 @@ const scopes = [
 type Where = (typeof scopes)[number];
 
 /** One row of the glossary's second table. */
-export type RuledOut = {
+export interface RuledOut {
   readonly words: readonly string[];
   readonly where: Where;
   readonly write: string;
-};
+}
 
 /** What the glossary's second section says: the words, and the public names that keep one. */
-export type Rules = { readonly ruledOut: readonly RuledOut[]; readonly publicNames: readonly string[] };
+export interface Rules {
+  readonly ruledOut: readonly RuledOut[];
+  readonly publicNames: readonly string[];
+}
 
 /** A word that stands where it may not, with its line (from 1). */
-export type Found = {
+export interface Found {
   readonly line: number;
   readonly name: string;
   readonly word: string;
   readonly write: string;
-};
+}
 
 /** The rules of the glossary's second section. Throws on a row that cannot be read. */
 export function rulesOf(glossary: string): Rules {

@@ -88,14 +88,14 @@ export function firstLine<T>(
 }
 
 /** The line as a JSON object; an empty one when it is none. */
-export const parsed = (line: string): Record<string, unknown> => {
+export function parsed(line: string): Record<string, unknown> {
   try {
     const value: unknown = JSON.parse(line);
     return typeof value === 'object' && value !== null ? Object.fromEntries(Object.entries(value)) : {};
   } catch {
     return {};
   }
-};
+}
 
 export const startSimulator = (
   kind: 'language-model' | 'commerce',

@@ -238,7 +238,7 @@ export function dataPort(): Json {
   };
 }
 
-const control = (verb: string, summary: string, parameters: readonly Json[] = []): Json => {
+function control(verb: string, summary: string, parameters: readonly Json[] = []): Json {
   const refused = (description: string): Json => ({
     description,
     content: { 'application/problem+json': { schema: ref('ControlProblem') } },
@@ -279,7 +279,7 @@ const control = (verb: string, summary: string, parameters: readonly Json[] = []
       },
     },
   };
-};
+}
 
 /** The private port, without the files of the live page. */
 export function adminPort(): Json {

@@ -41,12 +41,12 @@ export function configuredLimits(
 }
 
 /** Workspaces whose credentials stand for the same quota share a bucket; one with another is taken to be alone with it. */
-export const sharesQuota = (workspace: WorkspaceSettings, upstream: UpstreamSettings): boolean => {
+export function sharesQuota(workspace: WorkspaceSettings, upstream: UpstreamSettings): boolean {
   const shared = upstream.credential;
   return (
     shared !== null && (workspace.credentials.get(upstream.name)?.quota ?? shared.quota) === shared.quota
   );
-};
+}
 
 function bucketOf(workspace: WorkspaceSettings, upstream: UpstreamSettings): LaneLimits['bucket'] {
   const shared = sharesQuota(workspace, upstream);

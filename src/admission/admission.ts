@@ -31,7 +31,7 @@ import { QueuedTicket } from './queued-ticket.ts';
 import type { AdmissionRequest, Ticket } from './ticket.ts';
 import { WaitRegistry } from './wait-registry.ts';
 
-export interface AdmissionDependencies {
+export interface AdmissionQueueParts {
   readonly clock: Clock;
   readonly limiter: Limiter;
   readonly ceilings: Ceilings;
@@ -62,7 +62,7 @@ export class AdmissionQueue {
     onClosed: (bucket, closedMs) => this.#rejection.onStandstill(bucket, null, closedMs),
   };
 
-  constructor({ clock, limiter, ceilings, onFailure, ...more }: AdmissionDependencies) {
+  constructor({ clock, limiter, ceilings, onFailure, ...more }: AdmissionQueueParts) {
     const { leaseMs = defaultLeaseMs, homeOf = staysWhereItIs } = more;
     const background = (work: Promise<unknown>): void => void work.catch(onFailure);
     const parts: AdmissionParts = { clock, limiter, ceilings, leaseMs, homeOf, background };

@@ -90,14 +90,14 @@ function commerceMeters({ limits }: UpstreamSettings): MeterSetting[] {
 }
 
 /** A workspace's own limit where it states one, also that there is none; else the upstream's. */
-const ownLimit = (
+function ownLimit(
   own: ReadonlyMap<string, number | null>,
   upstream: string,
   stated: number | null,
-): number | null => {
+): number | null {
   const limit = own.get(upstream);
   return limit === undefined ? stated : limit;
-};
+}
 
 /** The workspace's ceilings on an upstream: its own, else what the upstream states. */
 export function ceilingLimits(

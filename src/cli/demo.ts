@@ -64,10 +64,10 @@ export async function runDemo(command: DemoCommand, io: CliIo): Promise<number> 
   return code;
 }
 
-type Simulators = {
+interface Simulators {
   readonly model: ReturnType<typeof createLanguageModelSimulator>;
   readonly shop: ReturnType<typeof createCommerceSimulator>;
-};
+}
 
 /** The same burst, once straight and once through Sluice. */
 async function compare(

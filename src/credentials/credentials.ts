@@ -18,7 +18,7 @@ import type { ObservedCredential, RenewalOutcome, Telemetry } from '../telemetry
 import { FileSource } from './file-source.ts';
 import { OAuthSource } from './oauth-source.ts';
 import { sharedName } from './shared-tokens.ts';
-import { fixedSource, type Source, type Standing } from './source.ts';
+import { createFixedSource, type Source, type Standing } from './source.ts';
 import type { TokenFetcher } from './token-fetcher.ts';
 
 export type { Standing } from './source.ts';
@@ -118,7 +118,7 @@ export class Credentials {
     const { source } = credential;
     if (source.kind === 'value') {
       let fixed = this.#fixed.get(source);
-      if (fixed === undefined) this.#fixed.set(source, (fixed = fixedSource(source.value)));
+      if (fixed === undefined) this.#fixed.set(source, (fixed = createFixedSource(source.value)));
       return fixed;
     }
     const key = this.#keyOf(source, upstream);

@@ -44,7 +44,7 @@ export interface SourceEvents {
 }
 
 /** A value that never changes; a refusal of it is final. */
-export const fixedSource = (value: string): Source => {
+export function createFixedSource(value: string): Source {
   const standing: Standing = { kind: 'usable', value, version: 0 };
   return {
     now: () => standing,
@@ -53,4 +53,4 @@ export const fixedSource = (value: string): Source => {
     expiresInMs: () => null,
     close: () => {},
   };
-};
+}

@@ -23,7 +23,7 @@ import { AddressDeniedError, NameError } from './transport-error.ts';
 /** All addresses of a name. */
 export type Resolve = (hostname: string) => Promise<readonly LookupAddress[]>;
 
-export interface AgentPorts {
+export interface AgentParts {
   readonly clock: Clock;
   /** Replaces the system's resolver. */
   readonly resolve?: Resolve | undefined;
@@ -63,7 +63,7 @@ type PoolOptions = http.AgentOptions & {
 /** Builds both pools of an upstream; reads `caFile` now, so that a wrong path stops the start and not a call. */
 export function createAgents(
   settings: Pick<UpstreamSettings, 'allowPrivateAddresses' | 'maxSockets' | 'caFile'>,
-  { clock, resolve = systemResolve, isOwn = () => false }: AgentPorts,
+  { clock, resolve = systemResolve, isOwn = () => false }: AgentParts,
 ): Agents {
   const { allowPrivateAddresses, maxSockets, caFile } = settings;
   const mayBeAt = addressCheck(allowPrivateAddresses);

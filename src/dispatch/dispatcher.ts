@@ -6,7 +6,7 @@
 import type { Call, CallBody, Caller, InjectedField, Route } from '../call.ts';
 import type { CallSignal } from '../call-abort.ts';
 import type { Settings, UpstreamSettings } from '../config/settings.ts';
-import { createAgents, type AgentPorts, type Agents } from './agents.ts';
+import { createAgents, type AgentParts, type Agents } from './agents.ts';
 import { attempt, type AttemptResult } from './attempt.ts';
 import type { CallDescription } from './estimate.policy.ts';
 import { outgoingFields } from './fields.policy.ts';
@@ -51,8 +51,8 @@ interface Pools {
   readonly of: UpstreamSettings;
 }
 
-export function createDispatcher(settings: Settings, ports: AgentPorts): Dispatcher {
-  const { clock } = ports;
+export function createDispatcher(settings: Settings, parts: AgentParts): Dispatcher {
+  const { clock } = parts;
   const transport = createTransport({ clock });
   const order = new SendOrder(clock);
   let pools = new Map<string, Pools>();
@@ -61,7 +61,7 @@ export function createDispatcher(settings: Settings, ports: AgentPorts): Dispatc
     const known = pools.get(upstream.name);
     if (known !== undefined) return known;
     const permits = new SocketPermits(upstream.maxSockets);
-    const made = { agents: createAgents(upstream, ports), permits, of: upstream };
+    const made = { agents: createAgents(upstream, parts), permits, of: upstream };
     pools.set(upstream.name, made);
     return made;
   };

@@ -181,10 +181,10 @@ function graphqlBody({ contentType, body }: CallRequest): JsonRecord | null {
 /** `/api/{version}/graphql.json`: buyers are not metered in points. */
 const isStorefront = (path: string): boolean => path.startsWith('/api/');
 
-const pathOf = (path: string): string => {
+function pathOf(path: string): string {
   const query = path.indexOf('?');
   return query < 0 ? path : path.slice(0, query);
-};
+}
 
 function operationOf(path: string): Operation {
   if (path.endsWith('/embeddings')) return 'embedding';

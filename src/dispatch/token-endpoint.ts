@@ -8,7 +8,7 @@
 import http from 'node:http';
 import https from 'node:https';
 import type { UpstreamSettings } from '../config/settings.ts';
-import { createAgents, type AgentPorts, type Agents } from './agents.ts';
+import { createAgents, type AgentParts, type Agents } from './agents.ts';
 import { faultOf } from './transport-error.ts';
 
 /** An endpoint that takes longer is too slow to be waited for: one more try is worth more. Milliseconds. */
@@ -40,14 +40,14 @@ export type AskEndpoint = (
 ) => Promise<EndpointResult>;
 
 /** Requests are rare: each has a connection of its own. */
-export function createEndpoint(ports: AgentPorts): AskEndpoint {
-  const { clock } = ports;
+export function createEndpoint(parts: AgentParts): AskEndpoint {
+  const { clock } = parts;
   return async (request, way, signal) => {
     const limit = new AbortController();
     const cancel = clock.after(endpointLimitMs, () => limit.abort());
     let agents: Agents | null = null;
     try {
-      agents = createAgents({ ...way, maxSockets: 1 }, ports);
+      agents = createAgents({ ...way, maxSockets: 1 }, parts);
       const both = AbortSignal.any([signal, limit.signal]);
       const reply = await exchange(request, agents.forOrigin(request.url), both);
       return reply === null ? { kind: 'failed', fault: 'invalid' } : { kind: 'answered', reply };

@@ -56,16 +56,16 @@ const offered: readonly { readonly type: string; readonly format: MetricsFormat 
 /** Longest head and request a prober or scraper may take, milliseconds. */
 const requestLimits = { headersTimeout: 10_000, requestTimeout: 10_000, connectionsCheckingInterval: 5_000 };
 
-const negotiated = (request: Request): MetricsFormat => {
+function negotiated(request: Request): MetricsFormat {
   const accepted = request.accepts(offered.map(({ type }) => type));
   return offered.find(({ type }) => type === accepted)?.format ?? 'prometheus';
-};
+}
 
-const defaultPage = (_request: Request, response: Response): void => {
+function defaultPage(_request: Request, response: Response): void {
   response.type('text').send('Sluice\n\n/livez\n/readyz\n/metrics\n/activity\n');
-};
+}
 
-const buildApp = (options: AdminServerOptions): Express => {
+function buildApp(options: AdminServerOptions): Express {
   const app = express();
   app.disable('x-powered-by').disable('etag').set('query parser', false);
   app.use((_request, response, next) => {
@@ -104,9 +104,9 @@ const buildApp = (options: AdminServerOptions): Express => {
     else response.status(500).type('text').send('internal error\n');
   });
   return app;
-};
+}
 
-export const createAdminServer = (options: AdminServerOptions): AdminServer => {
+export function createAdminServer(options: AdminServerOptions): AdminServer {
   const app = buildApp(options);
   const server = createServer(requestLimits, app);
   return {
@@ -119,4 +119,4 @@ export const createAdminServer = (options: AdminServerOptions): AdminServer => {
         server.closeAllConnections();
       }),
   };
-};
+}

@@ -25,10 +25,10 @@ export interface Pumping {
 }
 
 /** Lets go of a body nobody will read. */
-export const discard = (body: Readable): void => {
+export function discard(body: Readable): void {
   body.on('error', () => {});
   body.destroy();
-};
+}
 
 /** Writes the whole body, but does not end the response. */
 export const pump = (pumping: Pumping): Promise<AnswerEnd> =>

@@ -108,7 +108,7 @@ export const announcesBody = (request: IncomingMessage): boolean =>
   request.headers['transfer-encoding'] !== undefined || Number(request.headers['content-length'] ?? 0) > 0;
 
 /** What all readers share. */
-export interface BodyReaderDeps {
+export interface BodyReaderParts {
   readonly bounds: BodyBounds;
   readonly clock: Pick<Clock, 'monotonic'>;
   /** True when the client sent `Expect: 100-continue` and waits for our word. */
@@ -118,18 +118,18 @@ export interface BodyReaderDeps {
 /** One request's body, read on demand; head and body count as held until they are released. */
 export class BodyReader {
   readonly #open: OpenCall;
-  readonly #deps: BodyReaderDeps;
+  readonly #parts: BodyReaderParts;
   #reading: Promise<CallBody> | null = null;
   readonly #headBytes: number;
   #owner: string | null = null;
   #taken = 0;
   #released = false;
 
-  constructor(open: OpenCall, deps: BodyReaderDeps) {
+  constructor(open: OpenCall, parts: BodyReaderParts) {
     this.#open = open;
-    this.#deps = deps;
+    this.#parts = parts;
     this.#headBytes = headBytes(open.request);
-    deps.bounds.heldBytes.takeHead(this.#headBytes);
+    parts.bounds.heldBytes.takeHead(this.#headBytes);
   }
 
   /** See `Call.readBody`. */
@@ -143,7 +143,7 @@ export class BodyReader {
   release(): void {
     if (this.#released) return;
     this.#released = true;
-    const { heldBytes } = this.#deps.bounds;
+    const { heldBytes } = this.#parts.bounds;
     heldBytes.giveHead(this.#headBytes, this.#owner);
     if (this.#owner !== null) heldBytes.give(this.#taken, this.#owner);
     this.#taken = 0;
@@ -151,7 +151,7 @@ export class BodyReader {
 
   async #start(owner: string): Promise<CallBody> {
     const { request, gone } = this.#open;
-    const { bounds, clock } = this.#deps;
+    const { bounds, clock } = this.#parts;
     gone.throwIfAborted();
     if (!bounds.heldBytes.assignHead(this.#headBytes, owner)) throw this.#overloaded();
     this.#owner = owner;
@@ -168,14 +168,14 @@ export class BodyReader {
   /** Sends `100 Continue` if the client waits for it. */
   #sendContinue(): void {
     const open = this.#open;
-    if (!this.#deps.awaitsContinue(open)) return;
+    if (!this.#parts.awaitsContinue(open)) return;
     open.response.writeContinue();
     open.connection.resume();
   }
 
   /** Counts a chunk before it is kept; the answer is why it cannot be. */
   #keep(bytes: number, owner: string): Refusal | null {
-    const { maxBodyBytes, heldBytes } = this.#deps.bounds;
+    const { maxBodyBytes, heldBytes } = this.#parts.bounds;
     if (this.#taken + bytes > maxBodyBytes) return new Refusal('body_too_large');
     if (this.#released || !heldBytes.take(bytes, owner)) return this.#overloaded();
     this.#taken += bytes;
@@ -183,7 +183,7 @@ export class BodyReader {
   }
 
   #overloaded(): Refusal {
-    return new Refusal('overloaded', this.#deps.bounds.refuseBytes());
+    return new Refusal('overloaded', this.#parts.bounds.refuseBytes());
   }
 
   #collect(owner: string): Promise<Buffer> {

@@ -18,25 +18,25 @@ export interface Breakage {
 }
 
 /** Reads the parser's error. */
-export const breakageOf = (code: string | undefined): Breakage => {
+export function breakageOf(code: string | undefined): Breakage {
   if (code === 'HPE_HEADER_OVERFLOW')
     return { code: 'headers_too_large', status: 431, detail: 'The request head is too large.' };
   if (code === 'ERR_HTTP_REQUEST_TIMEOUT')
     return { code: 'request_invalid', status: 408, detail: 'The request did not arrive in time.' };
   return { code: 'request_invalid', status: 400, detail: 'The request is not valid HTTP/1.1.' };
-};
+}
 
 /** The call whose body was being received when the parser gave up. */
-const receiving = (connection: Connection): OpenCall | null => {
+function receiving(connection: Connection): OpenCall | null {
   const { newest } = connection;
   return newest !== null && connection.calls.includes(newest) && !newest.request.complete ? newest : null;
-};
+}
 
 /**
  * Takes a connection out of service after a parser error.
  * @returns true when the connection is free for one last answer about it.
  */
-export const retire = (connections: Connections, socket: Socket): boolean => {
+export function retire(connections: Connections, socket: Socket): boolean {
   const connection = connections.on(socket);
   if (connection.failed) return false;
   connection.failed = true;
@@ -57,4 +57,4 @@ export const retire = (connections: Connections, socket: Socket): boolean => {
     return false;
   }
   return true;
-};
+}

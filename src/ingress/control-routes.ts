@@ -16,7 +16,7 @@ export interface ControlActions {
 /** A day: longer than an upstream closes a bucket. */
 const maxPauseSeconds = 86_400;
 
-export const addControlRoutes = (app: Express, actions: ControlActions): void => {
+export function addControlRoutes(app: Express, actions: ControlActions): void {
   const route = (
     verb: string,
     act: (upstream: string, request: Request) => Promise<ControlResult> | null,
@@ -44,7 +44,7 @@ export const addControlRoutes = (app: Express, actions: ControlActions): void =>
     const seconds = secondsOf(request.url);
     return seconds === null ? null : actions.pause(upstream, seconds * 1_000);
   });
-};
+}
 
 function secondsOf(url: string): number | null {
   const text = new URLSearchParams(url.slice(url.indexOf('?') + 1 || url.length)).get('seconds') ?? '';

@@ -26,7 +26,7 @@ import { Overload, type Overloaded, type OverloadOptions } from './overload.ts';
 import { proxyMethods, watchRawErrors } from './raw-errors.ts';
 import { buildRoutes } from './routes.ts';
 import { refuseEarly } from './serve-call.ts';
-import type { EarlyRefusal, ServeDeps } from './serve-call.ts';
+import type { EarlyRefusal, ServeParts } from './serve-call.ts';
 
 export interface DataServerOptions {
   readonly settings: ServerSettings;
@@ -82,7 +82,7 @@ const parserLimits = {
 const maxFields = 1_000;
 
 /** Refuses what a head is refused for; `null` = it may be routed. */
-const judge = (open: OpenCall, credentialFields: ReadonlySet<string>): EarlyRefusal | null => {
+function judge(open: OpenCall, credentialFields: ReadonlySet<string>): EarlyRefusal | null {
   const { request } = open;
   const finding = judgeHead(
     {
@@ -99,7 +99,7 @@ const judge = (open: OpenCall, credentialFields: ReadonlySet<string>): EarlyRefu
     mustEnd: true,
     ...(finding.code === 'method_not_allowed' ? { allow: proxyMethods } : {}),
   };
-};
+}
 
 /** Its connection ends: the client, or what balances its load, may find a replica with room. */
 const refusalOf = (overloaded: Overloaded | null): EarlyRefusal | null =>
@@ -108,7 +108,7 @@ const refusalOf = (overloaded: Overloaded | null): EarlyRefusal | null =>
 /** Connections over the bound that are still heard and answered, so that their clients learn why; further ones are closed. */
 const excessConnections = 256;
 
-export const createDataServer = (options: DataServerOptions): DataServer => {
+export function createDataServer(options: DataServerOptions): DataServer {
   const { settings, clock } = options;
   const heldBytes = new HeldBytes(settings.maxHeldBytes, settings.maxBodyBytes);
   const connections = new Connections(settings);
@@ -123,7 +123,7 @@ export const createDataServer = (options: DataServerOptions): DataServer => {
   const arrivals = new ArrivalTimes(clock);
   const waitingForContinue = new WeakSet<IncomingMessage>();
   let draining = false;
-  const deps: ServeDeps = {
+  const parts: ServeParts = {
     clock,
     random: options.random,
     arrivals,
@@ -141,7 +141,7 @@ export const createDataServer = (options: DataServerOptions): DataServer => {
     onBug: options.onBug,
     onEarlyRefusal: options.onEarlyRefusal ?? (() => {}),
   };
-  const route = buildRoutes(options, deps);
+  const route = buildRoutes(options, parts);
 
   /** Why a call with a good head is not let in. */
   const refusedEntry = (entry: Exclude<Entry, { kind: 'ignored' }>): Overloaded | null => {
@@ -156,7 +156,7 @@ export const createDataServer = (options: DataServerOptions): DataServer => {
     const { call } = entry;
     const refusal = judge(call, options.credentialFields()) ?? refusalOf(refusedEntry(entry));
     if (refusal !== null) {
-      refuseEarly(call, refusal, deps).catch(options.onBug);
+      refuseEarly(call, refusal, parts).catch(options.onBug);
       return;
     }
     // Behind an offer to upgrade Node's parser drops what came in the same packet, so nothing may follow.
@@ -187,7 +187,7 @@ export const createDataServer = (options: DataServerOptions): DataServer => {
     waitingForContinue.add(request);
     accept(request, response);
   });
-  watchRawErrors(server, deps);
+  watchRawErrors(server, parts);
 
   return {
     server,
@@ -214,4 +214,4 @@ export const createDataServer = (options: DataServerOptions): DataServer => {
       load: overload.load,
     }),
   };
-};
+}

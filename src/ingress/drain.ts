@@ -39,12 +39,12 @@ const pause = (clock: Clock, ms: number, signal: AbortSignal): Promise<void> =>
   });
 
 /** @returns how many connections were cut at the limit. */
-export const drainServer = async (
+export async function drainServer(
   server: Server,
   connections: Connections,
   clock: Clock,
   options: DrainOptions,
-): Promise<{ readonly cut: number }> => {
+): Promise<{ readonly cut: number }> {
   const signal = options.signal ?? new AbortController().signal;
   const endsAt = clock.monotonic() + options.limitMs;
   await pause(clock, Math.min(options.delayMs, options.limitMs), signal);
@@ -63,4 +63,4 @@ export const drainServer = async (
   const cut = connections.open;
   server.closeAllConnections();
   return { cut };
-};
+}

@@ -31,7 +31,7 @@ const framingFields: ReadonlySet<string> = new Set(['connection', 'content-lengt
 const digits = /^[0-9]{1,15}$/;
 
 /** @returns `null` when the status cannot be answered with. */
-export const outcomeFraming = ({ method, status, fields, body, replaced }: Framed): Framing | null => {
+export function outcomeFraming({ method, status, fields, body, replaced }: Framed): Framing | null {
   if (!Number.isInteger(status) || status < 200 || status > 599) return null;
   const kept: string[] = [];
   let declared: string | null = null;
@@ -49,4 +49,4 @@ export const outcomeFraming = ({ method, status, fields, body, replaced }: Frame
   if (!asHead && body !== 'stream') declared = String(body);
   if (declared !== null) kept.push('Content-Length', declared);
   return { fields: kept, bodiless: asHead, declaredBytes: declared === null ? null : Number(declared) };
-};
+}

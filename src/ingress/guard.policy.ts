@@ -54,7 +54,7 @@ const invalid = (detail: string): GuardFinding => ({ code: 'request_invalid', st
 
 const membersOf = (value: string): string[] => value.split(',').map((member) => member.trim().toLowerCase());
 
-const judgeLine = (head: RequestHead): GuardFinding | null => {
+function judgeLine(head: RequestHead): GuardFinding | null {
   if (head.httpVersion !== '1.1' && head.httpVersion !== '1.0')
     return invalid('Only HTTP/1.1 and HTTP/1.0 are served here.');
   if (head.method === 'TRACE' || head.method === 'CONNECT')
@@ -62,9 +62,9 @@ const judgeLine = (head: RequestHead): GuardFinding | null => {
   if (!originForm.test(head.url))
     return invalid('The request target must be a path with an optional query, without a fragment.');
   return null;
-};
+}
 
-const judgeField = (name: string, value: string, head: RequestHead): GuardFinding | null => {
+function judgeField(name: string, value: string, head: RequestHead): GuardFinding | null {
   switch (name) {
     case 'host':
       return hostForm.test(value)
@@ -93,7 +93,7 @@ const judgeField = (name: string, value: string, head: RequestHead): GuardFindin
     default:
       return null;
   }
-};
+}
 
 /**
  * Judges one request head.
@@ -101,7 +101,7 @@ const judgeField = (name: string, value: string, head: RequestHead): GuardFindin
  *   arrive in them, so two of one would let two layers disagree about the workspace.
  * @returns why it is refused, or `null`.
  */
-export const judgeHead = (head: RequestHead, credentialFields: ReadonlySet<string>): GuardFinding | null => {
+export function judgeHead(head: RequestHead, credentialFields: ReadonlySet<string>): GuardFinding | null {
   const line = judgeLine(head);
   if (line !== null) return line;
   const seen = new Set<string>();
@@ -116,4 +116,4 @@ export const judgeHead = (head: RequestHead, credentialFields: ReadonlySet<strin
   }
   if (!seen.has('host') && head.httpVersion === '1.1') return invalid('The Host field is missing.');
   return null;
-};
+}

@@ -45,13 +45,13 @@ interface Document {
 }
 
 /** `error.type` as the language-model SDKs know it. */
-const errorType = (status: number): string => {
+function errorType(status: number): string {
   if (status === 429) return 'rate_limit_error';
   if (status === 401) return 'authentication_error';
   return status < 500 ? 'invalid_request_error' : 'server_error';
-};
+}
 
-const answer = (document: Document, extra: readonly string[]): ProblemAnswer => {
+function answer(document: Document, extra: readonly string[]): ProblemAnswer {
   const { status, code, title, detail, param, requestId, heldBy } = document;
   const type = `urn:sluice:error:${code}`;
   const error = { message: detail, type: errorType(status), code, param };
@@ -72,9 +72,9 @@ const answer = (document: Document, extra: readonly string[]): ProblemAnswer => 
     ...extra,
   ];
   return { status, fields, body };
-};
+}
 
-const retryLines = (status: number, { code, details, rawFields = [] }: RefusedCall): string[] => {
+function retryLines(status: number, { code, details, rawFields = [] }: RefusedCall): string[] {
   const lines: string[] = [];
   let shouldRetry = details.shouldRetry;
   if (status === 429 || status === 503 || details.status !== undefined) {
@@ -87,10 +87,10 @@ const retryLines = (status: number, { code, details, rawFields = [] }: RefusedCa
   }
   if (shouldRetry !== undefined) lines.push('x-should-retry', String(shouldRetry));
   return lines;
-};
+}
 
 /** The answer to a refused call. */
-export const refusalAnswer = (refused: RefusedCall): ProblemAnswer => {
+export function refusalAnswer(refused: RefusedCall): ProblemAnswer {
   const { code, details, requestId, known } = refused;
   const { title } = refusals[code];
   const status = refused.status ?? details.status ?? refusals[code].status;
@@ -100,7 +100,7 @@ export const refusalAnswer = (refused: RefusedCall): ProblemAnswer => {
   const detail = details.detail ?? `${title}.`;
   const held = details.heldBy === undefined ? {} : { heldBy: details.heldBy };
   return answer({ status, code, title, detail, param: details.param ?? null, requestId, ...held }, extra);
-};
+}
 
 /** The answer when Sluice itself is at fault. Says nothing about why: that is in the log, under the same request id. */
 export const bugAnswer = (requestId: string): ProblemAnswer =>

@@ -25,10 +25,10 @@ export const rateLimitField = ({ remaining, resetSeconds }: RateLimitState): str
   `"workspace";r=${Math.floor(whole(remaining))};t=${Math.ceil(whole(resetSeconds))}`;
 
 /** The fields a known ceiling and record add, name and value alternating. */
-export const knownFields = (
+export function knownFields(
   record: AdmissionRecord | null | undefined,
   rateLimit: RateLimitState | null | undefined,
-): string[] => {
+): string[] {
   const fields: string[] = [];
   if (record) fields.push('Sluice-Admission', admissionField(record));
   if (rateLimit) {
@@ -36,4 +36,4 @@ export const knownFields = (
     fields.push('RateLimit', rateLimitField(rateLimit));
   }
   return fields;
-};
+}

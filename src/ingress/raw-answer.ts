@@ -10,19 +10,19 @@ import type { Clock } from '../clock.ts';
 import type { ProblemAnswer } from './problem.ts';
 
 /** The bytes of an answer, with `Date` and `Connection: close`. */
-const rawBytes = (answer: ProblemAnswer, nowMs: number): Buffer => {
+function rawBytes(answer: ProblemAnswer, nowMs: number): Buffer {
   const lines = [`HTTP/1.1 ${answer.status} ${STATUS_CODES[answer.status] ?? ''}`];
   for (let at = 0; at < answer.fields.length; at += 2)
     lines.push(`${answer.fields[at] ?? ''}: ${answer.fields[at + 1] ?? ''}`);
   lines.push(`Date: ${new Date(nowMs).toUTCString()}`, 'Connection: close', '', '');
   return Buffer.concat([Buffer.from(lines.join('\r\n'), 'latin1'), answer.body]);
-};
+}
 
 /** Sends the answer, reads what still comes for `lingerMs` so that no reset overtakes it, and ends the connection. */
-export const answerRaw = (socket: Duplex, answer: ProblemAnswer, clock: Clock, lingerMs: number): void => {
+export function answerRaw(socket: Duplex, answer: ProblemAnswer, clock: Clock, lingerMs: number): void {
   socket.on('error', () => socket.destroy());
   const cancel = clock.after(lingerMs, () => socket.destroy());
   socket.once('close', cancel);
   socket.end(rawBytes(answer, clock.now()));
   socket.resume();
-};
+}

@@ -10,20 +10,20 @@ import { breakageOf, retire } from './broken.ts';
 import { refusalAnswer } from './problem.ts';
 import { answerRaw } from './raw-answer.ts';
 import { newRequestId } from './read-call.ts';
-import type { EarlyRefusal, ServeDeps } from './serve-call.ts';
+import type { EarlyRefusal, ServeParts } from './serve-call.ts';
 
 /** Value of `Allow` where a method is served nowhere. */
 export const proxyMethods = 'GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS';
 
 /** Listens to what never reaches the application: requests that do not parse, and CONNECT. */
-export const watchRawErrors = (server: Server, deps: ServeDeps): void => {
-  const { connections, random, clock, lingerMs } = deps;
+export function watchRawErrors(server: Server, parts: ServeParts): void {
+  const { connections, random, clock, lingerMs } = parts;
   const refuseRaw = (
     socket: Socket,
     why: Pick<EarlyRefusal, 'code' | 'detail' | 'status' | 'allow'>,
   ): boolean => {
     if (!retire(connections, socket)) return false;
-    deps.onEarlyRefusal(why.code);
+    parts.onEarlyRefusal(why.code);
     const { code, detail, status, allow } = why;
     const answer = refusalAnswer({
       code,
@@ -45,4 +45,4 @@ export const watchRawErrors = (server: Server, deps: ServeDeps): void => {
     // Nobody reads this socket any more, so nobody would notice a client that leaves.
     if (!isAnswered) request.socket.destroy();
   });
-};
+}

@@ -9,10 +9,10 @@ import type { CallSignal } from '../call-abort.ts';
 import type { Clock, Random } from '../clock.ts';
 import type { ArrivalTimes } from './arrival-times.ts';
 import { BodyReader } from './body.ts';
-import type { BodyReaderDeps } from './body.ts';
+import type { BodyReaderParts } from './body.ts';
 import type { OpenCall } from './connections.ts';
 
-export interface ReadCallDeps extends BodyReaderDeps {
+export interface ReadCallParts extends BodyReaderParts {
   readonly clock: Clock;
   readonly random: Random;
   readonly arrivals: Pick<ArrivalTimes, 'arrived'>;
@@ -35,13 +35,13 @@ export class ReadCall implements Call {
   readonly #body: BodyReader;
   #known = nothing;
 
-  constructor(open: OpenCall, form: Call['form'], deps: ReadCallDeps) {
-    this.id = newRequestId(deps.random);
-    this.receivedAt = deps.clock.monotonic();
-    this.arrivedAt = deps.arrivals.arrived();
+  constructor(open: OpenCall, form: Call['form'], parts: ReadCallParts) {
+    this.id = newRequestId(parts.random);
+    this.receivedAt = parts.clock.monotonic();
+    this.arrivedAt = parts.arrivals.arrived();
     this.form = form;
     this.#open = open;
-    this.#body = new BodyReader(open, deps);
+    this.#body = new BodyReader(open, parts);
   }
 
   get method(): string {

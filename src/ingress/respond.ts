@@ -32,11 +32,11 @@ export interface AnswerContext {
 const bodyUnread = ({ request }: OpenCall): boolean => announcesBody(request) && !request.complete;
 
 /** Adds `Connection: close` where the connection ends with this answer. */
-const endLines = (context: AnswerContext, mustEnd: boolean): string[] => {
+function endLines(context: AnswerContext, mustEnd: boolean): string[] {
   const { call, draining } = context;
   const wanted = mustEnd || draining || bodyUnread(call);
   return call.connection.endsWith(call, wanted) ? ['Connection', 'close'] : [];
-};
+}
 
 /** Resolves when the whole answer was handed to the socket, or never will be. */
 const answerEnd = ({ response, gone }: OpenCall): Promise<AnswerEnd> =>
@@ -79,7 +79,7 @@ const smallBytes = 8 * 1024;
  * Ends the answer with its last bytes, lingering first where the request was not read. Node puts a string of one byte per
  * character behind the head and writes both as one; a buffer becomes a write of two parts, which takes longer.
  */
-const finish = async (context: AnswerContext, last: Buffer | null): Promise<AnswerEnd> => {
+async function finish(context: AnswerContext, last: Buffer | null): Promise<AnswerEnd> {
   const { call } = context;
   const ended = answerEnd(call);
   if (!bodyUnread(call)) {
@@ -93,10 +93,10 @@ const finish = async (context: AnswerContext, last: Buffer | null): Promise<Answ
   await linger(context);
   call.response.end();
   return ended;
-};
+}
 
 /** Ends a connection whose answer broke in the middle, so that the client cannot take it for whole. */
-const breakOff = (response: ServerResponse, framed: boolean): void => {
+function breakOff(response: ServerResponse, framed: boolean): void {
   // Without framing the end of the connection is the end of the body: only a reset shows the difference.
   const end = (): void => {
     if (framed) response.socket?.destroy();
@@ -104,14 +104,14 @@ const breakOff = (response: ServerResponse, framed: boolean): void => {
   };
   if (response.socket === null) response.once('socket', end);
   else end();
-};
+}
 
-const stream = async (
+async function stream(
   context: AnswerContext,
   body: Readable,
   declaredBytes: number | null,
   maxUnreadMs: number | null,
-): Promise<AnswerEnd> => {
+): Promise<AnswerEnd> {
   const { clock } = context;
   const { response, gone } = context.call;
   // With bytes at hand the head is sent together with them; otherwise it does not wait for them.
@@ -120,13 +120,13 @@ const stream = async (
   if (end === 'complete') return finish(context, null);
   if (end === 'upstream_cut') breakOff(response, declaredBytes !== null || response.chunkedEncoding);
   return end;
-};
+}
 
 /**
  * Writes an answer of the journey. Resolves when it has ended, one way or the other.
  * @throws Refusal `upstream_invalid` when the head cannot be sent; nothing was written then.
  */
-export const writeOutcome = async (context: AnswerContext, outcome: Outcome): Promise<AnswerEnd> => {
+export async function writeOutcome(context: AnswerContext, outcome: Outcome): Promise<AnswerEnd> {
   const { call } = context;
   const { body } = outcome;
   const release = (): void => {
@@ -169,14 +169,14 @@ export const writeOutcome = async (context: AnswerContext, outcome: Outcome): Pr
   }
   if (body === null || Buffer.isBuffer(body)) return finish(context, body);
   return stream(context, body, framing.declaredBytes, outcome.maxUnreadMs ?? null);
-};
+}
 
 /** Writes a problem of our own. `mustEnd`: what follows on this connection cannot be trusted. */
-export const writeProblem = async (
+export async function writeProblem(
   context: AnswerContext,
   answer: ProblemAnswer,
   mustEnd = false,
-): Promise<AnswerEnd> => {
+): Promise<AnswerEnd> {
   const { request, response, gone } = context.call;
   if (gone.aborted) return 'client_gone';
   if (response.headersSent) {
@@ -186,4 +186,4 @@ export const writeProblem = async (
   for (const name of response.getHeaderNames()) response.removeHeader(name);
   response.writeHead(answer.status, [...answer.fields, ...endLines(context, mustEnd)]);
   return finish(context, request.method === 'HEAD' ? null : answer.body);
-};
+}

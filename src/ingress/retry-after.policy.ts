@@ -24,7 +24,7 @@ const defaultRetryMs = 1_000;
  * @param retryInMs true time until a retry can succeed; not finite or absent = unknown.
  * @param honouredMs the longest time that the client waits for.
  */
-export const retryFields = (retryInMs: number | undefined, honouredMs: number): RetryFields => {
+export function retryFields(retryInMs: number | undefined, honouredMs: number): RetryFields {
   const known = retryInMs !== undefined && Number.isFinite(retryInMs) ? retryInMs : defaultRetryMs;
   const ms = Math.max(1, Math.ceil(known));
   const seconds = Math.ceil(ms / 1_000);
@@ -33,4 +33,4 @@ export const retryFields = (retryInMs: number | undefined, honouredMs: number): 
     retryAfterMs: ms <= maxTimerMs ? ms : null,
     shouldRetry: seconds * 1_000 > honouredMs ? false : null,
   };
-};
+}

@@ -10,7 +10,7 @@ import type { NextFunction, Request, Response } from 'express';
 import type { Call, Outcome } from '../call.ts';
 import type { OpenCall } from './connections.ts';
 import { refuseEarly, serveCall } from './serve-call.ts';
-import type { ServeDeps } from './serve-call.ts';
+import type { ServeParts } from './serve-call.ts';
 
 /** Who answers the routes. */
 export interface RouteHandlers {
@@ -45,14 +45,14 @@ const withoutLocals = { locals: undefined };
 /** Routes a call that is open already. */
 export type RouteCall = (open: OpenCall) => void;
 
-export const buildRoutes = (handlers: RouteHandlers, deps: ServeDeps): RouteCall => {
+export function buildRoutes(handlers: RouteHandlers, parts: ServeParts): RouteCall {
   // Express's router without its application, which gives each request and response another prototype: all of Node's code
   // that touches them then misses its inline caches, and nothing here uses what the prototypes add.
   const router = express.Router({ caseSensitive: true, strict: true });
   const serve = (form: Call['form'], handle: (call: Call) => Promise<Outcome>) => {
     const served = { form, handle };
     // Nothing is returned: the router would hold what it knows of the request until the call has ended.
-    return (_request: Request, response: Routed): void => void serveCall(response.locals.open, served, deps);
+    return (_request: Request, response: Routed): void => void serveCall(response.locals.open, served, parts);
   };
   router.all('/proxy', serve('proxy', handlers.handle));
   router.all(/^\/via\/./, serve('via', handlers.handle));
@@ -61,19 +61,19 @@ export const buildRoutes = (handlers: RouteHandlers, deps: ServeDeps): RouteCall
     serve('activity', async (call) => jsonOutcome(await handlers.activity(call))),
   );
   router.all('/activity', (_request: Request, response: Routed) =>
-    refuseEarly(response.locals.open, { code: 'method_not_allowed', allow: 'GET, HEAD' }, deps),
+    refuseEarly(response.locals.open, { code: 'method_not_allowed', allow: 'GET, HEAD' }, parts),
   );
   router.use((_request: Request, response: Routed) =>
-    refuseEarly(response.locals.open, { code: 'not_found', detail: noSuchRoute }, deps),
+    refuseEarly(response.locals.open, { code: 'not_found', detail: noSuchRoute }, parts),
   );
   return (open) => {
     const locals: Locals = { open };
     const unrouted: NextFunction = (error: unknown) => {
-      deps.onBug(error);
+      parts.onBug(error);
       open.response.socket?.destroy();
     };
     router(open.request as Request, Object.assign(open.response, { locals }) as Routed, unrouted);
     Object.assign(open.request, routed);
     Object.assign(open.response, withoutLocals);
   };
-};
+}

@@ -19,7 +19,7 @@ import { newRequestId, ReadCall } from './read-call.ts';
 import { writeOutcome, writeProblem } from './respond.ts';
 import type { AnswerContext } from './respond.ts';
 
-export interface ServeDeps {
+export interface ServeParts {
   readonly clock: Clock;
   readonly random: Random;
   readonly arrivals: Pick<ArrivalTimes, 'arrived'>;
@@ -47,17 +47,17 @@ export interface EarlyRefusal {
   readonly mustEnd?: boolean;
 }
 
-const contextOf = (open: OpenCall, requestId: string, deps: ServeDeps): AnswerContext => ({
+const contextOf = (open: OpenCall, requestId: string, parts: ServeParts): AnswerContext => ({
   call: open,
   requestId,
-  clock: deps.clock,
-  draining: deps.draining(),
-  lingerMs: deps.lingerMs,
+  clock: parts.clock,
+  draining: parts.draining(),
+  lingerMs: parts.lingerMs,
 });
 
 /** Answers a request that never becomes a call. */
-export const refuseEarly = async (open: OpenCall, why: EarlyRefusal, deps: ServeDeps): Promise<void> => {
-  const requestId = newRequestId(deps.random);
+export async function refuseEarly(open: OpenCall, why: EarlyRefusal, parts: ServeParts): Promise<void> {
+  const requestId = newRequestId(parts.random);
   const { code, detail, status, allow, retryInMs } = why;
   const answer = refusalAnswer({
     code,
@@ -69,31 +69,31 @@ export const refuseEarly = async (open: OpenCall, why: EarlyRefusal, deps: Serve
     ...(status === undefined ? {} : { status }),
     ...(allow === undefined ? {} : { allow }),
   });
-  deps.onEarlyRefusal(code);
+  parts.onEarlyRefusal(code);
   try {
-    await writeProblem(contextOf(open, requestId, deps), answer, why.mustEnd);
+    await writeProblem(contextOf(open, requestId, parts), answer, why.mustEnd);
   } finally {
-    deps.connections.leave(open);
+    parts.connections.leave(open);
   }
-};
+}
 
-const writeAndReport = async (
+async function writeAndReport(
   open: OpenCall,
   call: Call,
   outcome: Outcome,
-  deps: ServeDeps,
-): Promise<void> => {
+  parts: ServeParts,
+): Promise<void> {
   // Stands if writing fails before a byte is out: then the upstream's answer was not usable.
   let end: AnswerEnd = 'upstream_cut';
   try {
-    end = await writeOutcome(contextOf(open, call.id, deps), outcome);
+    end = await writeOutcome(contextOf(open, call.id, parts), outcome);
   } finally {
     outcome.onEnd(end);
   }
-};
+}
 
 /** The answer to the client of a failed call; a fault of our own is reported. */
-const problemFor = (error: unknown, call: ReadCall, deps: ServeDeps): ProblemAnswer => {
+function problemFor(error: unknown, call: ReadCall, parts: ServeParts): ProblemAnswer {
   if (error instanceof Refusal)
     return refusalAnswer({
       code: error.code,
@@ -102,32 +102,32 @@ const problemFor = (error: unknown, call: ReadCall, deps: ServeDeps): ProblemAns
       known: call.known,
       rawFields: call.rawFields,
     });
-  deps.onBug(error);
+  parts.onBug(error);
   return bugAnswer(call.id);
-};
+}
 
 /** Runs one call. Never rejects. */
-export const serveCall = async (
+export async function serveCall(
   open: OpenCall,
   { form, handle }: { readonly form: Call['form']; readonly handle: (call: Call) => Promise<Outcome> },
-  deps: ServeDeps,
-): Promise<void> => {
-  const call = new ReadCall(open, form, deps);
+  parts: ServeParts,
+): Promise<void> {
+  const call = new ReadCall(open, form, parts);
   try {
-    await writeAndReport(open, call, await handle(call), deps);
+    await writeAndReport(open, call, await handle(call), parts);
   } catch (error) {
     // The client's leaving, handed back by whoever was waiting: nobody is there to be answered.
     const left = call.clientGone.aborted && error === call.clientGone.reason;
     if (!left)
-      await writeProblem(contextOf(open, call.id, deps), problemFor(error, call, deps)).catch(
+      await writeProblem(contextOf(open, call.id, parts), problemFor(error, call, parts)).catch(
         (bug: unknown) => {
-          deps.onBug(bug);
+          parts.onBug(bug);
           open.response.socket?.destroy();
         },
       );
   } finally {
     call.release();
-    deps.connections.leave(open);
-    deps.onLeft();
+    parts.connections.leave(open);
+    parts.onLeft();
   }
-};
+}

@@ -158,14 +158,14 @@ function nameOf(labelKey: string, purpose: string, parts: readonly string[]): st
 }
 
 /** The ceiling of a workspace on an upstream. */
-export const ceilingOf = (
+export function ceilingOf(
   workspace: WorkspaceSettings,
   upstream: UpstreamSettings,
   labelKey: string,
-): CeilingRef => {
+): CeilingRef {
   const { perMinute, perDay } = ceilingLimits(workspace, upstream);
   return { key: ceilingKey(nameOf(labelKey, 'ceiling', [upstream.name, workspace.id])), perMinute, perDay };
-};
+}
 
 /** What the call takes from each meter: it counts against the day as it counts against the minute. */
 function costsOf(

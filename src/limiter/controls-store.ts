@@ -28,7 +28,7 @@ export interface ControlsStore {
 }
 
 /** Of one process. */
-export function embeddedControls(clock: Pick<Clock, 'monotonic'>): ControlsStore {
+export function createEmbeddedControls(clock: Pick<Clock, 'monotonic'>): ControlsStore {
   const pauses = new Map<string, number>();
   const openings = new Map<string, number>();
   const now = (key: string): WishReply => ({

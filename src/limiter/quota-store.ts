@@ -25,7 +25,7 @@ export interface QuotaStore {
 }
 
 /** Of one process: the first bucket of a quota stands for it. */
-export function embeddedQuotas(): QuotaStore {
+export function createEmbeddedQuotas(): QuotaStore {
   const owners = new LRUCache<string, BucketKey>({ max: maxQuotas });
   return {
     async claim(quota, bucket) {

@@ -8,8 +8,8 @@ import type { Settings } from '../config/settings.ts';
 import type { Telemetry } from '../telemetry/events.ts';
 import { embeddedBreakers, type BreakerStore } from './breaker-store.ts';
 import { embeddedEstimates, type EstimateStore } from './estimate-store.ts';
-import { embeddedQuotas, type QuotaStore } from './quota-store.ts';
-import { embeddedControls, type ControlsStore } from './controls-store.ts';
+import { createEmbeddedQuotas, type QuotaStore } from './quota-store.ts';
+import { createEmbeddedControls, type ControlsStore } from './controls-store.ts';
 import type { Ceilings } from './ceilings.ts';
 import { FailoverCeilings } from './failover/ceilings.ts';
 import { FailoverLimiter } from './failover/limiter.ts';
@@ -83,9 +83,9 @@ function embedded({ clock, telemetry, listener }: StoreParts): Stores {
     limiter,
     ceilings,
     breakers: embeddedBreakers,
-    quotas: embeddedQuotas(),
+    quotas: createEmbeddedQuotas(),
     estimates: embeddedEstimates,
-    controls: embeddedControls(clock),
+    controls: createEmbeddedControls(clock),
     async ready() {},
     trouble: () => null,
     async close() {

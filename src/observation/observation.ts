@@ -14,7 +14,7 @@ import type { Settings } from '../config/settings.ts';
 import { digest, workspaceLabel } from '../identity.ts';
 import { createPage, type Page } from '../page/page.ts';
 import { createTimeline } from '../page/timeline.ts';
-import { createTelemetry, type RunningTelemetry, type TelemetryPorts } from '../telemetry/telemetry.ts';
+import { createTelemetry, type RunningTelemetry, type TelemetryParts } from '../telemetry/telemetry.ts';
 import { idleProcess, type PressureSource } from '../telemetry/events.ts';
 import { noCeilings } from './pressure.ts';
 import { startSharing } from './sharing.ts';
@@ -36,10 +36,10 @@ export interface Observation {
 
 export function createObservation(
   first: Settings,
-  ports: Omit<TelemetryPorts, 'sinks'> & { readonly shared?: SharedActivity },
+  parts: Omit<TelemetryParts, 'sinks'> & { readonly shared?: SharedActivity },
 ): Observation {
-  const { clock } = ports;
-  const shared = ports.shared ?? embeddedActivity;
+  const { clock } = parts;
+  const shared = parts.shared ?? embeddedActivity;
   const { labelKey } = first.privacy;
   let settings = first;
   let source: ObservationSource = {
@@ -63,7 +63,7 @@ export function createObservation(
       return workspace !== undefined && upstream !== undefined && sharesQuota(workspace, upstream);
     },
   });
-  const telemetry = createTelemetry(settings, { ...ports, sinks: [recorder, timeline] });
+  const telemetry = createTelemetry(settings, { ...parts, sinks: [recorder, timeline] });
   const busiest = new Busiest({
     clock,
     shared,

@@ -7,7 +7,7 @@ import type { Clock, Random } from '../clock.ts';
 import type { Settings } from '../config/settings.ts';
 import type { Log } from '../telemetry/events.ts';
 import { silentLog } from '../telemetry/noop.ts';
-import type { TelemetryPorts } from '../telemetry/telemetry.ts';
+import type { TelemetryParts } from '../telemetry/telemetry.ts';
 import { startTracing } from '../telemetry/traces.ts';
 import { createObservation, type Observation } from './observation.ts';
 
@@ -16,7 +16,7 @@ export interface ObservationParts {
   readonly clock: Clock;
   readonly random: Random;
   /** Where log lines go. */
-  readonly destination: TelemetryPorts['destination'];
+  readonly destination: TelemetryParts['destination'];
   /** Environment, for the standard `OTEL_*` variables only. */
   readonly env: Readonly<Record<string, string | undefined>>;
 }
@@ -43,8 +43,8 @@ export async function startObservation(parts: ObservationParts): Promise<Observa
           onError: (kind) => observation.telemetry.redisError(kind),
           onCommand: (command, durationMs) => observation.telemetry.redisCommand(command, durationMs),
         });
-  const ports = { clock, random, destination, tracing, metrics };
-  const observation = createObservation(settings, shared === null ? ports : { ...ports, shared });
+  const observed = { clock, random, destination, tracing, metrics };
+  const observation = createObservation(settings, shared === null ? observed : { ...observed, shared });
   log = observation.telemetry.log;
   return {
     ...observation,

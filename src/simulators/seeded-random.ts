@@ -6,7 +6,7 @@
 import type { Random } from '../clock.ts';
 
 /** @param seed any whole number; equal seeds give equal sequences. */
-export function seededRandom(seed: number): Random {
+export function createSeededRandom(seed: number): Random {
   let state = seed >>> 0;
   const next = (): number => {
     state = (state + 0x6d2b79f5) >>> 0;

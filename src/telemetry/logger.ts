@@ -87,18 +87,18 @@ const tenth = (ms: number): number => Math.round(ms * 10) / 10;
 /** Creates the logger. Successes are written with probability `sampleSuccesses`, everything else always. */
 export function createLogger(
   settings: LogSettings,
-  ports: { readonly clock: Clock; readonly random: Random; readonly destination: DestinationStream },
+  parts: { readonly clock: Clock; readonly random: Random; readonly destination: DestinationStream },
 ): CallLogger {
   const logger: Logger = pino(
     {
       level: settings.level,
       base: null,
       messageKey: 'message',
-      timestamp: () => `,"time":"${new Date(ports.clock.now()).toISOString()}"`,
+      timestamp: () => `,"time":"${new Date(parts.clock.now()).toISOString()}"`,
       formatters: { level: (label) => ({ level: label }) },
       redact: { paths: secretFields, censor: '[redacted]' },
     },
-    ports.destination,
+    parts.destination,
   );
   let successes = settings.sampleSuccesses;
   const write =
@@ -116,7 +116,7 @@ export function createLogger(
     },
     wants(outcome) {
       if (!logger.isLevelEnabled(levelOf[outcome])) return false;
-      return outcome !== 'ok' || successes >= 1 || (successes > 0 && ports.random.next() < successes);
+      return outcome !== 'ok' || successes >= 1 || (successes > 0 && parts.random.next() < successes);
     },
     call(line) {
       logger[levelOf[line.outcome]](

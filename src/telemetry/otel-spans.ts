@@ -62,7 +62,7 @@ export interface OtelOptions {
 }
 
 /** Spans made with the registered tracer provider. */
-export function otelTracing({ sampling, draw, close }: OtelOptions): Tracing {
+export function createOtelTracing({ sampling, draw, close }: OtelOptions): Tracing {
   const tracer = trace.getTracer('sluice');
   const latest = new LatestAttempts();
   return {

@@ -20,7 +20,7 @@ import { ObservedCall, type CallReporters } from './observed-call.ts';
 import { outcomeOfRefusal } from './outcome.policy.ts';
 import type { Tracing } from './spans.ts';
 
-export interface TelemetryPorts {
+export interface TelemetryParts {
   readonly clock: Clock;
   readonly random: Random;
   /** Where log lines go, one JSON object per `write`. */
@@ -51,8 +51,8 @@ export interface RunningTelemetry extends Telemetry {
 /** Parts of the settings that telemetry reads; the label key holds for the life of the process. */
 export type TelemetrySettings = Pick<Settings, 'privacy' | 'log' | 'upstreams'>;
 
-export function createTelemetry(settings: TelemetrySettings, ports: TelemetryPorts): RunningTelemetry {
-  const { clock } = ports;
+export function createTelemetry(settings: TelemetrySettings, parts: TelemetryParts): RunningTelemetry {
+  const { clock } = parts;
   const live = createLive();
   let source: PressureSource = {
     process: () => idleProcess,
@@ -69,20 +69,20 @@ export function createTelemetry(settings: TelemetrySettings, ports: TelemetryPor
       live: () => live.read(clock.monotonic()),
       credentials: () => source.credentials(),
     },
-    ports.metrics,
+    parts.metrics,
   );
   const labels = createLabels(settings.privacy.labelKey, clock, {
     onRelease: (label) => metrics.release(label),
   });
-  const logger = createLogger(settings.log, ports);
+  const logger = createLogger(settings.log, parts);
   let isReported = false;
   const failed = (cause: unknown): void => {
     // A bug here would repeat for every call: one line is enough to find it.
     if (!isReported) logger.log.bug('telemetry failed; reported once', cause);
     isReported = true;
   };
-  const reporters: CallReporters = { clock, metrics, logger, labels, live, sinks: ports.sinks ?? [], failed };
-  const tracing = ports.tracing ?? null;
+  const reporters: CallReporters = { clock, metrics, logger, labels, live, sinks: parts.sinks ?? [], failed };
+  const tracing = parts.tracing ?? null;
   live.configured(settings.upstreams.values());
   const health: { -readonly [K in keyof LimiterHealth]: LimiterHealth[K] } = {
     mode: null,

@@ -54,7 +54,7 @@ export async function startTracing(
   random: Random = systemRandom,
 ): Promise<Tracing | null> {
   if (!tracingConfigured(env)) return null;
-  const [{ NodeSDK }, { otelTracing, noContext }] = await Promise.all([
+  const [{ NodeSDK }, { createOtelTracing, noContext }] = await Promise.all([
     import('@opentelemetry/sdk-node'),
     import('./otel-spans.ts'),
   ]);
@@ -78,7 +78,7 @@ export async function startTracing(
   });
   sdk.start();
   log.info('traces are exported', { service: attributes['service.name'] });
-  return otelTracing({
+  return createOtelTracing({
     sampling: samplingOf(env['OTEL_TRACES_SAMPLER'], env['OTEL_TRACES_SAMPLER_ARG']),
     draw: () => random.next(),
     async close() {

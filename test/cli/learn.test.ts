@@ -56,12 +56,12 @@ function learned(): unknown {
   return (parse(out.join('\n')) as { speaks: unknown }).speaks;
 }
 
-const checked = async (speaks: unknown) => {
+async function checked(speaks: unknown) {
   const { out, err, io } = heard();
   const path = written('sluice.yaml', config(speaks));
   const code = await runCheck({ config: path, connect: false, against: har }, io);
   return { code, lines: [...out, ...err].join('\n') };
-};
+}
 
 describe('sluice learn', () => {
   test('proposes the windows, fields and refusals of a recording', () => {

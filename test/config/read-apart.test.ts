@@ -6,9 +6,9 @@ import { maxShortText, settingsApart } from '../../src/config/read-apart.ts';
 import { createSlices } from '../../src/slices.ts';
 
 let threads = 0;
-const count = (): void => {
+function count(): void {
   threads += 1;
-};
+}
 
 beforeEach(() => {
   threads = 0;

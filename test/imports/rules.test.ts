@@ -144,11 +144,11 @@ const fine: Readonly<Record<string, string>> = {
 let folder = '';
 let found: { readonly rule: string; readonly from: string }[] = [];
 
-const write = (file: string, text: string): void => {
+function write(file: string, text: string): void {
   const path = join(folder, 'src', file);
   mkdirSync(dirname(path), { recursive: true });
   writeFileSync(path, `${text}\n`);
-};
+}
 
 interface ImportReport {
   readonly summary: {

@@ -1,8 +1,8 @@
 /** What holds for the form of the sources of `limiter/` and `admission/`, where no rule of the linter can say it. */
 import { expect, test } from '@jest/globals';
 import { readdirSync, readFileSync } from 'node:fs';
-import { createRequire } from 'node:module';
 import { fileURLToPath } from 'node:url';
+import { listOf, nameOf, nodeOf, nodesIn, treeOf, type Node } from '../../scripts/syntax.ts';
 
 const root = fileURLToPath(new URL('../../', import.meta.url));
 const read = (file: string): string => readFileSync(`${root}${file}`, 'utf8');
@@ -37,42 +37,16 @@ test('no source makes an id by a cast', () => {
   expect(filesUnder('src').filter((file) => file !== 'src/ids.ts' && cast.test(read(file)))).toEqual([]);
 });
 
-/** A node of the syntax tree of swc, whose type of a node says less than is asked here. */
-type Node = Readonly<Record<string, unknown>>;
-interface Parser {
-  parseSync(source: string, options: { syntax: 'typescript' }): unknown;
-}
-const { parseSync } = createRequire(import.meta.url)('@swc/core') as Parser;
-
-const isNode = (value: unknown): value is Node =>
-  typeof value === 'object' && value !== null && !Array.isArray(value);
-const listOf = (value: unknown): readonly Node[] => (Array.isArray(value) ? value.filter(isNode) : []);
-const partsOf = (node: Node): readonly Node[] =>
-  Object.values(node).flatMap((value) => (isNode(value) ? [value] : listOf(value)));
-
-/** Every node below this one, and itself. */
-function* nodesIn(node: Node): Generator<Node> {
-  yield node;
-  for (const part of partsOf(node)) yield* nodesIn(part);
-}
-
-const textOf = (name: unknown): string =>
-  isNode(name) ? (typeof name['value'] === 'string' ? name['value'] : textOf(name['id'])) : '';
-const nameOf = (node: Node): string =>
-  textOf(node['key']) || textOf(node['identifier']) || textOf(node['id']);
-
-function isBoolean(type: unknown): boolean {
-  if (!isNode(type)) return false;
+function isBoolean(value: unknown): boolean {
+  const type = nodeOf(value);
+  if (type === null) return false;
   if (type['type'] === 'TsTypeAnnotation') return isBoolean(type['typeAnnotation']);
   if (type['type'] === 'TsUnionType') return listOf(type['types']).some(isBoolean);
-  return (
-    type['kind'] === 'boolean' || (isNode(type['literal']) && type['literal']['type'] === 'BooleanLiteral')
-  );
+  return type['kind'] === 'boolean' || nodeOf(type['literal'])?.['type'] === 'BooleanLiteral';
 }
 
 const isFlag = (member: Node): boolean =>
-  isBoolean(member['typeAnnotation']) ||
-  (isNode(member['value']) && member['value']['type'] === 'BooleanLiteral');
+  isBoolean(member['typeAnnotation']) || nodeOf(member['value'])?.['type'] === 'BooleanLiteral';
 
 /** Fields of an object's type or of a class that are true or false. */
 function flagsOf(node: Node): readonly string[] {
@@ -87,9 +61,7 @@ function flagsOf(node: Node): readonly string[] {
 const hasManyParameters = (node: Node): boolean => listOf(node['params']).length > 3;
 
 function badFormOf(source: string): readonly string[] {
-  const tree = parseSync(source, { syntax: 'typescript' });
-  const nodes = isNode(tree) ? [...nodesIn(tree)] : [];
-  return nodes.flatMap((node) => {
+  return [...nodesIn(treeOf(source))].flatMap((node) => {
     const flags = flagsOf(node);
     return [
       ...(flags.length > 2 ? [`flags ${flags.join(', ')}`] : []),

@@ -11,7 +11,7 @@ afterEach(async () => {
   bugs.length = 0;
 });
 
-const start = async (more: Partial<AdminServerOptions> = {}): Promise<AdminServer> => {
+async function start(more: Partial<AdminServerOptions> = {}): Promise<AdminServer> {
   admin = createAdminServer({
     host: '127.0.0.1',
     port: 0,
@@ -24,7 +24,7 @@ const start = async (more: Partial<AdminServerOptions> = {}): Promise<AdminServe
   });
   await admin.listen();
   return admin;
-};
+}
 
 describe('the probes of the admin port', () => {
   test('report liveness independently of readiness', async () => {

@@ -57,10 +57,10 @@ afterEach(async () => {
 });
 
 /** Starts a server whose journey is `handle`; closed, and checked for leaks, after the test. */
-export const startDataServer = async (
+export async function startDataServer(
   handle: (call: Call) => Promise<Outcome> = () => Promise.resolve(outcomeOf()),
   more: Partial<DataServerOptions> = {},
-): Promise<Fixture> => {
+): Promise<Fixture> {
   const calls: Call[] = [];
   const bugs: unknown[] = [];
   const earlyRefusals: RefusalCode[] = [];
@@ -94,16 +94,16 @@ export const startDataServer = async (
     return opened;
   };
   return { data, port, calls, bugs, earlyRefusals, client };
-};
+}
 
 /** Resolves once the condition holds; looks again in every turn of the event loop, for twenty seconds at most. */
-export const settled = async (condition: () => boolean): Promise<void> => {
+export async function settled(condition: () => boolean): Promise<void> {
   const end = systemClock.monotonic() + 20_000;
   while (!condition()) {
     if (systemClock.monotonic() > end) throw new Error('the expected state was never reached');
     await new Promise((resolve) => setImmediate(resolve));
   }
-};
+}
 
 /** A promise to be settled from outside. */
 export interface Later<T> {
@@ -112,11 +112,11 @@ export interface Later<T> {
   readonly reject: (error: unknown) => void;
 }
 
-export const later = <T>(): Later<T> => {
+export function later<T>(): Later<T> {
   let settle: Pick<Later<T>, 'resolve' | 'reject'> | null = null;
   const promise = new Promise<T>((resolve, reject) => {
     settle = { resolve, reject };
   });
   if (settle === null) throw new Error('a promise runs its executor at once');
   return { promise, ...(settle as Pick<Later<T>, 'resolve' | 'reject'>) };
-};
+}

@@ -8,7 +8,7 @@ import { later, outcomeOf, settled, startDataServer } from './data-server-fixtur
 const get = (n: number): string => `GET /proxy?${n} HTTP/1.1\r\nHost: a\r\n\r\n`;
 
 /** Time stands still until the test moves it. */
-const drivenClock = (): { clock: Clock; advance: (ms: number) => Promise<void> } => {
+function drivenClock(): { clock: Clock; advance: (ms: number) => Promise<void> } {
   let now = 0;
   const timers = new Set<{ at: number; run: () => void }>();
   const turn = (): Promise<void> => new Promise((resolve) => setImmediate(resolve));
@@ -36,7 +36,7 @@ const drivenClock = (): { clock: Clock; advance: (ms: number) => Promise<void> }
       now = end;
     },
   };
-};
+}
 
 describe('a drain', () => {
   test('keeps accepting for its delay, and announces the end in every response', async () => {

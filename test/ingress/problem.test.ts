@@ -8,7 +8,7 @@ const requestId = '0123456789abcdef0123456789abcdef';
 const codes = Object.keys(refusals) as RefusalCode[];
 const answerTo = (code: RefusalCode, details: RefusalDetails = {}): ProblemAnswer =>
   refusalAnswer({ code, details, requestId });
-const fieldsOf = (answer: ProblemAnswer): Map<string, string> => {
+function fieldsOf(answer: ProblemAnswer): Map<string, string> {
   const fields = new Map<string, string>();
   for (let at = 0; at < answer.fields.length; at += 2) {
     const name = answer.fields[at] ?? '';
@@ -16,7 +16,7 @@ const fieldsOf = (answer: ProblemAnswer): Map<string, string> => {
     fields.set(name, answer.fields[at + 1] ?? '');
   }
   return fields;
-};
+}
 
 describe('the problem document', () => {
   test.each(codes)('of %s has every member and nothing else', (code) => {

@@ -13,10 +13,10 @@ beforeAll(async () => {
 });
 afterAll(() => gateway.close());
 
-const detailOf = async (path: string, fields: Record<string, string> = {}): Promise<string> => {
+async function detailOf(path: string, fields: Record<string, string> = {}): Promise<string> {
   const answer = await fetch(`${gateway.url}${path}`, { headers: fields });
   return `${answer.status} ${String(((await answer.json()) as { detail?: unknown }).detail)}`;
-};
+}
 
 test('a 401 says where the API key goes, equally for a missing and a wrong key', async () => {
   const missing = await detailOf('/via/up/x');

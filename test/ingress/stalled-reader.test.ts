@@ -5,7 +5,7 @@ import { watchReader } from '../../src/ingress/stalled-reader.ts';
 
 const limitMs = 1_000;
 
-const watched = () => {
+function watched() {
   const timers = new Set<() => void>();
   const clock: Clock = {
     now: () => 0,
@@ -26,7 +26,7 @@ const watched = () => {
     for (const timer of due) timer();
   };
   return { reader, response, pass, stalled: () => stalled, timers: () => timers.size };
-};
+}
 
 test('a client that reads nothing until the limit is stalled, and reported once', () => {
   const { reader, response, pass, stalled, timers } = watched();

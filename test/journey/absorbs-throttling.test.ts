@@ -14,10 +14,10 @@ const rateLimited = {
   error: { message: 'Rate limit reached', type: 'requests', code: 'rate_limit_exceeded' },
 };
 /** Time between a call's two attempts at the upstream. */
-const pause = ({ model, shop }: World): number => {
+function pause({ model, shop }: World): number {
   const [first, second] = [...model.log, ...shop.log].slice(-2);
   return (second?.arrivedT ?? 0) - (first?.t ?? 0);
-};
+}
 
 /** The calls that reached the upstream for one model, in order. */
 const attempts = (log: readonly LogEntry[], model: string): readonly LogEntry[] =>

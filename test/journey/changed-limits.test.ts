@@ -9,20 +9,20 @@ const perDay = (calls: number | string): string =>
   `    requestsPerMinute: { openai: 1000 }\n    requestsPerDay: { openai: ${calls} }\n`;
 const perMinute = (calls: number): string => `    requestsPerMinute: { openai: ${calls} }\n`;
 
-const start = async (acme: string, modelLimits?: string): Promise<void> => {
+async function start(acme: string, modelLimits?: string): Promise<void> {
   world = await startWorld({ workspaces: { acme }, ...(modelLimits === undefined ? {} : { modelLimits }) });
-};
+}
 /** Edits the workspace's part of the configuration. */
-const edit = async (from: string, to: string): Promise<void> => {
+async function edit(from: string, to: string): Promise<void> {
   const { gateway } = world;
   expect(gateway.yaml).toContain(from);
   await gateway.reconfigure(gateway.yaml.replace(from, to));
-};
-const inTurn = async (calls: number): Promise<Reply[]> => {
+}
+async function inTurn(calls: number): Promise<Reply[]> {
   const replies: Reply[] = [];
   for (let at = 0; at < calls; at += 1) replies.push(await world.chat(at));
   return replies;
-};
+}
 const waits = (seconds: number) => ({ headers: { prefer: `wait=${seconds}` } });
 /** Heads of the log's lines about refused calls. */
 const heldInLog = (): unknown[] =>

@@ -56,14 +56,14 @@ const admin = (service: Service, path: string, init: RequestInit = {}): Promise<
     headers: { 'Sluice-Admin': 'yes' },
     ...init,
   });
-const paused = async (service: Service, name: string): Promise<void> => {
+async function paused(service: Service, name: string): Promise<void> {
   for (;;) {
     const answer = await call(service, name, 'wait=0');
     await answer.text();
     if (answer.status === 429) return;
     await new Promise((resume) => setTimeout(resume, 20));
   }
-};
+}
 
 describe('the admin port', () => {
   test('demands the field, a method and seconds, and knows its upstreams', async () => {

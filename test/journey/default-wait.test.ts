@@ -7,10 +7,10 @@ import { startWorld, tally, type World, type WorldOptions } from './world.ts';
 
 let world: World;
 let clock: ManualClock;
-const begin = async (options: WorldOptions): Promise<World> => {
+async function begin(options: WorldOptions): Promise<World> {
   clock = manualClock();
   return (world = await startWorld({ ...options, clock }));
-};
+}
 afterEach(() => world.close());
 
 const stepMs = 100;

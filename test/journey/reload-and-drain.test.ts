@@ -21,12 +21,12 @@ const get = (at: string, signal: AbortSignal | null = null): Promise<Response> =
     signal,
   });
 const policyNow = async (): Promise<string | null> => (await get('policy')).headers.get('ratelimit-policy');
-const reload = async (yaml: string): Promise<void> => {
+async function reload(yaml: string): Promise<void> {
   const reloaded = served.saying('configuration reloaded');
   served.write(yaml);
   served.signal('SIGHUP');
   await reloaded;
-};
+}
 beforeAll(async () => {
   const { url } = await shop.listen();
   upstreams = `  shop:\n    kind: commerce\n    origins: ["${url}"]\n    allowPrivateAddresses: true\n    credential: { header: x-shopify-access-token, value: shpat_sim }\n`;

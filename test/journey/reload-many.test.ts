@@ -33,10 +33,10 @@ const countingSlices = createSlices(systemClock, (items) => {
   inTurn.set(turns, (inTurn.get(turns) ?? 0) + items);
 });
 
-const countTurns = (): void => {
+function countTurns(): void {
   turns += 1;
   if (!isOver) setImmediate(countTurns);
-};
+}
 
 /** One workspace, acme, with this ceiling. */
 const yamlWith = (ceiling: number): string =>

@@ -99,7 +99,7 @@ async function called(upstream: string): Promise<Ended> {
   }
 }
 
-const counted = async (upstream: string, reason: string): Promise<number> => {
+async function counted(upstream: string, reason: string): Promise<number> {
   const page = await metricsPage(`http://127.0.0.1:${service.adminAddress.port}`);
   const series = `sluice_upstream_failures_total{upstream="${upstream}",reason="${reason}"} `;
   return Number(
@@ -108,7 +108,7 @@ const counted = async (upstream: string, reason: string): Promise<number> => {
       .find((line) => line.startsWith(series))
       ?.slice(series.length),
   );
-};
+}
 
 describe('a failed attempt', () => {
   test.each([

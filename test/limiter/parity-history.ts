@@ -265,10 +265,10 @@ const edgeOf = (draw: Draw): CeilingEdge => ({
   ...(draw.chance(0.3) ? { ceiling: ceilingOf(draw).ceiling } : {}),
 });
 
-const ceilingOf = (draw: Draw): { readonly perMinute: number | null; readonly ceiling: string } => {
+function ceilingOf(draw: Draw): { readonly perMinute: number | null; readonly ceiling: string } {
   const perMinute = draw.one<number | null>(4, 4, 4, 1, null);
   return { perMinute, ceiling: `${perMinute ?? 'none'}.none` };
-};
+}
 
 function changed(
   draw: Draw,

@@ -44,10 +44,10 @@ export function planOf(history: readonly Step[], bucket: string, start: number):
  * Where the time of a history begins: at 0 or soon after it, up to thirty days later, or in 1970. The smaller the numbers,
  * the more bits their fractions have.
  */
-export const startOf = (seed: number): number => {
+export function startOf(seed: number): number {
   const { ms } = originOf(seed, ((seed * 7) % 1_000) / 1_000);
   return ms === 0 && seed % 2 === 0 ? 0 : ms + 1_000.1 + seed / 7;
-};
+}
 
 class Model {
   readonly #key: string;

@@ -103,7 +103,7 @@ const normalDocument = (known: DocumentCost): Normal => ({
 });
 
 /** What is absent is `false` there, and what has parts a list. */
-const normalMeter = (meter: Meter): Normal => {
+function normalMeter(meter: Meter): Normal {
   const { stated, reported, contest, top, unreported, log } = meter;
   const lists: Record<string, Normal> = {
     stated: stated === null ? false : [stated.limit, stated.windowMs],
@@ -116,7 +116,7 @@ const normalMeter = (meter: Meter): Normal => {
   };
   const plain: Record<string, unknown> = { ...meter, ...lists };
   return Object.fromEntries(meterFields.map((field) => [field, (plain[field] ?? false) as Normal]));
-};
+}
 
 const normalLane = (lane: Lane): Normal => ({
   weight: lane.weight,

@@ -71,13 +71,13 @@ const mistakes: readonly (readonly [string, string])[] = [
   ['read-only replica', 'read_only'],
 ];
 
-const lineWith = async (logs: readonly string[], text: string): Promise<Record<string, unknown>> => {
+async function lineWith(logs: readonly string[], text: string): Promise<Record<string, unknown>> {
   for (;;) {
     const line = logs.find((each) => each.includes(text));
     if (line !== undefined) return JSON.parse(line) as Record<string, unknown>;
     await new Promise((resume) => setTimeout(resume, 20));
   }
-};
+}
 const readiness = async (service: Service): Promise<string> =>
   (await fetch(`http://127.0.0.1:${service.adminAddress.port}/readyz`)).text();
 

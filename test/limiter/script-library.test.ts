@@ -32,13 +32,13 @@ function connect(options: { readonly username?: string; readonly password?: stri
   return client;
 }
 
-const tick = async (client: Redis): Promise<void> => {
+async function tick(client: Redis): Promise<void> {
   const events = [{ kind: 'tick', leases: [] }] as const;
   readBatch(
     await runApply(client, applyCall({ bucket: bucketKey('b'), replica: replicaId('r') }, events)),
     events,
   );
-};
+}
 
 /** How often the server has run this command since the beginning of the test. */
 async function ran(command: string): Promise<number> {

@@ -4,10 +4,10 @@ import { outcomeFraming, type Framed, type Framing } from '../../src/ingress/fra
 
 const framed = (changes: Partial<Framed>): Framing | null =>
   outcomeFraming({ method: 'GET', status: 200, fields: [], body: 'stream', replaced: [], ...changes });
-const lengths = (changes: Partial<Framed>): readonly [boolean, number | null, readonly string[]] | null => {
+function lengths(changes: Partial<Framed>): readonly [boolean, number | null, readonly string[]] | null {
   const framing = framed(changes);
   return framing === null ? null : [framing.bodiless, framing.declaredBytes, framing.fields];
-};
+}
 const long = ['content-length', '5'];
 
 describe('the framing of an answer', () => {

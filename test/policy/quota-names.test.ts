@@ -11,10 +11,10 @@ const refusal = (scope: QuotaScope): Shown => ({
   scope,
   throttle: { kind: 'rate', waitMs: 1, meter: null },
 });
-const shares = (one: Shown, other: Shown, differs: Partial<typeof parts>): boolean => {
+function shares(one: Shown, other: Shown, differs: Partial<typeof parts>): boolean {
   const words = quotaNames(parts, one).map(String);
   return quotaNames({ ...parts, ...differs }, other).some((list) => words.includes(String(list)));
-};
+}
 
 const project = success({ organization: 'o', project: 'p' });
 const family = refusal({ organization: 'org-1', family: 'f' });

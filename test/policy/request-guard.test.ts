@@ -3,10 +3,10 @@ import { describe, expect, test } from '@jest/globals';
 import { judgeHead, type RequestHead } from '../../src/ingress/guard.policy.ts';
 
 const host = ['Host', 'sluice.test'];
-const statusOf = (changes: Partial<RequestHead>): number | null => {
+function statusOf(changes: Partial<RequestHead>): number | null {
   const head = { method: 'GET', url: '/proxy?target=x', httpVersion: '1.1', rawFields: host, ...changes };
   return judgeHead(head, new Set(['x-api-key']))?.status ?? null;
-};
+}
 const fields = (...rawFields: string[]): Partial<RequestHead> => ({ rawFields: [...host, ...rawFields] });
 
 describe('the request guard', () => {

@@ -20,11 +20,11 @@ import { atOrigins } from './at-origins.ts';
 import { admit, call, newBucket, bucketWith, replica } from './scheduling.ts';
 
 const ids = (grants: readonly { readonly ticket: string }[]): string[] => grants.map(({ ticket }) => ticket);
-const first = <T>(list: readonly T[]): T => {
+function first<T>(list: readonly T[]): T {
   const [found] = list;
   if (found === undefined) throw new Error('nothing was granted');
   return found;
-};
+}
 
 /** The whole state as text. */
 function stateOf(bucket: Bucket): string {

@@ -36,17 +36,17 @@ export function admit(
 export const newBucket = (instant: Instant, probe = 0): Bucket => createBucket(probe, instant(0));
 
 /** A bucket into which so many calls came a second after the origin. */
-export const bucketWith = (
+export function bucketWith(
   instant: Instant,
   calls: number,
   wish: Wish = {},
-): { bucket: Bucket; grants: scheduler.Granted[] } => {
+): { bucket: Bucket; grants: scheduler.Granted[] } {
   const bucket = newBucket(instant, wish.probe);
   const grants: scheduler.Granted[] = [];
   for (let at = 0; at < calls; at += 1)
     grants.push(...admit(bucket, call(`t${at}`, wish), replica, instant(1_000)).effects.grants);
   return { bucket, grants };
-};
+}
 
 /** Lets time pass, a tick at a time and whenever the pump asks for it; tells when each ticket was granted. */
 export function runOn(

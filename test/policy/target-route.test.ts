@@ -20,7 +20,7 @@ const finder = createRouteFinder(
 );
 const call = (rawUrl: string, rawFields: readonly string[] = []) =>
   ({ form: rawUrl.startsWith('/via') ? 'via' : 'proxy', rawUrl, rawFields }) as const;
-const codeOf = (run: () => unknown): string => {
+function codeOf(run: () => unknown): string {
   try {
     run();
   } catch (error) {
@@ -28,7 +28,7 @@ const codeOf = (run: () => unknown): string => {
     throw error;
   }
   return 'none';
-};
+}
 
 describe('the route of a call', () => {
   test('carries the upstream’s credential', () => {

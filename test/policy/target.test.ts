@@ -11,10 +11,10 @@ const everybody = (): boolean => true;
 const decide = (target: string) =>
   decideTarget({ form: 'proxy', rawUrl: `/proxy?target=${encodeURIComponent(target)}` }, index, everybody);
 
-const verdict = (target: string): string => {
+function verdict(target: string): string {
   const decision = decide(target);
   return decision.kind === 'target' ? `allow ${decision.pathAndQuery}` : decision.code;
-};
+}
 
 describe('the target of a call, with https://api.shop.example configured,', () => {
   const allowed: readonly (readonly [string, string])[] = [

@@ -38,7 +38,7 @@ let upstream: RawUpstream | null = null;
 let service: Service | null = null;
 
 /** Answers by what the path asks for. */
-const script = async (connection: RawConnection): Promise<void> => {
+async function script(connection: RawConnection): Promise<void> {
   for (let count = 1; ; count += 1) {
     const received = await connection.requests(count);
     if (connection.socket.destroyed) return;
@@ -73,11 +73,11 @@ const script = async (connection: RawConnection): Promise<void> => {
         answer('200 OK', 'ok');
     }
   }
-};
+}
 
 const portOf = (): number => service?.dataAddress.port ?? 0;
 
-const send = async (line: string, fields: readonly string[], body = ''): Promise<RawAnswer | undefined> => {
+async function send(line: string, fields: readonly string[], body = ''): Promise<RawAnswer | undefined> {
   const client = await connectRaw(portOf());
   const head = [`${line} HTTP/1.1`, 'Host: gateway', `Content-Length: ${body.length}`, ...fields, '', ''];
   await client.send(head.join('\r\n') + body);
@@ -93,7 +93,7 @@ const send = async (line: string, fields: readonly string[], body = ''): Promise
       JSON.stringify(answer?.fields.filter(([name]) => name.startsWith('sluice') || name.startsWith('rate'))),
     );
   return answer;
-};
+}
 
 const everyField = [
   `Cookie: session=${canaries.cookie}`,
@@ -202,7 +202,7 @@ async function everyPath({ origin, port }: RawUpstream): Promise<void> {
   await Promise.all(refused.map(([line, fields, sent]) => send(line, fields, sent)));
 }
 
-const found = (text: string): string[] => {
+function found(text: string): string[] {
   const hidden = {
     ...canaries,
     apiKey: key,
@@ -213,12 +213,12 @@ const found = (text: string): string[] => {
   return Object.entries(hidden)
     .filter(([, canary]) => text.toLowerCase().includes(canary.toLowerCase()))
     .map(([where]) => where);
-};
+}
 
-const read = async (url: string, fields: Record<string, string> = {}): Promise<string> => {
+async function read(url: string, fields: Record<string, string> = {}): Promise<string> {
   const answer = await fetch(url, { headers: fields });
   return JSON.stringify([...answer.headers]) + (await answer.text());
-};
+}
 
 test('the canary calls end in every way, so that finding no canary proves something', async () => {
   const outcomes = logs.flatMap((line) => /"outcome":"([a-z_]+)"/.exec(line)?.[1] ?? []);

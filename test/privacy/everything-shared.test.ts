@@ -31,7 +31,7 @@ let redisServer: RedisServer;
 let upstream: RawUpstream;
 const services: Service[] = [];
 
-const script = async (connection: RawConnection): Promise<void> => {
+async function script(connection: RawConnection): Promise<void> {
   for (let n = 1; ; n += 1) {
     const received = await connection.requests(n);
     if (connection.socket.destroyed) return;
@@ -40,7 +40,7 @@ const script = async (connection: RawConnection): Promise<void> => {
     const status = { throttle: '429 Slow\r\nRetry-After: 100', error: '500 canary-reason' }[wanted ?? ''];
     connection.send(`HTTP/1.1 ${status ?? '200 OK'}\r\nContent-Length: 11\r\n\r\ncanary-text`);
   }
-};
+}
 
 const replica = (yaml: string): Promise<Service> =>
   serviceOf(yaml, logs, { env: process.env, resolve: homeward });
@@ -64,10 +64,10 @@ async function call(n: number): Promise<void> {
   await answer.arrayBuffer();
 }
 
-const read = async (url: string, fields: Record<string, string> = {}): Promise<string> => {
+async function read(url: string, fields: Record<string, string> = {}): Promise<string> {
   const answer = await fetch(url, { headers: fields });
   return JSON.stringify([...answer.headers]) + (await answer.text());
-};
+}
 
 /** Keys with everything in them. */
 async function dump(client: Redis): Promise<string> {

@@ -34,14 +34,14 @@ function shopifyApiNode(more: { timeout?: number; maxRetries?: number; upstream?
   return client;
 }
 
-const viaUrl = (url: string | URL): string => {
+function viaUrl(url: string | URL): string {
   const { pathname, search } = new URL(url);
   return `${world.gateway.url}/via/shop${pathname}${search}`;
-};
-const proxyUrl = (url: string | URL): string => {
+}
+function proxyUrl(url: string | URL): string {
   const { pathname, search } = new URL(url);
   return `${world.gateway.url}/proxy?target=${encodeURIComponent(`${world.shopUrl}${pathname}${search}`)}`;
-};
+}
 const options = (form: (url: string | URL) => string) => ({
   storeDomain: 'acme.myshopify.com',
   apiVersion: '2026-10',

@@ -6,13 +6,13 @@ import { startWorld, tally, type World, type WorldOptions } from '../journey/wor
 let world: World;
 afterEach(() => world.close());
 
-const begin = async (options: WorldOptions): Promise<OpenAI> => {
+async function begin(options: WorldOptions): Promise<OpenAI> {
   world = await startWorld(options);
   return new OpenAI({
     apiKey: world.gateway.keys['acme'] ?? '',
     baseURL: `${world.gateway.url}/via/openai/v1`,
   });
-};
+}
 const messages = [{ role: 'user' as const, content: 'Where does water go?' }];
 
 // The test's own fixture.

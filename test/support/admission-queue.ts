@@ -1,5 +1,5 @@
 /** Admission as tests use it: a call with the fields filled in that they seldom care for, and the queue over its stores. */
-import { AdmissionQueue, type AdmissionDependencies } from '../../src/admission/admission.ts';
+import { AdmissionQueue, type AdmissionQueueParts } from '../../src/admission/admission.ts';
 import type { CallSettings } from '../../src/admission/buckets.policy.ts';
 import type { AdmissionRequest } from '../../src/admission/ticket.ts';
 import type { Clock } from '../../src/clock.ts';
@@ -79,7 +79,7 @@ export interface QueueParts {
   /** Left out, a failure is thrown. */
   readonly onFailure?: (failure: unknown) => void;
   /** Where calls belong whose buckets were joined. */
-  readonly homeOf?: AdmissionDependencies['homeOf'];
+  readonly homeOf?: AdmissionQueueParts['homeOf'];
   /** Puts something in front of the embedded limiter. */
   readonly around?: (limiter: Limiter) => Limiter;
 }
@@ -97,6 +97,6 @@ export function embeddedQueue({ clock, onFailure = fail, around, ...more }: Queu
   return { queue, limiter, ceilings };
 }
 
-const fail = (failure: unknown): never => {
+function fail(failure: unknown): never {
   throw failure;
-};
+}

@@ -48,7 +48,7 @@ const splitFields = (lines: readonly string[]): (readonly [string, string])[] =>
   });
 
 /** Bytes of a chunked body and where it ends; `null` = not whole yet. */
-const readChunked = (bytes: Buffer, from: number): { body: Buffer; end: number } | null => {
+function readChunked(bytes: Buffer, from: number): { body: Buffer; end: number } | null {
   const parts: Buffer[] = [];
   let at = from;
   for (;;) {
@@ -65,9 +65,9 @@ const readChunked = (bytes: Buffer, from: number): { body: Buffer; end: number }
     parts.push(bytes.subarray(start, start + length));
     at = start + length + 2;
   }
-};
+}
 
-const readOne = (bytes: Buffer, from: number, method: string, closed: boolean) => {
+function readOne(bytes: Buffer, from: number, method: string, closed: boolean) {
   const headEnd = bytes.indexOf('\r\n\r\n', from);
   if (headEnd < 0) return null;
   const [line = '', ...lines] = bytes.toString('latin1', from, headEnd).split('\r\n');
@@ -91,14 +91,14 @@ const readOne = (bytes: Buffer, from: number, method: string, closed: boolean) =
   if (length === undefined) return closed ? whole(bytes.subarray(start), bytes.length) : null;
   const end = start + Number(length);
   return bytes.length < end ? null : whole(bytes.subarray(start, end), end);
-};
+}
 
 /**
  * Reads as many whole answers as there are. Throws on anything that is not well framed.
  * @param methods method of the request behind each final answer, in order; `GET` where none is given.
  * @param closed true when the connection has ended, which ends a body without a length.
  */
-export const readAnswers = (bytes: Buffer, methods: readonly string[] = [], closed = false): ReadAnswers => {
+export function readAnswers(bytes: Buffer, methods: readonly string[] = [], closed = false): ReadAnswers {
   const answers: RawAnswer[] = [];
   let at = 0;
   let finals = 0;
@@ -110,7 +110,7 @@ export const readAnswers = (bytes: Buffer, methods: readonly string[] = [], clos
     at = one.end;
   }
   return { answers, rest: bytes.subarray(at) };
-};
+}
 
 /** Connects to a port of this machine. */
 export const connectRaw = (port: number): Promise<RawClient> =>

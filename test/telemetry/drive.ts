@@ -6,7 +6,7 @@ import type { Clock, Random } from '../../src/clock.ts';
 import type { UpstreamKind, UpstreamSettings } from '../../src/config/settings.ts';
 import type { BucketSnapshot } from '../../src/limiter/limiter.ts';
 import type { MetricsFormat } from '../../src/telemetry/exposition.ts';
-import { createTelemetry, type TelemetryPorts } from '../../src/telemetry/telemetry.ts';
+import { createTelemetry, type TelemetryParts } from '../../src/telemetry/telemetry.ts';
 import {
   fixedCredential,
   unstatedLimits,
@@ -90,7 +90,7 @@ export const lm = upstreamNamed('lm');
 export const shop = upstreamNamed('shop', 'commerce', 'canary-shops.example');
 
 /** Telemetry over two upstreams, with the clock and the lines that drive it. */
-export function driven(given: Partial<TelemetryPorts> & { readonly sampleSuccesses?: number } = {}) {
+export function driven(given: Partial<TelemetryParts> & { readonly sampleSuccesses?: number } = {}) {
   const clock = settableClock();
   const destination = memoryLines();
   const telemetry = createTelemetry(

@@ -2,7 +2,7 @@ import { spawnSync } from 'node:child_process';
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals';
 import { trace, TraceFlags } from '@opentelemetry/api';
 import { laneKey } from '../../src/ids.ts';
-import { otelTracing } from '../../src/telemetry/otel-spans.ts';
+import { createOtelTracing } from '../../src/telemetry/otel-spans.ts';
 import { parentOf } from '../../src/telemetry/traceparent.ts';
 import { isSampled, samplingOf } from '../../src/telemetry/sampling.policy.ts';
 import { resourceAttributes, startTracing, tracingConfigured } from '../../src/telemetry/traces.ts';
@@ -225,7 +225,7 @@ describe('tracing', () => {
   });
 
   test('hands an unsampled trace on as unsampled, and creates nothing for it', async () => {
-    const tracing = otelTracing({
+    const tracing = createOtelTracing({
       sampling: samplingOf('parentbased_always_off', undefined),
       draw: () => 0,
       close: () => Promise.resolve(),

@@ -14,14 +14,14 @@ import {
 } from '../ingress/data-server-fixture.ts';
 
 /** Whom the bytes count for: the workspace that a test names, otherwise one per call. */
-const ownerOf = (call: Call): string => {
+function ownerOf(call: Call): string {
   const at = call.rawFields.indexOf('X-Owner');
   return at < 0 ? call.id : (call.rawFields[at + 1] ?? '');
-};
-const echo = async (call: Call) => {
+}
+async function echo(call: Call) {
   const { bytes, replayable } = await call.readBody(ownerOf(call));
   return outcomeOf({ body: bytes, fields: ['X-Replayable', String(replayable)] });
-};
+}
 const upload = (...fields: string[]): string =>
   ['POST /proxy?target=x HTTP/1.1', 'Host: a', ...fields, '', ''].join('\r\n');
 const withLength = (bytes: number): string => upload(`Content-Length: ${bytes}`);

@@ -19,7 +19,7 @@ const numberOf = (call: Call): string => call.rawUrl.slice('/proxy?'.length);
 const echoNumber = (call: Call): Outcome => outcomeOf({ body: Buffer.from(numberOf(call)) });
 
 /** A journey whose calls end when the test says so, by number. */
-const held = () => {
+function held() {
   const calls = new Map<string, Later<void>>();
   const gate = (n: string): Later<void> => {
     const known = calls.get(n) ?? later<void>();
@@ -34,7 +34,7 @@ const held = () => {
     return echoNumber(call);
   };
   return { handle, release: (n: number) => gate(String(n)).resolve() };
-};
+}
 
 describe('pipelined requests', () => {
   test('get their responses in order, whichever ends first', async () => {

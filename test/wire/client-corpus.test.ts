@@ -81,7 +81,7 @@ afterAll(async () => {
   await data?.close();
 });
 
-const exchange = async (method: string, pieces: readonly Buffer[]): Promise<string> => {
+async function exchange(method: string, pieces: readonly Buffer[]): Promise<string> {
   handled = 0;
   const raw = await connectRaw(port);
   for (const piece of pieces) await raw.send(piece);
@@ -100,7 +100,7 @@ const exchange = async (method: string, pieces: readonly Buffer[]): Promise<stri
   const sent = Buffer.concat(pieces).toString('latin1');
   expect([handled <= finals.length, sent]).toEqual([true, sent]);
   return finals.map(({ status }) => status).join(' ');
-};
+}
 
 test.each(methods.flatMap((method) => fragmentations.map(([name, cut]) => [method, name, cut] as const)))(
   'every framing and trick with %s, %s, gets well-framed responses or a closed connection',

@@ -12,7 +12,7 @@ interface Problem {
 const problemOf = (answer: RawAnswer): Problem => JSON.parse(answer.body.toString()) as Problem;
 
 /** Sends the bytes on a connection of their own; the one answer, after which the connection must close. */
-const refused = async (bytes: string): Promise<{ answer: RawAnswer; calls: number; bugs: unknown[] }> => {
+async function refused(bytes: string): Promise<{ answer: RawAnswer; calls: number; bugs: unknown[] }> {
   const { client, calls, bugs } = await startDataServer();
   const raw = await client();
   await raw.send(bytes);
@@ -20,7 +20,7 @@ const refused = async (bytes: string): Promise<{ answer: RawAnswer; calls: numbe
   await raw.closed;
   if (answer === undefined) throw new Error('no answer');
   return { answer, calls: calls.length, bugs };
-};
+}
 
 const head = (...fields: string[]): string =>
   ['GET /proxy?target=x HTTP/1.1', 'Host: sluice.test', ...fields, '', ''].join('\r\n');

@@ -6,12 +6,12 @@ import { outcomeOf, settled, startDataServer } from '../ingress/data-server-fixt
 import { readAnswers } from '../support/raw-client.ts';
 
 const get = 'GET /proxy?target=x HTTP/1.1\r\nHost: a\r\n\r\n';
-const streaming = (body: Readable, fields: readonly string[] = []) => {
+function streaming(body: Readable, fields: readonly string[] = []) {
   const ends: AnswerEnd[] = [];
   const start = () =>
     startDataServer(() => Promise.resolve(outcomeOf({ body, fields, onEnd: (how) => ends.push(how) })));
   return { ends, start };
-};
+}
 
 test('the head of a response is sent before the first byte of its body', async () => {
   const body = new PassThrough();

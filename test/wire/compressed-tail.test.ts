@@ -4,11 +4,11 @@ import { gzipSync } from 'node:zlib';
 import { expect, test } from '@jest/globals';
 import { withTail } from '../../src/dispatch/inspect.ts';
 
-const bytesOf = async (body: Readable): Promise<number> => {
+async function bytesOf(body: Readable): Promise<number> {
   let bytes = 0;
   for await (const chunk of body) if (Buffer.isBuffer(chunk)) bytes += chunk.length;
   return bytes;
-};
+}
 /** Resolves when everything that was under way in zlib's threads has had its turn. */
 const settled = (): Promise<void> => new Promise((resolve) => setTimeout(resolve, 50));
 

@@ -20,11 +20,11 @@ afterEach(async () => {
   for (const close of closers.splice(0).toReversed()) await close();
 });
 
-const open = async (scheme: string): Promise<RawUpstream> => {
+async function open(scheme: string): Promise<RawUpstream> {
   const upstream = await rawUpstream(ok, scheme === 'https' ? { tls } : {});
   closers.push(() => upstream.close());
   return upstream;
-};
+}
 
 interface Way {
   readonly origin: string;

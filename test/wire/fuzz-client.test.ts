@@ -4,7 +4,7 @@
  * requests without a secret of ours, nothing hidden in a body became a request, and nothing is left behind.
  */
 import { afterAll, beforeAll, expect, test } from '@jest/globals';
-import { seededRandom } from '../../src/simulators/seeded-random.ts';
+import { createSeededRandom } from '../../src/simulators/seeded-random.ts';
 import { connectRaw, readAnswers } from '../support/raw-client.ts';
 import { answering } from '../support/raw-upstream.ts';
 import { upstreamRequests } from './stack-oracle.ts';
@@ -70,10 +70,10 @@ const tricks = [
 let stack: Stack | null = null;
 /** What is complete is answered within this, several times as long as a plain request takes here. Milliseconds. */
 let patienceMs = 25;
-const started = (): Stack => {
+function started(): Stack {
   if (stack === null) throw new Error('not started');
   return stack;
-};
+}
 
 beforeAll(async () => {
   // No body in the answer and no length beyond it: right for every method, HEAD included.
@@ -89,7 +89,7 @@ beforeAll(async () => {
 
 afterAll(() => stack?.close());
 
-type Random = ReturnType<typeof seededRandom>;
+type Random = ReturnType<typeof createSeededRandom>;
 const below = (random: Random, end: number): number => Math.floor(random.next() * end);
 const pick = <T>(random: Random, from: readonly T[], otherwise: T): T =>
   from[below(random, from.length)] ?? otherwise;
@@ -148,8 +148,8 @@ async function attack(random: Random, bytes: Buffer, method: string): Promise<st
   }
 }
 
-const fuzz = async (count: number, next: (random: Random) => { bytes: Buffer; method: string }) => {
-  const random = seededRandom(seed);
+async function fuzz(count: number, next: (random: Random) => { bytes: Buffer; method: string }) {
+  const random = createSeededRandom(seed);
   const wrong: string[] = [];
   const lanes = Array.from({ length: 16 }, async (_, lane) => {
     for (let n = lane; n < count; n += 16) {
@@ -161,10 +161,10 @@ const fuzz = async (count: number, next: (random: Random) => { bytes: Buffer; me
   });
   await Promise.all(lanes);
   return wrong;
-};
+}
 
 /** Every request that the upstream saw is framed, plain and without a secret; `upstreamRequests` throws otherwise. */
-const expectUpstreamPlain = (): void => {
+function expectUpstreamPlain(): void {
   const { upstream, key } = started();
   let seen = 0;
   for (const connection of upstream.connections) {
@@ -190,7 +190,7 @@ const expectUpstreamPlain = (): void => {
   }
   // Enough of them got through to prove something.
   expect(seen).toBeGreaterThan(100);
-};
+}
 
 test(`the stack survives ${rounds} combinations of request tricks (seed ${seed})`, async () => {
   const { head, proxy } = started();

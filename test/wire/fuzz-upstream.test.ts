@@ -4,7 +4,7 @@
  * off as whole, and nothing is left behind.
  */
 import { expect, test } from '@jest/globals';
-import { seededRandom } from '../../src/simulators/seeded-random.ts';
+import { createSeededRandom } from '../../src/simulators/seeded-random.ts';
 import { connectRaw, readAnswers } from '../support/raw-client.ts';
 import { faults, leftBehind, receivedBy, requestLines, startStack, turn } from './stack-fixture.ts';
 import type { Stack } from './stack-fixture.ts';
@@ -29,7 +29,7 @@ const answers: readonly string[] = [
   `HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Type: application/json\r\nContent-Length: 4\r\n\r\n\x1f\x8b\b\0`,
 ];
 
-type Random = ReturnType<typeof seededRandom>;
+type Random = ReturnType<typeof createSeededRandom>;
 const below = (random: Random, end: number): number => Math.floor(random.next() * end);
 
 /** Half of them as they are or cut, half with a few bytes changed, some doubled. */
@@ -49,12 +49,7 @@ function answerOf(random: Random): string {
   return text;
 }
 
-const run = async (
-  stack: Stack,
-  cases: number,
-  path: string,
-  refused: ReadonlySet<string>,
-): Promise<void> => {
+async function run(stack: Stack, cases: number, path: string, refused: ReadonlySet<string>): Promise<void> {
   const wrong: string[] = [];
   const methods = ['GET', 'POST', 'HEAD', 'DELETE'];
   const lanes = Array.from({ length: 48 }, async (_, lane) => {
@@ -97,7 +92,7 @@ const run = async (
   expect(repeated.filter((line) => !refused.has(line))).toEqual([]);
   expect(await leftBehind(stack, 20_000)).toEqual({});
   expect(faults(stack)).toEqual([]);
-};
+}
 
 /** Sends one answer of the seed per request, in up to three parts, and ends the connection now and then. */
 const hostile =
@@ -127,7 +122,7 @@ test.each([
   ['commerce', '/admin/api/2026-10/graphql.json'],
 ] as const)(`the stack survives mutated responses of a %s upstream (seed ${seed})`, async (kind, path) => {
   const refused = new Set<string>();
-  const stack = await startStack(hostile(seededRandom(seed), refused), {
+  const stack = await startStack(hostile(createSeededRandom(seed), refused), {
     kind,
     timeouts,
     credential: null,

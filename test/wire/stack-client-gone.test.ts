@@ -15,21 +15,21 @@ const stacks: Stack[] = [];
 const patient = '{ connectSeconds: 5, headSeconds: 30, idleSeconds: 30, totalSeconds: 60 }';
 const ok = 'HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok';
 
-const opened = async (script: Script, options: StackOptions = {}): Promise<Stack> => {
+async function opened(script: Script, options: StackOptions = {}): Promise<Stack> {
   const stack = await startStack(script, { timeouts: patient, ...options });
   stacks.push(stack);
   return stack;
-};
+}
 
 afterEach(async () => {
   for (const stack of stacks.splice(0)) await stack.close();
 });
 
-const expectClean = async (stack: Stack): Promise<void> => {
+async function expectClean(stack: Stack): Promise<void> {
   expect(await leftBehind(stack)).toEqual({});
   expect(faults(stack)).toEqual([]);
   expect(await stack.metric('sluice_dispatched_after_client_gone_total')).toBe(0);
-};
+}
 
 /** Resolves when a condition on the other side holds. */
 const leave = {

@@ -11,11 +11,11 @@ const ok =
   'HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-Request-Id: theirs\r\nX-RateLimit-Remaining-Requests: 9\r\n\r\nok';
 const stacks: Stack[] = [];
 
-const opened = async (script: Script = answering(ok), options: StackOptions = {}): Promise<Stack> => {
+async function opened(script: Script = answering(ok), options: StackOptions = {}): Promise<Stack> {
   const stack = await startStack(script, { timeouts: '{ headSeconds: 20 }', ...options });
   stacks.push(stack);
   return stack;
-};
+}
 
 afterEach(async () => {
   for (const stack of stacks) expect(faults(stack)).toEqual([]);

@@ -51,7 +51,7 @@ afterEach(() => {
 });
 
 /** The code of the response to one request on its own connection; the status, as `200`, where Sluice did not refuse. */
-const ask = async (requestLine: string, fields = ''): Promise<string> => {
+async function ask(requestLine: string, fields = ''): Promise<string> {
   const client = await connectRaw(port);
   await client.send(
     Buffer.from(
@@ -62,7 +62,7 @@ const ask = async (requestLine: string, fields = ''): Promise<string> => {
   const [answer] = await client.answers(1);
   client.socket.destroy();
   return answer?.field('sluice-error') ?? String(answer?.status);
-};
+}
 
 const allow = 'target_address_denied';
 const invalid = 'target_invalid';

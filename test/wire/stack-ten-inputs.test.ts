@@ -16,20 +16,20 @@ import type { Stack, StackOptions } from './stack-fixture.ts';
 const ok = 'HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok';
 const stacks: Stack[] = [];
 
-const opened = async (script: Script = answering(ok), options: StackOptions = {}): Promise<Stack> => {
+async function opened(script: Script = answering(ok), options: StackOptions = {}): Promise<Stack> {
   const stack = await startStack(script, options);
   stacks.push(stack);
   return stack;
-};
+}
 
 /** What must hold after every input: the gateway serves on, holds nothing, logged no fault and showed no key. */
-const expectUnharmed = async (stack: Stack): Promise<void> => {
+async function expectUnharmed(stack: Stack): Promise<void> {
   const next = await stack.exchange(stack.head('GET', '/activity'));
   expect(next.answers.map(({ status }) => status)).toEqual([200]);
   expect(await leftBehind(stack)).toEqual({});
   expect(faults(stack)).toEqual([]);
   expect(receivedBy(stack)).not.toContain(stack.key);
-};
+}
 
 afterEach(async () => {
   for (const stack of stacks.splice(0)) await stack.close();

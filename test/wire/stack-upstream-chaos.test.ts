@@ -13,11 +13,11 @@ import type { Ended, Stack, StackOptions } from './stack-fixture.ts';
 
 const stacks: Stack[] = [];
 
-const opened = async (script: Script, options: StackOptions = {}): Promise<Stack> => {
+async function opened(script: Script, options: StackOptions = {}): Promise<Stack> {
   const stack = await startStack(script, options);
   stacks.push(stack);
   return stack;
-};
+}
 
 afterEach(async () => {
   for (const stack of stacks.splice(0)) await stack.close();
@@ -33,10 +33,10 @@ const call = (stack: Stack, method: string, path: string, more = ''): Promise<En
     ? stack.exchange(`${stack.head('POST', stack.proxy(path), post + more)}{}`, method)
     : stack.exchange(stack.head(method, stack.proxy(path), more), method);
 
-const expectClean = async (stack: Stack): Promise<void> => {
+async function expectClean(stack: Stack): Promise<void> {
   expect(await leftBehind(stack)).toEqual({});
   expect(faults(stack)).toEqual([]);
-};
+}
 
 const codeOf = ({ answers }: Ended): string | undefined => answers.at(-1)?.field('sluice-error');
 

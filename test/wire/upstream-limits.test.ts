@@ -14,11 +14,11 @@ const limits = { connectMs: 1000, headMs: 2000, idleMs: 4000, totalMs: 60_000 };
 
 const open = sendingWorlds();
 const clocks: ManualClock[] = [];
-const world = async (script: Script): Promise<{ opened: SendingWorld; clock: ManualClock }> => {
+async function world(script: Script): Promise<{ opened: SendingWorld; clock: ManualClock }> {
   const clock = manualClock();
   clocks.push(clock);
   return { opened: await open(script, clock), clock };
-};
+}
 afterEach(() => {
   for (const clock of clocks.splice(0)) expect(clock.waiting).toBe(0);
 });

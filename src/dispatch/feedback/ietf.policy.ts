@@ -67,16 +67,16 @@ function itemsOf(value: string | undefined): readonly Item[] {
   return items;
 }
 
-const numeric = (item: Item, name: 'r' | 't' | 'q' | 'w'): Partial<Record<'r' | 't' | 'q' | 'w', number>> => {
+function numeric(item: Item, name: 'r' | 't' | 'q' | 'w'): Partial<Record<'r' | 't' | 'q' | 'w', number>> {
   const value = count(item.parameters[name]);
   return value === null ? {} : { [name]: value };
-};
+}
 
 const limitPart = (item: Item): Partial<Quota> => ({ ...numeric(item, 'r'), ...numeric(item, 't') });
-const policyPart = (item: Item): Partial<Quota> => {
+function policyPart(item: Item): Partial<Quota> {
   const unit = item.parameters['qu'];
   return { ...numeric(item, 'q'), ...numeric(item, 'w'), ...(unit === undefined ? {} : { qu: unit }) };
-};
+}
 
 /** Items of `RateLimit`, each with its policy where a name matches; then the policies nothing was said about. */
 export function quotasOf(fields: ReadonlyMap<string, string>): readonly Quota[] {

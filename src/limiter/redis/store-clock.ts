@@ -61,7 +61,7 @@ export class StoreClock {
 /** What the round trip of a sample is worth later. */
 const roundTripAt = ({ roundTripMs, at }: Sample, now: number): number => roundTripMs + (now - at) * drift;
 
-const wasSet = (best: Sample, sample: Sample): boolean => {
+function wasSet(best: Sample, sample: Sample): boolean {
   const errorMs = (roundTripAt(best, sample.at) + sample.roundTripMs) / 2;
   return Math.abs(best.offsetMs - sample.offsetMs) > errorMs + setByMs;
-};
+}

@@ -9,27 +9,27 @@ export interface Gulp {
 export type Outsider = (perMs: number, windowMs: number, random: Random) => Generator<Gulp, never>;
 
 /** One unit after the other at equal distances. */
-export const steady: Outsider = function* (perMs, _windowMs, random) {
+export function* steady(perMs: number, _windowMs: number, random: Random): Generator<Gulp, never> {
   for (let at = random.next() / perMs; ; at += 1 / perMs) yield { at, units: 1 };
-};
+}
 
 /** One unit after the other at any distance. */
-export const irregular: Outsider = function* (perMs, _windowMs, random) {
+export function* irregular(perMs: number, _windowMs: number, random: Random): Generator<Gulp, never> {
   for (let at = 0; ; yield { at, units: 1 }) at -= Math.log(1 - random.next()) / perMs;
-};
+}
 
 /** Twice the rate for a twelfth of the window, then nothing for as long. */
-export const bursty: Outsider = function* (perMs, windowMs, random) {
+export function* bursty(perMs: number, windowMs: number, random: Random): Generator<Gulp, never> {
   const onMs = windowMs / 12;
   const begins = random.next() * onMs;
   for (let on = 0; ; on += 1 / (2 * perMs)) {
     const rounds = Math.floor(on / onMs);
     yield { at: begins + on + rounds * onMs, units: 1 };
   }
-};
+}
 
 /** Some units at once, now and then. */
-export const gulping: Outsider = function* (perMs, windowMs, random) {
+export function* gulping(perMs: number, windowMs: number, random: Random): Generator<Gulp, never> {
   const everyMs = Math.max(windowMs / 24, 3 / perMs);
   let owed = random.next();
   for (let at = random.next() * everyMs; ; at += everyMs) {
@@ -38,4 +38,4 @@ export const gulping: Outsider = function* (perMs, windowMs, random) {
     owed -= units;
     yield { at, units };
   }
-};
+}

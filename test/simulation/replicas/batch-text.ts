@@ -13,23 +13,23 @@ import type { Sent } from '../../limiter/script-model.ts';
 
 type Wire = Readonly<Record<string, unknown>>;
 
-const number = (value: unknown): number => {
+function number(value: unknown): number {
   const read = value === 'inf' ? Infinity : value === '-inf' ? -Infinity : value;
   if (typeof read !== 'number') throw new Error(`not a number: ${String(value)}`);
   return read;
-};
+}
 
 const optional = (value: unknown): number | null => (value === undefined ? null : number(value));
 
-const word = (value: unknown): string => {
+function word(value: unknown): string {
   if (typeof value !== 'string' || !/^[\w.-]+$/.test(value)) throw new Error(`not a word: ${String(value)}`);
   return value;
-};
+}
 
-const list = (value: unknown): readonly Wire[] => {
+function list(value: unknown): readonly Wire[] {
   if (!Array.isArray(value)) throw new Error('not a list');
   return value as readonly Wire[];
-};
+}
 
 const costsOf = (pairs: unknown): Costs =>
   Object.fromEntries(
