@@ -30,7 +30,8 @@ interface Way {
 /** Calls that the upstream refused, and windows from the first call to the last. */
 function measure({ seconds, wayMs, behindMs = 0, fleet }: Way, seed: number) {
   const windowMs = seconds * 1000;
-  const origin = windowMs * 5_000 + ((seed * 37) % windowMs);
+  // The first calls are in the same window by both clocks.
+  const origin = windowMs * 5_000 + Math.max(0, behindMs) + ((seed * 37) % (windowMs / 2));
   const phaseMs = windowMs - ((origin - behindMs) % windowMs);
   const windows = [{ requests: limit, seconds, kind: 'fixed' as const }];
   const { arrivals } = run(
