@@ -1,20 +1,21 @@
 /**
- * `npm run verify:cluster [-- [--goals] <words of a scenario's name>]`: three replicas as processes over real Redis servers, and
+ * `npm run verify:cluster [-- [--goals | --long] <words of a scenario's name>]`: three replicas as processes over real Redis servers, and
  * every fault that the limiter promises to survive. Prints one table row per scenario and a last line with the counts;
  * exit code 1 when a promise was broken. A quarter of an hour.
  */
 import { redisBinary } from '../test/support/redis.ts';
 import { endAll } from './cluster/processes.ts';
 import { quietMs, type Row, type Scenario } from './cluster/row.ts';
-import { goals, stages } from './cluster/scenarios.ts';
+import { goals, long, stages } from './cluster/scenarios.ts';
 import { stalls } from './cluster/stalls.ts';
 
-const isGoals = process.argv.includes('--goals');
+const lists = { '--goals': goals, '--long': long };
+const flag = (['--goals', '--long'] as const).find((name) => process.argv.includes(name));
 const wanted = process.argv
   .slice(2)
-  .filter((word) => word !== '--goals')
+  .filter((word) => !word.startsWith('--'))
   .join(' ');
-const chosenStages = isGoals ? goals : stages;
+const chosenStages = flag === undefined ? stages : lists[flag];
 const tally = { passed: 0, failed: 0, skipped: 0 };
 
 const runOnce = (scenario: Scenario): Promise<Row> =>
@@ -64,9 +65,14 @@ for (const stage of chosenStages) {
   else tally.skipped += chosen.flat().length;
 }
 await endAll();
-if (!isGoals) {
-  const left = goals.flat(2).map(({ name }) => name);
-  console.log(`not run, because they do not hold in every run yet (--goals runs them): ${left.join('; ')}`);
+if (flag === undefined) {
+  const namesOf = (list: typeof goals): string =>
+    list
+      .flat(2)
+      .map(({ name }) => name)
+      .join('; ');
+  console.log(`not run, because they do not hold in every run yet (--goals runs them): ${namesOf(goals)}`);
+  console.log(`not run, because they take minutes each (--long runs them): ${namesOf(long)}`);
 }
 console.log(`cluster: ${tally.passed} passed, ${tally.failed} failed, ${tally.skipped} skipped`);
 process.exit(tally.failed === 0 ? 0 : 1);

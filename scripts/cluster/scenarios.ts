@@ -5,6 +5,7 @@
 import { bursts } from './bursts.ts';
 import { closings } from './closing.ts';
 import { oneDocument } from './costs.ts';
+import { crowds } from './crowd.ts';
 import { defaultWaits } from './default-wait.ts';
 import { farRedisBursts } from './far-redis.ts';
 import { holders } from './holders.ts';
@@ -45,14 +46,15 @@ export const stages: readonly (readonly Track[])[] = [
   [slowedBursts],
   [[outsiders.embedded]],
   [[outsiders.replicas]],
-  [[closings.embedded]],
+  [[closings.embedded], [closings.replicas]],
   [[...oneDocument], [reloads.replicas]],
 ];
 
 /**
- * Goals that do not hold in every run. Where a ceiling frees its slots in one moment, three replicas may have sent some fifty
- * calls into a closed upstream before the first refusal is known to all, and each of them has used a slot. Pairs of equal
- * calls are one upstream call each unless the machine keeps a replica from renewing its claims for five seconds. They run
- * with `--goals`.
+ * Goals that do not hold in every run: pairs of equal calls are one upstream call each unless the machine keeps a replica
+ * from renewing its claims for five seconds. They run with `--goals`.
  */
-export const goals: readonly (readonly Track[])[] = [[[closings.replicas]], [[repeats]]];
+export const goals: readonly (readonly Track[])[] = [[[repeats]]];
+
+/** Rows of five minutes each, which run with `--long`. */
+export const long: readonly (readonly Track[])[] = [[[crowds.embedded]], [[crowds.replicas]]];
