@@ -40,7 +40,7 @@ test.each(['github', 'hubspot', 'airtable'] as const)(
       redis: `${redis.url}/${['github', 'hubspot', 'airtable'].indexOf(preset) + 1}`,
     });
     await world.call();
-    world.simulator.closeFor(600);
+    world.simulator.closeFor(2_000);
     expect(await world.burst(7)).toEqual(Array.from({ length: 7 }, () => 200));
     expect(world.throttles()).toBeGreaterThan(0);
     await world.close();

@@ -8,8 +8,8 @@ import { spokenWorld } from '../support/spoken.ts';
 const small = { windows: [{ requests: 5, seconds: 1 }] };
 
 interface Seen {
+  /** Statuses of the calls of which at least one met the closed upstream. */
   readonly burst: readonly number[];
-  readonly isThrottled: boolean;
   /** Status, advice to the client, how the next call is refused, and what of that reached the upstream. */
   readonly permanent: readonly unknown[];
 }
@@ -24,9 +24,12 @@ async function tried(preset: PresetName): Promise<Seen> {
     retryAfter: true,
   });
   await world.call();
-  world.simulator.closeFor(600);
-  const burst = await world.burst(7);
-  const isThrottled = world.throttles() > 0;
+  let burst: readonly number[] = [];
+  // On a busy machine a closing may be over before a call arrives: then there is another one.
+  while (world.throttles() === 0) {
+    world.simulator.closeFor(600);
+    burst = await world.burst(7);
+  }
   const permanent: unknown[] = [];
   if (parts.permanentBy !== undefined) {
     const first = await world.call('/v1/things', { 'x-sim': 'permanent' });
@@ -36,7 +39,7 @@ async function tried(preset: PresetName): Promise<Seen> {
     permanent.push(second.headers.get('sluice-error'), world.simulator.log.length - asked);
   }
   await world.close();
-  return { burst, isThrottled, permanent };
+  return { burst, permanent };
 }
 
 test('calls pass a burst and a closing in every preset, and a refusal for good is asked once', async () => {
@@ -45,7 +48,7 @@ test('calls pass a burst and a closing in every preset, and a refusal for good i
     const [condition] = partsOf(name).permanentBy ?? [];
     const status = condition === undefined ? null : [condition.status].flat()[0];
     const permanent = status === null ? [] : [status, 'false', 'upstream_refused', 0];
-    return [name, { burst: Array.from({ length: 7 }, () => 200), isThrottled: true, permanent }];
+    return [name, { burst: Array.from({ length: 7 }, () => 200), permanent }];
   });
   expect(seen).toEqual(expected);
 });

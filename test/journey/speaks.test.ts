@@ -48,7 +48,7 @@ describe('an upstream that speaks a described dialect', () => {
     );
     await Promise.all(
       worlds.map(async (world) => {
-        world.simulator.closeFor(900);
+        world.simulator.closeFor(2_000);
         const reply = await world.call();
         expect([reply.status, reply.text]).toEqual([200, '{"path":"/v1/things"}']);
         expect(reply.headers.get('sluice-admission')).toContain('absorbed=1');
