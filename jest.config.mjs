@@ -1,26 +1,31 @@
 import { availableParallelism } from 'node:os';
 
 /**
- * Files of half a minute and more, most of them thousands of random cases. `npm run verify:long` runs them, and more histories
+ * Files of a quarter of a minute and more, most of them thousands of random cases. `npm run verify:long` runs them, and more histories
  * of the simulations and of parity; so does `.ci/run`. `npm test` runs them when their path, or a part of it, is named.
  */
 const long = [
   'test/activity/very-many.test.ts',
   'test/admission/overload.test.ts',
   'test/journey/holds-2000.test.ts',
+  'test/journey/outside-traffic.test.ts',
   'test/learn/used.test.ts',
   'test/limiter/parity-faults.test.ts',
   'test/limiter/redis-nonsense.test.ts',
   'test/limiter/redis-replies.test.ts',
+  'test/limiter/redis-troubles.test.ts',
   'test/policy/fair-shares.test.ts',
+  'test/policy/redis-bytes.test.ts',
   'test/privacy/everything-shared.test.ts',
   'test/privacy/label-cap-memory.test.ts',
   'test/sdk/charged-tokens.test.ts',
   'test/sdk/examples.test.ts',
+  'test/sdk/presets.test.ts',
   'test/simulation/burst.test.ts',
   'test/simulation/metering/outside.test.ts',
   'test/simulation/replicas/charges.test.ts',
   'test/simulation/replicas/far-redis.test.ts',
+  'test/wire/fuzz-upstream.test.ts',
   'test/wire/stack-upstream-chaos.test.ts',
 ];
 /** Those that `verify:long` runs with more histories, or for longer, than `npm test`. */
@@ -46,6 +51,6 @@ export default {
   testPathIgnorePatterns: onlyLong ? [] : inRoot(long.filter((file) => !isNamed(file))),
   testTimeout: 30_000,
   reporters: ['default', '<rootDir>/test/support/plain-summary.mjs'],
-  // One more than there are processors: many tests wait, for time that passes or for other processes.
-  maxWorkers: availableParallelism() + 1,
+  // Two more than there are processors: many tests wait, for time that passes or for other processes.
+  maxWorkers: availableParallelism() + 2,
 };
