@@ -53,7 +53,10 @@ export class QueuedCall {
   deadline: number;
   /** Its grant has asked the ceiling for a slot: it stands in front of no call that asks after it. */
   asksForSlot = false;
-  /** The sleep of its lane that the limiter knew of when the ticket took its position; `null` = none. */
+  /**
+   * The sleep of its lane that the limiter knew of when the ticket took its position, or that ended with the slot which its
+   * last grant gave back: its next grant asks the ceiling all the same. `null` = none.
+   */
   positionedUnder: CeilingSleep | null;
   /** Time spent waiting before the present wait, milliseconds. */
   waitedMs = 0;
