@@ -49,7 +49,8 @@ export default {
   transform: { '\\.ts$': '<rootDir>/test/support/strip-types.mjs' },
   testMatch: onlyLong ? inRoot([...long, ...withMoreHistories]) : ['<rootDir>/test/**/*.test.ts'],
   testPathIgnorePatterns: onlyLong ? [] : inRoot(long.filter((file) => !isNamed(file))),
-  testTimeout: 30_000,
+  // For what never ends. How long a test may take depends on the machine, so no test has a limit of its own.
+  testTimeout: 300_000,
   reporters: ['default', '<rootDir>/test/support/plain-summary.mjs'],
   // Two more than there are processors: many tests wait, for time that passes or for other processes.
   maxWorkers: availableParallelism() + 2,

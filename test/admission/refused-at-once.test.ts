@@ -152,7 +152,7 @@ describe('a refusal over Redis', () => {
     server = await startRedis();
     probe = new Redis(server.port);
     replica = await startReplica(`url: "redis://127.0.0.1:${server.port}"`);
-  }, 30_000);
+  });
   afterAll(async () => {
     await replica.close();
     probe.disconnect();

@@ -78,5 +78,5 @@ describe('sluice demo', () => {
     expect(throttles).toBeGreaterThan(0);
     expect(absorbed).toBe(0);
     expect(code).toBe(0);
-  }, 120_000);
+  });
 });

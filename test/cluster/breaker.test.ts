@@ -22,7 +22,7 @@ import { skippingClock, type SkippingClock } from '../support/skipping-clock.ts'
 let redis: RedisServer;
 beforeAll(async () => {
   redis = await startRedis();
-}, 30_000);
+});
 const open: (() => Promise<unknown>)[] = [];
 afterEach(async () => {
   for (const close of open.splice(0).toReversed()) await close();
@@ -108,7 +108,7 @@ test('a permanent refusal costs at most 2 of 100 calls in 10 s, and one probe cl
   for (let left = 100; left > 0 && (await metric(2)) !== '0'; left -= 1) await sleep(20);
   expect(codes(await Promise.all([0, 1, 2, 3, 4, 5].map(chat)))).toEqual(['200 ']);
   expect(await Promise.all([0, 1, 2].map(metric))).toEqual(['0', '0', '0']);
-}, 60_000);
+});
 
 test('only one of three replicas probes an open breaker, and all of them learn that the probe was refused', async () => {
   const { model, clock, chat } = await fleet();
@@ -121,7 +121,7 @@ test('only one of three replicas probes an open breaker, and all of them learn t
   await sleep(100);
   for (const n of [0, 1, 2]) expect((await chat(n)).retryAfterMs ?? 0).toBeGreaterThan(100_000);
   expect(model.log).toHaveLength(2);
-}, 30_000);
+});
 
 test('each replica has a breaker of its own while Redis is unavailable, and the replicas agree when Redis is back', async () => {
   const own = await startRedis();
@@ -142,7 +142,7 @@ test('each replica has a breaker of its own while Redis is unavailable, and the 
   clock.skip(55_000);
   await Promise.all([0, 1, 2].map(chat));
   expect(model.log.length).toBeLessThanOrEqual(4);
-}, 60_000);
+});
 
 test('Redis sees a breaker under digests only, and nothing of breakers while none is open', async () => {
   const { model, chat, config } = await fleet();
@@ -157,4 +157,4 @@ test('Redis sees a breaker under digests only, and nothing of breakers while non
   for (const secret of ['acme', 'sk-sim', 'openai', 'insufficient', config.keys['acme'] ?? 'no key']) {
     expect(monitor.lines.filter((line) => line.includes(secret))).toEqual([]);
   }
-}, 30_000);
+});

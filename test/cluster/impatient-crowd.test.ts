@@ -10,7 +10,7 @@ import { monitorRedis } from '../support/redis-monitor.ts';
 let redis: RedisServer;
 beforeAll(async () => {
   redis = await startRedis();
-}, 30_000);
+});
 afterAll(() => redis.stop());
 
 test('refusals before the time that was told are made without Redis, and another workspace does not wait', async () => {

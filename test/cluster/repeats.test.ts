@@ -13,7 +13,7 @@ let probe: Redis;
 beforeAll(async () => {
   redis = await startRedis();
   probe = new Redis(redis.port);
-}, 30_000);
+});
 const open: (() => Promise<unknown>)[] = [];
 afterEach(async () => {
   for (const close of open.splice(0).toReversed()) await close();

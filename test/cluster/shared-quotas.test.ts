@@ -9,7 +9,7 @@ import { startRedis, type RedisServer } from '../support/redis.ts';
 let redis: RedisServer;
 beforeAll(async () => {
   redis = await startRedis();
-}, 30_000);
+});
 const open: (() => Promise<void>)[] = [];
 afterEach(async () => {
   for (const close of open.splice(0).toReversed()) await close();

@@ -7,7 +7,7 @@ import { spokenWorld } from '../support/spoken.ts';
 let redis: RedisServer;
 beforeAll(async () => {
   redis = await startRedis();
-}, 30_000);
+});
 afterAll(async () => {
   await redis.stop();
 });

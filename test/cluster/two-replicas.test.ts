@@ -65,7 +65,7 @@ beforeAll(async () => {
   redis = await startRedis();
   probe = new Redis(redis.port);
   agent = clientAgent();
-}, 30_000);
+});
 beforeEach(() => probe.flushall());
 afterEach(async () => {
   await opened?.close();
@@ -147,7 +147,7 @@ describe('two replicas on one Redis', () => {
     expect(overtaken(answers, entries, 50 + lateness.max / 1e6)).toBe(0);
     expect(makespan(entries)).toBeLessThan(3_500);
     expect(await leftBehind()).toEqual([]);
-  }, 30_000);
+  });
 
   test('together keep one commerce call of a workspace in flight', async () => {
     const shop = createCommerceSimulator({
@@ -167,7 +167,7 @@ describe('two replicas on one Redis', () => {
     expect(count(entries, 'throttled')).toBe(0);
     expect(Math.max(...entries.map(({ inFlight }) => inFlight.scope))).toBe(1);
     expect(overtaken(answers, entries, 50)).toBe(0);
-  }, 30_000);
+  });
 
   test('share a ceiling, and refuse calls at once for which it has no slot in time', async () => {
     const model = createLanguageModelSimulator({ models: { 'gpt-4o': { rpm: 100_000, tpm: 10_000_000 } } });
@@ -185,7 +185,7 @@ describe('two replicas on one Redis', () => {
     const refused = answers.filter(({ status }) => status === 429);
     expect(refused.map(({ code }) => code)).toEqual(Array.from({ length: 20 }, () => 'wait_too_long'));
     expect(Math.max(...refused.map(({ tookMs }) => tookMs))).toBeLessThan(2_500);
-  }, 30_000);
+  });
 
   test('write no key, value or channel that names a workspace, a credential, a host or a body', async () => {
     const model = createLanguageModelSimulator({});
@@ -205,7 +205,7 @@ describe('two replicas on one Redis', () => {
     for (const secret of ['acme', 'canary', 'sk-sim', 'openai', new URL(url).port, key]) {
       expect(monitor.lines.filter((line) => line.includes(secret))).toEqual([]);
     }
-  }, 30_000);
+  });
 });
 
 describe('while Redis does not respond,', () => {
@@ -247,7 +247,7 @@ describe('while Redis does not respond,', () => {
       expect(statuses(answers)).toEqual([200]);
       expect(await two.metrics()).toMatch(/sluice_limiter_mode\{mode="local"\} 1/);
     });
-  }, 40_000);
+  });
 
   test('calls are refused within a second (whenDown: deny)', async () => {
     await fault('deny', async (two) => {
@@ -258,5 +258,5 @@ describe('while Redis does not respond,', () => {
       expect(Math.max(...answers.map(({ tookMs }) => tookMs))).toBeLessThan(1_500);
       expect(await two.metrics()).toMatch(/sluice_limiter_mode\{mode="deny"\} 1/);
     });
-  }, 40_000);
+  });
 });

@@ -27,7 +27,7 @@ const agent = clientAgent();
 beforeAll(async () => {
   redis = await startRedis();
   probe = new Redis(redis.port);
-}, 30_000);
+});
 beforeEach(() => probe.flushall());
 afterAll(async () => {
   agent.destroy();
@@ -80,7 +80,7 @@ describe('three replicas with one credential', () => {
       `workspaces:\n  acme: { keys: ["${hash}"] }`,
     ].join('\n');
     services = await Promise.all([1, 2, 3].map(() => serviceOf(yaml, logs)));
-  }, 30_000);
+  });
   afterEach(async () => {
     await Promise.all(services.map((service) => service.close()));
     await endpoint.close();
@@ -122,7 +122,7 @@ describe('three replicas with one credential', () => {
     expect(pages.join('\n')).toMatch(/renewals_total\{upstream="shop",outcome="shared"\} [1-9]/);
     const shown = [...logs, ...pages, ...monitor.lines, await everythingHeld()].join('\n');
     for (const secret of ['canary', endpoint.url, ...issued]) expect(shown).not.toContain(secret);
-  }, 60_000);
+  });
 
   test(
     'go on while the endpoint fails, is slow, breaks off and ends the token before: no call fails',

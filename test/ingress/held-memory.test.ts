@@ -23,4 +23,4 @@ test('a held call keeps at most 1.7 times the heap of a request that plain Expre
   const ours = await heapOf(await startGatewayHolder([]));
   expect(plain).toBeGreaterThan(0);
   expect(ours / plain).toBeLessThan(1.7);
-}, 90_000);
+});

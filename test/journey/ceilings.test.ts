@@ -53,7 +53,7 @@ test('a ceiling holds in every window of 60 s, for each workspace and upstream s
   expect(busiestMinute(of('acme'))).toBe(12);
   expect(busiestMinute(of('beta'))).toBe(7);
   expect(busiestMinute(shop.log)).toBe(9);
-}, 20_000);
+});
 
 test('a ceiling is stated in every response, and is not changed by what the upstream reports', async () => {
   world = await startWorld({

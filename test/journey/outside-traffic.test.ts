@@ -25,7 +25,7 @@ test('another client that uses 30 % of a model’s bucket causes no 429 for clie
   expect(model.log.filter(({ sinceRetryAfterMs }) => (sinceRetryAfterMs ?? 0) > onTheWireMs)).toEqual([]);
   // Calls in transit when the other client came are refused; of the 36 calls without room nearly all only wait.
   expect(tally(model.log)[429] ?? 0).toBeLessThanOrEqual(18);
-}, 40_000);
+});
 
 test('another client that uses 30 % of a commerce bucket causes no 429 for clients and no call inside a Retry-After', async () => {
   world = await startWorld({
@@ -45,4 +45,4 @@ test('another client that uses 30 % of a commerce bucket causes no 429 for clien
   expect(shop.log.filter(({ sinceRetryAfterMs }) => sinceRetryAfterMs !== null)).toEqual([]);
   expect(tally(shop.log)[429] ?? 0).toBeLessThanOrEqual(4);
   expect(shop.log[0]?.usedAfter['rest']).toBeLessThanOrEqual(400);
-}, 40_000);
+});

@@ -125,7 +125,7 @@ test('a reload of many workspaces lets calls through all the while and takes at 
     await watch.close();
     rmSync(folder, { recursive: true });
   }
-}, 120_000);
+});
 
 /** Counts for whom it is asked, by turn of the event loop. */
 class CountingMap extends Map<string, WorkspaceSettings> {

@@ -32,7 +32,7 @@ export function storeContract(name: string, store: StoreUnderTest): void {
     beforeAll(async () => {
       redis = await store.begin();
       replica = await startReplica(redis);
-    }, 30_000);
+    });
     afterEach(() => store.clear());
     afterAll(async () => {
       await replica.close();

@@ -473,5 +473,4 @@ test.each(faults)(
     }
     expect(found).not.toBeNull();
   },
-  120_000,
 );

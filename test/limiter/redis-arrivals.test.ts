@@ -12,7 +12,7 @@ let server: RedisServer;
 const replicas: TestReplica[] = [];
 beforeAll(async () => {
   server = await startRedis();
-}, 30_000);
+});
 afterEach(async () => {
   for (const replica of replicas.splice(0)) await replica.close();
 });
@@ -75,4 +75,4 @@ test('calls of a replica that reaches Redis 200 ms late keep the positions of th
   }
   await from.limiter.settle(grant, done, null);
   expect(order).toEqual(names);
-}, 30_000);
+});

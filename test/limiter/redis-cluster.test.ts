@@ -51,7 +51,7 @@ test('a Redis Cluster counts as reached while all its primaries answer, and a pr
   await until(() => connection.isReady());
   expect(connection.primaries()).toBe(all.join(' '));
   await expect(connection.reachAll()).rejects.toThrow(/closed/i);
-}, 30_000);
+});
 
 const yes = (): boolean => true;
 const no = (): boolean => false;

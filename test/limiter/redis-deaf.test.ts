@@ -75,5 +75,4 @@ test.each(['confirmed wrongly', 'never confirmed', 'confirmed but without messag
     expect(heard).toEqual(['hello']);
     expect(wire.subscriptions()).toBe(3);
   },
-  20_000,
 );

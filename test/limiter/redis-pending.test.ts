@@ -39,4 +39,4 @@ test('a capped lane is free as soon as Redis is back when its call ended while R
   const second = await replica.limiter.admit(admission('second', capped));
   const grant = second.kind === 'granted' ? second.grant : await replica.granted('second');
   expect(grant.ticket).toBe('second');
-}, 30_000);
+});

@@ -138,5 +138,5 @@ describe.each([
     await child.until(() => redis.wrongReplies() === hostile.length);
     await child.until((printed) => printed.includes(sign));
     expect(redis.wrongReplies()).toBe(hostile.length);
-  }, 60_000);
+  });
 });

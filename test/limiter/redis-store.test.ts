@@ -33,7 +33,7 @@ describe('two replicas on one Redis', () => {
     const section = `url: "${redis.url}", commandTimeoutMs: 2000`;
     [a, b] = await Promise.all([startReplica(section), startReplica(section)]);
     probe = new Redis(redis.port);
-  }, 30_000);
+  });
   afterAll(async () => {
     probe.disconnect();
     await Promise.all([a.close(), b.close()]);
@@ -104,7 +104,7 @@ describe('after a loss of all data', () => {
     const section = `url: "${redis.url}", commandTimeoutMs: 2000`;
     [a, b] = await Promise.all([startReplica(section), startReplica(section)]);
     probe = new Redis(redis.port);
-  }, 30_000);
+  });
   afterEach(async () => {
     probe.disconnect();
     await Promise.all([a.close(), b.close()]);
@@ -131,7 +131,7 @@ describe('after a loss of all data', () => {
     const times = line.map(([ticket, replica]) => replica.at.get(ticket) ?? 0);
     expect(times).toEqual([...times].sort((x, y) => x - y));
     expect([...a.grants, ...b.grants]).toHaveLength(3);
-  }, 20_000);
+  });
 
   test('a capped lane waits one lease length, and the lost lease is counted', async () => {
     const more = { maxInFlight: 1, leaseMs: 3_000 };
@@ -143,7 +143,7 @@ describe('after a loss of all data', () => {
     expect(performance.now() - lostAt).toBeGreaterThanOrEqual(2_990);
     expect(a.noted).toContain('lost epoch');
     expect(first.kind === 'granted' && first.grant.expiresAt).toBeLessThan(performance.now());
-  }, 20_000);
+  });
 
   test('sends of the last minute are put back', async () => {
     const ceiling = { key: ceilingKey('kept'), perMinute: 3, perDay: null };
@@ -152,7 +152,7 @@ describe('after a loss of all data', () => {
     for (let left = 60; left > 0 && (await probe.zcard('sluice:sends:{kept}')) < 3; left -= 1)
       await pause(50);
     expect((await b.ceilings.take(ceiling)).kind).toBe('refused');
-  }, 20_000);
+  });
 });
 
 describe('the first connection to Redis', () => {
@@ -160,7 +160,7 @@ describe('the first connection to Redis', () => {
     const redis = await startRedis({ args: ['--maxmemory-policy', 'allkeys-lru'] });
     await expect(startReplica(`url: "${redis.url}"`)).rejects.toThrow(/maxmemory-policy to noeviction/);
     await redis.stop();
-  }, 15_000);
+  });
 
   test('may come late: the replica begins in the mode chosen for an unavailable Redis and goes over to Redis', async () => {
     const redis = await startRedis();
@@ -175,5 +175,5 @@ describe('the first connection to Redis', () => {
     await replica.granted('late');
     await replica.close();
     await again.stop();
-  }, 20_000);
+  });
 });

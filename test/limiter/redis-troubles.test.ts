@@ -48,7 +48,7 @@ beforeAll(async () => {
     database: `${plain.url}/99`,
     plain: plain.url,
   });
-}, 60_000);
+});
 afterAll(async () => {
   for (const server of servers) await server.stop();
 });

@@ -23,7 +23,7 @@ beforeAll(async () => {
     '--sourceMap',
     'false',
   ]);
-}, 120_000);
+});
 
 afterAll(() => rmSync(folder, { recursive: true }));
 
@@ -33,4 +33,4 @@ test('the thread that checks a configuration also starts from the compiled sourc
     await checkInThread(${JSON.stringify(task)}, new AbortController().signal).catch((error) => console.log(error.message));`;
   const { stdout } = await run(process.execPath, ['--input-type=module', '-e', code]);
   expect(stdout).toContain('line 1, upstreams: is empty');
-}, 60_000);
+});

@@ -129,7 +129,7 @@ beforeAll(async () => {
   );
   service = await serviceOf(yaml, logs, { resolve: homeward });
   await everyPath(upstream);
-}, 30_000);
+});
 
 afterAll(async () => {
   await service?.close();

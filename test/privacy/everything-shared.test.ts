@@ -151,7 +151,7 @@ beforeAll(async () => {
   monitor.stop();
   client.disconnect();
   await sink.close();
-}, 180_000);
+});
 
 afterAll(async () => {
   for (const name of Object.keys(process.env)) if (!(name in before)) delete process.env[name];

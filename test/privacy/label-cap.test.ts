@@ -25,7 +25,7 @@ beforeAll(async () => {
       await answer.text();
     }),
   );
-}, 30_000);
+});
 
 afterAll(async () => {
   await gateway?.close();

@@ -75,7 +75,7 @@ beforeAll(async () => {
   });
   const { testResults } = JSON.parse(readFileSync(report, 'utf8')) as Report;
   for (const { name, status, message } of testResults) results.set(basename(name), { status, message });
-}, 60_000);
+});
 
 afterAll(() => rmSync(folder, { recursive: true }));
 

@@ -72,7 +72,7 @@ beforeAll(async () => {
   spans = sink.spans;
   exported = sink.bodies.join('\n');
   await sink.close();
-}, 30_000);
+});
 
 afterAll(async () => {
   for (const name of Object.keys(process.env)) if (!(name in before)) delete process.env[name];
