@@ -23,6 +23,9 @@ const BURST = 30;
 /** In flight at any time while pods leave: calls of four seconds, five in a second. */
 const TRICKLE = 5;
 const UPSTREAM_MS = 4000;
+/** Longest wait of a call, and what a pod that leaves needs to lose none: that wait and the longest answer (NOTES of the chart). */
+const WAIT_SECONDS = 120;
+const DRAIN_SECONDS = WAIT_SECONDS + 20;
 
 const values = {
   autoscaling: {
@@ -34,12 +37,13 @@ const values = {
     scaleDownPeriodSeconds: 15,
   },
   config: {
+    server: { drainSeconds: DRAIN_SECONDS },
     upstreams: {
       api: {
         kind: 'generic',
         origins: ['http://upstream'],
         allowPrivateAddresses: true,
-        limits: { requestsPerMinute: QUOTA, maxWaitSeconds: 120, learn: false },
+        limits: { requestsPerMinute: QUOTA, maxWaitSeconds: WAIT_SECONDS, learn: false },
       },
     },
   },
@@ -66,7 +70,7 @@ export async function checkAutoscaling(
       name: `${label}: up and down with held calls`,
       rate: TRICKLE,
       upstreamMs: UPSTREAM_MS,
-      headers: { prefer: 'wait=120' },
+      headers: { prefer: `wait=${WAIT_SECONDS}` },
     });
     await report.check(`${label}: a growing queue adds pods, by the gateway's own gauges`, () =>
       grows(shop, load),
@@ -115,7 +119,11 @@ async function shrinks(shop: Shop, load: SteadyLoad): Promise<string> {
     await sleep(500);
   }
   // The pod that left drains: its calls end before it does.
-  await until('the last pod has drained', 120_000, async () => (await shop.pods()).length === MIN);
+  await until(
+    'the last pod has drained',
+    (DRAIN_SECONDS + 30) * 1000,
+    async () => (await shop.pods()).length === MIN,
+  );
   await sleep(10_000);
   return `${[MAX, ...steps].join(', ')} in ${Math.round((Date.now() - begunMs) / 1000)} s`;
 }
