@@ -27,7 +27,8 @@ module.exports = {
     {
       name: 'stages-apart',
       severity: 'error',
-      comment: 'only gateway.ts and journey/ know two stages',
+      comment:
+        'only gateway.ts, what it is made of (parts.ts, take-over.ts, settings-in-use.ts) and journey/ know two stages',
       from: { path: `^${stage}`, pathNot: '\\.policy\\.ts$' },
       to: { path: `^${stage}`, pathNot: ['^src/$1/', '\\.policy\\.ts$'] },
     },
@@ -93,7 +94,9 @@ module.exports = {
       severity: 'error',
       comment: 'gateway.ts → journey → stages → limiter: nothing calls back into what stands before it',
       from: { path: `^${stage}|^src/(limiter|telemetry|activity)/` },
-      to: { path: '^src/((journey|observation|page|cli)/|(gateway|service|main)\\.ts)' },
+      to: {
+        path: '^src/((journey|observation|page|cli)/|(gateway|parts|take-over|settings-in-use|service|main)\\.ts)',
+      },
     },
     {
       name: 'limiter-knows-no-stage',

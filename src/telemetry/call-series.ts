@@ -7,7 +7,8 @@
 import type { UpstreamSettings } from '../config/settings.ts';
 import type { EndedFact, FactSink } from './events.ts';
 import { noneLabel, type Labels } from './labels.ts';
-import type { Metrics, UpstreamSeries } from './metrics.ts';
+import type { Metrics } from './metrics.ts';
+import type { UpstreamSeries } from './prepared-series.ts';
 
 /** Where all calls are counted. */
 export interface SeriesOwners {

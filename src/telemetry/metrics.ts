@@ -6,17 +6,7 @@
  * upstreams are configured names, the rest are closed sets); histograms carry no workspace.
  */
 import { collectDefaultMetrics } from 'prom-client';
-import {
-  failureReasons,
-  overloadBounds,
-  holds,
-  refusals,
-  type FailureReason,
-  type HeldBy,
-  type OverloadBound,
-  type RefusalCode,
-} from '../errors.ts';
-import type { MeterName } from '../call.ts';
+import { overloadBounds, type OverloadBound } from '../errors.ts';
 import {
   leaseLostReasons,
   limiterModes,
@@ -24,38 +14,20 @@ import {
   renewalOutcomes,
   type LeaseLostReason,
   type LimiterMode,
-  type LivePressure,
-  type ObservedBreaker,
-  type ObservedBucket,
-  type ObservedCredential,
-  type ProcessPressure,
   type RedisCommand,
   type RedisErrorKind,
   type RenewalOutcome,
 } from './events.ts';
-import { readProcess } from './process-gauges.ts';
-import { readCredentials } from './credential-gauge.ts';
-import { createInstruments, type Instruments } from './instruments.ts';
-import type { CounterSeries, HistogramSeries } from './series.ts';
-import { outcomes, type CallOutcome } from './outcome.policy.ts';
 import { createRegistry, writeMetrics, type MetricsFormat, type MetricsPage } from './exposition.ts';
-
-/** Counters of one workspace label on one upstream. */
-export interface WorkspaceSeries {
-  ended(outcome: CallOutcome): void;
-  shed(code: RefusalCode): void;
-  throttled(kind: 'rate' | 'permanent'): void;
-  absorbed(): void;
-}
-
-/** Histograms of one upstream, and its failed attempts. `traceId` becomes an exemplar when they are on. */
-export interface UpstreamSeries {
-  waited(outcome: CallOutcome, seconds: number, traceId: string | null): void;
-  upstream(seconds: number, traceId: string | null): void;
-  overhead(seconds: number, traceId: string | null): void;
-  failed(reason: FailureReason): void;
-  refusedFor(heldBy: HeldBy): void;
-}
+import { readGauges, type GaugeReadings } from './gauges.ts';
+import { createInstruments } from './instruments.ts';
+import {
+  createUpstreamSeries,
+  createWorkspaceSeries,
+  removeSeries,
+  type UpstreamSeries,
+  type WorkspaceSeries,
+} from './prepared-series.ts';
 
 export interface Metrics {
   workspace(label: string, upstream: string): WorkspaceSeries;
@@ -76,34 +48,12 @@ export interface Metrics {
   page(format: MetricsFormat): Promise<MetricsPage>;
 }
 
-/** What gauges read at scrape time. */
-export interface GaugeReadings {
-  /** Wall clock, milliseconds: exemplars are dated. */
-  now(): number;
-  process(): ProcessPressure;
-  buckets(): readonly ObservedBucket[];
-  breakers(upstream: string): readonly ObservedBreaker[];
-  live(): readonly LivePressure[];
-  credentials(): readonly ObservedCredential[];
-}
-
 export interface MetricsOptions {
   /** Process and Node metrics too. Off in tests. */
   readonly processMetrics?: boolean;
   /** Trace ids on histograms, shown only to scrapers that ask for OpenMetrics. */
   readonly exemplars?: boolean;
 }
-
-/** Reasons of `sluice_shed_total`: every refusal of the shed family. */
-export const shedReasons = (Object.keys(refusals) as RefusalCode[]).filter(
-  (code) => refusals[code].family === 'shed',
-);
-
-/**
- * Dimensions of `sluice_bucket_used_ratio`; `tokens` is the fullest of all, input and output tokens. The image meter is shown by
- * activity only.
- */
-const dimensions: readonly MeterName[] = ['requests', 'tokens', 'requests_day', 'tokens_day', 'cost'];
 
 /** prom-client's gauges that are named like counters; `promtool check metrics` refuses them. */
 const misnamed = [
@@ -137,13 +87,14 @@ export function createMetrics(readings: GaugeReadings, options: MetricsOptions =
       if (byUpstream === undefined) workspaces.set(label, (byUpstream = new Map()));
       let series = byUpstream.get(upstream);
       if (series === undefined) {
-        byUpstream.set(upstream, (series = prepareWorkspace(instruments, label, upstream)));
+        byUpstream.set(upstream, (series = createWorkspaceSeries(instruments, label, upstream)));
       }
       return series;
     },
     upstream(name) {
       let series = upstreams.get(name);
-      if (series === undefined) upstreams.set(name, (series = prepareUpstream(instruments, name, wallClock)));
+      if (series === undefined)
+        upstreams.set(name, (series = createUpstreamSeries(instruments, name, wallClock)));
       return series;
     },
     release(label) {
@@ -189,95 +140,4 @@ export function createMetrics(readings: GaugeReadings, options: MetricsOptions =
       return writeMetrics(registry, format);
     },
   };
-}
-
-function prepareWorkspace(instruments: Instruments, workspace: string, upstream: string): WorkspaceSeries {
-  const { requests, shed, throttles, absorbed } = instruments;
-  const ended = new Map(outcomes.map((outcome) => [outcome, requests.of({ workspace, upstream, outcome })]));
-  const refused = new Map(shedReasons.map((reason) => [reason, shed.of({ workspace, upstream, reason })]));
-  const rate = throttles.of({ workspace, upstream, kind: 'rate' });
-  const permanent = throttles.of({ workspace, upstream, kind: 'permanent' });
-  const kept = absorbed.of({ workspace, upstream });
-  const add = (series: CounterSeries | undefined): void => {
-    if (series !== undefined) series.value += 1;
-  };
-  return {
-    ended: (outcome) => add(ended.get(outcome)),
-    shed: (code) => add(refused.get(code)),
-    throttled: (kind) => add(kind === 'rate' ? rate : permanent),
-    absorbed: () => add(kept),
-  };
-}
-
-function prepareUpstream(
-  instruments: Instruments,
-  upstream: string,
-  wallClock: (() => number) | null,
-): UpstreamSeries {
-  const { queueWait, upstreamTime, overhead, failures, heldRefusals } = instruments;
-  const held = new Map(holds.map((name) => [name, heldRefusals.of({ upstream, held_by: name })]));
-  const failed = new Map(failureReasons.map((reason) => [reason, failures.of({ upstream, reason })]));
-  const waits = new Map(outcomes.map((outcome) => [outcome, queueWait.of({ upstream, outcome })]));
-  const times = upstreamTime.of({ upstream });
-  const overheads = overhead.of({ upstream });
-  const observe = (series: HistogramSeries | undefined, seconds: number, traceId: string | null): void => {
-    series?.observe(seconds);
-    if (traceId !== null && wallClock !== null) series?.exemplify(seconds, traceId, wallClock() / 1000);
-  };
-  return {
-    waited: (outcome, seconds, traceId) => observe(waits.get(outcome), seconds, traceId),
-    upstream: (seconds, traceId) => observe(times, seconds, traceId),
-    overhead: (seconds, traceId) => observe(overheads, seconds, traceId),
-    failed(reason) {
-      const series = failed.get(reason);
-      if (series !== undefined) series.value += 1;
-    },
-    refusedFor(heldBy) {
-      const series = held.get(heldBy);
-      if (series !== undefined) series.value += 1;
-    },
-  };
-}
-
-function removeSeries(instruments: Instruments, workspace: string, upstream: string): void {
-  const { requests, shed, throttles, absorbed } = instruments;
-  for (const outcome of outcomes) requests.remove({ workspace, upstream, outcome });
-  for (const reason of shedReasons) shed.remove({ workspace, upstream, reason });
-  throttles.remove({ workspace, upstream, kind: 'rate' });
-  throttles.remove({ workspace, upstream, kind: 'permanent' });
-  absorbed.remove({ workspace, upstream });
-}
-
-/** Sets every gauge from the readings. Upstreams that are no longer configured disappear. */
-function readGauges(instruments: Instruments, readings: GaugeReadings): void {
-  const { queueDepth, queueOldest, inFlight, bucketUsed, bucketClosed, breakerOpen } = instruments;
-  for (const gauge of [queueDepth, queueOldest, inFlight, bucketUsed, bucketClosed, breakerOpen])
-    gauge.reset();
-  readProcess(instruments, readings.process());
-  readCredentials(instruments, readings.credentials());
-  const known = new Set<string>();
-  for (const { upstream, dimensions: expected, waiting, oldestMs, inFlight: sent } of readings.live()) {
-    known.add(upstream);
-    queueDepth.set({ upstream }, waiting);
-    queueOldest.set({ upstream }, oldestMs / 1000);
-    inFlight.set({ upstream }, sent);
-    bucketClosed.set({ upstream }, 0);
-    breakerOpen.set({ upstream }, readings.breakers(upstream).length > 0 ? 1 : 0);
-    for (const dimension of expected) bucketUsed.set({ upstream, dimension }, 0);
-  }
-  const closed = new Map<string, number>();
-  const used = new Map<string, { upstream: string; dimension: MeterName; ratio: number }>();
-  for (const { upstream, snapshot } of readings.buckets()) {
-    if (!known.has(upstream)) continue;
-    closed.set(upstream, Math.max(closed.get(upstream) ?? 0, snapshot.closedMs));
-    for (const { meter, level, limit } of snapshot.meters) {
-      const dimension = meter.endsWith('_tokens') ? 'tokens' : meter;
-      if (!dimensions.includes(dimension)) continue;
-      const ratio = limit > 0 ? level / limit : 0;
-      const key = `${upstream} ${dimension}`;
-      if (ratio > (used.get(key)?.ratio ?? -1)) used.set(key, { upstream, dimension, ratio });
-    }
-  }
-  for (const [upstream, closedMs] of closed) bucketClosed.set({ upstream }, closedMs / 1000);
-  for (const { upstream, dimension, ratio } of used.values()) bucketUsed.set({ upstream, dimension }, ratio);
 }
