@@ -82,7 +82,8 @@ async function readMetrics(gateways: readonly Gateway[], name: string): Promise<
     .map(([, value]) => Number(value));
 }
 
-async function startGateway(path: string): Promise<Gateway> {
+/** One replica of the configuration in this file; the promise ends when it serves. */
+export async function startGateway(path: string): Promise<Gateway> {
   const process_ = child(process.execPath, ['src/main.ts', 'serve', '--config', path]);
   const ended = new Promise<void>((resolve) => process_.once('exit', () => resolve()));
   const lines: string[] = [];

@@ -1,56 +1,88 @@
-/** httplint over answers of both ports: nothing is marked bad. It reads no answers to HEAD, which announce what they do not send. */
-import { once } from 'node:events';
-import { connect } from 'node:net';
+/**
+ * httplint over recorded answers of both ports, each judged together with its request: nothing is marked bad. What it warns of
+ * is printed and not judged.
+ */
+import { existsSync } from 'node:fs';
+import { join } from 'node:path';
 import type { Report } from '../observability/report.ts';
-import type { Demo } from './demo.ts';
+import { recordedAnswers, unseenRefusals } from './answers/recorded.ts';
+import type { Recorded } from './answers/record.ts';
 import { fromPyPi, ran } from './tools.ts';
 
-const maxMs = 30_000;
+const judge = new URL('lint_answers.py', import.meta.url).pathname;
+const maxMs = 120_000;
+const minAnswers = 200;
 
-/** The bytes of one answer, on a connection of its own. */
-async function answerTo(base: string, lines: readonly string[]): Promise<string> {
-  const { hostname, port, host } = new URL(base);
-  const socket = connect(Number(port), hostname);
-  let answer = '';
-  socket.setEncoding('latin1').on('data', (text: string) => (answer += text));
-  socket.setTimeout(maxMs, () => socket.destroy());
-  const [line = '', ...fields] = lines;
-  socket.write([line, `Host: ${host}`, 'Connection: close', ...fields, '', ''].join('\r\n'));
-  await once(socket, 'close');
-  return answer;
+/** Marked bad in every such answer, and why it stands. */
+const answered: readonly (readonly [string, string])[] = [
+  [
+    "The server won't accept a URI this long",
+    'what every 414 is marked with: targets end at 8 KiB, RFC 9110 asks for 8,000 octets',
+  ],
+];
+
+interface Judgement {
+  readonly name: string;
+  readonly bad: readonly string[];
+  readonly warned: readonly string[];
 }
 
-export async function judgeByHttplint(report: Report, demo: Demo): Promise<void> {
+const fieldsOf = ({ fields = [] }: Recorded): (readonly [string, string])[] =>
+  fields.map((line) => [line.slice(0, line.indexOf(':')), line.slice(line.indexOf(':') + 1).trim()]);
+
+/** @returns a judgement per answer, or why there is none */
+export async function judged(
+  python: string,
+  recorded: readonly Recorded[],
+): Promise<readonly Judgement[] | string> {
+  const input = recorded.map((one) => {
+    const { name, method = 'GET', path: target, at, answer } = one;
+    return JSON.stringify({
+      name,
+      method,
+      target,
+      at,
+      fields: fieldsOf(one),
+      answer: answer.toString('base64'),
+    });
+  });
+  const { status, output } = await ran(python, [judge], maxMs, input.join('\n'));
+  if (status !== 0) return output.slice(-500);
+  return output.split('\n').map((line) => JSON.parse(line) as Judgement);
+}
+
+function warnings(judgements: readonly Judgement[]): string {
+  const counts = new Map<string, number>();
+  for (const warning of judgements.flatMap(({ warned }) => [...new Set(warned)]))
+    counts.set(warning, (counts.get(warning) ?? 0) + 1);
+  return [...counts].map(([warning, times]) => `${warning} ×${times}`).join(' · ');
+}
+
+export async function judgeByHttplint(report: Report): Promise<void> {
   const tool = await fromPyPi('httplint');
   if ('why' in tool) return report.skipped('httplint', tool.why);
-  const key = `Authorization: Bearer ${demo.key}`;
-  const target = `/proxy?target=${encodeURIComponent(demo.targets[0] ?? '')}`;
-  const asked: readonly (readonly [string, readonly string[]])[] = [
-    [demo.admin, ['GET /livez HTTP/1.1']],
-    [demo.admin, ['GET /readyz HTTP/1.1']],
-    [demo.admin, ['GET /metrics HTTP/1.1']],
-    [demo.admin, ['GET /activity HTTP/1.1']],
-    [demo.admin, ['GET / HTTP/1.1']],
-    [demo.admin, ['POST /upstreams/none/pause HTTP/1.1', 'Content-Length: 0']],
-    [demo.data, [`GET ${target} HTTP/1.1`]],
-    [demo.data, [`GET ${target} HTTP/1.1`, key]],
-    [demo.data, ['GET /via/openai/v1/models HTTP/1.1', key]],
-    [demo.data, ['GET /via/openai/v1/none HTTP/1.1', key]],
-    [demo.data, ['GET /via/none/v1 HTTP/1.1', key]],
-    [demo.data, ['GET /proxy HTTP/1.1', key]],
-    [demo.data, ['GET /proxy?target=x HTTP/1.1', key]],
-    [demo.data, ['GET /activity HTTP/1.1', key]],
-    [demo.data, ['GET /none HTTP/1.1', key]],
-    [demo.data, ['TRACE /proxy HTTP/1.1']],
-    [demo.data, ['GET /proxy HTTP/1.1', 'Expect: x']],
-    [demo.data, ['GET /proxy HTTP/1.1', 'Upgrade: websocket', 'Connection: upgrade']],
-    [demo.data, ['GET /proxy HTTP/1.1', 'Transfer-Encoding: gzip']],
-  ];
-  for (const [base, lines] of asked) {
-    const answer = await answerTo(base, lines);
-    const { output } = await ran(tool.path, ['-n'], maxMs, answer);
-    const bad = output.split('\n').filter((line) => line.includes('[BAD]'));
-    const name = `httplint: ${lines[0]?.split('?')[0] ?? ''} ${answer.slice(9, 12)}`;
-    report.check(name, output !== '' && bad.length === 0, bad.join('\n         ') || 'no answer judged');
-  }
+  const python = join(tool.path, '../python');
+  if (!existsSync(python)) return report.skipped('httplint', `no ${python}`);
+  const recorded = await recordedAnswers();
+  const others = recorded.filter(({ expected, got }) => expected !== got);
+  report.check(
+    `httplint: ${recorded.length} answers were recorded as they were meant`,
+    recorded.length >= minAnswers && others.length === 0,
+    others.map(({ name, expected, got }) => `${name}: ${got}, not ${expected}`).join('\n         '),
+  );
+  const unseen = unseenRefusals(recorded);
+  report.check('httplint: every refusal is among them', unseen.length === 0, unseen.join(', '));
+  const judgements = await judged(python, recorded);
+  if (typeof judgements === 'string')
+    return report.check('httplint: the answers were judged', false, judgements);
+  const bad = judgements
+    .flatMap(({ name, bad: found }) => found.map((what) => `${name}: ${what}`))
+    .filter((what) => !answered.some(([finding]) => what.includes(finding)));
+  report.check(
+    `httplint: nothing is marked bad in ${judgements.length} answers`,
+    judgements.length === recorded.length && bad.length === 0,
+    bad.join('\n         '),
+  );
+  for (const [finding, why] of answered) report.figure(`httplint: ${finding}: ${why}`);
+  report.figure(`httplint warned of: ${warnings(judgements)}`);
 }

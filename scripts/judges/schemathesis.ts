@@ -6,7 +6,7 @@ import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { Report } from '../observability/report.ts';
-import type { Demo } from './demo.ts';
+import { startDemo, type Demo } from './demo.ts';
 import { fromPyPi, ran } from './tools.ts';
 
 const checks = [
@@ -40,9 +40,10 @@ function withKnownValues(document: Document, { targets }: Demo): Document {
   return document;
 }
 
-export async function judgeBySchemathesis(report: Report, demo: Demo): Promise<void> {
+export async function judgeBySchemathesis(report: Report): Promise<void> {
   const tool = await fromPyPi('schemathesis');
   if ('why' in tool) return report.skipped('schemathesis', tool.why);
+  const demo = await startDemo();
   const folder = await mkdtemp(join(tmpdir(), 'sluice-judges-'));
   try {
     for (const port of ['data', 'admin'] as const) {
@@ -65,6 +66,7 @@ export async function judgeBySchemathesis(report: Report, demo: Demo): Promise<v
       );
     }
   } finally {
+    await demo.stop();
     await rm(folder, { recursive: true, force: true });
   }
 }

@@ -122,13 +122,14 @@ export class SharedCall extends CallAbort implements Audience {
   #answered(outcome: Outcome): void {
     this.#cancelGrace();
     const { body } = outcome;
+    const { maxKeptBytes } = this.#parts;
     if (body === null || Buffer.isBuffer(body)) {
       this.#whole = endingOnce(outcome);
       if (this.#clients === 0) this.#whole.onEnd('client_gone');
-      this.#end(this.#answeredWith(outcome, body ?? Buffer.alloc(0)));
+      const whole = body ?? Buffer.alloc(0);
+      this.#end(this.#answeredWith(outcome, whole.length > maxKeptBytes ? 'too_large' : whole));
       return;
     }
-    const { maxKeptBytes } = this.#parts;
     const keeps = this.#isKept;
     const answer = new SharedAnswer(
       { ...outcome, body },

@@ -121,6 +121,22 @@ describe('an answer that was kept', () => {
     expect(count()).toBe(1);
   });
 
+  test.each([
+    ['that comes whole', 'x'.repeat(5_000)],
+    ['that comes in pieces', null],
+  ])('is not larger than a lower idempotency.maxBytes, also one %s', async (_name, whole) => {
+    const api = await upstream((_request, response) => {
+      if (whole !== null) return void response.end(whole);
+      response.write('x'.repeat(2_500));
+      setTimeout(() => response.end('x'.repeat(2_500)), 50);
+    });
+    await api.gateway.reconfigure(`${api.gateway.yaml}\nidempotency: { maxBytes: 4000 }`);
+    expect((await (await api.send('a', keyed('one'))).text()).length).toBe(5_000);
+    const again = await api.send('a', keyed('one'));
+    expect([again.status, codeOf(again)]).toEqual([409, 'idempotency_conflict']);
+    expect(api.count()).toBe(1);
+  });
+
   test('is found by a field that the upstream names, such as the id of a webhook', async () => {
     const more = '    idempotencyFields: [X-Shopify-Webhook-Id]\n';
     const { send, count } = await upstream((_request, response, at) => response.end(`answer ${at}`), more);

@@ -1,0 +1,252 @@
+/** The calls whose answers are judged. Those of one list may be sent in any order, and at the same time. */
+import type { Gateways } from './gateways.ts';
+import type { Asked } from './record.ts';
+import { askedWith, kinds, type Kind } from './upstream-answers.ts';
+
+/** Status of the upstream for each kind that is not a 200. */
+const statusOf: Readonly<Partial<Record<Kind, number>>> = {
+  part: 206,
+  beyond: 416,
+  unchanged: 304,
+  created: 201,
+  accepted: 202,
+  nothing: 204,
+  options: 204,
+  moved: 301,
+  found: 302,
+  other: 303,
+  temporary: 307,
+  permanent: 308,
+  wrong: 400,
+  unknown: 401,
+  forbidden: 403,
+  missing: 404,
+  method: 405,
+  conflict: 409,
+  gone: 410,
+  media: 415,
+  invalid: 422,
+  broken: 500,
+  gateway: 502,
+  unavailable: 503,
+};
+
+const proxied = (origin: string, path: string): string =>
+  `/proxy?target=${encodeURIComponent(`${origin}${path}`)}`;
+
+/** Every kind of answer of an upstream on both routes, to GET and HEAD, on kept connections, and to an HTTP/1.0 client. */
+export function passing({ open: { url: base }, key, origin }: Gateways): readonly Asked[] {
+  return (Object.keys(kinds) as Kind[]).flatMap((kind) => {
+    const fields = [`Authorization: Bearer ${key}`, ...(askedWith[kind] ?? [])];
+    const method =
+      kind === 'created' || kind === 'accepted' ? 'POST' : kind === 'options' ? 'OPTIONS' : 'GET';
+    const common = { base, fields, expected: String(statusOf[kind] ?? 200) };
+    const via = `/via/any/${kind}`;
+    return [
+      { ...common, name: `${kind} by /proxy`, method, path: proxied(origin, `/${kind}`) },
+      { ...common, name: `${kind} by /via, kept`, method, path: via, connection: 'kept' as const },
+      ...(method === 'GET'
+        ? [
+            { ...common, name: `${kind} by /via, HEAD`, method: 'HEAD', path: via },
+            { ...common, name: `${kind} by /via, HTTP/1.0`, path: via, version: '1.0' as const },
+          ]
+        : []),
+    ];
+  });
+}
+
+/** Refusals that need nothing to have happened before. */
+export function refused({
+  open: { url: base },
+  full,
+  withoutRedis,
+  key,
+  narrowKey,
+  origin,
+}: Gateways): readonly Asked[] {
+  const bearer = `Authorization: Bearer ${key}`;
+  const at = (expected: string, path: string, more: Partial<Asked> = {}): Asked => ({
+    name: `${more.method ?? 'GET'} ${path.slice(0, 40)} (${expected})`,
+    base,
+    path,
+    fields: [bearer],
+    expected,
+    ...more,
+  });
+  const plain = '/via/plain/x';
+  const line = (...fields: readonly string[]) => ({ fields: [bearer, ...fields] });
+  return [
+    at('400 target_missing', '/proxy'),
+    at('400 target_missing', '/proxy', { method: 'HEAD' }),
+    at('400 target_invalid', '/proxy?target=x'),
+    at('400 target_invalid', `${proxied(origin, '/json')}&more=1`),
+    at('400 request_invalid', plain, line(bearer)),
+    at('400 request_invalid', plain, line(`Sluice-Key: ${narrowKey}`)),
+    at('400 request_invalid', plain, line('Transfer-Encoding: gzip')),
+    at('400 request_invalid', plain, line('Host: a', 'Host: b')),
+    at('400 request_invalid', plain, line('Host: a/b')),
+    at('400 request_invalid', plain, line('Connection: a-field')),
+    at('400 request_invalid', plain, line('X Broken: 1')),
+    at('400 request_invalid', plain, {
+      ...line('Content-Length: 1', 'Content-Length: 2'),
+      method: 'POST',
+      body: 'a',
+    }),
+    at('400 request_invalid', plain, {
+      ...line('Transfer-Encoding: chunked'),
+      method: 'POST',
+      body: 'no chunk',
+    }),
+    at('400 request_invalid', plain, {
+      ...line('Transfer-Encoding: chunked'),
+      version: '1.0',
+      method: 'POST',
+    }),
+    at('400 request_invalid', plain, { version: '2.0' }),
+    at('400 request_invalid', '*', { method: 'OPTIONS' }),
+    at('400 request_invalid', 'http://evil.example/proxy'),
+    at('408 request_invalid', plain, { connection: 'cut' }),
+    at('417 request_invalid', plain, line('Expect: x')),
+    at('401 unauthenticated', plain, { fields: [] }),
+    at('401 unauthenticated', plain, { fields: [], method: 'HEAD' }),
+    at('401 unauthenticated', plain, { fields: [`${bearer}x`] }),
+    at('401 unauthenticated', '/activity', { fields: [] }),
+    at('403 target_forbidden', '/via/none/x'),
+    at('403 target_forbidden', proxied('https://other.example', '/x')),
+    at('403 target_forbidden', '/via/any/json', { fields: [`Authorization: Bearer ${narrowKey}`] }),
+    at('404 not_found', '/none'),
+    at('404 not_found', '/none', { method: 'HEAD' }),
+    at('404 not_found', '/', { method: 'OPTIONS' }),
+    at('405 method_not_allowed', plain, { method: 'TRACE' }),
+    at('405 method_not_allowed', 'plain.example:443', { method: 'CONNECT' }),
+    at('405 method_not_allowed', '/activity', { method: 'POST' }),
+    at('413 body_too_large', plain, { ...line('Content-Length: 200000'), method: 'POST' }),
+    at('413 body_too_large', plain, {
+      ...line('Transfer-Encoding: chunked'),
+      method: 'POST',
+      body: `30d40\r\n${'x'.repeat(200_000)}\r\n0\r\n\r\n`,
+    }),
+    at('414 target_too_long', `/via/plain/${'x'.repeat(9_000)}`),
+    at('431 headers_too_large', plain, line(`X-Large: ${'x'.repeat(20_000)}`)),
+    at('501 upgrade_unsupported', plain, line('Upgrade: websocket', 'Connection: upgrade')),
+    at('508 loop_detected', plain, line('Via: 1.1 sluice')),
+    at('502 upstream_unreachable', '/via/unreachable/x'),
+    at('502 upstream_unreachable', '/via/unreachable/x', { method: 'POST', body: '{}' }),
+    at('502 upstream_invalid', '/via/garbled/x'),
+    at('502 credential_unavailable', '/via/tokenless/x', line('Prefer: wait=0')),
+    at('502 target_address_denied', '/via/denied/x'),
+    at('504 upstream_timeout', '/via/slow/x', { method: 'POST', body: '{}' }),
+    at('503 limiter_unavailable', plain, { base: withoutRedis.url }),
+    at('503 limiter_unavailable', plain, { base: withoutRedis.url, method: 'HEAD' }),
+    at('200', '/via/streaming/x', { base: full.url }),
+    at('200', '/activity'),
+    at('200', '/activity', { method: 'HEAD' }),
+    at('200', '/activity', { connection: 'kept' }),
+    at('200', plain, { ...line('Expect: 100-continue'), method: 'POST', body: 'a body' }),
+  ];
+}
+
+/** Every route of the admin port. */
+export function ofAdmin({ open: { adminUrl: base }, withoutRedis }: Gateways): readonly Asked[] {
+  const at = (expected: string, path: string, more: Partial<Asked> = {}): Asked => ({
+    name: `admin ${more.method ?? 'GET'} ${path} (${expected})`,
+    base,
+    path,
+    expected,
+    ...more,
+  });
+  const operator = { method: 'POST', fields: ['Sluice-Admin: yes'] };
+  const read = ['/livez', '/readyz', '/metrics', '/activity', '/activity?window=15m', '/'];
+  return [
+    ...read.flatMap((path) => [
+      at('200', path),
+      at('200', path, { method: 'HEAD' }),
+      at('200', path, { connection: 'kept' }),
+    ]),
+    at('200', '/metrics', { fields: ['Accept: application/openmetrics-text; version=1.0.0'] }),
+    at('200', '/readyz', { base: withoutRedis.adminUrl }),
+    at('400', '/activity?window=x'),
+    at('404', '/none'),
+    at('404', '/none', { method: 'HEAD' }),
+    at('403', '/upstreams/plain/open', { method: 'POST' }),
+    at('405', '/upstreams/plain/open'),
+    at('404', '/upstreams/none/open', operator),
+    at('400', '/upstreams/plain/pause', operator),
+    at('200', '/upstreams/plain/open', operator),
+    at('200', '/upstreams/narrow/pause?seconds=1', operator),
+    at('200', '/upstreams/narrow/resume', operator),
+    at('503', '/upstreams/plain/pause?seconds=1', { ...operator, base: withoutRedis.adminUrl }),
+  ];
+}
+
+/** Calls of which each needs those before it, one list after the other. */
+export function inSequence({ open: { url: base }, key }: Gateways): readonly (readonly Asked[])[] {
+  const at = (expected: string, path: string, ...more: readonly string[]): Asked => ({
+    name: `${path} (${expected})${more.map((line) => `, ${line}`).join('')}`,
+    base,
+    path: `/via/${path}`,
+    fields: [`Authorization: Bearer ${key}`, ...more],
+    expected,
+  });
+  const posted = (asked: Asked, body: string): Asked => ({ ...asked, method: 'POST', body });
+  return [
+    [at('200', 'daily/x'), at('429 day_quota_exhausted', 'daily/x')],
+    [at('200', 'narrow/x'), at('429 wait_too_long', 'narrow/x', 'Prefer: wait=0')],
+    [
+      posted(at('200', 'plain/x', 'Idempotency-Key: a'), '1'),
+      posted(at('200', 'plain/x', 'Idempotency-Key: a'), '1'),
+      posted(at('422 idempotency_mismatch', 'plain/x', 'Idempotency-Key: a'), '2'),
+    ],
+    [
+      posted(at('200', 'large/x', 'Idempotency-Key: b'), '1'),
+      posted(at('409 idempotency_conflict', 'large/x', 'Idempotency-Key: b'), '1'),
+    ],
+    [
+      posted(at('429', 'spent/v1/chat/completions'), '{"model":"m","messages":[]}'),
+      posted(at('429 upstream_refused', 'spent/v1/chat/completions'), '{"model":"m","messages":[]}'),
+    ],
+    [at('423', 'locked/admin/x.json'), at('423 upstream_refused', 'locked/admin/x.json')],
+  ];
+}
+
+/** Two calls each: the second is answered while the first is under way. */
+export function besideOthers({
+  open: { url: base },
+  full,
+  key,
+}: Gateways): readonly (readonly [Asked, Asked])[] {
+  const at = (expected: string, path: string, more: readonly string[] = [], on = base): Asked => ({
+    name: `${path} (${expected}), beside another`,
+    base: on,
+    path: `/via/${path}`,
+    fields: [`Authorization: Bearer ${key}`, ...more],
+    expected,
+  });
+  return [
+    [at('200', 'streaming/x', [], full.url), at('503 overloaded', 'plain/x', [], full.url)],
+    [at('429', 'closing/x', ['Prefer: wait=30']), at('429 wait_expired', 'closing/x', ['Prefer: wait=1'])],
+  ];
+}
+
+/** What a gateway says that shuts down: `held` waits when it begins to. */
+export function draining({ open: { url, adminUrl }, key }: Gateways): {
+  readonly held: Asked;
+  readonly meanwhile: readonly Asked[];
+} {
+  const fields = [`Authorization: Bearer ${key}`, 'Prefer: wait=300'];
+  return {
+    held: { name: 'held over the end', base: url, path: '/via/narrow/x', fields, expected: '503 draining' },
+    meanwhile: [
+      { name: 'readyz, draining', base: adminUrl, path: '/readyz', expected: '503' },
+      { name: 'readyz, draining, HEAD', base: adminUrl, method: 'HEAD', path: '/readyz', expected: '503' },
+      { name: 'a call while draining', base: url, path: '/via/plain/x', fields, expected: '200' },
+      {
+        name: 'a full queue while draining',
+        base: url,
+        path: '/via/narrow/x',
+        fields,
+        expected: '429 queue_full',
+      },
+    ],
+  };
+}
