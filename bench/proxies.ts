@@ -40,8 +40,9 @@ const children: ChildProcess[] = [];
 export const startUpstream = (): Promise<Started> => start(['--input-type=module', '-e', upstreamSource]);
 export const startPlain = (upstreamPort: number): Promise<Started> =>
   start(['--input-type=module', '-e', plainSource(upstreamPort)]);
-export const startGateway = (config: string): Promise<Started> =>
-  start([...nodeFlags, 'src/main.ts', 'serve', '--config', config]);
+/** `cwd`: folder of the product or of a copy. */
+export const startGateway = (config: string, cwd = process.cwd()): Promise<Started> =>
+  start([...nodeFlags, 'src/main.ts', 'serve', '--config', config], cwd);
 
 /** Ends what was started here, by process id. */
 export function endProxies(): void {
@@ -49,8 +50,8 @@ export function endProxies(): void {
 }
 
 /** Resolves with the first port that the process tells in a line of JSON. */
-async function start(args: readonly string[]): Promise<Started> {
-  const child = spawn(process.execPath, args, { stdio: ['ignore', 'pipe', 'inherit'], cwd: process.cwd() });
+async function start(args: readonly string[], cwd = process.cwd()): Promise<Started> {
+  const child = spawn(process.execPath, args, { stdio: ['ignore', 'pipe', 'inherit'], cwd });
   children.push(child);
   for await (const line of createInterface({ input: child.stdout })) {
     const reported = JSON.parse(line) as { port?: number; adminPort?: number };

@@ -71,7 +71,8 @@ if (flag === undefined) {
       .flat(2)
       .map(({ name }) => name)
       .join('; ');
-  console.log(`not run, because they do not hold in every run yet (--goals runs them): ${namesOf(goals)}`);
+  if (goals.length > 0)
+    console.log(`not run, because they do not hold in every run yet (--goals runs them): ${namesOf(goals)}`);
   console.log(`not run, because they take minutes each (--long runs them): ${namesOf(long)}`);
 }
 console.log(`cluster: ${tally.passed} passed, ${tally.failed} failed, ${tally.skipped} skipped`);

@@ -161,6 +161,7 @@ export function createGateway(options: GatewayOptions): Gateway {
     controls,
     hasUpstream: (name) => inUse.settings.upstreams.has(name),
     async ready() {
+      repeats.connect();
       await stores.ready();
       await controls.start();
     },

@@ -165,6 +165,25 @@ export const overview = dashboard('Sluice / Overview', 'sluice-overview', 'Can w
   )
   .withPanel(
     lines(
+      { title: 'Repeats', means: 'Calls that cost the upstream nothing: joined to an equal call under way, or answered with what was kept. Made again: a replica died.', unit: 'reqps' },
+      [
+        { expr: 'sum(rate(sluice_repeats_joined_total[$__rate_interval]))', legend: 'joined' },
+        { expr: 'sum(rate(sluice_idempotent_replays_total[$__rate_interval]))', legend: 'kept answer' },
+        { expr: 'sum(rate(sluice_repeats_made_again_total[$__rate_interval]))', legend: 'made again' },
+      ],
+    ),
+  )
+  .withPanel(
+    lines(
+      { title: 'Clients that do not wait', means: 'Refusals of calls that came back before the time they were given, answered without asking the limiter, beside all refusals.', unit: 'reqps' },
+      [
+        { expr: 'sum(rate(sluice_refused_again_total[$__rate_interval]))', legend: 'refused again' },
+        { expr: 'sum(rate(sluice_shed_total[$__rate_interval]))', legend: 'all refusals' },
+      ],
+    ),
+  )
+  .withPanel(
+    lines(
       { title: 'Ten busiest workspaces', means: 'By label; beyond 100 labels a workspace is in other. Who presses?', unit: 'reqps' },
       [{ expr: `topk(10, ${rate('sluice_requests_total', 'workspace')})`, legend: '{{workspace}}' }],
     ),
@@ -263,6 +282,17 @@ export const upstream = dashboard('Sluice / Upstream', 'sluice-upstream', 'One u
         expr: quantile(share, 'sluice_overhead_seconds', 'upstream', one),
         legend: `p${share * 100}`,
       })),
+    ),
+  )
+  .withPanel(
+    lines(
+      { title: 'Repeats', means: 'By what they got: the answer of a call under way, a kept answer, another call, or the refusal of a moment before.', unit: 'reqps' },
+      [
+        { expr: `sum(rate(sluice_repeats_joined_total${one}[$__rate_interval]))`, legend: 'joined' },
+        { expr: `sum(rate(sluice_idempotent_replays_total${one}[$__rate_interval]))`, legend: 'kept answer' },
+        { expr: `sum(rate(sluice_repeats_made_again_total${one}[$__rate_interval]))`, legend: 'made again' },
+        { expr: `sum(rate(sluice_refused_again_total${one}[$__rate_interval]))`, legend: 'refused again' },
+      ],
     ),
   )
   .withPanel(

@@ -6,6 +6,8 @@ import { createCipheriv, createDecipheriv, hkdfSync, randomBytes } from 'node:cr
 
 const ivBytes = 12;
 const tagBytes = 16;
+/** Written out, because a shorter tag would be taken for one otherwise. */
+const tagged = { authTagLength: tagBytes };
 
 export interface SealedToken {
   readonly token: string;
@@ -23,7 +25,7 @@ export class TokenSeal {
 
   close(name: string, { token, lifeMs }: SealedToken): string {
     const iv = randomBytes(ivBytes);
-    const cipher = createCipheriv('aes-256-gcm', this.#keyOf(name), iv);
+    const cipher = createCipheriv('aes-256-gcm', this.#keyOf(name), iv, tagged);
     const text = Buffer.concat([cipher.update(JSON.stringify({ token, lifeMs }), 'utf8'), cipher.final()]);
     return Buffer.concat([iv, cipher.getAuthTag(), text]).toString('base64');
   }
@@ -32,7 +34,8 @@ export class TokenSeal {
   open(name: string, sealed: string): SealedToken | null {
     try {
       const bytes = Buffer.from(sealed, 'base64');
-      const decipher = createDecipheriv('aes-256-gcm', this.#keyOf(name), bytes.subarray(0, ivBytes));
+      const iv = bytes.subarray(0, ivBytes);
+      const decipher = createDecipheriv('aes-256-gcm', this.#keyOf(name), iv, tagged);
       decipher.setAuthTag(bytes.subarray(ivBytes, ivBytes + tagBytes));
       const text =
         decipher.update(bytes.subarray(ivBytes + tagBytes), undefined, 'utf8') + decipher.final('utf8');

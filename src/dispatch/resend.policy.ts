@@ -20,95 +20,12 @@
  *
  * "Keyed": the request itself carries the upstream's idempotency (`@idempotent`, `unique_token`).
  */
-import type { Throttle, UpstreamKind } from '../call.ts';
+import type { Throttle } from '../call.ts';
+import { again, backoffMs, done, final } from './resend-bounds.policy.ts';
+import type { ResendDecision, ResendInput } from './resend-decision.policy.ts';
 
-/** What of a call decides whether it may be repeated. */
-export interface ResendCall {
-  /** RFC 9110 safe method, or a GraphQL query. */
-  readonly safe: boolean;
-  /** Safe, or PUT or DELETE. */
-  readonly idempotent: boolean;
-  /** The whole body is still in memory. */
-  readonly replayable: boolean;
-  /** `rest`, `graphql` or `default`. */
-  readonly callClass: string;
-  /** The request carries a key by which the upstream itself recognises a repeat. */
-  readonly hasOwnIdempotency: boolean;
-  /** Makes images: dear, slow, and not worth a second overload. */
-  readonly imagePost: boolean;
-}
-
-/**
- * How an attempt ended. `fate_unknown`: bytes went out, and no answer came. `stale`: the same on a kept connection that the
- * upstream closed without a byte of answer.
- */
-export type AttemptOutcome =
-  | {
-      readonly kind: 'answered';
-      readonly status: number;
-      readonly throttle: Throttle | null;
-      /** The upstream refused the credential that the call carried, and another one is there or on its way. */
-      readonly isCredentialRenewed: boolean;
-    }
-  | { readonly kind: 'never_sent' }
-  | { readonly kind: 'stale' }
-  | { readonly kind: 'fate_unknown' };
-
-/** Why a call is sent again. Each cause has its own bound. */
-export type ResendCause =
-  'credential' | 'rate' | 'hintless' | 'overload' | 'never_sent' | 'stale' | 'unknown';
-
-/** Resends made so far, by cause. */
-export type ResendHistory = Readonly<Partial<Record<ResendCause, number>>>;
-
-export interface ResendInput {
-  readonly kind: UpstreamKind;
-  readonly call: ResendCall;
-  readonly outcome: AttemptOutcome;
-  /** Attempts made, this one included; at least 1. */
-  readonly attempts: number;
-  /** What the last decision returned. Absent: every earlier attempt counts against every bound. */
-  readonly history?: ResendHistory;
-  /** What is left of the call's own wait, milliseconds. */
-  readonly remainingMs: number;
-  /** The longest time to try again that the call's client waits for, milliseconds; absent: less than a minute. */
-  readonly honouredMs?: number;
-}
-
-/**
- * Who must not be sent before the time: everybody in the bucket, this call alone (its lane may go on), or nobody is
- * asked by the upstream to wait and only our own back-off holds this call.
- */
-export type Closes = 'bucket' | 'call' | 'none';
-
-export type ResendDecision =
-  | {
-      readonly kind: 'resend';
-      /** The next attempt may leave this many milliseconds after this answer's head, not earlier. */
-      readonly notBeforeMs: number;
-      readonly closes: Closes;
-      readonly cause: ResendCause;
-      /** To be handed in with the next attempt of the same call. */
-      readonly history: ResendHistory;
-    }
-  | {
-      /** The outcome is final. An answer goes to the client as it is; where none came, a refusal of ours does. */
-      readonly kind: 'pass';
-      /** `false`: add `x-should-retry: false`; repeating it cannot succeed or could run it twice. `null`: add nothing. */
-      readonly shouldRetry: false | null;
-      /** A throttle that is passed on closes all the same, for `closeMs` milliseconds. */
-      readonly closes: Closes;
-      readonly closeMs: number;
-    };
-
-/** Most SDKs stop believing waits of a minute and more (or retry at once): such a refusal says "do not retry". */
-const commonHonouredMs = 59_999;
 /** Least wait of commerce REST refusals without a hint. Milliseconds. */
 const minuteMs = 60_000;
-const maxBackoffMs = 8000;
-
-/** `firstMs` × 2ⁿ, 8 s at most. */
-const backoffMs = (firstMs: number, n: number): number => Math.min(firstMs * 2 ** n, maxBackoffMs);
 
 /** Decides after each attempt. Total: every outcome has a decision. */
 export function resend(input: ResendInput): ResendDecision {
@@ -198,60 +115,4 @@ function afterUnknownFate(input: ResendInput): ResendDecision {
   const { idempotent, hasOwnIdempotency } = input.call;
   if (!idempotent && !hasOwnIdempotency) return final(false);
   return again(input, { cause: 'unknown', most: 1, waitMs: 500 });
-}
-
-interface Wish {
-  readonly cause: ResendCause;
-  /** Resends for this cause at most. */
-  readonly most: number;
-  readonly waitMs: number;
-  readonly closes?: Closes;
-}
-
-/** Grants the wish while its bound, the body and the call's own wait allow; else the outcome is passed on. */
-function again(input: ResendInput, { cause, most, waitMs, closes = 'none' }: Wish): ResendDecision {
-  const made = done(input, cause);
-  if (!input.call.replayable) {
-    const shouldRetry = input.outcome.kind === 'never_sent' ? null : false; // the client still has its body
-    return final(shouldRetry, { closes, closeMs: closes === 'none' ? 0 : waitMs });
-  }
-  if (made >= most || waitMs > input.remainingMs) {
-    const throttled = closes !== 'none';
-    return final(throttled && waitMs > (input.honouredMs ?? commonHonouredMs) ? false : null, {
-      closes,
-      closeMs: throttled ? waitMs : 0,
-    });
-  }
-  return {
-    kind: 'resend',
-    notBeforeMs: waitMs,
-    closes,
-    cause,
-    history: { ...before(input), [cause]: made + 1 },
-  };
-}
-
-function done(input: ResendInput, cause: ResendCause): number {
-  return before(input)[cause] ?? 0;
-}
-
-function before({ history, attempts }: ResendInput): ResendHistory {
-  if (history !== undefined) return history;
-  const n = Math.max(0, attempts - 1);
-  return {
-    credential: n,
-    rate: n,
-    hintless: n,
-    overload: n,
-    never_sent: n,
-    stale: n,
-    unknown: n,
-  };
-}
-
-function final(
-  shouldRetry: false | null,
-  closing: Partial<Pick<Extract<ResendDecision, { kind: 'pass' }>, 'closes' | 'closeMs'>> = {},
-): ResendDecision {
-  return { kind: 'pass', shouldRetry, closes: 'none', closeMs: 0, ...closing };
 }

@@ -1,36 +1,27 @@
 /**
  * The journey from the lane to the answer: enter, then (granted → send → learn → judge) until a result is final.
  *
- * Owns: the one loop of resends. Refuses to own: any decision in it; what comes before admission (`prepare.ts`).
+ * Owns: the one loop of resends. Refuses to own: any decision in it; what comes before admission (`prepare.ts`);
+ * one attempt (`attempts.ts`).
  * Invariants: every resend goes through admission again; every attempt's lease is settled once; the ticket always leaves.
  */
-import { Buffer } from 'node:buffer';
 import type { AdmissionQueue } from '../admission/admission.ts';
 import type { RecentRefusals } from '../admission/recent-refusals.ts';
 import type { Lease, Ticket } from '../admission/ticket.ts';
 import type { Breakers, Probe } from '../breaker/breakers.ts';
 import { observationOf } from '../breaker/observation.policy.ts';
-import type { AdmissionRecord, InjectedField, Outcome } from '../call.ts';
-import type { CallSignal } from '../call-abort.ts';
-import type { Clock } from '../clock.ts';
+import type { AdmissionRecord, Outcome } from '../call.ts';
 import type { Settings } from '../config/settings.ts';
 import type { Credentials } from '../credentials/credentials.ts';
 import type { AttemptResult } from '../dispatch/attempt.ts';
-import type { Dispatcher } from '../dispatch/dispatcher.ts';
-import { failureReason } from '../dispatch/failure-reason.policy.ts';
-import { upstreamIdOf } from '../dispatch/upstream-id.policy.ts';
-import type { TokenEstimates } from '../dispatch/token-estimates.ts';
-import type { TransportError } from '../dispatch/transport-error.ts';
 import { Refusal } from '../errors.ts';
 import type { Ceilings } from '../limiter/ceilings.ts';
 import type { Audience } from '../repeats/repeat.ts';
-import type { JoinedQuotas } from '../quotas/joined-quotas.ts';
-import type { RouteFinder } from '../target/route.ts';
 import type { CallTelemetry, Telemetry } from '../telemetry/events.ts';
-import type { AnswerTimes } from './answer-times.ts';
-import { answerOutcome, failureRefusal, rateLimitOf, type Answered } from './answer.ts';
+import { rateLimitOf } from './answer.ts';
+import { Attempts, giveUp, isAbsorbed, type Attempt, type AttemptsParts } from './attempts.ts';
 import { CallCredential, type Readiness } from './call-credential.ts';
-import { endAnswered, endBroken, requeue, returnGrant, type Passed, type Resent } from './lease-end.ts';
+import { requeue, returnGrant } from './lease-end.ts';
 import { judge, type Progress } from './judge.ts';
 import { beginUnder, returnedWhilePaused, type CallControls } from './paused.ts';
 import type { Prepared } from './prepare.ts';
@@ -38,39 +29,27 @@ import type { Prepared } from './prepare.ts';
 /** A call that met a stale connection may wait this long for its second grant, whatever is left of its wait. Milliseconds. */
 const staleGraceMs = 1_000;
 
-export interface ForwardParts {
+export interface ForwardParts extends AttemptsParts {
   readonly controls: CallControls;
   readonly admission: AdmissionQueue;
   readonly recentRefusals: RecentRefusals;
   readonly ceilings: Ceilings;
   readonly breakers: Breakers;
-  readonly dispatcher: Dispatcher;
-  readonly estimates: TokenEstimates;
-  readonly answerTimes: AnswerTimes;
-  readonly clock: Clock;
-  readonly quotas: JoinedQuotas;
   readonly telemetry: Pick<Telemetry, 'leaseLost' | 'refusedAgain'>;
   /** As they are configured now. */
-  readonly routes: () => RouteFinder;
   readonly settings: () => Settings;
   readonly credentials: Credentials;
 }
 
 const noHistory: Progress['history'] = {};
 
-/** One attempt of a call, under its lease. */
-interface Attempt {
-  readonly prepared: Prepared;
-  readonly lease: Lease;
-  readonly field: InjectedField | null;
-  readonly followed: CallTelemetry;
-}
-
 export class Forwarder {
   readonly #parts: ForwardParts;
+  readonly #attempts: Attempts;
 
   constructor(parts: ForwardParts) {
     this.#parts = parts;
+    this.#attempts = new Attempts(parts);
   }
 
   /** `nobodyLeft` ends the journey: no client waits for the answer any more. */
@@ -103,7 +82,7 @@ export class Forwarder {
         progress.attempts += 1;
         nobodyLeft.moved?.('upstream');
         const attempt: Attempt = { prepared, lease, field: readiness.field, followed };
-        const result = await this.#send(attempt, nobodyLeft);
+        const result = await this.#attempts.send(attempt, nobodyLeft);
         if (isDecisive(result)) {
           this.#informBreakers(prepared, probe, result);
           probe = null;
@@ -115,13 +94,16 @@ export class Forwarder {
         const decision = judge(prepared, result, { ...progress, remainingMs, isCredentialRenewed });
         if (decision.kind === 'pass') {
           if (result.kind === 'failed') throw giveUp(attempt, result.error, decision);
-          return this.#passOn(attempt, decision, { answered: result, record: recordOf(progress, ticket) });
+          return this.#attempts.passOn(attempt, decision, {
+            answered: result,
+            record: recordOf(progress, ticket),
+          });
         }
         progress.history = decision.history;
         if (decision.cause === 'stale') ticket.lengthen(staleGraceMs);
         requeue(lease, result, decision);
         nobodyLeft.moved?.('lane');
-        if (result.kind === 'answered') this.#learnCharge(prepared, result);
+        if (result.kind === 'answered') this.#attempts.learnCharge(prepared, result);
         if (isAbsorbed(result, decision, followed)) progress.absorbed += 1;
       }
     } catch (thrown) {
@@ -174,61 +156,6 @@ export class Forwarder {
     if (probe === null && observation.kind !== 'refused') return;
     this.#parts.breakers.observe(request.subject, probe, observation);
   }
-
-  async #send({ prepared, lease, field, followed }: Attempt, signal: CallSignal): Promise<AttemptResult> {
-    followed.sent();
-    const sentAt = this.#parts.clock.monotonic();
-    const sending = {
-      lane: lease.grant.lane,
-      credential: field,
-      traceparent: followed.traceparent(),
-      signal,
-    };
-    const result = await this.#parts.dispatcher.send(prepared, sending).catch((bug: unknown) => {
-      lease.settle({ kind: 'unknown' }, null);
-      throw bug;
-    });
-    if (result.kind === 'answered') {
-      const { throttle } = result.feedback;
-      this.#parts.quotas.noteOwner(prepared.ownQuota, result.feedback);
-      const upstreamId = throttle === null ? null : upstreamIdOf(result.head.rawFields);
-      followed.answered(result.head.status, throttle, upstreamId);
-      if (throttle === null && result.head.status < 500) {
-        const { bucket } = prepared.request.admission;
-        this.#parts.answerTimes.note(bucket, this.#parts.clock.monotonic() - sentAt);
-      }
-    }
-    return result;
-  }
-
-  #learnCharge({ guess }: Prepared, { feedback, later }: Answered): void {
-    if (guess !== null) this.#parts.estimates.learn(guess, feedback, later?.feedback() ?? null);
-  }
-
-  #passOn(
-    attempt: Attempt,
-    decision: Passed,
-    { answered, record }: { readonly answered: Answered; readonly record: AdmissionRecord },
-  ): Outcome {
-    const { prepared, lease } = attempt;
-    const { call, route, request } = prepared;
-    const capped = request.admission.maxInFlight !== null;
-    const { body, done } = endAnswered(lease, answered, { ...decision, capped });
-    const onEnd = (): void => {
-      done();
-      this.#learnCharge(prepared, answered);
-    };
-    return answerOutcome({
-      answered: { ...answered, body },
-      route,
-      call,
-      record,
-      rateLimit: rateLimitOf(lease.ceiling),
-      shouldRetry: decision.shouldRetry,
-      viaPrefix: (url) => this.#parts.routes().viaPrefix(route.upstream, url),
-      onEnd,
-    });
-  }
 }
 
 const recordOf = ({ attempts, absorbed }: Progress, ticket: Ticket | null): AdmissionRecord => ({
@@ -250,28 +177,4 @@ function readyOrReturned(credential: CallCredential, lease: Lease, remainingMs: 
     returnGrant(lease);
     throw refusal;
   }
-}
-
-/** The final attempt broke: the lease ends, the client gets a refusal. */
-function giveUp({ prepared, lease, followed }: Attempt, error: TransportError, decision: Passed): Refusal {
-  const { description, request } = prepared;
-  const capped = request.admission.maxInFlight !== null;
-  endBroken(lease, error, { safe: description.safe, capped });
-  const refusal = failureRefusal(error, decision.shouldRetry !== false);
-  followed.attemptFailed(error.kind === 'aborted' ? 'client_gone' : refusal.code, failureReason(error));
-  return refusal;
-}
-
-/** An attempt whose call is sent again is over. True when a throttled answer is kept from the client with it. */
-function isAbsorbed(result: AttemptResult, { cause }: Resent, followed: CallTelemetry): boolean {
-  if (result.kind === 'answered') {
-    if (!Buffer.isBuffer(result.body)) result.body.destroy();
-    if (result.feedback.throttle !== null) {
-      followed.absorbed();
-      return true;
-    }
-  }
-  const broken = cause === 'credential' ? 'credential_unavailable' : 'reset';
-  followed.attemptFailed(broken, result.kind === 'failed' ? failureReason(result.error) : null);
-  return false;
 }

@@ -1,6 +1,7 @@
 /** Puts an attempt into the words of the resend policy, which decides. Owns no decision. */
 import type { AttemptResult } from '../dispatch/attempt.ts';
-import { resend, type ResendDecision, type ResendHistory } from '../dispatch/resend.policy.ts';
+import type { ResendDecision, ResendHistory } from '../dispatch/resend-decision.policy.ts';
+import { resend } from '../dispatch/resend.policy.ts';
 import type { TransportError } from '../dispatch/transport-error.ts';
 import { honouredWaitMs } from '../honoured-wait.policy.ts';
 import type { Prepared } from './prepare.ts';

@@ -10,6 +10,8 @@ import type { Ended, KeptAnswer, RepeatKey } from './repeat.ts';
 const ivBytes = 12;
 const tagBytes = 16;
 const lengthBytes = 4;
+/** Written out, because a shorter tag would be taken for one otherwise. */
+const tagged = { authTagLength: tagBytes };
 
 /** What a call came to. */
 export type Result =
@@ -35,7 +37,7 @@ export function sealAnswer(
   const length = Buffer.alloc(lengthBytes);
   length.writeUInt32BE(head.length);
   const iv = randomBytes(ivBytes);
-  const cipher = createCipheriv('aes-256-gcm', sealKey(labelKey, key), iv);
+  const cipher = createCipheriv('aes-256-gcm', sealKey(labelKey, key), iv, tagged);
   cipher.setAAD(Buffer.from(`${key.name} ${key.fingerprint} ${run ?? ''}`, 'utf8'));
   const sealed = [cipher.update(length), cipher.update(head), cipher.update(body), cipher.final()];
   return Buffer.concat([iv, ...sealed, cipher.getAuthTag()]);
@@ -49,7 +51,8 @@ export function openAnswer(
 ): Result | null {
   try {
     const end = sealed.length - tagBytes;
-    const decipher = createDecipheriv('aes-256-gcm', sealKey(labelKey, key), sealed.subarray(0, ivBytes));
+    const iv = sealed.subarray(0, ivBytes);
+    const decipher = createDecipheriv('aes-256-gcm', sealKey(labelKey, key), iv, tagged);
     decipher.setAAD(Buffer.from(`${key.name} ${key.fingerprint} ${run ?? ''}`, 'utf8'));
     decipher.setAuthTag(sealed.subarray(end));
     const bytes = Buffer.concat([decipher.update(sealed.subarray(ivBytes, end)), decipher.final()]);

@@ -10,6 +10,13 @@ export const tooLarge = (): Refusal =>
     shouldRetry: false,
   });
 
+/** The call has run, and what Redis has of its answer is gone or cannot be opened. */
+export const unreadable = (): Refusal =>
+  new Refusal('idempotency_conflict', {
+    detail: 'The call with this key has been answered, and its answer cannot be had any more.',
+    shouldRetry: false,
+  });
+
 /** @throws Refusal `idempotency_mismatch` where the key was used with another call */
 export function demandSame(
   key: { readonly fingerprint: string },

@@ -5,8 +5,9 @@
 import type { Clock } from '../clock.ts';
 import type { IdempotencySettings } from '../config/settings.ts';
 import { sealAnswer } from './answer-seal.ts';
+import type { Claim } from './claim.ts';
 import type { KeptEntry } from './kept-answers.ts';
-import type { Claim, RedisRepeats } from './redis-repeats.ts';
+import type { RedisRepeats } from './redis-repeats.ts';
 
 /** With each renewal so many answers are stored that nobody waits for. */
 const atOnce = 5;
@@ -27,6 +28,8 @@ export class LostAnswers {
   readonly #parts: LostAnswersParts;
   /** The oldest first. */
   readonly #lost = new Map<string, Lost>();
+  /** Names of those that are on their way to Redis. */
+  readonly #storing = new Set<string>();
 
   constructor(parts: LostAnswersParts) {
     this.#parts = parts;
@@ -40,16 +43,26 @@ export class LostAnswers {
   add(entries: Iterable<KeptEntry>, newHolder: () => string): void {
     for (const entry of entries) {
       const { fingerprint, answer, key } = entry;
-      const state = answer === 'too_large' ? answer : 'kept';
+      const state = answer === 'too_large' ? answer : 'unstored';
       this.#lost.set(key.name, { entry, claim: { fingerprint, holder: newHolder(), state } });
     }
+  }
+
+  /** Another replica has the claim. Its upstream; `null` = it was not among these. */
+  drop(name: string): string | null {
+    const lost = this.#lost.get(name);
+    this.#lost.delete(name);
+    return lost?.entry.key.upstream ?? null;
   }
 
   async store(wanted: readonly string[]): Promise<void> {
     const newest = [...this.#lost.keys()].slice(-atOnce).toReversed();
     for (const name of new Set([...wanted, ...newest])) {
       const lost = this.#lost.get(name);
-      if (lost !== undefined) await this.#store(name, lost);
+      if (lost === undefined || this.#storing.has(name)) continue;
+      this.#storing.add(name);
+      await this.#store(name, lost);
+      this.#storing.delete(name);
     }
   }
 
@@ -61,11 +74,13 @@ export class LostAnswers {
       answer === 'too_large'
         ? null
         : sealAnswer(labelKey, key, { run: null, result: { kind: 'answer', answer } });
-    if (leftMs > 1 && bytes !== null) await redis.store(name, bytes, leftMs);
+    // What could not be stored is tried again.
+    if (leftMs > 1 && bytes !== null && !(await redis.store(name, bytes, leftMs))) return;
     // From here on the claim is not renewed: a renewal would give it a shorter life.
     this.#lost.delete(name);
     if (leftMs <= 1) return;
-    await redis.change(name, claim, { forMs: leftMs });
+    const state = bytes === null ? claim.state : 'kept';
+    await redis.change(name, { ...claim, state }, { forMs: leftMs });
     if (bytes !== null) await redis.keep(key, bytes.length, settings());
   }
 }

@@ -1,6 +1,5 @@
 /**
- * Claims and kept answers in Redis, on a connection of its own, opened with the first call that needs it: no answer stands in
- * front of an admission.
+ * Claims and kept answers in Redis, on a connection of its own: no answer stands in front of an admission.
  *
  * Owns: keys, commands, the connection. Refuses to own: what a claim means for a call (`shared-repeats.ts`).
  * Keeps: every operation ends within a few seconds; one that fails is `null`, never thrown.
@@ -8,48 +7,66 @@
 import type { Clock, Random } from '../clock.ts';
 import type { IdempotencySettings, RedisSettings } from '../config/settings.ts';
 import { connectRedis, type RedisConnection } from '../limiter/redis/client/connection.ts';
+import { claimOf, claimText, statesOfHolder, type Claim } from './claim.ts';
 import type { RepeatKey } from './repeat.ts';
 import { changeScript, claimScript, indexScript, renewScript } from './repeat-scripts.ts';
 
-/** How long the first operation waits for the connection, and each for its reply. Milliseconds. */
+/** How long an operation waits for the connection, and each for its reply. Milliseconds. */
 const connectWithinMs = 1_000;
 const connectPollMs = 10;
 const commandMs = 2_000;
 /** A claim that is not renewed for so long belongs to a replica that is gone. Milliseconds. */
 export const claimMs = 5_000;
-/** After a loss of its data Redis gives out no claims for so long: each replica puts its own back with its next renewal. Milliseconds. */
-export const putBackMs = 1_000;
+/** A claim lies in Redis for so long after its replica has gone, so that a repeat finds out that its call is made again. Milliseconds. */
+const traceMs = 60_000;
+/** How long a claim of a call under way lies in Redis without being renewed. Milliseconds. */
+export const heldMs = claimMs + traceMs;
+/**
+ * After a loss of its data Redis gives out no claims of calls that it does not know for so long: each replica puts its own back with
+ * its next renewal. `fresh`: as found by a replica that has seen no other life of the data, at its start. Milliseconds.
+ */
+const putBackMs = { fresh: 1_000, lost: 2_000 };
 const lifeMs = 86_400_000;
 /** How long the answer is there for those who waited for a call whose answer is not kept. Milliseconds. */
 export const handOverMs = 10_000;
 
-const lifeKey = 'sluice:{repeats}:1:life';
-const indexKey = 'sluice:{repeats}:1:kept';
-const bytesKey = 'sluice:{repeats}:1:bytes';
-const claimKey = (name: string): string => `sluice:{repeats}:1:claim:${name}`;
-const wantedKey = (name: string): string => `sluice:{repeats}:1:wanted:${name}`;
-const answerKey = (name: string): string => `sluice:{repeat:${name}}:1:answer`;
-
-export const claimStates = ['held', 'streaming', 'kept', 'too_large', 'free', 'left'] as const;
-export type ClaimState = (typeof claimStates)[number];
-
-export interface Claim {
-  readonly fingerprint: string;
-  readonly holder: string;
-  readonly state: ClaimState;
-}
+const lifeKey = 'sluice:{repeats}:2:life';
+const indexKey = 'sluice:{repeats}:2:kept';
+const bytesKey = 'sluice:{repeats}:2:bytes';
+const claimKey = (name: string): string => `sluice:{repeats}:2:claim:${name}`;
+const wantedKey = (name: string): string => `sluice:{repeats}:2:wanted:${name}`;
+const answerKey = (name: string): string => `sluice:{repeat:${name}}:2:answer`;
 
 export type Claimed =
   | { readonly kind: 'wait' | 'none' }
-  /** `arrivedAgoMs`: position of the call that this one repeats, `null` = of none. */
-  | { readonly kind: 'taken'; readonly arrivedAgoMs: number | null }
+  /** `arrivedAgoMs`: position of the call that this one repeats, `null` = of none. `isOfLost`: its replica is gone. */
+  | { readonly kind: 'taken'; readonly arrivedAgoMs: number | null; readonly isOfLost: boolean }
   | { readonly kind: 'known'; readonly claim: Claim };
+
+type NamedClaim = Claim & { readonly name: string };
 
 export interface Renewed {
   /** Redis has lost its data since the last time. */
   readonly isLost: boolean;
   /** Names of claims whose answer somebody waits for. */
   readonly wanted: readonly string[];
+  /** Claims that another replica has. */
+  readonly taken: readonly NamedClaim[];
+}
+
+export interface Changed {
+  /** Somebody waits for the answer. */
+  readonly isWanted: boolean;
+  /** Another replica has the claim: nothing was changed. */
+  readonly isTaken: boolean;
+  /** Redis has lost its data since the claims were renewed. */
+  readonly isLost: boolean;
+}
+
+/** What is known of a claim now. `gone`: nothing, or its replica is gone. */
+export interface Read {
+  readonly claim: Claim | 'gone';
+  readonly sealed: Buffer | null;
 }
 
 export interface RedisRepeatsParts {
@@ -70,39 +87,46 @@ export class RedisRepeats {
     this.#parts = parts;
   }
 
+  /** Opens the connection. Whatever is asked before waits for it, a second at most. */
+  connect(): void {
+    const { clock, settings, random, onError } = this.#parts;
+    if (this.#isClosed) return;
+    this.#connection ??= connectRedis(
+      { ...settings, commandTimeoutMs: commandMs },
+      { clock, random },
+      onError,
+    );
+  }
+
   /** `take` false: reads only, and takes the position of a call that was left. */
-  claim({ name, fingerprint }: RepeatKey, holder: string, take: boolean): Promise<Claimed | null> {
-    return this.#try(async ({ client }) => {
+  async claim({ name, fingerprint }: RepeatKey, holder: string, take: boolean): Promise<Claimed | null> {
+    const reply = await this.#try(({ client }) => {
       const text = claimText({ fingerprint, holder, state: 'held' });
-      const keys = [claimKey(name), lifeKey];
-      const reply = await client.eval(
-        claimScript,
-        2,
-        ...keys,
-        text,
-        claimMs,
-        putBackMs,
-        lifeMs,
-        take ? '' : 'look',
-      );
-      return claimedOf(reply);
+      const times = [heldMs, this.#putBackMs, lifeMs, traceMs];
+      return client.eval(claimScript, 2, claimKey(name), lifeKey, text, ...times, take ? '' : 'look');
     });
+    const [life, ...claimed] = wordsOf(reply);
+    if (life !== undefined) this.#life ??= life;
+    return claimedOf(claimed);
   }
 
   /** What is known of a claim now, and the answer where there is one. */
-  read(name: string): Promise<{ readonly claim: Claim | null; readonly sealed: Buffer | null } | null> {
+  read(name: string): Promise<Read | null> {
     return this.#try(async ({ client }) => {
-      const [claim, sealed] = await Promise.all([
+      const [text, leftMs, sealed] = await Promise.all([
         client.get(claimKey(name)),
+        client.pttl(claimKey(name)),
         client.getBuffer(answerKey(name)),
         client.set(wantedKey(name), '1', 'PX', handOverMs),
       ]);
-      return { claim: claimOf(claim), sealed };
+      const claim = claimOf(text);
+      const isGone = claim === null || (statesOfHolder.includes(claim.state) && leftMs <= traceMs);
+      return { claim: isGone ? 'gone' : claim, sealed };
     });
   }
 
   /** Renews claims, and puts back those that are lost. `null`: it could not be done. */
-  async renew(claims: readonly (Claim & { readonly name: string })[]): Promise<Renewed | null> {
+  async renew(claims: readonly NamedClaim[]): Promise<Renewed | null> {
     const reply = await this.#try(({ client }) => {
       const keys = [lifeKey, ...claims.map(({ name }) => claimKey(name))];
       return client.eval(
@@ -110,39 +134,39 @@ export class RedisRepeats {
         keys.length,
         ...keys,
         lifeMs,
-        putBackMs,
-        claimMs,
+        this.#putBackMs,
+        heldMs,
         ...claims.map(claimText),
       );
     });
-    const [life, wanted] = Array.isArray(reply) ? (reply as unknown[]) : [];
-    if (typeof life !== 'string' || !Array.isArray(wanted)) return null;
+    const [life, wanted, taken] = Array.isArray(reply) ? (reply as unknown[]) : [];
+    if (typeof life !== 'string') return null;
     const isLost = this.#life !== null && this.#life !== life;
     this.#life = life;
-    return { isLost, wanted: wanted.flatMap((at) => claims[Number(at) - 1]?.name ?? []) };
+    const at = (indexes: unknown): NamedClaim[] =>
+      wordsOf(indexes).flatMap((n) => claims[Number(n) - 1] ?? []);
+    return { isLost, wanted: at(wanted).map(({ name }) => name), taken: at(taken) };
   }
 
-  /** Changes a claim. Resolves with true when somebody waits for the answer. `arrivedAgoMs`: of a call that was left. */
-  change(
+  /** Changes a claim, unless another replica has it. `arrivedAgoMs`: of a call that was left. */
+  async change(
     name: string,
     claim: Claim,
     { forMs, arrivedAgoMs = null }: { readonly forMs: number; readonly arrivedAgoMs?: number | null },
-  ): Promise<boolean | null> {
-    return this.#try(async ({ client }) => {
-      const keys = [claimKey(name), wantedKey(name)];
+  ): Promise<Changed | null> {
+    const reply = await this.#try(({ client }) => {
+      const keys = [claimKey(name), wantedKey(name), lifeKey];
       const age = arrivedAgoMs === null ? '' : String(Math.round(arrivedAgoMs));
-      return (
-        (await client.eval(
-          changeScript,
-          2,
-          ...keys,
-          claim.holder,
-          claimText(claim),
-          Math.round(forMs),
-          age,
-        )) === 1
-      );
+      const text = claimText(claim);
+      return client.eval(changeScript, keys.length, ...keys, claim.holder, text, Math.round(forMs), age);
     });
+    const [wanted, taken, life] = wordsOf(reply);
+    if (wanted === undefined) return null;
+    return {
+      isWanted: wanted === '1',
+      isTaken: taken === '1',
+      isLost: this.#life !== null && this.#life !== life,
+    };
   }
 
   /** Stores a sealed answer for a while, without counting it. */
@@ -177,6 +201,10 @@ export class RedisRepeats {
     this.#connection?.close();
   }
 
+  get #putBackMs(): number {
+    return this.#life === null ? putBackMs.fresh : putBackMs.lost;
+  }
+
   async #try<T>(run: (connection: RedisConnection) => Promise<T>): Promise<T | null> {
     try {
       const connection = await this.#connected();
@@ -188,14 +216,10 @@ export class RedisRepeats {
   }
 
   async #connected(): Promise<RedisConnection | null> {
-    const { clock, settings, random, onError } = this.#parts;
-    if (this.#isClosed) return null;
-    this.#connection ??= connectRedis(
-      { ...settings, commandTimeoutMs: commandMs },
-      { clock, random },
-      onError,
-    );
+    const { clock } = this.#parts;
+    this.connect();
     const connection = this.#connection;
+    if (this.#isClosed || connection === null) return null;
     for (const until = clock.monotonic() + connectWithinMs; !connection.isReady();) {
       if (this.#isClosed || clock.monotonic() > until) return null;
       await new Promise<void>((resolve) => void clock.after(connectPollMs, resolve));
@@ -204,21 +228,12 @@ export class RedisRepeats {
   }
 }
 
-const claimText = ({ fingerprint, holder, state }: Claim): string => `${fingerprint} ${holder} ${state}`;
+const wordsOf = (reply: unknown): string[] => (Array.isArray(reply) ? (reply as unknown[]).map(String) : []);
 
-function claimOf(text: unknown): Claim | null {
-  if (typeof text !== 'string') return null;
-  const [fingerprint, holder, word] = text.split(' ');
-  const state = claimStates.find((each) => each === word);
-  return fingerprint === undefined || holder === undefined || state === undefined
-    ? null
-    : { fingerprint, holder, state };
-}
-
-function claimedOf(reply: unknown): Claimed | null {
-  const [kind, text] = Array.isArray(reply) ? (reply as unknown[]) : [];
+function claimedOf([kind, text = '', isOfLost]: readonly string[]): Claimed | null {
   if (kind === 'wait' || kind === 'none') return { kind };
-  if (kind === 'taken') return { kind, arrivedAgoMs: text === '' ? null : Number(text) };
+  if (kind === 'taken')
+    return { kind, arrivedAgoMs: text === '' ? null : Number(text), isOfLost: isOfLost === '1' };
   const claim = claimOf(text);
   return kind === 'known' && claim !== null ? { kind, claim } : null;
 }

@@ -1,62 +1,80 @@
 /**
  * What replicas say to Redis about calls that may be repeated: scripts over a few small keys. A claim is the text
- * `<fingerprint> <holder> <state> [<arrival>]`, where the state is `held`, `streaming`, `kept`, `too_large`, `free` (ended, and what
- * came of it is not kept) or `left` (its client left it while it waited; arrival is the time on Redis' clock).
+ * `<fingerprint> <holder> <state> [<arrival>]` (`claim.ts`; arrival, of a call that was left, is the time on Redis' clock).
  *
  * Owns: the scripts. Keeps: every written key gets an expiry, and Redis' `TIME` is the only clock.
  */
+import { statesOfHolder } from './claim.ts';
 
 const clock = `local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)`;
 
+/** A holder is `<replica>.<number>`. Nobody has a claim whose call is over, or was left. */
+const readClaims = `local function replicaOf(claim) return string.match(claim, '^%S+ ([^ .]+)') end
+local function isNobodys(claim)
+  local state = claim and string.match(claim, '^%S+ %S+ (%S+)')
+  return not claim or state == 'free' or state == 'left'
+end`;
+
+const stateLost = statesOfHolder.map((state) => `state == '${state}'`).join(' or ');
+
 /**
  * Takes the claim unless somebody has it. KEYS claim, life · ARGV the claim, its life, the time that claims need to be put
- * back, life of the life key (all milliseconds), `look` = take nothing.
- * Reply: `{'wait'}` while others put back what Redis has lost, `{'taken', age or ''}`, `{'known', claim}`, `{'none'}`.
+ * back, life of the life key, the time for which a claim stays behind whose replica is gone (all milliseconds), `look` = take
+ * nothing. Reply: the life key and what came of it: `wait` while others put back what Redis has lost; `taken`, the age of its
+ * arrival or '', 1 when the replica is gone that had it; `known` and the claim; `none`.
  */
 export const claimScript = `${clock}
 local life = redis.call('GET', KEYS[2])
 if not life then
-  life = now + ARGV[3]
+  life = string.format('%.0f', now + ARGV[3])
   redis.call('SET', KEYS[2], life, 'PX', ARGV[4])
 end
-if now < tonumber(life) then return {'wait'} end
 local known = redis.call('GET', KEYS[1])
 local state = known and string.match(known, '^%S+ %S+ (%S+)')
-if known and state ~= 'free' and state ~= 'left' then return {'known', known} end
+local isLost = (${stateLost}) and redis.call('PTTL', KEYS[1]) <= tonumber(ARGV[5])
+if known and not isLost and state ~= 'free' and state ~= 'left' then return {life, 'known', known} end
+if not known and now < tonumber(life) then return {life, 'wait'} end
 local arrival = state == 'left' and string.match(known, '(%S+)$')
-if arrival then redis.call('DEL', KEYS[1]) end
-if ARGV[5] ~= 'look' then redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-elseif not arrival then return {'none'} end
-return {'taken', arrival and tostring(now - tonumber(arrival)) or ''}`;
+if arrival or isLost then redis.call('DEL', KEYS[1]) end
+if ARGV[6] ~= 'look' then redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+elseif not arrival and not isLost then return {life, 'none'} end
+return {life, 'taken', arrival and tostring(now - tonumber(arrival)) or '', isLost and 1 or 0}`;
 
 /**
  * Keeps the claims of one replica. KEYS life, claims … · ARGV life of the life key, time to put back, life of a claim, the claims.
- * Reply: the life key, which is another one after a loss, and the places (from 1) of claims whose answer somebody waits for.
+ * Reply: the life key, which is another one after a loss, the places (from 1) of claims whose answer somebody waits for, and of
+ * claims that another replica has.
  */
 export const renewScript = `${clock}
-redis.call('SET', KEYS[1], now + ARGV[2], 'NX', 'PX', ARGV[1])
+${readClaims}
+redis.call('SET', KEYS[1], string.format('%.0f', now + ARGV[2]), 'NX', 'PX', ARGV[1])
 redis.call('PEXPIRE', KEYS[1], ARGV[1])
-local wanted = {}
+local wanted, taken = {}, {}
 for at = 2, #KEYS do
-  local known = redis.call('GET', KEYS[at])
-  if not known or known == ARGV[at + 2] then redis.call('SET', KEYS[at], ARGV[at + 2], 'PX', ARGV[3]) end
+  local known, own = redis.call('GET', KEYS[at]), ARGV[at + 2]
+  if isNobodys(known) or known == own then redis.call('SET', KEYS[at], own, 'PX', ARGV[3])
+  elseif replicaOf(known) ~= replicaOf(own) then taken[#taken + 1] = at - 1 end
   if redis.call('EXISTS', (string.gsub(KEYS[at], ':claim:', ':wanted:'))) == 1 then wanted[#wanted + 1] = at - 1 end
 end
-return {redis.call('GET', KEYS[1]), wanted}`;
+return {redis.call('GET', KEYS[1]), wanted, taken}`;
 
 /**
- * Changes a claim that is the replica's own, or that nobody has. KEYS claim, wanted · ARGV holder, the new claim, its life, and
- * the age of its arrival where the claim is left (else empty). Reply: 1 when somebody waits for the answer.
+ * Changes a claim that is the replica's own, or that nobody has. KEYS claim, wanted, life · ARGV holder, the new claim, its life, and
+ * the age of its arrival where the claim is left (else empty). Reply: 1 when somebody waits for the answer, 1 when another
+ * replica has the claim, the life key or ''.
  */
 export const changeScript = `${clock}
+${readClaims}
 local known = redis.call('GET', KEYS[1])
-if not known or string.match(known, '^%S+ (%S+)') == ARGV[1] then
+local isOwn = isNobodys(known) or string.match(known, '^%S+ (%S+)') == ARGV[1]
+if isOwn then
   local text = ARGV[2]
-  if ARGV[4] ~= '' then text = text .. ' ' .. (now - tonumber(ARGV[4])) end
+  if ARGV[4] ~= '' then text = text .. ' ' .. string.format('%.0f', now - tonumber(ARGV[4])) end
   redis.call('SET', KEYS[1], text, 'PX', ARGV[3])
 end
-return redis.call('EXISTS', KEYS[2])`;
+local isTaken = not isOwn and replicaOf(known) ~= replicaOf(ARGV[2])
+return {redis.call('EXISTS', KEYS[2]), isTaken and 1 or 0, redis.call('GET', KEYS[3]) or ''}`;
 
 /**
  * Counts a kept answer, and names those that have to go: the oldest of the workspace beyond its bytes, the oldest of all

@@ -25,6 +25,8 @@ export interface RepeatsParts {
   readonly shared: ((kept: () => Iterable<KeptEntry>) => SharedRepeats) | null;
   /** An answer was given that had been kept. */
   readonly onReplayed: (upstream: string) => void;
+  /** A call waits for the answer of an equal one that is under way here, or has got it from another replica. */
+  readonly onJoined: (upstream: string) => void;
 }
 
 /**
@@ -52,6 +54,11 @@ export class Repeats {
     this.#kept = new KeptAnswers(parts.clock, parts.settings);
     this.#left = new LeftPositions(parts.clock);
     this.#shared = parts.shared?.(() => this.#kept.entries()) ?? null;
+  }
+
+  /** Opens the connection to Redis where there is one, so that the first call does not wait for it. */
+  connect(): void {
+    this.#shared?.connect();
   }
 
   /**
@@ -88,7 +95,10 @@ export class Repeats {
     const known = this.#held.get(key.name);
     if (known !== undefined && joins(key, known)) {
       demandSame(key, known.key);
-      if (!known.isAnswering) return known.join(clientGone);
+      if (!known.isAnswering) {
+        this.#parts.onJoined(key.upstream);
+        return known.join(clientGone);
+      }
       if (known.isStreaming)
         throw conflict('A call with this key is being answered. Repeat it after its end.');
       await endOf(known, clientGone);
@@ -148,7 +158,9 @@ export class Repeats {
   }
 
   #given(key: RepeatKey, answer: KeptAnswer, isReplayed: boolean): Outcome {
-    if (isReplayed) this.#parts.onReplayed(key.upstream);
+    const { onReplayed, onJoined } = this.#parts;
+    if (isReplayed) onReplayed(key.upstream);
+    else onJoined(key.upstream);
     return {
       ...answer,
       throttled: false,

@@ -9,7 +9,7 @@ import { SharedRepeats } from './shared-repeats.ts';
 export interface StartParts {
   readonly clock: Clock;
   readonly random: Random;
-  readonly telemetry: Pick<Telemetry, 'replayed' | 'repeatedAgain' | 'redisError'>;
+  readonly telemetry: Pick<Telemetry, 'replayed' | 'joined' | 'repeatedAgain' | 'redisError' | 'log'>;
   /** As configured now. */
   readonly settings: () => Settings;
 }
@@ -21,6 +21,7 @@ export function startRepeats({ clock, random, telemetry, settings }: StartParts)
     clock,
     settings: bounds,
     onReplayed: (upstream) => telemetry.replayed(upstream),
+    onJoined: (upstream) => telemetry.joined(upstream),
     shared:
       redis === null
         ? null
@@ -36,8 +37,23 @@ export function startRepeats({ clock, random, telemetry, settings }: StartParts)
               }),
               replica: random.hex(8),
               settings: bounds,
-              onHolderLost: (upstream) => telemetry.repeatedAgain(upstream),
+              onMadeAgain: (upstream) => telemetry.repeatedAgain(upstream),
+              onUnreadable: once((upstream) =>
+                telemetry.log.warn(
+                  'a kept answer in Redis cannot be opened: use one privacy.labelKey for all replicas, and nothing else in their Redis',
+                  { upstream },
+                ),
+              ),
               kept,
             }),
   });
+}
+
+/** The first of its calls only. */
+function once(report: (upstream: string) => void): (upstream: string) => void {
+  let isReported = false;
+  return (upstream) => {
+    if (!isReported) report(upstream);
+    isReported = true;
+  };
 }

@@ -195,6 +195,8 @@ export interface Telemetry {
   credentialRenewal(upstream: string, outcome: RenewalOutcome): void;
   /** A client got an answer that had been kept from an earlier call with the same key. */
   replayed(upstream: string): void;
+  /** A client waits for the answer of an equal call under way, or has got it from another replica. */
+  joined(upstream: string): void;
   /** A call was refused as another of its lane was a moment ago, without a question to the limiter. */
   refusedAgain(upstream: string): void;
   /** A call was made again for its repeat, because the replica that had made it is gone. */

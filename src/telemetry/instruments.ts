@@ -148,9 +148,14 @@ export function createInstruments(registry: Registry<OpenMetricsContentType>) {
       'Calls answered with what was kept of an earlier call with the same idempotency key.',
       ['upstream'],
     ),
+    joins: counter(
+      'sluice_repeats_joined_total',
+      'Calls that got the answer of a call under way that they repeat, on any replica.',
+      ['upstream'],
+    ),
     repeatedAgain: counter(
       'sluice_repeats_made_again_total',
-      'Calls made again for their repeats, because the replica that had made them is gone.',
+      'Calls made again for their repeats, because the replica that had made them is gone, or Redis had lost their claims.',
       ['upstream'],
     ),
     refusedAgain: counter(

@@ -41,6 +41,7 @@ export interface Metrics {
   leaseLost(reason: LeaseLostReason): void;
   credentialRenewal(upstream: string, outcome: RenewalOutcome): void;
   replayed(upstream: string): void;
+  joined(upstream: string): void;
   repeatedAgain(upstream: string): void;
   refusedAgain(upstream: string): void;
   sentAfterClientGone(): void;
@@ -126,6 +127,9 @@ export function createMetrics(readings: GaugeReadings, options: MetricsOptions =
     },
     replayed(upstream) {
       instruments.replays.of({ upstream }).value += 1;
+    },
+    joined(upstream) {
+      instruments.joins.of({ upstream }).value += 1;
     },
     credentialRenewal(upstream, outcome) {
       // All at once, so that the first failure is seen as an increase.

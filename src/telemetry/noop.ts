@@ -32,6 +32,7 @@ export const noTelemetry: Telemetry = {
   leaseLost: nothing,
   credentialRenewal: nothing,
   replayed: nothing,
+  joined: nothing,
   repeatedAgain: nothing,
   refusedAgain: nothing,
   configured: nothing,

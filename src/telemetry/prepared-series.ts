@@ -64,6 +64,9 @@ export function createUpstreamSeries(
   wallClock: (() => number) | null,
 ): UpstreamSeries {
   const { queueWait, upstreamTime, overhead, failures, heldRefusals } = instruments;
+  const { replays, joins, repeatedAgain, refusedAgain } = instruments;
+  // From the start, so that the first of each is seen as an increase.
+  for (const counter of [replays, joins, repeatedAgain, refusedAgain]) counter.of({ upstream });
   const held = new Map(holds.map((name) => [name, heldRefusals.of({ upstream, held_by: name })]));
   const failed = new Map(failureReasons.map((reason) => [reason, failures.of({ upstream, reason })]));
   const waits = new Map(outcomes.map((outcome) => [outcome, queueWait.of({ upstream, outcome })]));

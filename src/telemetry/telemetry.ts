@@ -138,6 +138,7 @@ export function createTelemetry(settings: TelemetrySettings, parts: TelemetryPar
     },
     refusedAgain: (upstream) => guarded(() => metrics.refusedAgain(upstream)),
     repeatedAgain: (upstream) => guarded(() => metrics.repeatedAgain(upstream)),
+    joined: (upstream) => guarded(() => metrics.joined(upstream)),
     replayed: (upstream) => guarded(() => metrics.replayed(upstream)),
     credentialRenewal: (upstream, outcome) => guarded(() => metrics.credentialRenewal(upstream, outcome)),
     configured: (upstreams) => live.configured(upstreams),

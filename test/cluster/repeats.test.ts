@@ -6,6 +6,7 @@ import { Redis } from 'ioredis';
 import { createKey } from '../../src/cli/keys.ts';
 import { serviceOf } from '../support/gateway.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
+import { monitorRedis } from '../support/redis-monitor.ts';
 import { until } from '../support/until.ts';
 
 let redis: RedisServer;
@@ -34,7 +35,7 @@ let fleets = 0;
 type Handler = (response: ServerResponse, count: number) => void;
 
 /** Two replicas before one upstream. `maxInFlight: 1` lets calls wait behind each other. */
-async function fleet(handler: Handler, more = '') {
+async function fleet(handler: Handler, more = '', limits = '') {
   const bodies: string[] = [];
   const http = createServer((request, response) => {
     let body = '';
@@ -59,10 +60,11 @@ async function fleet(handler: Handler, more = '') {
     'privacy: { labelKey: "a label key for tests only" }',
     more,
     `upstreams:\n  api:\n    origins: ["http://127.0.0.1:${(http.address() as AddressInfo).port}"]`,
-    '    allowPrivateAddresses: true\n    credential: Bearer x\n    limits: { maxInFlight: 1 }',
+    `    allowPrivateAddresses: true\n    credential: Bearer x\n    limits: { maxInFlight: 1${limits} }`,
     `workspaces:\n  ${canary.workspace}-${(fleets += 1)}:\n    keys: ["${hash}"]`,
   ].join('\n');
-  const services = [await serviceOf(yaml), await serviceOf(yaml)];
+  const logs: string[] = [];
+  const services = [await serviceOf(yaml, logs), await serviceOf(yaml, logs)];
   for (const service of services) open.push(() => service.close());
   const send = (at: 0 | 1, body: string, headers: Record<string, string>, signal?: AbortSignal) =>
     fetch(`http://127.0.0.1:${services[at]?.dataAddress.port ?? 0}/via/api/orders`, {
@@ -82,7 +84,7 @@ async function fleet(handler: Handler, more = '') {
     services
       .flatMap(({ gateway }) => gateway.buckets())
       .reduce((sum, { snapshot }) => sum + snapshot.waiting, 0);
-  return { send, leave, bodies, waiting, services };
+  return { send, leave, bodies, waiting, services, logs };
 }
 
 const keyed = { 'idempotency-key': canary.key };
@@ -200,4 +202,70 @@ test('what is kept in Redis is bounded, ends by itself, and nobody can read it',
       if (`${key} ${dump}`.includes(word)) found.push(`${word} in ${key}`);
   }
   expect(found).toEqual([]);
+});
+
+test('a repeat is answered although its replica refuses new calls of its lane, and calls without a key ask nothing for it', async () => {
+  const answers: (() => void)[] = [];
+  const { send, bodies, waiting } = await fleet(
+    (response, count) => answers.push(() => response.end(`answer ${count}`)),
+    '',
+    ', maxQueued: 1',
+  );
+  const [kept, held] = [{ 'idempotency-key': 'kept' }, { 'idempotency-key': 'held' }];
+  const first = textOf(send(0, 'kept', kept));
+  await until(() => bodies.length === 1);
+  answers.splice(0).forEach((answer) => answer());
+  expect(await first).toBe('answer 1');
+  const underWay = textOf(send(0, 'held', held));
+  await until(() => bodies.length === 2);
+  const waits = textOf(send(0, 'waits', {}));
+  await until(() => waiting() > 0);
+
+  const commands = await monitorRedis(redis.port);
+  const refusals = [];
+  for (let at = 0; at < 3; at += 1) refusals.push(codeOf(await send(1, 'other', {})));
+  // Words of the script that asks for a claim; renewals of the calls above are another one.
+  const asked = commands.lines.filter((line) => line.includes("~= 'look'"));
+  commands.stop();
+  expect(refusals).toEqual(['queue_full', 'queue_full', 'queue_full']);
+  expect(asked).toEqual([]);
+
+  const again = await send(1, 'kept', kept);
+  expect([await again.text(), again.headers.get('sluice-replayed')]).toEqual(['answer 1', 'true']);
+  const joined = textOf(send(1, 'held', held));
+  expect(codeOf(await send(1, 'new', { 'idempotency-key': 'new' }))).toBe('queue_full');
+  answers.splice(0).forEach((answer) => answer());
+  expect(await joined).toBe('answer 2');
+  await underWay;
+  await until(() => bodies.length === 3);
+  answers.splice(0).forEach((answer) => answer());
+  await waits;
+  expect(bodies).toEqual(['kept', 'held', 'waits']);
+});
+
+test('a kept answer that cannot be opened is a conflict for its repeats, runs nothing, and is logged once', async () => {
+  await probe.flushall();
+  const { send, bodies, logs } = await fleet((response) => response.end(canary.answer));
+  for (const name of ['one', 'two']) {
+    await textOf(send(0, name, { 'idempotency-key': name }));
+  }
+  const answers = async () => (await probe.keys('*')).filter((key) => key.endsWith(':answer'));
+  await until(async () => (await answers()).length === 2);
+  for (const key of await answers()) await probe.set(key, 'of somebody else', 'KEEPTTL');
+  // The claims say that the answers are there as soon as both are stored.
+  await until(async () => {
+    const claims = (await probe.keys('*')).filter((key) => key.includes(':claim:'));
+    const texts = await Promise.all(claims.map((key) => probe.get(key)));
+    return texts.every((text) => text?.endsWith(' kept') === true);
+  });
+  for (const name of ['one', 'two', 'one']) {
+    const again = await send(1, name, { 'idempotency-key': name });
+    expect([again.status, codeOf(again), again.headers.get('x-should-retry')]).toEqual([
+      409,
+      'idempotency_conflict',
+      'false',
+    ]);
+  }
+  expect(bodies).toEqual(['one', 'two']);
+  expect(logs.filter((line) => line.includes('cannot be opened'))).toHaveLength(1);
 });

@@ -2,13 +2,13 @@
 import { describe, expect, test } from '@jest/globals';
 import fc from 'fast-check';
 import type { Throttle, UpstreamKind } from '../../src/call.ts';
-import {
-  resend,
-  type AttemptOutcome,
-  type ResendCall,
-  type ResendDecision,
-  type ResendHistory,
-} from '../../src/dispatch/resend.policy.ts';
+import type {
+  AttemptOutcome,
+  ResendCall,
+  ResendDecision,
+  ResendHistory,
+} from '../../src/dispatch/resend-decision.policy.ts';
+import { resend } from '../../src/dispatch/resend.policy.ts';
 
 interface Caller {
   readonly kind: UpstreamKind;

@@ -48,6 +48,7 @@ const published = [
   ['sluice_leases_lost_total', 'counter', 'reason'],
   ['sluice_dispatched_after_client_gone_total', 'counter', ''],
   ['sluice_idempotent_replays_total', 'counter', 'upstream'],
+  ['sluice_repeats_joined_total', 'counter', 'upstream'],
   ['sluice_repeats_made_again_total', 'counter', 'upstream'],
   ['sluice_refused_again_total', 'counter', 'upstream'],
 ] as const;
@@ -67,6 +68,7 @@ describe('a scrape of the metrics', () => {
     given.telemetry.redisCommand('apply', 1);
     given.telemetry.credentialRenewal('lm', 'renewed');
     given.telemetry.replayed('lm');
+    given.telemetry.joined('lm');
     given.telemetry.repeatedAgain('lm');
     given.telemetry.refusedAgain('lm');
     given.telemetry.observe({

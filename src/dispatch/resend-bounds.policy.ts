@@ -1,0 +1,79 @@
+/**
+ * How often and how late a call may be sent again: bounds by cause, the call's own wait, the body that is left.
+ *
+ * Owns: those bounds. Refuses to own: which outcome asks for what (`resend.policy.ts`). Pure.
+ * Invariant: every chain of resends ends, by count or by the call's own wait.
+ */
+import type {
+  Closes,
+  ResendCause,
+  ResendDecision,
+  ResendHistory,
+  ResendInput,
+} from './resend-decision.policy.ts';
+
+/** Most SDKs stop believing waits of a minute and more (or retry at once): such a refusal says "do not retry". */
+const commonHonouredMs = 59_999;
+const maxBackoffMs = 8000;
+
+/** `firstMs` × 2ⁿ, 8 s at most. */
+export const backoffMs = (firstMs: number, n: number): number => Math.min(firstMs * 2 ** n, maxBackoffMs);
+
+/** What the table would do with an outcome. */
+interface Wish {
+  readonly cause: ResendCause;
+  /** Resends for this cause at most. */
+  readonly most: number;
+  readonly waitMs: number;
+  readonly closes?: Closes;
+}
+
+/** Grants the wish while its bound, the body and the call's own wait allow; else the outcome is passed on. */
+export function again(input: ResendInput, { cause, most, waitMs, closes = 'none' }: Wish): ResendDecision {
+  const made = done(input, cause);
+  if (!input.call.replayable) {
+    const shouldRetry = input.outcome.kind === 'never_sent' ? null : false; // the client still has its body
+    return final(shouldRetry, { closes, closeMs: closes === 'none' ? 0 : waitMs });
+  }
+  if (made >= most || waitMs > input.remainingMs) {
+    const throttled = closes !== 'none';
+    return final(throttled && waitMs > (input.honouredMs ?? commonHonouredMs) ? false : null, {
+      closes,
+      closeMs: throttled ? waitMs : 0,
+    });
+  }
+  return {
+    kind: 'resend',
+    notBeforeMs: waitMs,
+    closes,
+    cause,
+    history: { ...before(input), [cause]: made + 1 },
+  };
+}
+
+/** Resends made so far for one cause. */
+export function done(input: ResendInput, cause: ResendCause): number {
+  return before(input)[cause] ?? 0;
+}
+
+function before({ history, attempts }: ResendInput): ResendHistory {
+  if (history !== undefined) return history;
+  const n = Math.max(0, attempts - 1);
+  return {
+    credential: n,
+    rate: n,
+    hintless: n,
+    overload: n,
+    never_sent: n,
+    stale: n,
+    unknown: n,
+  };
+}
+
+/** The outcome is passed on. */
+export function final(
+  shouldRetry: false | null,
+  closing: Partial<Pick<Extract<ResendDecision, { kind: 'pass' }>, 'closes' | 'closeMs'>> = {},
+): ResendDecision {
+  return { kind: 'pass', shouldRetry, closes: 'none', closeMs: 0, ...closing };
+}

@@ -1,0 +1,83 @@
+/**
+ * What the verdict on a finished attempt is made of, and what it says (`resend.policy.ts`). Types only.
+ */
+import type { Throttle, UpstreamKind } from '../call.ts';
+
+/** What of a call decides whether it may be repeated. */
+export interface ResendCall {
+  /** RFC 9110 safe method, or a GraphQL query. */
+  readonly safe: boolean;
+  /** Safe, or PUT or DELETE. */
+  readonly idempotent: boolean;
+  /** The whole body is still in memory. */
+  readonly replayable: boolean;
+  /** `rest`, `graphql` or `default`. */
+  readonly callClass: string;
+  /** The request carries a key by which the upstream itself recognises a repeat. */
+  readonly hasOwnIdempotency: boolean;
+  /** Makes images: dear, slow, and not worth a second overload. */
+  readonly imagePost: boolean;
+}
+
+/**
+ * How an attempt ended. `fate_unknown`: bytes went out, and no answer came. `stale`: the same on a kept connection that the
+ * upstream closed without a byte of answer.
+ */
+export type AttemptOutcome =
+  | {
+      readonly kind: 'answered';
+      readonly status: number;
+      readonly throttle: Throttle | null;
+      /** The upstream refused the credential that the call carried, and another one is there or on its way. */
+      readonly isCredentialRenewed: boolean;
+    }
+  | { readonly kind: 'never_sent' }
+  | { readonly kind: 'stale' }
+  | { readonly kind: 'fate_unknown' };
+
+/** Why a call is sent again. Each cause has its own bound. */
+export type ResendCause =
+  'credential' | 'rate' | 'hintless' | 'overload' | 'never_sent' | 'stale' | 'unknown';
+
+/** Resends made so far, by cause. */
+export type ResendHistory = Readonly<Partial<Record<ResendCause, number>>>;
+
+export interface ResendInput {
+  readonly kind: UpstreamKind;
+  readonly call: ResendCall;
+  readonly outcome: AttemptOutcome;
+  /** Attempts made, this one included; at least 1. */
+  readonly attempts: number;
+  /** What the last decision returned. Absent: every earlier attempt counts against every bound. */
+  readonly history?: ResendHistory;
+  /** What is left of the call's own wait, milliseconds. */
+  readonly remainingMs: number;
+  /** The longest time to try again that the call's client waits for, milliseconds; absent: less than a minute. */
+  readonly honouredMs?: number;
+}
+
+/**
+ * Who must not be sent before the time: everybody in the bucket, this call alone (its lane may go on), or nobody is
+ * asked by the upstream to wait and only our own back-off holds this call.
+ */
+export type Closes = 'bucket' | 'call' | 'none';
+
+export type ResendDecision =
+  | {
+      readonly kind: 'resend';
+      /** The next attempt may leave this many milliseconds after this answer's head, not earlier. */
+      readonly notBeforeMs: number;
+      readonly closes: Closes;
+      readonly cause: ResendCause;
+      /** To be handed in with the next attempt of the same call. */
+      readonly history: ResendHistory;
+    }
+  | {
+      /** The outcome is final. An answer goes to the client as it is; where none came, a refusal of ours does. */
+      readonly kind: 'pass';
+      /** `false`: add `x-should-retry: false`; repeating it cannot succeed or could run it twice. `null`: add nothing. */
+      readonly shouldRetry: false | null;
+      /** A throttle that is passed on closes all the same, for `closeMs` milliseconds. */
+      readonly closes: Closes;
+      readonly closeMs: number;
+    };

@@ -1,0 +1,137 @@
+/**
+ * One attempt of a call under its lease: sent, learned from, and passed on or given up.
+ *
+ * Owns: who hears of its result. Refuses to own: whether there is another one (`forward.ts`), what the limiter hears of its end
+ * (`lease-end.ts`). Invariant: an attempt's lease is settled once.
+ */
+import { Buffer } from 'node:buffer';
+import type { Lease } from '../admission/ticket.ts';
+import type { AdmissionRecord, InjectedField, Outcome } from '../call.ts';
+import type { CallSignal } from '../call-abort.ts';
+import type { Clock } from '../clock.ts';
+import type { AttemptResult } from '../dispatch/attempt.ts';
+import type { Dispatcher } from '../dispatch/dispatcher.ts';
+import { failureReason } from '../dispatch/failure-reason.policy.ts';
+import { upstreamIdOf } from '../dispatch/upstream-id.policy.ts';
+import type { TokenEstimates } from '../dispatch/token-estimates.ts';
+import type { TransportError } from '../dispatch/transport-error.ts';
+import type { Refusal } from '../errors.ts';
+import type { JoinedQuotas } from '../quotas/joined-quotas.ts';
+import type { RouteFinder } from '../target/route.ts';
+import type { CallTelemetry } from '../telemetry/events.ts';
+import type { AnswerTimes } from './answer-times.ts';
+import { answerOutcome, failureRefusal, rateLimitOf, type Answered } from './answer.ts';
+import { endAnswered, endBroken, type Passed, type Resent } from './lease-end.ts';
+import type { Prepared } from './prepare.ts';
+
+export interface AttemptsParts {
+  readonly dispatcher: Dispatcher;
+  readonly estimates: TokenEstimates;
+  readonly answerTimes: AnswerTimes;
+  readonly clock: Clock;
+  readonly quotas: JoinedQuotas;
+  /** As they are configured now. */
+  readonly routes: () => RouteFinder;
+}
+
+/** One attempt of a call, under its lease. */
+export interface Attempt {
+  readonly prepared: Prepared;
+  readonly lease: Lease;
+  readonly field: InjectedField | null;
+  readonly followed: CallTelemetry;
+}
+
+export class Attempts {
+  readonly #parts: AttemptsParts;
+
+  constructor(parts: AttemptsParts) {
+    this.#parts = parts;
+  }
+
+  /** Resolves with how it ended, and what it teaches is known to whoever asked for it. */
+  async send({ prepared, lease, field, followed }: Attempt, signal: CallSignal): Promise<AttemptResult> {
+    followed.sent();
+    const sentAt = this.#parts.clock.monotonic();
+    const sending = {
+      lane: lease.grant.lane,
+      credential: field,
+      traceparent: followed.traceparent(),
+      signal,
+    };
+    const result = await this.#parts.dispatcher.send(prepared, sending).catch((bug: unknown) => {
+      lease.settle({ kind: 'unknown' }, null);
+      throw bug;
+    });
+    if (result.kind === 'answered') {
+      const { throttle } = result.feedback;
+      this.#parts.quotas.noteOwner(prepared.ownQuota, result.feedback);
+      const upstreamId = throttle === null ? null : upstreamIdOf(result.head.rawFields);
+      followed.answered(result.head.status, throttle, upstreamId);
+      if (throttle === null && result.head.status < 500) {
+        const { bucket } = prepared.request.admission;
+        this.#parts.answerTimes.note(bucket, this.#parts.clock.monotonic() - sentAt);
+      }
+    }
+    return result;
+  }
+
+  /** What the call was charged improves the next estimate. */
+  learnCharge({ guess }: Prepared, { feedback, later }: Answered): void {
+    if (guess !== null) this.#parts.estimates.learn(guess, feedback, later?.feedback() ?? null);
+  }
+
+  /** The answer goes to the client, and the lease ends with it. */
+  passOn(
+    attempt: Attempt,
+    decision: Passed,
+    { answered, record }: { readonly answered: Answered; readonly record: AdmissionRecord },
+  ): Outcome {
+    const { prepared, lease } = attempt;
+    const { call, route, request } = prepared;
+    const capped = request.admission.maxInFlight !== null;
+    const { body, done } = endAnswered(lease, answered, { ...decision, capped });
+    const onEnd = (): void => {
+      done();
+      this.learnCharge(prepared, answered);
+    };
+    return answerOutcome({
+      answered: { ...answered, body },
+      route,
+      call,
+      record,
+      rateLimit: rateLimitOf(lease.ceiling),
+      shouldRetry: decision.shouldRetry,
+      viaPrefix: (url) => this.#parts.routes().viaPrefix(route.upstream, url),
+      onEnd,
+    });
+  }
+}
+
+/** The final attempt broke: the lease ends, the client gets a refusal. */
+export function giveUp(
+  { prepared, lease, followed }: Attempt,
+  error: TransportError,
+  decision: Passed,
+): Refusal {
+  const { description, request } = prepared;
+  const capped = request.admission.maxInFlight !== null;
+  endBroken(lease, error, { safe: description.safe, capped });
+  const refusal = failureRefusal(error, decision.shouldRetry !== false);
+  followed.attemptFailed(error.kind === 'aborted' ? 'client_gone' : refusal.code, failureReason(error));
+  return refusal;
+}
+
+/** An attempt whose call is sent again is over. True when a throttled answer is kept from the client with it. */
+export function isAbsorbed(result: AttemptResult, { cause }: Resent, followed: CallTelemetry): boolean {
+  if (result.kind === 'answered') {
+    if (!Buffer.isBuffer(result.body)) result.body.destroy();
+    if (result.feedback.throttle !== null) {
+      followed.absorbed();
+      return true;
+    }
+  }
+  const broken = cause === 'credential' ? 'credential_unavailable' : 'reset';
+  followed.attemptFailed(broken, result.kind === 'failed' ? failureReason(result.error) : null);
+  return false;
+}

@@ -1,0 +1,91 @@
+/**
+ * The answer of a call that another replica makes, or has made.
+ *
+ * Owns: how long it is waited for, and what its claim means for who waits. Refuses to own: who makes the call when it is gone
+ * (`shared-repeats.ts`). Keeps: a call that has run is not made again because its answer cannot be read.
+ */
+import type { CallSignal } from '../call-abort.ts';
+import type { Clock } from '../clock.ts';
+import { openAnswer } from './answer-seal.ts';
+import type { Claim } from './claim.ts';
+import { conflict, demandSame, tooLarge, unreadable } from './conflicts.ts';
+import { pause } from './pause.ts';
+import { claimMs, type RedisRepeats } from './redis-repeats.ts';
+import type { KeptAnswer, RepeatKey } from './repeat.ts';
+
+/** A waiting repeat checks this often, milliseconds: at first, and in the end. */
+const checkMs = { min: 25, max: 250 };
+/** An answer that is announced is there within this, or never. Milliseconds. */
+const announcedMs = 5_000;
+
+/** `again`: there is no answer to wait for, and whoever takes the claim makes the call. */
+export type Awaited =
+  | { readonly kind: 'answer'; readonly answer: KeptAnswer; readonly isReplayed: boolean }
+  | { readonly kind: 'again' };
+
+export interface AnswerOfAnotherParts {
+  readonly clock: Clock;
+  readonly labelKey: string;
+  readonly redis: RedisRepeats;
+  /** What lies in Redis under the call's name was not sealed for it with this label key, or is spoilt. */
+  readonly onUnreadable: (upstream: string) => void;
+}
+
+export class AnswerOfAnother {
+  readonly #parts: AnswerOfAnotherParts;
+
+  constructor(parts: AnswerOfAnotherParts) {
+    this.#parts = parts;
+  }
+
+  /**
+   * @throws Refusal `idempotency_mismatch`, `idempotency_conflict`, or what the call was refused with; the signal's reason when
+   * nobody waits any more
+   */
+  async wait(key: RepeatKey, first: Claim, signal: CallSignal): Promise<Awaited> {
+    const { clock, redis } = this.#parts;
+    demandSame(key, first);
+    if (first.state === 'streaming')
+      throw conflict('A call with this key is being answered. Repeat it after its end.');
+    const isReplayed = first.state === 'kept' || first.state === 'unstored';
+    const startedAt = clock.monotonic();
+    let readAt = startedAt;
+    let announcedAt: number | null = null;
+    for (;;) {
+      const read = await redis.read(key.name);
+      signal.throwIfAborted();
+      const now = clock.monotonic();
+      if (read === null) {
+        if (now - readAt >= claimMs) return { kind: 'again' };
+      } else {
+        readAt = now;
+        const { claim, sealed } = read;
+        if (claim === 'gone' || claim.state === 'left') return { kind: 'again' };
+        demandSame(key, claim);
+        const answer = this.#answerIn(key, claim, sealed);
+        if (answer !== null) return { kind: 'answer', answer, isReplayed };
+        const isAnnounced = claim.state === 'kept' || claim.state === 'free';
+        announcedAt = isAnnounced ? (announcedAt ?? now) : null;
+        if (announcedAt !== null && now - announcedAt > announcedMs) {
+          if (claim.state === 'free') return { kind: 'again' };
+          throw unreadable();
+        }
+      }
+      await pause(clock, Math.min(checkMs.max, Math.max(checkMs.min, (now - startedAt) / 8)), signal);
+    }
+  }
+
+  /** @throws Refusal what the call was refused with, or that its answer cannot be had */
+  #answerIn(key: RepeatKey, { state, holder }: Claim, sealed: Buffer | null): KeptAnswer | null {
+    if (state === 'too_large') throw tooLarge();
+    if (sealed === null || (state !== 'kept' && state !== 'free')) return null;
+    const run = state === 'kept' ? null : holder;
+    const result = openAnswer(this.#parts.labelKey, key, { run, sealed });
+    if (result?.kind === 'refusal') throw result.refusal;
+    if (result !== null) return result.answer;
+    // Of a call that is over it may be the answer to an earlier one with the same key.
+    if (state === 'free') return null;
+    this.#parts.onUnreadable(key.upstream);
+    throw unreadable();
+  }
+}

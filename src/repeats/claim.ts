@@ -1,0 +1,35 @@
+/**
+ * A claim: which replica makes a call that may be repeated, and what became of it, as replicas tell each other in Redis.
+ * Owns its text. Pure.
+ */
+
+/**
+ * `held`: the call waits or is under way · `streaming`: its answer goes out · `unstored`: its replica keeps the answer, and Redis
+ * does not have it yet · `kept`: Redis has the answer · `too_large`: it has run, and there is no answer · `free`: it is over, and
+ * what came of it is not kept · `left`: its client left it while it waited.
+ */
+export const claimStates = ['held', 'streaming', 'unstored', 'kept', 'too_large', 'free', 'left'] as const;
+export type ClaimState = (typeof claimStates)[number];
+
+/** What only the replica knows that has the claim: these are renewed, and lost with it. */
+export const statesOfHolder: readonly ClaimState[] = ['held', 'streaming', 'unstored'];
+
+export interface Claim {
+  readonly fingerprint: string;
+  /** One making of the call by one replica: `<opaque name of the replica>.<number>`. */
+  readonly holder: string;
+  readonly state: ClaimState;
+}
+
+export const claimText = ({ fingerprint, holder, state }: Claim): string =>
+  `${fingerprint} ${holder} ${state}`;
+
+/** `null`: no claim, or not the text of one. */
+export function claimOf(text: unknown): Claim | null {
+  if (typeof text !== 'string') return null;
+  const [fingerprint, holder, word] = text.split(' ');
+  const state = claimStates.find((each) => each === word);
+  return fingerprint === undefined || holder === undefined || state === undefined
+    ? null
+    : { fingerprint, holder, state };
+}

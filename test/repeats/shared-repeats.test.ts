@@ -1,0 +1,195 @@
+/** What replicas tell each other about repeats, on a real Redis. Each replica's own clock moves only when the test says so. */
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from '@jest/globals';
+import { Redis } from 'ioredis';
+import { CallAbort } from '../../src/call-abort.ts';
+import { systemClock, systemRandom } from '../../src/clock.ts';
+import { parseSettings } from '../../src/config/load.ts';
+import { Refusal } from '../../src/errors.ts';
+import { RedisRepeats } from '../../src/repeats/redis-repeats.ts';
+import type { KeptAnswer, RepeatKey } from '../../src/repeats/repeat.ts';
+import { SharedRepeats, type Found } from '../../src/repeats/shared-repeats.ts';
+import { manualClock } from '../support/manual-clock.ts';
+import { startRedis, type RedisServer } from '../support/redis.ts';
+import { until } from '../support/until.ts';
+
+let server: RedisServer;
+let probe: Redis;
+beforeAll(async () => {
+  server = await startRedis();
+  probe = new Redis(server.port);
+});
+afterAll(async () => {
+  probe.disconnect();
+  await server.stop();
+});
+beforeEach(() => probe.flushall());
+
+const key: RepeatKey = {
+  marker: 'key',
+  name: 'name',
+  fingerprint: 'fingerprint',
+  owner: 'owner',
+  upstream: 'api',
+  secret: { workspaceId: 'workspace', key: 'the key' },
+};
+const claimKey = 'sluice:{repeats}:2:claim:name';
+const answerKey = 'sluice:{repeat:name}:2:answer';
+const answer: KeptAnswer = { status: 200, fields: [], body: Buffer.from('the answer'), shouldRetry: null };
+const answered = { kind: 'answered', answer, isKept: true } as const;
+const bounds = { keepSeconds: 600, maxBytes: 1e6, maxWorkspaceBytes: 1e7, maxTotalBytes: 1e7 };
+const renewalMs = 500;
+
+const open: { close(): void }[] = [];
+afterEach(() => open.splice(0).forEach((replica) => replica.close()));
+
+function replica(name: string, labelKey = 'a label key') {
+  const clock = manualClock();
+  const counts = { madeAgain: 0, unreadable: 0 };
+  const yaml = `redis: { url: "${server.url}" }
+privacy: { labelKey: "a label key for tests only" }
+upstreams: { api: { origins: ["https://api.example"] } }
+workspaces: {}`;
+  const { redis: settings } = parseSettings(yaml, { path: 'test.yaml', env: {} });
+  if (settings === null) throw new Error('no Redis is configured');
+  const repeats = new SharedRepeats({
+    clock,
+    labelKey,
+    redis: new RedisRepeats({ settings, clock: systemClock, random: systemRandom, onError: () => {} }),
+    replica: name,
+    settings: () => bounds,
+    onMadeAgain: () => (counts.madeAgain += 1),
+    onUnreadable: () => (counts.unreadable += 1),
+    kept: () => [],
+  });
+  open.push(repeats);
+  /** What there is for the call; pauses of this replica end as soon as they begin. */
+  const find = async (): Promise<Found | string> => {
+    let found: Found | string | null = null;
+    repeats.find(key, new CallAbort()).then(
+      (value) => (found = value),
+      (failure: unknown) => (found = failure instanceof Refusal ? failure.code : String(failure)),
+    );
+    await until(() => {
+      clock.advance(25);
+      return found !== null;
+    });
+    return found ?? 'nothing';
+  };
+  return { repeats, find, counts, clock };
+}
+
+const make = { kind: 'make', arrivedAt: null };
+
+describe('the claim of a replica that is gone', () => {
+  test('is taken by one repeat, also by one that comes only afterwards, and that is counted', async () => {
+    const [a, b, c] = [replica('a'), replica('b'), replica('c')];
+    expect(await a.find()).toEqual(make);
+    expect(await probe.pttl(claimKey)).toBeGreaterThan(60_000);
+    await probe.pexpire(claimKey, 60_000);
+    expect(await b.find()).toEqual(make);
+    expect(b.counts.madeAgain).toBe(1);
+    const found = c.find();
+    b.repeats.ended(key, answered, 600_000);
+    expect(await found).toMatchObject({ kind: 'answer', answer: { status: 200 } });
+    expect([a.counts.madeAgain, c.counts.madeAgain]).toEqual([0, 0]);
+  });
+});
+
+describe('a Redis that lost its data', () => {
+  test('gets back the claims of calls under way, and nobody else makes them', async () => {
+    const [a, b] = [replica('a'), replica('b')];
+    expect(await a.find()).toEqual(make);
+    await probe.flushall();
+    a.clock.advance(renewalMs);
+    await until(async () => (await probe.exists(claimKey)) === 1);
+    const found = b.find();
+    a.repeats.ended(key, answered, 600_000);
+    expect(await found).toMatchObject({ kind: 'answer' });
+    expect([a.counts, b.counts].map(({ madeAgain }) => madeAgain)).toEqual([0, 0]);
+  });
+
+  test('and the claim of a call that another replica then makes, too: that is counted once', async () => {
+    const [a, b] = [replica('a'), replica('b')];
+    expect(await a.find()).toEqual(make);
+    await probe.flushall();
+    expect(await b.find()).toEqual(make);
+    for (const _ of [1, 2]) {
+      a.clock.advance(renewalMs);
+      await a.repeats.flushed();
+    }
+    a.repeats.ended(key, answered, 600_000);
+    await a.repeats.flushed();
+    expect([a.counts, b.counts].map(({ madeAgain }) => madeAgain)).toEqual([1, 0]);
+  });
+
+  test('and an end of such a call before its replica has seen the loss: that is counted, too', async () => {
+    const [a, b] = [replica('a'), replica('b')];
+    expect(await a.find()).toEqual(make);
+    await probe.flushall();
+    expect(await b.find()).toEqual(make);
+    a.repeats.ended(key, answered, 600_000);
+    await a.repeats.flushed();
+    expect([a.counts, b.counts].map(({ madeAgain }) => madeAgain)).toEqual([1, 0]);
+  });
+});
+
+describe('a kept answer in Redis', () => {
+  const keep = async () => {
+    const a = replica('a');
+    await a.find();
+    a.repeats.ended(key, answered, 600_000);
+    await a.repeats.flushed();
+    const sealed = await probe.getBuffer(answerKey);
+    if (sealed === null) throw new Error('no answer is kept');
+    expect(sealed.toString('latin1')).not.toContain('the answer');
+    return sealed;
+  };
+  const store = (sealed: Buffer) => probe.set(answerKey, sealed, 'KEEPTTL');
+
+  test('is opened by a replica with the same label key', async () => {
+    await keep();
+    expect(await replica('b').find()).toEqual({ kind: 'answer', answer, isReplayed: true });
+  });
+
+  test('is no answer with another label key, another key of the client, or in another state than it was stored in', async () => {
+    const sealed = await keep();
+    const changed = (at: number): Buffer => {
+      const bytes = Buffer.from(sealed);
+      bytes.writeUInt8(bytes.readUInt8(at) ^ 1, at);
+      return bytes;
+    };
+    const spoilt = [
+      ...[0, 11, 12, 16, 30, sealed.length - 17, sealed.length - 16, sealed.length - 1].map(changed),
+      ...[0, 1, 11, 12, 15, 16, 27, 28, 29, sealed.length - 1].map((end) => sealed.subarray(0, end)),
+      Buffer.concat([sealed, Buffer.alloc(1)]),
+      Buffer.alloc(sealed.length),
+    ];
+    const b = replica('b');
+    for (const bytes of spoilt) {
+      await store(bytes);
+      expect(await b.find()).toBe('idempotency_conflict');
+    }
+    expect(b.counts).toEqual({ madeAgain: 0, unreadable: spoilt.length });
+    await store(sealed);
+    expect(await b.find()).toMatchObject({ kind: 'answer' });
+    const stranger = replica('c', 'another label key');
+    expect(await stranger.find()).toBe('idempotency_conflict');
+    expect(stranger.counts.unreadable).toBe(1);
+  });
+});
+
+test('a call that was made while Redis did not answer is claimed as soon as it does', async () => {
+  const [a, b] = [replica('a'), replica('b')];
+  expect(await a.find()).toEqual(make);
+  a.repeats.ended(key, { kind: 'failed', failure: null }, 0);
+  await a.repeats.flushed();
+  await probe.client('PAUSE', 3_000, 'ALL');
+  expect(await a.find()).toEqual(make);
+  await until(async () => {
+    a.clock.advance(renewalMs);
+    return (await probe.get(claimKey))?.endsWith('held') === true;
+  });
+  const found = b.find();
+  a.repeats.ended(key, answered, 600_000);
+  expect(await found).toMatchObject({ kind: 'answer' });
+});
