@@ -34,7 +34,7 @@ export async function left(port: number, options: Access = {}): Promise<Remains>
       for (const field of await redis.hkeys(key)) {
         if (field.startsWith('t:')) remains.tickets += 1;
         else if (field.startsWith('e:')) remains.leases += 1;
-        else if (field.startsWith('w:') || field === 'p') remains.others += 1;
+        else if (field.startsWith('w:')) remains.others += 1;
       }
     }
   } finally {

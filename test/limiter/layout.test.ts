@@ -26,6 +26,7 @@ const pinned: Readonly<Record<number, string>> = {
   3: '655b8ff5265d1587',
   4: '7bef6e30e64155a5',
   5: 'b2c5218ddb40a1f3',
+  6: 'd4129edc2d64f914',
 };
 /** The digest of keys that carry no version. */
 const pinnedUnversioned = '7ae98305c9924305';

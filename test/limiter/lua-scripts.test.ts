@@ -207,14 +207,14 @@ test('a refused call leaves no ticket, no lane and no replica in Redis', async (
   expect((await admit('r1', one('t2', { ...full, lane: 'm' }), 1_000)).kind).toBe('queued');
   const [, records, order, replicas] = bucketKeys(bucketKey('b'));
   const before = [
-    await redis.hkeys(records),
+    (await redis.hkeys(records)).toSorted(),
     await redis.zrange(order, '0', '-1'),
     await redis.zcard(replicas),
   ];
   const refused = await admit('r9', one('t3', { ...closed, lane: 'n' }), 1_001);
   expect(refused).toMatchObject({ kind: 'refused', reason: 'wait_too_long' });
   const after = [
-    await redis.hkeys(records),
+    (await redis.hkeys(records)).toSorted(),
     await redis.zrange(order, '0', '-1'),
     await redis.zcard(replicas),
   ];

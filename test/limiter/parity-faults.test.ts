@@ -135,7 +135,19 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
     "isLong and 'calm' or 'quiet'",
   ],
   ['a refused call counts as taken', 'meter-bounds', 'later - (meter.returned - mark[3])', 'later'],
-  ['a closed bucket is granted from', 'pump', 'if closedMs(now) > 0 then return end', ''],
+  ['a closed bucket is granted from', 'pump', 'if closedMs(now) > 0 then', 'if false then'],
+  [
+    'a full lane lets a call in where nobody waits',
+    'pump',
+    'if asked.maxInFlight and (lane and lane.inFlight or 0) >= asked.maxInFlight then return false end',
+    '',
+  ],
+  [
+    'a lease that ends before all others is not looked for in time',
+    'sorted',
+    'if not from or at < from then bucket.due[section] = at end',
+    'if not from then bucket.due[section] = at end',
+  ],
   [
     'the first class that has no room blocks nobody',
     'pump',
@@ -143,12 +155,7 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
     'nextAt = now + inMs',
   ],
   ['dead replicas are granted', 'pump', 'heard and tonumber(heard) + replicaLifeMs >= now', 'heard'],
-  [
-    'leases end one pump late',
-    'pump',
-    'if not soonestAt or soonestAt > now then',
-    'if not soonestAt or soonestAt >= now then',
-  ],
+  ['leases end one pump late', 'sorted', 'return at and at <= now', 'return at and at < now'],
   [
     'an abandoned ticket comes back',
     'pump',
@@ -169,7 +176,7 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
     'bucket.lastGrantAt = bucket.pilotAfter end',
     'bucket.lastGrantAt = bucket.lastGrantAt end',
   ],
-  ['a pump has no bound', 'pump', 'wakesAt = maxPerPump,', 'wakesAt = 640,'],
+  ['a pump has no bound', 'pump', 'sweepLeases(maxPerPump, now)', 'sweepLeases(640, now)'],
   [
     'ties go to the last name',
     'pump',

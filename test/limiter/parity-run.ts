@@ -10,7 +10,7 @@ import { readMessage } from '../../src/limiter/redis/protocol/message-codec.ts';
 import type { LoadedScripts } from '../support/loaded-scripts.ts';
 import type { Step } from './parity-history.ts';
 import { planOf, startOf, type Plan, type Planned } from './parity-model.ts';
-import { stateOfRedis, type Dump } from './parity-state.ts';
+import { dueDifference, stateOfRedis, type Dump } from './parity-state.ts';
 
 /** Hears what scripts publish, by bucket. */
 export class Messages {
@@ -143,7 +143,7 @@ function dumpDifference(planned: Planned, dump: Dump): string | null {
   // Read a moment later, on whatever machine.
   const wrong = dump.lives.find((life) => life > planned.lifeMs + 2 || life < planned.lifeMs - 3_000);
   if (wrong !== undefined) return `lives ${wrong} ms instead of ${planned.lifeMs}`;
-  return difference('state', planned.state, stateOfRedis(dump));
+  return difference('state', planned.state, stateOfRedis(dump)) ?? dueDifference(dump);
 }
 
 function messageDifference(plan: Plan, heard: readonly { replica: string; text: string }[]): string | null {

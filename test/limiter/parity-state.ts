@@ -197,6 +197,9 @@ const bucketFields = [
   'leaseCount',
   'waitingCosts',
   'meters',
+  'due',
+  'promisedBy',
+  'promisedAt',
 ];
 const recordFields: Record<string, readonly string[]> = {
   l: [
@@ -235,6 +238,24 @@ const recordFields: Record<string, readonly string[]> = {
     'named',
   ],
 };
+
+/**
+ * What is wrong with the times before which no lease ends and no lane wakes, as the bucket keeps them: none may be later than
+ * the first entry of its section, or that entry is not looked for in time. `null` = nothing.
+ */
+export function dueDifference(dump: Dump): string | null {
+  if (dump.state === null) return null;
+  const due = mapOf(named(readPacked(dump.state), bucketFields)['due']);
+  for (const section of ['e', 's']) {
+    const times = dump.order
+      .filter((member) => member.startsWith(`${section}:`))
+      .map((member) => numberOf(member.slice(2, 18)));
+    const kept = due.get(section);
+    if (times.length > 0 && !(typeof kept === 'number' && kept <= Math.min(...times)))
+      return `due.${section} is ${String(kept)}, and an entry stands at ${Math.min(...times)}`;
+  }
+  return null;
+}
 
 /** `null`: Redis does not know the bucket. */
 export function stateOfRedis(dump: Dump): Normal {

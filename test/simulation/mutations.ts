@@ -78,13 +78,7 @@ export const mutations: readonly Mutation[] = [
     'counted.consumedPoints <= perDay',
     'counted.consumedPoints > 0',
   ),
-  row(
-    '2',
-    'closed buckets grant',
-    pump,
-    'if (closedMs(bucket, now) > 0)',
-    'if (closedMs(bucket, now) > Infinity)',
-  ),
+  row('2', 'closed buckets grant', pump, 'closedMs(bucket, now) > 0)', 'closedMs(bucket, now) > Infinity)'),
   row('2', 'a crowd goes without a pilot', firstCalls, 'return lastGrantAt + pilotMs;', 'return now;'),
   row(
     '2',

@@ -47,7 +47,7 @@ export interface Granted {
   readonly expiresAt: number;
 }
 
-/** What a transition asks the store to do. `nextAt`: earliest time at which another pump may grant; `null` = none by itself. */
+/** What a transition asks the store to do. `nextAt`: earliest time at which another pump may grant; `null` = none by itself, or nobody waits. */
 export interface Effects {
   readonly grants: readonly Granted[];
   readonly nextAt: number | null;
@@ -59,9 +59,8 @@ export function pump(bucket: Bucket, now: number): Effects {
   wakeLanes(bucket, round, now);
   const grants: Granted[] = [];
   let nextAt = soonest(bucket.asleep.first()?.score ?? null, bucket.expiries.first()?.score ?? null);
-  if (bucket.waiting === 0) return { grants, nextAt: null };
-  if (closedMs(bucket, now) > 0) return { grants, nextAt: bucket.closedUntil };
-  for (;;) {
+  if (bucket.waiting > 0 && closedMs(bucket, now) > 0) return { grants, nextAt: bucket.closedUntil };
+  while (bucket.waiting > 0) {
     if (round.left <= 0) return { grants, nextAt: now };
     const nextFirst = heldUntil(bucket, now);
     if (nextFirst > now) return { grants, nextAt: soonest(nextAt, nextFirst) };
@@ -82,6 +81,7 @@ export function pump(bucket: Bucket, now: number): Effects {
     round.left -= 1;
     grants.push(grant(bucket, head, now));
   }
+  return { grants, nextAt: null };
 }
 
 /** What one pump may still do, and the call classes that have no room now. */

@@ -12,12 +12,13 @@
 do
   -- @constant maxArrivalAgoMs maxArrivalAheadMs maxLeaseMs
 
+  local function grantedWith(lease, ticket)
+    reportedByReply[lease.token] = true
+    return '["granted",' .. text(ticket.order) .. ',"' .. lease.token .. '",' .. text(lease.expiresAt) .. ']'
+  end
+
   local function standing(ticket, now)
-    if ticket.lease then
-      local lease = leaseOf(ticket.lease)
-      reportedByReply[lease.token] = true
-      return '["granted",' .. text(ticket.order) .. ',"' .. lease.token .. '",' .. text(lease.expiresAt) .. ']'
-    end
+    if ticket.lease then return grantedWith(leaseOf(ticket.lease), ticket) end
     local waitMs, ahead, heldBy = forecastOf(ticket, now)
     return '["queued",' .. text(waitMs) .. ',' .. text(ahead) .. ',' .. text(ticket.order) .. ',"' .. heldBy .. '"]'
   end
@@ -30,7 +31,7 @@ do
 
   local function refusal(asked, order, now)
     if asked.order then return nil end
-    local lane = laneOf(asked.lane)
+    local lane = asked.inLane
     local waiting = lane and lane.waiting or 0
     local isFull = waiting >= asked.maxQueued
     -- A full line lets nobody in before its head has left, however urgent the call is that comes again.
@@ -46,16 +47,20 @@ do
     return '["wait_too_long",' .. text(waitMs) .. ',"' .. heldBy .. '",' .. text(ahead) .. ']'
   end
 
+  -- `asked.inLane`: its lane, nil = it is new.
   local function enter(asked, order, now)
     noteReplica(now)
-    local lane = laneFor(asked.lane, asked)
+    local lane = asked.inLane or createLane(asked.lane, asked)
     local ticket = { asked.ticket, asked.lane, ownReplica, order, asked.callClass, asked.costs, asked.document, asked.leaseMs,
       false }
     keep('t', asked.ticket, ticket)
-    if not grantAtOnce(lane, ticket, now) then
-      enqueue(lane, ticket)
-      pump(now)
-    end
+    return lane, ticket
+  end
+
+  local function enterLine(asked, order, now)
+    local lane, ticket = enter(asked, order, now)
+    enqueue(lane, ticket)
+    pump(now)
     return standing(ticket, now)
   end
 
@@ -79,10 +84,15 @@ do
     local lane = laneOf(event.lane)
     if lane then applyLaneSetting(lane, event) end
     pump(now)
-    ticket = ticketOf(event.ticket)
+    -- A pump enters no ticket, but it forgets those of replicas that are gone.
+    if ticket then ticket = ticketOf(event.ticket) end
     if ticket then return standing(ticket, now) end
-    event.costs = takeable(knownCosts(event.costs, event.document))
+    event.costs, event.inLane = takeable(knownCosts(event.costs, event.document)), lane
     local order = orderOf(event, now)
-    return refusal(event, order, now) or enter(event, order, now)
+    if mayGoAtOnce(lane, event, now) then
+      lane, ticket = enter(event, order, now)
+      return grantedWith(grantAtOnce(lane, ticket, now), ticket)
+    end
+    return refusal(event, order, now) or enterLine(event, order, now)
   end
 end

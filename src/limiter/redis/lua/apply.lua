@@ -30,9 +30,10 @@ do
       replies[i] = isKnown and events[event.kind](event, now) or unknown[event.kind]
     end
     if not isKnown then return replyUnknown(replies, now) end
+    local isPumpLeader = promised(now)
     save(now)
     local grants = reportGrants()
     if closes then reportClosed(now) end
-    return replyWith(replies, grants, now)
+    return replyWith(replies, grants, isPumpLeader, now)
   end
 end

@@ -21,10 +21,18 @@ local function optional(value, what)
   return number(value, what)
 end
 
--- Opaque names: nothing that could end a section of the sorted set or split a list.
-local function identifier(value, what)
-  if type(value) ~= 'string' or value == '' or string.find(value, '[^%w_.%-]') then invalid(what) end
-  return value
+-- Opaque names: nothing that could end a section of the sorted set or split a list. The last one of each kind that was right is
+-- kept: calls of one lane come one after the other.
+local identifier
+do
+  local lastOf = {}
+
+  function identifier(value, what)
+    if lastOf[what] == value and value ~= nil then return value end
+    if type(value) ~= 'string' or value == '' or string.find(value, '[^%w_.%-]') then invalid(what) end
+    lastOf[what] = value
+    return value
+  end
 end
 
 local function list(value, what)

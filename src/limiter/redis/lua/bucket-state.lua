@@ -19,7 +19,7 @@
 -- @record top: level at headAt
 -- @record unreported: units at
 -- @record bucket: createdAt seen learn probe opened probingSince closedUntil closedAt virtual sequence lastGrantAt pilotAfter
---   crowdedAt waiting waitingWeight leases waitingCosts meters
+--   crowdedAt waiting waitingWeight leases waitingCosts meters due promisedBy promisedAt
 
 local function recordOf(kind, name)
   local field = kind .. ':' .. name
@@ -55,6 +55,7 @@ local function meterOf(name, now)
   if not meter then
     meter = createMeter(name, now)
     bucket.meters[name] = meter
+    listedMeters = nil
   end
   return meter
 end
@@ -66,7 +67,8 @@ local function openBucket()
   bucket = cmsgpack.unpack(packed)
   -- Packed as a list; by name while the run lasts.
   local meters = {}
-  for _, meter in ipairs(bucket.meters) do meters[meter.name] = meter end
+  listedMeters = bucket.meters
+  for _, meter in ipairs(listedMeters) do meters[meter.name] = meter end
   bucket.meters = meters
   return true
 end
@@ -75,7 +77,7 @@ end
 local function createBucket(probe, now)
   redis.call('DEL', recordsKey, orderKey, replicasKey)
   bucket = { now, now, true, probe, probe <= 0, false, false, false, 0, math.floor(now * sequencePerMs), false, false, false, 0, 0,
-    0, {}, {} }
+    0, {}, {}, { e = false, s = false }, false, false }
 end
 
 -- Milliseconds for which nobody may send yet; 0 = the bucket is open.

@@ -8,9 +8,11 @@ for i = 1, #sleepReasons do sleepIndex[sleepReasons[i]] = i end
 
 -- When the lane wakes; false = it does not sleep.
 local function asleepUntil(lane)
+  local asleep = lane.asleep
+  if not (asleep[1] or asleep[2] or asleep[3] or asleep[4]) then return false end
   local latest = false
   for i = 1, #sleepReasons do
-    local till = lane.asleep[i]
+    local till = asleep[i]
     if till and (not latest or till > latest) then latest = till end
   end
   return latest
@@ -57,6 +59,10 @@ end
 
 -- The one place that decides whether a lane is in the running.
 local function refreshReadiness(lane)
+  if lane.waiting == 0 and not lane.readyAs then
+    lane.start = math.max(lane.start, bucket.virtual)
+    return
+  end
   local ready = lane.waiting > 0 and not asleepUntil(lane)
     and (not lane.maxInFlight or lane.inFlight < lane.maxInFlight)
     and (not lane.slots or lane.unconfirmed < math.max(1, lane.slots))
@@ -123,15 +129,11 @@ local function applyLaneSetting(lane, setting)
   wake(lane, { 'ceiling_minute', 'ceiling_day' })
 end
 
-local function laneFor(key, setting)
-  local lane = laneOf(key)
-  if not lane then
-    lane = { key, setting.weight, setting.maxInFlight, setting.perMinute, setting.ceiling, bucket.virtual, 0, 0, {},
-      { false, false, false, false }, false, 0, 0, false, {}, false, false }
-    readyMembers[key], idleMembers[key] = false, false
-    keep('l', key, lane)
-  end
-  applyLaneSetting(lane, setting)
+local function createLane(key, setting)
+  local lane = { key, setting.weight, setting.maxInFlight, setting.perMinute, setting.ceiling, bucket.virtual, 0, 0, {},
+    { false, false, false, false }, false, 0, 0, false, {}, false, false }
+  readyMembers[key], idleMembers[key] = false, false
+  keep('l', key, lane)
   return lane
 end
 
@@ -184,11 +186,9 @@ local function forgetIdleLanes(most)
   end
 end
 
--- Returns what is left of the budget, and when the next lane wakes (nil: none sleeps, or the budget is used up).
+-- Returns what is left of the budget.
 local function wakeLanes(budget, now)
-  while budget > 0 do
-    local soonestAt = earliestOf('s')
-    if not soonestAt or soonestAt > now then return budget, soonestAt or nil end
+  while budget > 0 and isDue('s', now) do
     local key, at = firstByTime('s')
     budget = budget - 1
     drop('s:' .. sortable(at) .. ':' .. key)

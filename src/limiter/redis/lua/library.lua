@@ -12,6 +12,8 @@ local asRead, current, waitingChange
 local appliedSetting, isHeard
 -- Leases that replies to admissions name; with a tick, grants that the replica has not named; whether the bucket closed.
 local reportedByReply, reportsUnnamed, unnamed, closes
+-- The meters as the bucket was read, in the order in which they are packed; nil = there are others now.
+local listedMeters
 -- Earliest time in a section of the order, as far as this run knows: nil = unknown, false = the section is empty.
 local earliest
 -- By kind: applies an event, and returns the reply to it as JSON.
@@ -33,8 +35,8 @@ local events = {}
 -- @include lessons
 -- @include pump
 -- @include forecast-at
--- @include save
 -- @include waker
+-- @include save
 -- @include reply
 -- @include run
 -- @include admit

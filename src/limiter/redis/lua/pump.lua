@@ -4,7 +4,7 @@
 -- @constant replicaLifeMs maxPerPump
 
 -- Of this run, over all its pumps: grants in the order made, and when the next one may be possible (nil: never by
--- itself).
+-- itself, or nobody waits).
 local granted, nextAt, pumped
 
 local function soonest(a, b)
@@ -52,11 +52,9 @@ local function finish(lane, lease)
   refreshReadiness(lane)
 end
 
--- Returns what is left of the budget, and when the next lease expires.
+-- Returns what is left of the budget.
 local function sweepLeases(budget, now)
-  while budget > 0 do
-    local soonestAt = earliestOf('e')
-    if not soonestAt or soonestAt > now then return budget, soonestAt or nil end
+  while budget > 0 and isDue('e', now) do
     local token = firstByTime('e')
     budget = budget - 1
     local lease = leaseOf(token)
@@ -126,10 +124,10 @@ local function room(ticket, now)
   return longest
 end
 
--- The same for a ticket without a document that is in no line yet, as if it were in one.
-local function roomAtOnce(ticket, now)
+-- The same for the costs of a call without a document that is in no line yet, as if it were in one.
+local function roomAtOnce(costs, now)
   local longest = 0
-  for _, cost in ipairs(ticket.costs) do
+  for _, cost in ipairs(costs) do
     local waiting = (bucket.waitingCosts[cost[1]] or 0) + cost[2]
     longest = math.max(longest, roomInMs(meterOf(cost[1], now), cost[2], waiting, now))
   end
@@ -179,21 +177,24 @@ local function grant(lane, ticket, now)
   beginProbe(lease, now)
   refreshReadiness(lane)
   granted[#granted + 1] = lease
+  return lease
 end
 
 local function pump(now)
-  pumped = true
-  local budget, expiresAt, wakesAt = maxPerPump, nil, nil
-  budget, expiresAt = sweepLeases(budget, now)
-  budget, wakesAt = wakeLanes(budget, now)
-  local blocked = {}
-  nextAt = nil
+  pumped, nextAt = true, nil
+  local budget = wakeLanes(sweepLeases(maxPerPump, now), now)
   if bucket.waiting == 0 then return end
-  nextAt = bucket.closedUntil or nil
-  if closedMs(now) > 0 then return end
-  nextAt = soonest(wakesAt, expiresAt)
-  while true do
-    if budget <= 0 then break end
+  if closedMs(now) > 0 then
+    nextAt = bucket.closedUntil
+    return
+  end
+  nextAt = soonest(earliestOf('s') or nil, earliestOf('e') or nil)
+  local blocked = {}
+  while bucket.waiting > 0 do
+    if budget <= 0 then
+      nextAt = now
+      return
+    end
     local nextFirst = firstCalls.heldUntil(now)
     if nextFirst > now then
       nextAt = soonest(nextAt, nextFirst)
@@ -202,8 +203,8 @@ local function pump(now)
     local lane, ticket, readyAs
     lane, ticket, budget, readyAs = nextHead(blocked, budget, now)
     if not lane then
-      if budget > 0 then return end
-      break
+      if budget <= 0 then nextAt = now end
+      return
     end
     if waitsForAnswer(lane, ticket, now) then
       budget = budget - 1
@@ -221,23 +222,23 @@ local function pump(now)
       end
     end
   end
-  nextAt = now
+  nextAt = nil
 end
 
--- What `enqueue` and a pump do with a ticket that comes where nobody waits and may go at once, without the way through
--- the line; false = it may not, and nothing was done.
+-- Whether a call comes where nobody waits and may go at once, without the way through the line. `lane`: nil = its lane is
+-- new. Then its forecast is 0, and it is not refused.
+local function mayGoAtOnce(lane, asked, now)
+  if bucket.waiting > 0 or asked.document or closedMs(now) > 0 then return false end
+  if asked.maxInFlight and (lane and lane.inFlight or 0) >= asked.maxInFlight then return false end
+  if lane and asleepUntil(lane) then return false end
+  if lane and lane.slots and lane.unconfirmed >= math.max(1, lane.slots) then return false end
+  return firstCalls.heldUntil(now) <= now and roomAtOnce(asked.costs, now) <= 0
+end
+
+-- What `enqueue` and a pump do with a ticket that may go at once.
 local function grantAtOnce(lane, ticket, now)
-  if bucket.waiting > 0 or ticket.document or closedMs(now) > 0 or asleepUntil(lane) then return false end
-  if lane.maxInFlight and lane.inFlight >= lane.maxInFlight then return false end
-  if lane.slots and lane.unconfirmed >= math.max(1, lane.slots) then return false end
-  if firstCalls.heldUntil(now) > now or roomAtOnce(ticket, now) > 0 then return false end
   lane.start = math.max(lane.start, bucket.virtual)
-  -- Adding and taking out again leaves the sums as the line does, to the last bit.
-  sumCosts(lane, ticket, 1)
-  sumCosts(lane, ticket, -1)
-  pumped, nextAt = true, soonest(earliestOf('s') or nil, earliestOf('e') or nil)
-  grant(lane, ticket, now)
-  local nextFirst = firstCalls.heldUntil(now)
-  if nextFirst > now then nextAt = soonest(nextAt, nextFirst) end
-  return true
+  passThrough(lane, ticket)
+  pumped, nextAt = true, nil
+  return grant(lane, ticket, now)
 end

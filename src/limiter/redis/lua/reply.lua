@@ -4,6 +4,7 @@
 
 -- The same double when it is read back; 'inf' is no number of JSON, but a word that both ends know.
 local function text(value)
+  if value == 0 then return '0' end
   if value == math.huge then return '"inf"' end
   return string.format('%.17g', value)
 end
@@ -51,8 +52,8 @@ local function reportClosed(now)
   end
 end
 
-local function replyWith(replies, grants, now)
-  local leader = promised(now) and ',true,[' or ',false,['
+local function replyWith(replies, grants, isPumpLeader, now)
+  local leader = isPumpLeader and ',true,[' or ',false,['
   return '[' .. text(now) .. ',' .. (nextAt and text(nextAt - now) or 'null') .. ',' .. text(closedMs(now)) .. ','
     .. text(bucket.createdAt) .. leader .. table.concat(grants, ',') .. '],' .. text(unnamed) .. ',['
     .. table.concat(replies, ',') .. ']]'

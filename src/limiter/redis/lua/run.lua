@@ -2,7 +2,7 @@
 local function begin(keys, batch)
   bucketName, ownReplica = batch.bucket, batch.replica
   stateKey, recordsKey, orderKey, replicasKey = keys[1], keys[2], keys[3], keys[4]
-  bucket = nil
+  bucket, listedMeters = nil, nil
   asRead, current, waitingChange = {}, {}, {}
   readyMembers, idleMembers, heads = {}, {}, {}
   granted, nextAt, pumped = {}, nil, false

@@ -5,16 +5,24 @@
 --   i:<start>:<lane>           idle lanes           u:<replica>:<token>       grants their replica has not yet named
 --   g:<time>:<token>           quiet leases by grant that no answer has spoken of
 
--- 16 hex digits that sort as the numbers do (IEEE 754 bits, negative ones turned over).
-local function sortable(value)
-  if value == 0 then value = 0 end
-  local high, low = struct.unpack('>I4I4', struct.pack('>d', value))
-  if high >= 2147483648 then
-    high, low = 4294967295 - high, 4294967295 - low
-  else
-    high = high + 2147483648
+-- 16 hex digits that sort as the numbers do (IEEE 754 bits, negative ones turned over). The last one is kept: leases of one
+-- batch expire at one time.
+local sortable
+do
+  local lastValue, lastDigits
+  function sortable(value)
+    if value == lastValue then return lastDigits end
+    lastValue = value
+    if value == 0 then value = 0 end
+    local high, low = struct.unpack('>I4I4', struct.pack('>d', value))
+    if high >= 2147483648 then
+      high, low = 4294967295 - high, 4294967295 - low
+    else
+      high = high + 2147483648
+    end
+    lastDigits = string.format('%08x%08x', high, low)
+    return lastDigits
   end
-  return string.format('%08x%08x', high, low)
 end
 
 local function unsortable(digits)
@@ -44,8 +52,9 @@ end
 
 -- A member was put into a section of times, or dropped.
 local function notePut(section, at)
-  local known = earliest[section]
+  local known, from = earliest[section], bucket.due[section]
   if known == false or (known and at < known) then earliest[section] = at end
+  if not from or at < from then bucket.due[section] = at end
 end
 
 local function noteDrop(section, at)
@@ -61,6 +70,16 @@ local function earliestOf(section)
     earliest[section] = known
   end
   return known
+end
+
+-- Whether the first entry of a section of times is due. The set is asked only when the time comes before which none is, which
+-- the bucket keeps; false = the section is empty.
+local function isDue(section, now)
+  local from = bucket.due[section]
+  if not from or from > now then return false end
+  local at = earliestOf(section)
+  bucket.due[section] = at
+  return at and at <= now
 end
 
 -- Names of a section of times, from a time on and before another, in order.

@@ -32,6 +32,15 @@ local function sumCosts(lane, ticket, sign)
   end
 end
 
+-- Adds them and takes them out again, which leaves the sums as the line does, to the last bit.
+local function passThrough(lane, ticket)
+  for _, cost in ipairs(ticket.costs) do
+    local name, units = cost[1], cost[2]
+    lane.waitingCosts[name] = (lane.waitingCosts[name] or 0) + units - units
+    bucket.waitingCosts[name] = (bucket.waitingCosts[name] or 0) + units - units
+  end
+end
+
 local noteEstimate, forgetEstimate
 do
   local function estimateMember(ticket) return 'c:' .. ticket.document .. ':' .. ticket.id end
