@@ -1,6 +1,6 @@
 /**
  * Which line keeps the guards: one-line changes of what refuses requests (15) and connections (16), each of which a test in
- * `test/policy/` or `test/wire/` must find.
+ * `test/ingress/`, `test/target/` or `test/wire/` must find.
  */
 import { row, type Mutation } from './mutations.ts';
 

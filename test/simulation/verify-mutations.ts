@@ -67,7 +67,7 @@ const unitTests =
       const { testResults }: Report = JSON.parse(await readFile(report, 'utf8')) as Report;
       for (const { name, assertionResults } of testResults) {
         const failed = assertionResults.find(({ status }) => status === 'failed');
-        const file = name.replace(/^.*\/test\/(?:policy\/)?/, '');
+        const file = name.replace(/^.*\/test\//, '');
         if (failed !== undefined) return `${file}: ${failed.title}`;
       }
       return 'unit tests: they break';
@@ -75,8 +75,12 @@ const unitTests =
   };
 
 /** The unit tests of the policies and of admission, and those of the guards. */
-const unit = unitTests('test/policy/(admission|ceiling|forecast|meter|scheduler|sorted)');
-const guards = unitTests('test/policy/(request-guard|framing|address|inside-addresses|target)');
+const unit = unitTests(
+  'test/(admission/(admission|ceiling-edge)|limiter/policy/(ceiling|forecast|meter|scheduler|sorted))',
+);
+const guards = unitTests(
+  'test/(ingress/(guard|framing)|target/(address|inside-addresses|target|route)).test',
+);
 const wire = unitTests('test/wire/(client-framing|egress-addresses|own-addresses)');
 
 interface Report {

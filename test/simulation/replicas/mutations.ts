@@ -154,7 +154,7 @@ export const replicaMutations: readonly Mutation[] = [
       'this.#deferred.has(sent.lease.lease);',
     ),
     survives:
-      'leases nobody ends expire, and tickets that wait are entered again: a capped lane waits a lease (redis-pending.test.ts)',
+      'leases nobody ends expire, and tickets that wait are entered again: a capped lane waits a lease (limiter/redis/pending.test.ts)',
   },
   row('7', 'a new epoch is not noticed', presence, 'if (isNews) this.#noteLoss(agoMs);', ''),
   row(

@@ -1,0 +1,335 @@
+import { expect, test } from '@jest/globals';
+import fc from 'fast-check';
+import { laneKey, leaseToken, ticketId, type LeaseToken } from '../../../src/ids.ts';
+import type { Bucket } from '../../../src/limiter/policy/bucket-state.policy.ts';
+import type { Admission } from '../../../src/limiter/limiter.ts';
+import { charged, forecast, settle } from '../../../src/limiter/policy/scheduler.policy.ts';
+import { atOrigins, type Instant } from '../../support/at-origins.ts';
+import { admit, call, newBucket, replica, runOn, type Wish } from './scheduling.ts';
+
+const lane = fc.record({ calls: fc.integer({ min: 0, max: 12 }), weight: fc.constantFrom(0.5, 1, 2) });
+
+/** `a` was served in `serviceMs`, then `b` was granted. */
+function servedOnce(
+  instant: Instant,
+  wish: Wish,
+  serviceMs: number,
+): { bucket: Bucket; lease: string | undefined } {
+  const bucket = newBucket(instant);
+  const [first] = admit(bucket, call('a', wish), replica, instant(1_000)).effects.grants;
+  admit(bucket, call('b', wish), replica, instant(1_000));
+  const at = instant(1_000 + serviceMs);
+  const { grants } = settle(
+    bucket,
+    { lease: leaseToken(first?.lease ?? ''), settlement: { kind: 'succeeded', spent: null }, lesson: null },
+    at,
+  );
+  return { bucket, lease: grants[0]?.ticket };
+}
+
+atOrigins('the forecast for a call', (instant) => {
+  test('is when it would have left, give or take one round of the lanes', () => {
+    fc.assert(
+      fc.property(
+        fc.constantFrom(1, 3, 10),
+        fc.array(lane, { minLength: 1, maxLength: 4 }),
+        fc.nat(3),
+        (limit, lanes, own) => {
+          const windowMs = 10_000;
+          const bucket = newBucket(instant);
+          const setting = { limit, windowMs };
+          const leases: LeaseToken[] = [];
+          const enter = (id: string, of: number, maxWaitMs: number) => {
+            const weight = lanes[of]?.weight ?? 1;
+            const reply = admit(
+              bucket,
+              call(id, { ...setting, lane: `l${of}`, weight, maxWaitMs }),
+              replica,
+              instant(1_000),
+            );
+            leases.push(...reply.effects.grants.map(({ lease }) => lease));
+            return reply;
+          };
+          const rounds = Math.max(...lanes.map(({ calls }) => calls));
+          for (let at = 0; at < rounds; at += 1) {
+            lanes.forEach(({ calls }, of) => at < calls && enter(`t${of}.${at}`, of, Infinity));
+          }
+          const refused = enter('x', own, -1);
+          enter('x', own, Infinity);
+          const granted = runOn(bucket, instant(1_000), instant(1_000 + 70 * windowMs), leases).get('x');
+          const stated = refused.kind === 'refused' ? refused.retryInMs : 0;
+          const actual = (granted ?? instant(1_000)) - instant(1_000);
+          const weights = lanes.reduce((sum, { weight }) => sum + weight, 1);
+          const ownWeight = lanes[own]?.weight ?? 1;
+          const roundMs = ((weights / ownWeight + lanes.length) * windowMs) / limit;
+          expect(stated - actual).toBeGreaterThanOrEqual(-roundMs - 1_000);
+          // The forecast knows the sum of the other lanes only: it counts the share of a heavy lane that has little
+          // waiting as if a light one with a long line could take it over.
+          const ownCalls = (lanes[own]?.calls ?? 0) + 1;
+          const others = lanes.filter((_, of) => of !== own);
+          const byLane = others.reduce(
+            (sum, o) => sum + Math.min(o.calls, (ownCalls * o.weight) / ownWeight),
+            0,
+          );
+          const inSum = Math.min(
+            others.reduce((sum, { calls }) => sum + calls, 0),
+            others.reduce((sum, { weight }) => sum + (ownCalls * weight) / ownWeight, 0),
+          );
+          const pessimismMs = ((inSum - byLane) * windowMs) / limit;
+          expect(stated - actual).toBeLessThanOrEqual(roundMs + 1_000 + pessimismMs);
+        },
+      ),
+      { numRuns: 300 },
+    );
+  });
+
+  test('is exact for the only lane of a bucket', () => {
+    const bucket = newBucket(instant);
+    const leases: LeaseToken[] = [];
+    const stated = new Map<string, number>();
+    for (let at = 0; at < 30; at += 1) {
+      const reply = admit(bucket, call(`t${at}`), replica, instant(1_000));
+      leases.push(...reply.effects.grants.map(({ lease }) => lease));
+      if (reply.kind === 'queued') stated.set(`t${at}`, reply.forecastMs);
+    }
+    const granted = runOn(bucket, instant(1_000), instant(60_000), leases);
+    expect(stated.size).toBeGreaterThanOrEqual(20);
+    for (const [id, ms] of stated)
+      expect(Math.abs((granted.get(id) ?? 0) - instant(1_000) - ms)).toBeLessThanOrEqual(1);
+  });
+
+  test('is not before the bucket opens or the lane wakes', () => {
+    const bucket = newBucket(instant);
+    const [grant] = admit(bucket, call('a'), replica, instant(1_000)).effects.grants;
+    const [other] = admit(bucket, call('b'), replica, instant(1_000)).effects.grants;
+    charged(
+      bucket,
+      { lease: leaseToken(other?.lease ?? ''), edge: { slots: 0, nextSlotMs: 4_000 } },
+      instant(1_000),
+    );
+    admit(bucket, call('c'), replica, instant(1_000));
+    expect(forecast(bucket, ticketId('c'), instant(1_000))).toEqual({
+      waitMs: 4_000,
+      ahead: 0,
+      heldBy: 'ceiling_minute',
+    });
+    const closed = { kind: 'throttled', closeMs: 9_000, requeue: true, sleepMs: 0 } as const;
+    settle(
+      bucket,
+      { lease: leaseToken(grant?.lease ?? ''), settlement: closed, lesson: null },
+      instant(1_000),
+    );
+    expect(forecast(bucket, ticketId('c'), instant(1_000))).toEqual({
+      waitMs: 9_000,
+      ahead: 1,
+      heldBy: 'closed',
+    });
+  });
+
+  test('counts the calls of a capped lane once the time of a call is known', () => {
+    const bucket = newBucket(instant);
+    const wish = { limit: 1_000, maxInFlight: 1 };
+    const [grant] = admit(bucket, call('a', wish), replica, instant(1_000)).effects.grants;
+    for (const id of ['b', 'c', 'd']) admit(bucket, call(id, wish), replica, instant(1_000));
+    expect(forecast(bucket, ticketId('d'), instant(1_000))?.waitMs).toBe(0);
+    settle(
+      bucket,
+      { lease: leaseToken(grant?.lease ?? ''), settlement: { kind: 'succeeded', spent: null }, lesson: null },
+      instant(1_200),
+    );
+    // A single call of 200 ms is counted as 40 ms: half of one is under way, and one more call goes first.
+    expect(forecast(bucket, ticketId('d'), instant(1_200))).toEqual({
+      waitMs: 60,
+      ahead: 1,
+      heldBy: 'serialized',
+    });
+  });
+
+  test('grows slowly with long service times and falls fast with short ones', () => {
+    const wish = { limit: 1_000, maxInFlight: 1 };
+    const bucket = newBucket(instant);
+    let [grant] = admit(bucket, call('t0', wish), replica, instant(1_000)).effects.grants;
+    for (let at = 1; at <= 40; at += 1) admit(bucket, call(`t${at}`, wish), replica, instant(1_000));
+    let now = instant(1_000);
+    const serve = (ms: number): number => {
+      now += ms;
+      const settled = settle(
+        bucket,
+        {
+          lease: leaseToken(grant?.lease ?? ''),
+          settlement: { kind: 'succeeded', spent: null },
+          lesson: null,
+        },
+        now,
+      );
+      [grant] = settled.grants;
+      const { waitMs = 0, ahead = 0 } = forecast(bucket, ticketId('t40'), now) ?? {};
+      return waitMs / (ahead + 0.5);
+    };
+    expect(serve(1_000)).toBeCloseTo(200, 6);
+    expect(serve(100)).toBeCloseTo(150, 6);
+    for (let at = 0; at < 20; at += 1) serve(100);
+    expect(serve(100)).toBeCloseTo(100, 1);
+  });
+
+  test('counts a first call under way that takes long as if it lasted as long again', () => {
+    const bucket = newBucket(instant);
+    const wish = { limit: 1_000, maxInFlight: 1 };
+    admit(bucket, call('a', wish), replica, instant(1_000));
+    admit(bucket, call('b', wish), replica, instant(1_000));
+    expect(forecast(bucket, ticketId('b'), instant(9_000))).toEqual({
+      waitMs: 8_000,
+      ahead: 0,
+      heldBy: 'serialized',
+    });
+    const full = admit(bucket, call('c', { ...wish, maxQueued: 1 }), replica, instant(9_000));
+    expect(full).toMatchObject({ kind: 'refused', reason: 'queue_full', retryInMs: 8_000 });
+  });
+
+  test('lets the head of a full lane go first, however urgent the returning call is', () => {
+    const bucket = newBucket(instant);
+    const wish = { limit: 10, perMinute: 10, maxQueued: 1 };
+    for (let n = 0; n < 10; n += 1) admit(bucket, call(`t${n}`, wish), replica, instant(1_000));
+    admit(bucket, call('head', wish), replica, instant(1_000));
+    const { waitMs } = forecast(bucket, ticketId('head'), instant(1_000)) ?? { waitMs: NaN };
+    const full = admit(bucket, call('urgent', { ...wish, urgency: 0 }), replica, instant(1_000));
+    expect(full).toMatchObject({ reason: 'queue_full', ahead: 1 });
+    expect(full.kind === 'refused' ? full.retryInMs : 0).toBeGreaterThan(waitMs);
+  });
+
+  test('counts how late the call under way is already', () => {
+    const { bucket, lease } = servedOnce(instant, { limit: 1_000, maxInFlight: 1 }, 200);
+    admit(bucket, call('c', { limit: 1_000, maxInFlight: 1 }), replica, instant(1_200));
+    expect(lease).toBe('b');
+    expect(forecast(bucket, ticketId('c'), instant(1_250))?.waitMs).toBe(20);
+    expect(forecast(bucket, ticketId('c'), instant(6_200))?.waitMs).toBe(4_960);
+  });
+
+  test('waits at once for the lease of a call whose fate is unknown', () => {
+    const wish = { limit: 1_000, maxInFlight: 1 };
+    const bucket = newBucket(instant);
+    const [grant] = admit(bucket, call('a', wish), replica, instant(1_000)).effects.grants;
+    settle(
+      bucket,
+      { lease: leaseToken(grant?.lease ?? ''), settlement: { kind: 'unknown' }, lesson: null },
+      instant(2_000),
+    );
+    const refused = admit(bucket, call('b', { ...wish, maxWaitMs: 5_000 }), replica, instant(3_000));
+    expect(refused).toMatchObject({ kind: 'refused', reason: 'wait_too_long', retryInMs: 14_000 });
+    const waits = admit(bucket, call('c', { ...wish, maxWaitMs: 14_000 }), replica, instant(3_000));
+    expect(waits).toMatchObject({ kind: 'queued', forecastMs: 14_000 });
+    expect(runOn(bucket, instant(3_000), instant(20_000), []).get('c')).toBe(instant(17_000));
+    expect(bucket.lanes.get(laneKey('l'))?.abandoned).toEqual([]);
+  });
+
+  // Guards a bug: the forecast was the clock itself, 1,795,330,130 s over Redis, else the uptime of the process.
+  test('of a second call does not grow with the time since its lane was last granted', () => {
+    const wish = { limit: 40, windowMs: 20_000, maxInFlight: 1, maxWaitMs: 40_000 };
+    const bucket = newBucket(instant);
+    const [early] = admit(bucket, call('early', { ...wish, lane: 'old' }), replica, instant(1_000)).effects
+      .grants;
+    settle(
+      bucket,
+      { lease: leaseToken(early?.lease ?? ''), settlement: { kind: 'succeeded', spent: null }, lesson: null },
+      instant(1_200),
+    );
+    const tenHours = instant(36_000_000);
+    for (let at = 0; at < 200; at += 1) {
+      admit(bucket, call(`busy${at}`, { ...wish, maxInFlight: null, lane: 'busy' }), replica, tenHours);
+    }
+    for (const lane of ['new', 'old']) {
+      const kinds = [1, 2, 3].map(
+        (at) => admit(bucket, call(`${lane}${at}`, { ...wish, lane }), replica, tenHours).kind,
+      );
+      expect([lane, ...kinds]).toEqual([lane, 'queued', 'queued', 'queued']);
+      expect(forecast(bucket, ticketId(`${lane}3`), tenHours)?.waitMs).toBeLessThan(40_000);
+    }
+  });
+
+  test('uses the rest of the cap beside a call of unknown fate', () => {
+    const wish = { limit: 1_000, maxInFlight: 2 };
+    const bucket = newBucket(instant);
+    const [a] = admit(bucket, call('a', wish), replica, instant(1_000)).effects.grants;
+    const [b] = admit(bucket, call('b', wish), replica, instant(1_000)).effects.grants;
+    settle(
+      bucket,
+      { lease: leaseToken(a?.lease ?? ''), settlement: { kind: 'unknown' }, lesson: null },
+      instant(1_100),
+    );
+    admit(bucket, call('c', wish), replica, instant(1_200));
+    expect(forecast(bucket, ticketId('c'), instant(1_200))?.waitMs).toBe(200);
+    settle(
+      bucket,
+      { lease: leaseToken(b?.lease ?? ''), settlement: { kind: 'unknown' }, lesson: null },
+      instant(1_200),
+    );
+    expect(forecast(bucket, ticketId('c'), instant(1_200))?.waitMs).toBe(14_900);
+  });
+
+  test('names the day when a daily meter takes longest', () => {
+    const bucket = newBucket(instant);
+    const daily = (id: string, maxWaitMs: number) => ({
+      ...call(id, { costs: { requests: 1, requests_day: 1 }, maxWaitMs }),
+      setting: {
+        meters: [{ meter: 'requests_day' as const, limit: 1, windowMs: 86_400_000 }],
+        learn: true,
+        probe: 0,
+      },
+    });
+    admit(bucket, daily('a', 0), replica, instant(1_000));
+    const reply = admit(bucket, daily('b', 60_000), replica, instant(1_000));
+    expect(reply).toMatchObject({ kind: 'refused', reason: 'wait_too_long', heldBy: 'upstream_day' });
+    expect(reply.kind === 'refused' && reply.retryInMs).toBeGreaterThan(86_000_000);
+  });
+
+  const tokens = (id: string, lane: string, units: number, stated: number | null = 30_000): Admission => ({
+    ...call(id, { lane, costs: { tokens: units }, maxWaitMs: 45_000 }),
+    setting: {
+      meters: stated === null ? [] : [{ meter: 'tokens', limit: stated, windowMs: 60_000 }],
+      learn: true,
+      probe: stated === null ? 1 : 0,
+    },
+  });
+
+  test.each([40_000, 1e12])(
+    'counts a call that asks for %s of 30,000 tokens as one that takes all',
+    (huge) => {
+      const bucket = newBucket(instant);
+      admit(bucket, tokens('a', 'l', 10_000), replica, instant(1_000));
+      const big = admit(bucket, tokens('b', 'big', huge), replica, instant(1_000));
+      expect(big).toMatchObject({ kind: 'queued' });
+      const small = admit(bucket, tokens('c', 'l', 14), replica, instant(1_000));
+      // The large call goes first and needs a third of a window until it has room.
+      expect(small).toMatchObject({ kind: 'queued' });
+      expect(small.kind === 'queued' && small.forecastMs).toBeLessThan(25_000);
+      expect([...bucket.waitingCosts]).toEqual([['tokens', 30_014]]);
+    },
+  );
+
+  test('counts a call of more than the limit as one that takes all, also when the limit became known later', () => {
+    const bucket = newBucket(instant, 1);
+    const [first] = admit(bucket, tokens('a', 'l', 10, null), replica, instant(1_000)).effects.grants;
+    admit(bucket, tokens('b', 'big', 1e12, null), replica, instant(1_000));
+    admit(bucket, tokens('c', 'big', 1e12, null), replica, instant(1_000));
+    const report = {
+      meter: 'tokens',
+      limit: 30_000,
+      windowMs: 60_000,
+      level: { lowest: 15_000, highest: 15_000 },
+    } as const;
+    const lesson = {
+      feedback: { meters: [report], throttle: null },
+      sentAt: instant(1_000),
+      headAt: instant(1_050),
+    };
+    settle(
+      bucket,
+      { lease: leaseToken(first?.lease ?? ''), settlement: { kind: 'succeeded', spent: null }, lesson },
+      instant(1_050),
+    );
+    const small = admit(bucket, tokens('d', 'l', 14, null), replica, instant(1_060));
+    // One of the large calls needs half a window until it has room.
+    expect(small).toMatchObject({ kind: 'queued' });
+    expect(small.kind === 'queued' && small.forecastMs).toBeLessThan(31_000);
+  });
+});

@@ -1,0 +1,333 @@
+import { describe, expect, test } from '@jest/globals';
+import fc from 'fast-check';
+import {
+  minJitterMs,
+  maxJitterMs,
+  maxLatenessMs,
+  restMs,
+  createMeter,
+  drain,
+  giveUnitsBack,
+  take,
+  type MeterMark,
+} from '../../../src/limiter/policy/meter.policy.ts';
+import { refused } from '../../../src/limiter/policy/meter-learning.policy.ts';
+import { origins, report, TimedMeter } from './metering.ts';
+
+describe.each(origins)('a meter on a clock that begins at %d', (from) => {
+  const stated = (limit: number, windowMs: number) => TimedMeter.stated({ limit, windowMs }, from);
+
+  test.each([
+    [10, 1_000, 0, 1, 0],
+    [10, 1_000, 10, 1, 100],
+    [10, 1_000, 9.5, 1, 50],
+    [1, 60_000, 1, 1, 60_000],
+    [100, 60_000, 50, 120, 30_000],
+  ])('of %d in %d ms at level %d has room for %d in %d ms', (limit, windowMs, level, cost, expected) => {
+    const timed = stated(limit, windowMs);
+    timed.meter.level = level;
+    expect(timed.roomIn(cost, 0)).toBeCloseTo(expected, 3);
+  });
+
+  test('delays no call when its limit is unknown', () => {
+    expect(TimedMeter.unknown('tokens', from).roomIn(1e9, 0)).toBe(0);
+  });
+
+  test('takes no more than its limit, whatever cost a call states', () => {
+    const timed = stated(30_000, 60_000);
+    expect(timed.take(1e12, 0).cost).toBe(30_000);
+    expect(timed.roomIn(10, 0)).toBeLessThan(62_000);
+  });
+
+  test('has room within a window when a call asked for everything before the limit was known', () => {
+    const timed = TimedMeter.unknown('requests', from);
+    timed.take(1e12, 0);
+    const mark = timed.take(10, 0);
+    const stated = { ...report(30_000, 10, 60_000), level: { lowest: 9, highest: 10 } };
+    timed.answer(stated, mark, { sentMs: 0, headMs: 20 });
+    expect(timed.roomIn(10, 20)).toBeLessThan(62_000);
+  });
+
+  test('does not drain while the clock steps back', () => {
+    const timed = stated(10, 1_000);
+    timed.take(5, 100);
+    const { level } = timed.meter;
+    drain(timed.meter, from + 50);
+    expect(timed.meter.level).toBe(level);
+  });
+
+  test.each([
+    [1, 1_000, maxJitterMs],
+    [10, 10_000, 10_000 / 60],
+    [600, 60_000, maxLatenessMs],
+  ])(
+    'of %d in %d ms that was empty can be filled at once and drains %d ms later',
+    (limit, windowMs, restsMs) => {
+      for (const left of [0, 1e-16, 0.001]) {
+        const timed = stated(limit, windowMs);
+        timed.meter.level = left;
+        for (let at = 0; at < limit; at += 1) {
+          if (left === 0) expect(timed.roomIn(1, 0)).toBe(0);
+          timed.take(1, 0);
+        }
+        expect(timed.roomIn(1, 0)).toBeCloseTo(restsMs + windowMs / limit, 2);
+      }
+    },
+  );
+
+  test('that was nearly empty pauses its drain only for the part that was used up', () => {
+    const timed = stated(600, 60_000);
+    timed.meter.level = 4;
+    timed.take(600, 0);
+    expect(restMs(timed.meter, from)).toBeCloseTo(maxLatenessMs - 400, 2);
+  });
+
+  test('goes on draining when a response shows that the first call has arrived', () => {
+    const timed = stated(600, 60_000);
+    const mark = timed.take(1, 0);
+    timed.answer(report(600, 1), mark, { sentMs: 0, headMs: 40 });
+    expect(restMs(timed.meter, from + 40)).toBeLessThanOrEqual(minJitterMs);
+  });
+
+  test('gets back only the part of a reservation that has not drained', () => {
+    const timed = stated(2, 20_000);
+    const mark = timed.take(1, 0);
+    timed.take(1, 5_000);
+    giveUnitsBack(timed.meter, { mark, grantedAt: from }, from + 5_000);
+    expect(timed.meter.level).toBeGreaterThanOrEqual(1);
+  });
+
+  test('gets back a whole reservation while its drain is paused', () => {
+    const timed = stated(1, 60_000);
+    giveUnitsBack(timed.meter, { mark: timed.take(1, 0), grantedAt: from }, from + 400);
+    expect(timed.roomIn(1, 400)).toBe(0);
+  });
+
+  test('lowers a pinned limit to the reported one and never raises it', () => {
+    const timed = stated(10, 1_000);
+    timed.answer(report(20, 1), timed.take(1, 1), { sentMs: 1, headMs: 2, learn: false });
+    expect(timed.meter.limit).toBe(10);
+    timed.answer(report(4, 1), timed.take(1, 3), { sentMs: 3, headMs: 4, learn: false });
+    expect(timed.meter.limit).toBe(4);
+  });
+
+  test('takes no limit from a response whose call was sent before that of an earlier response', () => {
+    const timed = stated(10, 1_000);
+    const [first, second] = [timed.take(1, 1), timed.take(1, 50)];
+    timed.answer(report(40, 2), second, { sentMs: 50, headMs: 60 });
+    timed.answer(report(10, 1), first, { sentMs: 1, headMs: 70 });
+    expect(timed.meter.limit).toBe(40);
+  });
+
+  test('has room within the time that it takes to drain, whatever it has learned', () => {
+    const step = fc.record({
+      kind: fc.constantFrom('take', 'answer', 'refuse', 'pass'),
+      ms: fc.double({ min: 0, max: 20_000, noNaN: true }),
+      share: fc.double({ min: 0, max: 1, noNaN: true }),
+    });
+    fc.assert(
+      fc.property(
+        fc.constantFrom(1, 2, 5, 40, 1_000),
+        fc.array(step, { maxLength: 60 }),
+        fc.double({ min: 0.01, max: 1.5, noNaN: true }),
+        (limit, steps, costShare) => {
+          const timed = stated(limit, 60_000);
+          const { meter } = timed;
+          const out: { mark: MeterMark; sentMs: number }[] = [];
+          let nowMs = 0;
+          for (const { kind, ms, share } of steps) {
+            nowMs += ms / 10;
+            if (kind === 'take') out.push({ mark: timed.take(1, nowMs), sentMs: nowMs });
+            const last = out.at(-1);
+            if (kind === 'refuse')
+              refused(meter, { asked: 1, waitMs: ms, hadRoom: share > 0.5 }, from + nowMs);
+            if (kind !== 'answer' || last === undefined) continue;
+            out.pop();
+            timed.answer(report(limit, limit * share), last.mark, {
+              sentMs: last.sentMs,
+              headMs: nowMs,
+              spacing: share > 0.6 ? 'calm' : share > 0.3 ? 'quiet' : 'crowded',
+            });
+          }
+          const cost = Math.max(1, limit * costShare);
+          const whenEmpty = restMs(meter, from + nowMs) + (meter.level / limit) * 60_000;
+          expect(timed.roomIn(cost, nowMs)).toBeLessThanOrEqual(whenEmpty + 1e-3);
+          expect(timed.roomIn(cost, nowMs + whenEmpty + 1e-3)).toBeLessThanOrEqual(1e-3);
+        },
+      ),
+      { numRuns: 500 },
+    );
+  });
+});
+
+describe.each(origins)('a meter that learns its limit, on a clock that begins at %d', (from) => {
+  const asked = (): { timed: TimedMeter; mark: MeterMark } => {
+    const timed = TimedMeter.unknown('tokens', from);
+    return { timed, mark: timed.take(1e12, 0) };
+  };
+
+  test('is at most full when a response states the limit and no level', () => {
+    const { timed, mark } = asked();
+    const stated = { meter: 'tokens', limit: 30_000, windowMs: null, level: null } as const;
+    timed.answer(stated, mark, { sentMs: 0, headMs: 40 });
+    expect(timed.roomIn(10, 40)).toBeLessThanOrEqual(1_100);
+  });
+
+  test('is at most full when the operator states the limit', () => {
+    const { timed } = asked();
+    timed.state({ limit: 30_000, windowMs: 60_000 }, 40);
+    expect(timed.roomIn(10, 40)).toBeLessThanOrEqual(1_100);
+  });
+
+  test('does not delay calls of today for calls sent on the days before', () => {
+    const timed = TimedMeter.unknown('requests_day', from);
+    const dayMs = 86_400_000;
+    for (let hour = 0; hour < 240; hour += 1) timed.take(50, hour * 3_600_000);
+    timed.state({ limit: 10_000, windowMs: dayMs }, 10 * dayMs);
+    expect(timed.meter.level).toBeGreaterThan(600);
+    expect(timed.meter.level).toBeLessThan(2_400);
+  });
+});
+
+describe.each(origins)('the limit of a meter, on a clock that begins at %d', (from) => {
+  const learned = (limit: number, learn: boolean, stated: number | null): TimedMeter => {
+    const quota = stated === null ? null : { limit: stated, windowMs: 60_000 };
+    const timed = new TimedMeter(createMeter('requests', from), from);
+    timed.state(quota, 0, learn);
+    timed.answer(report(limit, 1), timed.take(1, 1), { sentMs: 1, headMs: 2, learn });
+    return timed;
+  };
+
+  test.each<[string, number | null, boolean, number]>([
+    ['is the reported one when nothing is stated', null, true, 100],
+    ['is the reported one when nothing is stated and nothing may be raised', null, false, 100],
+    ['is the reported one above a stated one', 50, true, 100],
+    ['is the reported one below a stated one', 200, true, 100],
+    ['is the stated one below the reported one, pinned', 50, false, 50],
+    ['is the reported one below the stated one, pinned', 200, false, 100],
+  ])('%s', (_what, stated, learn, expected) => {
+    expect(learned(100, learn, stated).meter.limit).toBe(expected);
+  });
+
+  test.each([
+    ['raised', 70, 70],
+    ['raised above what is reported', 200, 100],
+    ['lowered', 20, 20],
+  ])('follows a pinned limit that is %s, whatever was learned', (_what, limit, expected) => {
+    const timed = learned(100, false, 50);
+    timed.state({ limit, windowMs: 60_000 }, 10, false);
+    expect(timed.meter.limit).toBe(expected);
+  });
+
+  test('is the reported one when the stated one is removed', () => {
+    const timed = learned(100, false, 50);
+    timed.state(null, 10, false);
+    expect(timed.meter.limit).toBe(100);
+  });
+
+  test('is unknown when the only stated one is removed, so that no call is delayed', () => {
+    const timed = TimedMeter.stated({ limit: 2, windowMs: 86_400_000 }, from);
+    timed.take(1, 0);
+    timed.take(1, 0);
+    expect(timed.roomIn(1, 10)).toBeGreaterThan(3_600_000);
+    timed.state(null, 10);
+    expect(timed.roomIn(1, 10)).toBe(0);
+    timed.state({ limit: 2, windowMs: 86_400_000 }, 20);
+    expect(timed.roomIn(1, 20)).toBeGreaterThan(3_600_000);
+  });
+
+  test('is the stated one again when the pin is removed and set again', () => {
+    const timed = learned(100, false, 50);
+    timed.state({ limit: 50, windowMs: 60_000 }, 10, true);
+    expect(timed.meter.limit).toBe(100);
+    timed.state({ limit: 50, windowMs: 60_000 }, 20, false);
+    expect(timed.meter.limit).toBe(50);
+  });
+
+  test('changes its window when only the stated window changes', () => {
+    const timed = TimedMeter.stated({ limit: 60, windowMs: 60_000 }, from);
+    timed.state({ limit: 60, windowMs: 1_000 }, 10);
+    expect(timed.meter.windowMs).toBe(1_000);
+  });
+
+  test('lowers the level to at most full when it is lowered', () => {
+    const timed = TimedMeter.stated({ limit: 600, windowMs: 60_000 }, from);
+    timed.take(500, 0);
+    timed.state({ limit: 60, windowMs: 60_000 }, 10);
+    expect(timed.roomIn(1, 10)).toBeLessThanOrEqual(2_100);
+  });
+
+  test.each([
+    ['100 in a minute, 5,000 in an hour', { limit: 100, windowMs: 60_000 }, [5_000, 3_600_000]],
+    ['600 in a minute, 5 in a second', { limit: 600, windowMs: 60_000 }, [5, 1_000]],
+    ['3 in a second, 600 in a minute', { limit: 3, windowMs: 1_000 }, [600, 60_000]],
+  ] as const)(
+    'pinned to %s allows no more at once and no faster rate than either',
+    (_what, quota, reported) => {
+      const timed = TimedMeter.stated(quota, from, false);
+      const [limit, windowMs] = reported;
+      timed.answer(report(limit, 1, windowMs), timed.take(1, 1), { sentMs: 1, headMs: 2, learn: false });
+      const { meter } = timed;
+      expect(meter.limit).toBe(Math.min(limit, quota.limit));
+      const rate = Math.min(limit / windowMs, quota.limit / quota.windowMs);
+      expect((meter.limit ?? 0) / meter.windowMs).toBeCloseTo(rate, 12);
+    },
+  );
+});
+
+/** The upstream of this test does what it states and has no other users. */
+describe.each(origins)('the model of a meter, on a clock that begins at %d', (from) => {
+  test('is never below the level of an upstream without other users, in any order of responses', () => {
+    const call = fc.record({
+      gapMs: fc.constantFrom(0, 0, 1, 7, 30, 400),
+      wayMs: fc.double({ min: 0, max: 24, noNaN: true }),
+      backMs: fc.constantFrom(0, 5, 60, 900),
+    });
+    fc.assert(
+      fc.property(
+        fc.constantFrom(2, 5, 20),
+        fc.array(call, { minLength: 1, maxLength: 40 }),
+        (limit, calls) => {
+          const timed = TimedMeter.stated({ limit, windowMs: 10_000 }, from);
+          const rate = limit / 10_000;
+          const arrivals: { at: number; mark: MeterMark; sentAt: number; backAt: number; quiet: boolean }[] =
+            [];
+          let now = 0;
+          let last = -Infinity;
+          for (const { gapMs, wayMs, backMs } of calls) {
+            now += gapMs;
+            if (timed.roomIn(1, now) > 0) continue;
+            const mark = take(timed.meter, { units: 1, behind: [] }, from + now);
+            const at = now + wayMs;
+            arrivals.push({ at, mark, sentAt: now, backAt: at + backMs, quiet: now - last >= 20 });
+            last = now;
+          }
+          let used = 0;
+          let then = 0;
+          const reported = arrivals
+            .toSorted((one, other) => one.at - other.at)
+            .map((arrival) => {
+              used = Math.max(0, used - (arrival.at - then) * rate) + 1;
+              then = arrival.at;
+              expect(used).toBeLessThanOrEqual(limit + 1e-6);
+              return { ...arrival, used };
+            });
+          const end = Math.max(now, ...reported.map(({ backAt }) => backAt));
+          for (const { mark, sentAt, backAt, quiet, used: level } of reported.toSorted(
+            (one, other) => one.backAt - other.backAt,
+          )) {
+            if (backAt < now) continue;
+            timed.answer(report(limit, level), mark, {
+              sentMs: sentAt,
+              headMs: backAt,
+              spacing: quiet ? 'calm' : 'crowded',
+            });
+          }
+          drain(timed.meter, from + end);
+          expect(timed.meter.level).toBeGreaterThanOrEqual(used - (end - then) * rate - 1e-5);
+        },
+      ),
+      { numRuns: 500 },
+    );
+  });
+});

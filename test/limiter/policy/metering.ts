@@ -1,0 +1,79 @@
+/** A meter on a clock that begins anywhere: tests speak of milliseconds since then. */
+import type { MeterName, MeterReport } from '../../../src/call.ts';
+import { learnMeter } from '../../../src/limiter/policy/meter-learning.policy.ts';
+import {
+  createMeter,
+  markAnswered,
+  roomInMs,
+  take,
+  type Meter,
+  type MeterMark,
+} from '../../../src/limiter/policy/meter.policy.ts';
+import type { Quota, Spacing } from '../../../src/limiter/policy/meter-state.policy.ts';
+import { applySetting } from '../../../src/limiter/policy/meter-quota.policy.ts';
+
+/** Nothing may depend on where a clock begins: at zero, after a few days, or as the milliseconds of an epoch. */
+export const origins = [0, 3e8, 1.79e12] as const;
+
+export interface Seen {
+  readonly sentMs: number;
+  readonly headMs: number;
+  readonly spacing?: Spacing;
+  readonly learn?: boolean;
+}
+
+export class TimedMeter {
+  readonly meter: Meter;
+  readonly #from: number;
+
+  constructor(meter: Meter, from: number) {
+    this.meter = meter;
+    this.#from = from;
+  }
+
+  static unknown(name: MeterName, from: number): TimedMeter {
+    return new TimedMeter(createMeter(name, from), from);
+  }
+
+  static stated(quota: Quota, from: number, learn = true): TimedMeter {
+    const timed = TimedMeter.unknown('requests', from);
+    timed.state(quota, 0, learn);
+    return timed;
+  }
+
+  state(quota: Quota | null, atMs: number, learn = true): void {
+    applySetting(this.meter, { stated: quota, learn }, this.#from + atMs);
+  }
+
+  take(units: number, atMs: number): MeterMark {
+    return take(this.meter, { units, behind: [] }, this.#from + atMs);
+  }
+
+  roomIn(units: number, atMs: number): number {
+    return roomInMs(this.meter, { units, waiting: 0 }, this.#from + atMs);
+  }
+
+  /** The answer of a call that is no longer on its way. */
+  answer(reported: MeterReport, mark: MeterMark, seen: Seen): void {
+    const { sentMs, headMs, spacing = 'calm', learn = true } = seen;
+    markAnswered(this.meter, mark);
+    learnMeter(
+      this.meter,
+      {
+        report: reported,
+        mark,
+        seen: { sentAt: this.#from + sentMs, headAt: this.#from + headMs, spacing, closedMs: 0 },
+        learn,
+      },
+      this.#from + headMs,
+    );
+  }
+}
+
+/** Used units are exactly known. */
+export const report = (limit: number, used: number, windowMs: number | null = null): MeterReport => ({
+  meter: 'requests',
+  limit,
+  windowMs,
+  level: { lowest: used, highest: used },
+});

@@ -1,0 +1,127 @@
+/** The log of a described window against an upstream that counts it exactly (`src/simulators/dialect/quota.ts`). */
+import { describe, expect, test } from '@jest/globals';
+import fc from 'fast-check';
+import {
+  createMeter,
+  roomInMs,
+  take,
+  giveUnitsBack,
+  type Meter,
+} from '../../../src/limiter/policy/meter.policy.ts';
+import type { CountedWindow } from '../../../src/limiter/policy/meter-state.policy.ts';
+import { applySetting } from '../../../src/limiter/policy/meter-quota.policy.ts';
+import {
+  keepLog,
+  logReported,
+  loggedUnits,
+  minMarginMs,
+  windowWaitMs,
+} from '../../../src/limiter/policy/window-log.policy.ts';
+import { Quota } from '../../../src/simulators/dialect/quota.ts';
+
+interface Stated {
+  readonly limit: number;
+  readonly windowMs: number;
+  readonly counts: CountedWindow;
+}
+
+const startAt = 1_800_000_000_123;
+
+function meterOf({ limit, windowMs, counts }: Stated, now = startAt): Meter {
+  const meter = createMeter('requests', now);
+  applySetting(meter, { stated: { limit, windowMs }, learn: true }, now);
+  keepLog(meter, { counts, epochAt: 0 }, now);
+  return meter;
+}
+
+const one = { units: 1, waiting: 0 };
+
+/** Sends so many calls as early as all meters have room; returns when each left. */
+function sendAll(meters: readonly Meter[], calls: number, gapMs: () => number): number[] {
+  const left: number[] = [];
+  let now = startAt;
+  while (left.length < calls) {
+    const roomMs = Math.max(...meters.map((meter) => roomInMs(meter, one, now)));
+    now += roomMs;
+    if (roomMs > 0) continue;
+    for (const meter of meters) take(meter, { units: 1, behind: [] }, now);
+    left.push(now);
+    now += gapMs();
+  }
+  return left;
+}
+
+const stated = fc.record({
+  limit: fc.integer({ min: 1, max: 60 }),
+  windowMs: fc.constantFrom(1_000, 2_000, 10_000, 60_000, 3_600_000),
+  counts: fc.constantFrom<CountedWindow>('rolling', 'fixed'),
+});
+
+describe('a window that the operator describes', () => {
+  test('never takes more than its limit, however the calls come and however late they arrive', () => {
+    fc.assert(
+      fc.property(stated, fc.infiniteStream(fc.double({ min: 0, max: 1, noNaN: true })), (window, draws) => {
+        const draw = (): number => draws.next().value as number;
+        const spreadMs = draw() * (window.windowMs / window.limit);
+        const left = sendAll([meterOf(window)], window.limit * 3, () => draw() * spreadMs);
+        const upstream = new Quota({
+          windows: [{ requests: window.limit, seconds: window.windowMs / 1000, kind: window.counts }],
+        });
+        const arrivals = left.map((at) => at + draw() * (minMarginMs - 1)).toSorted((a, b) => a - b);
+        for (const at of arrivals) expect(upstream.ask(at)).toEqual({ kind: 'admitted' });
+      }),
+      { numRuns: 60 },
+    );
+  });
+
+  test('a burst of three limits takes two windows, and a twentieth more at most', () => {
+    fc.assert(
+      fc.property(stated, (window) => {
+        const left = sendAll([meterOf(window)], window.limit * 3, () => 0.01);
+        const tookMs = (left.at(-1) ?? 0) - startAt;
+        expect(tookMs).toBeLessThanOrEqual(2 * window.windowMs * 1.05);
+      }),
+      { numRuns: 40 },
+    );
+  });
+
+  test('several windows hold at once, from the first call on', () => {
+    const windows = [
+      { limit: 3, windowMs: 1_000, counts: 'rolling' },
+      { limit: 10, windowMs: 6_000, counts: 'rolling' },
+    ] as const;
+    const left = sendAll(
+      windows.map((window) => meterOf(window)),
+      20,
+      () => 0.01,
+    );
+    const upstream = new Quota({
+      windows: windows.map(({ limit, windowMs }) => ({ requests: limit, seconds: windowMs / 1000 })),
+    });
+    for (const at of left) expect(upstream.ask(at)).toEqual({ kind: 'admitted' });
+    expect((left.at(-1) ?? 0) - startAt).toBeLessThan((6_000 + 3_000) * 1.05);
+  });
+
+  test('the time that a line behind a full window is told is when its last call leaves', () => {
+    fc.assert(
+      fc.property(stated, fc.integer({ min: 1, max: 200 }), (window, ahead) => {
+        const meter = meterOf(window);
+        sendAll([meter], window.limit, () => 0);
+        const expectedMs = windowWaitMs(meter, ahead, startAt);
+        const left = sendAll([meter], ahead, () => 0);
+        expect(Math.abs((left.at(-1) ?? 0) - startAt - expectedMs)).toBeLessThan(1);
+      }),
+      { numRuns: 40 },
+    );
+  });
+
+  test('what the upstream did not count makes room again, and what others take takes it', () => {
+    const meter = meterOf({ limit: 2, windowMs: 1_000, counts: 'rolling' });
+    const mark = take(meter, { units: 1, behind: [] }, startAt);
+    logReported(meter, 2, startAt + 5);
+    expect(roomInMs(meter, one, startAt + 10)).toBeGreaterThan(900);
+    giveUnitsBack(meter, { mark, grantedAt: startAt }, startAt + 20);
+    expect(meter.log === null ? null : loggedUnits(meter.log, startAt + 20)).toBe(1);
+    expect(roomInMs(meter, one, startAt + 20)).toBe(0);
+  });
+});

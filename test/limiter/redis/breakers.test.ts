@@ -1,0 +1,119 @@
+/** Breakers of several replicas over one Redis: which change wins, which replicas learn of it, and what Redis keeps. */
+import { afterAll, afterEach, beforeAll, expect, test } from '@jest/globals';
+import { Redis } from 'ioredis';
+import { memoryMs } from '../../../src/breaker/breaker.policy.ts';
+import type { BreakerId, BreakerNews, SharedBreaker } from '../../../src/limiter/breaker-store.ts';
+import { startReplica, type TestReplica } from '../../support/redis-replica.ts';
+import { startRedis, type RedisServer } from '../../support/redis.ts';
+import { until } from '../../support/until.ts';
+
+let server: RedisServer;
+let probe: Redis;
+const open: TestReplica[] = [];
+beforeAll(async () => {
+  server = await startRedis();
+  probe = new Redis(server.port);
+});
+afterEach(async () => {
+  for (const replica of open.splice(0)) await replica.close();
+  await probe.flushall();
+});
+afterAll(async () => {
+  probe.disconnect();
+  await server.stop();
+});
+
+interface Heard extends TestReplica {
+  readonly news: BreakerNews[];
+}
+
+async function replica(): Promise<Heard> {
+  const started = await startReplica(`url: "${server.url}"`);
+  open.push(started);
+  const news: BreakerNews[] = [];
+  started.breakers.listen((change) => news.push(change));
+  return { ...started, news };
+}
+
+const id: BreakerId = { key: 'k', upstream: 'u', credential: 'c' };
+const state = (version: string, changes: Partial<SharedBreaker> = {}): SharedBreaker => ({
+  version,
+  kind: 'open',
+  status: 402,
+  refusals: 1,
+  leftMs: 60_000,
+  ...changes,
+});
+
+test('the first refusal opens a breaker for all replicas, and a second one at the same time does not change it', async () => {
+  const [one, other] = [await replica(), await replica()];
+  expect(await one.breakers.put(id, '', state('v1'))).toMatchObject({
+    version: 'v1',
+    kind: 'open',
+    status: 402,
+  });
+  await until(() => other.news.length === 1);
+  expect(other.news[0]).toMatchObject({ id, state: { version: 'v1', status: 402, refusals: 1 } });
+  expect(other.news[0]?.state?.leftMs).toBeGreaterThan(55_000);
+  // The other replica was refused at the same time; the reply shows it the breaker of the first one.
+  expect(await other.breakers.put(id, '', state('v2', { status: 423 }))).toMatchObject({
+    version: 'v1',
+    status: 402,
+  });
+  expect(one.news).toEqual([]);
+});
+
+test('only one of two replicas that ask at once sends the probe', async () => {
+  const [one, other] = [await replica(), await replica()];
+  await one.breakers.put(id, '', state('v1'));
+  const asked = await Promise.all([
+    one.breakers.take(id, 'v1', state('p1', { kind: 'probing' })),
+    other.breakers.take(id, 'v1', state('p2', { kind: 'probing' })),
+  ]);
+  const versions = asked.map((stored) => (typeof stored === 'string' ? stored : stored.version));
+  expect(new Set(versions).size).toBe(1);
+  expect(['p1', 'p2']).toContain(versions[0]);
+});
+
+test('a breaker that one replica closes is closed for all, also for one that asks for a probe', async () => {
+  const [one, other] = [await replica(), await replica()];
+  await one.breakers.put(id, '', state('v1'));
+  await until(() => other.news.length === 1);
+  expect(await one.breakers.close(id)).toBe('closed');
+  await until(() => other.news.length === 2);
+  expect(other.news[1]).toEqual({ id, state: null });
+  expect(await other.breakers.take(id, 'v1', state('p', { kind: 'probing' }))).toBe('closed');
+  expect(await other.breakers.read(id)).toBe('closed');
+  expect(await probe.keys('*breaker*')).toEqual([]);
+});
+
+test('the key of a breaker expires by itself', async () => {
+  const one = await replica();
+  await one.breakers.put(id, '', state('v1'));
+  const keys = await probe.keys('*breaker*');
+  expect(keys).toHaveLength(1);
+  const leftMs = await probe.pttl(keys[0] ?? '');
+  expect(leftMs).toBeGreaterThan(memoryMs);
+  expect(leftMs).toBeLessThanOrEqual(memoryMs + 60_000);
+});
+
+test('a breaker that Redis has lost is stored again by the next refusal of its probe', async () => {
+  const one = await replica();
+  await one.breakers.put(id, '', state('v1'));
+  await probe.flushall();
+  expect(await one.breakers.put(id, 'v1', state('v2', { refusals: 2 }))).toMatchObject({
+    version: 'v2',
+    refusals: 2,
+  });
+});
+
+test('a breaker is reported as unavailable while Redis cannot be reached', async () => {
+  const own = await startRedis();
+  const one = await startReplica(`url: "${own.url}"`);
+  process.kill(own.pid, 'SIGSTOP');
+  expect(await one.breakers.put(id, '', state('v1'))).toBe('unavailable');
+  expect(await one.breakers.read(id)).toBe('unavailable');
+  process.kill(own.pid, 'SIGCONT');
+  await one.close();
+  await own.stop();
+});

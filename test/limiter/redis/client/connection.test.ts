@@ -1,0 +1,150 @@
+import { afterEach, describe, expect, test } from '@jest/globals';
+import { once } from 'node:events';
+import { Redis } from 'ioredis';
+import { systemClock, systemRandom } from '../../../../src/clock.ts';
+import type { RedisSettings } from '../../../../src/config/settings.ts';
+import { connectRedis, type RedisConnection } from '../../../../src/limiter/redis/client/connection.ts';
+import { plainRedis } from '../../../support/plain-redis.ts';
+import { startRedis } from '../../../support/redis.ts';
+import { redisWire } from '../../../support/redis-wire.ts';
+
+const closers: (() => unknown)[] = [];
+afterEach(async () => {
+  for (const close of closers.splice(0).toReversed()) await close();
+});
+
+/** A proxy to Redis that breaks when the reply to a command is on its way: the command ran, but its reply is lost. */
+async function breakingWire() {
+  let target = 0;
+  let fatal: string | null = null;
+  let broken = 0;
+  const wire = await redisWire(
+    () => target,
+    (client, redis) => {
+      let isDoomed = false;
+      client.on('data', (bytes) => {
+        redis.write(bytes);
+        if (fatal === null || !bytes.toString().toLowerCase().includes(fatal)) return;
+        fatal = null;
+        isDoomed = true;
+      });
+      redis.on('data', (bytes) => {
+        if (!isDoomed) return void client.write(bytes);
+        broken += 1;
+        client.destroy();
+      });
+    },
+  );
+  closers.push(() => wire.close());
+  return {
+    port: wire.port,
+    to: (port: number) => void (target = port),
+    /** Breaks once, at the next reply to this command. */
+    breakAt: (command: string) => void (fatal = command),
+    broken: () => broken,
+  };
+}
+
+const settingsOf = (mode: RedisSettings['mode'], port: number): RedisSettings =>
+  plainRedis({ mode, nodes: [{ host: '127.0.0.1', port }] });
+
+async function ready(connection: RedisConnection): Promise<void> {
+  while (!connection.isReady()) await new Promise((resolve) => setTimeout(resolve, 5));
+}
+
+/** The result of a read as soon as there is a connection again. */
+async function reconnected<T>(read: () => Promise<T>): Promise<T> {
+  for (;;) {
+    try {
+      return await read();
+    } catch {
+      await new Promise((resolve) => setTimeout(resolve, 20));
+    }
+  }
+}
+
+/** A server of the test's own, and a client straight to it. */
+async function server(args: readonly string[]) {
+  const redis = await startRedis({ args });
+  const straight = new Redis(redis.port, '127.0.0.1');
+  closers.push(async () => {
+    straight.disconnect();
+    await redis.stop();
+  });
+  return { port: redis.port, straight };
+}
+
+/** A Cluster whose first primary, behind the wire, has every slot but one: the other keeps it whole when the wire breaks. */
+async function cluster(wire: { readonly port: number }) {
+  const enabled = ['--cluster-enabled', 'yes', '--cluster-announce-ip', '127.0.0.1'];
+  const first = await server([...enabled, '--cluster-announce-port', String(wire.port)]);
+  const second = await server(enabled);
+  const slots = Array.from({ length: 16_384 }, (_, slot) => String(slot));
+  await first.straight.call('CLUSTER', 'ADDSLOTS', ...slots.slice(0, -1));
+  await second.straight.call('CLUSTER', 'ADDSLOTS', ...slots.slice(-1));
+  await second.straight.call('CLUSTER', 'MEET', '127.0.0.1', String(first.port));
+  for (const { straight } of [first, second]) {
+    const isWhole = async (): Promise<boolean> =>
+      /state:ok[^]*slots_ok:16384/.test(String(await straight.call('CLUSTER', 'INFO')));
+    while (!(await isWhole())) await new Promise((resolve) => setTimeout(resolve, 20));
+  }
+  return first;
+}
+
+/** A server of that mode behind the proxy, with the connection under test on the proxy and a client straight to the server. */
+async function setUp(mode: 'single' | 'cluster') {
+  const wire = await breakingWire();
+  const { port, straight } = await (mode === 'single' ? server([]) : cluster(wire));
+  wire.to(port);
+  const connection = connectRedis(
+    settingsOf(mode, wire.port),
+    { clock: systemClock, random: systemRandom },
+    () => {},
+  );
+  closers.push(() => connection.close());
+  await ready(connection);
+  return { wire, straight, connection };
+}
+
+// By default ioredis sends commands without a reply again when it reconnects, and a Cluster client when a node is gone:
+// a command that takes a slot would take two. `client/health.ts` decides whether to repeat a command, with the same id.
+describe.each(['single', 'cluster'] as const)('a command whose reply is lost (Redis mode: %s)', (mode) => {
+  test('fails and is not sent again by the driver when it reconnects', async () => {
+    const { wire, straight, connection } = await setUp(mode);
+    const { client } = connection;
+    expect(await client.incr('{count}')).toBe(1);
+    wire.breakAt('incr');
+    await expect(client.incr('{count}')).rejects.toThrow();
+    expect(wire.broken()).toBe(1);
+    // This read uses the new connection: a command that was sent again would have run before it.
+    expect(await reconnected(() => client.get('{count}'))).toBe('2');
+    expect(await straight.get('{count}')).toBe('2');
+  });
+
+  test('fails together with the commands written with it, and none of them runs twice', async () => {
+    const { wire, connection } = await setUp(mode);
+    const { client } = connection;
+    wire.breakAt('incr');
+    const keys = Array.from({ length: 20 }, (_, at) => `{count}${at}`);
+    const results = await Promise.allSettled(keys.map((key) => client.incr(key)));
+    expect(results.filter(({ status }) => status === 'rejected').length).toBeGreaterThan(0);
+    const counts = await reconnected(() => client.mget(keys));
+    expect(Math.max(...counts.map(Number))).toBe(1);
+  });
+});
+
+test('the Redis connection is made again when the driver has given it up', async () => {
+  const redis = await startRedis();
+  closers.push(() => redis.stop());
+  const connection = connectRedis(
+    settingsOf('single', redis.port),
+    { clock: systemClock, random: systemRandom },
+    () => {},
+  );
+  closers.push(() => connection.close());
+  await ready(connection);
+  connection.client.disconnect();
+  await once(connection.client, 'end');
+  await ready(connection);
+  expect(await connection.client.ping()).toBe('PONG');
+});

@@ -1,0 +1,64 @@
+/** What one replica has learned of token charges, another one expects of its next call. Over one Redis, which keeps none of it. */
+import { afterAll, afterEach, beforeAll, expect, test } from '@jest/globals';
+import { Redis } from 'ioredis';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { systemClock } from '../../../src/clock.ts';
+import type { TokenGuess } from '../../../src/dispatch/token-estimate.policy.ts';
+import { TokenEstimates } from '../../../src/dispatch/token-estimates.ts';
+import { monitorRedis } from '../../support/redis-monitor.ts';
+import { startReplica, type TestReplica } from '../../support/redis-replica.ts';
+import { startRedis, type RedisServer } from '../../support/redis.ts';
+import { until } from '../../support/until.ts';
+
+let server: RedisServer;
+let probe: Redis;
+const open: TestReplica[] = [];
+beforeAll(async () => {
+  server = await startRedis();
+  probe = new Redis(server.port);
+});
+afterEach(async () => {
+  for (const replica of open.splice(0)) await replica.close();
+  await probe.flushall();
+});
+afterAll(async () => {
+  probe.disconnect();
+  await server.stop();
+});
+
+async function replica() {
+  const started = await startReplica(`url: "${server.url}"`);
+  open.push(started);
+  return { tokens: new TokenEstimates(systemClock, started.estimates), bugs: started.bugs };
+}
+
+const guess: TokenGuess = { prompt: 150_000, marked: 0, output: 4_000, apart: true };
+const call = { guess, lane: 'lane1', beginning: 'beginning1' };
+const usage = { prompt: 150_000, kept: 148_000, input: 2_000, output: 200, total: 2_200 };
+const answer = { meters: [], throttle: null, usage };
+
+test('a prompt that one replica has seen cached is not reserved in full by another one', async () => {
+  const [one, other] = [await replica(), await replica()];
+  expect(other.tokens.expected(call).input_tokens).toBe(150_000);
+  // A replica hears of the others with its next heartbeat.
+  await until(() => {
+    one.tokens.learn(call, answer, null);
+    return other.tokens.expected(call).input_tokens === 2_000;
+  });
+  expect(other.tokens.expected({ ...call, beginning: 'another' }).output_tokens).toBeLessThan(4_001);
+  expect(other.tokens.size).toBe(1);
+  const refusal = { meters: [], throttle: { kind: 'rate', waitMs: 1, meter: 'input_tokens' } as const };
+  other.tokens.learn(call, { ...refusal, requestedTokens: 40_000 }, null);
+  await until(() => one.tokens.expected(call).input_tokens === 40_000);
+  expect([...one.bugs, ...other.bugs]).toEqual([]);
+});
+
+test('a replica that is alone sends nothing, and Redis keeps nothing', async () => {
+  const monitor = await monitorRedis(server.port);
+  const { tokens } = await replica();
+  for (let n = 0; n < 20; n += 1) tokens.learn({ ...call, beginning: `b${n}` }, answer, null);
+  await sleep(300);
+  expect(monitor.lines.filter((line) => line.includes('"e '))).toEqual([]);
+  monitor.stop();
+  expect((await probe.keys('*')).filter((key) => /estimate|lane1|b1/.test(key))).toEqual([]);
+});

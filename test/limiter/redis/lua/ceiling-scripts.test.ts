@@ -1,0 +1,68 @@
+/** The scripts of the ceiling decide as their policy does: late calls, limits that change, forecasts. */
+import { afterAll, beforeAll, expect, test } from '@jest/globals';
+import fc from 'fast-check';
+import { Redis } from 'ioredis';
+import { ceilingWindowMs, slotInMs, takeSlot } from '../../../../src/limiter/policy/ceiling.policy.ts';
+import { listOf } from '../../../../src/limiter/redis/client/malformed-reply.ts';
+import { defineCommands, runOwn } from '../../../../src/limiter/redis/protocol/commands.ts';
+import { startRedis, type RedisServer } from '../../../support/redis.ts';
+
+let server: RedisServer;
+let client: Redis;
+beforeAll(async () => {
+  server = await startRedis();
+  client = new Redis(server.port);
+  defineCommands(client);
+});
+afterAll(async () => {
+  client.disconnect();
+  await server.stop();
+});
+
+const step = fc.record({
+  gapMs: fc.constantFrom(0, 1, 300, 5_000, 39_900, 59_000, 60_000, 60_150),
+  /** How late each of the calls is that ask in one command. */
+  late: fc.array(fc.constantFrom(0, 0, 0, 130, 500, 2_000), { minLength: 1, maxLength: 4 }),
+  /** Configuration names another limit from now on. */
+  limit: fc.constantFrom(null, null, null, null, 1, 2, 3, 7),
+});
+const positions = [1, 2, 3, 4, 5, 8, 15];
+let histories = 0;
+
+test('the ceiling scripts decide like the policy for calls that ask together or leave late, and for changed limits', async () => {
+  await fc.assert(
+    fc.asyncProperty(fc.array(step, { minLength: 1, maxLength: 40 }), async (steps) => {
+      const keys = [`sends:{p${(histories += 1)}}`, `day:{p${histories}}`];
+      const log: number[] = [];
+      let now = 1_000_000;
+      let limit = 3;
+      for (const [at, { gapMs, late, limit: next }] of steps.entries()) {
+        now += gapMs;
+        limit = next ?? limit;
+        const times = [String(ceilingWindowMs), '86400', String(now)];
+        const calls = late.flatMap((lateMs, n) => [`c${at}.${n}`, String(lateMs)]);
+        const argv = [String(limit), '', ...times, ...calls];
+        const replied = listOf(await runOwn(client, 'consume', { keys, argv }));
+        const replies = late.map((lateMs) => takeSlot(log, { limit, lateMs }, now));
+        expect([
+          at,
+          ...replied
+            .filter((_word, n) => n % 3 !== 1)
+            .map((word) => (Number(word) >= 0 ? Number(word) : word)),
+        ]).toEqual([
+          at,
+          ...replies.flatMap((reply) =>
+            reply.kind === 'taken' ? ['taken', reply.nextSlotMs] : ['minute', reply.waitMs],
+          ),
+        ]);
+        const asked = [String(limit), String(ceilingWindowMs), String(now), ...positions.map(String)];
+        const [live, , , , ...waits] = listOf(await runOwn(client, 'slots', { keys, argv: asked }));
+        expect([live, ...waits.map(Number)]).toEqual([
+          log.length,
+          ...positions.map((k) => slotInMs(log, { limit, k }, now)),
+        ]);
+      }
+    }),
+    { numRuns: 60 },
+  );
+});

@@ -1,0 +1,104 @@
+/** Error replies that no command of Sluice expects: calls go on as without Redis, and none ends in an internal error. */
+import { afterAll, beforeAll, expect, test } from '@jest/globals';
+import { Redis } from 'ioredis';
+import { systemClock, systemRandom } from '../../../src/clock.ts';
+import { connectRedis } from '../../../src/limiter/redis/client/connection.ts';
+import { createRedisHealth } from '../../../src/limiter/redis/client/health.ts';
+import { createRedisTroubles } from '../../../src/limiter/redis/client/troubles.ts';
+import { noTelemetry } from '../../../src/telemetry/noop.ts';
+import { startRedis, type RedisServer } from '../../support/redis.ts';
+import { admission } from '../../support/admission.ts';
+import { redisSettings, startReplica } from '../../support/redis-replica.ts';
+
+let server: RedisServer;
+let straight: Redis;
+beforeAll(async () => {
+  server = await startRedis();
+  straight = new Redis(server.port, '127.0.0.1');
+});
+afterAll(async () => {
+  straight.disconnect();
+  await server.stop();
+});
+
+/** Every key of the bucket holds a text instead of what the scripts keep there. */
+async function spoil(bucket: string): Promise<void> {
+  const keys = await straight.keys(`*${bucket}*`);
+  expect(keys.length).toBeGreaterThan(0);
+  for (const key of keys) await straight.set(key, 'not ours');
+}
+
+const setting = {
+  meters: [{ meter: 'requests' as const, limit: 1_000, windowMs: 60_000 }],
+  learn: true,
+  probe: 0,
+};
+
+test('with whenDown: local, a call whose bucket key has the wrong type goes on with this replica’s share', async () => {
+  const replica = await startReplica(`url: "${server.url}", whenDown: local`);
+  const more = { bucket: 'spoilt-local', setting };
+  expect((await replica.limiter.admit(admission('before', more))).kind).toBe('granted');
+  await spoil('spoilt-local');
+  await replica.limiter.admit(admission('after', more));
+  expect(await replica.granted('after')).toMatchObject({ ticket: 'after' });
+  expect(replica.noted).toEqual(expect.arrayContaining(['error reply', 'mode local']));
+  await replica.close();
+});
+
+test('with whenDown: deny, only the call whose bucket key has the wrong type is refused, and other buckets stay on Redis', async () => {
+  const replica = await startReplica(`url: "${server.url}", whenDown: deny`);
+  const more = { bucket: 'spoilt-deny', setting };
+  expect((await replica.limiter.admit(admission('before', more))).kind).toBe('granted');
+  await spoil('spoilt-deny');
+  expect(await replica.limiter.admit(admission('after', more))).toMatchObject({
+    kind: 'refused',
+    reason: 'limiter_unavailable',
+  });
+  const other = admission('other', { ...more, bucket: 'whole' });
+  expect((await replica.limiter.admit(other)).kind).toBe('granted');
+  // One error is of the refused call, one of taking its ticket out again in case Redis had entered it.
+  expect(replica.noted).toEqual(['mode redis', 'error reply', 'error reply']);
+  await replica.close();
+});
+
+test('a command with an unexpected error reply is sent once, makes Redis unavailable at once and is logged as a bug', async () => {
+  const { redis } = redisSettings(`url: "${server.url}"`);
+  if (redis === null) throw new Error('no Redis is configured');
+  const connection = connectRedis(redis, { clock: systemClock, random: systemRandom }, () => {});
+  await new Promise((resolve) => connection.client.once('ready', resolve));
+  const bugs: string[] = [];
+  const health = createRedisHealth({
+    connection,
+    clock: systemClock,
+    telemetry: {
+      ...noTelemetry,
+      log: { ...noTelemetry.log, bug: (_text, cause) => void bugs.push(String(cause)) },
+    },
+    troubles: createRedisTroubles(noTelemetry.log, { tls: false }),
+    commandTimeoutMs: redis.commandTimeoutMs,
+    tripsOnPermanentError: true,
+    check: async () => {},
+  });
+  await straight.set('text', 'not a list');
+  let sent = 0;
+  const refused = health.run('other', (client) => {
+    sent += 1;
+    return client.lpush('text', 'more');
+  });
+  expect(await refused).toEqual({ kind: 'unavailable' });
+  expect({ sent, isUp: health.isUp, bugs: bugs.map((bug) => bug.slice(0, 21)) }).toEqual({
+    sent: 1,
+    isUp: false,
+    bugs: ['ReplyError: WRONGTYPE'],
+  });
+  // Redis is there and is tried again: one wrong key does not make it unavailable for good.
+  await new Promise<void>((resolve) => {
+    health.watch({ onUnavailable: () => {}, onAvailable: resolve });
+  });
+  expect(await health.run('other', (client) => client.get('text'))).toMatchObject({
+    kind: 'reply',
+    value: 'not a list',
+  });
+  health.close();
+  connection.close();
+});
