@@ -5,6 +5,7 @@ import { parseSettings } from '../../src/config/load.ts';
 import { createKey } from '../../src/cli/keys.ts';
 import { systemClock, systemRandom, type Clock } from '../../src/clock.ts';
 import { startService, type Service, type ServiceParts } from '../../src/service.ts';
+import { watchAdmission, watchStores } from './open-calls.ts';
 
 export interface TestGateway {
   /** `http://127.0.0.1:<port>` of the data port. */
@@ -51,12 +52,13 @@ export function gatewayYaml(options: GatewayOptions, hashes: Readonly<Record<str
 const parse = (yaml: string) => parseSettings(yaml, { path: 'test.yaml', env: {} });
 
 /** The service of this configuration text in this process; its log lines go to `logs`. */
-export function serviceOf(
+export async function serviceOf(
   yaml: string,
   logs: string[] = [],
   changes: Partial<ServiceParts> = {},
 ): Promise<Service> {
-  return startService({
+  watchAdmission();
+  const service = await startService({
     settings: parse(yaml),
     clock: systemClock,
     random: systemRandom,
@@ -64,6 +66,8 @@ export function serviceOf(
     env: {},
     ...changes,
   });
+  watchStores(service.gateway);
+  return service;
 }
 
 /** Every name of an upstream leads to this machine. */

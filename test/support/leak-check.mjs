@@ -4,7 +4,8 @@ import { TestEnvironment } from 'jest-environment-node';
 /**
  * Jest environment: a test file that leaves a timer, socket, server, child process or thread behind fails, with the line that
  * made it. What keeps the process alive counts whoever made it; a timer that does not counts when no library
- * made it, and no `AbortSignal.timeout`. Jest's own timers never count. A file with a failed test is not judged.
+ * made it, and no `AbortSignal.timeout`. Jest's own timers never count. Tickets and leases of the file's gateways count as
+ * `open-calls.ts` names them. A file with a failed test is not judged.
  */
 const kinds = new Map([
   ['Timeout', 'timer'],
@@ -30,6 +31,9 @@ export default class LeakCheck extends TestEnvironment {
   #graceMs;
   #isUnchecked;
   #open = new Map();
+  /** Asked after the last hook: what else is open, in words. `open-calls.ts` finds it as a global of the test file. */
+  #leftOpen = [];
+  #testName = '';
   #hasEnded = false;
   #hasFailed = false;
   #hook = createHook({
@@ -50,12 +54,18 @@ export default class LeakCheck extends TestEnvironment {
 
   async setup() {
     await super.setup();
-    if (!this.#isUnchecked) this.#hook.enable();
+    if (this.#isUnchecked) return;
+    this.#hook.enable();
+    this.global[Symbol.for('sluice.leak-check')] = {
+      testName: () => this.#testName,
+      leftOpen: this.#leftOpen,
+    };
   }
 
   /** A test that fails may not reach its tidying: its own message is the one to read. */
-  handleTestEvent({ name }) {
+  handleTestEvent({ name, test }) {
     if (name === 'test_fn_failure' || name === 'hook_failure') this.#hasFailed = true;
+    if (name === 'test_start') this.#testName = test.name;
   }
 
   async teardown() {
@@ -73,7 +83,8 @@ export default class LeakCheck extends TestEnvironment {
   }
 
   #leaks() {
-    return [...this.#open.values()].filter(isLeak);
+    const made = [...this.#open.values()].filter(isLeak).map(textOf);
+    return [...made, ...this.#leftOpen.flatMap((ask) => ask())];
   }
 }
 
@@ -110,15 +121,17 @@ function framesOf({ stack }) {
     );
 }
 
+/** What was left open, and the lines that made it. */
+function textOf({ kind, resource, made }) {
+  const frames = framesOf(made);
+  return [
+    `a ${kind}${addressOf(resource.deref())} made here:`,
+    ...(frames.length > 0 ? frames.slice(0, 6) : ['    inside Node']),
+  ].join('\n');
+}
+
 function messageOf(leaks, graceMs) {
-  const texts = leaks.map(({ kind, resource, made }) => {
-    const frames = framesOf(made);
-    return [
-      `a ${kind}${addressOf(resource.deref())} made here:`,
-      ...(frames.length > 0 ? frames.slice(0, 6) : ['    inside Node']),
-    ].join('\n');
-  });
-  return `This test file left open, ${graceMs} ms after its last hook (close it in the test or in afterAll):\n${texts.join('\n')}`;
+  return `This test file left open, ${graceMs} ms after its last hook (close it in the test or in afterAll):\n${leaks.join('\n')}`;
 }
 
 /** Where a socket or server is bound: Node makes a server's handle behind a look-up, outside the lines that asked for it. */

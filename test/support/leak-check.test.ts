@@ -22,6 +22,30 @@ const planted: Readonly<Record<string, readonly [body: string, leak: string | nu
     `await listen(); const socket = connect(server.address().port, '127.0.0.1'); await once(socket, 'connect'); server.close();`,
     'a socket on 127.0.0.1:',
   ],
+  'settled lease': [
+    `const ticket = await enter(); (await ticket.granted()).settle({ kind: 'succeeded', spent: null }, null); ticket.leave();`,
+    null,
+  ],
+  'lease of unknown fate': [
+    `const ticket = await enter(); (await ticket.granted()).settle({ kind: 'unknown' }, null); ticket.leave();`,
+    null,
+  ],
+  ticket: [
+    `const ticket = await enter(); (await ticket.granted()).settle({ kind: 'succeeded', spent: null }, null);`,
+    'a ticket of a call to "u" in the test "planted", which never leaves its lane',
+  ],
+  lease: [
+    `const ticket = await enter(); await ticket.granted(); ticket.leave();`,
+    'a lease of a call to "u" in the test "planted", which nobody settles',
+  ],
+  'lease in a store': [
+    `await limiter.admit({ ...callOf(systemClock, 'other')[0].admission, leaseMs: 5_000, maxWaitMs: 5_000, position: { kind: 'arrival', at: 0 } });`,
+    '1 leases in a store, in a bucket of "u"',
+  ],
+  'ticket in a store': [
+    `const first = await enter(); (await first.granted()).settle({ kind: 'throttled', closeMs: 60_000, requeue: true, sleepMs: 0 }, null);`,
+    '1 tickets in a store, in a bucket of "u"',
+  ],
   'child process': [
     `spawn(process.execPath, ['-e', 'setTimeout(() => {}, 5_000)'], { stdio: 'ignore' });`,
     'a child process made here',
@@ -31,10 +55,18 @@ const planted: Readonly<Record<string, readonly [body: string, leak: string | nu
 const fileOf = (name: string): string => `${name.replaceAll(' ', '-')}.test.ts`;
 
 const source = (body: string): string => `
-import { test } from '@jest/globals';
+import { afterAll, test } from '@jest/globals';
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { connect, createServer } from 'node:net';
+import { systemClock } from '${root}src/clock.ts';
+import { callOf, embeddedQueue } from '${root}test/support/admission-queue.ts';
+import { watchAdmission, watchStores } from '${root}test/support/open-calls.ts';
+watchAdmission();
+const { queue, limiter } = embeddedQueue({ clock: systemClock });
+watchStores({ buckets: () => limiter.snapshot().map((snapshot) => ({ upstream: 'u', snapshot })) });
+const enter = () => queue.enter(...callOf(systemClock, 'ticket'));
+afterAll(() => limiter.close());
 const server = createServer();
 const listen = () => once(server.listen(0, '127.0.0.1'), 'listening');
 test('planted', async () => { ${body} });

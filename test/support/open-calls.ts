@@ -1,0 +1,87 @@
+/**
+ * Leaked tickets and leases: what the calls of a test's gateways leave in admission and in the stores, for the check after each
+ * test file (`leak-check.mjs`). A ticket leaks that never leaves its lane, a lease that nobody settles, and whatever a store still
+ * counts when all calls are over. Outside Jest, and in files without the check, nothing is watched.
+ *
+ * Refuses to own: stores that a test asks by itself. Such tests end where their last assertion is, and drop the store with what it has.
+ */
+import { AdmissionQueue } from '../../src/admission/admission.ts';
+import type { Lease, Ticket } from '../../src/admission/ticket.ts';
+import type { Gateway } from '../../src/gateway.ts';
+import type { BucketKey } from '../../src/ids.ts';
+
+/** What the check gives to a test file. */
+interface LeakCheck {
+  /** Full title of the test that runs now. */
+  readonly testName: () => string;
+  /** Asked after the last hook of the file: each names what is still open. */
+  readonly leftOpen: (() => readonly string[])[];
+}
+
+const check = Reflect.get(globalThis, Symbol.for('sluice.leak-check')) as LeakCheck | undefined;
+
+/** Open tickets and leases, by the words that name them. */
+const tickets = new Map<Ticket, string>();
+const leases = new Map<Lease, string>();
+/** Leases whose calls are of unknown fate: by design only time ends them. */
+const abandoned = new Map<BucketKey, number>();
+let isWatching = false;
+
+/** Watches every admission queue of this file from now on. */
+export function watchAdmission(): void {
+  if (check === undefined || isWatching) return;
+  isWatching = true;
+  const { testName, leftOpen } = check;
+  const { enter } = AdmissionQueue.prototype;
+  AdmissionQueue.prototype.enter = async function enterWatched(request, clientGone): Promise<Ticket> {
+    const ticket = await enter.call(this, request, clientGone);
+    return watchedTicket(ticket, `of a call to "${request.upstream}" in the test "${testName()}"`);
+  };
+  leftOpen.push(() => [
+    ...[...tickets.values()].map((of) => `a ticket ${of}, which never leaves its lane`),
+    ...[...leases.values()].map((of) => `a lease ${of}, which nobody settles`),
+  ]);
+}
+
+/** Watches also what the stores of this gateway count. */
+export function watchStores(gateway: Pick<Gateway, 'buckets'>): void {
+  check?.leftOpen.push(() =>
+    gateway.buckets().flatMap(({ upstream, snapshot: { bucket, waiting, inFlight } }) => {
+      const held = inFlight - (abandoned.get(bucket) ?? 0);
+      const store = `in a store, in a bucket of "${upstream}", although no call is under way`;
+      return [
+        ...(waiting > 0 ? [`${waiting} tickets ${store}`] : []),
+        ...(held > 0 ? [`${held} leases ${store}`] : []),
+      ];
+    }),
+  );
+}
+
+function watchedTicket(ticket: Ticket, of: string): Ticket {
+  const watched: Ticket = {
+    granted: async () => watchedLease(await ticket.granted(), of),
+    remainingMs: () => ticket.remainingMs(),
+    lengthen: (ms) => ticket.lengthen(ms),
+    waitedMs: () => ticket.waitedMs(),
+    leave() {
+      tickets.delete(watched);
+      ticket.leave();
+    },
+  };
+  tickets.set(watched, of);
+  return watched;
+}
+
+function watchedLease(lease: Lease, of: string): Lease {
+  const watched: Lease = {
+    ...lease,
+    settle(settlement, lesson) {
+      const { bucket } = lease.grant;
+      if (leases.delete(watched) && settlement.kind === 'unknown')
+        abandoned.set(bucket, (abandoned.get(bucket) ?? 0) + 1);
+      lease.settle(settlement, lesson);
+    },
+  };
+  leases.set(watched, of);
+  return watched;
+}
