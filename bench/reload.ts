@@ -37,13 +37,13 @@ process.on('SIGUSR2', () => {
   longest = maxCpu = 0;
 });`;
 
-interface Looked {
+interface Sample {
   readonly maxBlockMs: number;
   readonly maxCpuMs: number;
   readonly rss: number;
 }
 
-interface Round extends Looked {
+interface Round extends Sample {
   /** From the signal to the line of the log. */
   readonly tookMs: number;
   readonly calls: number;
@@ -102,10 +102,10 @@ async function measure(count: number): Promise<readonly Round[]> {
       };
       listeners.add(listener);
     });
-  const look = async (): Promise<Looked> => {
+  const sample = async (): Promise<Sample> => {
     const line = reported('maxBlockMs');
     gateway.kill('SIGUSR2');
-    return JSON.parse(await line) as Looked;
+    return JSON.parse(await line) as Sample;
   };
   const { port } = JSON.parse(await reported('"serving"')) as { port: number };
 
@@ -140,7 +140,7 @@ async function measure(count: number): Promise<readonly Round[]> {
     await pause(2_000);
     for (let round = 0; round < rounds; round += 1) {
       writeFileSync(config, text.replaceAll('api: 100', `api: ${90 - round}`));
-      await look();
+      await sample();
       durations.length = 0;
       const reloaded = reported('configuration reloaded');
       const from = performance.now();
@@ -149,8 +149,8 @@ async function measure(count: number): Promise<readonly Round[]> {
       const tookMs = performance.now() - from;
       // What follows a reload (old settings are collected) counts as well.
       await pause(500);
-      const looked = await look();
-      found.push({ ...looked, tookMs, calls: durations.length, slowestCallMs: Math.max(...durations) });
+      const sampled = await sample();
+      found.push({ ...sampled, tookMs, calls: durations.length, slowestCallMs: Math.max(...durations) });
       // The change of the file is noticed too, and read once more.
       await pause(4_000);
     }

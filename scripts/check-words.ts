@@ -9,17 +9,16 @@ import { codeOnly, commentsOnly, type Language } from './code-only.ts';
 
 /**
  * Where a word is refused: in all text, in any part of a compound name, as the first part of one, in any part of an identifier
- * (in code, so that prose and strings may say it), or of an identifier of the product (`src`), or of its Lua, or as a word of the
- * product's comments. A comment may quote such a word as code, between backticks.
+ * (in code, so that prose and strings may say it), or of one in Lua, or as a word of prose: comments and documents, which may
+ * quote it as code, between backticks.
  */
 const scopes = [
   'everywhere',
   'names',
   'start of names',
   'identifiers',
-  'identifiers of src',
   'identifiers in Lua',
-  'comments of src',
+  'prose',
 ] as const;
 type Where = (typeof scopes)[number];
 
@@ -74,21 +73,17 @@ export function excludedWords(
   text: string,
   { ruledOut, publicNames }: Rules,
   language: Language = 'prose',
-  path = '',
 ): Found[] {
-  const applies = (where: Where): boolean =>
-    (where !== 'identifiers in Lua' || language === 'lua') &&
-    (!where.endsWith(' of src') || path.startsWith('src/'));
-  const rows = ruledOut.filter(({ where }) => applies(where));
+  const rows = ruledOut.filter(({ where }) => where !== 'identifiers in Lua' || language === 'lua');
   const code = codeOnly(text, language).split('\n');
-  const comments = commentsOnly(text, language).split('\n');
+  const prose = (language === 'prose' ? text : commentsOnly(text, language)).split('\n');
   return text.split('\n').flatMap((line, index) => {
     if (line.includes('words:keep')) return [];
     const identifiers = namesOf(code[index] ?? '', publicNames);
     const names = namesOf(line, publicNames);
-    const spoken = namesOf((comments[index] ?? '').replaceAll(/`[^`]*`/g, ''), publicNames);
+    const spoken = namesOf((prose[index] ?? '').replaceAll(/`[^`]*`/g, ''), publicNames);
     const namesAt = (where: Where): readonly string[] => {
-      if (where === 'comments of src') return spoken;
+      if (where === 'prose') return spoken;
       return isOfCode(where) ? identifiers : names;
     };
     return rows.flatMap(({ words, where, write }) =>
@@ -114,10 +109,9 @@ function stands(word: string, name: string, where: Where): boolean {
   switch (where) {
     case 'everywhere':
     case 'identifiers':
-    case 'identifiers of src':
     case 'identifiers in Lua':
       return isPart;
-    case 'comments of src':
+    case 'prose':
       return isPart && !isCompound;
     case 'names':
       return isPart && (isCompound || inWord.length > 1);
@@ -153,7 +147,7 @@ function main(): void {
   let count = 0;
   for (const file of files) {
     const text = readFileSync(join(root, file), 'utf8');
-    for (const { line, name, word, write } of excludedWords(text, rules, languageOf(file), file)) {
+    for (const { line, name, word, write } of excludedWords(text, rules, languageOf(file))) {
       console.error(`${file}:${line}: ${name}: not "${word}": ${write} (docs/glossary.md)`);
       count += 1;
     }

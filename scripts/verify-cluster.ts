@@ -49,7 +49,7 @@ async function row(scenario: Scenario): Promise<void> {
   console.log(`| ${scenario.name} | ${result} | ${figures} |`);
 }
 
-async function inTurn(track: readonly Scenario[]): Promise<void> {
+async function oneByOne(track: readonly Scenario[]): Promise<void> {
   for (const scenario of track) await row(scenario);
 }
 
@@ -61,7 +61,7 @@ if (isThere) {
 } else console.log(`skipped: ${binary}`);
 for (const stage of chosenStages) {
   const chosen = stage.map((track) => track.filter(({ name }) => wanted === '' || name.includes(wanted)));
-  if (isThere) await Promise.all(chosen.map(inTurn));
+  if (isThere) await Promise.all(chosen.map(oneByOne));
   else tally.skipped += chosen.flat().length;
 }
 await endAll();

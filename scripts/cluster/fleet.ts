@@ -7,7 +7,7 @@ import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { systemClock } from '../../src/clock.ts';
 import type { FleetConfig } from '../../test/support/redis-fleet.ts';
-import { child, firstLine, inTurnToStart, newFolder, parsed, until } from './processes.ts';
+import { child, firstLine, startOneAtATime, newFolder, parsed, until } from './processes.ts';
 
 export interface Gateway {
   readonly url: string;
@@ -41,7 +41,7 @@ export async function startFleet(replicas: number, config: FleetConfig): Promise
   const path = join(await newFolder(), 'sluice.yaml');
   await writeFile(path, config.yaml());
   const gateways = await Promise.all(
-    Array.from({ length: replicas }, () => inTurnToStart(() => startGateway(path))),
+    Array.from({ length: replicas }, () => startOneAtATime(() => startGateway(path))),
   );
   const metrics = (name: string): Promise<number[]> => readMetrics(gateways, name);
   return {

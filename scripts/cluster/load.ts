@@ -28,16 +28,16 @@ export async function drive(load: Load): Promise<readonly Answer[]> {
   const startedAt = systemClock.monotonic();
   const other = load.meanwhile?.() ?? Promise.resolve();
   const work: Promise<Answer>[] = [];
-  let turn = 0;
+  let sendings = 0;
   for (let n = 0; n < load.calls; n += 1) {
     const dueAt = startedAt + n * load.everyMs;
     const waitMs = dueAt - systemClock.monotonic();
     if (waitMs > 0) await pause(waitMs);
     for (let tries = 0; tries < load.to.length; tries += 1) {
-      turn += 1;
-      if (isUp[turn % load.to.length] === true && load.to[turn % load.to.length]?.isAlive() === true) break;
+      sendings += 1;
+      if (isUp[sendings % load.to.length] === true && load.to[sendings % load.to.length]?.isAlive() === true) break;
     }
-    const at = turn % load.to.length;
+    const at = sendings % load.to.length;
     const leaveMs = load.leaveAfterMs?.(n) ?? null;
     const leaving = leaveMs === null ? {} : { signal: AbortSignal.timeout(leaveMs) };
     const nonce = `${load.name ?? 'n'}-${n}`;

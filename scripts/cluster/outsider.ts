@@ -16,7 +16,7 @@ const atBest = 1.015;
 const ourKey = 'sk-sim';
 const outsideKey = 'sk-outside';
 
-/** Sends at its own pace, straight to the upstream; what is refused is sent again at the time told. */
+/** Sends at its own pace, straight to the upstream; what is refused is sent again at the stated time. */
 function takeShare({ url }: Simulator): { end(): Promise<number> } {
   let isOver = false;
   const startedAt = systemClock.monotonic();
@@ -91,12 +91,12 @@ const shared = (setup: Setup): Scenario => ({
     );
     const refusals = await outsider.end();
     const outside = servedOutside(await simulator.log(), seen.entries);
-    const away = await aftermath(world);
+    const later = await aftermath(world);
     await end(simulator);
     const time = inTime(seen, bestMs, atBest);
     return {
       passed: allSucceeded(seen.answers) && seen.throttled <= 1 && seen.twice === 0 && time.ok,
-      figures: `${time.words}; the outsider was served ${outside} times meanwhile and refused ${refusals} times; ${seen.words}; ${away}`,
+      figures: `${time.words}; the outsider was served ${outside} times meanwhile and refused ${refusals} times; ${seen.words}; ${later}`,
       stalledMs: maxStall(seen),
     };
   },

@@ -51,7 +51,7 @@ let starting = 0;
 const waitingToStart: (() => void)[] = [];
 
 /** Runs `start` when fewer than {@link startingAtOnce} others start. */
-export async function inTurnToStart<T>(start: () => Promise<T>): Promise<T> {
+export async function startOneAtATime<T>(start: () => Promise<T>): Promise<T> {
   if (starting >= startingAtOnce) await new Promise<void>((resolve) => waitingToStart.push(resolve));
   else starting += 1;
   try {
@@ -100,7 +100,7 @@ export function parsed(line: string): Record<string, unknown> {
 export const startSimulator = (
   kind: 'language-model' | 'commerce',
   config: Readonly<Record<string, unknown>>,
-): Promise<Simulator> => inTurnToStart(() => startSimulatorNow(kind, config));
+): Promise<Simulator> => startOneAtATime(() => startSimulatorNow(kind, config));
 
 async function startSimulatorNow(
   kind: 'language-model' | 'commerce',

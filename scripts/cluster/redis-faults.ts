@@ -7,9 +7,9 @@ import { left, nothingLeft, remainsInWords } from './remains.ts';
 import { allSucceeded, seconds, summary, type Row, type Scenario } from './row.ts';
 import { aftermath, backOnRedis, chat, chatWorld, fill, see, took, type Seen } from './worlds.ts';
 
-/** With `deny` a newcomer is told within this time. Milliseconds. */
+/** With `deny` a newcomer is refused within this time. Milliseconds. */
 const denialMs = 1_000;
-const awayMs = 20_000;
+const unavailableMs = 20_000;
 
 interface Fault {
   readonly name: string;
@@ -96,30 +96,30 @@ const restarted = fault({
   strike: (port) => restart(port, 100),
   holds: inOrder,
 });
-const awayLocal = fault({
+const unavailableLocal = fault({
   name: 'Redis stopped for 20 s, local',
   calls: 800,
-  strike: (port) => restart(port, awayMs),
+  strike: (port) => restart(port, unavailableMs),
   holds: alone,
 });
-const awayDeny = fault({
+const unavailableDeny = fault({
   name: 'Redis stopped for 20 s, deny',
   whenDown: 'deny',
   calls: 1_000,
-  strike: (port) => restart(port, awayMs),
+  strike: (port) => restart(port, unavailableMs),
   holds: denied,
 });
 const hungLocal = fault({
   name: 'Redis hung for 20 s, local',
   calls: 800,
-  strike: (port) => hang(port, awayMs),
+  strike: (port) => hang(port, unavailableMs),
   holds: alone,
 });
 const hungDeny = fault({
   name: 'Redis hung for 20 s, deny',
   whenDown: 'deny',
   calls: 1_000,
-  strike: (port) => hang(port, awayMs),
+  strike: (port) => hang(port, unavailableMs),
   holds: denied,
 });
 
@@ -147,4 +147,4 @@ const leaving: Scenario = {
   },
 };
 
-export const redisFaults = { flushed, restarted, awayLocal, awayDeny, hungLocal, hungDeny, leaving };
+export const redisFaults = { flushed, restarted, unavailableLocal, unavailableDeny, hungLocal, hungDeny, leaving };

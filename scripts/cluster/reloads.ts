@@ -24,7 +24,7 @@ interface Finding {
 /** Calls of the workspaces, each one to the next replica. */
 class Callers {
   readonly #fleet: () => Fleet;
-  #turn = 0;
+  #sendings = 0;
 
   constructor(fleet: () => Fleet) {
     this.#fleet = fleet;
@@ -36,18 +36,18 @@ class Callers {
 
   call(workspace: string, headers: Readonly<Record<string, string>> = wait(1)): Promise<Answer> {
     const { gateways, keys } = this.#fleet();
-    this.#turn += 1;
+    this.#sendings += 1;
     return send({
-      url: gateways[this.#turn % gateways.length]?.url ?? '',
+      url: gateways[this.#sendings % gateways.length]?.url ?? '',
       path: `/via/${upstreamOf(workspace)}/v1/chat/completions`,
       key: keys[workspace] ?? '',
-      nonce: `${workspace}-${this.#turn}`,
+      nonce: `${workspace}-${this.#sendings}`,
       body: chatBody,
       headers,
     });
   }
 
-  async inTurn(workspace: string, calls: number): Promise<readonly Answer[]> {
+  async oneByOne(workspace: string, calls: number): Promise<readonly Answer[]> {
     const answers: Answer[] = [];
     for (let n = 0; n < calls; n += 1) answers.push(await this.call(workspace));
     return answers;
@@ -56,7 +56,7 @@ class Callers {
 
 /** The day is spent, and every refusal says so, the second like the first. */
 async function spent(callers: Callers, workspace: string): Promise<Finding> {
-  const answers = await callers.inTurn(workspace, 4);
+  const answers = await callers.oneByOne(workspace, 4);
   const [, , ...refused] = answers;
   const saysSo = ({ code, heldBy }: Answer): boolean =>
     code === 'day_quota_exhausted' && (heldBy === 'ceiling_day' || heldBy === 'upstream_day');
@@ -149,7 +149,7 @@ interface World {
 /** Days spent, lines before ceilings of a minute; then all of it raised or removed at once. */
 async function raising({ running, callers, configure, allowedMs }: World): Promise<readonly Finding[]> {
   const spentDays = await Promise.all([...days, atRestart].map((workspace) => spent(callers, workspace)));
-  await callers.inTurn(continued, 2);
+  await callers.oneByOne(continued, 2);
   const lines = minutes.map((workspace) => new Line(callers, workspace, 8));
   const held = await Promise.all(lines.map((line) => line.holdsBack(3)));
   const sinceMs = await running.reload(configure(states.after));
@@ -157,7 +157,7 @@ async function raising({ running, callers, configure, allowedMs }: World): Promi
     ...lines.map((line) => line.released(sinceMs, allowedMs)),
     ...days.map((workspace) => served(callers, workspace, sinceMs, allowedMs)),
   ]);
-  const more = succeeded(await callers.inTurn(continued, 5));
+  const more = succeeded(await callers.oneByOne(continued, 5));
   const words = `${continued}: two of three used, raised to five: ${more} more`;
   return [...spentDays, ...held, ...changed, { holds: more === 3, words }];
 }
@@ -189,7 +189,7 @@ const reloading = (setup: Setup): Scenario => ({
     const mark = stalls.mark();
     const stalledMs = (): number => Math.max(stalls.maxSince(mark), stalls.ownSinceMark());
     const world = { running, callers, configure, allowedMs: () => limitMs + stalledMs() };
-    await callers.inTurn(lowered, 10);
+    await callers.oneByOne(lowered, 10);
     const findings = [...(await raising(world)), ...(await lowering(world)), await restarting(world)];
     await running.end(simulator);
     const inWords = (holds: boolean): string =>

@@ -11,7 +11,7 @@ export interface Row {
 
 export interface Scenario {
   readonly name: string;
-  /** Its figures are those of a machine that lets everybody run: a failure while it does not is told, and not judged. */
+  /** Its figures are those of a machine that lets everybody run: a failure while it does not is reported, and not judged. */
   readonly needsQuiet?: true;
   run(): Promise<Row>;
 }
@@ -25,7 +25,7 @@ export const ratio = (tookMs: number, bestMs: number): string =>
 /** A machine that stops an idle process for so long cannot show a makespan within a few percent. Milliseconds. */
 export const quietMs = 50;
 
-/** A makespan over `atBest` times the optimum is a failure on a machine that let everybody run; elsewhere it is told. */
+/** A makespan over `atBest` times the optimum is a failure on a machine that let everybody run; elsewhere it is only reported. */
 export function inTime(
   { tookMs, stalledMs }: { readonly tookMs: number; readonly stalledMs: number },
   bestMs: number,
@@ -46,7 +46,7 @@ const minIdleShare = 0.05;
 export const isSaturated = ({ idleShare }: { readonly idleShare: number }): boolean =>
   idleShare < minIdleShare;
 
-/** Calls out of order are a failure where the processors had time to read them when they came; elsewhere they are told. */
+/** Calls out of order are a failure where the processors had time to read them when they came; elsewhere they are only reported. */
 export function inOrder(
   seen: { readonly idleShare: number },
   isKept: boolean,

@@ -28,13 +28,13 @@ export const stages: readonly (readonly Track[])[] = [
   [farRedisBursts],
   [
     [bursts.ceiling],
-    [holders.killed, holders.stopped, redisFaults.awayLocal],
+    [holders.killed, holders.stopped, redisFaults.unavailableLocal],
     [redisFaults.flushed, redisFaults.restarted, topologies.sentinel, topologies.cluster],
   ],
   [
     [redisFaults.hungLocal],
     [redisFaults.hungDeny, topologies.secured],
-    [redisFaults.awayDeny, redisFaults.leaving],
+    [redisFaults.unavailableDeny, redisFaults.leaving],
   ],
   [
     [arrivals.embedded],

@@ -94,7 +94,7 @@ async function burst(seconds: number, isSlowed: boolean): Promise<Burst> {
     meanwhile: () => Promise.resolve(slowing?.align()),
   });
   slowing?.end();
-  const away = await aftermath(world);
+  const later = await aftermath(world);
   await world.end();
   await stopServer(redis);
   // The first calls to arrive upstream find room: the bucket's 600 and what it gains while calls are sent.
@@ -107,7 +107,7 @@ async function burst(seconds: number, isSlowed: boolean): Promise<Burst> {
   return {
     isSaturated: isSaturated(seen),
     holds: allSucceeded(seen.answers) && seen.throttled + seen.twice === 0 && time.ok && isKept,
-    figures: `${time.words}; ${orderInWords(order, apartMs)}; ${inOrder(seen, isKept).words}; ${isSlowed ? stopped : ''}${seen.words}; ${away}`,
+    figures: `${time.words}; ${orderInWords(order, apartMs)}; ${inOrder(seen, isKept).words}; ${isSlowed ? stopped : ''}${seen.words}; ${later}`,
   };
 }
 

@@ -1,5 +1,5 @@
 /**
- * How busy the machine is, told by a process that does nothing but ask for the time, and by this process: figures that
+ * How busy the machine is, as measured by a process that does nothing but ask for the time, and by this process: figures that
  * depend on time are judged only where they run when they want to. Owns that process.
  */
 import { cpus } from 'node:os';

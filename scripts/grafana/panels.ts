@@ -54,11 +54,11 @@ const queryOf = ({ expr, legend }: Query, refId: string) =>
 
 const letters = 'ABCDEFGH';
 
-/** Lines over time, a third of the row wide unless told otherwise. */
+/** Lines over time, a third of the row wide unless `style` says otherwise. */
 export function lines(
   text: PanelText,
   queries: readonly Query[],
-  look: { readonly stacked?: boolean; readonly bars?: boolean; readonly max?: number; readonly span?: number } = {},
+  style: { readonly stacked?: boolean; readonly bars?: boolean; readonly max?: number; readonly span?: number } = {},
 ) {
   const panel = new TimeseriesPanel()
     .title(text.title)
@@ -67,10 +67,10 @@ export function lines(
     .unit(text.unit)
     .min(0)
     .height(8)
-    .span(look.span ?? 8)
-    .lineWidth(look.bars === true ? 0 : 2)
-    .fillOpacity(look.stacked === true ? 60 : 8)
-    .drawStyle(look.bars === true ? GraphDrawStyle.Bars : GraphDrawStyle.Line)
+    .span(style.span ?? 8)
+    .lineWidth(style.bars === true ? 0 : 2)
+    .fillOpacity(style.stacked === true ? 60 : 8)
+    .drawStyle(style.bars === true ? GraphDrawStyle.Bars : GraphDrawStyle.Line)
     .legend(
       new VizLegendOptionsBuilder()
         .showLegend(true)
@@ -79,8 +79,8 @@ export function lines(
         .calcs(['lastNotNull', 'max']),
     )
     .tooltip(new VizTooltipOptionsBuilder().mode(TooltipDisplayMode.Multi));
-  if (look.stacked === true) panel.stacking(new StackingConfigBuilder().mode(StackingMode.Normal).group('A'));
-  if (look.max !== undefined) panel.max(look.max);
+  if (style.stacked === true) panel.stacking(new StackingConfigBuilder().mode(StackingMode.Normal).group('A'));
+  if (style.max !== undefined) panel.max(style.max);
   for (const [i, query] of queries.entries()) panel.withTarget(queryOf(query, letters[i] ?? 'Z'));
   return panel;
 }

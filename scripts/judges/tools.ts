@@ -1,6 +1,6 @@
 /**
  * The outside judges: programs of PyPI in an environment of their own, of Debian, and of Go modules, kept in the user's cache
- * folder. Owns: getting them and running them with a bound. What cannot be had is `null`, with the reason told to `skipped`.
+ * folder. Owns: getting them and running them with a bound. What cannot be had is `null`, with the reason given to `skipped`.
  */
 import { execFile } from 'node:child_process';
 import { existsSync, mkdirSync } from 'node:fs';

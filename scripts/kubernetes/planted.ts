@@ -48,13 +48,13 @@ export const defects = {
 } as const satisfies Record<string, Defect>;
 
 /**
- * Runs `look` on a copy of the chart with the defect, and wants it to fail as expected.
+ * Runs `check` on a copy of the chart with the defect, and wants it to fail as expected.
  * @param says what the failure must say: another failure is no proof
  */
 export async function finds(
   defect: Defect,
   says: RegExp,
-  look: (chart: string, unseen: Report) => Promise<unknown>,
+  check: (chart: string, unseen: Report) => Promise<unknown>,
 ): Promise<string> {
   const folder = mkdtempSync(join(tmpdir(), 'sluice-defect-'));
   try {
@@ -63,7 +63,7 @@ export async function finds(
     const text = readFileSync(file, 'utf8');
     if (!text.includes(defect.from)) throw new Error(`${defect.file} has no "${defect.from}" to break`);
     writeFileSync(file, text.replace(defect.from, defect.to));
-    const said = await look(folder, new Report()).then(
+    const said = await check(folder, new Report()).then(
       () => null,
       (failure: unknown) => (failure instanceof Error ? failure.message : String(failure)),
     );

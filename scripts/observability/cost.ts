@@ -1,10 +1,10 @@
 /**
  * What being observed costs: CPU per call with metrics and 1 % of traces against the same calls reported to nobody.
  *
- * One process serves both and is told before each round which it is: two processes differ by more than what is measured
+ * One process serves both and learns before each round which it is: two processes differ by more than what is measured
  * here, for their whole lives. It counts its own CPU, user and system, so that what else the machine runs is not counted.
  * Short rounds alternate as off, on, on, off (then on, off, off, on): whatever drifts (caches, frequency, heap) hits both
- * sides alike. A group of four rounds gives one ratio; told is the median of all, with the 95 % interval of that median.
+ * sides alike. A group of four rounds gives one ratio; the result is the median of all, with the 95 % interval of that median.
  *
  * A hundredth of traces is too rare for a round. So no call is traced while metrics are measured (each is asked whether it
  * is), and what a trace costs is measured by tracing every call of other rounds, which end when their spans are exported.

@@ -10,7 +10,7 @@ import { promisify } from 'node:util';
 import { differences, documents, nameOf } from './documents.mjs';
 import { chart } from './generated.mjs';
 import { groups } from './standin/kinds.mjs';
-import { startStandIn } from './standin/server.mjs';
+import { startApiServer } from './standin/server.mjs';
 
 const run = promisify(execFile);
 const LIMIT = { timeout: 90_000, maxBuffer: 1 << 26 };
@@ -45,7 +45,7 @@ function live(store, object) {
 export async function open() {
   const folder = mkdtempSync(join(tmpdir(), 'sluice-helm-'));
   const kubeconfig = join(folder, 'kubeconfig');
-  const server = await startStandIn(kubeconfig);
+  const server = await startApiServer(kubeconfig);
   const home = {
     HELM_CACHE_HOME: join(folder, 'c'),
     HELM_CONFIG_HOME: join(folder, 'f'),

@@ -186,7 +186,7 @@ describe('activity in Redis', () => {
         const { counts } = await recorder.sum(laneId(`busy-${n}`, 'lm'), { minutes: 60 });
         expect(counts[0]).toBe(200);
       }
-      // Those with one call were told of while there was room for all, and are forgotten now.
+      // Those with one call were written while there was room for all, and are forgotten now.
       expect(await reader.zcard(`sluice:{activity}:2:lanes:${name}`)).toBe(10);
     }
     reader.disconnect();

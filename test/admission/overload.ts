@@ -1,6 +1,6 @@
 /**
  * More calls than the ceiling of their workspace lets through, on virtual time: what becomes of each, and when it is
- * told. Over several replicas the product's own stores run against the Redis of the simulation.
+ * refused. Over several replicas the product's own stores run against the Redis of the simulation.
  */
 import type { AdmissionQueue } from '../../src/admission/admission.ts';
 import { Refusal } from '../../src/errors.ts';
@@ -8,7 +8,7 @@ import { holdAt } from '../../src/limiter/policy/ceiling.policy.ts';
 import type { Ceilings } from '../../src/limiter/ceilings.ts';
 import { EmbeddedCeilings } from '../../src/limiter/embedded/ceilings.ts';
 import { Chance } from '../simulation/chance.ts';
-import { ReplicaBooks } from '../simulation/replicas/books.ts';
+import { ReplicaLedger } from '../simulation/replicas/ledger.ts';
 import type { ReplicasPlan } from '../simulation/replicas/plan.ts';
 import { Replica } from '../simulation/replicas/replica.ts';
 import { batchOf } from '../simulation/replicas/batch-text.ts';
@@ -157,10 +157,10 @@ async function over(clock: FakeClock, load: Load, commands: Map<string, number>)
     },
     { monotonic: () => clock.monotonic(), originMs: plan.origin.ms },
   );
-  const books = new ReplicaBooks(plan, () => clock.monotonic(), false);
+  const ledger = new ReplicaLedger(plan, () => clock.monotonic(), false);
   const chance = new Chance(1);
   for (let slot = 0; slot < load.replicas; slot += 1) {
-    replicas.push(new Replica(`s${slot}`, { clock, chance, books, server, uptimeMs: 0 }));
+    replicas.push(new Replica(`s${slot}`, { clock, chance, ledger, server, uptimeMs: 0 }));
   }
   await clock.run(startMs - 1);
   server.commands = commands;

@@ -1,5 +1,5 @@
 /**
- * Refusals at once, without a stopwatch: on a clock that stands still no timer can ring, so a refusal that waited for one
+ * Refusals at once, shown without measuring time: on a clock that stands still no timer fires, so a refusal that waited for one
  * would not come; over Redis its script calls are counted.
  */
 import { setImmediate } from 'node:timers/promises';

@@ -63,7 +63,7 @@ describe('sluice keys list', () => {
     expect(out).toContain(`"${workspace}"`);
   });
 
-  test('ends with 1 where nothing is like it', async () => {
+  test('ends with 1 where no key or label begins like the given one', async () => {
     const { code } = await printed((config, io) => runKeysList({ config, find: 'sha256:00ff00' }, io));
     expect(code).toBe(1);
   });

@@ -34,7 +34,7 @@ test('five agents take their turns side by side over three replicas, and each is
     open.push(() => service.close());
     services.push(service);
   }
-  const turn = async (agent: number, n: number): Promise<number> => {
+  const ask = async (agent: number, n: number): Promise<number> => {
     const port = services[(agent + n) % 3]?.dataAddress.port;
     const answer = await fetch(`http://127.0.0.1:${port}/via/openai/v1/messages`, {
       method: 'POST',
@@ -49,7 +49,7 @@ test('five agents take their turns side by side over three replicas, and each is
         system: [
           { type: 'text', text: `${agent}${'x'.repeat(80_000)}`, cache_control: { type: 'ephemeral' } },
         ],
-        messages: [{ role: 'user', content: `turn ${n} ${'y'.repeat(80)}` }],
+        messages: [{ role: 'user', content: `ask ${n} ${'y'.repeat(80)}` }],
       }),
     });
     await answer.arrayBuffer();
@@ -59,7 +59,7 @@ test('five agents take their turns side by side over three replicas, and each is
   const statuses = await Promise.all(
     [0, 1, 2, 3, 4].map(async (agent) => {
       const seen: number[] = [];
-      for (let n = 0; n < 10; n += 1) seen.push(await turn(agent, n));
+      for (let n = 0; n < 10; n += 1) seen.push(await ask(agent, n));
       return seen;
     }),
   );

@@ -13,7 +13,7 @@ beforeAll(async () => {
 });
 afterAll(() => redis.stop());
 
-test('refusals before the time that was told are made without Redis, and another workspace does not wait', async () => {
+test('refusals before the stated time are made without Redis, and another workspace does not wait', async () => {
   let received = 0;
   const upstream = createServer((request, response) => {
     received += 1;

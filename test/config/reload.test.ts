@@ -60,11 +60,11 @@ afterEach(async () => {
   for (const close of closers.splice(0)) await close();
 });
 
-const turn = (): Promise<void> => new Promise((resume) => setImmediate(resume));
+const nextIteration = (): Promise<void> => new Promise((resume) => setImmediate(resume));
 
 /** Lets the thread that checks a text, and everything else, go on until something holds. */
 async function until(holds: () => boolean): Promise<void> {
-  while (!holds()) await turn();
+  while (!holds()) await nextIteration();
 }
 
 function folder(): string {
@@ -170,9 +170,9 @@ function polled(
   const advance = async (ms = 60_000): Promise<void> => {
     for (let passed = 0; passed < ms; passed += settleMs) {
       clock.advance(settleMs);
-      await turn();
+      await nextIteration();
       await until(() => checks.running() === 0);
-      await turn();
+      await nextIteration();
     }
   };
   return { path, clock, seen, watch, checks, advance, event: () => event() };
@@ -226,7 +226,7 @@ describe('with a file system that reports changes,', () => {
     rmSync(path);
     writeFileSync(path, textWith('three'));
     await rewritten;
-    // Between the two steps the file was away: that may have been told, and kept the old settings.
+    // Between the two steps the file did not exist: a reload may have seen that, and kept the old settings.
     while (keyring.find('three') === null) await seen.next();
     expect(keyring.find('one')).toBeNull();
   });

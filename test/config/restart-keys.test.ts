@@ -31,7 +31,7 @@ describe('a key that takes effect at the next start', () => {
     expect([...restartKeys(started, next)].sort()).toEqual([...keys].sort());
   });
 
-  test('the label key; and all of them stay as they were started, while the rest is taken over', () => {
+  test('is the label key; a reload keeps the value of every such key from the start, and takes over the rest', () => {
     const next = settingsOf(
       'server: { port: 7 }\nprivacy: { labelKey: "another label key for tests" }',
       'upstreams: { new: { origins: ["https://new.example"] } }',

@@ -266,8 +266,8 @@ describe('a shared token', () => {
   });
 
   test('is fetched by each replica itself while Redis is unavailable', async () => {
-    const away = replica(labelKey, storeOn(1));
-    expect(tokenOf(await away.fetch())).toContain('canary-token');
-    expect(away.asked).toHaveLength(1);
+    const disconnected = replica(labelKey, storeOn(1));
+    expect(tokenOf(await disconnected.fetch())).toContain('canary-token');
+    expect(disconnected.asked).toHaveLength(1);
   });
 });

@@ -11,7 +11,7 @@ const get = (n: number): string => `GET /proxy?${n} HTTP/1.1\r\nHost: a\r\n\r\n`
 function drivenClock(): { clock: Clock; advance: (ms: number) => Promise<void> } {
   let now = 0;
   const timers = new Set<{ at: number; run: () => void }>();
-  const turn = (): Promise<void> => new Promise((resolve) => setImmediate(resolve));
+  const nextIteration = (): Promise<void> => new Promise((resolve) => setImmediate(resolve));
   return {
     clock: {
       now: () => now,
@@ -31,7 +31,7 @@ function drivenClock(): { clock: Clock; advance: (ms: number) => Promise<void> }
         timers.delete(next);
         next.run();
         // Sockets move between the ticks of this clock.
-        for (let turns = 0; turns < 5; turns += 1) await turn();
+        for (let iterations = 0; iterations < 5; iterations += 1) await nextIteration();
       }
       now = end;
     },

@@ -13,7 +13,7 @@ const long = ['content-length', '5'];
 describe('the framing of an answer', () => {
   test.each([
     ['keeps the length of a stream', { fields: long }, [false, 5, ['Content-Length', '5']]],
-    ['announces no length that none is', { fields: ['content-length', '+5'] }, [false, null, []]],
+    ['announces no length that is not a number', { fields: ['content-length', '+5'] }, [false, null, []]],
     ['counts a body that is all there', { fields: long, body: 3 }, [false, 3, ['Content-Length', '3']]],
     [
       'of HEAD keeps the length of what is not sent',

@@ -18,19 +18,19 @@ test('calls with cached prompts wait only for the tokens that the upstream count
   const system = (agent: number) => [
     { type: 'text', text: `${agent}${'x'.repeat(80_000)}`, cache_control: { type: 'ephemeral' } },
   ];
-  const turn = (agent: number, n: number) =>
+  const ask = (agent: number, n: number) =>
     world.call('/via/openai/v1/messages', {
       json: {
         model: 'claude-sonnet-5',
         max_tokens: 4_000,
         system: system(agent),
-        messages: [{ role: 'user', content: `turn ${n} ${'y'.repeat(400)}` }],
+        messages: [{ role: 'user', content: `ask ${n} ${'y'.repeat(400)}` }],
       },
       headers: { prefer: 'wait=5' },
     });
   // The first turn of an agent fills the cache: 20,000 tokens each are counted, and both fit.
-  const first = await Promise.all([turn(0, 0), turn(1, 0)]);
-  const later = await Promise.all(Array.from({ length: 20 }, (_, n) => turn(n % 2, n + 1)));
+  const first = await Promise.all([ask(0, 0), ask(1, 0)]);
+  const later = await Promise.all(Array.from({ length: 20 }, (_, n) => ask(n % 2, n + 1)));
   expect(tally([...first, ...later])).toEqual({ 200: 22 });
   expect(tally(world.model.log)[429] ?? 0).toBeLessThanOrEqual(1);
   const [bucket] = world.gateway.service.gateway.buckets();

@@ -18,7 +18,7 @@ async function edit(from: string, to: string): Promise<void> {
   expect(gateway.yaml).toContain(from);
   await gateway.reconfigure(gateway.yaml.replace(from, to));
 }
-async function inTurn(calls: number): Promise<Reply[]> {
+async function oneByOne(calls: number): Promise<Reply[]> {
   const replies: Reply[] = [];
   for (let at = 0; at < calls; at += 1) replies.push(await world.chat(at));
   return replies;
@@ -34,7 +34,7 @@ const heldInLog = (): unknown[] =>
 describe('a used-up daily ceiling', () => {
   test('is named by every refusal, with no field that suggests a useful retry', async () => {
     await start(perDay(2));
-    const replies = await inTurn(6);
+    const replies = await oneByOne(6);
     expect(replies.map(({ status }) => status)).toEqual([200, 200, 429, 429, 429, 429]);
     for (const { json, headers } of replies.slice(2)) {
       expect(json).toMatchObject({ code: 'day_quota_exhausted', heldBy: 'ceiling_day' });
@@ -46,24 +46,24 @@ describe('a used-up daily ceiling', () => {
 
   test('has room again when it is raised, as much as was added', async () => {
     await start(perDay(2));
-    await inTurn(3);
+    await oneByOne(3);
     await edit(perDay(2), perDay(5));
-    const replies = await inTurn(5);
+    const replies = await oneByOne(5);
     expect(replies.map(({ status }) => status)).toEqual([200, 200, 200, 429, 429]);
   });
 
   test('lets all calls go when it is removed', async () => {
     await start(perDay(2));
-    await inTurn(3);
+    await oneByOne(3);
     await edit('    requestsPerDay: { openai: 2 }\n', '');
-    expect(tally(await inTurn(5))).toEqual({ 200: 5 });
+    expect(tally(await oneByOne(5))).toEqual({ 200: 5 });
   });
 
   test('counts from a reload that adds it', async () => {
     await start(perMinute(1_000), 'requestsPerDay: none');
-    await inTurn(3);
+    await oneByOne(3);
     await edit(perMinute(1_000), perDay(2));
-    expect((await inTurn(3)).map(({ status }) => status)).toEqual([200, 200, 429]);
+    expect((await oneByOne(3)).map(({ status }) => status)).toEqual([200, 200, 429]);
   });
 });
 
@@ -80,7 +80,7 @@ describe('a ceiling of the minute', () => {
 
   test('holds waiting calls when it is lowered, and refuses those that are too late now', async () => {
     await start(perMinute(3));
-    await inTurn(3);
+    await oneByOne(3);
     const leaving = new AbortController();
     const patient = world.chat('patient', { ...waits(300), signal: leaving.signal }).catch(() => 'left');
     await world.settled(1);

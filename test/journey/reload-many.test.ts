@@ -22,20 +22,20 @@ const count = 10_000;
 const { key, hash } = createKey();
 let upstream: RawUpstream;
 let service: Service;
-let turns = 0;
+let iterations = 0;
 let isOver = false;
 /** Items of each slice, and of all slices in each turn of the event loop. */
 let slices: number[] = [];
-let inTurn = new Map<number, number>();
+let inIteration = new Map<number, number>();
 
 const countingSlices = createSlices(systemClock, (items) => {
   slices.push(items);
-  inTurn.set(turns, (inTurn.get(turns) ?? 0) + items);
+  inIteration.set(iterations, (inIteration.get(iterations) ?? 0) + items);
 });
 
-function countTurns(): void {
-  turns += 1;
-  if (!isOver) setImmediate(countTurns);
+function countIterations(): void {
+  iterations += 1;
+  if (!isOver) setImmediate(countIterations);
 }
 
 /** One workspace, acme, with this ceiling. */
@@ -71,8 +71,8 @@ beforeAll(async () => {
 
 beforeEach(async () => {
   service = await serviceOf(yamlWith(1_000_000), [], { slices: countingSlices });
-  [slices, inTurn, isOver] = [[], new Map(), false];
-  setImmediate(countTurns);
+  [slices, inIteration, isOver] = [[], new Map(), false];
+  setImmediate(countIterations);
 });
 
 afterEach(async () => {
@@ -86,7 +86,7 @@ test('a reload of many workspaces lets calls through all the while and takes at 
   const folder = mkdtempSync(join(tmpdir(), 'sluice-many-'));
   const path = join(folder, 'sluice.yaml');
   let threads = 0;
-  let turnsOfThread = 0;
+  let iterationsOfThread = 0;
   const watch: SettingsWatch = watchSettings({
     path,
     env: {},
@@ -96,8 +96,8 @@ test('a reload of many workspaces lets calls through all the while and takes at 
     startThread(task) {
       threads += 1;
       const thread = startCheckThread(task);
-      const from = turns;
-      thread.on('message', () => (turnsOfThread = turns - from));
+      const from = iterations;
+      thread.on('message', () => (iterationsOfThread = iterations - from));
       return thread;
     },
     onSettings: (settings) => service.reconfigure(settings),
@@ -115,11 +115,11 @@ test('a reload of many workspaces lets calls through all the while and takes at 
       calls += 1;
     }
     expect(await reloaded).toBe(true);
-    expect([threads, calls > 20, turnsOfThread > 100]).toEqual([1, true, true]);
+    expect([threads, calls > 20, iterationsOfThread > 100]).toEqual([1, true, true]);
     // Every workspace once to build it, once to take its keys over.
     expect(slices.reduce((sum, n) => sum + n, 0)).toBe(2 * count);
     expect(Math.max(...slices)).toBe(maxItems);
-    expect(Math.max(...inTurn.values())).toBeLessThanOrEqual(2 * maxItems);
+    expect(Math.max(...inIteration.values())).toBeLessThanOrEqual(2 * maxItems);
     expect(await call()).toBe('"workspace";q=999999;w=60');
   } finally {
     await watch.close();
@@ -129,11 +129,11 @@ test('a reload of many workspaces lets calls through all the while and takes at 
 
 /** Counts for whom it is asked, by turn of the event loop. */
 class CountingMap extends Map<string, WorkspaceSettings> {
-  readonly inTurn = new Map<number, number>();
+  readonly inIteration = new Map<number, number>();
 
   override *[Symbol.iterator](): MapIterator<[string, WorkspaceSettings]> {
     for (const entry of super.entries()) {
-      this.inTurn.set(turns, (this.inTurn.get(turns) ?? 0) + 1);
+      this.inIteration.set(iterations, (this.inIteration.get(iterations) ?? 0) + 1);
       yield entry;
     }
     return undefined;
@@ -169,7 +169,7 @@ test('no part of the gateway reads more workspaces per event-loop tick than fit 
   await Promise.all([service.reconfigure(first), service.reconfigure(second)]);
   await call();
   for (const { workspaces } of [first, second]) {
-    const counts = [...workspaces.inTurn.values()];
+    const counts = [...workspaces.inIteration.values()];
     expect(counts.reduce((sum, n) => sum + n, 0)).toBeGreaterThanOrEqual(count);
     // The item after a slice is taken before the pause, and used after it.
     expect(Math.max(...counts)).toBeLessThanOrEqual(maxItems + 1);

@@ -160,7 +160,7 @@ describe('a client that leaves a call that has been sent', () => {
     expect(await left).toBe('left');
   }
 
-  /** An upstream that answers when it is told to. */
+  /** An upstream that answers when the test says so. */
   async function slow() {
     const answers: (() => void)[] = [];
     const given = await upstream((_request, response, at) => {

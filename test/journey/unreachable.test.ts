@@ -1,4 +1,4 @@
-/** An upstream that cannot be reached is told of at once, also under a ceiling that one attempt fills. */
+/** A call to an upstream that cannot be reached is answered at once, also under a ceiling that one attempt fills. */
 import { afterEach, expect, test } from '@jest/globals';
 import { startGateway, type TestGateway } from '../support/gateway.ts';
 import { rawUpstream } from '../support/raw-upstream.ts';

@@ -163,7 +163,7 @@ class Model {
   }
 
   /** How many of the events were applied. */
-  #plan(replica: string, events: readonly BucketEvent[], look: boolean): number {
+  #plan(replica: string, events: readonly BucketEvent[], isCompared: boolean): number {
     const store = this.#store;
     const reply = store.apply(events, { replica, clock: this.#clock });
     for (const { event, reply: own, grants } of store.done) {
@@ -172,7 +172,7 @@ class Model {
     }
     const { bucket, createdAt, seen, unnamed } = store;
     const known = bucket === null ? null : stateOfPolicy(bucket, { createdAt, seen, unnamed });
-    const state = bucket !== null && !look ? undefined : known;
+    const state = bucket !== null && !isCompared ? undefined : known;
     const shutMs = bucket === null ? 0 : closedMs(bucket, seen);
     const lifeMs = bucket === null ? 0 : memoryMs(bucket, seen) + Math.min(maxClosedMs, shutMs);
     const call = applyCall(

@@ -30,7 +30,7 @@ export interface Done {
 
 export class ScriptModel {
   readonly key: string;
-  /** Told of everything that is published, in order. */
+  /** Hears everything that is published, in order. */
   readonly #publish: (message: Sent) => void;
   /** `null`: the store does not know the bucket. */
   bucket: Bucket | null = null;
@@ -54,7 +54,7 @@ export class ScriptModel {
     this.bucket = null;
   }
 
-  /** `watch` is told of each event as soon as it is applied. */
+  /** `watch` hears of each event as soon as it is applied. */
   apply(
     events: readonly BucketEvent[],
     { replica, clock }: Asked,

@@ -240,7 +240,7 @@ test('the canary calls end in every way, so that finding no canary proves someth
     'not_found',
   ])
     expect([...codes]).toContain(code);
-  // The canaries did travel where they belong.
+  // The canaries did reach the upstream, where they belong.
   const seen = upstream?.connections.map((connection) => connection.received()).join('') ?? '';
   for (const where of [
     'injectedCredential',

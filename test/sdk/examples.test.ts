@@ -140,7 +140,7 @@ test('agent-loop.mjs calls its tool, tells the model, and sees nothing of a thro
     type: 'function',
     function: { name: 'stock_of', arguments: '{"product":"lamp"}' },
   };
-  const turns = [
+  const answers = [
     { status: 200, message: { role: 'assistant', content: null, tool_calls: [call] } },
     { status: 429, message: null },
     { status: 200, message: { role: 'assistant', content: 'Four lamps.' } },
@@ -148,7 +148,7 @@ test('agent-loop.mjs calls its tool, tells the model, and sees nothing of a thro
   const model: Server = createServer((request, response) => {
     void json(request).then((body) => {
       seen.push(body as (typeof seen)[number]);
-      const { status, message } = turns[seen.length - 1] ?? { status: 500, message: null };
+      const { status, message } = answers[seen.length - 1] ?? { status: 500, message: null };
       const fields = { 'content-type': 'application/json', 'retry-after-ms': '100' };
       response
         .writeHead(status, fields)

@@ -7,14 +7,14 @@ import type { AdmissionQueue } from '../../src/admission/admission.ts';
 import type { Ceilings } from '../../src/limiter/ceilings.ts';
 import type { Limiter } from '../../src/limiter/limiter.ts';
 import type { FakeClock } from '../support/fake-clock.ts';
-import type { Books } from './books.ts';
+import type { Ledger } from './ledger.ts';
 import { highest, perDayOf, perMinuteOf } from './rules.ts';
 import type { Upstream } from './upstream.ts';
 
 export interface Leftovers {
   /** Some bucket is closed for long: its tick goes on. */
   readonly closed: boolean;
-  readonly books: Books;
+  readonly ledger: Ledger;
   readonly clock: FakeClock;
   readonly store: Limiter;
   readonly ceilings: Ceilings;
@@ -25,16 +25,16 @@ export interface Leftovers {
 /** What left under the limits of before arrives within this time. Milliseconds. */
 const wayMs = 50;
 
-export async function balance({ closed, books, clock, store, queues, upstreams }: Leftovers): Promise<void> {
+export async function balance({ closed, ledger, clock, store, queues, upstreams }: Leftovers): Promise<void> {
   const now = clock.monotonic();
-  const broken = (invariant: string, text: string): void => books.broken(now, invariant, text);
-  for (const call of books.calls.values()) {
+  const broken = (invariant: string, text: string): void => ledger.broken(now, invariant, text);
+  for (const call of ledger.calls.values()) {
     if (call.ends.length !== 1) broken('10', `${call.plan.id} ended ${call.ends.length} times`);
   }
-  for (const [token, lease] of books.leases) {
+  for (const [token, lease] of ledger.leases) {
     if (lease.settlements !== 1) broken('8', `lease ${token} was settled ${lease.settlements} times`);
   }
-  for (const lane of books.lanes.values()) {
+  for (const lane of ledger.lanes.values()) {
     if (lane.line.size > 0)
       broken(
         '9',
@@ -46,29 +46,29 @@ export async function balance({ closed, books, clock, store, queues, upstreams }
     if (bucket.inFlight > 0) broken('10', `${bucket.inFlight} leases stay in ${bucket.bucket}`);
   }
   if (clock.timers > (closed ? 2 : 0)) broken('10', `${clock.timers} timers are left`);
-  for (const book of books.ceilings.values()) {
+  for (const record of ledger.ceilings.values()) {
     for (const queue of queues) {
-      if (queue.waitingUnder(ceilingKey(book.plan.name)) !== 0)
-        broken('10', `a queue still counts calls of ${book.plan.name}`);
+      if (queue.waitingUnder(ceilingKey(record.plan.name)) !== 0)
+        broken('10', `a queue still counts calls of ${record.plan.name}`);
     }
-    const sends = [...books.calls.values()]
-      .filter(({ workspace }) => workspace === book.plan)
+    const sends = [...ledger.calls.values()]
+      .filter(({ workspace }) => workspace === record.plan)
       .reduce((sum, call) => sum + call.sends, 0);
-    const unsent = [...books.leases.values()].filter(
-      ({ call, sent, returned }) => call.workspace === book.plan && sent && returned,
+    const unsent = [...ledger.leases.values()].filter(
+      ({ call, sent, returned }) => call.workspace === record.plan && sent && returned,
     ).length;
-    if (book.takes - book.givenBack !== sends - unsent) {
-      broken('9', `${book.plan.name} paid ${book.takes - book.givenBack} slots for ${sends - unsent} sends`);
+    if (record.takes - record.givenBack !== sends - unsent) {
+      broken('9', `${record.plan.name} paid ${record.takes - record.givenBack} slots for ${sends - unsent} sends`);
     }
-    const paused = books.plan.wireMs > 0 && books.plan.stalls.length > 0;
+    const paused = ledger.plan.wireMs > 0 && ledger.plan.stalls.length > 0;
     // A pause between taking a place at a distant store and sending is the one thing that no store can see.
-    if (!paused) windows(books, book.plan.name, upstreams, broken);
+    if (!paused) windows(ledger, record.plan.name, upstreams, broken);
     const arrived = upstreams
       .flatMap(({ arrivals }) => arrivals)
-      .filter(({ call }) => call.lane.workspace === book.plan.name).length;
-    const perDay = highest([books.plan, ...books.plan.reloads], perDayOf(book.plan.name));
+      .filter(({ call }) => call.lane.workspace === record.plan.name).length;
+    const perDay = highest([ledger.plan, ...ledger.plan.reloads], perDayOf(record.plan.name));
     if (perDay !== null && arrived > perDay) {
-      broken('1', `${book.plan.name} sent ${arrived} on a day of ${perDay}`);
+      broken('1', `${record.plan.name} sent ${arrived} on a day of ${perDay}`);
     }
   }
 }
@@ -78,13 +78,13 @@ export async function balance({ closed, books, clock, store, queues, upstreams }
  * while there was no ceiling counts for none that came later.
  */
 function windows(
-  books: Books,
+  ledger: Ledger,
   workspace: string,
   upstreams: readonly Upstream[],
   broken: (invariant: string, text: string) => void,
 ): void {
   const limitAt = (at: number): number | null =>
-    highest(books.rules.during(at - 12 * books.plan.wireMs - wayMs, at), perMinuteOf(workspace));
+    highest(ledger.rules.during(at - 12 * ledger.plan.wireMs - wayMs, at), perMinuteOf(workspace));
   const counted: number[] = [];
   const times = upstreams
     .flatMap(({ arrivals }) => arrivals)
@@ -99,6 +99,6 @@ function windows(
       broken('1', `${workspace} sent ${perMinute + 1} within ${(at - before).toFixed(1)} ms`);
     }
     counted.push(at);
-    if (counted.length >= perMinute) books.reach('ceiling used up');
+    if (counted.length >= perMinute) ledger.reach('ceiling used up');
   }
 }

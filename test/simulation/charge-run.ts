@@ -41,7 +41,7 @@ export interface Outcome {
   /** Times at which the provider refused a call. */
   readonly refusedAt: readonly number[];
   readonly firstAnswerAt: number;
-  readonly turnedAway: number;
+  readonly refusedAtEntry: number;
   /** From the first call to the last that was let in, by what the quota allows. */
   readonly ratio: number;
 }
@@ -82,7 +82,7 @@ export async function run(scene: Scene, replicas = 1): Promise<Outcome> {
   const upstream = { level: 0, at: 0, taken: 0, lastIn: 0 };
   const refusedAt: number[] = [];
   let firstAnswerAt = Infinity;
-  let turnedAway = 0;
+  let refusedAtEntry = 0;
   let left = scene.clients.flat().length;
   const onGrantOf = new Map<string, (grant: Grant) => void>();
   const fleet = fleetOf(clock, replicas, (grant) => onGrantOf.get(grant.ticket)?.(grant));
@@ -145,7 +145,7 @@ export async function run(scene: Scene, replicas = 1): Promise<Outcome> {
     void limiter.admit(admission(ticket, wish)).then((reply) => {
       if (reply.kind === 'granted') onGrant(reply.grant);
       if (reply.kind !== 'refused') return;
-      turnedAway += 1;
+      refusedAtEntry += 1;
       clock.outside(clock.monotonic() + reply.retryInMs, () => send(asked, client, at));
     });
   };
@@ -173,7 +173,7 @@ export async function run(scene: Scene, replicas = 1): Promise<Outcome> {
   return {
     refusedAt,
     firstAnswerAt,
-    turnedAway,
+    refusedAtEntry,
     ratio: (upstream.lastIn - startMs) / minMsOf(scene, upstream.taken),
   };
 }

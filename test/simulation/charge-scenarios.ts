@@ -62,11 +62,11 @@ export function chargeScenarios(replicas: number): void {
     const scene = { meter: 'input_tokens', limit: 50_000, clients: agents, serviceMs: 1_500 } as const;
 
     test('take at most 1.05 of the optimum, and no call is refused', async () => {
-      const { refusedAt, turnedAway, ratio } = await run({
+      const { refusedAt, refusedAtEntry, ratio } = await run({
         ...scene,
         counts: () => ({ first: 2_000, inAll: 2_000 }),
       });
-      expect({ refused: refusedAt.length, turnedAway }).toEqual({ refused: 0, turnedAway: 0 });
+      expect({ refused: refusedAt.length, refusedAtEntry }).toEqual({ refused: 0, refusedAtEntry: 0 });
       expect(ratio).toBeLessThanOrEqual(1.05);
     });
 
@@ -77,7 +77,7 @@ export function chargeScenarios(replicas: number): void {
         const isCold = now > 60_000 && beginning === 'agent 2' && !written;
         return isCold ? { first: 40_000, inAll: 40_000 } : { first: 2_000, inAll: 2_000 };
       };
-      const { refusedAt, turnedAway } = await run({
+      const { refusedAt, refusedAtEntry } = await run({
         ...scene,
         counts,
         reported: (asked, inAll) => {
@@ -86,7 +86,7 @@ export function chargeScenarios(replicas: number): void {
         },
       });
       expect(refusedAt.length).toBeLessThanOrEqual(2);
-      expect(turnedAway).toBeLessThanOrEqual(1);
+      expect(refusedAtEntry).toBeLessThanOrEqual(1);
     });
   });
 
@@ -107,7 +107,7 @@ export function chargeScenarios(replicas: number): void {
   ])(
     'a limit that is %s while calls wait is taken over with the next answers',
     async (_says, limit, maxRefused) => {
-      const { refusedAt, turnedAway, ratio } = await run({
+      const { refusedAt, refusedAtEntry, ratio } = await run({
         ...asked,
         meter: 'tokens',
         limit: 30_000,
@@ -115,13 +115,13 @@ export function chargeScenarios(replicas: number): void {
         clients: charged(20, 6),
       });
       expect(refusedAt.length).toBeLessThanOrEqual(maxRefused);
-      expect(turnedAway).toBe(0);
+      expect(refusedAtEntry).toBe(0);
       expect(ratio).toBeLessThanOrEqual(1.05);
     },
   );
 
   test('a limit whose refusals come inside streams, before their content, is taken over as fast', async () => {
-    const { refusedAt, turnedAway, ratio } = await run({
+    const { refusedAt, refusedAtEntry, ratio } = await run({
       ...asked,
       meter: 'tokens',
       limit: 30_000,
@@ -130,7 +130,7 @@ export function chargeScenarios(replicas: number): void {
       clients: charged(20, 6),
     });
     expect(refusedAt.length).toBeLessThanOrEqual(2);
-    expect(turnedAway).toBe(0);
+    expect(refusedAtEntry).toBe(0);
     expect(ratio).toBeLessThanOrEqual(1.05);
   });
 

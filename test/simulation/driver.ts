@@ -39,8 +39,8 @@ export interface DrivenCall {
   executed: number;
 }
 
-/** The events that the driver reports to the books. */
-export interface DriverBooks {
+/** The events that the driver reports to the ledger. */
+export interface DriverLedger {
   note(now: number, text: string): void;
   reach(state: string): void;
   broken(now: number, invariant: string, text: string): void;
@@ -61,7 +61,7 @@ export interface DriverBooks {
 export interface Scene {
   readonly clock: SceneClock;
   readonly chance: Chance;
-  readonly books: DriverBooks;
+  readonly ledger: DriverLedger;
   readonly queue: AdmissionQueue;
   /** What the clock of the process shows, which counts from elsewhere. Milliseconds. */
   readonly ownTime: () => number;
@@ -84,7 +84,7 @@ interface Attempt {
 }
 
 export async function drive(scene: Scene, call: DrivenCall): Promise<void> {
-  const { clock, books, queue } = scene;
+  const { clock, ledger, queue } = scene;
   const { plan } = call;
   const gone = new AbortController();
   if (plan.leavesAt < Infinity) clock.arrives(plan.leavesAt, () => gone.abort(new Error('client gone')));
@@ -126,27 +126,27 @@ export async function drive(scene: Scene, call: DrivenCall): Promise<void> {
   } finally {
     ticket?.leave();
   }
-  books.ended(plan.id, how, clock.monotonic());
+  ledger.ended(plan.id, how, clock.monotonic());
   if (getEventListeners(gone.signal, 'abort').length > 0) {
-    books.broken(clock.monotonic(), '10', `${plan.id} left a listener behind`);
+    ledger.broken(clock.monotonic(), '10', `${plan.id} left a listener behind`);
   }
 }
 
 async function journey(scene: Scene, call: DrivenCall, ticket: Ticket, gone: AbortSignal): Promise<string> {
-  const { clock, books } = scene;
+  const { clock, ledger } = scene;
   let history: ResendHistory = {};
   let attempts = 0;
   for (;;) {
     call.state = 'waiting';
     const lease = await ticket.granted();
     if (!lease.holds()) {
-      books.reach('lease lost before sending');
-      books.suspected('stalled');
+      ledger.reach('lease lost before sending');
+      ledger.suspected('stalled');
       lease.settle({ kind: 'returned', sleepMs: 0, because: 'backoff' }, null);
       continue;
     }
     attempts += 1;
-    books.sent(call.plan.id, lease.grant.lease, clock.monotonic());
+    ledger.sent(call.plan.id, lease.grant.lease, clock.monotonic());
     const attempt = await send(scene, call, lease.grant.lease, attempts, gone);
     const decision = resend({
       kind: 'generic',
@@ -169,7 +169,7 @@ async function journey(scene: Scene, call: DrivenCall, ticket: Ticket, gone: Abo
       return attempt.outcome.kind === 'answered' && attempt.outcome.throttle === null ? 'answered' : 'failed';
     }
     history = decision.history;
-    books.reach(attempt.outcome.kind === 'answered' ? 'absorbed' : 'sent again after a failure');
+    ledger.reach(attempt.outcome.kind === 'answered' ? 'absorbed' : 'sent again after a failure');
     if (attempt.outcome.kind === 'never_sent') {
       lease.settle({ kind: 'returned', sleepMs: decision.notBeforeMs, because: 'backoff' }, null);
       continue;
@@ -244,7 +244,7 @@ function send(
   const giveUp = clock.after(answerLimitMs, failed('fate_unknown'));
   const abandon = (): void => {
     // The limiter hears that it is over before the upstream has even counted it: its figures are blurred for a moment.
-    if (!arrived) scene.books.blur(plan.lane.bucket);
+    if (!arrived) scene.ledger.blur(plan.lane.bucket);
     failed('fate_unknown')();
   };
   gone.addEventListener('abort', abandon, { once: true });
@@ -278,14 +278,14 @@ function send(
     }
     const verdict = upstream.arrive(plan, now);
     const costs = JSON.stringify({ ...plan.costs, ...plan.document });
-    scene.books.note(now, `upstream ${verdict.kind} ${plan.id} ${costs}: ${upstream.describe(now)}`);
+    scene.ledger.note(now, `upstream ${verdict.kind} ${plan.id} ${costs}: ${upstream.describe(now)}`);
     if (verdict.kind === 'refused') {
-      if (scene.books.isExact(bucket)) scene.books.broken(now, '2', `${plan.id} refused by a calm upstream`);
+      if (scene.ledger.isExact(bucket)) scene.ledger.broken(now, '2', `${plan.id} refused by a calm upstream`);
       return answer(verdict.feedback, 429, 0);
     }
-    scene.books.counted(token, call, plan.serviceMs + (plan.lane.maxInFlight === null ? 0 : plan.bodyMs));
+    scene.ledger.counted(token, call, plan.serviceMs + (plan.lane.maxInFlight === null ? 0 : plan.bodyMs));
     call.executed += 1;
-    if (call.executed > 1 && !plan.safe) scene.books.broken(now, '8', `${plan.id} ran twice`);
+    if (call.executed > 1 && !plan.safe) scene.ledger.broken(now, '8', `${plan.id} ran twice`);
     if (fate === 'lost') return;
     clock.outside(now + plan.serviceMs, () => {
       const points = (plan.costs.cost ?? 0) > 0;
@@ -303,21 +303,21 @@ function send(
   });
 }
 
-function refusalOf({ books, clock }: Scene, call: DrivenCall, failure: unknown, gone: AbortSignal): string {
+function refusalOf({ ledger, clock }: Scene, call: DrivenCall, failure: unknown, gone: AbortSignal): string {
   if (gone.aborted && (failure === gone.reason || failure instanceof Refusal)) {
-    books.reach('client left while waiting');
+    ledger.reach('client left while waiting');
     return 'client gone';
   }
   if (!(failure instanceof Refusal)) {
-    books.broken(clock.monotonic(), '10', `${call.plan.id} ended in ${String(failure)}`);
+    ledger.broken(clock.monotonic(), '10', `${call.plan.id} ended in ${String(failure)}`);
     return 'bug';
   }
-  books.reach(failure.code);
+  ledger.reach(failure.code);
   const retryInMs = failure.details.retryInMs ?? 0;
-  books.refused(call.plan.id, failure.code, retryInMs, clock.monotonic());
+  ledger.refused(call.plan.id, failure.code, retryInMs, clock.monotonic());
   const late = clock.monotonic() - call.enteredAt;
   if (failure.code === 'wait_too_long' && late + retryInMs <= call.plan.maxWaitMs) {
-    books.broken(clock.monotonic(), '10', `${call.plan.id} refused though ${retryInMs} ms fit its wait`);
+    ledger.broken(clock.monotonic(), '10', `${call.plan.id} refused though ${retryInMs} ms fit its wait`);
   }
   return `${failure.code} ${retryInMs.toFixed(0)}`;
 }

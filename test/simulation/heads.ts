@@ -1,62 +1,62 @@
 /**
- * Who could go now, as far as the books know: the heads of lanes that nothing but their bucket holds back. No line of the
+ * Who could go now, as far as the ledger knows: the heads of lanes that nothing but their bucket holds back. No line of the
  * product is in it. Owns: lanes, caps, ceilings, closings. Refuses to own: whether a meter has room.
  */
 import { lowest, perDayOf, perMinuteOf } from './rules.ts';
-import { isBefore, type BucketBook, type Books, type CallBook, type LaneBook } from './books.ts';
+import { isBefore, type BucketRecord, type Ledger, type CallRecord, type LaneRecord } from './ledger.ts';
 
 /** A slot of a ceiling frees after a minute and a margin for the time in the network. Milliseconds. */
 const ceilingMs = 60_150;
 
 /** The first call of a lane that is awake and below its cap; one of several where their order is unknown. */
 export interface Head {
-  readonly calls: readonly CallBook[];
+  readonly calls: readonly CallRecord[];
   /** Its ceiling has a slot. */
   readonly mayGo: boolean;
 }
 
-export function headsOf(books: Books, bucket: BucketBook, now: number): Head[] {
+export function headsOf(ledger: Ledger, bucket: BucketRecord, now: number): Head[] {
   if (isShut(bucket, now)) return [];
   return bucket.lanes.flatMap((lane) => {
-    if (lane.line.size === 0 || books.asleepUntil(lane, now) >= now) return [];
+    if (lane.line.size === 0 || ledger.asleepUntil(lane, now) >= now) return [];
     if (!isBelowCap(lane, 0, now)) {
-      books.reach('cap blocks a lane');
+      ledger.reach('cap blocks a lane');
       return [];
     }
-    return { calls: firstOf(lane), mayGo: haveSlots(books, lane, 1, now) };
+    return { calls: firstOf(lane), mayGo: haveSlots(ledger, lane, 1, now) };
   });
 }
 
 /** The bucket is closed, or waits for the answers of its first calls. */
-export function isShut(bucket: BucketBook, now: number): boolean {
+export function isShut(bucket: BucketRecord, now: number): boolean {
   const probing = bucket.lanes.some(({ leases }) => [...leases].some(({ heldUntil }) => heldUntil >= now));
   return bucket.closedUntil >= now || (!bucket.opened && probing);
 }
 
 /** Of calls that came to several processes in the same moment any may be the first. */
-export function firstOf(lane: LaneBook): readonly CallBook[] {
+export function firstOf(lane: LaneRecord): readonly CallRecord[] {
   const line = [...lane.line];
   return line.filter((call) => !line.some((other) => isBefore(other, call)));
 }
 
 /** One more may be in flight when so many others go first. */
-export function isBelowCap({ plan, leases }: LaneBook, ahead: number, now: number): boolean {
+export function isBelowCap({ plan, leases }: LaneRecord, ahead: number, now: number): boolean {
   const held = [...leases].filter(({ heldUntil }) => heldUntil >= now).length;
   return plan.maxInFlight === null || held + ahead < plan.maxInFlight;
 }
 
 /** The number of free slots under the lane's ceiling. Grants in transit to it count as if they had taken theirs. */
-export function haveSlots(books: Books, lane: LaneBook, slots: number, now: number): boolean {
-  const book = books.ceiling(lane.plan.workspace);
-  const regimes = books.regimes(now);
+export function haveSlots(ledger: Ledger, lane: LaneRecord, slots: number, now: number): boolean {
+  const record = ledger.ceiling(lane.plan.workspace);
+  const regimes = ledger.regimes(now);
   const perMinute = lowest(regimes, perMinuteOf(lane.plan.workspace));
   const perDay = lowest(regimes, perDayOf(lane.plan.workspace));
   let used = slots - 1;
-  for (const other of books.lanes.values()) {
+  for (const other of ledger.lanes.values()) {
     if (other.plan.workspace !== lane.plan.workspace) continue;
     for (const lease of other.leases) if (!lease.sent && lease.settlements === 0) used += 1;
   }
-  book.taken = book.taken.filter(({ at }) => at + ceilingMs > now);
-  if (perDay !== null && book.daily + used >= perDay) return false;
-  return perMinute === null || book.taken.length + used < perMinute;
+  record.taken = record.taken.filter(({ at }) => at + ceilingMs > now);
+  if (perDay !== null && record.daily + used >= perDay) return false;
+  return perMinute === null || record.taken.length + used < perMinute;
 }

@@ -1,15 +1,15 @@
 /**
- * The oracle of told waits (invariant 13). A refusal that tells a time is followed up by living the same history again,
+ * The oracle of stated waits (invariant 13). A refusal that states a time is followed up by living the same history again,
  * up to the moment of the refusal, and then otherwise (`counterfactual.ts`): equal seeds give equal histories, so that the
  * only difference is the one that is asked about. What the product said of itself plays no part; what counts is when a
  * call was really sent, and whether the upstream itself had room (`vacancy.ts`).
  *
- * - (a) Who comes again at the time told is let in, and sent within its wait. A returning call that is refused has not been
+ * - (a) Who comes again at the stated time is admitted, and sent within its wait. A returning call that is refused has not been
  *   lied to where somebody who stood behind it took the room meanwhile: that shows where the call would have been sent by
- *   the time told if it had stayed in its line, and the refusal of the returning call is itself followed up by (b).
+ *   the stated time if it had stayed in its line, and the refusal of the returning call is itself followed up by (b).
  * - (b) Who was refused for its wait could not have been sent within it: if it had waited without limit it would have been
  *   sent later, and the upstream would not have taken it sooner.
- * - (c) Nor is a time told that is later than the truth.
+ * - (c) No refusal states a time that is later than the truth.
  *
  * Each within the tolerance of `tolerance.ts`, which says why it is needed. Not judged is what nobody could know: upstreams
  * that do something else than they tell, or that others use (`isReliable`), and calls whose fate was open at that moment.
@@ -39,7 +39,7 @@ export interface Lives {
   worldAt(at: number): World;
   /** The call waits without limit where it stood, at most until then. */
   stay(refused: RefusedCall, until: number): Promise<Followed>;
-  /** The call comes again when it was told to, with so much patience. */
+  /** The call comes again at the stated time, and waits at most `maxWaitMs` then. */
   comeAgain(refused: RefusedCall, maxWaitMs: number): Promise<Followed>;
 }
 
@@ -53,10 +53,10 @@ const codes = new Set(['wait_too_long', 'wait_expired', 'queue_full', 'day_quota
 const maxReturnMs = 2 * 3_600_000;
 /** The gateway gives up on an answer after this, and the call's fate is open (`driver.ts`). Milliseconds. */
 const answerLimitMs = 4_900;
-/** The least that is told, where a time is only expected. Milliseconds. */
+/** The shortest time that is stated, where it is only expected. Milliseconds. */
 const minStatedMs = 1_000;
 
-/** Of the refusals of a history that can be judged: the one that was told the longest wait, and any other. */
+/** Of the refusals of a history that can be judged: the one with the longest stated wait, and any other. */
 export function sampleOf(
   { worldAt }: Lives,
   refused: readonly RefusedCall[],
@@ -156,12 +156,12 @@ async function returned(
   if (refused.retryInMs > maxReturnMs) return { kind: 'true' };
   const grace = tolerance.early(refused.retryInMs);
   const patience = Math.max(call.maxWaitMs, grace);
-  // A full line lets nobody wait in it: whoever was told of it uses the tolerance to come later.
+  // A full line lets nobody wait in it: whoever was refused for it uses the tolerance to come later.
   const laterMs = refused.code === 'queue_full' ? grace : 0;
   const again = await lives.comeAgain({ ...refused, retryInMs: refused.retryInMs + laterMs }, patience);
   if (again.sentAt !== null) return { kind: 'true' };
-  const itsTurnMs = stayed.sentAt === null ? null : stayed.sentAt - refused.at;
-  if (itsTurnMs !== null && itsTurnMs <= refused.retryInMs + grace) {
+  const stayedMs = stayed.sentAt === null ? null : stayed.sentAt - refused.at;
+  if (stayedMs !== null && stayedMs <= refused.retryInMs + grace) {
     return (
       (await refusedForNothing(lives, refused, again.refused, { tolerance, patience })) ?? {
         kind: 'taken meanwhile',
@@ -172,7 +172,7 @@ async function returned(
     again.refused === null
       ? 'was not sent'
       : `was refused (${again.refused.code} ${ms(again.refused.retryInMs)})`;
-  const truth = itsTurnMs === null ? 'would not have gone at all' : `would have gone after ${ms(itsTurnMs)}`;
+  const truth = stayedMs === null ? 'would not have gone at all' : `would have gone after ${ms(stayedMs)}`;
   return { kind: 'false', text: `${said(refused)}, came then and ${then}; it ${truth}` };
 }
 
@@ -199,5 +199,5 @@ function waitOf({ at }: RefusedCall, { sentAt, vacantAt }: Followed): number | n
 }
 
 const said = ({ id, code, at, retryInMs }: RefusedCall): string =>
-  `${id} was told ${code} ${ms(retryInMs)} at ${at.toFixed(2)}`;
+  `${id} was refused with ${code} ${ms(retryInMs)} at ${at.toFixed(2)}`;
 const ms = (value: number): string => `${value.toFixed(0)} ms`;

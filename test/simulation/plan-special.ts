@@ -1,6 +1,6 @@
 /**
- * Histories that mixtures come across too seldom: what was once wrong in them was told to every user of a kind. Owns: three
- * such worlds, with nothing in them but what matters there.
+ * Histories that random mixtures contain too seldom: what was once wrong in them gave every user of a kind a wrong time.
+ * Owns: three such worlds, with nothing in them but what matters there.
  */
 import { originOf } from '../support/origins.ts';
 import { Chance } from './chance.ts';

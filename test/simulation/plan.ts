@@ -23,7 +23,7 @@ export interface MeterPlan {
 export interface BucketPlan {
   readonly key: string;
   readonly calm: boolean;
-  /** The upstream does what it tells, and nobody else uses it: whoever is told a wait can hold the gateway to it. */
+  /** The upstream does what its answers state, and nobody else uses it: a wait that the gateway states can be held against it. */
   readonly isReliable: boolean;
   readonly requests: MeterPlan;
   readonly tokens: MeterPlan | null;
@@ -50,7 +50,7 @@ export interface BucketPlan {
   readonly changes: readonly { readonly at: number; readonly factor: number }[];
   /** Refusals name the time to wait. */
   readonly hints: boolean;
-  /** Everything is refused between these times, and told to come at the end of them. Absent: never. */
+  /** Everything is refused between these times, with their end as the time to come again. Absent: never. */
   readonly closed?: readonly [from: number, until: number];
 }
 

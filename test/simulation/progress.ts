@@ -7,7 +7,7 @@
 import type { Costs, MeterName } from '../../src/call.ts';
 import { maxJitterMs, maxLatenessMs } from '../../src/limiter/policy/meter.policy.ts';
 import type { BucketSnapshot, Limiter } from '../../src/limiter/limiter.ts';
-import type { BucketBook, Books, CallBook } from './books.ts';
+import type { BucketRecord, Ledger, CallRecord } from './ledger.ts';
 import { headsOf, type Head } from './heads.ts';
 import { isStatedAlone, isStatedLess, keyed } from './rules.ts';
 import type { Upstream } from './upstream.ts';
@@ -18,7 +18,7 @@ const keptFree = 0.22;
 const slackMs = (windowMs: number): number => Math.min(maxLatenessMs, windowMs / 60) + 2 * maxJitterMs + 50;
 
 export class Progress {
-  readonly #books: Books;
+  readonly #ledger: Ledger;
   readonly #limiter: () => Limiter;
   readonly #upstreams: ReadonlyMap<string, Upstream>;
   /** Since when the bucket could have granted. */
@@ -29,23 +29,23 @@ export class Progress {
   /** Time the fullest meter needed to drain when the bucket last moved. */
   readonly #drainMs = new Map<string, number>();
 
-  constructor(books: Books, limiter: () => Limiter, upstreams: ReadonlyMap<string, Upstream>) {
-    this.#books = books;
+  constructor(ledger: Ledger, limiter: () => Limiter, upstreams: ReadonlyMap<string, Upstream>) {
+    this.#ledger = ledger;
     this.#upstreams = upstreams;
     this.#limiter = limiter;
   }
 
   /** Called when an instant is over. `stalledUntil`: the process could not have acted before. */
-  look(now: number, stalledUntil: number): void {
-    const { plan } = this.#books;
-    this.#books.judgeDoubts(now);
+  check(now: number, stalledUntil: number): void {
+    const { plan } = this.#ledger;
+    this.#ledger.judgeDoubts(now);
     const snapshots = this.#limiter().snapshot();
-    for (const bucket of this.#books.buckets.values()) {
+    for (const bucket of this.#ledger.buckets.values()) {
       const snapshot = snapshots.find((each) => each.bucket === bucket.key);
       this.#nothingKept(bucket, snapshot, now);
       // What a document costs is found out, and lanes wait for that.
       if (plan.buckets.some(({ key, documents }) => key === bucket.key && documents.length > 0)) continue;
-      const ready = headsOf(this.#books, bucket, now);
+      const ready = headsOf(this.#ledger, bucket, now);
       const room = someClassHasRoom(snapshot, ready);
       const wireMs = plan.wireMs * 12;
       // Where others drink, the wake-up is set by a guess of how much; the tick makes up for a guess that was too high.
@@ -74,7 +74,7 @@ export class Progress {
       const might = ready.some(({ mayGo }) => mayGo);
       if (
         !might ||
-        this.#books.regimes(now).length > 1 ||
+        this.#ledger.regimes(now).length > 1 ||
         !this.#mightSince.has(bucket.key) ||
         Math.max(bucket.lastLessonAt, bucket.lastIssueAt) >= now
       ) {
@@ -90,26 +90,26 @@ export class Progress {
    * The operator states that there is room, and nobody knows more: whoever waits goes, also when it was stated only now
    * (14).
    */
-  #hasStatedRoom(bucket: BucketBook, heads: readonly Head[], now: number): boolean {
-    const plan = keyed(this.#books.plan.buckets, bucket.key);
+  #hasStatedRoom(bucket: BucketRecord, heads: readonly Head[], now: number): boolean {
+    const plan = keyed(this.#ledger.plan.buckets, bucket.key);
     const onlyRequests = plan.tokens === null && plan.cost === null && plan.perDay === null;
     if (!plan.calm || bucket.blurred || !onlyRequests || !isStatedAlone(plan)) return false;
     if (heads.length === 0 || !heads.every(({ mayGo }) => mayGo)) return false;
-    return bucket.stated.hasRoom(1, this.#books.statedOf(bucket, now), now);
+    return bucket.stated.hasRoom(1, this.#ledger.statedOf(bucket, now), now);
   }
 
   /**
    * What a call reserved and did not use has come back: a calm meter that no answer corrects holds no more than the
    * truth, what is on its way, and what went out and perhaps was counted.
    */
-  #nothingKept(bucket: BucketBook, snapshot: BucketSnapshot | undefined, now: number): void {
-    const plan = this.#books.plan.buckets.find(({ key }) => key === bucket.key);
+  #nothingKept(bucket: BucketRecord, snapshot: BucketSnapshot | undefined, now: number): void {
+    const plan = this.#ledger.plan.buckets.find(({ key }) => key === bucket.key);
     const meter = snapshot?.meters.find(({ meter: name }) => name === 'requests');
     const upstream = this.#upstreams.get(bucket.key);
     if (plan?.calm !== true || plan.reports !== 'nothing' || meter === undefined || upstream === undefined)
       return;
     // What is stated to be less drains more slowly than the truth.
-    if (this.#books.plan.reloads.some(({ buckets }) => isStatedLess(keyed(buckets, bucket.key)))) return;
+    if (this.#ledger.plan.reloads.some(({ buckets }) => isStatedLess(keyed(buckets, bucket.key)))) return;
     const rate = meter.limit / meter.windowMs;
     let most = upstream.usedRequests(now) + rate * slackMs(meter.windowMs);
     for (const { leases } of bucket.lanes) {
@@ -121,7 +121,7 @@ export class Progress {
       }
     }
     if (meter.level > most + 1e-6) {
-      this.#books.broken(
+      this.#ledger.broken(
         now,
         '9',
         `${bucket.key} keeps ${meter.level.toFixed(2)}, at most ${most.toFixed(2)} are used`,
@@ -131,7 +131,7 @@ export class Progress {
 
   #judge(
     since: Map<string, number>,
-    bucket: BucketBook,
+    bucket: BucketRecord,
     could: boolean,
     now: number,
     withinMs: number,
@@ -151,14 +151,14 @@ export class Progress {
     );
     since.set(bucket.key, from);
     if (now - from <= withinMs) return;
-    this.#books.broken(now, '6', `${bucket.key} ${what} since ${from.toFixed(2)}, nobody was granted`);
+    this.#ledger.broken(now, '6', `${bucket.key} ${what} since ${from.toFixed(2)}, nobody was granted`);
     since.set(bucket.key, now);
   }
 }
 
 /**
  * Within a class the head that is first in fair order holds the others back, so that a large call is not starved by
- * small ones (also one whose ceiling is full, until it has been told): only where every head of a class has room must
+ * small ones (also one whose ceiling is full, until the ceiling has refused it): only where every head of a class has room must
  * one of them go.
  */
 function someClassHasRoom(snapshot: BucketSnapshot | undefined, heads: readonly Head[]): boolean {
@@ -172,7 +172,7 @@ function someClassHasRoom(snapshot: BucketSnapshot | undefined, heads: readonly 
 }
 
 /** A call that came back waits for as many tokens as its refusal said that it asks for, where it reserved fewer. */
-function wantedBy({ plan: { costs, chargedShare }, sends }: CallBook): Costs {
+function wantedBy({ plan: { costs, chargedShare }, sends }: CallRecord): Costs {
   if (sends === 0 || costs.tokens === undefined) return costs;
   return { ...costs, tokens: costs.tokens * Math.max(1, chargedShare) };
 }

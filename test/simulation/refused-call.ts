@@ -31,7 +31,7 @@ interface SeenCall {
   /** When the store took its ticket in, or refused it; -1 = it has not come there. */
   readonly admittedAt: number;
   /** It was not let in. */
-  readonly isTurnedAway: boolean;
+  readonly isRefusedAtEntry: boolean;
 }
 
 /** @param shortlyMs how long it takes until the store knows of what happens in a process. */
@@ -46,13 +46,13 @@ export function refusedCallOf(
   const isNewcomer = itself?.state === 'entering';
   // A call that never waited was decided on when its ticket came to the store.
   const decidedAt = isNewcomer && itself.admittedAt >= 0 ? itself.admittedAt : refusal.at;
-  for (const { plan, state, sentAt, admittedAt, isTurnedAway, endedAt } of calls) {
+  for (const { plan, state, sentAt, admittedAt, isRefusedAtEntry, endedAt } of calls) {
     if (state !== 'new') came.add(plan.id);
     if (sentAt.length > 0) sent.add(plan.id);
     if (state === 'sent') inFlight.add(plan.id);
     if (state === 'ended') ended.add(plan.id);
     if (endedAt >= refusal.at - shortlyMs) left.add(plan.id);
-    const isIn = admittedAt >= 0 && admittedAt <= decidedAt && !isTurnedAway;
+    const isIn = admittedAt >= 0 && admittedAt <= decidedAt && !isRefusedAtEntry;
     if (state !== 'ended' && (isIn || plan.id === refusal.id)) known.add(plan.id);
   }
   return { ...refusal, isNewcomer, came, sent, inFlight, ended, left, known };

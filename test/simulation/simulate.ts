@@ -11,7 +11,7 @@ import { createMemoryLimiter } from '../../src/limiter/embedded/limiter.ts';
 import { FakeClock } from '../support/fake-clock.ts';
 import { shiftedClock } from '../support/shifted-clock.ts';
 import { balance } from './balance.ts';
-import { Books, must } from './books.ts';
+import { Ledger, must } from './ledger.ts';
 import { Chance } from './chance.ts';
 import { againOf, firstOf, maxCourseMs, patient, returning, withoutTrouble } from './counterfactual.ts';
 import { drive } from './driver.ts';
@@ -74,7 +74,7 @@ class Run {
   readonly #plan: Plan;
   readonly #chance: Chance;
   readonly #clock: FakeClock;
-  readonly #books: Books;
+  readonly #ledger: Ledger;
   readonly #upstreams: ReadonlyMap<string, Upstream>;
   readonly #lastArrival = new Map<string, number>();
   readonly #home = new Map<string, number>();
@@ -89,13 +89,13 @@ class Run {
     const clock = new FakeClock(() => (chance.happens(0.3) ? chance.between(0, 1.5) : 0));
     this.#chance = chance;
     this.#clock = clock;
-    this.#books = new Books(plan);
+    this.#ledger = new Ledger(plan);
     this.#upstreams = new Map(plan.buckets.map((bucket) => [bucket.key, new Upstream(bucket)]));
     this.#wires = Array.from({ length: plan.queues }, () => new Wire(clock, chance, plan.wireMs));
-    this.#store = createMemoryLimiter(storeClock(clock, this.#books, chance), {
+    this.#store = createMemoryLimiter(storeClock(clock, this.#ledger, chance), {
       onGrant: (grant) => this.#granted(grant),
       onClosed: (bucket, closedMs) => {
-        this.#books.reach('bucket closed');
+        this.#ledger.reach('bucket closed');
         this.#queues.forEach((queue, at) =>
           this.#wires[at]?.report(() => queue.listener.onClosed(bucket, closedMs)),
         );
@@ -106,22 +106,22 @@ class Run {
   }
 
   async toEnd(): Promise<History> {
-    const { violations, reached, log, refusedCalls: refused } = this.#books;
+    const { violations, reached, log, refusedCalls: refused } = this.#ledger;
     this.#begin();
-    const progress = new Progress(this.#books, () => this.#store, this.#upstreams);
+    const progress = new Progress(this.#ledger, () => this.#store, this.#upstreams);
     const over = await this.#clock.run(maxHistoryMs, (now) => {
-      progress.look(now, this.#clock.stalledUntil);
-      const ended = [...this.#books.calls.values()].every(({ state }) => state === 'ended');
+      progress.check(now, this.#clock.stalledUntil);
+      const ended = [...this.#ledger.calls.values()].every(({ state }) => state === 'ended');
       // What may still be set then: the tick, and one wake-up for each bucket.
       if (ended && this.#clock.timers > 1 + this.#plan.buckets.length)
-        this.#books.broken(now, '10', `${this.#clock.timers} timers are left`);
+        this.#ledger.broken(now, '10', `${this.#clock.timers} timers are left`);
     });
     // A quota of a day may close a bucket for longer than anybody waits: then only the tick is left.
     const closed = this.#store.snapshot().some(({ closedMs }) => closedMs > 0);
-    if (!over && !closed) this.#books.broken(this.#clock.monotonic(), '10', 'the history does not end');
+    if (!over && !closed) this.#ledger.broken(this.#clock.monotonic(), '10', 'the history does not end');
     await balance({
       closed,
-      books: this.#books,
+      ledger: this.#ledger,
       clock: this.#clock,
       store: this.#store,
       ceilings: this.#ceilings,
@@ -138,31 +138,31 @@ class Run {
     { after, until }: { readonly after: number; readonly until: number },
   ): Promise<Followed> {
     this.#begin();
-    const call = this.#books.call(id);
+    const call = this.#ledger.call(id);
     const bucket = this.#bucketOf(call.plan);
     const upstream = must(this.#upstreams.get(bucket.key), bucket.key);
     const vacancy = new Vacancy(
-      this.#books,
+      this.#ledger,
       upstream,
       keyed(regimeAt(this.#plan, after).buckets, bucket.key),
     );
-    const progress = new Progress(this.#books, () => this.#store, this.#upstreams);
+    const progress = new Progress(this.#ledger, () => this.#store, this.#upstreams);
     const sent = (): number | null => call.sentAt.find((at) => at >= after) ?? null;
     let vacantAt: number | null = null;
     await this.#clock.run(Math.min(until, maxCourseMs), (now) => {
       if (sent() !== null || call.state === 'ended') return this.#clock.halt();
       // To look is to drain a meter in two steps instead of one: whoever looks elsewhere gets another history.
-      if (now <= after) progress.look(now, this.#clock.stalledUntil);
-      vacancy.look(call, now);
+      if (now <= after) progress.check(now, this.#clock.stalledUntil);
+      vacancy.check(call, now);
       vacantAt = vacancy.since;
     });
     await this.#close();
-    const refused = this.#books.refusedCalls.find((each) => each.id === id) ?? null;
+    const refused = this.#ledger.refusedCalls.find((each) => each.id === id) ?? null;
     return { sentAt: sent(), vacantAt, refused };
   }
 
   get log(): readonly string[] {
-    return this.#books.log;
+    return this.#ledger.log;
   }
 
   async #close(): Promise<void> {
@@ -171,19 +171,19 @@ class Run {
   }
 
   #queueOf(wire: Wire, process: string): AdmissionQueue {
-    const [books, clock] = [this.#books, this.#clock];
-    const limiter = wiredLimiter(wire, () => this.#store, { books, clock, process });
+    const [ledger, clock] = [this.#ledger, this.#clock];
+    const limiter = wiredLimiter(wire, () => this.#store, { ledger, clock, process });
     return new AdmissionQueue({
       clock: shiftedClock(clock, this.#plan.origin.ms),
       limiter,
-      ceilings: wiredCeilings(wire, this.#ceilings, books, clock),
+      ceilings: wiredCeilings(wire, this.#ceilings, ledger, clock),
       leaseMs: this.#plan.leaseMs,
-      onFailure: (failure) => books.broken(clock.monotonic(), '10', `background: ${String(failure)}`),
+      onFailure: (failure) => ledger.broken(clock.monotonic(), '10', `background: ${String(failure)}`),
     });
   }
 
   #granted(grant: Grant): void {
-    this.#books.issued(
+    this.#ledger.issued(
       grant.ticket,
       grant.lease,
       ratesOf(this.#store, grant.bucket),
@@ -204,11 +204,11 @@ class Run {
     }
     for (const { at, ms } of stalls) {
       this.#clock.arrives(at, () => {
-        this.#books.reach('stalled');
+        this.#ledger.reach('stalled');
         this.#clock.stall(ms);
       });
     }
-    for (let queue = 0; queue < queues; queue += 1) this.#books.rules.takesOver(processOf(queue), 0, 0);
+    for (let queue = 0; queue < queues; queue += 1) this.#ledger.rules.takesOver(processOf(queue), 0, 0);
     for (const [index, { at, latesMs }] of reloads.entries()) {
       for (const [queue, lateMs] of latesMs.entries()) {
         this.#clock.arrives(at + lateMs, () => this.#reload(queue, index + 1));
@@ -223,9 +223,9 @@ class Run {
   }
 
   #reload(queue: number, reloads: number): void {
-    const { rules } = this.#books;
+    const { rules } = this.#ledger;
     rules.takesOver(processOf(queue), reloads, this.#clock.monotonic());
-    this.#books.reconfigured(this.#clock.monotonic());
+    this.#ledger.reconfigured(this.#clock.monotonic());
     const regime = rules.of(processOf(queue));
     this.#queues[queue]?.reconfigure(({ admission }) => entrySettingsOf(regime, admission.lane));
   }
@@ -243,29 +243,29 @@ class Run {
     const scene = {
       clock: this.#clock,
       chance: this.#chance,
-      books: this.#books,
+      ledger: this.#ledger,
       queue: must(this.#queues[home], 'queue'),
-      settings: () => entrySettingsOf(this.#books.rules.of(processOf(home)), call.lane.key),
+      settings: () => entrySettingsOf(this.#ledger.rules.of(processOf(home)), call.lane.key),
       ownTime: () => this.#clock.monotonic() + this.#plan.origin.ms,
       upstream: must(this.#upstreams.get(bucket.key), bucket.key),
       bucket,
       lastArrival: this.#lastArrival,
     };
-    this.#books.arrived(call.id, home);
-    void drive(scene, this.#books.call(call.id));
+    this.#ledger.arrived(call.id, home);
+    void drive(scene, this.#ledger.call(call.id));
   }
 }
 
 const processOf = (queue: number): string => `p${queue}`;
 
 /** The store's own timers: outside the process when there is a wire; some wake-ups are lost, ticks never. */
-function storeClock(clock: FakeClock, books: Books, chance: Chance): Clock {
-  const { plan } = books;
+function storeClock(clock: FakeClock, ledger: Ledger, chance: Chance): Clock {
+  const { plan } = ledger;
   return {
     ...shiftedClock(clock, plan.origin.ms),
     after(delayMs, ring) {
       if (delayMs !== 1_000 && plan.lostWakes > 0 && chance.happens(plan.lostWakes)) {
-        books.reach('wake-up lost');
+        ledger.reach('wake-up lost');
         return () => {};
       }
       if (plan.wireMs === 0) return clock.after(delayMs, ring);

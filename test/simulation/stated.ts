@@ -21,7 +21,7 @@ export class Stated {
   #fastest = 0;
 
   /** @param quotas what may hold now, or a moment ago; `null` = no limit. */
-  look(quotas: readonly (MeterPlan | null)[], now: number): void {
+  check(quotas: readonly (MeterPlan | null)[], now: number): void {
     const sinceMs = Math.max(0, now - this.#at);
     const stated = quotas.filter((quota) => quota !== null);
     const rates = stated.map(({ limit, windowMs }) => limit / windowMs);
@@ -36,12 +36,12 @@ export class Stated {
 
   /** Something was granted. By how much it was too much, units; 0 = it was not. */
   take(units: number, quotas: readonly (MeterPlan | null)[], now: number): number {
-    this.look(quotas, now);
+    this.check(quotas, now);
     const stated = quotas.filter((quota) => quota !== null);
     const most = Math.max(0, ...stated.map(({ limit }) => limit));
     this.#low += Math.min(units, most);
     this.#fastest = 0;
-    // A change is told to a bucket with the next call at the latest.
+    // A bucket learns of a change with the next call at the latest.
     this.#high = (stated.length === 0 ? this.#high : Math.min(this.#high, most)) + units;
     this.#restsUntil = Math.max(
       this.#restsUntil,
@@ -57,7 +57,7 @@ export class Stated {
 
   /** So many units have room for sure, whichever of these limits holds. */
   hasRoom(units: number, quotas: readonly (MeterPlan | null)[], now: number): boolean {
-    this.look(quotas, now);
+    this.check(quotas, now);
     const least = Math.min(...quotas.map((quota) => quota?.limit ?? Infinity));
     return this.#high + Math.min(units, least) <= least + rounding;
   }

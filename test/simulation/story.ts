@@ -1,6 +1,6 @@
 /**
  * What a history tells of itself: the log of its steps, the states it has reached, the invariants it has broken. Owns no
- * judgement: the books that extend it judge.
+ * judgement: the ledgers that extend it judge.
  */
 export class Story {
   readonly violations: string[] = [];

@@ -1,20 +1,20 @@
 /**
- * By how much a told wait may be wrong, and why. Everything is computed from what the history really was, so that it is
- * narrow wherever the truth could be known. Two bounds, in milliseconds: a call may be sent so much later than it was
- * told (`early`: the wait was told too short), or so much earlier (`late`).
+ * By how much a stated wait may be wrong, and why. Everything is computed from what the history really was, so that it is
+ * narrow wherever the truth could be known. Two bounds, in milliseconds: a call may be sent so much later than
+ * stated (`early`: the stated wait was too short), or so much earlier (`late`).
  *
  * | part | how much | why it is needed |
  * |---|---|---|
  * | rest | 1 s and 2 % of the wait | a meter that leaves empty rests for up to a second, or a sixtieth of its window, once per drain; a probe waits for its answer |
- * | ways | six ways of a command to the store; a tick where wake-ups get lost | what was told is of the past |
+ * | ways | six ways of a command to the store; a tick where wake-ups get lost | what was stated is of the past |
  * | turns | the largest call of each other lane that waits, and one of the call's own; behind a wire each call that has just left its line | start-time fair queueing is fair within one call of each lane |
  * | crossing | two of the call's own turns where other calls wait or were sent | which of two calls the upstream counts first is known only afterwards (`callsOfCalm`) |
  * | service | capped lanes; early: every round at its longest; late: at its longest instead of its shortest | how long calls take is learned, slowly, and never known of the next one |
- * | charges | what known calls reserve and are not charged, or the other way round; of documents only before an answer told their cost; of calls refused for another reason than their bucket all that they reserved | only answers tell |
+ * | charges | what known calls reserve and are not charged, or the other way round; of documents only before an answer stated their cost; of calls refused for another reason than their bucket all that they reserved | only answers tell |
  * | ceiling | a window of the ceiling for each call that waits in another lane of the workspace; behind a wire also in its own | lanes take turns under a ceiling, on average; a grant on its way to the ceiling stands in no line |
  * | line | under a ceiling: the turns of all calls in the line; of a full line: its largest turn; of a mixed line: as often the difference of its calls as calls stand in it | what waits for a ceiling together stands before the bucket together when it opens; a full line waits for whoever is first in it; of a line whose calls differ only the sum is known |
  * | standstill | early, where something else than the line decides (a closing, a ceiling, a day): the turns of all who wait; of a call that was refused while it waited also a window of its ceiling | those before it go first when the bucket opens or the lane wakes |
- * | together | late: the turns of those who were refused in the same moment | each is told as if the others went |
+ * | together | late: the turns of those who were refused in the same moment | each is forecast as if the others went |
  * | reload | what configuration said when the call was refused holds; of a bucket that the operator states to be smaller than it is, its limits | the course that is followed has no later reload |
  * | ticks | over replicas, 1.5 s where messages get lost | a tick makes up for a message |
  * | window | a window where only limit, remaining and reset tell of it; under a ceiling also a window of that | it is learned from several answers, and the model of a meter drains continuously where the upstream may give all back at once; what it refuses until then has used a slot of the ceiling |
@@ -43,7 +43,7 @@ export interface World {
   readonly wayMs: number;
   /** Further time that the world of this history needs. Milliseconds. */
   readonly slackMs: number;
-  /** Something was broken then, which nobody who told a time could take into account. */
+  /** Something was broken then, which no forecast could take into account. */
   readonly isDisturbed: boolean;
 }
 
@@ -59,8 +59,8 @@ export function toleranceOf(world: World, refused: RefusedCall): Tolerance {
   const isDay = refused.retryInMs > maxWithoutDayMs;
   const left = world.calls.filter(({ id, lane }) => refused.left.has(id) && lane.bucket === bucket.key);
   const about = [...known, ...left];
-  const turn = (each: CallPlan): number => turnMs(each, bucket, isDay);
-  // Any answer to a call of a document, a refusal too, has told what such calls cost.
+  const serviceMs = (each: CallPlan): number => serviceMsOf(each, bucket, isDay);
+  // Any answer to a call of a document, a refusal too, has stated what such calls cost.
   const isKnownDocument = ({ document }: CallPlan): boolean =>
     world.calls.some(
       (each) =>
@@ -73,9 +73,9 @@ export function toleranceOf(world: World, refused: RefusedCall): Tolerance {
     ({ id, lane, fate }) => fate === 'secondary' && lane.bucket === bucket.key && refused.ended.has(id),
   );
   const service = servicesOf(world, call, known);
-  const togetherMs = left.reduce((sum, each) => sum + turn(each), 0);
+  const togetherMs = left.reduce((sum, each) => sum + serviceMs(each), 0);
   const { perMinute } = find(world.workspaces, ({ name }) => name === call.lane.workspace);
-  const waitingMs = known.reduce((sum, each) => sum + turn(each), 0);
+  const waitingMs = known.reduce((sum, each) => sum + serviceMs(each), 0);
   const isStandstill = !refused.isNewcomer || refused.retryInMs > waitingMs;
   const ofCeilingMs = refused.isNewcomer || perMinute === null ? 0 : ceilingWindowMs;
   const standstillMs = isStandstill ? waitingMs + ofCeilingMs : 0;
@@ -83,13 +83,13 @@ export function toleranceOf(world: World, refused: RefusedCall): Tolerance {
     restMs +
     commandWays * world.wayMs +
     world.slackMs +
-    turnsMs(call, known, refused, turn) +
+    servicesMs(call, known, refused, serviceMs) +
     (world.wayMs > 0 ? togetherMs : 0) +
-    crossingMs(world, call, refused, turn) +
+    crossingMs(world, call, refused, serviceMs) +
     about.reduce((sum, each) => sum + unchargedMs(each, bucket, isKnownDocument(each)), 0) +
-    refusedOtherwise.reduce((sum, each) => sum + turn(each), 0) +
+    refusedOtherwise.reduce((sum, each) => sum + serviceMs(each), 0) +
     ceilingMs(world, call, refused) +
-    lineMs(world, call, refused, turn) +
+    lineMs(world, call, refused, serviceMs) +
     (bucket.reports === 'fields' ? bucket.requests.windowMs + (perMinute === null ? 0 : ceilingWindowMs) : 0);
   return {
     early: (waitMs) => fixed + standstillMs + restShare * waitMs + service.earlyMs,
@@ -98,31 +98,31 @@ export function toleranceOf(world: World, refused: RefusedCall): Tolerance {
 }
 
 /** One turn of each other lane that waits, and then one of the call's own lane. */
-function turnsMs(
+function servicesMs(
   call: CallPlan,
   known: readonly CallPlan[],
   { sent }: RefusedCall,
-  turn: (each: CallPlan) => number,
+  serviceMs: (each: CallPlan) => number,
 ): number {
   const largest = new Map<string, number>();
   for (const each of known) {
     if (each.lane.key === call.lane.key || sent.has(each.id)) continue;
-    largest.set(each.lane.key, Math.max(largest.get(each.lane.key) ?? 0, turn(each)));
+    largest.set(each.lane.key, Math.max(largest.get(each.lane.key) ?? 0, serviceMs(each)));
   }
-  return largest.size === 0 ? 0 : turn(call) + [...largest.values()].reduce((sum, ms) => sum + ms, 0);
+  return largest.size === 0 ? 0 : serviceMs(call) + [...largest.values()].reduce((sum, ms) => sum + ms, 0);
 }
 
-/** Points are told at the end of a call, and cannot cross. */
+/** Points are stated at the end of a call, and cannot cross. */
 function crossingMs(
   world: World,
   call: CallPlan,
   refused: RefusedCall,
-  turn: (each: CallPlan) => number,
+  serviceMs: (each: CallPlan) => number,
 ): number {
   const counted = { ...call, costs: { ...call.costs, cost: 0 }, document: null };
   const isAbout = ({ id, lane }: CallPlan): boolean =>
     id !== call.id && lane.bucket === call.lane.bucket && (refused.known.has(id) || refused.sent.has(id));
-  return world.calls.some(isAbout) ? 2 * turn(counted) : 0;
+  return world.calls.some(isAbout) ? 2 * serviceMs(counted) : 0;
 }
 
 function ceilingMs({ calls, workspaces, wayMs }: World, call: CallPlan, refused: RefusedCall): number {
@@ -147,21 +147,21 @@ function lineMs(
   world: World,
   call: CallPlan,
   refused: RefusedCall,
-  turn: (each: CallPlan) => number,
+  serviceMs: (each: CallPlan) => number,
 ): number {
   const { perMinute } = find(world.workspaces, ({ name }) => name === call.lane.workspace);
   const line = world.calls.filter(
     ({ id, lane }) => lane.key === call.lane.key && refused.known.has(id) && !refused.sent.has(id),
   );
-  if (perMinute !== null) return line.reduce((sum, each) => sum + turn(each), 0);
+  if (perMinute !== null) return line.reduce((sum, each) => sum + serviceMs(each), 0);
   const isBehindOthers = line.some(
     ({ id, urgency, at }) =>
       id !== call.id && (urgency < call.urgency || (urgency === call.urgency && at <= call.at)),
   );
-  const isMixed = isBehindOthers && new Set(line.map(turn)).size > 1;
-  const turns = line.map(turn);
-  const largest = Math.max(0, ...turns);
-  const mixedMs = isMixed ? (largest - Math.min(largest, ...turns)) * line.length : 0;
+  const isMixed = isBehindOthers && new Set(line.map(serviceMs)).size > 1;
+  const services = line.map(serviceMs);
+  const largest = Math.max(0, ...services);
+  const mixedMs = isMixed ? (largest - Math.min(largest, ...services)) * line.length : 0;
   return refused.code === 'queue_full' ? largest + mixedMs : mixedMs;
 }
 
@@ -196,7 +196,7 @@ function unchargedMs(
 }
 
 /** For how long the call keeps the slowest of its meters busy. */
-function turnMs({ costs, document }: CallPlan, bucket: BucketPlan, isDay: boolean): number {
+function serviceMsOf({ costs, document }: CallPlan, bucket: BucketPlan, isDay: boolean): number {
   const wanted: Costs = document === null ? costs : { ...costs, cost: document.points };
   const of = (name: MeterName): number => wanted[name] ?? 0;
   const day = bucket.perDay === null ? null : { limit: bucket.perDay, windowMs: dayMs };
@@ -213,6 +213,6 @@ const busyMs = (meter: MeterPlan | null, units: number): number =>
 
 export function find<T>(all: readonly T[], is: (one: T) => boolean): T {
   const found = all.find(is);
-  if (found === undefined) throw new Error('the world lacks what it was told of');
+  if (found === undefined) throw new Error('the world lacks what the refusal names');
   return found;
 }

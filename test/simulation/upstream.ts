@@ -93,7 +93,7 @@ export class Upstream {
     return { kind: 'accepted', feedback: () => ({ meters: atAdmission, throttle: null }) };
   }
 
-  /** The end of a GraphQL call: points that were not used come back, and only now is the level told. */
+  /** The end of a GraphQL call: points that were not used come back, and only now is the level stated. */
   finish(call: CallPlan, now: number): Feedback {
     this.#advance(now);
     const points = this.#levels.find(({ name }) => name === 'cost');

@@ -3,9 +3,9 @@
  * who goes first, no closing that it named holds, and lane and ceiling are free. What the gateway believes of the bucket
  * plays no part, so that a meter which believes too much is found as well as a forecast that tells too much.
  */
-import type { Books, CallBook } from './books.ts';
+import type { Ledger, CallRecord } from './ledger.ts';
 import { firstOf, haveSlots, isBelowCap, isShut } from './heads.ts';
-import { isBefore } from './books.ts';
+import { isBefore } from './ledger.ts';
 import type { BucketPlan, CallPlan } from './plan.ts';
 import { isStatedLess } from './rules.ts';
 import type { Upstream } from './upstream.ts';
@@ -14,14 +14,14 @@ import type { Upstream } from './upstream.ts';
 const keptFree = 0.1;
 
 export class Vacancy {
-  readonly #books: Books;
+  readonly #ledger: Ledger;
   readonly #upstream: Upstream;
   /** It tells how full it is, and the operator does not hold the gateway to less: else its room says nothing. */
   readonly #reports: boolean;
   #since: number | null = null;
 
-  constructor(books: Books, upstream: Upstream, bucket: BucketPlan) {
-    this.#books = books;
+  constructor(ledger: Ledger, upstream: Upstream, bucket: BucketPlan) {
+    this.#ledger = ledger;
     this.#reports = bucket.reports !== 'nothing' && !isStatedLess(bucket);
     this.#upstream = upstream;
   }
@@ -32,19 +32,19 @@ export class Vacancy {
   }
 
   /** Called when an instant is over. */
-  look(call: CallBook, now: number): void {
+  check(call: CallRecord, now: number): void {
     if (!this.#couldGo(call, now)) this.#since = null;
     else this.#since ??= now;
   }
 
-  #couldGo(call: CallBook, now: number): boolean {
-    const books = this.#books;
-    const lane = books.lane(call.plan.lane.key);
-    const bucket = books.bucket(call.plan.lane.bucket);
+  #couldGo(call: CallRecord, now: number): boolean {
+    const ledger = this.#ledger;
+    const lane = ledger.lane(call.plan.lane.key);
+    const bucket = ledger.bucket(call.plan.lane.bucket);
     if (!this.#reports || bucket.blurred || this.#isBlurred(bucket.key)) return false;
-    if (!lane.line.has(call) || books.asleepUntil(lane, now) >= now || isShut(bucket, now)) return false;
+    if (!lane.line.has(call) || ledger.asleepUntil(lane, now) >= now || isShut(bucket, now)) return false;
     const ahead = [...lane.line].filter((other) => isBefore(other, call));
-    if (!isBelowCap(lane, ahead.length, now) || !haveSlots(books, lane, ahead.length + 1, now)) return false;
+    if (!isBelowCap(lane, ahead.length, now) || !haveSlots(ledger, lane, ahead.length + 1, now)) return false;
     const others = bucket.lanes.filter((other) => other !== lane).flatMap(firstOf);
     const wanted = [call, ...ahead, ...others].map(({ plan }) => plan);
     return this.#upstream.hasRoom([...wanted, ...this.#onTheirWay(call.plan.lane.bucket)], keptFree, now);
@@ -52,14 +52,14 @@ export class Vacancy {
 
   /** An upstream that refuses for other reasons than its quota does not say whether it counted the call. */
   #isBlurred(bucket: string): boolean {
-    return [...this.#books.calls.values()].some(
+    return [...this.#ledger.calls.values()].some(
       ({ plan, sends }) => sends > 0 && plan.lane.bucket === bucket && plan.fate !== 'answered',
     );
   }
 
   /** Granted calls that the upstream has not counted yet. */
   #onTheirWay(bucket: string): CallPlan[] {
-    return this.#books
+    return this.#ledger
       .bucket(bucket)
       .lanes.flatMap(({ leases }) => [...leases])
       .filter(({ counted, settlements }) => !counted && settlements === 0)

@@ -1,13 +1,13 @@
 /**
  * What lies between the admission queue and the store: nothing (the embedded store replies in the same tick), or a wire on which
- * requests and replies travel in order, each with its delay, as on one connection to a shared store. The books hear
+ * requests and replies are delivered in order, each with its delay, as on one connection to a shared store. The ledger hears
  * what really reached the store.
  */
 import type { CeilingRef, Ceilings, CeilingSlot } from '../../src/limiter/ceilings.ts';
 import type { Grant, Limiter, MeterSnapshot } from '../../src/limiter/limiter.ts';
 import { EmbeddedSlot } from '../../src/limiter/embedded/ceilings.ts';
 import type { FakeClock } from '../support/fake-clock.ts';
-import type { Books } from './books.ts';
+import type { Ledger } from './ledger.ts';
 import type { Chance } from './chance.ts';
 import { entrySettingsOf, highest, perDayOf } from './rules.ts';
 
@@ -66,45 +66,45 @@ const levelsOf = (limiter: Limiter, key: string): string =>
 export function wiredLimiter(
   wire: Wire,
   limiter: () => Limiter,
-  { books, clock, process }: { readonly books: Books; readonly clock: FakeClock; readonly process: string },
+  { ledger, clock, process }: { readonly ledger: Ledger; readonly clock: FakeClock; readonly process: string },
 ): Limiter {
   const now = (): number => clock.monotonic();
   return {
     admit: (admission) =>
       wire.ask(() => {
-        books.admitted(admission.ticket, ratesOf(limiter(), admission.bucket), now());
+        ledger.admitted(admission.ticket, ratesOf(limiter(), admission.bucket), now());
         return limiter()
           .admit(admission)
           .then((reply) => {
-            if (reply.kind === 'refused') books.turnedAway(admission.ticket);
-            else if (reply.kind === 'queued') books.accepted(admission.ticket, now());
+            if (reply.kind === 'refused') ledger.refusedAtEntry(admission.ticket);
+            else if (reply.kind === 'queued') ledger.accepted(admission.ticket, now());
             if (reply.kind === 'granted') {
               const rates = ratesOf(limiter(), admission.bucket);
-              books.issued(admission.ticket, reply.grant.lease, rates, now());
+              ledger.issued(admission.ticket, reply.grant.lease, rates, now());
             }
             return reply;
           });
       }),
     settle: (grant, settlement, lesson) =>
       wire.ask(() => {
-        books.settled(grant.lease, settlement, lesson !== null, now());
+        ledger.settled(grant.lease, settlement, lesson !== null, now());
         const done = limiter().settle(grant, settlement, lesson);
-        books.note(now(), `levels ${levelsOf(limiter(), grant.bucket)}`);
+        ledger.note(now(), `levels ${levelsOf(limiter(), grant.bucket)}`);
         return done;
       }),
     learn: (grant, lesson) =>
       wire.ask(() => {
-        books.bucket(grant.bucket).opened = true;
-        books.bucket(grant.bucket).lastLessonAt = now();
+        ledger.bucket(grant.bucket).opened = true;
+        ledger.bucket(grant.bucket).lastLessonAt = now();
         return limiter().learn(grant, lesson);
       }),
     charged: (grant: Grant, edge) =>
       wire.ask(() => {
-        if (edge === null) books.reach('left the edge of the ceiling');
+        if (edge === null) ledger.reach('left the edge of the ceiling');
         else if (edge.slots <= 0) {
-          books.reach('last place under the ceiling taken');
-          const { ceiling } = entrySettingsOf(books.rules.of(process), grant.lane);
-          books.isFull(books.lane(grant.lane), now() + edge.nextSlotMs, ceiling);
+          ledger.reach('last place under the ceiling taken');
+          const { ceiling } = entrySettingsOf(ledger.rules.of(process), grant.lane);
+          ledger.isFull(ledger.lane(grant.lane), now() + edge.nextSlotMs, ceiling);
         }
         return limiter().charged(grant, edge);
       }),
@@ -114,7 +114,7 @@ export function wiredLimiter(
     open: (bucket, before) => wire.ask(() => limiter().open(bucket, before)),
     cancel: (bucket, ticket) =>
       wire.ask(() => {
-        books.outOfLine(books.call(ticket));
+        ledger.outOfLine(ledger.call(ticket));
         return limiter().cancel(bucket, ticket);
       }),
     forecast: (bucket, ticket) => wire.ask(() => limiter().forecast(bucket, ticket)),
@@ -123,40 +123,40 @@ export function wiredLimiter(
   };
 }
 
-export function wiredCeilings(wire: Wire, ceilings: Ceilings, books: Books, clock: FakeClock): Ceilings {
+export function wiredCeilings(wire: Wire, ceilings: Ceilings, ledger: Ledger, clock: FakeClock): Ceilings {
   const noteGivenBack = (ceiling: CeilingRef, slot: CeilingSlot): void => {
-    const book = books.ceiling(ceiling.key);
-    book.givenBack += 1;
+    const record = ledger.ceiling(ceiling.key);
+    record.givenBack += 1;
     if (!(slot instanceof EmbeddedSlot)) return;
-    if (slot.day) book.daily -= 1;
-    const at = book.taken.findLastIndex((taken) => taken.slot === slot.minute);
-    if (at >= 0) book.taken.splice(at, 1);
+    if (slot.day) record.daily -= 1;
+    const at = record.taken.findLastIndex((taken) => taken.slot === slot.minute);
+    if (at >= 0) record.taken.splice(at, 1);
   };
   return {
     take: (ceiling: CeilingRef, again?: CeilingSlot, lateMs = 0) =>
       wire.ask(async () => {
-        const book = books.ceiling(ceiling.key);
+        const record = ledger.ceiling(ceiling.key);
         if (again !== undefined) noteGivenBack(ceiling, again);
         const reply = await ceilings.take(ceiling, again, lateMs);
         if (reply.kind === 'taken') {
-          book.takes += 1;
+          record.takes += 1;
           const { slot } = reply;
           if (!(slot instanceof EmbeddedSlot)) return reply;
-          if (slot.day) book.daily += 1;
-          const perDay = highest(books.regimes(clock.monotonic()), perDayOf(ceiling.key));
-          if (slot.day && perDay !== null && book.daily > perDay)
-            books.broken(clock.monotonic(), '1', `${ceiling.key} takes ${book.daily} of ${perDay} a day`);
-          if (slot.minute !== null) book.taken.push({ slot: slot.minute, at: clock.monotonic() + lateMs });
+          if (slot.day) record.daily += 1;
+          const perDay = highest(ledger.regimes(clock.monotonic()), perDayOf(ceiling.key));
+          if (slot.day && perDay !== null && record.daily > perDay)
+            ledger.broken(clock.monotonic(), '1', `${ceiling.key} takes ${record.daily} of ${perDay} a day`);
+          if (slot.minute !== null) record.taken.push({ slot: slot.minute, at: clock.monotonic() + lateMs });
           return reply;
         }
-        books.reach(reply.day ? 'daily ceiling refused' : 'ceiling refused');
-        books.note(clock.monotonic(), `ceiling ${ceiling.key} refused ${reply.waitMs.toFixed(1)}`);
+        ledger.reach(reply.day ? 'daily ceiling refused' : 'ceiling refused');
+        ledger.note(clock.monotonic(), `ceiling ${ceiling.key} refused ${reply.waitMs.toFixed(1)}`);
         return reply;
       }),
     giveBack: (ceiling: CeilingRef, slot: CeilingSlot) =>
       wire.ask(() => {
         noteGivenBack(ceiling, slot);
-        books.reach('place given back');
+        ledger.reach('place given back');
         return ceilings.giveBack(ceiling, slot);
       }),
     forecast: (ceiling, positions, question) =>

@@ -10,7 +10,7 @@ import type { CancelTimer, Clock } from '../../src/clock.ts';
 
 interface Event {
   at: number;
-  turn: number;
+  sequence: number;
   readonly inProcess: boolean;
   run: (() => void) | null;
 }
@@ -20,7 +20,7 @@ export class FakeClock implements Clock {
   readonly #epochMs: number;
   readonly #lateMs: () => number;
   #time = 0;
-  #turns = 0;
+  #sequence = 0;
   #stalledUntil = 0;
   #timers = 0;
   #halted = false;
@@ -97,7 +97,7 @@ export class FakeClock implements Clock {
       if (event.run === null) continue;
       if (event.inProcess && event.at < this.#stalledUntil) {
         event.at = this.#stalledUntil;
-        event.turn = ++this.#turns;
+        event.sequence = ++this.#sequence;
         this.#insert(event);
         continue;
       }
@@ -116,7 +116,7 @@ export class FakeClock implements Clock {
   }
 
   #push(at: number, inProcess: boolean, run: () => void): Event {
-    const event: Event = { at, turn: ++this.#turns, inProcess, run };
+    const event: Event = { at, sequence: ++this.#sequence, inProcess, run };
     this.#insert(event);
     return event;
   }
@@ -153,4 +153,4 @@ export class FakeClock implements Clock {
   }
 }
 
-const before = (a: Event, b: Event): boolean => a.at < b.at || (a.at === b.at && a.turn < b.turn);
+const before = (a: Event, b: Event): boolean => a.at < b.at || (a.at === b.at && a.sequence < b.sequence);

@@ -121,17 +121,17 @@ export const connectRaw = (port: number): Promise<RawClient> =>
     let reset = false;
     let ended = false;
     const received = (): Buffer => Buffer.concat(chunks);
-    const look = (): void => {
+    const check = (): void => {
       for (const check of waiting) check();
     };
     socket.on('data', (chunk) => {
       chunks.push(chunk);
-      look();
+      check();
     });
     const closed = new Promise<{ bytes: Buffer; reset: boolean }>((done) => {
       socket.on('close', () => {
         ended = true;
-        look();
+        check();
         done({ bytes: received(), reset });
       });
     });

@@ -50,7 +50,7 @@ export async function rawUpstream(script: Script, { tls }: RawUpstreamOptions = 
     socket.on('error', () => {});
     socket.on('close', () => {
       sockets.delete(socket);
-      for (const look of waiting) look();
+      for (const check of waiting) check();
     });
     const connection = rawConnection(socket, connections.length);
     connections.push(connection);
@@ -68,13 +68,13 @@ export async function rawUpstream(script: Script, { tls }: RawUpstreamOptions = 
     open: () => sockets.size,
     allClosed: () =>
       new Promise((resolve) => {
-        const look = (): void => {
+        const check = (): void => {
           if (sockets.size > 0) return;
-          waiting.delete(look);
+          waiting.delete(check);
           resolve();
         };
-        waiting.add(look);
-        look();
+        waiting.add(check);
+        check();
       }),
     async close() {
       for (const socket of sockets) socket.destroy();
@@ -86,22 +86,22 @@ export async function rawUpstream(script: Script, { tls }: RawUpstreamOptions = 
 
 function rawConnection(socket: Socket, number: number): RawConnection {
   const chunks: Buffer[] = [];
-  const looks = new Set<() => void>();
+  const checks = new Set<() => void>();
   const received = (): string => Buffer.concat(chunks).toString('latin1');
   socket.on('data', (chunk: Buffer) => {
     chunks.push(chunk);
-    for (const look of looks) look();
+    for (const check of checks) check();
   });
   const until = (predicate: (text: string) => boolean): Promise<string> =>
     new Promise((resolve) => {
-      const look = (): void => {
+      const check = (): void => {
         const text = received();
         if (!predicate(text)) return;
-        looks.delete(look);
+        checks.delete(check);
         resolve(text);
       };
-      looks.add(look);
-      look();
+      checks.add(check);
+      check();
     });
   return {
     socket,

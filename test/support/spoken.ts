@@ -12,7 +12,7 @@ import {
 import { serviceOf } from './gateway.ts';
 
 export interface SpokenOptions extends Omit<DialectOptions, 'clock'> {
-  /** What the gateway is told; default: what the simulator enforces. */
+  /** What the gateway's configuration describes; default: what the simulator enforces. */
   readonly described?: unknown;
   /** For the gateway and the simulator. */
   readonly clock?: Clock;
@@ -68,9 +68,9 @@ export async function spokenWorld(options: SpokenOptions): Promise<SpokenWorld> 
   const logs: string[] = [];
   const services: Service[] = [];
   for (let replica = 0; replica < replicas; replica++) services.push(await serviceOf(yaml, logs, clocks));
-  let turn = 0;
+  let next = 0;
   const call: SpokenWorld['call'] = async (path = '/v1/things', headers = {}) => {
-    const port = services[turn++ % services.length]?.dataAddress.port ?? 0;
+    const port = services[next++ % services.length]?.dataAddress.port ?? 0;
     const startedAt = performance.now();
     const answer = await fetch(`http://127.0.0.1:${port}/via/api${path}`, {
       headers: { 'sluice-key': key, ...headers },

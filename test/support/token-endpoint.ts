@@ -1,6 +1,6 @@
 /**
  * A token endpoint (RFC 6749 §4.4) on a real socket: tokens that end, tokens that revoke each other, answers that are slow,
- * missing or wrong. Owns which tokens are valid; an upstream asks `isValid`, or is told of each change.
+ * missing or wrong. Owns which tokens are valid; an upstream asks `isValid`, or hears of each change.
  */
 import { createServer, type IncomingHttpHeaders } from 'node:http';
 import type { AddressInfo } from 'node:net';
@@ -20,7 +20,7 @@ export type Manner =
 
 export interface TokenEndpointOptions {
   readonly clock?: Clock;
-  /** Life of a token; `null`: it does not end, and no life is told. */
+  /** Life of a token; `null`: it does not end, and no life is stated. */
   readonly lifeSeconds?: number | null;
   /** A new token ends the earlier ones. */
   readonly isRotating?: boolean;

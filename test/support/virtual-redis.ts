@@ -21,7 +21,7 @@ export class VirtualRedis {
   /** Ways to the server and back, milliseconds. */
   toMs = 1;
   fromMs = 1;
-  isAway = false;
+  isUnavailable = false;
   /** Replicas that have no way to Redis yet. */
   readonly cut = new Set<string>();
   /** How long Redis takes to put sends back. */
@@ -94,7 +94,7 @@ export class VirtualRedis {
 
   async #ask(replica: string, command: string, words: readonly string[]): Promise<unknown> {
     await this.#after(this.toMs);
-    if (this.isAway || this.cut.has(replica)) throw new Error('Connection is closed.');
+    if (this.isUnavailable || this.cut.has(replica)) throw new Error('Connection is closed.');
     const reply = this.server.execute(command, words);
     await this.#after(command === 'sluiceRestoreV1' ? this.restoreMs : this.fromMs);
     return reply;

@@ -66,7 +66,7 @@ describe('named ranges', () => {
     '100.100.100.200',
   ])('leave %s closed', (address) => expect(allowed(address)).toBe(false));
 
-  test('that are none open nothing', () => {
+  test('open no address when the list is empty or the switch is off', () => {
     expect(addressCheck([])('10.0.0.1')).toBe(false);
     expect(addressCheck(false)('10.0.0.1')).toBe(false);
     expect([allowsInside([]), allowsInside(false)]).toEqual([false, false]);

@@ -127,7 +127,7 @@ describe('a remembered route', () => {
       'loop_detected',
     );
   });
-  test('is right also for very many and very long targets', () => {
+  test('is found also for very many and very long targets', () => {
     for (let n = 0; n < 1_500; n += 1) {
       const path = `/v1/${n}${'x'.repeat(n)}`;
       expect(finder.find(call(`/via/api${path}`), { workspace: acme }).pathAndQuery).toBe(path);

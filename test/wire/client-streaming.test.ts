@@ -71,11 +71,11 @@ test('a slow client slows the upstream down and gets every byte', async () => {
   await raw.send(get.replace('\r\n\r\n', '\r\nConnection: close\r\n\r\n'));
   // Production stops by itself: the figure stays the same over many ticks of the event loop.
   let stalledAt = 0;
-  let turns = 0;
+  let checks = 0;
   await settled(() => {
-    turns = produced > 0 && produced === stalledAt ? turns + 1 : 0;
+    checks = produced > 0 && produced === stalledAt ? checks + 1 : 0;
     stalledAt = produced;
-    return turns > 500;
+    return checks > 500;
   });
   expect(produced).toBeLessThan(pieces);
   expect(ends).toEqual([]);

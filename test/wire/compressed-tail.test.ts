@@ -30,6 +30,6 @@ test('a compressed body that comes faster than it can be decoded is delivered, a
     packed.subarray(at * 65_536, (at + 1) * 65_536),
   );
   expect(await bytesOf(withTail(Readable.from(chunks), 'gzip', () => (tails += 1)))).toBe(packed.length);
-  for (let turn = 0; turn < 10; turn += 1) await settled();
+  for (let n = 0; n < 10; n += 1) await settled();
   expect(tails).toBe(0);
 });

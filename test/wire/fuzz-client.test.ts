@@ -8,7 +8,7 @@ import { createSeededRandom } from '../../src/simulators/seeded-random.ts';
 import { connectRaw, readAnswers } from '../support/raw-client.ts';
 import { answering } from '../support/raw-upstream.ts';
 import { upstreamRequests } from './stack-oracle.ts';
-import { faults, injected, leftBehind, startStack, turn } from './stack-fixture.ts';
+import { faults, injected, leftBehind, startStack, nextIteration } from './stack-fixture.ts';
 import type { Stack } from './stack-fixture.ts';
 
 const seed = 20_261_121;
@@ -121,7 +121,7 @@ async function attack(random: Random, bytes: Buffer, method: string): Promise<st
   const client = await connectRaw(started().port);
   for (const part of fragments(random, bytes)) {
     await client.send(part);
-    await turn();
+    await nextIteration();
   }
   // What is not complete would wait for its rest: this client has no more to say.
   const answered = client

@@ -6,7 +6,7 @@
 import { expect, test } from '@jest/globals';
 import { createSeededRandom } from '../../src/simulators/seeded-random.ts';
 import { connectRaw, readAnswers } from '../support/raw-client.ts';
-import { faults, leftBehind, receivedBy, requestLines, startStack, turn } from './stack-fixture.ts';
+import { faults, leftBehind, receivedBy, requestLines, startStack, nextIteration } from './stack-fixture.ts';
 import type { Stack } from './stack-fixture.ts';
 
 const seed = 20_261_121;
@@ -69,7 +69,7 @@ async function run(stack: Stack, cases: number, path: string, refused: ReadonlyS
       );
       await Promise.race([answered, client.closed]);
       // Nothing of a second answer may follow on this connection.
-      await turn();
+      await nextIteration();
       client.halfClose();
       const { bytes } = await client.closed;
       try {
@@ -106,7 +106,7 @@ const hostile =
       if (line !== undefined && /429|503/.test(answer)) refused.add(line);
       const cut = below(random, answer.length + 1);
       connection.send(answer.slice(0, cut));
-      if (random.next() < 0.3) await turn();
+      if (random.next() < 0.3) await nextIteration();
       connection.send(answer.slice(cut));
       const end = random.next();
       if (end < 0.3) connection.socket.end();

@@ -90,15 +90,15 @@ describe('a bound that is counted', () => {
 
 describe('load', () => {
   test('refuses new calls while it stands, ends by itself, and touches no call that was let in', async () => {
-    let look: Parameters<LoadWatch>[0] = () => {};
+    let sample: Parameters<LoadWatch>[0] = () => {};
     const { client, calls, refused, shedding, release } = await crowded({}, (onSample) => {
-      look = onSample;
+      sample = onSample;
       return () => {};
     });
     const [held, raw] = [await client(), await client()];
     await held.send(get());
     await settled(() => calls.length === 1);
-    for (let n = 0; n < 6; n += 1) look({ delayMs: 500, memoryRatio: 0 });
+    for (let n = 0; n < 6; n += 1) sample({ delayMs: 500, memoryRatio: 0 });
     await raw.send(get());
     const answer = await firstAnswer(raw);
     expect([answer?.status, answer?.field('sluice-error')]).toEqual([503, 'overloaded']);
@@ -108,7 +108,7 @@ describe('load', () => {
     expect(calls).toHaveLength(1);
     release();
     expect((await firstAnswer(held))?.status).toBe(200);
-    for (let n = 0; n < 25; n += 1) look({ delayMs: 0, memoryRatio: 0 });
+    for (let n = 0; n < 25; n += 1) sample({ delayMs: 0, memoryRatio: 0 });
     expect(shedding).toEqual(['event_loop', null]);
     await held.send(get());
     expect((await held.answers(2))[1]?.status).toBe(200);
@@ -137,16 +137,16 @@ describe('load', () => {
 });
 
 test('the admin port answers while calls are shed; readiness stays, and metrics name the bound', async () => {
-  let look: Parameters<LoadWatch>[0] = () => {};
+  let sample: Parameters<LoadWatch>[0] = () => {};
   const gateway = await startGateway({
     upstreams: '  api: { origins: ["http://127.0.0.1:9"], allowPrivateAddresses: true }',
     load: (onSample) => {
-      look = onSample;
+      sample = onSample;
       return () => {};
     },
   });
   try {
-    for (let n = 0; n < 40; n += 1) look({ delayMs: 0, memoryRatio: 0.95 });
+    for (let n = 0; n < 40; n += 1) sample({ delayMs: 0, memoryRatio: 0.95 });
     const answer = await fetch(`${gateway.url}/activity`);
     expect([answer.status, answer.headers.get('sluice-error')]).toEqual([503, 'overloaded']);
     expect((await fetch(`${gateway.adminUrl}/readyz`)).status).toBe(200);

@@ -8,7 +8,7 @@ import { connectRaw } from '../support/raw-client.ts';
 import { answering } from '../support/raw-upstream.ts';
 import type { Script } from '../support/raw-upstream.ts';
 import { until } from '../support/until.ts';
-import { faults, leftBehind, receivedBy, requestLines, startStack, turn } from './stack-fixture.ts';
+import { faults, leftBehind, receivedBy, requestLines, startStack, nextIteration } from './stack-fixture.ts';
 import type { Stack, StackOptions } from './stack-fixture.ts';
 
 const stacks: Stack[] = [];
@@ -168,7 +168,7 @@ test('one of two clients of a joined call may leave without harm, and the upstre
   await until(() => stack.gateway.service.gateway.buckets().length === 1);
   await new Promise((resolve) => setTimeout(resolve, 50));
   one.abort();
-  await turn();
+  await nextIteration();
   gate.resolve();
   expect((await two.answers(1))[0]?.status).toBe(200);
   two.socket.destroy();
@@ -179,7 +179,7 @@ test('one of two clients of a joined call may leave without harm, and the upstre
   await new Promise((resolve) => setTimeout(resolve, 50));
   three.abort();
   four.abort();
-  await turn();
+  await nextIteration();
   secondGate.resolve();
   await expectClean(stack);
   const five = await same('/second');

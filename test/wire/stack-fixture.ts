@@ -93,7 +93,7 @@ async function exchangeOn(port: number, parts: readonly (string | Buffer)[], met
   const client = await connectRaw(port);
   for (const part of parts) {
     await client.send(typeof part === 'string' ? Buffer.from(part, 'latin1') : part);
-    if (parts.length > 1) await turn();
+    if (parts.length > 1) await nextIteration();
   }
   const whole = (): boolean =>
     readAnswers(client.received(), [method]).answers.some(({ status }) => status >= 200);
@@ -111,7 +111,7 @@ async function exchangeOn(port: number, parts: readonly (string | Buffer)[], met
 }
 
 /** One turn of the event loop, so that the other side sees what was written so far. */
-export const turn = (): Promise<void> => new Promise((resolve) => setImmediate(resolve));
+export const nextIteration = (): Promise<void> => new Promise((resolve) => setImmediate(resolve));
 
 export async function metricsPage(adminUrl: string, accept = 'text/plain'): Promise<string> {
   const answer = await fetch(`${adminUrl}/metrics`, { headers: { accept } });

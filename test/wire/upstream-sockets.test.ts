@@ -128,8 +128,8 @@ describe('a call that waits for a socket', () => {
       upstream.connections.flatMap((connection) => /(?<=GET )\S+/.exec(connection.received()) ?? []);
     const sent = (count: number): Promise<void> =>
       new Promise((resolve) => {
-        const look = (): void => (paths().length >= count ? resolve() : void setImmediate().then(look));
-        look();
+        const check = (): void => (paths().length >= count ? resolve() : void setImmediate().then(check));
+        check();
       });
     const one = failure(send({ line, pathAndQuery: '/1', signal: first.signal }));
     const two = failure(send({ line, pathAndQuery: '/2', signal: second.signal }));

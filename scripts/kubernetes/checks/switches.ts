@@ -14,7 +14,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import type { Scene } from './scene.ts';
 
 /** Time in which a pod that is not wanted any more would go. */
-const LOOK_MS = 7000;
+const OBSERVED_MS = 7000;
 const TARGET = 100;
 const redis = valuesOf('02-redis');
 const bounds = ['--set', 'autoscaling.minReplicas=3', '--set', 'autoscaling.maxReplicas=9'];
@@ -174,6 +174,6 @@ async function take(
   return release.during(report, { name, min: count, max: count + 1 }, async () => {
     if (step.kind === 'rollback') await release.rollback(step.revision);
     else await release.upgrade([...redis, ...modes[step.mode]]);
-    await sleep(LOOK_MS);
+    await sleep(OBSERVED_MS);
   });
 }

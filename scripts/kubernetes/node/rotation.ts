@@ -46,7 +46,7 @@ export async function rotates(shop: Shop): Promise<string> {
   return `accepted after ${added} s, refused after ${removed} s`;
 }
 
-/** The whole file comes from a Secret: the release is told once where it is, and is not touched again. */
+/** The whole file comes from a Secret: the release names it once, and is not touched again. */
 export async function rotatesBySecret(shop: Shop): Promise<string> {
   const second = newKey();
   await write(shop, [shop.key]);

@@ -82,7 +82,7 @@ async function serves(shop: Shop): Promise<void> {
   if (known !== 200 || unknown !== 401) throw new Error(`answered ${known}, without a key ${unknown}`);
 }
 
-const LOOK = `
+const SELF_REPORT = `
 const { existsSync, readFileSync, writeFileSync } = require('fs');
 const can = (path) => { try { writeFileSync(path, 'x'); return 'written'; } catch (error) { return error.code; } };
 const status = readFileSync('/proc/self/status', 'utf8');
@@ -93,7 +93,7 @@ console.log(JSON.stringify([field('Uid'), field('CapEff'), field('NoNewPrivs'), 
 
 async function bounded(shop: Shop): Promise<void> {
   const [pod = ''] = await shop.pods();
-  const seen = await shop.inside(pod, LOOK);
+  const seen = await shop.inside(pod, SELF_REPORT);
   const wanted = '["65532","0000000000000000","1","2","EROFS","EROFS","written",false,0]';
   if (seen !== wanted) throw new Error(`a process in the pod sees ${seen}, not ${wanted}`);
 }

@@ -17,7 +17,7 @@ const PATH =
 const notFound = (what) => new Refusal(404, 'NotFound', `${what} not found`);
 
 /** @param {string} kubeconfig file to write. @returns {Promise<{store: Store, requests: string[], close: () => Promise<void>}>} */
-export async function startStandIn(kubeconfig) {
+export async function startApiServer(kubeconfig) {
   const store = new Store();
   const requests = [];
   const applied = new Map();

@@ -4,7 +4,7 @@ import type { Preset } from './preset.ts';
 export const discord: Preset = {
   title: 'Discord',
   source: 'https://docs.discord.com/developers/topics/rate-limits',
-  counts: 'A quota for each channel, guild or webhook; the time left is told to the millisecond.',
+  counts: 'A quota for each channel, guild or webhook; the time left is stated to the millisecond.',
   missing: 'The 50 calls per second of a bot over all routes, and buckets that routes of one resource share.',
   speaks: {
     fields: {

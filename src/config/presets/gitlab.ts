@@ -5,7 +5,7 @@ export const gitlab: Preset = {
   title: 'GitLab',
   source: 'https://docs.gitlab.com/administration/settings/user_and_ip_rate_limits/',
   counts:
-    'A limit per minute for each user, told under the names of the IETF draft, with an instant as reset.',
+    'A limit per minute for each user, stated under the names of the IETF draft, with an instant as reset.',
   missing: 'Limits of single features, which have no fields: they are met with their refusals.',
   speaks: {
     fields: {

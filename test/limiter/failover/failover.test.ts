@@ -41,7 +41,7 @@ const sentOf = (name: string): number =>
   one.grants.filter(({ ticket }) => new RegExp(`^${name}\\d+$`).test(ticket)).length;
 
 async function loseRedis(): Promise<void> {
-  redis.isAway = true;
+  redis.isUnavailable = true;
   // The heartbeat notices the absence.
   await redis.pass(2_500);
   expect(one.modes.at(-1)).toBe('local');
@@ -61,7 +61,7 @@ describe('when Redis is available again', () => {
     await redis.pass(20_000);
     const meanwhile = sentOf('meanwhile');
     expect(meanwhile).toBeGreaterThan(15);
-    redis.isAway = false;
+    redis.isUnavailable = false;
     redis.restoreMs = 400;
     while (one.modes.at(-1) !== 'redis' && redis.clock.monotonic() < 60_000) {
       const kinds = await calls(1, `newcomer${redis.clock.monotonic()}x`, wish);
@@ -99,7 +99,7 @@ describe('when Redis is available again', () => {
     await loseRedis();
     await redis.pass(30_000);
     const sent = (): number => all.reduce((sum, { grants }) => sum + grants.length, 0);
-    redis.isAway = false;
+    redis.isUnavailable = false;
     redis.cut.add('two').add('three');
     await redis.pass(400);
     redis.cut.delete('two');

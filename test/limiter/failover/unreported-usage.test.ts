@@ -18,14 +18,14 @@ const call = (ticket: string): Admission =>
 describe('a replica with a third of a limit of 600, of which Redis knew 300 to be used,', () => {
   let clock: FakeClock;
   let reported: Costs[];
-  let isAway: boolean;
+  let isUnavailable: boolean;
   let hasRoom: boolean;
   let usage: UnreportedUsage;
 
   beforeEach(() => {
     clock = new FakeClock();
     reported = [];
-    isAway = false;
+    isUnavailable = false;
     hasRoom = true;
     const used: LastReading = {
       setting: null,
@@ -40,7 +40,7 @@ describe('a replica with a third of a limit of 600, of which Redis knew 300 to b
       lastReading: () => used,
       positions: { orderAt: () => 1 },
       async report({ costs }: Admission) {
-        if (isAway) return 'unavailable' as const;
+        if (isUnavailable) return 'unavailable' as const;
         if (hasRoom) reported.push(costs);
         return hasRoom ? ('counted' as const) : ('no_room' as const);
       },
@@ -67,21 +67,21 @@ describe('a replica with a third of a limit of 600, of which Redis knew 300 to b
 
   test('reports it later when Redis goes away again before the report', async () => {
     const first = await alone(7);
-    isAway = true;
+    isUnavailable = true;
     await Promise.all(usage.report(first));
     const second = await alone(5);
     // Usage that Redis does not know fills this replica's share, too.
     expect(second.snapshot()[0]?.meters[0]?.level).toBeCloseTo(100 + 7 + 5, 6);
-    isAway = false;
+    isUnavailable = false;
     await Promise.all(usage.report(second));
     expect(units()).toBeCloseTo(12, 6);
   });
 
   test('reports it later, once, when no call comes during the next absence', async () => {
     const first = await alone(7);
-    isAway = true;
+    isUnavailable = true;
     await Promise.all(usage.report(first));
-    isAway = false;
+    isUnavailable = false;
     await Promise.all(usage.report(createMemoryLimiter(clock, { onGrant() {}, onClosed() {} })));
     expect(units()).toBeCloseTo(7, 6);
     await Promise.all(usage.report(createMemoryLimiter(clock, { onGrant() {}, onClosed() {} })));

@@ -73,7 +73,7 @@ describe.each(origins)(
   (from) => {
     const reported = { limit: 40, windowMs: 20_000 };
     const pinned = { limit: 10, windowMs: 20_000 };
-    /** One call was sent at the beginning, and its answer told so much of the 40 units as used. */
+    /** One call was sent at the beginning, and its answer stated so many of the 40 units as used. */
     const afterAnswer = (used: number): TimedMeter => {
       const meter = TimedMeter.stated(pinned, from, false);
       meter.answer(report(reported.limit, used, reported.windowMs), meter.take(1, 0), {

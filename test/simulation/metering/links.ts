@@ -40,7 +40,7 @@ export class Link {
     this.#time.at(this.#awakeAt(this.#time.now() + afterMs), run);
   }
 
-  /** Happens in the process of the replica as soon as the store has told it. */
+  /** Happens in the process of the replica as soon as the store has reported it. */
   hear(run: () => void): void {
     this.here(this.#between(this.#fleet.wayMs), run);
   }

@@ -32,7 +32,7 @@ class Run {
   readonly #links: readonly (Link | null)[];
   readonly #events: Event[] = [];
   readonly #arrivals: Sent[] = [];
-  readonly #turnedAway: number[] = [];
+  readonly #refusedAtEntry: number[] = [];
   #outside = 0;
   /** Units that another client could not get yet. */
   #owed = 0;
@@ -68,7 +68,7 @@ class Run {
       event.run();
       event = this.#events.pop();
     }
-    return { arrivals: this.#arrivals, turnedAway: this.#turnedAway, outside: this.#outsideAtLast };
+    return { arrivals: this.#arrivals, refusedAtEntry: this.#refusedAtEntry, outside: this.#outsideAtLast };
   }
 
   /** Events are kept from the last to the next, those of one time in the order of asking. */
@@ -121,7 +121,7 @@ class Run {
       this.#storeTime,
     );
     if (reply.kind === 'refused') {
-      this.#turnedAway.push(reply.retryInMs);
+      this.#refusedAtEntry.push(reply.retryInMs);
       this.#left -= 1;
     }
     this.#carryOut(effects);

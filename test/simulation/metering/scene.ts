@@ -48,7 +48,7 @@ export interface Outcome {
   /** Arrivals at the upstream, in order. */
   readonly arrivals: readonly Sent[];
   /** Calls that Sluice refused, with the stated wait. Milliseconds. */
-  readonly turnedAway: readonly number[];
+  readonly refusedAtEntry: readonly number[];
   /** Units that other clients took until the last call was admitted. */
   readonly outside: number;
 }

@@ -8,12 +8,12 @@ import { tick } from '../../../src/limiter/policy/scheduler.policy.ts';
 import type { FakeClock } from '../../support/fake-clock.ts';
 import { highest, perDayOf, perMinuteOf } from '../rules.ts';
 import type { Arrival, Upstream } from '../upstream.ts';
-import { settlingMs, type ReplicaBooks } from './books.ts';
+import { settlingMs, type ReplicaLedger } from './ledger.ts';
 import type { Replica } from './replica.ts';
 import type { Server } from './server.ts';
 
 export interface Leftovers {
-  readonly books: ReplicaBooks;
+  readonly ledger: ReplicaLedger;
   readonly clock: FakeClock;
   readonly server: Server;
   /** All that ever lived. */
@@ -30,12 +30,12 @@ const idleTimers = 5;
 /** What left under the limits of before arrives within this time. Milliseconds. */
 const wayMs = 50;
 
-export function balance({ books, clock, server, replicas, upstreams }: Leftovers): void {
+export function balance({ ledger, clock, server, replicas, upstreams }: Leftovers): void {
   const now = clock.monotonic();
-  const broken = (invariant: string, text: string): void => books.broken(now, invariant, text);
-  const { lostRequests, lostReplies, late } = books.plan.network;
+  const broken = (invariant: string, text: string): void => ledger.broken(now, invariant, text);
+  const { lostRequests, lostReplies, late } = ledger.plan.network;
   const withinMs = lostRequests + lostReplies + late > 0 ? lossyBackWithinMs : backWithinMs;
-  for (const call of books.calls.values()) {
+  for (const call of ledger.calls.values()) {
     if (call.ends.length !== 1) broken('10', `${call.plan.id} ended ${call.ends.length} times`);
   }
   for (const replica of replicas.filter(({ process }) => process.alive)) {
@@ -43,7 +43,7 @@ export function balance({ books, clock, server, replicas, upstreams }: Leftovers
       if (bucket.waiting > 0) broken('10', `${bucket.waiting} tickets stay in ${replica.name}`);
       if (bucket.inFlight > 0) broken('10', `${bucket.inFlight} leases stay in ${replica.name}`);
     }
-    for (const { name } of books.plan.workspaces) {
+    for (const { name } of ledger.plan.workspaces) {
       if (replica.queue.waitingUnder(ceilingKey(name)) !== 0)
         broken('10', `${replica.name} still counts calls of ${name}`);
     }
@@ -57,7 +57,7 @@ export function balance({ books, clock, server, replicas, upstreams }: Leftovers
     // Whoever comes a lease later sweeps what others left behind, as soon as the bucket is open and the lane awake.
     const asleep = [...model.bucket.lanes.values()].map((lane) => asleepUntil(lane) ?? 0);
     const then =
-      Math.max(model.seen, server.now(), model.bucket.closedUntil ?? 0, ...asleep) + books.plan.leaseMs;
+      Math.max(model.seen, server.now(), model.bucket.closedUntil ?? 0, ...asleep) + ledger.plan.leaseMs;
     for (let time = 0; time < 3; time += 1)
       tick(model.bucket, { replica: replicaId('next'), leases: [] }, then);
     const { tickets, leases, waiting } = model.bucket;
@@ -66,15 +66,15 @@ export function balance({ books, clock, server, replicas, upstreams }: Leftovers
       broken('7', `Redis keeps ${left} in ${model.key}`);
     }
   }
-  if (books.overlaps > books.suspicions.length) {
-    broken('3', `${books.overlaps} overlaps, ${books.suspicions.length} suspicions`);
+  if (ledger.overlaps > ledger.suspicions.length) {
+    broken('3', `${ledger.overlaps} overlaps, ${ledger.suspicions.length} suspicions`);
   }
-  for (const { name } of books.plan.workspaces) {
-    slots(books, name, broken);
-    windows(books, name, { replicas, upstreams }, broken);
-    const perDay = highest([books.plan, ...books.plan.reloads], perDayOf(name));
+  for (const { name } of ledger.plan.workspaces) {
+    slots(ledger, name, broken);
+    windows(ledger, name, { replicas, upstreams }, broken);
+    const perDay = highest([ledger.plan, ...ledger.plan.reloads], perDayOf(name));
     const arrived = arrivalsOf(name, upstreams).length;
-    if (perDay !== null && arrived > perDay && books.losses.length === 0 && books.plan.whenDown === 'deny') {
+    if (perDay !== null && arrived > perDay && ledger.losses.length === 0 && ledger.plan.whenDown === 'deny') {
       broken('1', `${name} sent ${arrived} on a day of ${perDay}`);
     }
   }
@@ -82,16 +82,16 @@ export function balance({ books, clock, server, replicas, upstreams }: Leftovers
 
 /** What was taken and not used has been given back, wherever giving back was possible. */
 function slots(
-  books: ReplicaBooks,
+  ledger: ReplicaLedger,
   workspace: string,
   broken: (invariant: string, text: string) => void,
 ): void {
-  if (!books.isFaultless) return;
+  if (!ledger.isFaultless) return;
   // Nobody pays while there is no ceiling.
-  if (highest([books.plan, ...books.plan.reloads], perMinuteOf(workspace)) === null) return;
-  const leases = [...books.leases.values()].filter(({ call }) => call.workspace.name === workspace);
+  if (highest([ledger.plan, ...ledger.plan.reloads], perMinuteOf(workspace)) === null) return;
+  const leases = [...ledger.leases.values()].filter(({ call }) => call.workspace.name === workspace);
   const sends = leases.filter(({ sent, returned }) => sent && !returned).length;
-  const taken = books.takes.get(workspace) ?? 0;
+  const taken = ledger.takes.get(workspace) ?? 0;
   if (taken !== sends) broken('9', `${workspace} paid ${taken} slots for ${sends} sends`);
 }
 
@@ -108,30 +108,30 @@ const arrivalsOf = (workspace: string, upstreams: readonly Upstream[]) =>
  * What left while there was no ceiling counts for nothing that came later. In `local` each replica has its share at least, beside what the others do with Redis.
  */
 function windows(
-  books: ReplicaBooks,
+  ledger: ReplicaLedger,
   name: string,
   { replicas, upstreams }: Pick<Leftovers, 'replicas' | 'upstreams'>,
   broken: (invariant: string, text: string) => void,
 ): void {
   const killedBefore = (id: string): boolean => {
-    const { replica, ends } = books.call(id);
-    return replica?.process.alive === false && ends.length > 0 && books.losses.length > 0;
+    const { replica, ends } = ledger.call(id);
+    return replica?.process.alive === false && ends.length > 0 && ledger.losses.length > 0;
   };
   const counted = arrivalsOf(name, upstreams).filter(({ call: { id }, at }) => {
-    const { replica } = books.call(id);
+    const { replica } = ledger.call(id);
     return !killedBefore(id) && !(replica !== null && replica.wasPaused && at - replica.resumedAt < 400);
   });
   const isUnreported = ({ call: { id }, at: sentAt }: Arrival, now: number): boolean =>
-    books.losses.some(({ at }) => {
-      const { replica } = books.call(id);
+    ledger.losses.some(({ at }) => {
+      const { replica } = ledger.call(id);
       const goOnAt = at + settlingMs;
       if (replica === null || sentAt >= at || now < goOnAt) return false;
       const backAt = replica.backAfter(goOnAt);
       return backAt > goOnAt && now < backAt + settlingMs;
     });
-  const without = books.reached.has('mode local');
+  const without = ledger.reached.has('mode local');
   const limitAt = (at: number): number | null =>
-    highest(books.rules.during(at - books.effectMs - wayMs, at), perMinuteOf(name));
+    highest(ledger.rules.during(at - ledger.effectMs - wayMs, at), perMinuteOf(name));
   const maxAt = (perMinute: number): number =>
     without ? perMinute + replicas.length * Math.max(1, Math.floor(perMinute / 2)) : perMinute;
   const underCeiling = counted.flatMap((arrival) => {
@@ -144,7 +144,7 @@ function windows(
       .slice(0, index + 1)
       .filter((one) => at - one.at < 60_000 && !isUnreported(one.arrival, at));
     const before = sent.at(-1 - most)?.at;
-    if (index + 1 >= perMinute) books.reach('ceiling used up');
+    if (index + 1 >= perMinute) ledger.reach('ceiling used up');
     if (before === undefined) return;
     broken('1', `${name} sent ${most + 1} within ${(at - before).toFixed(1)} ms`);
   });

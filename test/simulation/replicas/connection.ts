@@ -11,7 +11,7 @@ import { quiet, type NetworkPlan } from './plan.ts';
 import type { Process } from './process.ts';
 import type { Server } from './server.ts';
 
-const away = "Stream isn't writeable and enableOfflineQueue options is false";
+const unavailable = "Stream isn't writeable and enableOfflineQueue options is false";
 const broken = 'Connection is closed.';
 
 interface Subscription {
@@ -38,7 +38,7 @@ export class Connection {
   #requestAt = 0;
   #replyAt = 0;
   #messageAt = 0;
-  /** Commands or messages that went astray, for whoever must be told later what was undisturbed. */
+  /** When a command or message was last lost or late, so that later judgements know what was undisturbed. */
   lastTroubleAt = -Infinity;
   /** When there was no way to the server; the last one may last. */
   readonly gaps: { readonly at: number; until: number }[] = [];
@@ -180,7 +180,7 @@ export class Connection {
   }
 
   #ask(command: string, words: readonly string[]): Promise<unknown> {
-    if (this.#status !== 'ready') return Promise.reject(new Error(this.#closed ? broken : away));
+    if (this.#status !== 'ready') return Promise.reject(new Error(this.#closed ? broken : unavailable));
     return new Promise((resolve, reject) => {
       let settled = false;
       const end = (run: () => void): void => {

@@ -6,7 +6,7 @@
 import { laneKey } from '../../../src/ids.ts';
 import type { Costs } from '../../../src/call.ts';
 import type { ScriptModel } from '../../limiter/script-model.ts';
-import { turnMs } from '../books.ts';
+import { serviceMsOf } from '../ledger.ts';
 import { keyed, lowest, perDayOf, perMinuteOf, type Regime } from '../rules.ts';
 import type { ReplicasPlan } from './plan.ts';
 
@@ -26,7 +26,7 @@ export class Fairness {
   readonly #emptied = new Set<string>();
   readonly #served = new Map<string, Served>();
   /** What the latest grant of each lane took of its share: it may stand behind that yet, also where little was lost. */
-  readonly #lastTurn = new Map<string, number>();
+  readonly #lastServiceMs = new Map<string, number>();
   #mark = 0;
 
   /** @param regimes what replicas go by at a time, or went by shortly before. */
@@ -45,7 +45,7 @@ export class Fairness {
   }
 
   /** Which lanes wait, after a transition and before its grants are counted. `newcomer`: the ticket that it entered. */
-  look(model: ScriptModel, newcomer: string | null, now: number): void {
+  check(model: ScriptModel, newcomer: string | null, now: number): void {
     if (this.#comparable.size < 2) return;
     const granted = new Set(model.effects.grants.map(({ lane }) => lane));
     for (const { key, bucket } of this.#plan.lanes) {
@@ -71,11 +71,11 @@ export class Fairness {
     const rates = [...(model.bucket?.meters.values() ?? [])].flatMap(({ name: meter, limit, windowMs }) =>
       limit === null ? [] : [{ meter, limit, windowMs }],
     );
-    const turn = turnMs(costs, rates);
+    const serviceMs = serviceMsOf(costs, rates);
     const [regime, ...older] = this.#regimes(now);
     const weight = regime === undefined ? 1 : keyed(regime.lanes, lane).weight;
-    const before = this.#lastTurn.get(lane) ?? 0;
-    this.#lastTurn.set(lane, turn / weight);
+    const before = this.#lastServiceMs.get(lane) ?? 0;
+    this.#lastServiceMs.set(lane, serviceMs / weight);
     if (older.length > 0) this.forgetAll();
     const since = this.#waitingSince.get(lane);
     if (since === undefined || !this.#comparable.has(lane)) return null;
@@ -90,9 +90,9 @@ export class Fairness {
       const waits = [...otherLane.line.names(), ...behind].some((ticket) => ticket !== newcomer);
       if (both >= now || !waits) continue;
       const mine = this.#pair(lane, other, both, before);
-      const theirs = this.#pair(other, lane, both, this.#lastTurn.get(other) ?? 0);
-      mine.units += turn / weight;
-      mine.largest = Math.max(mine.largest, turn / weight);
+      const theirs = this.#pair(other, lane, both, this.#lastServiceMs.get(other) ?? 0);
+      mine.units += serviceMs / weight;
+      mine.largest = Math.max(mine.largest, serviceMs / weight);
       const lead = mine.units - theirs.units;
       if (lead > mine.largest + theirs.largest + 1e-6) {
         found = `${lane} is ${lead.toFixed(2)} ahead of ${other}`;

@@ -1,5 +1,5 @@
 /**
- * Other courses of a history of several replicas, for the oracle of told waits (`../oracle.ts`): the same up to a refusal,
+ * Other courses of a history of several replicas, for the oracle of stated waits (`../oracle.ts`): the same up to a refusal,
  * and then quiet. What is not judged: refusals while a fault lasts or is being got over, and while replicas differ in what
  * they go by; and histories in which commands get lost or are carried out twice, for nobody knows then what they did.
  */

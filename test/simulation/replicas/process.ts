@@ -60,7 +60,7 @@ export class Process implements Clock {
     };
     this.#timers += 1;
     const at = this.#clock.monotonic() + Math.max(1, Math.ceil(delayMs)) + this.#lateMs();
-    this.#turn(at, () => {
+    this.#whenRunning(at, () => {
       if (end()) run();
     });
     return () => void end();
@@ -68,7 +68,7 @@ export class Process implements Clock {
 
   /** Something reaches the process: at its time, or when its event loop turns again. */
   arrives(at: number, run: () => void): void {
-    this.#turn(at, run);
+    this.#whenRunning(at, run);
   }
 
   /** Something happens outside, whatever the process does. */
@@ -90,10 +90,10 @@ export class Process implements Clock {
     this.killedAt = Math.min(this.killedAt, this.#clock.monotonic());
   }
 
-  #turn(at: number, run: () => void): void {
+  #whenRunning(at: number, run: () => void): void {
     this.#clock.outside(at, () => {
       if (!this.#alive) return;
-      if (this.#clock.monotonic() < this.#pausedUntil) return this.#turn(this.#pausedUntil, run);
+      if (this.#clock.monotonic() < this.#pausedUntil) return this.#whenRunning(this.#pausedUntil, run);
       run();
     });
   }

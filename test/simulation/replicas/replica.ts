@@ -10,7 +10,7 @@ import { noTelemetry } from '../../../src/telemetry/noop.ts';
 import type { FakeClock } from '../../support/fake-clock.ts';
 import { plainRedis } from '../../support/plain-redis.ts';
 import type { Chance } from '../chance.ts';
-import type { ReplicaBooks } from './books.ts';
+import type { ReplicaLedger } from './ledger.ts';
 import { Connection } from './connection.ts';
 import { Process } from './process.ts';
 import type { Server } from './server.ts';
@@ -35,29 +35,29 @@ export class Replica {
   #modeSince = 0;
 
   constructor(name: string, world: World) {
-    const { clock, chance, books, server } = world;
+    const { clock, chance, ledger, server } = world;
     this.name = name;
     this.id = `r${name}`;
     this.#clock = clock;
     this.startedAt = clock.monotonic();
     const lateMs = (): number => (chance.happens(0.3) ? chance.between(0, 1.5) : 0);
     this.process = new Process(name, clock, { lateMs, uptimeMs: world.uptimeMs });
-    const { network, quietFrom } = books.plan;
+    const { network, quietFrom } = ledger.plan;
     this.connection = new Connection({ process: this.process, clock, chance, network, quietFrom, server });
     const bug = (failure: unknown): void =>
-      books.broken(clock.monotonic(), '10', `${name}: ${describe(failure)}`);
+      ledger.broken(clock.monotonic(), '10', `${name}: ${describe(failure)}`);
     const telemetry: Telemetry = {
       ...noTelemetry,
       limiterMode: (mode) => {
         this.mode = mode;
         this.#modeSince = clock.monotonic();
-        books.reach(`mode ${mode}`);
-        books.note(clock.monotonic(), `${name} mode ${mode}`);
+        ledger.reach(`mode ${mode}`);
+        ledger.note(clock.monotonic(), `${name} mode ${mode}`);
       },
-      leaseLost: (reason) => books.suspected(reason),
+      leaseLost: (reason) => ledger.suspected(reason),
       log: { ...noTelemetry.log, bug: (text, cause) => bug(`${text}: ${describe(cause)}`) },
     };
-    const settings = { redis: plainRedis({ whenDown: books.plan.whenDown }) };
+    const settings = { redis: plainRedis({ whenDown: ledger.plan.whenDown }) };
     this.stores = createStores(
       {
         // Nothing else of the settings concerns the stores.
@@ -76,7 +76,7 @@ export class Replica {
       clock: this.process,
       limiter: this.stores.limiter,
       ceilings: this.stores.ceilings,
-      leaseMs: books.plan.leaseMs,
+      leaseMs: ledger.plan.leaseMs,
       onFailure: bug,
     });
     this.stores.ready().then(() => {
@@ -104,8 +104,8 @@ export class Replica {
 
   /** When it was back, if it was stopped or had no way to Redis at this time; the time itself, if it was there. */
   backAfter(at: number): number {
-    const away = [...this.#pauses, ...this.connection.gaps].find((gap) => gap.at <= at && at < gap.until);
-    return away === undefined ? at : this.backAfter(away.until);
+    const interruption = [...this.#pauses, ...this.connection.gaps].find((gap) => gap.at <= at && at < gap.until);
+    return interruption === undefined ? at : this.backAfter(interruption.until);
   }
 
   /** The end of its latest pause before `now`. */
@@ -134,7 +134,7 @@ export class Replica {
 export interface World {
   readonly clock: FakeClock;
   readonly chance: Chance;
-  readonly books: ReplicaBooks;
+  readonly ledger: ReplicaLedger;
   readonly server: Server;
   /** Of the process, at the beginning of the history. Milliseconds. */
   readonly uptimeMs: number;

@@ -32,9 +32,9 @@ const once = [
 ];
 
 /**
- * Found among tens of thousands, with reloads: a limit stated below what answers told was filled by their levels (5056, 14430),
- * and what the upstream had counted was forgotten while replicas differed in what was stated (5262, 10594). A slot of a ceiling that a call gave back stayed free for
- * a minute: its lane slept where it had been refused before (2314), or on a replica that took its own note for newer (2716).
+ * Found among tens of thousands, with reloads: a configured limit below what answers stated was filled by their levels (5056,
+ * 14430), and what the upstream had counted was forgotten while replicas differed in their configuration (5262, 10594). A slot of a
+ * ceiling that a call gave back stayed free for a minute: its lane slept where it had been refused before (2314), or on a replica that took its own note for newer (2716).
  */
 const onceReloaded = [2_314, 2_716, 5_056, 5_262, 10_594, 14_430];
 

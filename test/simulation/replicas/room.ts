@@ -8,7 +8,7 @@
 import { laneKey, leaseToken, ticketId } from '../../../src/ids.ts';
 import type { ScriptModel } from '../../limiter/script-model.ts';
 import { isStatedAlone, keyed, lowest, perDayOf, perMinuteOf } from '../rules.ts';
-import type { Call, Lease, ReplicaBooks } from './books.ts';
+import type { Call, Lease, ReplicaLedger } from './ledger.ts';
 import { rememberedMs, type Server } from './server.ts';
 
 /** Share of a limit that may be kept free for others or for jitter. */
@@ -19,19 +19,19 @@ const withinMs = 1_000;
 const tickMs = 1_500;
 
 export class Room {
-  readonly #books: ReplicaBooks;
+  readonly #ledger: ReplicaLedger;
   readonly #server: Server;
   /** Since when a call could have been granted. */
   readonly #since = new Map<string, number>();
 
-  constructor(books: ReplicaBooks, server: Server) {
-    this.#books = books;
+  constructor(ledger: ReplicaLedger, server: Server) {
+    this.#ledger = ledger;
     this.#server = server;
   }
 
-  look(model: ScriptModel, now: number): void {
-    const books = this.#books;
-    const waiting = [...books.calls.values()].filter(
+  check(model: ScriptModel, now: number): void {
+    const ledger = this.#ledger;
+    const waiting = [...ledger.calls.values()].filter(
       ({ state, plan }) => state === 'waiting' && plan.lane.bucket === model.key,
     );
     if (waiting.length === 0 || !waiting.every((call) => this.#mayGo(call, model, now))) {
@@ -40,13 +40,13 @@ export class Room {
     if (!this.#isUndisturbed(model, now) || !this.#hasRoom(model, now)) {
       return void this.#since.delete(model.key);
     }
-    const from = Math.max(this.#since.get(model.key) ?? now, books.issuedAt.get(model.key) ?? 0);
+    const from = Math.max(this.#since.get(model.key) ?? now, ledger.issuedAt.get(model.key) ?? 0);
     this.#since.set(model.key, from);
-    const patienceMs = books.isFaultless ? withinMs : withinMs + tickMs;
+    const patienceMs = ledger.isFaultless ? withinMs : withinMs + tickMs;
     if (now - from <= patienceMs) return;
     const names = waiting.map(({ plan }) => plan.id).join(', ');
-    const invariant = books.rules.lastChangeAt(now) === null ? '6' : '14';
-    books.broken(now, invariant, `${model.key} has room for ${names} since ${from.toFixed(0)}`);
+    const invariant = ledger.rules.lastChangeAt(now) === null ? '6' : '14';
+    ledger.broken(now, invariant, `${model.key} has room for ${names} since ${from.toFixed(0)}`);
     this.#since.set(model.key, now + 60_000);
   }
 
@@ -59,7 +59,7 @@ export class Room {
     const ticket = model.bucket?.tickets.get(ticketId(plan.id));
     if (replica === null || ticket === undefined || ticket.lease !== null) return false;
     if (replica.undisturbedSince(now) > now - withinMs) return false;
-    const regimes = this.#books.regimes(now);
+    const regimes = this.#ledger.regimes(now);
     if (lowest(regimes, perDayOf(workspace)) !== null) return false;
     const perMinute = lowest(regimes, perMinuteOf(workspace));
     if (perMinute === null) return true;
@@ -74,26 +74,26 @@ export class Room {
   }
 
   #underWay(is: (lease: Lease) => boolean): Lease[] {
-    return [...this.#books.leases.values()].filter((lease) => lease.settlements === 0 && is(lease));
+    return [...this.#ledger.leases.values()].filter((lease) => lease.settlements === 0 && is(lease));
   }
 
   /** Nothing has gone wrong with the bucket that may hold it longer than anybody can tell. */
   #isUndisturbed({ key, bucket }: ScriptModel, now: number): boolean {
-    const books = this.#books;
-    const { calm, probe } = keyed(books.plan.buckets, key);
-    const closedUntil = Math.max(0, ...(books.closings.get(key) ?? []).map(({ until }) => until));
-    const isTroubled = [...books.calls.values()].some(
+    const ledger = this.#ledger;
+    const { calm, probe } = keyed(ledger.plan.buckets, key);
+    const closedUntil = Math.max(0, ...(ledger.closings.get(key) ?? []).map(({ until }) => until));
+    const isTroubled = [...ledger.calls.values()].some(
       ({ plan, sends }) => plan.lane.bucket === key && sends > 0 && plan.fate !== 'answered',
     );
-    if (books.reached.has('mode local') || books.mayBeOutdated || isTroubled) return false;
-    return calm && books.losses.length === 0 && closedUntil < now && (probe === 0 || bucket?.opened === true);
+    if (ledger.reached.has('mode local') || ledger.mayBeOutdated || isTroubled) return false;
+    return calm && ledger.losses.length === 0 && closedUntil < now && (probe === 0 || bucket?.opened === true);
   }
 
   #hasRoom({ key, bucket }: ScriptModel, now: number): boolean {
-    const books = this.#books;
-    const { reports } = keyed(books.plan.buckets, key);
-    if (isStatedAlone({ reports }) && !books.isBlurred(key)) {
-      return books.stated.get(key)?.hasRoom(1, books.statedOf(key, now), now) === true;
+    const ledger = this.#ledger;
+    const { reports } = keyed(ledger.plan.buckets, key);
+    if (isStatedAlone({ reports }) && !ledger.isBlurred(key)) {
+      return ledger.stated.get(key)?.hasRoom(1, ledger.statedOf(key, now), now) === true;
     }
     const meters = [...(bucket?.meters.values() ?? [])].filter(({ name }) => name === 'requests');
     const time = this.#server.now();
@@ -106,7 +106,7 @@ export class Room {
 }
 
 /**
- * Whether a grant took a slot of the ceiling is never told, so that the bucket counts with one until the lease is over: its
+ * Whether a grant took a slot of the ceiling is never reported, so that the bucket counts with one until the lease is over: its
  * replica was killed before it sent the call, which costs a lease, or knew no ceiling yet, as long as that call runs.
  */
 const isUnreported = ({ call, sent, isUncharged }: Lease): boolean =>

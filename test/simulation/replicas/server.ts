@@ -4,13 +4,13 @@
  * the script is bound to), keeps a log of them, and can lose everything, or what came
  * last, or stand still.
  *
- * Owns: data and its loss. Refuses to own: the way to it and back (`connection.ts`), judgement (`books.ts`).
+ * Owns: data and its loss. Refuses to own: the way to it and back (`connection.ts`), judgement (`ledger.ts`).
  */
 import { ceilingWindowMs, slotInMs } from '../../../src/limiter/policy/ceiling.policy.ts';
 import { ScriptModel, type Asked, type Done, type Sent } from '../../limiter/script-model.ts';
 import { batchOf, messageText, replyText } from './batch-text.ts';
 
-/** Told of what the data goes through while it is the truth (not while a new primary is being rebuilt). */
+/** Hears of each change of the data while this server is the primary, and not while a new primary is being rebuilt. */
 export interface ServerWatch {
   applied(done: Done, model: ScriptModel, asked: Asked): void;
   slotTaken(ceiling: string, id: string): void;

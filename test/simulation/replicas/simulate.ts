@@ -4,7 +4,7 @@
  */
 import { leaseToken } from '../../../src/ids.ts';
 import { FakeClock } from '../../support/fake-clock.ts';
-import { must } from '../books.ts';
+import { must } from '../ledger.ts';
 import { Chance } from '../chance.ts';
 import { maxCourseMs } from '../counterfactual.ts';
 import { drive, type SceneClock } from '../driver.ts';
@@ -13,12 +13,12 @@ import { entrySettingsOf } from '../rules.ts';
 import type { RefusedCall } from '../refused-call.ts';
 import { Upstream } from '../upstream.ts';
 import { balance } from './balance.ts';
-import { ReplicaBooks, type Call } from './books.ts';
+import { ReplicaLedger, type Call } from './ledger.ts';
 import { replicasPlanOf, type Fault, type ReplicasPlan } from './plan.ts';
 import { Replica, type World } from './replica.ts';
 import { Server } from './server.ts';
 import { ReplicasVacancy } from './vacancy.ts';
-import { lookEveryMs, Watch } from './watch.ts';
+import { checkEveryMs, Watch } from './watch.ts';
 
 export interface ReplicasHistory {
   readonly violations: readonly string[];
@@ -37,8 +37,8 @@ const recheckMs = 5_000;
 const courseEveryMs = 500;
 
 interface Watcher {
-  look(now: number): void;
-  /** Absent: `lookEveryMs`. */
+  check(now: number): void;
+  /** Absent: `checkEveryMs`. */
   readonly everyMs?: () => number;
 }
 
@@ -60,7 +60,7 @@ class Run {
   readonly #plan: ReplicasPlan;
   readonly #chance: Chance;
   readonly #clock: FakeClock;
-  readonly #books: ReplicaBooks;
+  readonly #ledger: ReplicaLedger;
   readonly #server: Server;
   readonly #upstreams: ReadonlyMap<string, Upstream>;
   readonly #slots: Replica[] = [];
@@ -73,35 +73,35 @@ class Run {
     const clock = new FakeClock();
     this.#clock = clock;
     const monotonic = (): number => clock.monotonic();
-    this.#books = new ReplicaBooks(plan, monotonic, keepsLog);
-    this.#books.onBusy = (ms, done) => void clock.outside(clock.monotonic() + ms, done);
+    this.#ledger = new ReplicaLedger(plan, monotonic, keepsLog);
+    this.#ledger.onBusy = (ms, done) => void clock.outside(clock.monotonic() + ms, done);
     const publish = (channel: string, text: string): void => this.#publish(channel, text);
-    this.#server = new Server(this.#books, publish, { monotonic, originMs: plan.origin.ms });
-    this.#books.isHeld = (bucket, token) =>
+    this.#server = new Server(this.#ledger, publish, { monotonic, originMs: plan.origin.ms });
+    this.#ledger.isHeld = (bucket, token) =>
       this.#server.model(bucket).bucket?.leases.has(leaseToken(token)) === true;
     this.#upstreams = new Map(plan.buckets.map((bucket) => [bucket.key, new Upstream(bucket)]));
   }
 
   async toEnd(): Promise<ReplicasHistory> {
     this.#begin();
-    const watch = new Watch(this.#books, this.#server);
+    const watch = new Watch(this.#ledger, this.#server);
     await this.#until(() => this.#isOver(), maxMs, watch);
-    if (!this.#isOver()) this.#books.broken(this.#clock.monotonic(), '10', 'the history does not end');
+    if (!this.#isOver()) this.#ledger.broken(this.#clock.monotonic(), '10', 'the history does not end');
     await this.#until(() => this.#isQuiet(), this.#plan.leaseMs + 8_000, watch);
     // What is still on its way arrives.
     await this.#until(() => false, 1_600, watch);
     if (await this.#goesOn(watch)) {
-      this.#books.broken(this.#clock.monotonic(), '11', 'idle replicas go on touching buckets');
+      this.#ledger.broken(this.#clock.monotonic(), '11', 'idle replicas go on touching buckets');
     }
     balance({
-      books: this.#books,
+      ledger: this.#ledger,
       clock: this.#clock,
       server: this.#server,
       replicas: this.#all,
       upstreams: [...this.#upstreams.values()],
     });
     for (const { process } of this.#all) process.kill();
-    const { violations, reached, log, refusedCalls: refused, calls } = this.#books;
+    const { violations, reached, log, refusedCalls: refused, calls } = this.#ledger;
     return { violations, reached, log, refused, origin: this.#plan.origin.name, calls: [...calls.values()] };
   }
 
@@ -110,21 +110,21 @@ class Run {
     { after, until }: { readonly after: number; readonly until: number | null },
   ): Promise<Followed> {
     this.#begin();
-    const call = this.#books.call(id);
+    const call = this.#ledger.call(id);
     const upstream = must(this.#upstreams.get(call.plan.lane.bucket), call.plan.lane.bucket);
-    const vacancy = new ReplicasVacancy(this.#books, upstream);
+    const vacancy = new ReplicasVacancy(this.#ledger, upstream);
     const sent = (): number | null => call.sentAt.find((at) => at >= after) ?? null;
-    const look = (now: number): void => {
-      if (sent() === null && now > after) vacancy.look(call, now);
+    const check = (now: number): void => {
+      if (sent() === null && now > after) vacancy.check(call, now);
     };
     const isKnown = (): boolean => sent() !== null || call.state === 'ended';
     await this.#until(isKnown, Math.min(until ?? maxCourseMs, maxCourseMs), {
-      look,
+      check,
       // Up to the refusal the same steps, for the same history.
-      everyMs: () => (this.#clock.monotonic() <= after ? lookEveryMs : courseEveryMs),
+      everyMs: () => (this.#clock.monotonic() <= after ? checkEveryMs : courseEveryMs),
     });
     for (const { process } of this.#all) process.kill();
-    const refused = this.#books.refusedCalls.find((each) => each.id === id) ?? null;
+    const refused = this.#ledger.refusedCalls.find((each) => each.id === id) ?? null;
     return { sentAt: sent(), vacantAt: vacancy.since, refused };
   }
 
@@ -148,11 +148,11 @@ class Run {
   }
 
   /**
-   * One replica after the other may look once more for what it was told of, each attempt may be carried out, and what came
-   * too late for anybody is granted then and handed back: all that comes to an end.
+   * One replica after the other may send the command again whose reply it missed, each attempt may be carried out, and what
+   * came too late for anybody is granted then and handed back: all that comes to an end.
    */
   async #goesOn(watch: Watch): Promise<boolean> {
-    for (let look = 0; look < 3; look += 1) {
+    for (let check = 0; check < 3; check += 1) {
       const commands = this.#server.bucketCommands;
       await this.#until(() => false, 2_100, watch);
       if (!this.#isQuiet() || this.#server.bucketCommands <= commands + this.#plan.replicas) return false;
@@ -163,14 +163,14 @@ class Run {
   async #until(done: () => boolean, withinMs: number, watch: Watcher): Promise<void> {
     const until = this.#clock.monotonic() + withinMs;
     while (!done() && this.#clock.monotonic() < until) {
-      const next = this.#clock.monotonic() + (watch.everyMs?.() ?? lookEveryMs);
-      this.#clock.outside(next, () => watch.look(next));
+      const next = this.#clock.monotonic() + (watch.everyMs?.() ?? checkEveryMs);
+      this.#clock.outside(next, () => watch.check(next));
       await this.#clock.run(next);
     }
   }
 
   #isOver(): boolean {
-    const ended = [...this.#books.calls.values()].every(({ state }) => state === 'ended');
+    const ended = [...this.#ledger.calls.values()].every(({ state }) => state === 'ended');
     return ended && this.#clock.monotonic() > Math.max(0, ...this.#plan.faults.map(endOf));
   }
 
@@ -187,7 +187,7 @@ class Run {
     const world: World = {
       clock: this.#clock,
       chance: this.#chance,
-      books: this.#books,
+      ledger: this.#ledger,
       server: this.#server,
       uptimeMs: this.#plan.uptimesMs[this.#all.length] ?? -this.#clock.monotonic(),
     };
@@ -195,7 +195,7 @@ class Run {
     if (this.#downs > 0) replica.connection.break();
     const now = this.#clock.monotonic();
     const reloads = this.#plan.reloads.filter(({ at }) => at <= now).length;
-    this.#books.rules.takesOver(replica.name, reloads, now);
+    this.#ledger.rules.takesOver(replica.name, reloads, now);
     this.#slots[slot] = replica;
     this.#all.push(replica);
   }
@@ -205,9 +205,9 @@ class Run {
     const replica = this.#slots[slot];
     replica?.process.arrives(this.#clock.monotonic(), () => {
       const now = this.#clock.monotonic();
-      const { rules } = this.#books;
+      const { rules } = this.#ledger;
       rules.takesOver(replica.name, reloads, now);
-      this.#books.reconfigured(replica.name, now);
+      this.#ledger.reconfigured(replica.name, now);
       const regime = rules.of(replica.name);
       replica.queue.reconfigure(({ admission }) => entrySettingsOf(regime, admission.lane));
     });
@@ -222,10 +222,10 @@ class Run {
     const planned = this.#slots[slot];
     const ready = this.#slots.filter(({ isReady }) => isReady);
     const replica = planned?.isReady === true ? planned : ready[slot % Math.max(1, ready.length)];
-    const call = this.#books.call(id);
+    const call = this.#ledger.call(id);
     if (replica === undefined) {
       call.enteredAt = this.#clock.monotonic();
-      return this.#books.ended(id, 'nobody there', this.#clock.monotonic());
+      return this.#ledger.ended(id, 'nobody there', this.#clock.monotonic());
     }
     call.replica = replica;
     const bucket = must(
@@ -247,7 +247,7 @@ class Run {
       const { quietFrom, frozenWrites } = this.#plan;
       const isQuiet = quietFrom !== null && this.#clock.monotonic() >= quietFrom;
       if (isQuiet || !this.#chance.happens(frozenWrites)) return 0;
-      this.#books.reach('stopped before a write');
+      this.#ledger.reach('stopped before a write');
       const ms = this.#plan.leaseMs + this.#chance.between(1_000, 6_000);
       replica.pause(ms);
       writesAt = this.#clock.monotonic() + ms;
@@ -257,13 +257,13 @@ class Run {
       const scene = {
         clock,
         chance: this.#chance,
-        books: this.#books,
+        ledger: this.#ledger,
         queue: replica.queue,
         ownTime: () => process.monotonic(),
         upstream,
         bucket,
         lastArrival: replica.lastArrival,
-        settings: () => entrySettingsOf(this.#books.rules.of(replica.name), call.plan.lane.key),
+        settings: () => entrySettingsOf(this.#ledger.rules.of(replica.name), call.plan.lane.key),
         freeze,
       };
       void drive(scene, call);
@@ -272,8 +272,8 @@ class Run {
 
   #happen(fault: Fault): void {
     const now = this.#clock.monotonic();
-    this.#books.note(now, `FAULT ${JSON.stringify(fault)}`);
-    this.#books.reach(`fault ${fault.kind}`);
+    this.#ledger.note(now, `FAULT ${JSON.stringify(fault)}`);
+    this.#ledger.reach(`fault ${fault.kind}`);
     const later = (ms: number, run: () => void): void => void this.#clock.outside(now + ms, run);
     switch (fault.kind) {
       case 'pause':
@@ -282,8 +282,8 @@ class Run {
         const replica = this.#slots[fault.slot];
         if (replica === undefined || !replica.process.alive) return;
         replica.kill();
-        this.#books.rules.ends(replica.name, now);
-        for (const call of this.#callsOf(replica)) this.#books.killed(call, now);
+        this.#ledger.rules.ends(replica.name, now);
+        for (const call of this.#callsOf(replica)) this.#ledger.killed(call, now);
         if (fault.ms < Infinity) later(fault.ms, () => this.#start(fault.slot));
         return;
       }
@@ -326,7 +326,7 @@ class Run {
   }
 
   #callsOf(replica: Replica): Call[] {
-    return [...this.#books.calls.values()].filter((call) => call.replica === replica);
+    return [...this.#ledger.calls.values()].filter((call) => call.replica === replica);
   }
 
   #recheckKeys(): void {

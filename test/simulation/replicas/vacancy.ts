@@ -5,18 +5,18 @@
  */
 import { isStatedLess, keyed, lowest, perDayOf, perMinuteOf, regimeAt } from '../rules.ts';
 import type { Upstream } from '../upstream.ts';
-import type { Call, ReplicaBooks } from './books.ts';
+import type { Call, ReplicaLedger } from './ledger.ts';
 
 /** The share of a limit that the gateway may keep free for other users of the quota. */
 const keptFree = 0.1;
 
 export class ReplicasVacancy {
-  readonly #books: ReplicaBooks;
+  readonly #ledger: ReplicaLedger;
   readonly #upstream: Upstream;
   #since: number | null = null;
 
-  constructor(books: ReplicaBooks, upstream: Upstream) {
-    this.#books = books;
+  constructor(ledger: ReplicaLedger, upstream: Upstream) {
+    this.#ledger = ledger;
     this.#upstream = upstream;
   }
 
@@ -24,29 +24,29 @@ export class ReplicasVacancy {
     return this.#since;
   }
 
-  look(call: Call, now: number): void {
+  check(call: Call, now: number): void {
     if (!this.#couldGo(call, now)) this.#since = null;
     else this.#since ??= now;
   }
 
   #couldGo({ plan, state }: Call, now: number): boolean {
     const { bucket, workspace, key, maxInFlight } = plan.lane;
-    const books = this.#books;
-    const regime = regimeAt(books.plan, now);
+    const ledger = this.#ledger;
+    const regime = regimeAt(ledger.plan, now);
     const known = keyed(regime.buckets, bucket);
     if (state !== 'waiting' || known.reports === 'nothing' || isStatedLess(known)) return false;
-    if (books.isBlurred(bucket) || (books.closings.get(bucket) ?? []).some(({ until }) => until >= now))
+    if (ledger.isBlurred(bucket) || (ledger.closings.get(bucket) ?? []).some(({ until }) => until >= now))
       return false;
     if ([perMinuteOf(workspace), perDayOf(workspace)].some((limit) => lowest([regime], limit) !== null))
       return false;
-    const about = [...books.calls.values()].filter((each) => each.plan.lane.bucket === bucket);
+    const about = [...ledger.calls.values()].filter((each) => each.plan.lane.bucket === bucket);
     if (about.some((each) => each.sends > 0 && each.plan.fate !== 'answered')) return false;
     const here = about.filter((each) => each.state === 'waiting' || each.state === 'entering');
-    const underWay = [...books.leases.values()].filter(
+    const underWay = [...ledger.leases.values()].filter(
       (lease) => lease.settlements === 0 && lease.call.plan.lane.bucket === bucket,
     );
     // Of a call that left or failed nobody knows whether it still runs: its place is free after a lease.
-    const held = [...books.leases.values()].filter(({ heldUntil }) => heldUntil !== null && heldUntil >= now);
+    const held = [...ledger.leases.values()].filter(({ heldUntil }) => heldUntil !== null && heldUntil >= now);
     const ofLane = [...here, ...[...underWay, ...held].map((lease) => lease.call)].filter(
       (each) => each.plan.lane.key === key && each.plan.id !== plan.id,
     );

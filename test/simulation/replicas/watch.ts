@@ -4,13 +4,13 @@
  */
 import { leaseToken, ticketId } from '../../../src/ids.ts';
 import type { ScriptModel } from '../../limiter/script-model.ts';
-import type { Call, Lease, ReplicaBooks } from './books.ts';
+import type { Call, Lease, ReplicaLedger } from './ledger.ts';
 import type { Replica } from './replica.ts';
 import { lowest, perDayOf, perMinuteOf } from '../rules.ts';
 import { Room } from './room.ts';
 import type { Server } from './server.ts';
 
-export const lookEveryMs = 50;
+export const checkEveryMs = 50;
 /** A tick, a wake-up of a replica that follows, and their ways. Milliseconds. */
 const tickMs = 1_500;
 /** The same where commands get lost: several are repeated until one succeeds. */
@@ -19,7 +19,7 @@ const lossyMs = 6_000;
 const overdueMs = 1_500;
 
 export class Watch {
-  readonly #books: ReplicaBooks;
+  readonly #ledger: ReplicaLedger;
   readonly #server: Server;
   readonly #room: Room;
   /** Since when a grant is due that was due at this time (the server's), by bucket. */
@@ -27,20 +27,20 @@ export class Watch {
   readonly #unknownSince = new Map<string, number>();
   readonly #leftSince = new Map<string, number>();
 
-  constructor(books: ReplicaBooks, server: Server) {
-    this.#books = books;
+  constructor(ledger: ReplicaLedger, server: Server) {
+    this.#ledger = ledger;
     this.#server = server;
-    this.#room = new Room(books, server);
+    this.#room = new Room(ledger, server);
   }
 
-  look(now: number): void {
-    this.#books.lookStated(now);
+  check(now: number): void {
+    this.#ledger.checkStated(now);
     for (const model of this.#server.models) {
-      this.#room.look(model, now);
+      this.#room.check(model, now);
       this.#looksIdle(model, now);
-      if (this.#books.isFaultless) this.#keepsNothing(model, now);
+      if (this.#ledger.isFaultless) this.#keepsNothing(model, now);
     }
-    for (const call of this.#books.calls.values()) {
+    for (const call of this.#ledger.calls.values()) {
       if (call.state === 'waiting' && call.replica !== null) this.#waits(call, call.replica, now);
       else this.#forget(call.plan.id);
     }
@@ -60,13 +60,13 @@ export class Watch {
     const from = known?.due === dueIn ? known.from : now;
     this.#idleSince.set(model.key, { due: dueIn, from });
     const clean = helpers.some((replica) => replica.undisturbedSince(now) <= from - 1_000);
-    const withinMs = this.#books.isFaultless
-      ? 60 + 12 * this.#books.plan.network.meanMs
+    const withinMs = this.#ledger.isFaultless
+      ? 60 + 12 * this.#ledger.plan.network.meanMs
       : clean
         ? tickMs
         : lossyMs;
     if (now - from <= withinMs) return;
-    this.#books.broken(now, '6', `${model.key} may grant since ${from.toFixed(0)}, and nobody asks`);
+    this.#ledger.broken(now, '6', `${model.key} may grant since ${from.toFixed(0)}, and nobody asks`);
     this.#idleSince.set(model.key, { due: dueIn, from: now + 60_000 });
   }
 
@@ -77,7 +77,7 @@ export class Watch {
   #keepsNothing({ key, bucket }: ScriptModel, now: number): void {
     const left = new Set<string>();
     for (const { id, lease: token } of bucket?.tickets.values() ?? []) {
-      const call = this.#books.calls.get(id);
+      const call = this.#ledger.calls.get(id);
       if (call === undefined || call.state !== 'ended' || call.replica === null) continue;
       const lease = bucket?.leases.get(leaseToken(token ?? ''));
       if (lease?.stage === 'abandoned') continue;
@@ -85,7 +85,7 @@ export class Watch {
       const from = this.#leftSince.get(`${key} ${id}`) ?? now;
       this.#leftSince.set(`${key} ${id}`, from);
       if (now - from <= 1_000) continue;
-      this.#books.broken(
+      this.#ledger.broken(
         now,
         '9',
         `${id} is over since ${from.toFixed(0)}, and Redis keeps ${token ?? 'it'}`,
@@ -100,7 +100,7 @@ export class Watch {
   /** Replicas that run and have a call waiting in the bucket. */
   #helpers(model: ScriptModel): Replica[] {
     const helpers = new Set<Replica>();
-    for (const { replica, state, plan } of this.#books.calls.values()) {
+    for (const { replica, state, plan } of this.#ledger.calls.values()) {
       if (state !== 'waiting' || replica === null || plan.lane.bucket !== model.key) continue;
       if (model.bucket?.tickets.get(ticketId(plan.id))?.lease !== null) continue;
       const { process, connection, mode } = replica;
@@ -118,20 +118,20 @@ export class Watch {
   #goesOnAlone({ plan, workspace, enteredAt }: Call, replica: Replica, now: number): void {
     const { bucket, maxInFlight } = plan.lane;
     // The upstream has sent one call of the lane to sleep, and all behind it, for up to a minute.
-    const sleeps = [...this.#books.calls.values()].some(
+    const sleeps = [...this.#ledger.calls.values()].some(
       (call) => call.plan.lane === plan.lane && call.plan.fate === 'secondary' && call.sends > 0,
     );
     if (sleeps) return;
     // A ceiling may also have come with a reload.
-    const regimes = [this.#books.plan, ...this.#books.regimes(now)];
+    const regimes = [this.#ledger.plan, ...this.#ledger.regimes(now)];
     const ceilings = [perMinuteOf(workspace.name), perDayOf(workspace.name)];
     if (maxInFlight !== null || ceilings.some((limit) => lowest(regimes, limit) !== null)) return;
-    const windowMs = this.#books.plan.buckets.find(({ key }) => key === bucket)?.requests.windowMs ?? 0;
-    const closedUntil = Math.max(0, ...(this.#books.closings.get(bucket) ?? []).map(({ until }) => until));
-    const sentAt = this.#books.sentAt.get(`${replica.id} ${bucket}`) ?? 0;
+    const windowMs = this.#ledger.plan.buckets.find(({ key }) => key === bucket)?.requests.windowMs ?? 0;
+    const closedUntil = Math.max(0, ...(this.#ledger.closings.get(bucket) ?? []).map(({ until }) => until));
+    const sentAt = this.#ledger.sentAt.get(`${replica.id} ${bucket}`) ?? 0;
     const since = Math.max(replica.modeSince, enteredAt, replica.resumedAt, closedUntil, sentAt);
     if (now < replica.process.pausedUntil || now - since <= 2 * windowMs + 3_000) return;
-    this.#books.broken(
+    this.#ledger.broken(
       now,
       '6',
       `${plan.id} waits at ${replica.name}, which goes on alone since ${since.toFixed(0)}`,
@@ -146,7 +146,7 @@ export class Watch {
 
   #holdsGrant(call: Call): boolean {
     const isOpen = (lease: Lease): boolean => lease.call === call && !lease.sent && lease.settlements === 0;
-    return [...this.#books.leases.values()].some(isOpen);
+    return [...this.#ledger.leases.values()].some(isOpen);
   }
 
   #waits(call: Call, replica: Replica, now: number): void {
@@ -154,7 +154,7 @@ export class Watch {
     if (!replica.process.alive) return;
     const since = Math.max(call.enteredAt + maxWaitMs, replica.resumedAt);
     if (now > replica.process.pausedUntil && now - since > overdueMs) {
-      this.#books.broken(now, '10', `${id} waits ${(now - since).toFixed(0)} ms longer than it may`);
+      this.#ledger.broken(now, '10', `${id} waits ${(now - since).toFixed(0)} ms longer than it may`);
       call.enteredAt = now;
     }
     if (replica.mode === 'local') this.#goesOnAlone(call, replica, now);
@@ -169,22 +169,22 @@ export class Watch {
     const from = this.#unknownSince.get(state) ?? now;
     this.#unknownSince.set(state, from);
     const clean = replica.undisturbedSince(now) <= from - 1_000;
-    const { leaseMs } = this.#books.plan;
+    const { leaseMs } = this.#ledger.plan;
     // A capped lane waits one lease after a loss or an absence with its grant in hand.
     const noticedAt = [replica.modeSince, replica.resumedAt, replica.connection.lastTroubleAt];
     // A bucket that was unused for a while is seen to be new when it is used again.
-    if (this.#books.losses.length > 0) noticedAt.push(this.#books.lastLossAt, call.admittedAt);
+    if (this.#ledger.losses.length > 0) noticedAt.push(this.#ledger.lastLossAt, call.admittedAt);
     // The lease may have run out meanwhile, and have taken its ticket along.
     const isInHand = ticket !== undefined || this.#holdsGrant(call);
     const isHeld = isInHand && call.plan.lane.maxInFlight !== null;
     const heldUntil = isHeld ? Math.max(...noticedAt) + 1_500 + leaseMs : 0;
-    const withinMs = this.#books.isFaultless
-      ? 300 + 20 * this.#books.plan.network.meanMs
+    const withinMs = this.#ledger.isFaultless
+      ? 300 + 20 * this.#ledger.plan.network.meanMs
       : 1_500 + (clean ? tickMs : lossyMs);
     if (now < heldUntil || now - from <= withinMs) return;
     const what =
       ticket === undefined ? 'is not known to Redis' : `holds a grant (${ticket.lease}) it does not use`;
-    this.#books.broken(now, ticket === undefined ? '7' : '6', `${id} ${what} since ${from.toFixed(0)}`);
+    this.#ledger.broken(now, ticket === undefined ? '7' : '6', `${id} ${what} since ${from.toFixed(0)}`);
     this.#unknownSince.set(state, now + 60_000);
   }
 }

@@ -1,5 +1,5 @@
 /**
- * The books of a history of several replicas: what the clients asked, what the server carried out, what reached the
+ * The ledger of a history of several replicas: what the clients asked, what the server carried out, what reached the
  * upstream, and the judgement of each step. Written by the driver, the server and the upstream; no line of the product
  * is in it.
  *
@@ -13,7 +13,7 @@ import { ticketId } from '../../../src/ids.ts';
 import type { BucketEvent } from '../../../src/limiter/policy/bucket-events.ts';
 import type { Asked, Done, ScriptModel } from '../../limiter/script-model.ts';
 import { passageMs } from '../../../src/admission/queued-call.ts';
-import { must } from '../books.ts';
+import { must } from '../ledger.ts';
 import {
   entrySettingsOf,
   isStatedAlone,
@@ -25,7 +25,7 @@ import {
   type Regime,
 } from '../rules.ts';
 import { Stated } from '../stated.ts';
-import type { DrivenCall, DriverBooks } from '../driver.ts';
+import type { DrivenCall, DriverLedger } from '../driver.ts';
 import type { BucketPlan, CallPlan, MeterPlan, WorkspacePlan } from '../plan.ts';
 import { Story } from '../story.ts';
 import { refusedCallOf, type RefusedCall } from '../refused-call.ts';
@@ -49,7 +49,7 @@ export interface Call extends DrivenCall {
   readonly ends: string[];
   /** -1 = it has not ended. */
   endedAt: number;
-  isTurnedAway: boolean;
+  isRefusedAtEntry: boolean;
   /** When its process could first notice that its client left. */
   readonly skippedBy: Set<string>;
 }
@@ -88,7 +88,7 @@ interface Closing {
 /** After a loss all replicas enter their tickets and their sends again within this time, milliseconds. */
 export const settlingMs = 1_300;
 
-export class ReplicaBooks extends Story implements DriverBooks, ServerWatch {
+export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
   readonly plan: ReplicasPlan;
   readonly rules: Rules;
   readonly calls = new Map<string, Call>();
@@ -138,7 +138,7 @@ export class ReplicaBooks extends Story implements DriverBooks, ServerWatch {
         sentAt: [],
         ends: [],
         endedAt: -1,
-        isTurnedAway: false,
+        isRefusedAtEntry: false,
         skippedBy: new Set(),
       });
     }
@@ -155,8 +155,8 @@ export class ReplicaBooks extends Story implements DriverBooks, ServerWatch {
   }
 
   /** To be called often, so that what is stated drains at the limits of the time. */
-  lookStated(now: number): void {
-    for (const [key, stated] of this.stated) stated.look(this.statedOf(key, now), now);
+  checkStated(now: number): void {
+    for (const [key, stated] of this.stated) stated.check(this.statedOf(key, now), now);
   }
 
   isBlurred(bucket: string): boolean {
@@ -180,7 +180,7 @@ export class ReplicaBooks extends Story implements DriverBooks, ServerWatch {
     if ([...this.calls.values()].some(({ state }) => state === 'waiting'))
       this.reach('reconfigured while calls wait');
     this.#fairness.forgetAll();
-    this.lookStated(now);
+    this.checkStated(now);
     this.note(now, `${replica} reconfigured`);
   }
 
@@ -219,7 +219,7 @@ export class ReplicaBooks extends Story implements DriverBooks, ServerWatch {
     if (model.bucket === null) return;
     if (this.keepsLog) this.#noteEvent(event, model, asked);
     const newcomer = event.kind === 'admit' ? event.admission.ticket : null;
-    this.#fairness.look(model, newcomer, now);
+    this.#fairness.check(model, newcomer, now);
     for (const [at, { ticket, lease }] of model.effects.grants.entries()) {
       if (!isCall(ticket)) continue;
       this.#issued(model, ticket, lease, now);
@@ -249,7 +249,7 @@ export class ReplicaBooks extends Story implements DriverBooks, ServerWatch {
     const order: unknown = Reflect.get(reply, 'order');
     if (typeof order !== 'number') {
       call.admittedAt = now;
-      call.isTurnedAway = true;
+      call.isRefusedAtEntry = true;
       if (model.bucket?.tickets.has(id) === true) this.broken(now, '11', `${id} was refused, and waits`);
       return;
     }

@@ -1,5 +1,5 @@
 /**
- * The books of a history: what the driver did and what the store was asked, kept apart from the code under test, and
+ * The ledger of a history: what the driver did and what the store was asked, kept apart from the code under test, and
  * the safety checks that can be made the moment something happens.
  *
  * Owns: the judgement of single steps (invariants 1 to 5, 8 to 10). Refuses to own: progress (`progress.ts`) and the
@@ -9,7 +9,7 @@ import type { Costs, MeterName } from '../../src/call.ts';
 import { passageMs } from '../../src/admission/queued-call.ts';
 import type { Settlement } from '../../src/limiter/limiter.ts';
 import { pilotCrowd, pilotMs, silenceMs } from '../../src/limiter/policy/first-calls.policy.ts';
-import type { DriverBooks } from './driver.ts';
+import type { DriverLedger } from './driver.ts';
 import type { BucketPlan, CallPlan, LanePlan, MeterPlan, Plan, WorkspacePlan } from './plan.ts';
 import {
   entrySettingsOf,
@@ -26,7 +26,7 @@ import { Stated } from './stated.ts';
 import { Story } from './story.ts';
 import { refusedCallOf, type RefusedCall } from './refused-call.ts';
 
-export interface CallBook {
+export interface CallRecord {
   readonly plan: CallPlan;
   readonly workspace: WorkspacePlan;
   /** What it asks for, of which the store took no more than the limits that it knew then. */
@@ -35,7 +35,7 @@ export interface CallBook {
   home: number;
   arrival: number;
   admittedAt: number;
-  isTurnedAway: boolean;
+  isRefusedAtEntry: boolean;
   inLineSince: number;
   state: 'new' | 'entering' | 'waiting' | 'sent' | 'ended';
   enteredAt: number;
@@ -49,11 +49,11 @@ export interface CallBook {
   readonly overtakenBy: string[];
 }
 
-export interface LeaseBook {
-  readonly call: CallBook;
+export interface LeaseRecord {
+  readonly call: CallRecord;
   readonly issuedAt: number;
   /** How many grants the store had issued before. */
-  readonly turn: number;
+  readonly sequence: number;
   sent: boolean;
   /** The upstream has counted it. */
   counted: boolean;
@@ -65,18 +65,18 @@ export interface LeaseBook {
   heldUntil: number;
 }
 
-export interface LaneBook {
+export interface LaneRecord {
   readonly plan: LanePlan;
   /** Tickets in the line of the store. */
-  readonly line: Set<CallBook>;
-  readonly leases: Set<LeaseBook>;
+  readonly line: Set<CallRecord>;
+  readonly leases: Set<LeaseRecord>;
   /** An answer sent it to sleep, whatever its ceiling allows. */
   backoffUntil: number;
   /** Its ceiling had no place until then, by limits of this word. */
   full: { readonly until: number; readonly ceiling: string } | null;
   backloggedSince: number;
   /** What its latest grant took of its share. */
-  lastTurn: number;
+  lastServiceMs: number;
 }
 
 /** What the store believes of a meter when it grants. */
@@ -93,7 +93,7 @@ interface Served {
   largest: number;
 }
 
-export interface BucketBook {
+export interface BucketRecord {
   readonly key: string;
   readonly closings: { readonly at: number; readonly until: number }[];
   closedUntil: number;
@@ -102,7 +102,7 @@ export interface BucketBook {
   /** A crowd waits for the answer to a call that went first after a silence, at most until then. */
   pilotUntil: number;
   lastLessonAt: number;
-  readonly lanes: LaneBook[];
+  readonly lanes: LaneRecord[];
   /** Turns per lane pair since both have been waiting: `[first/second]` counts the first lane's. */
   readonly served: Map<string, Served>;
   opened: boolean;
@@ -111,7 +111,7 @@ export interface BucketBook {
   readonly stated: Stated;
 }
 
-export interface CeilingBook {
+export interface CeilingRecord {
   readonly plan: WorkspacePlan;
   /** Slots that may count yet: as the store names them, and when they were taken. */
   taken: { readonly slot: number; readonly at: number }[];
@@ -120,14 +120,14 @@ export interface CeilingBook {
   daily: number;
 }
 
-export class Books extends Story implements DriverBooks {
+export class Ledger extends Story implements DriverLedger {
   readonly plan: Plan;
   readonly rules: Rules;
-  readonly calls = new Map<string, CallBook>();
-  readonly leases = new Map<string, LeaseBook>();
-  readonly lanes = new Map<string, LaneBook>();
-  readonly buckets = new Map<string, BucketBook>();
-  readonly ceilings = new Map<string, CeilingBook>();
+  readonly calls = new Map<string, CallRecord>();
+  readonly leases = new Map<string, LeaseRecord>();
+  readonly lanes = new Map<string, LaneRecord>();
+  readonly buckets = new Map<string, BucketRecord>();
+  readonly ceilings = new Map<string, CeilingRecord>();
   readonly refusedCalls: RefusedCall[] = [];
   #arrivals = 0;
   /** What is wrong unless the same instant brings more: a newcomer's own grant is heard of after those of others. */
@@ -138,8 +138,8 @@ export class Books extends Story implements DriverBooks {
     this.plan = plan;
     this.rules = new Rules(plan);
     for (const workspace of plan.workspaces) {
-      const book = { plan: workspace, taken: [], takes: 0, givenBack: 0, daily: 0 };
-      this.ceilings.set(workspace.name, book);
+      const record = { plan: workspace, taken: [], takes: 0, givenBack: 0, daily: 0 };
+      this.ceilings.set(workspace.name, record);
     }
     for (const { key, probe } of plan.buckets) {
       this.buckets.set(key, {
@@ -158,17 +158,17 @@ export class Books extends Story implements DriverBooks {
       });
     }
     for (const lane of plan.lanes) {
-      const book: LaneBook = {
+      const record: LaneRecord = {
         plan: lane,
         line: new Set(),
         leases: new Set(),
         backoffUntil: 0,
         full: null,
         backloggedSince: Infinity,
-        lastTurn: 0,
+        lastServiceMs: 0,
       };
-      this.lanes.set(lane.key, book);
-      this.bucket(lane.bucket).lanes.push(book);
+      this.lanes.set(lane.key, record);
+      this.bucket(lane.bucket).lanes.push(record);
     }
     for (const call of plan.calls) {
       const workspace = plan.workspaces.find(({ name }) => name === call.lane.workspace);
@@ -177,7 +177,7 @@ export class Books extends Story implements DriverBooks {
         home: 0,
         arrival: 0,
         admittedAt: -1,
-        isTurnedAway: false,
+        isRefusedAtEntry: false,
         inLineSince: -1,
         state: 'new',
         enteredAt: call.at,
@@ -199,7 +199,7 @@ export class Books extends Story implements DriverBooks {
 
   /** Called when an instant is over. */
   judgeDoubts(now: number): void {
-    for (const bucket of this.buckets.values()) bucket.stated.look(this.statedOf(bucket, now), now);
+    for (const bucket of this.buckets.values()) bucket.stated.check(this.statedOf(bucket, now), now);
     for (const judge of this.#doubts.splice(0)) judge();
   }
 
@@ -223,19 +223,19 @@ export class Books extends Story implements DriverBooks {
     return calm && !this.bucket(key).blurred && (wireMs === 0 || (wireMs <= 1 && stalls.length === 0));
   }
 
-  call(id: string): CallBook {
+  call(id: string): CallRecord {
     return must(this.calls.get(id), id);
   }
 
-  lane(key: string): LaneBook {
+  lane(key: string): LaneRecord {
     return must(this.lanes.get(key), key);
   }
 
-  bucket(key: string): BucketBook {
+  bucket(key: string): BucketRecord {
     return must(this.buckets.get(key), key);
   }
 
-  ceiling(key: string): CeilingBook {
+  ceiling(key: string): CeilingRecord {
     return must(this.ceilings.get(key), key);
   }
 
@@ -245,12 +245,12 @@ export class Books extends Story implements DriverBooks {
   }
 
   /** Requests that the operator states of a bucket, or stated a moment ago. */
-  statedOf({ key }: BucketBook, now: number): readonly (MeterPlan | null)[] {
+  statedOf({ key }: BucketRecord, now: number): readonly (MeterPlan | null)[] {
     return this.regimes(now).map((regime) => statedOf(regime, key));
   }
 
   /** Until when a lane sleeps. What its ceiling was before a reload does not hold it any more. */
-  asleepUntil({ plan, backoffUntil, full }: LaneBook, now: number): number {
+  asleepUntil({ plan, backoffUntil, full }: LaneRecord, now: number): number {
     const holds = this.regimes(now).some(
       (regime) => entrySettingsOf(regime, plan.key).ceiling === full?.ceiling,
     );
@@ -282,9 +282,9 @@ export class Books extends Story implements DriverBooks {
   }
 
   /** The store has not let it in, and its process will hear of it. */
-  turnedAway(id: string): void {
+  refusedAtEntry(id: string): void {
     const call = this.call(id);
-    call.isTurnedAway = true;
+    call.isRefusedAtEntry = true;
     this.outOfLine(call);
   }
 
@@ -297,14 +297,14 @@ export class Books extends Story implements DriverBooks {
       this.broken(now, '10', `${newcomers} tickets in the line of ${plan.lane.key}`);
   }
 
-  intoLine(call: CallBook, now: number): void {
+  intoLine(call: CallRecord, now: number): void {
     const lane = this.lane(call.plan.lane.key);
     if (lane.line.size === 0) lane.backloggedSince = now;
     lane.line.add(call);
     call.inLineSince = now;
   }
 
-  outOfLine(call: CallBook): void {
+  outOfLine(call: CallRecord): void {
     const lane = this.lane(call.plan.lane.key);
     lane.line.delete(call);
     if (lane.line.size === 0) lane.backloggedSince = Infinity;
@@ -329,13 +329,13 @@ export class Books extends Story implements DriverBooks {
     if (cap !== null && held >= cap) this.broken(now, '3', `${id} granted, ${held} of ${cap} in flight`);
     const earlier = [...lane.line].find((other) => isBefore(other, call) && other.admittedAt < now);
     if (earlier !== undefined) this.broken(now, '4', `${id} granted before ${earlier.plan.id}`);
-    this.#fair(bucket, lane, turnMs(call.asked, rates), now);
+    this.#fair(bucket, lane, serviceMsOf(call.asked, rates), now);
     this.#withinStated(bucket, call, now);
     this.outOfLine(call);
     const lease = {
       call,
       issuedAt: now,
-      turn: this.leases.size,
+      sequence: this.leases.size,
       sent: false,
       returned: false,
       counted: false,
@@ -351,7 +351,7 @@ export class Books extends Story implements DriverBooks {
   }
 
   /** A grant counts as given when it was made, a call as sent when it was: a second lies between them at most. */
-  #notePilot(bucket: BucketBook, now: number): void {
+  #notePilot(bucket: BucketRecord, now: number): void {
     const waiting = bucket.lanes.reduce((sum, { line }) => sum + line.size, 0);
     if (now - bucket.lastSentAt < silenceMs - 1_000 || waiting < pilotCrowd) return;
     bucket.pilotUntil = now + pilotMs;
@@ -359,18 +359,18 @@ export class Books extends Story implements DriverBooks {
   }
 
   /** More calls out than the configured probes, before any answer. */
-  #noteProbes(bucket: BucketBook, now: number): void {
+  #noteProbes(bucket: BucketRecord, now: number): void {
     const probe = this.plan.buckets.find(({ key }) => key === bucket.key)?.probe ?? 0;
     const out = bucket.lanes.flatMap(({ leases }) => [...leases]).filter(({ heldUntil }) => heldUntil > now);
     if (!bucket.opened && out.length >= probe) this.reach('probes doubled');
   }
 
   /** Start-time fair queueing: while two lanes wait, their shares differ by at most the largest call of each. */
-  #fair(bucket: BucketBook, lane: LaneBook, busyMs: number, now: number): void {
+  #fair(bucket: BucketRecord, lane: LaneRecord, busyMs: number, now: number): void {
     const [regime, ...others] = this.regimes(now);
-    const turn = busyMs / (regime === undefined ? 1 : keyed(regime.lanes, lane.plan.key).weight);
-    const before = lane.lastTurn;
-    lane.lastTurn = turn;
+    const serviceMs = busyMs / (regime === undefined ? 1 : keyed(regime.lanes, lane.plan.key).weight);
+    const before = lane.lastServiceMs;
+    lane.lastServiceMs = serviceMs;
     if (others.length > 0) return;
     const changedAt = (this.rules.lastChangeAt(now) ?? -Infinity) + effectWays * this.plan.wireMs;
     for (const other of bucket.lanes) {
@@ -383,10 +383,10 @@ export class Books extends Story implements DriverBooks {
         changedAt,
       );
       const mine = pairOf(bucket, lane, other, since, before);
-      const theirs = pairOf(bucket, other, lane, since, other.lastTurn);
+      const theirs = pairOf(bucket, other, lane, since, other.lastServiceMs);
       if (since > now) continue;
-      mine.units += turn;
-      mine.largest = Math.max(mine.largest, turn);
+      mine.units += serviceMs;
+      mine.largest = Math.max(mine.largest, serviceMs);
       const lead = (): number => mine.units - theirs.units;
       const isAhead = (): boolean => lead() > mine.largest + theirs.largest + 1e-6;
       if (!isAhead()) continue;
@@ -398,7 +398,7 @@ export class Books extends Story implements DriverBooks {
   }
 
   /** Only lanes that nothing but the bucket holds back can be compared, and where a turn stays what it was. */
-  comparable(lane: LaneBook): boolean {
+  comparable(lane: LaneRecord): boolean {
     const { workspace } = lane.plan;
     const regimes = [this.plan, ...this.plan.reloads];
     const isFree = [perMinuteOf(workspace), perDayOf(workspace)].every((limit) =>
@@ -415,7 +415,7 @@ export class Books extends Story implements DriverBooks {
   }
 
   /** No more goes than the operator states, where nothing else is known of the bucket. */
-  #withinStated(bucket: BucketBook, { plan, asked }: CallBook, now: number): void {
+  #withinStated(bucket: BucketRecord, { plan, asked }: CallRecord, now: number): void {
     const excess = bucket.stated.take(asked.requests ?? 0, this.statedOf(bucket, now), now);
     const known = keyed(this.plan.buckets, bucket.key);
     // Where answers tell the level, a unit may come back that has not drained.
@@ -460,7 +460,7 @@ export class Books extends Story implements DriverBooks {
   }
 
   /** The ceiling has no place, by limits of this word. */
-  isFull(lane: LaneBook, until: number, ceiling: string): void {
+  isFull(lane: LaneRecord, until: number, ceiling: string): void {
     const known = lane.full?.ceiling === ceiling ? lane.full.until : 0;
     lane.full = { until: Math.max(known, until), ceiling };
   }
@@ -477,9 +477,9 @@ export class Books extends Story implements DriverBooks {
     this.bucket(plan.lane.bucket).lastSentAt = now;
     call.state = 'sent';
     this.note(now, `send ${id} ${token}`);
-    if (now >= plan.leavesAt && now > this.lastTurnAt(plan.leavesAt))
+    if (now >= plan.leavesAt && now > this.lastRunAt(plan.leavesAt))
       this.broken(now, '9', `${id}: client gone`);
-    if (now >= workspace.revokedAt && now > this.lastTurnAt(workspace.revokedAt)) {
+    if (now >= workspace.revokedAt && now > this.lastRunAt(workspace.revokedAt)) {
       this.broken(now, '9', `${id}: key revoked`);
     }
     if (now > call.enteredAt + Math.max(plan.maxWaitMs, passageMs))
@@ -493,7 +493,7 @@ export class Books extends Story implements DriverBooks {
       if (other.plan.lane !== lane.plan || !isBefore(other, call)) continue;
       if (other.state !== 'waiting' && other.state !== 'entering') continue;
       const held = [...lane.leases].find(
-        (each) => each.call === other && each.turn < lease.turn && !each.sent && each.settlements === 0,
+        (each) => each.call === other && each.sequence < lease.sequence && !each.sent && each.settlements === 0,
       );
       // Two replicas with a grant each send in either order.
       if (held !== undefined && this.plan.queues > 1) continue;
@@ -507,7 +507,7 @@ export class Books extends Story implements DriverBooks {
   }
 
   /** When the process first turned after something happened outside: it cannot know earlier. */
-  readonly lastTurnAt = (at: number): number => {
+  readonly lastRunAt = (at: number): number => {
     const stall = this.plan.stalls.find((each) => each.at <= at && at <= each.at + each.ms);
     return stall === undefined ? at : stall.at + stall.ms;
   };
@@ -527,7 +527,7 @@ export class Books extends Story implements DriverBooks {
     if (call.ends.length > 1) this.broken(now, '10', `${id} ended ${call.ends.join(', then ')}`);
     this.note(now, `end ${id} ${how}`);
     const { leavesAt } = call.plan;
-    const lateMs = now - Math.max(call.enteredAt, this.lastTurnAt(leavesAt));
+    const lateMs = now - Math.max(call.enteredAt, this.lastRunAt(leavesAt));
     const stalledMs = this.plan.stalls.reduce((sum, { ms }) => sum + ms, 0);
     if (leavesAt < Infinity && lateMs > 30 + 12 * this.plan.wireMs + stalledMs) {
       this.broken(now, '9', `${id} went on for ${lateMs.toFixed(1)} ms without its client`);
@@ -542,7 +542,7 @@ const effectWays = 12;
 const sameMomentMs = 1;
 
 /** By urgency, then arrival. */
-export function isBefore(one: CallBook, other: CallBook): boolean {
+export function isBefore(one: CallRecord, other: CallRecord): boolean {
   if (one.plan.urgency !== other.plan.urgency) return one.plan.urgency < other.plan.urgency;
   if (one.home === other.home) return one.arrival < other.arrival;
   return one.enteredAt + sameMomentMs <= other.enteredAt;
@@ -553,7 +553,7 @@ function within(costs: Costs, rates: readonly Rate[]): Costs {
   return { ...costs, ...Object.fromEntries(known) };
 }
 
-function pairOf(bucket: BucketBook, lane: LaneBook, other: LaneBook, since: number, before: number): Served {
+function pairOf(bucket: BucketRecord, lane: LaneRecord, other: LaneRecord, since: number, before: number): Served {
   const key = `${lane.plan.key}/${other.plan.key}`;
   let pair = bucket.served.get(key);
   if (pair === undefined || pair.since !== since) {
@@ -564,7 +564,7 @@ function pairOf(bucket: BucketBook, lane: LaneBook, other: LaneBook, since: numb
 }
 
 /** How long the costs keep the slowest of these meters busy: a day is no rate. Where no limit is known all calls are equal. */
-export function turnMs(costs: Costs, rates: readonly Rate[]): number {
+export function serviceMsOf(costs: Costs, rates: readonly Rate[]): number {
   const busy = rates
     .filter(({ meter }) => meter !== 'requests_day' && meter !== 'tokens_day')
     .map(({ meter, limit, windowMs }) => windowMs * Math.min(1, (costs[meter] ?? 0) / limit));
@@ -576,7 +576,7 @@ export function must<T>(value: T | undefined, what: string): T {
   return value;
 }
 
-function forgetPairs(bucket: BucketBook, lane: LaneBook): void {
+function forgetPairs(bucket: BucketRecord, lane: LaneRecord): void {
   for (const other of bucket.lanes) {
     bucket.served.delete(`${lane.plan.key}/${other.plan.key}`);
     bucket.served.delete(`${other.plan.key}/${lane.plan.key}`);
