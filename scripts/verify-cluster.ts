@@ -37,10 +37,10 @@ async function run(scenario: Scenario): Promise<Row> {
   };
 }
 
-const inWords = (passed: Row['passed']): readonly [string, keyof typeof tally] => {
+function inWords(passed: Row['passed']): readonly [string, keyof typeof tally] {
   if (passed === null) return ['not judged: the machine is too busy', 'skipped'];
   return passed ? ['passed', 'passed'] : ['FAILED', 'failed'];
-};
+}
 
 async function row(scenario: Scenario): Promise<void> {
   const { passed, figures } = await run(scenario);

@@ -74,10 +74,10 @@ async function crowd(
   return Promise.all(clients);
 }
 
-const percentile95 = (answers: readonly Answer[]): number => {
+function percentile95(answers: readonly Answer[]): number {
   const sorted = answers.map(({ tookMs }) => tookMs).sort((a, b) => a - b);
   return sorted[Math.ceil(sorted.length * 0.95) - 1] ?? 0;
-};
+}
 
 const crowdOver = (setup: Setup): Scenario => ({
   name: `clients that retry at once, three times their ceiling for three minutes, ${setup}`,

@@ -132,14 +132,14 @@ function imageProblems(buildah, podman) {
   return problems;
 }
 
-const configFile = (fleet, ports, change = {}) => {
+function configFile(fleet, ports, change = {}) {
   const settings = { ...fleet.settings(ports.port, ports.adminPort), ...change };
   const path = join(fleet.folder, 'etc');
   mkdirSync(path, { recursive: true });
   writeFileSync(join(path, 'sluice.yaml'), JSON.stringify(settings), { mode: 0o644 });
   execFileSync('chmod', ['755', fleet.folder]);
   return path;
-};
+}
 
 async function restrictedProblems(podman) {
   const fleet = await startFleet();

@@ -10,11 +10,11 @@ import { chart } from './generated.mjs';
 const START = '<!-- values: generated from values.yaml -->';
 const END = '<!-- /values -->';
 
-const description = (comment) => {
+function description(comment) {
   const lines = (comment ?? '').split('\n').map((line) => line.trim());
   const at = lines.findLastIndex((line) => line.startsWith('-- '));
   return at < 0 ? null : lines.slice(at).join(' ').slice(3).trim();
-};
+}
 
 const cell = (text) => text.replaceAll('|', '\\|').replaceAll('\n', ' ');
 

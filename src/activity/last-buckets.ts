@@ -12,28 +12,38 @@ const maxCeilings = 10_000;
 /** All buckets are read at once, and at most this often: a view of all workspaces asks for each. Milliseconds. */
 const readGoodMs = 250;
 
-export interface LastBuckets {
-  /** A call under this ceiling enters this bucket. */
-  used(ceiling: string, bucket: BucketKey): void;
-  /** State of the bucket used last under this ceiling, or `null`. */
-  of(ceiling: string): BucketSnapshot | null;
+interface Reading {
+  readonly at: number;
+  readonly byKey: ReadonlyMap<BucketKey, BucketSnapshot>;
 }
 
-export function createLastBuckets(clock: Clock, snapshot: () => readonly BucketSnapshot[]): LastBuckets {
-  const last = new LRUCache<string, BucketKey>({ max: maxCeilings });
-  let read: { readonly at: number; readonly byKey: ReadonlyMap<BucketKey, BucketSnapshot> } | null = null;
-  return {
-    used(ceiling, bucket) {
-      if (last.peek(ceiling) !== bucket) last.set(ceiling, bucket);
-    },
-    of(ceiling) {
-      const bucket = last.get(ceiling);
-      if (bucket === undefined) return null;
-      const now = clock.monotonic();
-      if (read === null || now - read.at >= readGoodMs) {
-        read = { at: now, byKey: new Map(snapshot().map((each) => [each.bucket, each])) };
-      }
-      return read.byKey.get(bucket) ?? null;
-    },
-  };
+export class LastBuckets {
+  readonly #clock: Clock;
+  readonly #snapshot: () => readonly BucketSnapshot[];
+  readonly #last = new LRUCache<string, BucketKey>({ max: maxCeilings });
+  #reading: Reading | null = null;
+
+  constructor(clock: Clock, snapshot: () => readonly BucketSnapshot[]) {
+    this.#clock = clock;
+    this.#snapshot = snapshot;
+  }
+
+  /** A call under this ceiling enters this bucket. */
+  used(ceiling: string, bucket: BucketKey): void {
+    if (this.#last.peek(ceiling) !== bucket) this.#last.set(ceiling, bucket);
+  }
+
+  /** State of the bucket used last under this ceiling, or `null`. */
+  of(ceiling: string): BucketSnapshot | null {
+    const bucket = this.#last.get(ceiling);
+    return bucket === undefined ? null : (this.#read().byKey.get(bucket) ?? null);
+  }
+
+  #read(): Reading {
+    const now = this.#clock.monotonic();
+    if (this.#reading === null || now - this.#reading.at >= readGoodMs) {
+      this.#reading = { at: now, byKey: new Map(this.#snapshot().map((each) => [each.bucket, each])) };
+    }
+    return this.#reading;
+  }
 }

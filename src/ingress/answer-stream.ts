@@ -11,7 +11,7 @@ import type { Readable } from 'node:stream';
 import type { AnswerEnd } from '../call.ts';
 import type { CallSignal } from '../call-abort.ts';
 import type { Clock } from '../clock.ts';
-import { watchReader } from './stalled-reader.ts';
+import { StalledReader } from './stalled-reader.ts';
 
 export interface Pumping {
   readonly body: Readable;
@@ -64,7 +64,7 @@ export const pump = (pumping: Pumping): Promise<AnswerEnd> =>
       settle('client_gone');
       response.req.socket.resetAndDestroy();
     };
-    const reader = maxUnreadMs === null ? null : watchReader(response, clock, maxUnreadMs, onStalled);
+    const reader = maxUnreadMs === null ? null : new StalledReader({ response, clock, maxMs: maxUnreadMs, onStalled });
     // Stays: an error after the end must not become an uncaught one. A cut shows as `close` without `end`.
     body.on('error', () => {});
     if (clientGone.aborted) onGone();

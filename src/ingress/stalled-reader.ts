@@ -7,36 +7,41 @@
 import type { ServerResponse } from 'node:http';
 import type { CancelTimer, Clock } from '../clock.ts';
 
-export interface StalledReader {
-  /** Bytes wait for the client from now on; later calls change nothing until {@link moved}. */
-  waiting(): void;
-  /** Nothing waits any more. */
-  moved(): void;
+export interface StalledReaderParts {
+  readonly response: Pick<ServerResponse, 'writableLength'>;
+  readonly clock: Clock;
+  /** How long the client may take nothing of what waits for it, milliseconds. */
+  readonly maxMs: number;
+  /** Called once when the client took nothing for so long. */
+  readonly onStalled: () => void;
 }
 
-/** @param maxMs how long the client may take nothing of what waits for it; `onStalled` is called once then. */
-export function watchReader(
-  response: Pick<ServerResponse, 'writableLength'>,
-  clock: Clock,
-  maxMs: number,
-  onStalled: () => void,
-): StalledReader {
-  let cancel: CancelTimer | null = null;
-  const check = (waitedBefore: number): void => {
-    cancel = clock.after(maxMs, () => {
+export class StalledReader {
+  readonly #parts: StalledReaderParts;
+  #cancel: CancelTimer | null = null;
+
+  constructor(parts: StalledReaderParts) {
+    this.#parts = parts;
+  }
+
+  /** Bytes wait for the client from now on; later calls change nothing until {@link moved}. */
+  waiting(): void {
+    if (this.#cancel === null) this.#check(this.#parts.response.writableLength);
+  }
+
+  /** Nothing waits any more. */
+  moved(): void {
+    this.#cancel?.();
+    this.#cancel = null;
+  }
+
+  #check(waitedBefore: number): void {
+    const { response, clock, maxMs, onStalled } = this.#parts;
+    this.#cancel = clock.after(maxMs, () => {
       // `drain` reports an empty buffer only; a slow client empties it bit by bit.
       const waits = response.writableLength;
-      if (waits < waitedBefore) check(waits);
+      if (waits < waitedBefore) this.#check(waits);
       else onStalled();
     });
-  };
-  return {
-    waiting() {
-      if (cancel === null) check(response.writableLength);
-    },
-    moved() {
-      cancel?.();
-      cancel = null;
-    },
-  };
+  }
 }

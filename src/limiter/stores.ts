@@ -26,7 +26,7 @@ import { defineCommands } from './redis/protocol/commands.ts';
 import { connectRedis, type RedisConnection } from './redis/client/connection.ts';
 import { createRedisHealth, type RedisHealth } from './redis/client/health.ts';
 import type { RedisTrouble } from './redis/client/trouble.policy.ts';
-import { createRedisTroubles } from './redis/client/troubles.ts';
+import { RedisTroubles } from './redis/client/troubles.ts';
 import { RedisLimiter } from './redis/limiter.ts';
 import { RedisUnusable } from './redis/client/redis-unusable.ts';
 import { Presence } from './redis/presence.ts';
@@ -100,7 +100,7 @@ function overRedis(
   settings: NonNullable<Settings['redis']>,
   connect: Connect,
 ): Stores {
-  const troubles = createRedisTroubles(telemetry.log, { tls: settings.tls !== null });
+  const troubles = new RedisTroubles(telemetry.log, { tls: settings.tls !== null });
   const connection = connect(settings, { clock, random }, (failure) => {
     telemetry.redisError('connection');
     troubles.note(failure);

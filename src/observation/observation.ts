@@ -13,11 +13,11 @@ import { createActivity, type Activity } from '../activity/snapshot.ts';
 import type { Settings } from '../config/settings.ts';
 import { digest, workspaceLabel } from '../identity.ts';
 import { createPage, type Page } from '../page/page.ts';
-import { createTimeline } from '../page/timeline.ts';
+import { Timeline } from '../page/timeline.ts';
 import { createTelemetry, type RunningTelemetry, type TelemetryParts } from '../telemetry/telemetry.ts';
 import { idleProcess, type PressureSource } from '../telemetry/events.ts';
 import { noCeilings } from './pressure.ts';
-import { startSharing } from './sharing.ts';
+import { Sharing } from './sharing.ts';
 
 /** What only the gateway knows; given once it exists. */
 export interface ObservationSource extends PressureSource {
@@ -49,7 +49,7 @@ export function createObservation(
     credentials: () => [],
     ceilings: () => Promise.resolve(noCeilings),
   };
-  const timeline = createTimeline(clock);
+  const timeline = new Timeline(clock);
   const recorder = new Recorder({
     clock,
     shared,
@@ -121,7 +121,8 @@ export function createObservation(
     await recorder.publish();
     await busiest.prefer();
   };
-  const sharing = startSharing(clock, share, onBug);
+  const sharing = new Sharing({ clock, share, onBug });
+  sharing.start();
 
   return {
     telemetry,

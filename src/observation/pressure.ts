@@ -3,7 +3,7 @@
  *
  * Owns: which bucket belongs to which upstream and ceiling, as calls named them lately. Refuses to own: what is made of it.
  */
-import { createLastBuckets } from '../activity/last-buckets.ts';
+import { LastBuckets } from '../activity/last-buckets.ts';
 import { nextSlotMs } from '../activity/next-slot.policy.ts';
 import type { CeilingsNow } from '../activity/shape.ts';
 import type { AdmissionQueue } from '../admission/admission.ts';
@@ -37,7 +37,7 @@ export function createPressure(parts: {
 }): Pressure {
   const { clock, limiter, ceilings, admission } = parts;
   const upstreamOf = new Map<BucketKey, string>();
-  const lastBuckets = createLastBuckets(clock, () => limiter.snapshot());
+  const lastBuckets = new LastBuckets(clock, () => limiter.snapshot());
   return {
     remember(request) {
       if (upstreamOf.size >= maxBucketNames) upstreamOf.clear();

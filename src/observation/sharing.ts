@@ -8,27 +8,36 @@ import type { CancelTimer, Clock } from '../clock.ts';
 /** Activity is shared this often, milliseconds. */
 const shareEveryMs = 5_000;
 
-export interface Sharing {
-  stop(): void;
+export interface SharingParts {
+  readonly clock: Clock;
+  /** One round; a failure of it is reported to `onBug` and does not keep the next one from coming. */
+  readonly share: () => Promise<void>;
+  readonly onBug: (bug: unknown) => void;
 }
 
-/** @param share one round; a failure of it is reported to `onBug` and does not keep the next one from coming. */
-export function startSharing(
-  clock: Clock,
-  share: () => Promise<void>,
-  onBug: (bug: unknown) => void,
-): Sharing {
-  let next: CancelTimer | null = null;
-  let isStopped = false;
-  const plan = (): void => {
-    if (isStopped) return;
-    next = clock.after(shareEveryMs, () => void share().catch(onBug).finally(plan));
-  };
-  plan();
-  return {
-    stop() {
-      isStopped = true;
-      next?.();
-    },
-  };
+export class Sharing {
+  readonly #parts: SharingParts;
+  #next: CancelTimer | null = null;
+  #isStopped = false;
+
+  constructor(parts: SharingParts) {
+    this.#parts = parts;
+  }
+
+  start(): void {
+    if (this.#isStopped) return;
+    const { clock, share, onBug } = this.#parts;
+    this.#next = clock.after(
+      shareEveryMs,
+      () =>
+        void share()
+          .catch(onBug)
+          .finally(() => this.start()),
+    );
+  }
+
+  stop(): void {
+    this.#isStopped = true;
+    this.#next?.();
+  }
 }

@@ -44,60 +44,62 @@ interface Counts {
 
 const noCounts = (): Counts => ({ passed: 0, absorbed: 0, throttled: 0, shed: 0, longestWaitMs: 0 });
 
-export interface Timeline extends FactSink {
-  /** Takes a sample now. */
-  sample(live: readonly LivePressure[]): Sample;
-  /** All samples, oldest first. */
-  readonly samples: readonly Sample[];
-}
+export class Timeline implements FactSink {
+  readonly #clock: Clock;
+  readonly #samples: Sample[] = [];
+  #counts = new Map<string, Counts>();
+  #refusals: Record<string, number> = {};
+  #heldBy: Record<string, number> = {};
 
-export function createTimeline(clock: Clock): Timeline {
-  const samples: Sample[] = [];
-  let counts = new Map<string, Counts>();
-  let refusals: Record<string, number> = {};
-  let heldBy: Record<string, number> = {};
-
-  function of(upstream: string): Counts {
-    let found = counts.get(upstream);
-    if (found === undefined) counts.set(upstream, (found = noCounts()));
-    return found;
+  constructor(clock: Clock) {
+    this.#clock = clock;
   }
 
-  function countEnd(upstream: string, fact: EndedFact): void {
-    const own = of(upstream);
+  /** All samples, oldest first. */
+  get samples(): readonly Sample[] {
+    return this.#samples;
+  }
+
+  arrived(): void {}
+
+  throttled(): void {}
+
+  absorbed(_id: string, upstream: string): void {
+    this.#of(upstream).absorbed += 1;
+  }
+
+  ended(_id: string, upstream: string, fact: EndedFact): void {
+    const own = this.#of(upstream);
     own.longestWaitMs = Math.max(own.longestWaitMs, fact.waitedMs);
     if (fact.outcome === 'ok' || fact.outcome === 'upstream_error') own.passed += 1;
     if (fact.outcome === 'throttled') own.throttled += 1;
-    if (fact.heldBy !== null) heldBy[fact.heldBy] = (heldBy[fact.heldBy] ?? 0) + 1;
+    if (fact.heldBy !== null) this.#heldBy[fact.heldBy] = (this.#heldBy[fact.heldBy] ?? 0) + 1;
     if (fact.outcome !== 'shed') return;
     own.shed += 1;
-    if (fact.code !== null) refusals[fact.code] = (refusals[fact.code] ?? 0) + 1;
+    if (fact.code !== null) this.#refusals[fact.code] = (this.#refusals[fact.code] ?? 0) + 1;
   }
 
-  return {
-    arrived: () => {},
-    throttled: () => {},
-    absorbed: (_id, upstream) => {
-      of(upstream).absorbed += 1;
-    },
-    ended: (_id, upstream, fact) => countEnd(upstream, fact),
-    sample(live) {
-      const upstreams = Object.fromEntries(
-        live.map(({ upstream, waiting, oldestMs, inFlight }) => [
-          upstream,
-          { waiting, oldestMs: Math.round(oldestMs), inFlight, ...(counts.get(upstream) ?? noCounts()) },
-        ]),
-      );
-      const taken: Sample = { at: clock.now(), upstreams, refusals, heldBy };
-      samples.push(taken);
-      if (samples.length > sampleCount) samples.shift();
-      counts = new Map();
-      refusals = {};
-      heldBy = {};
-      return taken;
-    },
-    get samples() {
-      return samples;
-    },
-  };
+  /** Takes a sample now. */
+  sample(live: readonly LivePressure[]): Sample {
+    const upstreams = Object.fromEntries(
+      live.map(({ upstream, waiting, oldestMs, inFlight }) => [
+        upstream,
+        { waiting, oldestMs: Math.round(oldestMs), inFlight, ...(this.#counts.get(upstream) ?? noCounts()) },
+      ]),
+    );
+    const [refusals, heldBy] = [this.#refusals, this.#heldBy];
+    const taken: Sample = { at: this.#clock.now(), upstreams, refusals, heldBy };
+    this.#samples.push(taken);
+    if (this.#samples.length > sampleCount) this.#samples.shift();
+    this.#counts = new Map();
+    this.#refusals = {};
+    this.#heldBy = {};
+    return taken;
+  }
+
+  #of(upstream: string): Counts {
+    let found = this.#counts.get(upstream);
+    if (found === undefined) this.#counts.set(upstream, (found = noCounts()));
+    return found;
+  }
 }

@@ -15,7 +15,7 @@ import { appOf, LastMinute, storeOf, StoreBuckets, tokenOf, type Api } from './c
 import { FaultQueue } from './faults.ts';
 import { textOf, type Json } from './json.ts';
 import { Recorder, type ArrivalNote } from './recorder.ts';
-import { createSeededRandom } from './seeded-random.ts';
+import { SeededRandom } from './seeded-random.ts';
 import type { Exchange } from './exchange.ts';
 import { createSimulator, settle, type Simulator } from './simulator.ts';
 
@@ -39,7 +39,7 @@ export function createCommerceSimulator(options: CommerceOptions = {}): Commerce
   const lastMinute = new LastMinute();
   const fresh = (): CommerceContext => ({
     clock,
-    random: createSeededRandom(seed),
+    random: new SeededRandom(seed),
     settings: initial,
     recorder,
     faults,

@@ -23,7 +23,7 @@ import {
   type LanguageModelSettings,
 } from './language-model/options.ts';
 import { Recorder } from './recorder.ts';
-import { createSeededRandom } from './seeded-random.ts';
+import { SeededRandom } from './seeded-random.ts';
 import { createSimulator, settle, type Simulator } from './simulator.ts';
 
 export type { LanguageModelOptions, LanguageModelSettings } from './language-model/options.ts';
@@ -47,7 +47,7 @@ export function createLanguageModelSimulator(options: LanguageModelOptions = {})
     faults: new FaultQueue(),
     meters: new Meters(settings),
     promptCache: new PromptCache(),
-    random: createSeededRandom(fixed.seed),
+    random: new SeededRandom(fixed.seed),
     settings,
     accounts: accountsOf(settings),
   };
@@ -61,7 +61,7 @@ export function createLanguageModelSimulator(options: LanguageModelOptions = {})
     reset() {
       context.meters.reset();
       context.promptCache.clear();
-      context.random = createSeededRandom(fixed.seed);
+      context.random = new SeededRandom(fixed.seed);
       use(settings, context);
     },
     configure: (part) => configure(part, context),

@@ -29,66 +29,58 @@ export interface FollowedLane {
   inFlight: number;
 }
 
-export interface Live {
-  /** Counters of a workspace on an upstream, for a call until it {@link leave}s. Ids stay in memory. */
-  enter(workspaceId: string, upstream: string): FollowedLane;
-  leave(lane: FollowedLane): void;
-  /** Those that calls hold now. */
-  lanes(): Iterable<FollowedLane>;
-  configured(upstreams: Iterable<UpstreamSettings>): void;
-  /** Counters of an upstream; a call in flight keeps them over a reload that removes the upstream. */
-  of(upstream: string): LiveUpstream;
-  read(now: number): readonly LivePressure[];
-}
-
-export function createLive(): Live {
-  const all = new Map<string, LiveUpstream>();
+export class Live {
+  readonly #all = new Map<string, LiveUpstream>();
   /** By upstream, then workspace: nothing is put together to find one. */
-  const lanes = new Map<string, Map<string, FollowedLane>>();
-  let shown: readonly { readonly name: string; readonly kind: UpstreamKind }[] = [];
+  readonly #lanes = new Map<string, Map<string, FollowedLane>>();
+  #shown: readonly { readonly name: string; readonly kind: UpstreamKind }[] = [];
 
-  function of(upstream: string): LiveUpstream {
-    let live = all.get(upstream);
-    if (live === undefined) all.set(upstream, (live = { waiting: new Map(), inFlight: 0 }));
+  /** Counters of an upstream; a call in flight keeps them over a reload that removes the upstream. */
+  of(upstream: string): LiveUpstream {
+    let live = this.#all.get(upstream);
+    if (live === undefined) this.#all.set(upstream, (live = { waiting: new Map(), inFlight: 0 }));
     return live;
   }
 
-  return {
-    of,
-    enter(workspaceId, upstream) {
-      let own = lanes.get(upstream);
-      if (own === undefined) lanes.set(upstream, (own = new Map()));
-      let lane = own.get(workspaceId);
-      if (lane === undefined) {
-        own.set(workspaceId, (lane = { workspaceId, upstream, calls: 0, waiting: 0, inFlight: 0 }));
-      }
-      lane.calls += 1;
-      return lane;
-    },
-    leave(lane) {
-      lane.calls -= 1;
-      if (lane.calls === 0) lanes.get(lane.upstream)?.delete(lane.workspaceId);
-    },
-    *lanes() {
-      for (const own of lanes.values()) yield* own.values();
-    },
-    configured(upstreams) {
-      shown = [...upstreams].map(({ name, kind }) => ({ name, kind }));
-    },
-    read(now) {
-      return shown.map(({ name, kind }) => {
-        const { waiting, inFlight } = of(name);
-        // A call that returns to its lane is last in the map but not the youngest, so all of them are compared.
-        let oldest = now;
-        for (const receivedAt of waiting.values()) oldest = Math.min(oldest, receivedAt);
-        return {
-          upstream: name,
-          dimensions: dimensionsOfKind[kind],
-          waiting: waiting.size,
-          oldestMs: now - oldest,
-          inFlight,
-        };
-      });
-    },
-  };
+  /** Counters of a workspace on an upstream, for a call until it {@link leave}s. Ids stay in memory. */
+  enter(workspaceId: string, upstream: string): FollowedLane {
+    let own = this.#lanes.get(upstream);
+    if (own === undefined) this.#lanes.set(upstream, (own = new Map()));
+    let lane = own.get(workspaceId);
+    if (lane === undefined) {
+      own.set(workspaceId, (lane = { workspaceId, upstream, calls: 0, waiting: 0, inFlight: 0 }));
+    }
+    lane.calls += 1;
+    return lane;
+  }
+
+  leave(lane: FollowedLane): void {
+    lane.calls -= 1;
+    if (lane.calls === 0) this.#lanes.get(lane.upstream)?.delete(lane.workspaceId);
+  }
+
+  /** Those that calls hold now. */
+  *lanes(): Iterable<FollowedLane> {
+    for (const own of this.#lanes.values()) yield* own.values();
+  }
+
+  configured(upstreams: Iterable<UpstreamSettings>): void {
+    this.#shown = [...upstreams].map(({ name, kind }) => ({ name, kind }));
+  }
+
+  read(now: number): readonly LivePressure[] {
+    return this.#shown.map(({ name, kind }) => {
+      const { waiting, inFlight } = this.of(name);
+      // A call that returns to its lane is last in the map but not the youngest, so all of them are compared.
+      let oldest = now;
+      for (const receivedAt of waiting.values()) oldest = Math.min(oldest, receivedAt);
+      return {
+        upstream: name,
+        dimensions: dimensionsOfKind[kind],
+        waiting: waiting.size,
+        oldestMs: now - oldest,
+        inFlight,
+      };
+    });
+  }
 }

@@ -13,7 +13,7 @@ import {
 } from './events.ts';
 import type { MetricsFormat, MetricsPage } from './exposition.ts';
 import { createLabels, noneLabel } from './labels.ts';
-import { createLive, type FollowedLane } from './live.ts';
+import { Live, type FollowedLane } from './live.ts';
 import { createLogger } from './logger.ts';
 import { createMetrics, type MetricsOptions } from './metrics.ts';
 import { ObservedCall, type CallReporters } from './observed-call.ts';
@@ -53,7 +53,7 @@ export type TelemetrySettings = Pick<Settings, 'privacy' | 'log' | 'upstreams'>;
 
 export function createTelemetry(settings: TelemetrySettings, parts: TelemetryParts): RunningTelemetry {
   const { clock } = parts;
-  const live = createLive();
+  const live = new Live();
   let source: PressureSource = {
     process: () => idleProcess,
     buckets: () => [],

@@ -1,6 +1,6 @@
 import { describe, expect, test } from '@jest/globals';
 import { bucketKey } from '../../src/ids.ts';
-import { createLastBuckets } from '../../src/activity/last-buckets.ts';
+import { LastBuckets } from '../../src/activity/last-buckets.ts';
 import { nextSlotMs } from '../../src/activity/next-slot.policy.ts';
 import { bucketSnapshot as bucket, settableClock } from '../telemetry/drive.ts';
 
@@ -33,7 +33,7 @@ describe('the bucket used last', () => {
   test('is found by ceiling, refreshed after a quarter of a second, and unknown where there is none', () => {
     const clock = settableClock();
     let closedMs = 5;
-    const last = createLastBuckets(clock, () => [bucket({ closedMs }), bucket({ bucket: bucketKey('c') })]);
+    const last = new LastBuckets(clock, () => [bucket({ closedMs }), bucket({ bucket: bucketKey('c') })]);
     expect(last.of('acme')).toBeNull();
     last.used('acme', bucketKey('c'));
     last.used('acme', bucketKey('b'));

@@ -48,5 +48,5 @@ test('the rules for factories and parameters are those of the product', () => {
 });
 
 test('no factory joins those that keep a `let` from before the rule', () => {
-  expect(olderFactories.length).toBeLessThanOrEqual(22);
+  expect(olderFactories.length).toBeLessThanOrEqual(13);
 });

@@ -1,7 +1,7 @@
 /** Slow is not stalled: what a client that takes little, takes nothing, or has nothing to take is taken for. */
 import { expect, test } from '@jest/globals';
 import type { Clock } from '../../src/clock.ts';
-import { watchReader } from '../../src/ingress/stalled-reader.ts';
+import { StalledReader } from '../../src/ingress/stalled-reader.ts';
 
 const limitMs = 1_000;
 
@@ -19,7 +19,7 @@ function watched() {
   };
   const response = { writableLength: 0 };
   let stalled = 0;
-  const reader = watchReader(response, clock, limitMs, () => (stalled += 1));
+  const reader = new StalledReader({ response, clock, maxMs: limitMs, onStalled: () => (stalled += 1) });
   const pass = (): void => {
     const due = [...timers];
     timers.clear();

@@ -12,7 +12,7 @@ import { createActivity } from '../../src/activity/snapshot.ts';
 import { systemClock, type Clock } from '../../src/clock.ts';
 import type { BucketSnapshot } from '../../src/limiter/limiter.ts';
 import { createPage } from '../../src/page/page.ts';
-import { createTimeline } from '../../src/page/timeline.ts';
+import { Timeline } from '../../src/page/timeline.ts';
 import { digest, workspaceLabel } from '../../src/identity.ts';
 import { createTelemetry } from '../../src/telemetry/telemetry.ts';
 import { callAt, callerNamed, fixedRandom, lm, memoryLines, shop } from '../telemetry/drive.ts';
@@ -33,7 +33,7 @@ export async function drivenPage(clock: Clock = systemClock) {
     shared: embeddedActivity,
     live: () => telemetry.lanes(),
   });
-  const timeline = createTimeline(clock);
+  const timeline = new Timeline(clock);
   const telemetry = createTelemetry(
     {
       privacy: { labelKey: 'key' },

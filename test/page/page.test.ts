@@ -2,7 +2,7 @@ import { afterEach, beforeEach, describe, expect, test } from '@jest/globals';
 import { once } from 'node:events';
 import { request } from 'node:http';
 import { verdict, type VerdictInput } from '../../src/page/verdict.policy.ts';
-import { createTimeline, sampleCount } from '../../src/page/timeline.ts';
+import { Timeline, sampleCount } from '../../src/page/timeline.ts';
 import { settableClock } from '../telemetry/drive.ts';
 import { bucketOf, drivenPage } from './driven-page.ts';
 import type { PageState } from '../../src/page/state.ts';
@@ -135,7 +135,7 @@ describe('the live page', () => {
 
 describe('the timeline of the live page', () => {
   test('keeps a quarter of an hour, and counts each fact once', () => {
-    const timeline = createTimeline(settableClock());
+    const timeline = new Timeline(settableClock());
     timeline.absorbed('acme', 'lm');
     const live = [{ upstream: 'lm', dimensions: [], waiting: 1, oldestMs: 10.4, inFlight: 2 }];
     expect(timeline.sample(live).upstreams['lm']).toMatchObject({ waiting: 1, oldestMs: 10, absorbed: 1 });

@@ -5,7 +5,7 @@ import { expect, test } from '@jest/globals';
 import { laneKey } from '../../src/ids.ts';
 import { Recorder } from '../../src/activity/recorder.ts';
 import { embeddedActivity } from '../../src/activity/shared.ts';
-import { createTimeline } from '../../src/page/timeline.ts';
+import { Timeline } from '../../src/page/timeline.ts';
 import { digest, workspaceLabel } from '../../src/identity.ts';
 import { createTelemetry } from '../../src/telemetry/telemetry.ts';
 import { callAt, callerNamed, fixedRandom, lm, settableClock, shop } from '../telemetry/drive.ts';
@@ -35,7 +35,7 @@ test('10,000 further workspaces after the first 10,000 use no more memory', asyn
       clock,
       random: fixedRandom(0.5),
       destination: { write: () => {} },
-      sinks: [recorder, createTimeline(clock)],
+      sinks: [recorder, new Timeline(clock)],
     },
   );
   const lot = async (name: string): Promise<{ bytes: number; scrape: number; lanes: number }> => {

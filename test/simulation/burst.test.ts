@@ -7,7 +7,7 @@ import { bucketKey, laneKey, ticketId } from '../../src/ids.ts';
 import { createMemoryLimiter } from '../../src/limiter/embedded/limiter.ts';
 import type { AdmissionReply, Grant, Lesson, Limiter } from '../../src/limiter/limiter.ts';
 import { Bucket } from '../../src/simulators/bucket.ts';
-import { createSeededRandom } from '../../src/simulators/seeded-random.ts';
+import { SeededRandom } from '../../src/simulators/seeded-random.ts';
 import { FakeClock } from '../support/fake-clock.ts';
 import { originOf } from '../support/origins.ts';
 import { shiftedClock } from '../support/shifted-clock.ts';
@@ -71,7 +71,7 @@ interface Outcome {
 }
 
 async function run(burst: Burst, seed: number): Promise<Outcome> {
-  const random = createSeededRandom(seed);
+  const random = new SeededRandom(seed);
   const clock = new FakeClock();
   const upstream = new Bucket({ limit: burst.limit, windowMs: burst.windowMs }, 0);
   upstream.takeUpTo(burst.usedBefore, 0);

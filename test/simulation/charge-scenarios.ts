@@ -3,14 +3,14 @@
  * how many it refuses. The limiter, what is learned of charges and how they are settled run as they are. Virtual time.
  */
 import { describe, expect, test } from '@jest/globals';
-import { createSeededRandom } from '../../src/simulators/seeded-random.ts';
+import { SeededRandom } from '../../src/simulators/seeded-random.ts';
 import { run as runOver, type Asked, type Outcome, type Scene } from './charge-run.ts';
 
 export function chargeScenarios(replicas: number): void {
   const run = (scene: Scene): Promise<Outcome> => runOver(scene, replicas);
   describe('on 30,000 tokens a minute without reported levels,', () => {
     const sizes = (seed: number, allowed: boolean): readonly (readonly Asked[])[] => {
-      const random = createSeededRandom(seed);
+      const random = new SeededRandom(seed);
       const between = (from: number, until: number): number =>
         Math.round(from + random.next() * (until - from));
       return Array.from({ length: 6 }, (_, client) =>

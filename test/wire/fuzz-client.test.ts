@@ -4,7 +4,7 @@
  * requests without a secret of ours, nothing hidden in a body became a request, and nothing is left behind.
  */
 import { afterAll, beforeAll, expect, test } from '@jest/globals';
-import { createSeededRandom } from '../../src/simulators/seeded-random.ts';
+import { SeededRandom } from '../../src/simulators/seeded-random.ts';
 import { connectRaw, readAnswers } from '../support/raw-client.ts';
 import { answering } from '../support/raw-upstream.ts';
 import { upstreamRequests } from './stack-oracle.ts';
@@ -89,7 +89,7 @@ beforeAll(async () => {
 
 afterAll(() => stack?.close());
 
-type Random = ReturnType<typeof createSeededRandom>;
+type Random = SeededRandom;
 const below = (random: Random, end: number): number => Math.floor(random.next() * end);
 const pick = <T>(random: Random, from: readonly T[], otherwise: T): T =>
   from[below(random, from.length)] ?? otherwise;
@@ -149,7 +149,7 @@ async function attack(random: Random, bytes: Buffer, method: string): Promise<st
 }
 
 async function fuzz(count: number, next: (random: Random) => { bytes: Buffer; method: string }) {
-  const random = createSeededRandom(seed);
+  const random = new SeededRandom(seed);
   const wrong: string[] = [];
   const lanes = Array.from({ length: 16 }, async (_, lane) => {
     for (let n = lane; n < count; n += 16) {

@@ -4,7 +4,7 @@
  * off as whole, and nothing is left behind.
  */
 import { expect, test } from '@jest/globals';
-import { createSeededRandom } from '../../src/simulators/seeded-random.ts';
+import { SeededRandom } from '../../src/simulators/seeded-random.ts';
 import { connectRaw, readAnswers } from '../support/raw-client.ts';
 import { faults, leftBehind, receivedBy, requestLines, startStack, nextIteration } from './stack-fixture.ts';
 import type { Stack } from './stack-fixture.ts';
@@ -29,7 +29,7 @@ const answers: readonly string[] = [
   `HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Type: application/json\r\nContent-Length: 4\r\n\r\n\x1f\x8b\b\0`,
 ];
 
-type Random = ReturnType<typeof createSeededRandom>;
+type Random = SeededRandom;
 const below = (random: Random, end: number): number => Math.floor(random.next() * end);
 
 /** Half of them as they are or cut, half with a few bytes changed, some doubled. */
@@ -122,7 +122,7 @@ test.each([
   ['commerce', '/admin/api/2026-10/graphql.json'],
 ] as const)(`the stack survives mutated responses of a %s upstream (seed ${seed})`, async (kind, path) => {
   const refused = new Set<string>();
-  const stack = await startStack(hostile(createSeededRandom(seed), refused), {
+  const stack = await startStack(hostile(new SeededRandom(seed), refused), {
     kind,
     timeouts,
     credential: null,

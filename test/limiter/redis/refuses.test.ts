@@ -4,7 +4,7 @@ import { Redis } from 'ioredis';
 import { systemClock, systemRandom } from '../../../src/clock.ts';
 import { connectRedis } from '../../../src/limiter/redis/client/connection.ts';
 import { createRedisHealth } from '../../../src/limiter/redis/client/health.ts';
-import { createRedisTroubles } from '../../../src/limiter/redis/client/troubles.ts';
+import { RedisTroubles } from '../../../src/limiter/redis/client/troubles.ts';
 import { noTelemetry } from '../../../src/telemetry/noop.ts';
 import { startRedis, type RedisServer } from '../../support/redis.ts';
 import { admission } from '../../support/admission.ts';
@@ -74,7 +74,7 @@ test('a command with an unexpected error reply is sent once, makes Redis unavail
       ...noTelemetry,
       log: { ...noTelemetry.log, bug: (_text, cause) => void bugs.push(String(cause)) },
     },
-    troubles: createRedisTroubles(noTelemetry.log, { tls: false }),
+    troubles: new RedisTroubles(noTelemetry.log, { tls: false }),
     commandTimeoutMs: redis.commandTimeoutMs,
     tripsOnPermanentError: true,
     check: async () => {},

@@ -11,73 +11,66 @@ import type { LaneKey } from '../../../ids.ts';
 /** So many are on their way at first; with each round trip in time one more, with each time-out half as many. */
 const atFirst = 64;
 /** Enough for 2,500 commands a second over a round trip of 100 ms. */
-const most = 256;
-const least = 8;
-
-export interface CommandWindow {
-  /** Enters if there is room. */
-  tryEnter(): boolean;
-  /** Resolves with true once it may be sent, with false when the line was sent away. `lane`: of a newcomer. */
-  wait(lane: LaneKey | null): Promise<boolean>;
-  /** Makes room again. `wasInTime`: false when the command timed out: Redis has more to do than time. */
-  leave(wasInTime: boolean): void;
-  /** Sends everybody in the line away. */
-  dismiss(): void;
-}
+const maxSize = 256;
+const minSize = 8;
 
 type Waiter = (isAdmitted: boolean) => void;
 
-export function createCommandWindow(): CommandWindow {
-  let size = atFirst;
-  let underWay = 0;
-  let first: Waiter[] = [];
+export class CommandWindow {
+  #size = atFirst;
+  #underWay = 0;
+  #first: Waiter[] = [];
   /** Lanes in the order in which they are served. */
-  const newcomers = new Map<LaneKey, Waiter[]>();
+  readonly #newcomers = new Map<LaneKey, Waiter[]>();
 
-  const next = (): Waiter | undefined => {
-    const waiter = first.shift();
+  /** Enters if there is room. */
+  tryEnter(): boolean {
+    if (this.#underWay + 1 > this.#size) return false;
+    this.#underWay += 1;
+    return true;
+  }
+
+  /** Resolves with true once it may be sent, with false when the line was dismissed. `lane`: of a newcomer. */
+  wait(lane: LaneKey | null): Promise<boolean> {
+    return new Promise((resolve) => {
+      if (lane === null) return void this.#first.push(resolve);
+      const line = this.#newcomers.get(lane);
+      if (line === undefined) this.#newcomers.set(lane, [resolve]);
+      else line.push(resolve);
+    });
+  }
+
+  /** Makes room again. `wasInTime`: false when the command timed out: Redis has more to do than time. */
+  leave(wasInTime: boolean): void {
+    this.#underWay -= 1;
+    this.#size = wasInTime
+      ? Math.min(maxSize, this.#size + 1 / this.#size)
+      : Math.max(minSize, this.#size / 2);
+    while (this.#underWay + 1 <= this.#size) {
+      const waiter = this.#next();
+      if (waiter === undefined) return;
+      this.#underWay += 1;
+      waiter(true);
+    }
+  }
+
+  /** Resolves everybody in the line with false. */
+  dismiss(): void {
+    const all = [...this.#first, ...[...this.#newcomers.values()].flat()];
+    this.#first = [];
+    this.#newcomers.clear();
+    for (const waiter of all) waiter(false);
+  }
+
+  #next(): Waiter | undefined {
+    const waiter = this.#first.shift();
     if (waiter !== undefined) return waiter;
-    for (const [lane, line] of newcomers) {
+    for (const [lane, line] of this.#newcomers) {
       const one = line.shift();
-      newcomers.delete(lane);
-      if (line.length > 0) newcomers.set(lane, line);
+      this.#newcomers.delete(lane);
+      if (line.length > 0) this.#newcomers.set(lane, line);
       return one;
     }
     return undefined;
-  };
-
-  return {
-    tryEnter() {
-      if (underWay + 1 > size) return false;
-      underWay += 1;
-      return true;
-    },
-
-    wait(lane) {
-      return new Promise((resolve) => {
-        if (lane === null) return void first.push(resolve);
-        const line = newcomers.get(lane);
-        if (line === undefined) newcomers.set(lane, [resolve]);
-        else line.push(resolve);
-      });
-    },
-
-    leave(wasInTime) {
-      underWay -= 1;
-      size = wasInTime ? Math.min(most, size + 1 / size) : Math.max(least, size / 2);
-      while (underWay + 1 <= size) {
-        const waiter = next();
-        if (waiter === undefined) return;
-        underWay += 1;
-        waiter(true);
-      }
-    },
-
-    dismiss() {
-      const all = [...first, ...[...newcomers.values()].flat()];
-      first = [];
-      newcomers.clear();
-      for (const waiter of all) waiter(false);
-    },
-  };
+  }
 }

@@ -11,7 +11,7 @@
 import type { Clock } from '../../../clock.ts';
 import type { LaneKey } from '../../../ids.ts';
 import type { RedisCommand, Telemetry } from '../../../telemetry/events.ts';
-import { createCommandWindow } from './command-window.ts';
+import { CommandWindow } from './command-window.ts';
 import { isPermanent, kindOf } from './failures.ts';
 import type { RedisClient, RedisConnection } from './connection.ts';
 import type { RedisTroubles } from './troubles.ts';
@@ -101,7 +101,7 @@ class Health implements RedisHealth {
   readonly #parts: HealthParts;
   readonly #watchers: AvailabilityWatcher[] = [];
   readonly #wrongReplies;
-  readonly #window = createCommandWindow();
+  readonly #window = new CommandWindow();
   #state: 'up' | 'down' | 'closed' = 'up';
   #failingSince: number | null = null;
   /** Of the time since then, what this process itself was kept from running. Milliseconds. */

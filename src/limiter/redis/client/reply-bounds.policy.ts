@@ -34,82 +34,79 @@ const fixed = new Map([
   ['_'.charCodeAt(0), 0],
 ]);
 
-export interface ReplyBounds {
-  /** Takes the next bytes of a connection. Throws `RangeError` when they are out of bounds or no RESP. */
-  read(bytes: Uint8Array): void;
-}
-
-export function createReplyBounds(): ReplyBounds {
+export class ReplyBounds {
   /** Bytes of a body, with its line end, that are still to come. */
-  let body = 0;
+  #body = 0;
   /** Type of the line that is being read; 0 between two of them. */
-  let type = 0;
-  let length = 0;
-  let digits = 0;
-  let isNegative = false;
+  #type = 0;
+  #length = 0;
+  #digits = 0;
+  #isNegative = false;
   /** The last byte of the line was the first half of its end. */
-  let isEnding = false;
+  #isEnding = false;
   /** Elements still to come until the reply is whole. */
-  let owed = 0;
-  let size = 0;
+  #owed = 0;
+  #size = 0;
 
-  const end = (): void => {
-    owed = Math.max(0, owed - 1);
+  /** Takes the next bytes of a connection. Throws `RangeError` when they are out of bounds or no RESP. */
+  read(bytes: Uint8Array): void {
+    for (let at = 0; at < bytes.length; at += 1) {
+      const byte = bytes[at] ?? 0;
+      if (this.#body > 0) {
+        const step = Math.min(this.#body, bytes.length - at);
+        this.#body -= step;
+        this.#size += step;
+        at += step - 1;
+      } else {
+        if (this.#type === 0) this.#begin(byte);
+        else this.#line(byte);
+        this.#size += 1;
+      }
+      if (this.#size > maxBytes) throw new RangeError('a reply of Redis is out of bounds');
+    }
+  }
+
+  #begin(byte: number): void {
+    if (!simple.has(byte) && !bodies.has(byte) && !lists.has(byte) && byte !== map) throw malformed();
+    if (this.#owed === 0) this.#size = 0;
+    this.#type = byte;
+    this.#length = 0;
+    this.#digits = 0;
+    this.#isNegative = false;
+    this.#isEnding = false;
+  }
+
+  #line(byte: number): void {
+    if (this.#isEnding) {
+      if (byte !== lf) throw malformed();
+      return this.#end();
+    }
+    if (byte === cr) this.#isEnding = true;
+    else if (simple.has(this.#type)) this.#digits += 1;
+    else if (byte === minus && this.#digits === 0 && !this.#isNegative) this.#isNegative = true;
+    else if (byte >= zero && byte <= nine && this.#digits < maxDigits) {
+      this.#length = this.#length * 10 + (byte - zero);
+      this.#digits += 1;
+    } else throw malformed();
+  }
+
+  #end(): void {
+    const [type, length] = [this.#type, this.#length];
+    this.#owed = Math.max(0, this.#owed - 1);
     if (simple.has(type)) {
       const wanted = fixed.get(type);
-      if (wanted !== undefined && digits !== wanted) throw malformed();
+      if (wanted !== undefined && this.#digits !== wanted) throw malformed();
     } else {
-      if (isNegative ? !nullable.has(type) || digits !== 1 || length !== 1 : digits === 0) throw malformed();
+      const isNull = nullable.has(type) && this.#digits === 1 && length === 1;
+      if (this.#isNegative ? !isNull : this.#digits === 0) throw malformed();
       if (type === verbatim && length < 4) throw malformed();
-      if (!isNegative && bodies.has(type)) body = length + 2;
-      else if (!isNegative) owed += type === map ? 2 * length : length;
+      if (!this.#isNegative && bodies.has(type)) this.#body = length + 2;
+      else if (!this.#isNegative) this.#owed += type === map ? 2 * length : length;
     }
-    if (owed > maxOwed || body > maxBytes) throw new RangeError('a reply of Redis is out of bounds');
-    type = 0;
-  };
-
-  const begin = (byte: number): void => {
-    if (!simple.has(byte) && !bodies.has(byte) && !lists.has(byte) && byte !== map) throw malformed();
-    if (owed === 0) size = 0;
-    type = byte;
-    length = 0;
-    digits = 0;
-    isNegative = false;
-    isEnding = false;
-  };
-
-  const line = (byte: number): void => {
-    if (isEnding) {
-      if (byte !== lf) throw malformed();
-      return end();
-    }
-    if (byte === cr) isEnding = true;
-    else if (simple.has(type)) digits += 1;
-    else if (byte === minus && digits === 0 && !isNegative) isNegative = true;
-    else if (byte >= zero && byte <= nine && digits < maxDigits) {
-      length = length * 10 + (byte - zero);
-      digits += 1;
-    } else throw malformed();
-  };
-
-  return {
-    read(bytes) {
-      for (let at = 0; at < bytes.length; at += 1) {
-        const byte = bytes[at] ?? 0;
-        if (body > 0) {
-          const step = Math.min(body, bytes.length - at);
-          body -= step;
-          size += step;
-          at += step - 1;
-        } else {
-          if (type === 0) begin(byte);
-          else line(byte);
-          size += 1;
-        }
-        if (size > maxBytes) throw new RangeError('a reply of Redis is out of bounds');
-      }
-    },
-  };
+    if (this.#owed > maxOwed || this.#body > maxBytes)
+      throw new RangeError('a reply of Redis is out of bounds');
+    this.#type = 0;
+  }
 }
 
 const isWithin = (value: unknown, most: number): boolean =>

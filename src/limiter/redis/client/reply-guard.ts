@@ -12,7 +12,7 @@ import { Duplex } from 'node:stream';
 import { Command } from 'ioredis';
 import DataHandlers from 'ioredis/built/DataHandler.js';
 import Decoders from 'ioredis/built/resp/decoder.js';
-import { createReplyBounds, isSlots, type ReplyBounds } from './reply-bounds.policy.ts';
+import { isSlots, ReplyBounds } from './reply-bounds.policy.ts';
 
 /** Guards every connection of ioredis in this process. Doing so again changes nothing. */
 export function guardReplies(): void {
@@ -70,7 +70,7 @@ function guardDecoders(prototype: object): void {
   const bounds = new WeakMap<object, ReplyBounds>();
   Reflect.set(prototype, 'write', function (this: object, bytes: Uint8Array) {
     let known = bounds.get(this);
-    if (known === undefined) bounds.set(this, (known = createReplyBounds()));
+    if (known === undefined) bounds.set(this, (known = new ReplyBounds()));
     known.read(bytes);
     write.call(this, bytes);
   });

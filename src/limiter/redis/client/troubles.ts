@@ -6,52 +6,51 @@ import type { Log } from '../../../telemetry/events.ts';
 import { RedisUnusable } from './redis-unusable.ts';
 import { redisTrouble, troubleOf, type RedisTrouble } from './trouble.policy.ts';
 
-export interface RedisTroubles {
-  /** A connection or a command failed, or the server answers but cannot be used (`RedisUnusable`). */
-  note(failure: unknown): void;
-  /** A command was answered: earlier failures explain nothing any more. */
-  answered(): void;
-  /** Redis counts as away from now on. */
-  unavailable(): void;
-  back(): void;
-  /** Why Redis is away; `null` while it is not. */
-  now(): RedisTrouble | null;
-}
-
-export function createRedisTroubles(
-  log: Pick<Log, 'info' | 'warn'>,
-  options: { readonly tls: boolean },
-): RedisTroubles {
-  let latest: RedisTrouble | null = null;
+export class RedisTroubles {
+  readonly #log: Pick<Log, 'info' | 'warn'>;
+  readonly #options: { readonly tls: boolean };
+  #latest: RedisTrouble | null = null;
   /** Reasons reported in this outage; `null` = Redis is available. */
-  let reported: Set<string> | null = null;
+  #reported: Set<string> | null = null;
 
-  const report = (message: string, { reason, advice }: RedisTrouble): void => {
-    reported?.add(reason);
-    log.warn(message, { reason, advice });
-  };
-  const take = (trouble: RedisTrouble): void => {
-    latest = trouble;
-    if (reported !== null && !reported.has(trouble.reason)) report('Redis is still away', trouble);
-  };
+  constructor(log: Pick<Log, 'info' | 'warn'>, options: { readonly tls: boolean }) {
+    this.#log = log;
+    this.#options = options;
+  }
 
-  return {
-    note(failure) {
-      const trouble = failure instanceof RedisUnusable ? failure.trouble : redisTrouble(failure, options);
-      if (trouble !== null) take(trouble);
-    },
-    answered() {
-      if (reported === null) latest = null;
-    },
-    unavailable() {
-      reported = new Set();
-      report('Redis is away', latest ?? troubleOf('unknown'));
-    },
-    back() {
-      reported = null;
-      latest = null;
-      log.info('Redis is back');
-    },
-    now: () => (reported === null ? null : (latest ?? troubleOf('unknown'))),
-  };
+  /** A connection or a command failed, or the server answers but cannot be used (`RedisUnusable`). */
+  note(failure: unknown): void {
+    const trouble = failure instanceof RedisUnusable ? failure.trouble : redisTrouble(failure, this.#options);
+    if (trouble === null) return;
+    this.#latest = trouble;
+    if (this.#reported !== null && !this.#reported.has(trouble.reason))
+      this.#report('Redis is still away', trouble);
+  }
+
+  /** A command was answered: earlier failures explain nothing any more. */
+  answered(): void {
+    if (this.#reported === null) this.#latest = null;
+  }
+
+  /** Redis counts as away from now on. */
+  unavailable(): void {
+    this.#reported = new Set();
+    this.#report('Redis is away', this.#latest ?? troubleOf('unknown'));
+  }
+
+  back(): void {
+    this.#reported = null;
+    this.#latest = null;
+    this.#log.info('Redis is back');
+  }
+
+  /** Why Redis is away; `null` while it is not. */
+  now(): RedisTrouble | null {
+    return this.#reported === null ? null : (this.#latest ?? troubleOf('unknown'));
+  }
+
+  #report(message: string, { reason, advice }: RedisTrouble): void {
+    this.#reported?.add(reason);
+    this.#log.warn(message, { reason, advice });
+  }
 }

@@ -1,14 +1,14 @@
 /** The window of Redis commands in flight: which waiting command is next, how many run at once, and that none waits forever. */
 import { describe, expect, test } from '@jest/globals';
 import { laneKey } from '../../../../src/ids.ts';
-import { createCommandWindow, type CommandWindow } from '../../../../src/limiter/redis/client/command-window.ts';
+import { CommandWindow } from '../../../../src/limiter/redis/client/command-window.ts';
 
 /** Commands that may be in flight before any reply. */
 const atFirst = 64;
 
 /** A window that is full. */
 function full(): CommandWindow {
-  const window = createCommandWindow();
+  const window = new CommandWindow();
   let taken = 0;
   while (window.tryEnter()) taken += 1;
   expect(taken).toBe(atFirst);

@@ -1,11 +1,11 @@
 import { describe, expect, test } from '@jest/globals';
-import { createReplyBounds, isSlots } from '../../../../src/limiter/redis/client/reply-bounds.policy.ts';
+import { isSlots, ReplyBounds } from '../../../../src/limiter/redis/client/reply-bounds.policy.ts';
 
 /** Whether the guard accepts bytes, whatever the size of the chunks in which they come. */
 function isAccepted(text: string): boolean {
   const bytes = Buffer.from(text, 'latin1');
   const verdicts = [1, 2, 3, 7, bytes.length].map((size) => {
-    const bounds = createReplyBounds();
+    const bounds = new ReplyBounds();
     try {
       for (let at = 0; at < bytes.length; at += size) bounds.read(bytes.subarray(at, at + size));
       return true;
@@ -51,14 +51,14 @@ describe('the guard of Redis replies', () => {
 
   test('refuses one reply of more than 64 MiB, and accepts many smaller ones', () => {
     const part = Buffer.from(`$1048576\r\n${'x'.repeat(1_048_576)}\r\n`);
-    const many = createReplyBounds();
+    const many = new ReplyBounds();
     for (let count = 0; count < 70; count += 1) many.read(part);
-    const one = createReplyBounds();
+    const one = new ReplyBounds();
     one.read(Buffer.from('*70\r\n'));
     expect(() => {
       for (let count = 0; count < 70; count += 1) one.read(part);
     }).toThrow(RangeError);
-    const endless = createReplyBounds();
+    const endless = new ReplyBounds();
     endless.read(Buffer.from('+'));
     expect(() => {
       for (let count = 0; count < 70; count += 1) endless.read(Buffer.alloc(1_048_576, 'x'));
