@@ -35,7 +35,8 @@ export async function drive(load: Load): Promise<readonly Answer[]> {
     if (waitMs > 0) await pause(waitMs);
     for (let tries = 0; tries < load.to.length; tries += 1) {
       sendings += 1;
-      if (isUp[sendings % load.to.length] === true && load.to[sendings % load.to.length]?.isAlive() === true) break;
+      if (isUp[sendings % load.to.length] === true && load.to[sendings % load.to.length]?.isAlive() === true)
+        break;
     }
     const at = sendings % load.to.length;
     const leaveMs = load.leaveAfterMs?.(n) ?? null;

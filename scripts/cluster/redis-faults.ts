@@ -147,4 +147,12 @@ const leaving: Scenario = {
   },
 };
 
-export const redisFaults = { flushed, restarted, unavailableLocal, unavailableDeny, hungLocal, hungDeny, leaving };
+export const redisFaults = {
+  flushed,
+  restarted,
+  unavailableLocal,
+  unavailableDeny,
+  hungLocal,
+  hungDeny,
+  leaving,
+};

@@ -64,7 +64,8 @@ export const pump = (pumping: Pumping): Promise<AnswerEnd> =>
       settle('client_gone');
       response.req.socket.resetAndDestroy();
     };
-    const reader = maxUnreadMs === null ? null : new StalledReader({ response, clock, maxMs: maxUnreadMs, onStalled });
+    const reader =
+      maxUnreadMs === null ? null : new StalledReader({ response, clock, maxMs: maxUnreadMs, onStalled });
     // Stays: an error after the end must not become an uncaught one. A cut shows as `close` without `end`.
     body.on('error', () => {});
     if (clientGone.aborted) onGone();

@@ -33,3 +33,20 @@ test('the questions of a newcomer are answered by a function of a file', () => {
   for (const row of rows)
     expect(text).toMatch(new RegExp(`^\\| [^|]*${row}[^|]* \\| [^|]*\`\\w+\` in \``, 'm'));
 });
+
+const path = readFileSync(new URL('docs/path-of-a-call.md', root), 'utf8');
+const methods = [...path.matchAll(/\b([A-Z]\w+)\.(\w+)\b/g)].flatMap(([, owner = '', method = '']) =>
+  method === 'md' ? [] : [{ owner, method }],
+);
+
+test.each(methods)(
+  'docs/path-of-a-call.md names a method that exists: $owner.$method',
+  ({ owner, method }) => {
+    const declared = sources
+      .filter((file) => file.endsWith('.ts'))
+      .map((file) => readFileSync(new URL(`src/${file}`, root), 'utf8'))
+      .filter((source) => source.includes(`class ${owner} `));
+    expect(declared).not.toEqual([]);
+    expect(declared.join('\n')).toMatch(new RegExp(`^  (async )?${method}\\(`, 'm'));
+  },
+);

@@ -19,7 +19,9 @@ const mirroring = tests.filter((file) => !isCrossCutting(file));
 
 /** The sources that a test imports, from the folders of `src/`: what stands in `src/` itself is used by all. */
 const sourcesOf = (file: string): string[] =>
-  [...read(`test/${file}`).matchAll(/(?:\.\.\/)+src\/([\w./-]+\/[\w.-]+\.ts)'/g)].map(([, path = '']) => path);
+  [...read(`test/${file}`).matchAll(/(?:\.\.\/)+src\/([\w./-]+\/[\w.-]+\.ts)'/g)].map(
+    ([, path = '']) => path,
+  );
 
 describe('a test folder', () => {
   test.each([...new Set(mirroring.map(dirname))])('has the name of a folder of src: %s', (folder) => {

@@ -58,7 +58,10 @@ export async function balance({ closed, ledger, clock, store, queues, upstreams 
       ({ call, sent, returned }) => call.workspace === record.plan && sent && returned,
     ).length;
     if (record.takes - record.givenBack !== sends - unsent) {
-      broken('9', `${record.plan.name} paid ${record.takes - record.givenBack} slots for ${sends - unsent} sends`);
+      broken(
+        '9',
+        `${record.plan.name} paid ${record.takes - record.givenBack} slots for ${sends - unsent} sends`,
+      );
     }
     const paused = ledger.plan.wireMs > 0 && ledger.plan.stalls.length > 0;
     // A pause between taking a place at a distant store and sending is the one thing that no store can see.

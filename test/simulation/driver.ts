@@ -280,7 +280,8 @@ function send(
     const costs = JSON.stringify({ ...plan.costs, ...plan.document });
     scene.ledger.note(now, `upstream ${verdict.kind} ${plan.id} ${costs}: ${upstream.describe(now)}`);
     if (verdict.kind === 'refused') {
-      if (scene.ledger.isExact(bucket)) scene.ledger.broken(now, '2', `${plan.id} refused by a calm upstream`);
+      if (scene.ledger.isExact(bucket))
+        scene.ledger.broken(now, '2', `${plan.id} refused by a calm upstream`);
       return answer(verdict.feedback, 429, 0);
     }
     scene.ledger.counted(token, call, plan.serviceMs + (plan.lane.maxInFlight === null ? 0 : plan.bodyMs));

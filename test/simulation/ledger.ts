@@ -493,7 +493,8 @@ export class Ledger extends Story implements DriverLedger {
       if (other.plan.lane !== lane.plan || !isBefore(other, call)) continue;
       if (other.state !== 'waiting' && other.state !== 'entering') continue;
       const held = [...lane.leases].find(
-        (each) => each.call === other && each.sequence < lease.sequence && !each.sent && each.settlements === 0,
+        (each) =>
+          each.call === other && each.sequence < lease.sequence && !each.sent && each.settlements === 0,
       );
       // Two replicas with a grant each send in either order.
       if (held !== undefined && this.plan.queues > 1) continue;
@@ -553,7 +554,13 @@ function within(costs: Costs, rates: readonly Rate[]): Costs {
   return { ...costs, ...Object.fromEntries(known) };
 }
 
-function pairOf(bucket: BucketRecord, lane: LaneRecord, other: LaneRecord, since: number, before: number): Served {
+function pairOf(
+  bucket: BucketRecord,
+  lane: LaneRecord,
+  other: LaneRecord,
+  since: number,
+  before: number,
+): Served {
   const key = `${lane.plan.key}/${other.plan.key}`;
   let pair = bucket.served.get(key);
   if (pair === undefined || pair.since !== since) {

@@ -66,7 +66,11 @@ const levelsOf = (limiter: Limiter, key: string): string =>
 export function wiredLimiter(
   wire: Wire,
   limiter: () => Limiter,
-  { ledger, clock, process }: { readonly ledger: Ledger; readonly clock: FakeClock; readonly process: string },
+  {
+    ledger,
+    clock,
+    process,
+  }: { readonly ledger: Ledger; readonly clock: FakeClock; readonly process: string },
 ): Limiter {
   const now = (): number => clock.monotonic();
   return {

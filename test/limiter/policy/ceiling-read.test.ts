@@ -1,6 +1,11 @@
 import { expect, test } from '@jest/globals';
 import fc from 'fast-check';
-import { ceilingWindowMs, slotInMs, sentSince, takeSlot } from '../../../src/limiter/policy/ceiling.policy.ts';
+import {
+  ceilingWindowMs,
+  slotInMs,
+  sentSince,
+  takeSlot,
+} from '../../../src/limiter/policy/ceiling.policy.ts';
 import {
   minWaitMs,
   maxWaitMs,

@@ -2,7 +2,13 @@
 import { expect, test } from '@jest/globals';
 import { createBucket, type Bucket } from '../../../src/limiter/policy/bucket-state.policy.ts';
 import { pilotCrowd, pilotMs, silenceMs } from '../../../src/limiter/policy/first-calls.policy.ts';
-import { admit, cancel, pumpOnly, settle, type Effects } from '../../../src/limiter/policy/scheduler.policy.ts';
+import {
+  admit,
+  cancel,
+  pumpOnly,
+  settle,
+  type Effects,
+} from '../../../src/limiter/policy/scheduler.policy.ts';
 import { laneKey, leaseToken, ticketId, type LeaseToken } from '../../../src/ids.ts';
 import { admission } from '../../support/admission.ts';
 import { replica } from './scheduling.ts';

@@ -74,7 +74,12 @@ export function balance({ ledger, clock, server, replicas, upstreams }: Leftover
     windows(ledger, name, { replicas, upstreams }, broken);
     const perDay = highest([ledger.plan, ...ledger.plan.reloads], perDayOf(name));
     const arrived = arrivalsOf(name, upstreams).length;
-    if (perDay !== null && arrived > perDay && ledger.losses.length === 0 && ledger.plan.whenDown === 'deny') {
+    if (
+      perDay !== null &&
+      arrived > perDay &&
+      ledger.losses.length === 0 &&
+      ledger.plan.whenDown === 'deny'
+    ) {
       broken('1', `${name} sent ${arrived} on a day of ${perDay}`);
     }
   }

@@ -104,7 +104,9 @@ export class Replica {
 
   /** When it was back, if it was stopped or had no way to Redis at this time; the time itself, if it was there. */
   backAfter(at: number): number {
-    const interruption = [...this.#pauses, ...this.connection.gaps].find((gap) => gap.at <= at && at < gap.until);
+    const interruption = [...this.#pauses, ...this.connection.gaps].find(
+      (gap) => gap.at <= at && at < gap.until,
+    );
     return interruption === undefined ? at : this.backAfter(interruption.until);
   }
 

@@ -86,7 +86,9 @@ export class Room {
       ({ plan, sends }) => plan.lane.bucket === key && sends > 0 && plan.fate !== 'answered',
     );
     if (ledger.reached.has('mode local') || ledger.mayBeOutdated || isTroubled) return false;
-    return calm && ledger.losses.length === 0 && closedUntil < now && (probe === 0 || bucket?.opened === true);
+    return (
+      calm && ledger.losses.length === 0 && closedUntil < now && (probe === 0 || bucket?.opened === true)
+    );
   }
 
   #hasRoom({ key, bucket }: ScriptModel, now: number): boolean {

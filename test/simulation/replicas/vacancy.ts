@@ -46,7 +46,9 @@ export class ReplicasVacancy {
       (lease) => lease.settlements === 0 && lease.call.plan.lane.bucket === bucket,
     );
     // Of a call that left or failed nobody knows whether it still runs: its place is free after a lease.
-    const held = [...ledger.leases.values()].filter(({ heldUntil }) => heldUntil !== null && heldUntil >= now);
+    const held = [...ledger.leases.values()].filter(
+      ({ heldUntil }) => heldUntil !== null && heldUntil >= now,
+    );
     const ofLane = [...here, ...[...underWay, ...held].map((lease) => lease.call)].filter(
       (each) => each.plan.lane.key === key && each.plan.id !== plan.id,
     );

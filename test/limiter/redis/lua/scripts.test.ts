@@ -386,7 +386,10 @@ test('sortable sections order like their numbers and are read back unchanged', a
     1_700_000_000_000.125,
     Infinity,
   ];
-  const source = readFileSync(new URL('../../../../src/limiter/redis/lua/sorted.lua', import.meta.url), 'utf8');
+  const source = readFileSync(
+    new URL('../../../../src/limiter/redis/lua/sorted.lua', import.meta.url),
+    'utf8',
+  );
   const lua = `local orderKey = KEYS[1]\n${source}
 local out = {}
 for i, text in ipairs(ARGV) do
