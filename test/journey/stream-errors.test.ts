@@ -122,11 +122,12 @@ test('a stream without content is held back only for a moment, and its end is pa
 });
 
 test('a stream that stays silent behind its first event is passed on meanwhile', async () => {
-  let finish = (): void => {};
+  const asked = Promise.withResolvers<() => void>();
   const answered = send((response) => {
     response.write(role);
-    finish = () => void response.end(content);
+    asked.resolve(() => void response.end(content));
   });
+  const finish = await asked.promise;
   await new Promise((resolve) => setTimeout(resolve, 600));
   finish();
   expect((await answered).text).toBe(role + content);
