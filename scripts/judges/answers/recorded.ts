@@ -18,7 +18,7 @@ async function all(calls: readonly Asked[]): Promise<Recorded[]> {
   return recorded;
 }
 
-async function inTurn(calls: readonly Asked[]): Promise<Recorded[]> {
+async function oneByOne(calls: readonly Asked[]): Promise<Recorded[]> {
   const recorded: Recorded[] = [];
   for (const asked of calls) recorded.push(await record(asked));
   return recorded;
@@ -59,7 +59,7 @@ async function whileDraining(gateways: Gateways): Promise<Recorded[]> {
 export async function recordedAnswers(): Promise<readonly Recorded[]> {
   const gateways = await startGateways();
   try {
-    const sequences = await Promise.all(inSequence(gateways).map(inTurn));
+    const sequences = await Promise.all(inSequence(gateways).map(oneByOne));
     const passed = await all([...passing(gateways), ...ofAdmin(gateways)]);
     const own = await all(refused(gateways));
     const beside = [];
