@@ -24,7 +24,7 @@ async function oneByOne(calls: readonly Asked[]): Promise<Recorded[]> {
   return recorded;
 }
 
-const valueOf = async (adminUrl: string, series: string): Promise<number> => {
+async function valueOf(adminUrl: string, series: string): Promise<number> {
   const text = await (await fetch(`${adminUrl}/metrics`)).text();
   return Number(
     text
@@ -32,7 +32,7 @@ const valueOf = async (adminUrl: string, series: string): Promise<number> => {
       .find((line) => line.startsWith(`${series} `))
       ?.split(' ')[1] ?? 0,
   );
-};
+}
 
 /** The second call once the first has been sent to its upstream. */
 async function pair([first, second]: readonly [Asked, Asked], { full, open }: Gateways): Promise<Recorded[]> {

@@ -14,10 +14,10 @@ export interface Upstreams {
   stop(): void;
 }
 
-const kindOf = ({ url = '' }: IncomingMessage): Kind | null => {
+function kindOf({ url = '' }: IncomingMessage): Kind | null {
   const name = url.split('/')[1]?.split('?')[0] ?? '';
   return Object.hasOwn(kinds, name) ? (name as Kind) : null;
-};
+}
 
 function saidByPath(request: IncomingMessage, response: ServerResponse): void {
   const kind = kindOf(request);
