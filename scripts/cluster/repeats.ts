@@ -24,6 +24,9 @@ const killAtMs = 8_000;
 const starvedMs = 1_000;
 const canary = 'canary-of-the-repeats';
 
+/** Refusals that ask for a repeat: with a key it is safe. */
+const repeatable = new Set(['idempotency_conflict', 'overloaded', 'limiter_unavailable']);
+
 /** The same numbers in every run. */
 const draw = (pair: number, salt: number): number => ((pair * 2_654_435_761 + salt * 40_503) % 1_009) / 1_009;
 
@@ -76,7 +79,7 @@ interface Client {
   readonly leavesAfterMs: number | null;
 }
 
-/** One client. It repeats what is a conflict, and what its replica could not answer any more at the next replica. */
+/** One client. It repeats what is refused for now, and what its replica could not answer any more at the next replica. */
 async function client({ gateways, key, pair, at, leavesAfterMs }: Client): Promise<Got> {
   let replica = at;
   for (let attempt = 0; attempt < 40; attempt += 1) {
@@ -99,7 +102,7 @@ async function client({ gateways, key, pair, at, leavesAfterMs }: Client): Promi
       if (response.status === 200)
         return { pair, made: /\d+#\d+/.exec(text)?.[0] ?? null, words: 'answered' };
       const code = response.headers.get('sluice-error') ?? '';
-      if (code !== 'idempotency_conflict') return { pair, made: null, words: `${response.status} ${code}` };
+      if (!repeatable.has(code)) return { pair, made: null, words: `${response.status} ${code}` };
     } catch (failure) {
       if (leavesAfterMs !== null) return { pair, made: null, words: 'left' };
       if (isAlive() && attempt > 20) return { pair, made: null, words: String(failure) };

@@ -48,11 +48,13 @@ export const stages: readonly (readonly Track[])[] = [
   [[outsiders.replicas]],
   [[closings.embedded], [closings.replicas]],
   [[...oneDocument], [reloads.replicas]],
-  [[repeats]],
 ];
 
-/** Goals that do not hold in every run. They run with `--goals`. */
-export const goals: readonly (readonly Track[])[] = [];
+/**
+ * Goals that are not known to hold in every run: pairs of equal calls are one upstream call each unless the machine keeps a
+ * replica from renewing its claims, which is not judged. They run with `--goals`.
+ */
+export const goals: readonly (readonly Track[])[] = [[[repeats]]];
 
 /** Rows of five minutes each, which run with `--long`. */
 export const long: readonly (readonly Track[])[] = [[[crowds.embedded]], [[crowds.replicas]]];
