@@ -27,8 +27,9 @@ describe('a removed API key', () => {
     world = await startWorld();
     const { orders, shop, settled, gateway } = world;
     await orders(0);
-    shop.fault({ kind: 'slow', ms: 1_500 });
-    const first = orders(1);
+    shop.fault({ kind: 'slow', ms: 3_000 });
+    let isFirstOver = false;
+    const first = orders(1).finally(() => (isFirstOver = true));
     await settled(0, 1);
     const waiting = [orders(2), orders(3)];
     await settled(2);
@@ -37,7 +38,7 @@ describe('a removed API key', () => {
     expect(tally(refused)).toEqual({ 401: 2 });
     expect(refused[0]?.json).toMatchObject({ code: 'unauthenticated' });
     expect(refused[0]?.headers.get('www-authenticate')).toMatch(/^Bearer/);
-    expect(Math.max(...refused.map(({ tookMs }) => tookMs))).toBeLessThan(1_400);
+    expect(isFirstOver).toBe(false);
     expect((await first).status).toBe(200);
     expect((await orders(4)).status).toBe(401);
     expect(shop.log.map(({ nonce }) => nonce)).toEqual(['0', '1']);
