@@ -4,26 +4,18 @@
  */
 import { endAll } from './cluster/processes.ts';
 import { createReport, type Report } from './observability/report.ts';
-import { startDemo } from './judges/demo.ts';
 import { judgeByHttplint } from './judges/httplint.ts';
 import { judgeByKubeScore } from './judges/kube-score.ts';
 import { judgeBySchemathesis } from './judges/schemathesis.ts';
 import { judgeBySlowhttptest } from './judges/slowhttptest.ts';
-
-async function onDemo(report: Report): Promise<void> {
-  const demo = await startDemo();
-  try {
-    await judgeBySlowhttptest(report, demo);
-  } finally {
-    await demo.stop();
-  }
-}
+import { judgeByToxiproxy } from './judges/toxiproxy.ts';
 
 const judges: Readonly<Record<string, (report: Report) => Promise<void>>> = {
   schemathesis: judgeBySchemathesis,
   httplint: judgeByHttplint,
-  slowhttptest: onDemo,
+  slowhttptest: judgeBySlowhttptest,
   'kube-score': judgeByKubeScore,
+  toxiproxy: judgeByToxiproxy,
 };
 
 const wanted = process.argv.slice(2);

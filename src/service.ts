@@ -52,6 +52,9 @@ interface Running {
   readonly admin: AdminServer;
 }
 
+/** So long before the end of a drain the calls that still wait are answered, milliseconds. */
+const lastAnswersMs = 500;
+
 /** Builds everything and listens on both ports. */
 export async function startService(parts: ServiceParts): Promise<Service> {
   const { settings, clock } = parts;
@@ -103,9 +106,12 @@ export async function startService(parts: ServiceParts): Promise<Service> {
       const { drainSeconds, drainDelaySeconds } = settings.server;
       const [limitMs, delayMs] = [drainSeconds * 1000, drainDelaySeconds * 1000];
       const cancelRefusals = clock.after(delayMs, () => gateway.drain(Math.max(0, limitMs - delayMs)));
+      // A forecast may have been wrong, or not known: a call that still waits is refused while there is time to.
+      const cancelLast = clock.after(Math.max(delayMs, limitMs - lastAnswersMs), () => gateway.drain(0));
       const options = signal === undefined ? { delayMs, limitMs } : { delayMs, limitMs, signal };
       const { cut } = await running.data.drain(options);
       cancelRefusals();
+      cancelLast();
       if (signal?.aborted !== true)
         await gateway.settled(Math.max(0, startedAt + limitMs - clock.monotonic()));
       await endBehind(running);

@@ -8,6 +8,7 @@ import { oneDocument } from './costs.ts';
 import { crowds } from './crowd.ts';
 import { defaultWaits } from './default-wait.ts';
 import { farRedisBursts } from './far-redis.ts';
+import { flood } from './flood.ts';
 import { holders } from './holders.ts';
 import { arrivals } from './newcomers.ts';
 import { outsiders } from './outsider.ts';
@@ -44,6 +45,7 @@ export const stages: readonly (readonly Track[])[] = [
     [reloads.embedded],
   ],
   [slowedBursts],
+  [[flood]],
   [[outsiders.embedded]],
   [[outsiders.replicas]],
   [[closings.embedded], [closings.replicas]],

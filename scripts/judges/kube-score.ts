@@ -1,6 +1,6 @@
 /** kube-score on the manifests, which are the chart's output: nothing critical that is not answered here. */
 import type { Report } from '../observability/report.ts';
-import { kubeScore, ran } from './tools.ts';
+import { fromGo, ran } from './tools.ts';
 
 const manifests = new URL('../../k8s/install.yaml', import.meta.url).pathname;
 
@@ -11,7 +11,7 @@ const answered: readonly (readonly [string, string])[] = [
 ];
 
 export async function judgeByKubeScore(report: Report): Promise<void> {
-  const tool = await kubeScore();
+  const tool = await fromGo('kube-score');
   if ('why' in tool) return report.skipped('kube-score', tool.why);
   const { output } = await ran(tool.path, ['score', manifests, '--output-format', 'ci'], 60_000);
   const critical = output.split('\n').filter((line) => line.startsWith('[CRITICAL]'));

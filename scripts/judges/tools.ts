@@ -15,6 +15,7 @@ const versions = {
   schemathesis: '4.32.5',
   httplint: '2026.10.4',
   'kube-score': 'github.com/zegl/kube-score/cmd/kube-score@v1.20.0',
+  toxiproxy: 'github.com/Shopify/toxiproxy/v2/cmd/server@v2.12.0',
 };
 const installMs = 240_000;
 
@@ -56,11 +57,11 @@ export async function fromPyPi(name: 'schemathesis' | 'httplint'): Promise<Tool>
   return existsSync(path) ? { path } : { why: `pip: ${got.output.slice(-200)}` };
 }
 
-/** kube-score, built from its Go module. */
-export async function kubeScore(): Promise<Tool> {
-  const path = join(folder, 'kube-score');
+/** A program of a published Go module. */
+export async function fromGo(name: 'kube-score' | 'toxiproxy'): Promise<Tool> {
+  const path = join(folder, versions[name].replace(/@.*/, '').split('/').at(-1) ?? name);
   if (existsSync(path)) return { path };
-  const command = `GOBIN='${folder}' go install ${versions['kube-score']}`;
+  const command = `GOBIN='${folder}' go install ${versions[name]}`;
   const built = await ran('sh', ['-c', command], installMs);
   return existsSync(path) ? { path } : { why: `go install: ${built.output.slice(-200)}` };
 }

@@ -83,11 +83,15 @@ export class EarlyRejection {
     for (const ceiling of ceilings.values()) this.#ceilings.all(ceiling);
   }
 
-  /** The process will send nothing after `budgetMs`. */
+  /** The process will send nothing after `budgetMs`. With 0 nobody's forecast is asked: whoever waits is too late. */
   onDrain(budgetMs: number): void {
     const { limiter, background } = this.#parts;
     for (const call of this.#registry.all()) {
       if (!call.isWaiting) continue;
+      if (budgetMs === 0) {
+        this.#registry.end(call, refused(draining()));
+        continue;
+      }
       const { bucket, ticket } = call.request.admission;
       background(
         limiter.forecast(bucket, ticket).then((standing) => {

@@ -111,3 +111,20 @@ test('a waiting call that cannot leave before the drain ends is refused at once,
   expect(answer.headers.get('x-should-retry')).not.toBe('false');
   expect(await served.exited).toBe(0);
 });
+
+test('a call that still waits when the drain ends is refused, although it was expected to leave', async () => {
+  await (await get('warm')).text();
+  shop.fault({ kind: 'hang' });
+  const first = get('first').then(
+    () => 'answered',
+    () => 'cut',
+  );
+  await until(() => shop.log.length === 2);
+  const held = get('held');
+  await new Promise((resolve) => setTimeout(resolve, 100));
+  served.signal('SIGTERM');
+  const answer = await held;
+  expect([answer.status, answer.headers.get('sluice-error')]).toEqual([503, 'draining']);
+  expect(await first).toBe('cut');
+  await served.exited;
+});

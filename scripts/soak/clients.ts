@@ -1,0 +1,159 @@
+/** The clients of the soak: what they send, when they repeat, when they hang up. Every draw is of one seeded source. */
+import { Agent } from 'node:http';
+import type { Random } from '../../src/clock.ts';
+import { pause } from '../../test/support/redis-fleet.ts';
+import { attempt, type Ending } from './call.ts';
+import type { Fate, Ledger } from './ledger.ts';
+import type { Replica, Replicas } from './replicas.ts';
+
+/** `held`: of a workspace whose calls are sent one after the other · `keyed`: with an idempotency key. */
+const kinds = ['plain', 'plain', 'read', 'stream', 'held', 'keyed'] as const;
+type Kind = (typeof kinds)[number];
+
+interface Call {
+  readonly nonce: string;
+  readonly kind: Kind;
+  /** Hangs up after so many milliseconds. */
+  readonly leavesAfterMs: number | null;
+}
+
+export interface ClientParts {
+  readonly replicas: Replicas;
+  readonly ledger: Ledger;
+  readonly random: Random;
+  /** API keys. */
+  readonly keys: { readonly open: string; readonly held: string };
+  /** Beginning of the names of its calls, of its own among those that share a ledger. */
+  readonly name: string;
+}
+
+/** Whoever has no answer after so long has lost the call, milliseconds. */
+const maxMs = 180_000;
+const waitSeconds = 120;
+const shareLeaving = 0.08;
+
+interface Tried {
+  readonly call: Call;
+  readonly replica: Replica;
+  readonly isRepeatable: boolean;
+  readonly startedAt: number;
+}
+
+/** What an ending means: the call has ended, or the client repeats it after so many milliseconds. */
+type Next = Fate | { readonly kind: 'again'; readonly afterMs: number };
+
+const again = (afterMs: number): Next => ({ kind: 'again', afterMs });
+const isWhole = (kind: Kind, text: string): boolean =>
+  kind === 'stream' ? text.endsWith('data: [DONE]\n\n') : text === 'done';
+
+export class Clients {
+  readonly #parts: ClientParts;
+  readonly #agent = new Agent({ keepAlive: true, maxSockets: Infinity, timeout: 0 });
+  readonly #open = new Set<Promise<void>>();
+  #sent = 0;
+  /** Kept connections that were closed in the moment of a call, which was sent again. */
+  stale = 0;
+  /** Refusals of the gateway that were followed. */
+  refused = 0;
+
+  constructor(parts: ClientParts) {
+    this.#parts = parts;
+  }
+
+  /** Calls so far. */
+  get sent(): number {
+    return this.#sent;
+  }
+
+  /** Sends one more call; a crowd is many of these. Returns its name and kind. */
+  send(): { readonly nonce: string; readonly kind: Kind } {
+    const { random, name } = this.#parts;
+    const kind = kinds[Math.floor(random.next() * kinds.length)] ?? 'plain';
+    const leavesAfterMs = random.next() < shareLeaving ? Math.round(random.next() * 1_500) : null;
+    this.#sent += 1;
+    const nonce = `${name}-${this.#sent}`;
+    const run = this.#run({ nonce, kind, leavesAfterMs });
+    this.#open.add(run);
+    void run.finally(() => this.#open.delete(run));
+    return { nonce, kind };
+  }
+
+  /** Resolves when every call has ended. */
+  async settled(): Promise<void> {
+    await Promise.all(this.#open);
+    this.#agent.destroy();
+  }
+
+  async #run(call: Call): Promise<void> {
+    const { replicas, ledger, random } = this.#parts;
+    const startedAt = performance.now();
+    const { nonce, kind, leavesAfterMs } = call;
+    const isRepeatable = kind === 'read' || kind === 'keyed';
+    const leaving = leavesAfterMs === null ? null : AbortSignal.timeout(leavesAfterMs);
+    const tooLate = AbortSignal.timeout(maxMs);
+    const signal = leaving === null ? tooLate : AbortSignal.any([leaving, tooLate]);
+    let killedAttempts = 0;
+    let fate: Fate = { kind: 'lost', words: `no answer after ${maxMs / 1_000} s` };
+    while (performance.now() - startedAt < maxMs) {
+      const replica = replicas.pick(random);
+      const ending = await attempt({ ...this.#requestOf(call, replica), signal, agent: this.#agent });
+      if (leaving?.aborted === true) {
+        fate = { kind: 'left' };
+        break;
+      }
+      if (ending.kind === 'broken' && replica.wasKilled) killedAttempts += 1;
+      const next = this.#next(ending, { call, replica, isRepeatable, startedAt });
+      if (next.kind !== 'again') {
+        fate = next;
+        break;
+      }
+      await pause(next.afterMs);
+    }
+    ledger.ended({ nonce, fate, isRepeatable, killedAttempts, startedAt });
+  }
+
+  #requestOf({ nonce, kind }: Call, { gateway: { url } }: Replica) {
+    const { keys } = this.#parts;
+    return {
+      url,
+      path: kind === 'held' ? '/via/serial/work' : kind === 'stream' ? '/via/open/stream' : '/via/open/work',
+      method: kind === 'read' ? ('GET' as const) : ('POST' as const),
+      headers: {
+        'sluice-key': kind === 'held' ? keys.held : keys.open,
+        'x-nonce': nonce,
+        prefer: `wait=${waitSeconds}`,
+        ...(kind === 'keyed' ? { 'idempotency-key': nonce } : {}),
+      },
+    };
+  }
+
+  #next(ending: Ending, { call: { nonce, kind }, replica, isRepeatable, startedAt }: Tried): Next {
+    switch (ending.kind) {
+      case 'whole':
+        if (ending.status === 200 && isWhole(kind, ending.text)) return { kind: 'answered' };
+        if (ending.status === 200)
+          return { kind: 'lost', words: `an answer of ${ending.text.length} characters` };
+        return { kind: 'failed', words: String(ending.status) };
+      case 'refused':
+        // A refusal with a time is followed, as SDKs do; so is a repeat that comes while its call is answered.
+        if (ending.retryAfterMs !== null || ending.code === 'idempotency_conflict') {
+          this.refused += 1;
+          return again(ending.retryAfterMs ?? 300);
+        }
+        return { kind: 'failed', words: `${ending.status} ${ending.code}` };
+      case 'broken':
+        if (replica.wasKilled) return isRepeatable ? again(100) : { kind: 'killed' };
+        if (ending.words === 'ECONNREFUSED') return again(100);
+        if (ending.isStale) {
+          this.stale += 1;
+          return again(0);
+        }
+        if (ending.isCut && this.#parts.ledger.isExcused(nonce, startedAt))
+          return { kind: 'failed', words: 'cut' };
+        return {
+          kind: 'lost',
+          words: `${kind}: ${ending.words}${ending.isCut ? ' inside the answer' : ''} after ${Math.round((performance.now() - startedAt) / 1_000)} s, of a replica that ${replica.isTaking ? 'takes calls' : 'ends'}`,
+        };
+    }
+  }
+}

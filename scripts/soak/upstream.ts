@@ -1,0 +1,90 @@
+/** The upstream of the soak: does what it is asked, notes it in the ledger, and gets into trouble on request. */
+import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import type { Random } from '../../src/clock.ts';
+import type { Ledger, Made } from './ledger.ts';
+
+/** `throttling`: 429 · `failing`: 500 · `resetting`: cut before the work · `cutting`: after it · `slow`: 1.5 s later. */
+export const troubles = ['throttling', 'failing', 'resetting', 'cutting', 'slow'] as const;
+export type Trouble = (typeof troubles)[number];
+
+export interface Upstream {
+  /** Two, so that they can be two upstreams of a configuration. */
+  readonly origins: readonly string[];
+  trouble: Trouble | null;
+  /** Refusals so far. */
+  readonly throttled: number;
+  /** Requests so far. */
+  readonly arrived: number;
+  stop(): void;
+}
+
+const retryAfterSeconds = 1;
+const slowMs = 1_500;
+const pieces = 5;
+
+const pause = (ms: number): Promise<void> => new Promise((resolve) => setTimeout(resolve, ms));
+
+async function stream(response: ServerResponse): Promise<void> {
+  response.writeHead(200, { 'content-type': 'text/event-stream' });
+  for (let piece = 0; piece < pieces; piece += 1) {
+    response.write(`data: ${piece}\n\n`);
+    await pause(150);
+  }
+  response.end('data: [DONE]\n\n');
+}
+
+export async function startUpstream(ledger: Ledger, random: Random): Promise<Upstream> {
+  let throttled = 0;
+  let arrived = 0;
+  async function answer(request: IncomingMessage, response: ServerResponse, made: Made): Promise<void> {
+    const { trouble } = upstream;
+    arrived += 1;
+    made.arrivedAt ??= performance.now();
+    if (trouble === 'throttling') {
+      throttled += 1;
+      response.writeHead(429, { 'retry-after': String(retryAfterSeconds) }).end();
+      return;
+    }
+    made.isFaulted ||= trouble !== null && trouble !== 'slow';
+    if (trouble === 'failing') return void response.writeHead(500).end('{}');
+    if (trouble === 'resetting') return void request.socket.resetAndDestroy();
+    if (trouble === 'slow') await pause(slowMs);
+    made.times += 1;
+    if (trouble === 'cutting') {
+      response.writeHead(200, { 'content-length': 1_000 }).write('cut');
+      await pause(20);
+      return void request.socket.resetAndDestroy();
+    }
+    await pause(20 + random.next() * 80);
+    if (request.url?.startsWith('/stream') === true) await stream(response);
+    else response.end('done');
+  }
+  const servers = [1, 2].map(() =>
+    createServer((request, response) => {
+      request.on('error', () => {});
+      response.on('error', () => {});
+      request
+        .resume()
+        .on('end', () => void answer(request, response, ledger.of(String(request.headers['x-nonce']))));
+    }),
+  );
+  const origins: string[] = [];
+  for (const server of servers) {
+    server.keepAliveTimeout = 120_000;
+    await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
+    origins.push(`http://127.0.0.1:${(server.address() as AddressInfo).port}`);
+  }
+  const upstream = {
+    origins,
+    trouble: null as Trouble | null,
+    get throttled() {
+      return throttled;
+    },
+    get arrived() {
+      return arrived;
+    },
+    stop: () => servers.forEach((server) => server.close().closeAllConnections()),
+  };
+  return upstream;
+}
