@@ -4,8 +4,8 @@ import { startWorld, type World } from './world.ts';
 let world: World;
 beforeAll(async () => {
   world = await startWorld({
-    modelMore: '    timeouts: { headSeconds: 0.3, idleSeconds: 0.3 }\n',
-    shopMore: '    timeouts: { headSeconds: 0.3 }\n    maxInFlight: none\n',
+    modelMore: '    timeouts: { headSeconds: 1.5, idleSeconds: 0.3 }\n',
+    shopMore: '    timeouts: { headSeconds: 1.5 }\n    maxInFlight: none\n',
   });
 });
 beforeEach(() => {
