@@ -23,14 +23,25 @@ interface Ended {
   readonly isTimeless: boolean;
 }
 
-/** Writes once and reads until the connection is closed. */
-function sent(port: number, bytes: string): Promise<Ended> {
-  return new Promise((resolve) => {
+interface Sent {
+  /** The connection is open, or has been refused. */
+  readonly opened: Promise<void>;
+  readonly ended: Promise<Ended>;
+}
+
+/** Writes once, when it may, and reads until the connection is closed. */
+function send(port: number, bytes: string, mayWrite: Promise<unknown> = Promise.resolve()): Sent {
+  const { promise: opened, resolve: open } = Promise.withResolvers<void>();
+  const ended = new Promise<Ended>((resolve) => {
     const chunks: Buffer[] = [];
-    const socket = connect(port, '127.0.0.1', () => void socket.write(bytes, 'latin1'));
+    const socket = connect(port, '127.0.0.1', () => {
+      open();
+      void mayWrite.then(() => socket.write(bytes, 'latin1'));
+    });
     socket.on('data', (chunk) => chunks.push(chunk));
     socket.on('error', () => {});
     socket.on('close', () => {
+      open();
       const { answers } = readAnswers(Buffer.concat(chunks), [], true);
       const refused = answers.filter(({ status }) => status === 503);
       resolve({
@@ -39,7 +50,10 @@ function sent(port: number, bytes: string): Promise<Ended> {
       });
     });
   });
+  return { opened, ended };
 }
+
+const sent = (port: number, bytes: string): Promise<Ended> => send(port, bytes).ended;
 
 const times = <T>(count: number, run: () => T): T[] => Array.from({ length: count }, run);
 
@@ -75,9 +89,14 @@ export const flood: Scenario = {
     })();
     const body =
       head('POST', `Content-Length: ${bodyBytes}\r\nConnection: close\r\n`) + 'x'.repeat(bodyBytes);
-    const crowd = await Promise.all(
-      times(floods.connections, () => sent(port, head('GET', 'Connection: close\r\n'))),
+    // All are open before the first writes: a call that is refused at once makes room for the next connection.
+    const { promise: allOpened, resolve: letWrite } = Promise.withResolvers<void>();
+    const opening = times(floods.connections, () =>
+      send(port, head('GET', 'Connection: close\r\n'), allOpened),
     );
+    await Promise.all(opening.map(({ opened }) => opened));
+    letWrite();
+    const crowd = await Promise.all(opening.map(({ ended }) => ended));
     const pipeline = await sent(
       port,
       times(floods.pipelined, () => head('GET')).join('') + head('GET', 'Connection: close\r\n'),

@@ -2,6 +2,7 @@
  * How busy the machine is, as measured by a process that does nothing but ask for the time, and by this process: figures that
  * depend on time are judged only where they run when they want to. Owns that process.
  */
+import { readFileSync } from 'node:fs';
 import { cpus } from 'node:os';
 import { monitorEventLoopDelay } from 'node:perf_hooks';
 import { pause } from '../../test/support/redis-fleet.ts';
@@ -57,10 +58,44 @@ function processorTimes(): { readonly idle: number; readonly all: number } {
   return times.reduce((sum, { idle, all }) => ({ idle: sum.idle + idle, all: sum.all + all }));
 }
 
-/** Share of the processors' time in which they had nothing to do, from now on for so many milliseconds: 0 to 1. */
+/** How often this process' control group used up its quota of processor time: version 2, then 1; 0 = it has none. */
+function quotaUsedUp(): number {
+  const groups = textOf('/proc/self/cgroup');
+  const [own = '', ownInVersion1 = ''] = [/^0::(.*)$/m, /:cpu(?:,\w+)?:(.*)$/m].map(
+    (line) => line.exec(groups)?.[1],
+  );
+  const root = '/sys/fs/cgroup';
+  // Within a container its own group is the root.
+  const files = [
+    `${root}${own}/cpu.stat`,
+    `${root}/cpu.stat`,
+    `${root}/cpu${ownInVersion1}/cpu.stat`,
+    `${root}/cpu/cpu.stat`,
+  ];
+  for (const file of files) {
+    const times = /^nr_throttled (\d+)$/m.exec(textOf(file))?.[1];
+    if (times !== undefined) return Number(times);
+  }
+  return 0;
+}
+
+/** Not every system has such files. */
+function textOf(path: string): string {
+  try {
+    return readFileSync(path, 'utf8');
+  } catch {
+    return '';
+  }
+}
+
+/**
+ * Share of the processors' time in which they had nothing to do, from now on for so many milliseconds: 0 to 1. 0 where a quota
+ * of processor time was used up meanwhile, whatever others left.
+ */
 export async function idleShareOver(ms: number): Promise<number> {
-  const before = processorTimes();
+  const [before, usedUpBefore] = [processorTimes(), quotaUsedUp()];
   await pause(ms);
   const after = processorTimes();
+  if (quotaUsedUp() > usedUpBefore) return 0;
   return (after.idle - before.idle) / (after.all - before.all);
 }

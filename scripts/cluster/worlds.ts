@@ -112,6 +112,8 @@ export interface Seen {
   readonly throttled: number;
   /** Calls that left behind others that had arrived clearly later, of those `ordered` keeps. */
   readonly crossed: number;
+  /** The same, of those that another choice keeps. */
+  readonly crossedAmong: (ordered: NonNullable<Sight['ordered']>) => number;
   /** Nonces executed more than once. */
   readonly twice: number;
   readonly tookMs: number;
@@ -148,7 +150,8 @@ export async function see(
   // A call arrives when its replica reads it, after its client could write it: calls that others could overtake on that
   // way have no order.
   const spacingMs = apartMs + clientStalledMs + replicaStalledMs;
-  const crossed = overtaken(answers, ordered(inOrder), spacingMs);
+  const crossedAmong: Seen['crossedAmong'] = (kept) => overtaken(answers, kept(inOrder), spacingMs);
+  const crossed = crossedAmong(ordered);
   const throttled = count(entries, 'throttled');
   const doubled = twice(entries);
   const tookMs = makespan(entries);
@@ -157,6 +160,7 @@ export async function see(
     entries,
     throttled,
     crossed,
+    crossedAmong,
     twice: doubled,
     tookMs,
     stalledMs,
@@ -190,9 +194,12 @@ export async function backOnRedis({ fleet }: World): Promise<number> {
 }
 
 /** What a fault of Redis did to the replicas. */
+/** How many replicas went on without Redis. */
+export const replicasAway = (world: Pick<World, 'fleet'>): number => logged(world, 'Redis is away');
+
 export async function aftermath(world: Pick<World, 'fleet'>): Promise<string> {
   const errors = await world.fleet.metric('sluice_redis_errors_total');
-  return `replicas that went away from Redis ${logged(world, 'Redis is away')}; failed commands ${errors}`;
+  return `replicas that went away from Redis ${replicasAway(world)}; failed commands ${errors}`;
 }
 
 export const took = ({ tookMs }: Seen): string => `makespan ${seconds(tookMs)}`;
