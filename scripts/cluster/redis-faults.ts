@@ -12,7 +12,7 @@ import {
   chatWorld,
   fill,
   see,
-  replicasAway,
+  replicasWithoutRedis,
   took,
   type Seen,
 } from './worlds.ts';
@@ -27,7 +27,7 @@ interface Fault {
   /** One every `everyMs`, into a full bucket of 600/min; the fault comes after `strikeAfterMs`. */
   readonly calls: number;
   readonly strike: (port: number) => Promise<void>;
-  readonly holds: (seen: Seen, isAnyAway: boolean) => boolean;
+  readonly holds: (seen: Seen, isAnyWithoutRedis: boolean) => boolean;
 }
 
 const everyMs = 25;
@@ -57,7 +57,7 @@ const fault = ({ name, whenDown = 'local', calls, strike, holds }: Fault): Scena
     const seen = await see(world, load, whenDown === 'deny' ? { ordered: ofBefore } : {});
     const back = await backOnRedis(world);
     const words = await aftermath(world);
-    const isAnyAway = replicasAway(world) > 0;
+    const isAnyWithoutRedis = replicasWithoutRedis(world) > 0;
     await pause(1_500);
     const remains = await left(port);
     await world.end();
@@ -68,7 +68,7 @@ const fault = ({ name, whenDown = 'local', calls, strike, holds }: Fault): Scena
         seen.throttled === 0 &&
         back === 3 &&
         nothingLeft(remains) &&
-        holds(seen, isAnyAway),
+        holds(seen, isAnyWithoutRedis),
       figures: `${took(seen)}; ${seen.words}; ${words}; on Redis again ${back}${slowest > 0 ? `; slowest denial ${seconds(slowest)}` : ''}; ${remainsInWords(remains)}`,
     };
   },
@@ -78,8 +78,8 @@ const denials = (seen: Seen) => seen.answers.filter(({ code }) => code === 'limi
 const slowestDenial = (seen: Seen): number => Math.max(0, ...denials(seen).map(({ tookMs }) => tookMs));
 
 /** Where a replica went on alone for a moment, order is promised to the calls that were sent before the fault. */
-const inOrder = (seen: Seen, isAnyAway: boolean): boolean =>
-  allSucceeded(seen.answers) && (isAnyAway ? seen.crossedAmong(ofBefore) : seen.crossed) === 0;
+const inOrder = (seen: Seen, isAnyWithoutRedis: boolean): boolean =>
+  allSucceeded(seen.answers) && (isAnyWithoutRedis ? seen.crossedAmong(ofBefore) : seen.crossed) === 0;
 /** Each replica goes on alone: nothing is lost, the share holds; an order over replicas is not promised. */
 const alone = (seen: Seen): boolean => allSucceeded(seen.answers);
 const denied = (seen: Seen): boolean =>

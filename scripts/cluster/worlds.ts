@@ -195,11 +195,11 @@ export async function backOnRedis({ fleet }: World): Promise<number> {
 
 /** What a fault of Redis did to the replicas. */
 /** How many replicas went on without Redis. */
-export const replicasAway = (world: Pick<World, 'fleet'>): number => logged(world, 'Redis is away');
+export const replicasWithoutRedis = (world: Pick<World, 'fleet'>): number => logged(world, 'Redis is away');
 
 export async function aftermath(world: Pick<World, 'fleet'>): Promise<string> {
   const errors = await world.fleet.metric('sluice_redis_errors_total');
-  return `replicas that went away from Redis ${replicasAway(world)}; failed commands ${errors}`;
+  return `replicas that went away from Redis ${replicasWithoutRedis(world)}; failed commands ${errors}`;
 }
 
 export const took = ({ tookMs }: Seen): string => `makespan ${seconds(tookMs)}`;
