@@ -60,8 +60,7 @@ test('calls that wait at both replicas go on in one bucket, in turn, and the ups
       .flatMap(({ gateway }) => gateway.buckets())
       .filter(({ snapshot }) => snapshot.waiting > 0);
     // Both keys have been answered: from here on the project is known.
-    if (count(model.log, 'admitted') >= 24)
-      for (const { snapshot } of waiting) waitedIn.add(snapshot.bucket);
+    if (count(model.log, 'admitted') >= 24) for (const { snapshot } of waiting) waitedIn.add(snapshot.bucket);
   }
   const statuses = await sent;
   expect(statuses.filter((status) => status !== 200)).toEqual([]);
