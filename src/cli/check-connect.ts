@@ -7,19 +7,19 @@ import type { OriginPattern, Settings, UpstreamCredential, UpstreamSettings } fr
 import { readOnce } from '../credentials/once.ts';
 import { createEndpoint } from '../dispatch/token-endpoint.ts';
 import { createTrial, type Trial, type TrialResult } from '../dispatch/trial.ts';
-import type { CredentialFault } from '../errors.ts';
+import { credentialFaultWords, type CredentialFault } from '../errors.ts';
 import { tryRedis } from '../limiter/stores.ts';
 import { originText } from './origin-text.ts';
 
-export interface Tried {
+export interface ConnectionReport {
   /** One line each, in the order of the file. */
   readonly lines: readonly string[];
-  /** How many of them say that something does not work. */
+  /** How many of the lines report that something does not work. */
   readonly failures: number;
 }
 
 /** Tries everything, one after the other. */
-export async function tryConnections(settings: Settings): Promise<Tried> {
+export async function tryConnections(settings: Settings): Promise<ConnectionReport> {
   const results = [...(await redisResults(settings))];
   for (const upstream of settings.upstreams.values())
     results.push(...(await upstreamResults(upstream, settings)));
@@ -65,20 +65,20 @@ async function tryWith(
   trial: Trial,
   origin: string,
   { credential, upstream }: Pick<Owned, 'credential'> & { readonly upstream: UpstreamSettings },
-): Promise<TrialResult | CredentialFailed> {
+): Promise<TrialResult | CredentialUntried> {
   if (credential === null) return trial.run(origin, null);
   const read = await readOnce(credential, upstream, {
     clock: systemClock,
     send: createEndpoint({ clock: systemClock }),
   });
   if (read.kind === 'failed') return { kind: 'no_credential', fault: read.fault };
+  if (read.kind === 'unused') return { kind: 'refresh_token_unused' };
   return trial.run(origin, { field: credential.field, value: read.value });
 }
 
-interface CredentialFailed {
-  readonly kind: 'no_credential';
-  readonly fault: CredentialFault;
-}
+type CredentialUntried =
+  | { readonly kind: 'no_credential'; readonly fault: CredentialFault }
+  | { readonly kind: 'refresh_token_unused' };
 
 interface Owned {
   /** For the line; empty = the upstream's own. */
@@ -95,10 +95,18 @@ function credentialsOf({ name, credential }: UpstreamSettings, { workspaces }: S
   return found;
 }
 
-function worded(at: string, result: TrialResult | CredentialFailed): Result {
+function worded(at: string, result: TrialResult | CredentialUntried): Result {
   switch (result.kind) {
     case 'no_credential':
-      return { works: false, text: `${at}: the credential could not be read or fetched (${result.fault})` };
+      return {
+        works: false,
+        text: `${at}: the credential is not available: ${credentialFaultWords[result.fault]}`,
+      };
+    case 'refresh_token_unused':
+      return {
+        works: true,
+        text: `${at}: not tried; the refresh token’s file can be read and replaced, and to use the token would end it`,
+      };
     case 'failed':
       return { works: false, text: `${at}: ${result.words}` };
     case 'refused':

@@ -4,6 +4,7 @@ import { ConfigError, loadSettings } from '../config/load.ts';
 import type { Settings, UpstreamSettings, WorkspaceSettings } from '../config/settings.ts';
 import type { CliIo } from './io.ts';
 import { originText } from './origin-text.ts';
+import { refreshFileCautions } from './refresh-files.ts';
 
 export interface CheckCommand {
   readonly config: string;
@@ -17,8 +18,13 @@ export interface CheckCommand {
 export async function runCheck({ config, connect, against }: CheckCommand, io: CliIo): Promise<number> {
   try {
     const settings = loadSettings({ path: config, env: io.env });
-    const warnings = cautions(settings, io.clock.now()).map((text) => `warning: ${text}`);
-    io.out([`${config}: usable`, ...summary(settings), ...warnings].join('\n'));
+    const warnings = [...cautions(settings, io.clock.now()), ...(await refreshFileCautions(settings))].map(
+      (text) => `warning: ${text}`,
+    );
+    const untried = connect
+      ? []
+      : ['connections: not tried; with --connect Redis, origins and credentials are'];
+    io.out([`${config}: usable`, ...summary(settings), ...warnings, ...untried].join('\n'));
     const explained =
       against === null
         ? 0

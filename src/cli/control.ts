@@ -29,9 +29,8 @@ export async function runControl(
     io.out(`${upstream}: ${done[verb]}`);
     return 0;
   }
-  io.err(
-    detailOf(text) ?? `The admin port answers ${answer.status}: is ${admin} the admin port of a Sluice?`,
-  );
+  const said = detailOf(text) ?? `The answer has status ${answer.status}.`;
+  io.err(`${said}\nAsked was ${admin}: --admin http://HOST:PORT names the admin port of a Sluice.`);
   return 1;
 }
 

@@ -48,10 +48,10 @@ export async function runDemo(command: DemoCommand, io: CliIo): Promise<number> 
   let code = 0;
   try {
     if (command.serve) {
-      const wish = endSignals();
+      const signals = endSignals();
       io.out(welcome({ base, admin, key, modelUrl, shopUrl }));
-      await wish.first;
-      void wish.again.then(() => process.exit(130));
+      await signals.first;
+      void signals.second.then(() => process.exit(130));
     } else {
       io.out(`The live page during the run: ${admin}/\n`);
       code = await compare({ model, shop, modelUrl, shopUrl, base, key, calls: command.calls }, io);

@@ -1,20 +1,20 @@
 /**
- * The two wishes of whoever runs a command: end in order, and end now. Owns telling them apart; what they mean is the
- * command's business. A process that listens does not live on because of it.
+ * The two signals by which whoever runs a command ends it: the first asks for an orderly end, the second for an immediate one.
+ * Owns: which signal is the second. Refuses to own: what either means for a command. Listening for signals does not keep the process alive.
  */
 import { systemClock, type Clock } from '../clock.ts';
 
 /**
- * A signal this soon after the first is the same wish, milliseconds: Ctrl-C reaches a script of npm twice, from the
- * terminal and from npm, which hands its signals on.
+ * A signal within this time of the first repeats it, milliseconds: Ctrl-C reaches a script of npm twice, from the
+ * terminal and from npm, which passes signals on.
  */
-const sameWishMs = 500;
+const sameSignalMs = 500;
 
 export interface EndSignals {
   /** Resolves at the first SIGTERM or SIGINT. */
   readonly first: Promise<void>;
-  /** Resolves at one that comes later than an echo of the first. */
-  readonly again: Promise<void>;
+  /** Resolves at a signal that is no repetition of the first. */
+  readonly second: Promise<void>;
 }
 
 /** Listens from now on, until the process ends. */
@@ -23,13 +23,13 @@ export function endSignals(
   source: { on(name: 'SIGTERM' | 'SIGINT', heard: () => void): unknown } = process,
 ): EndSignals {
   const first = Promise.withResolvers<void>();
-  const again = Promise.withResolvers<void>();
+  const second = Promise.withResolvers<void>();
   let firstAt: number | null = null;
   const heard = (): void => {
     firstAt ??= clock.monotonic();
     first.resolve();
-    if (clock.monotonic() - firstAt >= sameWishMs) again.resolve();
+    if (clock.monotonic() - firstAt >= sameSignalMs) second.resolve();
   };
   for (const name of ['SIGTERM', 'SIGINT'] as const) source.on(name, heard);
-  return { first: first.promise, again: again.promise };
+  return { first: first.promise, second: second.promise };
 }

@@ -1,4 +1,7 @@
-/** `sluice learn FILE.har` and `sluice check --against FILE.har`: a description from recorded answers, and recorded answers against one. */
+/**
+ * `sluice learn FILE.har` proposes the description of an upstream from recorded answers; `sluice check --against FILE.har` reports recorded
+ * answers that the configuration does not explain. Owns: the words for the terminal.
+ */
 import { readFileSync } from 'node:fs';
 import type { UpstreamSettings } from '../config/settings.ts';
 import { unexplained } from '../learn/against.ts';

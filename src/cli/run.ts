@@ -1,4 +1,4 @@
-/** Hands a parsed command line to its command; the one place that ends the process. */
+/** Parses the command line and runs its command. Owns: the exit code of a command that ends by itself. */
 import { readFileSync } from 'node:fs';
 import { systemClock } from '../clock.ts';
 import { parseArguments } from './arguments.ts';

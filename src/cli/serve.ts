@@ -3,7 +3,7 @@
  * SIGHUP reloads, SIGTERM and SIGINT drain, a second one of them ends at once.
  */
 import { systemClock, systemRandom } from '../clock.ts';
-import { isUncallable } from '../config/cautions.ts';
+import { hasNoValidKey } from '../config/cautions.ts';
 import { CheckThreadError } from '../config/check-thread.ts';
 import { ConfigError } from '../config/load.ts';
 import { firstSettings } from '../config/read-apart.ts';
@@ -16,6 +16,7 @@ import { createSlices, type Slices } from '../slices.ts';
 import type { Log } from '../telemetry/events.ts';
 import { endSignals } from './end-signal.ts';
 import type { CliIo } from './io.ts';
+import { refreshFileCautions } from './refresh-files.ts';
 import { logRefusedReload } from './refused-reload.ts';
 
 /** Settings of the file, and its digest. */
@@ -49,20 +50,21 @@ export async function runServe({ config }: { readonly config: string }, io: CliI
   const { log } = service.telemetry;
   const watch = watchFile(config, { first, service, slices, io });
   process.on('SIGHUP', () => void watch.reloadNow());
-  const wish = endSignals();
+  const signals = endSignals();
   log.info('serving', { port: service.dataAddress.port, adminPort: service.adminAddress.port });
   await warnOfUncallable(first.settings, slices, { io, log });
-  await wish.first;
+  await warnOfRefreshFiles(first.settings, log);
+  await signals.first;
   log.info('draining');
   const atOnce = new AbortController();
-  void wish.again.then(() => atOnce.abort());
+  void signals.second.then(() => atOnce.abort());
   const [cut] = await Promise.all([service.drain(atOnce.signal), watch.close()]);
   if (cut > 0) log.warn('connections were cut at the end of the drain', { cut });
   log.info('ended', { cut });
   process.exit(0);
 }
 
-/** Hands the settings of a changed file to the service, and says what became of them. */
+/** Passes the settings of a changed file to the service, and reports whether they are in use. */
 function watchFile(
   path: string,
   parts: { readonly first: First; readonly service: Service; readonly slices: Slices; readonly io: CliIo },
@@ -83,13 +85,15 @@ function watchFile(
     },
     onError: (error) => {
       // A line of its own, in JSON as all lines from now on; not in the log, because it may name workspaces.
-      io.err(JSON.stringify({ level: 'error', message: `The configuration in use stays: ${error.message}` }));
+      const time = new Date(systemClock.now()).toISOString();
+      const message = `The configuration in use stays: ${error.message}`;
+      io.err(JSON.stringify({ level: 'error', time, message }));
       logRefusedReload(error, log);
     },
   });
 }
 
-/** What the file says and the process does not do must not look like success. Keys of these sections are no names of anybody. */
+/** Warns of changed keys that take effect only at a restart, so that the reload does not look complete. The keys are no names of anybody. */
 function warnOfRestart(keys: readonly string[], log: Log): void {
   if (keys.length > 0)
     log.warn('these keys were changed and take effect at the next start: restart Sluice', {
@@ -97,7 +101,19 @@ function warnOfRestart(keys: readonly string[], log: Log): void {
     });
 }
 
-/** A workspace without a valid key is allowed (its last key was revoked), but may be an accident. Ids are not for logs. */
+/** Warns of files of refresh tokens that cannot be used. Paths may name workspaces, which no log may show: only their number is logged. */
+async function warnOfRefreshFiles(settings: Settings, log: Log): Promise<void> {
+  const files = (await refreshFileCautions(settings)).length;
+  if (files > 0)
+    log.warn(
+      'files of refresh tokens are missing, open to others or cannot be replaced; `sluice check` names them',
+      {
+        files,
+      },
+    );
+}
+
+/** Warns of workspaces without a valid key: they are allowed (a last key was revoked), but may be an accident. No log may show their ids. */
 async function warnOfUncallable(
   { workspaces }: Settings,
   slices: Slices,
@@ -110,7 +126,7 @@ async function warnOfUncallable(
   const now = io.clock.now();
   let without = 0;
   await slices.forEach(workspaces.values(), (workspace) => {
-    if (isUncallable(workspace, now)) without += 1;
+    if (hasNoValidKey(workspace, now)) without += 1;
   });
   if (without > 0) {
     log.warn('nobody can call with workspaces that have no valid key; `sluice check` names them', {

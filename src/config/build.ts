@@ -69,7 +69,7 @@ export type RestInput = Omit<FileInput, 'workspaces'>;
 /** Settings without the workspaces. */
 export type RestSettings = Omit<Settings, 'workspaces'>;
 
-/** What is known beside the file's text. */
+/** What the settings need beside the text of the file. */
 export interface Surroundings {
   /** Serves when the file has none. */
   readonly processLabelKey: string;
@@ -195,7 +195,7 @@ function buildLimits(
       spoken?.maxInFlight ?? defaults.maxInFlight,
     ),
     maxQueued: limits.maxQueued ?? input.maxQueued ?? server.maxQueued ?? defaultWaits.maxQueued,
-    // A longer wait of one section and a shorter ceiling of another meet here: the ceiling is the ceiling.
+    // One section may state a wait and another a shorter maximum wait: the maximum wins.
     maxWaitSeconds: Math.min(wait ?? defaultWaits.maxWaitSeconds, ceiling),
     maxWaitCeilingSeconds: ceiling,
     learn: limits.learn ?? input.learn ?? true,
@@ -203,7 +203,7 @@ function buildLimits(
   };
 }
 
-/** As the file states it: for each upstream alone, or by upstream. */
+/** A workspace's ceiling as the file states it: one number that holds for each upstream, or one number by upstream. */
 type OwnCeiling = WorkspaceInput['requestsPerMinute'];
 
 /** Builds one workspace, frozen. `upstreams`: all that the file describes. */

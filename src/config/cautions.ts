@@ -1,10 +1,10 @@
 /**
  * What a usable configuration probably does not mean. Owns the words for the operator's own terminal, with names of the
- * file; refuses nothing. Logs may not hold workspace ids: they get a count of those that are {@link isUncallable} and no words of here.
+ * file; refuses nothing. Logs may not hold workspace ids: they get a count of those that are {@link hasNoValidKey} and no words of here.
  */
 import type { CredentialSource, Settings, WorkspaceSettings } from './settings.ts';
 
-/** Things that work but are probably not meant, one clause each. `now`: milliseconds since the epoch. */
+/** Warnings about settings that work but are probably not meant, one clause each. `now`: milliseconds since the epoch. */
 export function cautions(settings: Settings, now: number): string[] {
   const found: string[] = [];
   if (settings.privacy.labelKeyGenerated === true) {
@@ -16,7 +16,7 @@ export function cautions(settings: Settings, now: number): string[] {
 }
 
 /** True when no key can call with a workspace, at `now`. */
-export const isUncallable = ({ keys }: WorkspaceSettings, now: number): boolean =>
+export const hasNoValidKey = ({ keys }: WorkspaceSettings, now: number): boolean =>
   expiredOf(keys, now) === keys.length;
 
 const expiredOf = (keys: WorkspaceSettings['keys'], now: number): number =>
@@ -45,7 +45,7 @@ function schemeless({ upstreams, workspaces }: Settings): string[] {
     .map(([path]) => `${path}: the authorization value names no scheme; most upstreams want "Bearer …"`);
 }
 
-/** What a file holds is not known here. */
+/** True when the value of the field begins with no scheme. The content of a credential's file is not known here, and passes. */
 const namesNoScheme = (source: CredentialSource): boolean =>
   (source.kind === 'value' && !source.value.includes(' ')) ||
   (source.kind === 'oauth' && !source.prefix.includes(' '));

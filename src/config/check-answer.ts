@@ -1,4 +1,4 @@
-/** The answer of the thread that checks a configuration: what can be copied from thread to thread, problems included. */
+/** The message in which the thread that checks a configuration answers. Owns: its form, which can be copied from thread to thread. */
 import { checkText } from './check-text.ts';
 import type { CheckAnswer, CheckTask } from './check-thread.ts';
 import { checkedInput } from './checked-input.ts';

@@ -8,12 +8,12 @@ import type { ConfigSource } from './check-text.ts';
 import type { CheckedInput } from './checked-input.ts';
 import { ConfigError, type Problem } from './problem.ts';
 
-/** What the thread is given. */
+/** The message that the thread is given. */
 export interface CheckTask extends ConfigSource {
   readonly text: string;
 }
 
-/** What the thread answers. */
+/** The message with which the thread answers. */
 export type CheckAnswer =
   | { readonly kind: 'usable'; readonly input: CheckedInput }
   | { readonly kind: 'refused'; readonly problems: readonly Problem[] };
@@ -26,7 +26,7 @@ export class CheckThreadError extends Error {
   }
 }
 
-/** What is used of a thread. */
+/** The part of a worker thread's interface that is used here. */
 export interface CheckThread {
   on(event: 'message', heard: (answer: CheckAnswer) => void): unknown;
   on(event: 'error', heard: (cause: unknown) => void): unknown;
@@ -66,7 +66,7 @@ export async function checkInThread(
   return answer.input;
 }
 
-/** Settles when the thread has ended, whatever it was that ended it. */
+/** Settles when the thread has ended, for whatever reason. */
 function answerOf(thread: CheckThread, signal: AbortSignal): Promise<CheckAnswer> {
   return new Promise((resolve, reject) => {
     let answer: CheckAnswer | null = null;
@@ -89,6 +89,6 @@ function answerOf(thread: CheckThread, signal: AbortSignal): Promise<CheckAnswer
   });
 }
 
-/** What another thread threw need not be an `Error` of this one. */
+/** The message of what another thread threw, which need not be an `Error` of this thread. */
 const wordsOf = (cause: unknown): string =>
   typeof cause === 'object' && cause !== null && 'message' in cause ? String(cause.message) : String(cause);

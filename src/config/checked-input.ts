@@ -5,7 +5,7 @@
 import type { RestInput } from './build.ts';
 import type { FileInput, WorkspaceInput } from './schema.ts';
 
-/** Workspaces in one text: reading it back takes a fraction of a millisecond. */
+/** Workspaces in one text, so few that parsing it takes a fraction of a millisecond. */
 const perText = 50;
 
 export interface CheckedInput {
@@ -24,10 +24,10 @@ export function checkedInput({ workspaces, ...rest }: FileInput): CheckedInput {
   return { rest: JSON.stringify(rest), workspaces: texts };
 }
 
-// What {@link checkedInput} wrote, of values that the schema had checked.
+/** Reads back the file without its workspaces. The type is safe: the schema had checked the values before they were written. */
 export const restOf = ({ rest }: CheckedInput): RestInput => JSON.parse(rest) as RestInput;
 
-/** Reads one text at a time, when its first workspace is asked for. */
+/** Reads back the workspaces, one text at a time: each when its first workspace is asked for. */
 export function* workspacesOf({ workspaces }: CheckedInput): Generator<readonly [string, WorkspaceInput]> {
   for (const text of workspaces) yield* JSON.parse(text) as [string, WorkspaceInput][];
 }

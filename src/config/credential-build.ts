@@ -4,7 +4,9 @@
  */
 import { resolve } from 'node:path';
 import type { CredentialInput } from './schema.ts';
-import type { CredentialSource, UpstreamCredential } from './settings.ts';
+import type { CredentialSource, OAuthClient, UpstreamCredential } from './settings.ts';
+
+type OAuthInput = NonNullable<Exclude<CredentialInput, string>['oauth']>;
 
 export interface CredentialContext {
   /** Field of credentials that name none. */
@@ -33,17 +35,30 @@ function sourceOf(form: Exclude<CredentialInput, string>, field: string, folder:
     kind: 'oauth',
     // RFC 6750 §2.1: what authorization carries is `Bearer` and the token.
     prefix: prefix ?? (field === 'authorization' ? 'Bearer ' : ''),
-    client: { ...oauth, scope: oauth.scope ?? null },
+    client: clientOf(oauth, folder),
   };
 }
 
+function clientOf({ refreshTokenFile, ...oauth }: OAuthInput, folder: string): OAuthClient {
+  return {
+    ...oauth,
+    scope: oauth.scope ?? null,
+    refreshTokenFile: refreshTokenFile === undefined ? null : resolve(folder, refreshTokenFile),
+  };
+}
+
+/** The name of a quota. One client may hold grants of many accounts, so where there is a refresh token its file distinguishes them. */
 function quotaOf(source: CredentialSource): string {
   switch (source.kind) {
     case 'value':
       return source.value;
     case 'file':
       return `file\n${source.path}`;
-    case 'oauth':
-      return `oauth\n${source.client.tokenUrl}\n${source.client.clientId}`;
+    case 'oauth': {
+      const { tokenUrl, clientId, refreshTokenFile } = source.client;
+      return refreshTokenFile === null
+        ? `oauth\n${tokenUrl}\n${clientId}`
+        : `refresh token\n${refreshTokenFile}`;
+    }
   }
 }

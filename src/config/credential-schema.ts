@@ -25,6 +25,13 @@ const oauth = section({
     .describe(
       'With redis, one replica fetches a token and the others read it there, encrypted: needed where the tokens of a client revoke each other. false: each replica fetches its own.',
     ),
+  refreshTokenFile: z
+    .string()
+    .min(1)
+    .optional()
+    .describe(
+      'File that keeps the refresh token (RFC 6749 §6), as plain text or as the endpoint’s JSON; Sluice writes the next one into it. All replicas must see the same file. Relative to this file.',
+    ),
 });
 
 /** Either form, described by `text`. */
@@ -51,7 +58,9 @@ export const credential = (text: string) =>
           .describe('File with the value, read again when it changes; relative to this file.'),
         oauth: oauth
           .optional()
-          .describe('Client of a token endpoint (RFC 6749 §4.4); its tokens are renewed before they end.'),
+          .describe(
+            'Client of a token endpoint (RFC 6749 §4.4, with refreshTokenFile §6); its tokens are renewed before they end.',
+          ),
       }),
     ])
     .describe(text);

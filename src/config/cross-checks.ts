@@ -3,6 +3,7 @@
  * the plain tree defensively, so that these mistakes are reported together with those of single values.
  */
 import { defaultServer, defaultWaits } from './defaults.ts';
+import { checkRefreshTokenFiles } from './refresh-file-checks.ts';
 import type { Finding } from './problem.ts';
 import { checkRedis } from './redis-checks.ts';
 import { section } from './tree.ts';
@@ -21,6 +22,7 @@ export function crossChecks(root: unknown): Finding[] {
     ...Object.entries(section(file['workspaces'])).flatMap(([id, value]) =>
       checkWorkspace(id, section(value), upstreams),
     ),
+    ...checkRefreshTokenFiles(file),
     ...checkKeys(section(file['workspaces'])),
     ...ownKeysAsCredentials(file),
     ...checkServer(server),

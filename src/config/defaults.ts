@@ -16,7 +16,7 @@ export const defaultServer = {
   maxMemoryRatio: 0.85,
 } as const;
 
-/** How long and how many calls wait where neither the server nor the upstream says it. */
+/** How long and how many calls wait where neither the server nor the upstream states it. */
 export const defaultWaits = {
   /** Calls waiting per workspace and upstream. */
   maxQueued: 1_000,

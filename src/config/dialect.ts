@@ -10,9 +10,9 @@ export interface DialectWindow {
   readonly kind: 'rolling' | 'fixed' | 'leaky';
 }
 
-/** Unit of a time in a field. `date`: HTTP-date or RFC 3339; `duration`: `1m30s`; `told`: what the value looks like. */
+/** Unit of a time in a field. `date`: HTTP-date or RFC 3339; `duration`: `1m30s`; `inferred`: by the form of the value. */
 export type TimeUnit =
-  'seconds' | 'milliseconds' | 'epoch-seconds' | 'epoch-milliseconds' | 'date' | 'duration' | 'told';
+  'seconds' | 'milliseconds' | 'epoch-seconds' | 'epoch-milliseconds' | 'date' | 'duration' | 'inferred';
 
 /** Where a number stands: a field, and the name before it in a value of several. Lower case. */
 export interface CountField {

@@ -4,6 +4,8 @@
  * are judged when connecting. Only literals can be judged here.
  */
 import ipaddr from 'ipaddr.js';
+import { addressCheck, isPublicAddress, type PrivateAddresses } from '../target/address.policy.ts';
+import type { Finding } from './problem.ts';
 import type { OriginPattern } from './settings.ts';
 
 export type OriginReading =
@@ -69,6 +71,26 @@ export function isLoopback(host: string): boolean {
 /** True when the host is spelt as an address outside the public unicast range, or is `localhost`. */
 export function isPrivateLiteral(host: string): boolean {
   const address = literalAddress(host);
-  if (address === null) return isLoopback(host);
-  return address === '168.63.129.16' || ipaddr.process(address).range() !== 'unicast';
+  return address === null ? isLoopback(host) : !isPublicAddress(address);
+}
+
+/**
+ * What is wrong with a host that is spelt as an address to which no connection would be made although addresses inside are
+ * allowed; `null` for a name, and for an address that is connected to.
+ */
+export function unreachableLiteral(
+  host: string,
+  allowed: PrivateAddresses,
+): Pick<Finding, 'reason' | 'fix'> | null {
+  const address = literalAddress(host);
+  if (address === null || addressCheck(allowed)(address)) return null;
+  if (addressCheck(true)(address))
+    return {
+      reason: 'is an address outside the ranges of allowPrivateAddresses',
+      fix: 'add its range there, or name another origin',
+    };
+  return {
+    reason: 'is an address that is never connected to',
+    fix: 'name another: link-local addresses, those of metadata services and reserved ones stay closed, whatever allowPrivateAddresses says',
+  };
 }

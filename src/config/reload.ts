@@ -25,7 +25,7 @@ export const pollMs = 5_000;
 /** A changed text is used when it reads the same twice, this far apart: a half-written file may be valid YAML. */
 export const settleMs = 100;
 
-/** Tells `onEvent` that something in the folder changed, perhaps; returns how to stop. */
+/** Calls `onEvent` when something in the folder may have changed; returns the function that stops the watch. */
 export type WatchFolder = (
   folder: string,
   onEvent: () => void,

@@ -14,11 +14,11 @@ export function restartKeys(started: Settings, next: Settings): readonly string[
   return [...new Set(keys)].filter((key) => key !== null);
 }
 
-/** The new settings, with what only a restart can change as it was started. */
-export const asStarted = (started: Settings, next: Settings): Settings =>
+/** The new settings, except that those which only a restart can change keep the values that the process was started with. */
+export const withStartedValues = (started: Settings, next: Settings): Settings =>
   Object.freeze({ ...next, server: started.server, redis: started.redis, privacy: started.privacy });
 
-/** `null`: only a rule for the file, which was looked at with the file. */
+/** The key in the file of each setting; `null`: the setting is used only to check the file, so that a new value is in force at once. */
 const serverKeys: { readonly [Key in keyof ServerSettings]-?: string | null } = {
   host: 'server.host',
   port: 'server.port',
@@ -38,7 +38,7 @@ const serverKeys: { readonly [Key in keyof ServerSettings]-?: string | null } = 
   publicHosts: null,
 };
 
-/** Where in the file a setting of Redis comes from. */
+/** The key in the file of each setting of Redis. */
 const redisKeys: { readonly [Key in keyof RedisSettings]: string } = {
   whenDown: 'redis.whenDown',
   mode: 'redis.mode',

@@ -6,7 +6,7 @@ import type { Dialect } from './dialect.ts';
 
 export type UpstreamKind = 'language-model' | 'commerce' | 'generic';
 
-/** A token endpoint and how this client asks it (RFC 6749 §4.4). */
+/** A token endpoint and how this client asks it (RFC 6749 §4.4, with a refresh token §6). */
 export interface OAuthClient {
   readonly tokenUrl: string;
   readonly clientId: string;
@@ -18,6 +18,8 @@ export interface OAuthClient {
   readonly clientAuth: 'body' | 'basic';
   /** With Redis: one replica fetches a token, and the others read it there, encrypted. */
   readonly shared: boolean;
+  /** Absolute path of the file that keeps the refresh token; `null`: the client credentials grant, which has none. */
+  readonly refreshTokenFile: string | null;
 }
 
 /** Where the value of a credential comes from. `prefix` stands before it in the field. */
@@ -31,8 +33,8 @@ export interface UpstreamCredential {
   readonly field: string;
   readonly source: CredentialSource;
   /**
-   * Names the quota that the credential stands for: `account` where it is configured, else the fixed value, the file's path,
-   * or token URL and client id. Credentials of one upstream with the same name share bucket and order. It may be a secret: it
+   * Names the quota that the credential stands for: `account` where it is configured, else the fixed value, the path of the
+   * file with the value or the refresh token, or token URL and client id. Credentials of one upstream with the same name share bucket and order. It may be a secret: it
    * goes into keyed digests only.
    */
   readonly quota: string;
@@ -145,9 +147,9 @@ export interface ServerSettings {
   readonly maxConnections: number;
   readonly maxCallsPerConnection: number;
   readonly maxOpenCalls: number;
-  /** Load that stands for half a second; above it a share of new calls gets 503 `overloaded`. */
+  /** Delay of the event loop, sustained for half a second, above which a share of new calls gets 503 `overloaded`. Milliseconds. */
   readonly maxEventLoopDelayMs: number;
-  /** Used share of the memory that the process may have, 0 to 1; above it the same. */
+  /** Used share of the memory that the process may have, 0 to 1, above which a share of new calls gets 503 `overloaded`. */
   readonly maxMemoryRatio: number;
   readonly drainSeconds: number;
   /** Still accepting after SIGTERM while load balancers notice, seconds. */
@@ -189,7 +191,7 @@ export interface PrivacySettings {
 
 /** What is kept of answers, for repeats with the same idempotency key. */
 export interface IdempotencySettings {
-  /** For so long; 0 = nothing is kept. */
+  /** How long an answer is kept; 0 = nothing is kept. */
   readonly keepSeconds: number;
   /** Bytes of the largest body that is kept. */
   readonly maxBytes: number;

@@ -87,7 +87,7 @@ function fieldsOf({ limit, used, remaining, reset, window, rate }: InputFields):
     limit: countField(limit),
     used: countField(used),
     remaining: countField(remaining),
-    reset: timeField(reset, 'told'),
+    reset: timeField(reset, 'inferred'),
     window: typeof window === 'number' ? window * 1000 : timeField(window, 'seconds'),
     rate: countField(rate),
   };

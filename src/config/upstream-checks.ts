@@ -3,7 +3,7 @@ import { checkCredential } from './credential-checks.ts';
 import { defaultServer, defaultWaits } from './defaults.ts';
 import { upstreamNamePattern } from './names.ts';
 import { allowsInside } from '../target/address.policy.ts';
-import { isLoopback, isPrivateLiteral, readOrigin } from './origins.ts';
+import { isLoopback, isPrivateLiteral, readOrigin, unreachableLiteral } from './origins.ts';
 import { privateAddresses } from './private-addresses.ts';
 import type { Finding, Path } from './problem.ts';
 import type { OriginPattern } from './settings.ts';
@@ -82,7 +82,7 @@ export function waitBelowCeiling(path: Path, section: Section, inherited: unknow
 }
 
 function checkOrigins(path: Path, upstream: Section, server: Section): Finding[] {
-  const isPrivateAllowed = allowsInside(privateAddresses(upstream));
+  const allowed = privateAddresses(upstream);
   return list(upstream['origins']).flatMap((text, index): Finding[] => {
     const reading = typeof text === 'string' ? readOrigin(text) : null;
     if (reading === null || reading.kind === 'fault') return [];
@@ -98,7 +98,10 @@ function checkOrigins(path: Path, upstream: Section, server: Section): Finding[]
         },
       ];
     }
-    if (isPrivateAllowed) return [];
+    if (allowsInside(allowed)) {
+      const fault = unreachableLiteral(pattern.host, allowed);
+      return fault === null ? [] : [{ path: at, ...fault }];
+    }
     if (pattern.scheme === 'http') return [{ path: at, reason: 'is not encrypted (http)', fix: allow }];
     if (isPrivateLiteral(pattern.host))
       return [{ path: at, reason: 'is a private or loopback address', fix: allow }];

@@ -17,11 +17,13 @@ import type {
 import type { ObservedCredential, RenewalOutcome, Telemetry } from '../telemetry/events.ts';
 import { FileSource } from './file-source.ts';
 import { OAuthSource } from './oauth-source.ts';
-import { sharedName } from './shared-tokens.ts';
-import { createFixedSource, type Source, type Standing } from './source.ts';
+import { FileWatch } from './file-watch.ts';
+import type { RefreshGrants } from './refresh/refresh-grants.ts';
+import { refusedMark, sharedName } from './shared-tokens.ts';
+import { createFixedSource, type Source, type CredentialState } from './source.ts';
 import type { TokenFetcher } from './token-fetcher.ts';
 
-export type { Standing } from './source.ts';
+export type { CredentialState } from './source.ts';
 
 /** A credential and the upstream it is sent to. */
 export interface CredentialUse {
@@ -34,8 +36,10 @@ export interface CredentialParts {
   readonly random: Random;
   readonly telemetry: Pick<Telemetry, 'credentialRenewal' | 'log'>;
   readonly fetcher: TokenFetcher;
+  /** Refresh tokens in their files. */
+  readonly grants: RefreshGrants;
   readonly labelKey: string;
-  /** Called last when all of it ends. */
+  /** Called when the credentials are closed. */
   readonly onClose: () => void;
 }
 
@@ -51,7 +55,7 @@ interface Kept {
 
 export class Credentials {
   readonly #parts: CredentialParts;
-  /** By what makes sources equal. Holds secrets: in memory only. */
+  /** Sources by their `sourceKey`. The keys contain secrets, and stay in memory. */
   readonly #kept = new Map<string, Kept>();
   readonly #keys = new WeakMap<CredentialSource, string>();
   readonly #fixed = new WeakMap<CredentialSource, Source>();
@@ -61,7 +65,7 @@ export class Credentials {
     this.#parts = parts;
   }
 
-  now(use: CredentialUse): Standing {
+  now(use: CredentialUse): CredentialState {
     return this.#sourceOf(use).now();
   }
 
@@ -107,11 +111,21 @@ export class Credentials {
     for (const { shared } of this.#kept.values()) if (shared?.name === name) shared.source.storedElsewhere();
   }
 
-  close(): void {
+  /** An upstream refused another replica's call with the token of this name and mark. */
+  refusedElsewhere(name: string, mark: string): void {
+    const { labelKey } = this.#parts;
+    const isIt = (token: string): boolean => refusedMark(labelKey, name, token) === mark;
+    for (const { shared } of this.#kept.values())
+      if (shared?.name === name) shared.source.refusedElsewhere(isIt);
+  }
+
+  /** Resolves when no refresh token is under way any more: its answer may be the only one that names the next. */
+  async close(): Promise<void> {
     this.#isClosed = true;
     for (const { source } of this.#kept.values()) source.close();
     this.#kept.clear();
     this.#parts.onClose();
+    await this.#parts.grants.close();
   }
 
   #sourceOf({ credential, upstream }: CredentialUse): Source {
@@ -125,7 +139,7 @@ export class Credentials {
     let kept = this.#kept.get(key);
     if (kept === undefined) {
       kept = this.#create(source, upstream);
-      // A call that ends after the gateway may still ask for its credential: no file is watched, no token fetched for it.
+      // A call may still ask for its credential after the gateway was closed: no file is watched and no token fetched then.
       if (this.#isClosed) kept.source.close();
       else this.#kept.set(key, kept);
     }
@@ -153,10 +167,34 @@ export class Credentials {
       prefix,
       fetch: (unwanted, signal) => fetcher.fetch({ client, upstream, unwanted, signal }),
       readShared: (unwanted) => fetcher.readShared({ client, unwanted }),
+      reportRefused: (token) => fetcher.reportRefused({ client, token }),
       onBug: (bug) => telemetry.log.bug('a token could not be fetched', bug),
     });
     const shared = client.shared ? { name: sharedName(labelKey, client), source: made } : null;
-    return { source: made, upstreams, shared };
+    const { refreshTokenFile } = client;
+    return {
+      source: refreshTokenFile === null ? made : this.#watched(made, refreshTokenFile),
+      upstreams,
+      shared,
+    };
+  }
+
+  /** A refresh token that somebody writes into its file is used at once where the one before had failed. */
+  #watched(source: OAuthSource, path: string): Source {
+    const { clock, grants } = this.#parts;
+    const grant = grants.of(path);
+    const onCheck = (): void => void grant.hasChanged().then((isNew) => isNew && source.retry());
+    const watch = new FileWatch({ path, clock, onCheck });
+    return {
+      now: () => source.now(),
+      refused: (version) => source.refused(version),
+      accepted: (version) => source.accepted(version),
+      expiresInMs: () => source.expiresInMs(),
+      close() {
+        watch.close();
+        source.close();
+      },
+    };
   }
 
   /** Counts every renewal for each upstream, and logs the first failure of a row and its end. */
@@ -178,7 +216,7 @@ export class Credentials {
 
 const isGood = (outcome: RenewalOutcome): boolean => outcome === 'renewed' || outcome === 'shared';
 
-/** What makes two sources one. It holds secrets. Of an OAuth client the way to its endpoint is part of it. */
+/** Sources with the same key are one source. The key contains secrets; an OAuth client's key includes how its endpoint is reached. */
 function sourceKey(source: ChangingSource, { allowPrivateAddresses, caFile }: UpstreamSettings): string {
   const { kind, prefix } = source;
   if (kind === 'file') return JSON.stringify([kind, prefix, source.path]);

@@ -5,19 +5,14 @@
  * Owns: when the file is read; a call never waits for that. Keeps: a file that is missing, empty or cannot be sent replaces
  * nothing; a changed content counts when it reads the same twice, because a half-written one may be well-formed.
  */
-import { watch } from 'node:fs';
 import { open } from 'node:fs/promises';
-import { dirname } from 'node:path';
 import type { Clock } from '../clock.ts';
 import { fieldValueFault } from '../config/names.ts';
 import type { CredentialFault } from '../errors.ts';
+import { FileWatch, pollMs } from './file-watch.ts';
 import { RefusalGap } from './refusal-gap.ts';
-import type { Source, SourceEvents, Standing } from './source.ts';
+import type { Source, SourceEvents, CredentialState } from './source.ts';
 
-/** The file is read this often in any case, milliseconds: not every change of a mounted file makes an event. */
-export const pollMs = 5_000;
-/** Time between the two readings of a changed content, milliseconds. */
-export const settleMs = 100;
 /** A longer file is no credential. */
 const maxBytes = 65_536;
 
@@ -34,34 +29,31 @@ type Reading =
 export class FileSource implements Source {
   readonly #parts: FileParts;
   readonly #refusals = new RefusalGap();
-  #standing: Standing = { kind: 'unavailable', fault: null, retryInMs: 0 };
+  #state: CredentialState = { kind: 'unavailable', fault: null, retryInMs: 0 };
   #text: string | null = null;
   #fault: CredentialFault | null = null;
   /** What the last reading held, when it was not what is in use. */
   #seen: string | null = null;
   #reading: Promise<void> | null = null;
-  #cancelPoll = (): void => {};
-  #cancelCheck: (() => void) | null = null;
-  #stopWatching = (): void => {};
+  readonly #watch: FileWatch;
   #isClosed = false;
 
   constructor(parts: FileParts) {
     this.#parts = parts;
-    this.#watch();
+    this.#watch = new FileWatch({ ...parts, onCheck: () => void this.#check() });
     void this.#check();
-    this.#poll();
   }
 
-  now(): Standing {
-    return this.#standing;
+  now(): CredentialState {
+    return this.#state;
   }
 
   async refused(version: number): Promise<boolean> {
     if (!this.#isInUse(version)) return true;
     if (!this.#refusals.mayRenew(this.#parts.clock.monotonic())) return false;
-    // One that began before the refusal may have read the old content.
+    // A reading that began before the refusal may have seen the old content.
     await this.#reading;
-    // A new content is used at once: the one in use is worth nothing.
+    // New content is used without a second reading, because the value in use was refused.
     await this.#check(true);
     return !this.#isInUse(version);
   }
@@ -76,39 +68,11 @@ export class FileSource implements Source {
 
   close(): void {
     this.#isClosed = true;
-    this.#cancelPoll();
-    this.#cancelCheck?.();
-    this.#stopWatching();
+    this.#watch.close();
   }
 
   #isInUse(version: number): boolean {
-    return this.#standing.kind === 'usable' && this.#standing.version === version;
-  }
-
-  #watch(): void {
-    try {
-      const watcher = watch(dirname(this.#parts.path), { persistent: false }, () => this.#checkSoon());
-      // The folder is gone or cannot be watched: what is left is to read it every few seconds.
-      watcher.on('error', () => watcher.close());
-      this.#stopWatching = () => watcher.close();
-    } catch {
-      this.#stopWatching = () => {};
-    }
-  }
-
-  #poll(): void {
-    this.#cancelPoll = this.#parts.clock.after(pollMs, () => {
-      void this.#check();
-      this.#poll();
-    });
-  }
-
-  #checkSoon(): void {
-    if (this.#isClosed) return;
-    this.#cancelCheck ??= this.#parts.clock.after(settleMs, () => {
-      this.#cancelCheck = null;
-      void this.#check();
-    });
+    return this.#state.kind === 'usable' && this.#state.version === version;
   }
 
   /** Reads the file once at a time. */
@@ -130,16 +94,16 @@ export class FileSource implements Source {
       this.#use(text);
     } else {
       this.#seen = text;
-      this.#checkSoon();
+      this.#watch.checkSoon();
     }
   }
 
   #use(text: string): void {
     const { prefix, onRenewal } = this.#parts;
-    const version = this.#standing.kind === 'usable' ? this.#standing.version + 1 : 1;
+    const version = this.#state.kind === 'usable' ? this.#state.version + 1 : 1;
     this.#text = text;
     this.#seen = null;
-    this.#standing = { kind: 'usable', value: prefix + text, version };
+    this.#state = { kind: 'usable', value: prefix + text, version };
     onRenewal('renewed');
   }
 
@@ -147,8 +111,7 @@ export class FileSource implements Source {
   #fail(fault: CredentialFault): void {
     if (fault === this.#fault) return;
     this.#fault = fault;
-    if (this.#standing.kind === 'unavailable')
-      this.#standing = { kind: 'unavailable', fault, retryInMs: pollMs };
+    if (this.#state.kind === 'unavailable') this.#state = { kind: 'unavailable', fault, retryInMs: pollMs };
     this.#parts.onRenewal(fault);
   }
 }

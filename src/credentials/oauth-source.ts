@@ -9,7 +9,7 @@ import type { Clock, Random } from '../clock.ts';
 import type { CredentialFault } from '../errors.ts';
 import { RefusalGap } from './refusal-gap.ts';
 import { renewAtAgeMs, retryAfterFailureMs, sendableForMs } from './renewal.policy.ts';
-import type { Source, SourceEvents, Standing } from './source.ts';
+import type { Source, SourceEvents, CredentialState } from './source.ts';
 
 /** What one fetch brought. */
 export type Fetched =
@@ -37,6 +37,8 @@ export interface OAuthParts extends SourceEvents {
   readonly fetch: (unwanted: string | null, signal: AbortSignal) => Promise<Fetched>;
   /** The token that another replica has fetched, if there is one; `unwanted` as above. Never rejects but with a bug. */
   readonly readShared: (unwanted: string | null) => Promise<Fetched | null>;
+  /** The upstream refused this token. Never rejects but with a bug, and takes a bounded time. */
+  readonly reportRefused: (token: string) => Promise<void>;
   readonly onBug: (bug: unknown) => void;
 }
 
@@ -47,6 +49,8 @@ interface Token {
   readonly renewAt: number | null;
   readonly sendableUntil: number | null;
   readonly endsAt: number | null;
+  /** Set when the upstream refused it: resolves when the other replicas can know. */
+  reported: Promise<void> | null;
 }
 
 interface Failure {
@@ -60,6 +64,8 @@ export class OAuthSource implements Source {
   readonly #parts: OAuthParts;
   readonly #closing = new AbortController();
   #token: Token | null = null;
+  /** The token before this one: calls that were sent with it may still be refused. */
+  #replaced: Token | null = null;
   #versions = 0;
   #isFetching = false;
   /** Calls have asked for the token since it was fetched. */
@@ -74,7 +80,7 @@ export class OAuthSource implements Source {
     this.#parts = parts;
   }
 
-  now(): Standing {
+  now(): CredentialState {
     const now = this.#parts.clock.monotonic();
     this.#isUsed = true;
     const token = this.#token;
@@ -87,13 +93,29 @@ export class OAuthSource implements Source {
     return { kind: 'unavailable', fault: this.#failure?.fault ?? null, retryInMs };
   }
 
-  refused(version: number): Promise<boolean> {
+  /**
+   * Resolves when the other replicas can know of the refusal: the refused call keeps its lane until then, and the next call of the
+   * lane may be one of theirs.
+   */
+  async refused(version: number): Promise<boolean> {
     const now = this.#parts.clock.monotonic();
-    if (version !== this.#token?.version || this.#isRefused) return Promise.resolve(true);
-    if (!this.#refusals.mayRenew(now)) return Promise.resolve(false);
-    this.#isRefused = true;
-    this.#begin(now);
-    return Promise.resolve(true);
+    const token = this.#token;
+    if (version !== token?.version) {
+      if (version === this.#replaced?.version) await this.#report(this.#replaced);
+      return true;
+    }
+    if (!this.#isRefused) {
+      if (!this.#refusals.mayRenew(now)) return false;
+      this.#isRefused = true;
+      this.#begin(now);
+    }
+    await this.#report(token);
+    return true;
+  }
+
+  /** An upstream refused another replica's token: if it is the token in use here, that token is not sent any more. */
+  refusedElsewhere(isIt: (token: string) => boolean): void {
+    if (this.#token !== null && isIt(this.#token.token)) this.#isRefused = true;
   }
 
   accepted(version: number): void {
@@ -106,11 +128,11 @@ export class OAuthSource implements Source {
     if (this.#token === null || this.#isRefused) return isFailing ? 0 : null;
     if (endsAt === null) return null;
     const leftMs = endsAt - this.#parts.clock.monotonic();
-    // One that nobody used may end without a successor.
+    // A token that no call has used may end without being renewed.
     return leftMs <= 0 && !isFailing ? null : leftMs;
   }
 
-  /** Another replica says that it has a new token: this one may be revoked. */
+  /** Another replica reports a new token, which may have revoked the token in use here. */
   storedElsewhere(): void {
     if (this.#isFetching || this.#closing.signal.aborted) return;
     this.#isFetching = true;
@@ -129,9 +151,22 @@ export class OAuthSource implements Source {
       );
   }
 
+  /** What tokens are fetched with (a refresh token) has changed: the wait after a failure ends. */
+  retry(): void {
+    if (this.#failure === null || this.#isFetching) return;
+    this.#failure = null;
+    this.#begin(this.#parts.clock.monotonic());
+  }
+
   close(): void {
     this.#cancelTimer();
     this.#closing.abort();
+  }
+
+  #report(token: Token): Promise<void> {
+    const { reportRefused, onBug } = this.#parts;
+    token.reported ??= reportRefused(token.token).catch(onBug);
+    return token.reported;
   }
 
   #isSendable({ sendableUntil }: Token, now: number): boolean {
@@ -164,12 +199,14 @@ export class OAuthSource implements Source {
     if (lifeMs !== null && clock.monotonic() >= issuedAt + sendableForMs(lifeMs))
       return this.#fail('invalid', null);
     const at = (age: number | null): number | null => (age === null ? null : issuedAt + age);
+    this.#replaced = this.#token;
     this.#token = {
       token,
       version: (this.#versions += 1),
       renewAt: at(lifeMs === null ? null : renewAtAgeMs(lifeMs, random.next())),
       sendableUntil: at(lifeMs === null ? null : sendableForMs(lifeMs)),
       endsAt: at(lifeMs),
+      reported: null,
     };
     this.#failure = null;
     this.#isRefused = false;
@@ -180,7 +217,7 @@ export class OAuthSource implements Source {
 
   #fail(fault: CredentialFault, statedMs: number | null): void {
     const { clock, random, onRenewal } = this.#parts;
-    const kind = fault === 'refused' ? 'refused' : 'passing';
+    const kind = fault === 'refused' || fault === 'grant_ended' ? 'refused' : 'passing';
     const count = this.#failure?.fault === fault ? this.#failure.count + 1 : 1;
     const waitMs = retryAfterFailureMs(kind, count, { statedMs, chance: random.next() });
     const retryAt = clock.monotonic() + waitMs;
@@ -189,7 +226,7 @@ export class OAuthSource implements Source {
     this.#renewAt(retryAt);
   }
 
-  /** Without calls nothing is renewed: the next call fetches. */
+  /** Plans the renewal of a token at `at`. A token that no call uses is not renewed: the next call fetches one. */
   #renewAt(at: number | null): void {
     this.#cancelTimer();
     if (at === null) return;

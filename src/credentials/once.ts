@@ -1,12 +1,19 @@
-/** The value of a credential, read or fetched once and not kept: for `sluice check --connect`. */
-import type { Clock } from '../clock.ts';
+/**
+ * The value of a credential, read or fetched once and not kept: for `sluice check --connect`. Keeps: no refresh token is used, because
+ * that would end it.
+ */
+import { systemRandom, type Clock } from '../clock.ts';
 import type { UpstreamCredential, UpstreamSettings } from '../config/settings.ts';
 import type { CredentialFault } from '../errors.ts';
 import { readCredential } from './file-source.ts';
+import { usableAccess } from './refresh/stored-grant.policy.ts';
+import { canReplace, readTokenFile } from './refresh/token-file.ts';
 import { createTokenFetcher, type SendTokenRequest } from './token-fetcher.ts';
 
 export type OnceRead =
   | { readonly kind: 'value'; readonly value: string }
+  /** Its refresh token is there and could be replaced; no access token stands beside it that lives yet. */
+  | { readonly kind: 'unused' }
   | { readonly kind: 'failed'; readonly fault: CredentialFault };
 
 export interface OnceParts {
@@ -27,10 +34,20 @@ export async function readOnce(
       return reading.kind === 'failed' ? reading : { kind: 'value', value: source.prefix + reading.text };
     }
     case 'oauth': {
+      const { refreshTokenFile } = source.client;
+      if (refreshTokenFile !== null) return readStored(refreshTokenFile, source.prefix, clock);
       const { signal } = new AbortController();
       const fetcher = createTokenFetcher({ clock, send });
       const fetched = await fetcher.fetch({ client: source.client, upstream, unwanted: null, signal });
       return fetched.kind === 'failed' ? fetched : { kind: 'value', value: source.prefix + fetched.token };
     }
   }
+}
+
+async function readStored(path: string, prefix: string, clock: Clock): Promise<OnceRead> {
+  const seen = await readTokenFile(path);
+  if (seen.kind === 'failed') return seen;
+  if (!(await canReplace(seen, systemRandom.hex(8)))) return { kind: 'failed', fault: 'unwritable' };
+  const found = usableAccess(seen.stored, null, { now: clock.now(), monotonic: clock.monotonic() });
+  return found === null ? { kind: 'unused' } : { kind: 'value', value: prefix + found.token };
 }

@@ -1,6 +1,6 @@
 /**
- * Where replicas leave tokens for each other: sealed texts in Redis, who of them renews, and word of a new one. It has a
- * connection of its own, opened with the first token: no renewal stands in front of an admission.
+ * Tokens that replicas share over Redis: the sealed texts, the lock of the replica that renews, messages about new and refused tokens.
+ * All of it uses a separate connection, opened with the first token, so that no renewal delays an admission.
  *
  * Owns: keys, commands, the connection. Refuses to own: what is sealed and when (`shared-tokens.ts`).
  * Keeps: every operation ends within a few seconds; one that fails is `null` or `false`, never thrown.
@@ -25,6 +25,8 @@ export interface RedisTokensParts {
   readonly onError: () => void;
   /** Another replica, or this one, has stored a token under this name. */
   readonly onStored: (name: string) => void;
+  /** An upstream has refused the token of this name that has this mark. */
+  readonly onRefused: (name: string, mark: string) => void;
 }
 
 export class RedisTokens implements TokenStore {
@@ -59,6 +61,10 @@ export class RedisTokens implements TokenStore {
     );
   }
 
+  async reportRefused(name: string, mark: string): Promise<void> {
+    await this.#try(null, async ({ client }) => void (await client.publish(channel, `${name} ${mark}`)));
+  }
+
   async end(name: string): Promise<void> {
     await this.#try(null, async ({ client }) => void (await client.del(renewalKey(name))));
   }
@@ -90,9 +96,13 @@ export class RedisTokens implements TokenStore {
   }
 
   #connect(): RedisConnection {
-    const { settings, clock, random, onError, onStored } = this.#parts;
+    const { settings, clock, random, onError, onStored, onRefused } = this.#parts;
     const connection = connectRedis(settings, { clock, random }, onError);
-    const onMessage = (name: string): void => onStored(name);
+    const onMessage = (text: string): void => {
+      const [name = '', mark] = text.split(' ');
+      if (mark === undefined) onStored(name);
+      else onRefused(name, mark);
+    };
     connection.subscribe(channel, { onMessage, onReady: () => {}, onError });
     return connection;
   }

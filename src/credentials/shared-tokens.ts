@@ -4,14 +4,14 @@
  *
  * Owns: who fetches, how long the others wait for it. Refuses to own: when a token is needed (`oauth-source.ts`), the
  * endpoint (`token-fetcher.ts`), Redis (`redis-tokens.ts`).
- * Keeps: without Redis each replica fetches for itself; a replica that dies while it fetches holds the others up for
- * `renewalMs` at most.
+ * Keeps: without Redis each replica fetches for itself; a replica that dies while it fetches delays the others by `renewalMs` at
+ * most; a token that the upstream has refused is not sent by any replica that has heard of the refusal.
  */
 import type { Clock } from '../clock.ts';
 import type { OAuthClient } from '../config/settings.ts';
 import { digest } from '../identity.ts';
 import type { Fetched } from './oauth-source.ts';
-import type { TokenFetcher, TokenWish } from './token-fetcher.ts';
+import type { TokenFetcher, TokenFetch } from './token-fetcher.ts';
 import { TokenSeal } from './token-seal.ts';
 
 /** One replica may fetch for so long: longer than an endpoint is waited for. Milliseconds. */
@@ -34,6 +34,8 @@ export interface TokenStore {
   /** True when this replica may fetch, for so long; false while another one does. */
   begin(name: string, withinMs: number): Promise<boolean | null>;
   end(name: string): Promise<void>;
+  /** Lets all replicas know of this mark; resolves when they can. */
+  reportRefused(name: string, mark: string): Promise<void>;
 }
 
 export interface SharedTokensParts {
@@ -44,9 +46,26 @@ export interface SharedTokensParts {
   readonly endpoint: Pick<TokenFetcher, 'fetch'>;
 }
 
-/** Opaque name under which the tokens of a client are shared. Its secret is no part: replicas may have the old one and the new. */
-export const sharedName = (labelKey: string, { tokenUrl, clientId, scope }: OAuthClient): string =>
-  digest(labelKey, 'token', tokenUrl, clientId, scope ?? '');
+/**
+ * Opaque name under which the tokens of a client are shared, or of the grant behind a refresh token. The client's secret is no
+ * part: replicas may have the old one and the new.
+ */
+export const sharedName = (
+  labelKey: string,
+  { tokenUrl, clientId, scope, refreshTokenFile }: OAuthClient,
+): string =>
+  digest(
+    labelKey,
+    'token',
+    tokenUrl,
+    clientId,
+    scope ?? '',
+    ...(refreshTokenFile === null ? [] : [refreshTokenFile]),
+  );
+
+/** By this mark replicas recognise a token that was refused. It reveals nothing of the token. */
+export const refusedMark = (labelKey: string, name: string, token: string): string =>
+  digest(labelKey, 'refused token', name, token);
 
 export class SharedTokens implements TokenFetcher {
   readonly #parts: SharedTokensParts;
@@ -57,36 +76,49 @@ export class SharedTokens implements TokenFetcher {
     this.#seal = new TokenSeal(parts.labelKey);
   }
 
-  async fetch(wish: TokenWish): Promise<Fetched> {
+  async fetch(input: TokenFetch): Promise<Fetched> {
     const { clock, endpoint, store, labelKey } = this.#parts;
-    const { client, signal } = wish;
-    if (!client.shared) return endpoint.fetch(wish);
+    const { client, signal } = input;
+    if (!client.shared) return endpoint.fetch(input);
     const name = sharedName(labelKey, client);
     const until = clock.monotonic() + renewalMs;
     while (!signal.aborted && clock.monotonic() < until) {
-      const found = await this.#find(name, wish.unwanted);
+      const found = await this.#find(name, input.unwanted);
       if (found.kind === 'token') return found;
       const isOurs = found.kind === 'none' ? await store.begin(name, renewalMs) : null;
-      if (isOurs === null) return endpoint.fetch(wish);
-      if (isOurs) return this.#renew(name, wish);
+      if (isOurs === null) return endpoint.fetch(input);
+      if (isOurs) return this.#renew(name, input);
       await new Promise<void>((resolve) => void clock.after(checkEveryMs, resolve));
     }
     return { kind: 'failed', fault: 'timeout', statedMs: null };
   }
 
-  async readShared({ client, unwanted }: Pick<TokenWish, 'client' | 'unwanted'>): Promise<Fetched | null> {
+  async readShared({ client, unwanted }: Pick<TokenFetch, 'client' | 'unwanted'>): Promise<Fetched | null> {
     if (!client.shared) return null;
     const found = await this.#find(sharedName(this.#parts.labelKey, client), unwanted);
     return found.kind === 'token' ? found : null;
   }
 
-  async #renew(name: string, wish: TokenWish): Promise<Fetched> {
+  async reportRefused({
+    client,
+    token,
+  }: {
+    readonly client: OAuthClient;
+    readonly token: string;
+  }): Promise<void> {
+    if (!client.shared) return;
+    const { labelKey, store } = this.#parts;
+    const name = sharedName(labelKey, client);
+    await store.reportRefused(name, refusedMark(labelKey, name, token));
+  }
+
+  async #renew(name: string, input: TokenFetch): Promise<Fetched> {
     const { clock, endpoint, store } = this.#parts;
     try {
-      // The one that fetched before may have stored its token after this replica had looked.
-      const found = await this.#find(name, wish.unwanted);
+      // Another replica may have stored its token between this replica's reading and its turn to fetch.
+      const found = await this.#find(name, input.unwanted);
       if (found.kind === 'token') return found;
-      const fetched = await endpoint.fetch(wish);
+      const fetched = await endpoint.fetch(input);
       if (fetched.kind === 'token') {
         const { token, lifeMs, issuedAt } = fetched;
         const leftMs = lifeMs === null ? unknownLifeMs : issuedAt + lifeMs - clock.monotonic();

@@ -5,13 +5,13 @@
 import type { CredentialFault } from '../errors.ts';
 import type { RenewalOutcome } from '../telemetry/events.ts';
 
-/** A credential now. */
-export type Standing =
+/** The value of a credential at an instant, or why there is none. */
+export type CredentialState =
   | {
       readonly kind: 'usable';
       /** The whole field value. */
       readonly value: string;
-      /** Tells values of one source apart. */
+      /** Differs for each value of one source. */
       readonly version: number;
     }
   | {
@@ -24,7 +24,7 @@ export type Standing =
 
 export interface Source {
   /** The value to send now. Asking for one that is not there begins to fetch it. */
-  now(): Standing;
+  now(): CredentialState;
   /**
    * The upstream refused a call that carried this version, as expired or invalid. Resolves with true when the call may be sent
    * again, because another value is there or is being fetched; with false when there is none to expect. Never rejects.
@@ -45,9 +45,9 @@ export interface SourceEvents {
 
 /** A value that never changes; a refusal of it is final. */
 export function createFixedSource(value: string): Source {
-  const standing: Standing = { kind: 'usable', value, version: 0 };
+  const state: CredentialState = { kind: 'usable', value, version: 0 };
   return {
-    now: () => standing,
+    now: () => state,
     refused: () => Promise.resolve(false),
     accepted: () => {},
     expiresInMs: () => null,

@@ -1,6 +1,7 @@
 /** Puts the credentials of one process together: the way to token endpoints, and with Redis that to the other replicas. */
 import type { Settings } from '../config/settings.ts';
 import { Credentials, SourceNames, type CredentialParts } from './credentials.ts';
+import { RefreshGrants } from './refresh/refresh-grants.ts';
 import { RedisTokens } from './redis-tokens.ts';
 import { SharedTokens } from './shared-tokens.ts';
 import { createTokenFetcher, type SendTokenRequest } from './token-fetcher.ts';
@@ -17,7 +18,8 @@ export function startCredentials({ settings, send, ...parts }: StartParts): Cred
   const { clock, random, telemetry } = parts;
   const { redis, privacy } = settings;
   const { labelKey } = privacy;
-  const endpoint = createTokenFetcher({ clock, send });
+  const grants = new RefreshGrants({ clock, random, send, telemetry });
+  const endpoint = grants.fetcher(createTokenFetcher({ clock, send }));
   const store =
     redis === null
       ? null
@@ -27,12 +29,14 @@ export function startCredentials({ settings, send, ...parts }: StartParts): Cred
           random,
           onError: () => telemetry.redisError('other'),
           onStored: (name) => credentials.storedElsewhere(name),
+          onRefused: (name, mark) => credentials.refusedElsewhere(name, mark),
         });
   const fetcher = store === null ? endpoint : new SharedTokens({ clock, labelKey, store, endpoint });
   const credentials: Credentials = new Credentials({
     ...parts,
     labelKey,
     fetcher,
+    grants,
     onClose: () => store?.close(),
   });
   credentials.configure(settings.upstreams, new SourceNames(settings.upstreams));

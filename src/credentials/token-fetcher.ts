@@ -19,8 +19,8 @@ export type SendTokenRequest = (
   | { readonly kind: 'failed'; readonly fault: CredentialFault }
 >;
 
-/** What is to be fetched, and for whom. */
-export interface TokenWish {
+/** A fetch of a token: by which client, for which upstream. */
+export interface TokenFetch {
   readonly client: OAuthClient;
   readonly upstream: UpstreamSettings;
   /** The token in use, which ends or was refused. */
@@ -30,9 +30,11 @@ export interface TokenWish {
 
 export interface TokenFetcher {
   /** Never rejects but with a bug, and takes a bounded time. */
-  fetch(wish: TokenWish): Promise<Fetched>;
+  fetch(input: TokenFetch): Promise<Fetched>;
   /** A token that another replica has fetched; `null` = there is none, or each replica fetches its own. */
-  readShared(wish: Pick<TokenWish, 'client' | 'unwanted'>): Promise<Fetched | null>;
+  readShared(input: Pick<TokenFetch, 'client' | 'unwanted'>): Promise<Fetched | null>;
+  /** The upstream refused this token: replicas that share it hear so. Never rejects but with a bug, and takes a bounded time. */
+  reportRefused(refused: Pick<TokenFetch, 'client'> & { readonly token: string }): Promise<void>;
 }
 
 export interface FetcherParts {
@@ -44,6 +46,7 @@ export interface FetcherParts {
 export function createTokenFetcher({ clock, send }: FetcherParts): TokenFetcher {
   return {
     readShared: () => Promise.resolve(null),
+    reportRefused: () => Promise.resolve(),
     async fetch({ client, upstream, signal }) {
       // The endpoint cannot count the token's life from before it was asked.
       const issuedAt = clock.monotonic();

@@ -1,4 +1,4 @@
-/** The request of the client credentials grant (RFC 6749 §4.4.2), as a form or as JSON. */
+/** The request of the client credentials grant (RFC 6749 §4.4.2) or of a refresh token (§6), as a form or as JSON. */
 import type { OAuthClient } from '../config/settings.ts';
 
 export interface TokenRequest {
@@ -7,11 +7,16 @@ export interface TokenRequest {
   readonly body: string;
 }
 
-/** Writes it; client id and secret stand in one place only (RFC 6749 §2.3). */
-export function tokenRequest(client: OAuthClient): TokenRequest {
+/**
+ * Writes it; client id and secret stand in one place only (RFC 6749 §2.3).
+ * @param refreshToken `null`: the client credentials grant
+ */
+export function tokenRequest(client: OAuthClient, refreshToken: string | null = null): TokenRequest {
   const { clientId, clientSecret, scope, format, clientAuth } = client;
   const words = {
-    grant_type: 'client_credentials',
+    ...(refreshToken === null
+      ? { grant_type: 'client_credentials' }
+      : { grant_type: 'refresh_token', refresh_token: refreshToken }),
     ...(clientAuth === 'body' ? { client_id: clientId, client_secret: clientSecret } : {}),
     ...(scope === null ? {} : { scope }),
   };

@@ -6,7 +6,7 @@ import { createCipheriv, createDecipheriv, hkdfSync, randomBytes } from 'node:cr
 
 const ivBytes = 12;
 const tagBytes = 16;
-/** Written out, because a shorter tag would be taken for one otherwise. */
+/** The tag length is stated, because Node would otherwise accept a shorter tag when it decrypts. */
 const tagged = { authTagLength: tagBytes };
 
 export interface SealedToken {
@@ -15,7 +15,7 @@ export interface SealedToken {
   readonly lifeMs: number | null;
 }
 
-/** `name` binds the text to its place: one that is copied to another name cannot be opened. */
+/** Seals and opens tokens. `name` is authenticated with the text: a text that was copied to another name cannot be opened. */
 export class TokenSeal {
   readonly #labelKey: string;
 
@@ -30,7 +30,7 @@ export class TokenSeal {
     return Buffer.concat([iv, cipher.getAuthTag(), text]).toString('base64');
   }
 
-  /** `null`: not ours, another label key, or spoilt. */
+  /** `null` = the text was not sealed by Sluice, or with another label key, or it is damaged. */
   open(name: string, sealed: string): SealedToken | null {
     try {
       const bytes = Buffer.from(sealed, 'base64');

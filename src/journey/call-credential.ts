@@ -3,16 +3,16 @@
  * while there is none, and whether an answer means that it has ended.
  *
  * Owns: these decisions for the one call. Refuses to own: where values come from and when they are renewed (`credentials/`).
- * Keeps: a call takes the quota that it waited for: where the configuration names another by now, it keeps its own
- * credential; nothing is sent with one that is known to have ended.
+ * Keeps: a call uses the quota for which it waited: where a reload has named a credential of another quota, the call keeps the
+ * credential that it entered with; no call is sent with a credential that is known to have ended.
  */
 import type { Feedback, InjectedField } from '../call.ts';
 import type { Settings } from '../config/settings.ts';
-import type { Credentials, CredentialUse, Standing } from '../credentials/credentials.ts';
-import { Refusal, type CredentialFault } from '../errors.ts';
+import type { Credentials, CredentialUse, CredentialState } from '../credentials/credentials.ts';
+import { credentialFaultWords, Refusal, type CredentialFault } from '../errors.ts';
 import type { Prepared } from './prepare.ts';
 
-/** A lane looks for its credential again after this; each time without success doubles it. Milliseconds. */
+/** How long a lane pauses before it asks for its credential again, milliseconds: `min` at first, doubled each time up to `max`. */
 const pauseMs = { min: 20, max: 500 };
 
 /** What a granted call may do. `field` is `null` when the client brings its own credential. */
@@ -20,7 +20,7 @@ export type Readiness =
   | { readonly kind: 'ready'; readonly field: InjectedField | null }
   | { readonly kind: 'pause'; readonly sleepMs: number };
 
-type Unavailable = Extract<Standing, { kind: 'unavailable' }>;
+type Unavailable = Extract<CredentialState, { kind: 'unavailable' }>;
 
 export class CallCredential {
   readonly #credentials: Credentials;
@@ -39,22 +39,22 @@ export class CallCredential {
   }
 
   /**
-   * May the call be sent now?
-   * @param remainingMs what is left of its wait
-   * @throws Refusal `credential_unavailable` when there will be no credential within that
+   * Says whether the call may be sent now, and with which field.
+   * @param remainingMs what is left of the call's wait
+   * @throws Refusal `credential_unavailable` when no credential is expected within `remainingMs`
    */
   ready(remainingMs: number): Readiness {
     const use = this.#use();
     if (use === null) return { kind: 'ready', field: null };
-    const standing = this.#credentials.now(use);
-    if (standing.kind === 'usable') {
-      this.#sent = { ...use, version: standing.version };
+    const state = this.#credentials.now(use);
+    if (state.kind === 'usable') {
+      this.#sent = { ...use, version: state.version };
       this.#missing = null;
-      return { kind: 'ready', field: { field: use.credential.field, value: standing.value } };
+      return { kind: 'ready', field: { field: use.credential.field, value: state.value } };
     }
-    this.#missing = standing;
-    const { fault, retryInMs } = standing;
-    if (fault === 'refused' || retryInMs > remainingMs) throw unavailable(fault);
+    this.#missing = state;
+    const { fault, retryInMs } = state;
+    if (isFinal(fault) || retryInMs > remainingMs) throw unavailable(fault);
     const doubledMs = pauseMs.min * 2 ** Math.min(this.#pauses, 10);
     this.#pauses += 1;
     return { kind: 'pause', sleepMs: Math.min(doubledMs, pauseMs.max) };
@@ -92,21 +92,14 @@ export class CallCredential {
   }
 }
 
-const sentences: Readonly<Record<CredentialFault, string>> = {
-  missing: 'its file is missing (missing)',
-  invalid: 'what its source gave cannot be sent (invalid)',
-  unreachable: 'its token endpoint cannot be reached (unreachable)',
-  address_denied: 'the address of its token endpoint is not allowed (address_denied)',
-  timeout: 'its token endpoint does not answer in time (timeout)',
-  throttled: 'its token endpoint cannot answer now (throttled)',
-  refused: 'its token endpoint does not accept this client (refused)',
-};
+/** True for a fault that does not pass by waiting. */
+const isFinal = (fault: CredentialFault | null): boolean => fault === 'refused' || fault === 'grant_ended';
 
 function unavailable(fault: CredentialFault | null): Refusal {
-  const why = fault === null ? sentences.timeout : sentences[fault];
+  const why = fault === null ? credentialFaultWords.timeout : credentialFaultWords[fault];
   const detail = `The credential for this upstream is not available: ${why}. Nothing was sent.`;
   return new Refusal('credential_unavailable', {
     detail,
-    ...(fault === 'refused' ? { shouldRetry: false } : {}),
+    ...(isFinal(fault) ? { shouldRetry: false } : {}),
   });
 }

@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { endAll, start } from '../cli/started.ts';
 import { parseSettings } from '../../src/config/load.ts';
-import { asStarted, restartKeys } from '../../src/config/restart-keys.ts';
+import { withStartedValues, restartKeys } from '../../src/config/restart-keys.ts';
 
 const settingsOf = (text: string, rest = 'upstreams: { up: { origins: ["https://up.example"] } }') =>
   parseSettings(`${text}\n${rest}\nworkspaces: {}`, { path: 'test.yaml', env: {} });
@@ -37,7 +37,7 @@ describe('a key that takes effect at the next start', () => {
       'upstreams: { new: { origins: ["https://new.example"] } }',
     );
     expect(restartKeys(started, next)).toContain('privacy.labelKey');
-    const used = asStarted(started, next);
+    const used = withStartedValues(started, next);
     expect([used.server, used.redis, used.privacy]).toEqual([started.server, started.redis, started.privacy]);
     expect([...used.upstreams.keys()]).toEqual(['new']);
   });

@@ -11,7 +11,7 @@ import { upstreamSettings } from '../support/upstream-settings.ts';
 const folder = mkdtempSync(join(tmpdir(), 'sluice-closed-'));
 afterAll(() => rmSync(folder, { recursive: true }));
 
-test('a credential that is asked for after the end of the gateway leaves no timer', () => {
+test('a credential that is asked for after the end of the gateway leaves no timer', async () => {
   const path = join(folder, 'token');
   writeFileSync(path, 'secret\n');
   const running = new Set<object>();
@@ -35,6 +35,7 @@ test('a credential that is asked for after the end of the gateway leaves no time
     random: systemRandom,
     telemetry: { credentialRenewal: () => {}, log: { bug: never, info: () => {}, warn: () => {} } as never },
     fetcher: { fetch: never, readShared: never } as never,
+    grants: { close: () => Promise.resolve() } as never,
     labelKey: 'k',
     onClose: () => {},
   });
@@ -46,7 +47,7 @@ test('a credential that is asked for after the end of the gateway leaves no time
   const use = { credential, upstream: upstreamSettings('shop', ['https://shop.example']) };
   credentials.now(use);
   expect(running.size).toBeGreaterThan(0);
-  credentials.close();
+  await credentials.close();
   expect(running.size).toBe(0);
   credentials.now(use);
   credentials.accepted(use, 1);

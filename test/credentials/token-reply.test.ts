@@ -74,6 +74,7 @@ describe('a token request', () => {
     format: 'form',
     clientAuth: 'body',
     shared: true,
+    refreshTokenFile: null,
   } as const;
 
   test('is a form with the client in its body', () => {

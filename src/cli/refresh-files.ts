@@ -1,0 +1,42 @@
+/**
+ * What is wrong with the files of refresh tokens, before one is needed: a token that cannot be replaced on the disk must not be
+ * used. Owns the words; uses no token, and shows none.
+ */
+import { systemRandom } from '../clock.ts';
+import type { Settings, UpstreamCredential } from '../config/settings.ts';
+import { canReplace, isExposed, readTokenFile } from '../credentials/refresh/token-file.ts';
+
+/** One sentence for each file that cannot be used, or that every user of the machine can. */
+export async function refreshFileCautions(settings: Settings): Promise<readonly string[]> {
+  const found: string[] = [];
+  for (const [path, owner] of refreshFiles(settings)) {
+    const caution = await cautionOf(path);
+    if (caution !== null) found.push(`${owner}: the refresh token’s file ${path} ${caution}`);
+  }
+  return found;
+}
+
+async function cautionOf(path: string): Promise<string | null> {
+  const seen = await readTokenFile(path);
+  if (seen.kind === 'failed')
+    return seen.fault === 'missing'
+      ? 'is missing or cannot be read here: write the refresh token into it'
+      : 'holds no refresh token: write it as plain text, or as the JSON of the token endpoint';
+  if (!(await canReplace(seen, systemRandom.hex(8))))
+    return 'cannot be replaced here: its folder must be writable, and a file that is mounted alone cannot be replaced';
+  return isExposed(seen) ? 'can be used by every user of this machine: give it mode 600' : null;
+}
+
+/** Each file once, with whose credential names it first. */
+function refreshFiles({ upstreams, workspaces }: Settings): ReadonlyMap<string, string> {
+  const found = new Map<string, string>();
+  const add = (owner: string, credential: UpstreamCredential | null): void => {
+    const { source } = credential ?? {};
+    const path = source?.kind === 'oauth' ? source.client.refreshTokenFile : null;
+    if (path !== null && !found.has(path)) found.set(path, owner);
+  };
+  for (const { name, credential } of upstreams.values()) add(`upstream ${name}`, credential);
+  for (const { id, credentials } of workspaces.values())
+    for (const [name, credential] of credentials) add(`workspace ${id}, upstream ${name}`, credential);
+  return found;
+}

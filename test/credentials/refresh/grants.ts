@@ -1,0 +1,102 @@
+/** A refresh token’s file in a folder of its own, a real token endpoint, and grants that use both as processes do. */
+import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { systemClock, systemRandom, type Clock } from '../../../src/clock.ts';
+import type { OAuthClient } from '../../../src/config/settings.ts';
+import type { Fetched } from '../../../src/credentials/oauth-source.ts';
+import { RefreshGrant } from '../../../src/credentials/refresh/refresh-grant.ts';
+import type { SendTokenRequest } from '../../../src/credentials/token-fetcher.ts';
+import { createEndpoint } from '../../../src/dispatch/token-endpoint.ts';
+import { upstreamSettings } from '../../support/upstream-settings.ts';
+import {
+  startTokenEndpoint,
+  type TokenEndpoint,
+  type TokenEndpointOptions,
+} from '../../support/token-endpoint.ts';
+
+export interface GrantWorld {
+  readonly folder: string;
+  readonly path: string;
+  readonly endpoint: TokenEndpoint;
+  readonly client: OAuthClient;
+  /** Log lines and outcomes of all grants, in order. */
+  readonly said: string[];
+  /** A grant as another process would have it; its own file, where it sees another one. */
+  grant(changes?: {
+    readonly path?: string;
+    readonly send?: SendTokenRequest;
+    readonly clock?: Clock;
+  }): RefreshGrant;
+  /** One token by this grant, or the class of the failure. */
+  fetch(grant: RefreshGrant, unwanted?: string | null): Promise<string>;
+  /** The refresh token in the file. */
+  kept(): Promise<string>;
+  close(): Promise<void>;
+}
+
+export const tokenOf = (fetched: Fetched): string =>
+  fetched.kind === 'token' ? fetched.token : fetched.fault;
+
+export async function startGrants(options: TokenEndpointOptions): Promise<GrantWorld> {
+  const folder = await mkdtemp(join(tmpdir(), 'sluice-refresh-'));
+  const path = join(folder, 'token');
+  const endpoint = await startTokenEndpoint(options);
+  await writeFile(path, `${endpoint.refreshTokens[0] ?? ''}\n`, { mode: 0o600 });
+  const client: OAuthClient = {
+    tokenUrl: endpoint.url,
+    clientId: 'client-sim',
+    clientSecret: 'secret-of-the-client',
+    scope: null,
+    format: 'form',
+    clientAuth: 'body',
+    shared: true,
+    refreshTokenFile: path,
+  };
+  const upstream = upstreamSettings('shop', [], { allowPrivateAddresses: true });
+  const said: string[] = [];
+  const made: RefreshGrant[] = [];
+  const say =
+    (level: string) =>
+    (text: string): void =>
+      void said.push(`${level}: ${text}`);
+  return {
+    folder,
+    path,
+    endpoint,
+    client,
+    said,
+    grant(changes = {}) {
+      const grant = new RefreshGrant({
+        path,
+        clock: systemClock,
+        random: systemRandom,
+        send: createEndpoint({ clock: systemClock }),
+        telemetry: {
+          credentialRenewal: (_, outcome) => void said.push(outcome),
+          log: {
+            debug: say('debug'),
+            info: say('info'),
+            warn: say('warn'),
+            error: say('error'),
+            bug: say('bug'),
+          },
+        },
+        ...changes,
+      });
+      made.push(grant);
+      return grant;
+    },
+    fetch: async (grant, unwanted = null) => tokenOf(await grant.fetch({ client, upstream, unwanted })),
+    async kept() {
+      const text = await readFile(path, 'utf8');
+      if (!text.startsWith('{')) return text.trim();
+      return (JSON.parse(text) as { refresh_token: string }).refresh_token;
+    },
+    async close() {
+      await Promise.all(made.map((grant) => grant.close()));
+      await endpoint.close();
+      await rm(folder, { recursive: true, force: true });
+    },
+  };
+}

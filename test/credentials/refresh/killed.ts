@@ -1,0 +1,25 @@
+/** A process that is killed after the endpoint has answered, and before the answer is in the file. Argument: its client as JSON. */
+import { systemClock, systemRandom } from '../../../src/clock.ts';
+import type { OAuthClient } from '../../../src/config/settings.ts';
+import { RefreshGrant } from '../../../src/credentials/refresh/refresh-grant.ts';
+import { createEndpoint } from '../../../src/dispatch/token-endpoint.ts';
+import { upstreamSettings } from '../../support/upstream-settings.ts';
+
+const client = JSON.parse(process.argv[2] ?? '') as OAuthClient;
+const ask = createEndpoint({ clock: systemClock });
+const grant = new RefreshGrant({
+  path: client.refreshTokenFile ?? '',
+  clock: systemClock,
+  random: systemRandom,
+  async send(...request) {
+    const answer = await ask(...request);
+    process.kill(process.pid, 'SIGKILL');
+    return answer;
+  },
+  telemetry: { credentialRenewal: () => {}, log: { warn: () => {} } as never },
+});
+await grant.fetch({
+  client,
+  upstream: upstreamSettings('shop', [], { allowPrivateAddresses: true }),
+  unwanted: null,
+});
