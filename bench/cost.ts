@@ -5,7 +5,8 @@
  *   http-proxy-middleware with a keep-alive agent of 256 sockets. The ratio is the median of the rounds' own ratios.
  * - Redis: CPU of the server per call, by the server's own count (`INFO cpu`), all commands of a call; what it uses while
  *   nobody calls is taken out. One bucket at 1 and 64 connections, and 1,000 workspaces over 100 buckets at 64.
- * - latency: what the gateway itself adds to 99 of 100 calls, by its own histogram, embedded and with Redis.
+ * - latency: what the gateway itself adds to 99 of 100 calls, by its own histogram, embedded and with Redis; beside it what as many
+ *   round trips to the same Redis as a call takes need by themselves.
  *
  * Redis, upstream, proxies and this client share the machine. Absolute figures belong to it; ratios carry over.
  */
@@ -102,6 +103,23 @@ async function latency({ adminPort, port, path, keys }: Row): Promise<string> {
   return 'more than the largest bound';
 }
 
+/** Round trips of a call before it is sent and after its answer. */
+const roundTrips = 3;
+
+/** 99 of 100 times {@link roundTrips} PINGs one after the other, at {@link pace}, took at most so long, from this process alone. Milliseconds. */
+async function pingsMs(): Promise<number> {
+  const took: number[] = [];
+  const startedAt = performance.now();
+  for (let n = 0; n < 2_000; n += 1) {
+    const waitMs = startedAt + (n * 1_000) / pace - performance.now();
+    if (waitMs > 0) await new Promise((resolve) => setTimeout(resolve, waitMs));
+    const from = performance.now();
+    for (let trip = 0; trip < roundTrips; trip += 1) await redis.ping();
+    took.push(performance.now() - from);
+  }
+  return took.toSorted((a, b) => a - b)[Math.floor(took.length * 0.99)] ?? NaN;
+}
+
 function median(values: readonly number[]): number {
   const sorted = values.toSorted((a, b) => a - b);
   return ((sorted[(sorted.length - 1) >> 1] ?? NaN) + (sorted[sorted.length >> 1] ?? NaN)) / 2;
@@ -162,6 +180,9 @@ try {
   print(rows, idleUsPerMs);
   for (const row of rows.slice(1, 3))
     console.log(`  ${row.name} at ${pace} calls/s: p99 of the time added at most ${await latency(row)}`);
+  console.log(
+    `  ${roundTrips} PINGs of that Redis in turn, nothing else: p99 ${(await pingsMs()).toFixed(1)} ms`,
+  );
 } finally {
   endProxies();
   redis.disconnect();

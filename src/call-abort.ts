@@ -20,10 +20,10 @@ export interface CallSignal {
   removeEventListener(type: 'abort', listener: Listener): void;
 }
 
-/** One call's own signal, and the way to abort it. */
 /** Most calls have one listener at a time: a list literal has room for one, where `push` would make room for 17. */
 const nobody: readonly Listener[] = [];
 
+/** One call's own signal, and the way to abort it. */
 export class CallAbort implements CallSignal {
   #reason: unknown = undefined;
   #isAborted = false;

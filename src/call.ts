@@ -33,7 +33,7 @@ export interface Call {
    */
   readonly readBody: (owner: string) => Promise<CallBody>;
   /** Reports what is known so far, so that a refusal thrown later can carry it too. Later reports replace earlier ones. */
-  readonly report: (known: KnownSoFar) => void;
+  readonly report: (known: CallFacts) => void;
 }
 
 /** Who calls: the workspace, and where its key was found (those fields are never sent upstream). */
@@ -108,8 +108,8 @@ export interface MeterReport {
   /** Length of the window in which `limit` units drain, milliseconds; `null` = the answer does not state it, keep the known one. */
   readonly windowMs: number | null;
   /**
-   * Time until a window of unknown length ends, milliseconds, at most; the window is no shorter. `null` or absent = not reported. It
-   * matters where `windowMs` is `null`.
+   * Time until the window ends, milliseconds. `null` or absent = not reported. Where `windowMs` is `null`, at most: the window is no
+   * shorter. Where it is not, it matters for a window that is described as one of the clock.
    */
   readonly resetMs?: number | null;
   /** Level (used units) including this call, as an interval because of rounding. `lowest <= highest`; `null` = not stated. */
@@ -135,9 +135,7 @@ export interface Feedback {
   readonly scope?: QuotaScope;
 }
 
-/**
- * Tokens of a call as its provider counts them. `null` = not stated. An endpoint without output (embeddings) states input alone.
- */
+/** Tokens of a call as its provider counts them. `null` = not stated. An endpoint without output (embeddings) states input alone. */
 export interface TokenUsage {
   /** The whole prompt, also what of it was cached. */
   readonly prompt: number | null;
@@ -222,7 +220,7 @@ export interface RateLimitState {
 }
 
 /** What the journey knows of a call before it ends. */
-export interface KnownSoFar {
+export interface CallFacts {
   readonly rateLimit?: RateLimitState | null;
   readonly record?: AdmissionRecord;
 }
@@ -239,7 +237,7 @@ export interface Outcome {
   readonly fields: readonly string[];
   /** Read by whoever writes the answer, and destroyed by it when the client leaves. `null` = no body. */
   readonly body: Readable | Buffer | null;
-  /** The client is gone when it takes nothing of a waiting body for so long, milliseconds; absent = no limit. */
+  /** The client is gone when it takes nothing of a waiting body for so long, milliseconds; absent = five minutes. */
   readonly maxUnreadMs?: number;
   /** It was kept from an earlier call with the same idempotency key (`Sluice-Replayed`). */
   readonly isReplayed?: boolean;

@@ -52,7 +52,7 @@ export const refusals = {
 export type RefusalCode = keyof typeof refusals;
 
 /** What can hold a call back, as a 429 and its log line name it (`heldBy`). Names are final. */
-export const holds = [
+export const heldByReasons = [
   'ceiling_minute',
   'ceiling_day',
   'closed',
@@ -68,7 +68,7 @@ export const holds = [
  * `requests` `tokens` `cost`: a quota of the upstream · `upstream_day`: its quota of the day · `serialized`: calls of the
  * same workspace that are sent one after the other · `queue`: as many calls wait as may wait.
  */
-export type HeldBy = (typeof holds)[number];
+export type HeldBy = (typeof heldByReasons)[number];
 
 /** Why an attempt to reach the upstream failed, as log, trace and metric name it (`reason`). Names are final. */
 export const failureReasons = ['refused', 'dns', 'certificate', 'reset', 'timeout', 'protocol'] as const;
@@ -102,13 +102,30 @@ export const credentialFaults = [
   'timeout',
   'throttled',
   'refused',
+  'grant_ended',
+  'unwritable',
 ] as const;
 /**
  * `missing`: no file, or none that may be read · `invalid`: what the file or the token endpoint gave cannot be sent ·
  * `unreachable` `address_denied` `timeout`: the way to the token endpoint · `throttled`: it is asked too often, or cannot answer
- * now · `refused`: it does not accept this client.
+ * now · `refused`: it does not accept this client · `grant_ended`: it does not accept the refresh token, so that a person has to authorize the
+ * client again · `unwritable`: the refresh token's file could not be replaced.
  */
 export type CredentialFault = (typeof credentialFaults)[number];
+
+/** What each says of a credential, as the end of a sentence. Names no file, host or answer. */
+export const credentialFaultWords: Readonly<Record<CredentialFault, string>> = {
+  missing: 'its file is missing (missing)',
+  invalid: 'what its source gave cannot be sent (invalid)',
+  unreachable: 'its token endpoint cannot be reached (unreachable)',
+  address_denied: 'the address of its token endpoint is not allowed (address_denied)',
+  timeout: 'its token endpoint does not answer in time (timeout)',
+  throttled: 'its token endpoint cannot answer now (throttled)',
+  refused: 'its token endpoint does not accept this client (refused)',
+  grant_ended:
+    'its refresh token is not valid any more, an operator has to authorize the client again and write the new token to its file (grant_ended)',
+  unwritable: 'the file of its refresh token cannot be replaced (unwritable)',
+};
 
 /** What a refusal may carry beside its code. */
 export interface RefusalDetails {

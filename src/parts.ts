@@ -14,7 +14,7 @@ import { Controls } from './control/controls.ts';
 import type { Credentials } from './credentials/credentials.ts';
 import { startCredentials } from './credentials/start.ts';
 import type { Resolve } from './dispatch/agents.ts';
-import { createDispatcher, type Dispatcher } from './dispatch/dispatcher.ts';
+import { Dispatcher } from './dispatch/dispatcher.ts';
 import type { IsOwn } from './dispatch/own-listeners.ts';
 import { createEndpoint } from './dispatch/token-endpoint.ts';
 import { TokenEstimates } from './dispatch/token-estimates.ts';
@@ -27,7 +27,7 @@ import { createPressure, type Pressure } from './observation/pressure.ts';
 import { JoinedQuotas } from './quotas/joined-quotas.ts';
 import type { Repeats } from './repeats/repeats.ts';
 import { startRepeats } from './repeats/start.ts';
-import type { InUse } from './settings-in-use.ts';
+import type { SettingsInUse } from './settings-in-use.ts';
 import type { Telemetry } from './telemetry/events.ts';
 
 /** What the parts need from outside. */
@@ -61,13 +61,13 @@ export interface Parts {
 }
 
 /** `inUse`: the settings, which a reload replaces; the label key and where Redis is stay for the life of the process. */
-export function createParts(options: PartsOptions, inUse: InUse): Parts {
+export function createParts(options: PartsOptions, inUse: SettingsInUse): Parts {
   const { clock, random, telemetry, resolve, isOwn } = options;
   const first = inUse.settings;
   const { labelKey } = first.privacy;
   const keyring = new Keyring(first, clock);
   const failedAttempts = new FailedAttempts();
-  const dispatcher = createDispatcher(first, { clock, resolve, isOwn });
+  const dispatcher = new Dispatcher(first, { clock, resolve, isOwn });
   const send = createEndpoint({ clock, resolve, isOwn });
   const credentials = startCredentials({ settings: first, clock, random, telemetry, send });
   const repeats = startRepeats({ clock, random, telemetry, settings: () => inUse.settings });

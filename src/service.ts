@@ -6,15 +6,15 @@
  */
 import type { AddressInfo } from 'node:net';
 import { windowOf } from './activity/window.policy.ts';
-import { asStarted } from './config/restart-keys.ts';
+import { withStartedValues } from './config/restart-keys.ts';
 import type { Settings } from './config/settings.ts';
 import type { Resolve } from './dispatch/agents.ts';
 import { OwnListeners } from './dispatch/own-listeners.ts';
 import { Refusal } from './errors.ts';
-import { createGateway, type Gateway } from './gateway.ts';
+import { Gateway } from './gateway.ts';
 import { addControlRoutes, type ControlActions, type ControlResult } from './ingress/control-routes.ts';
 import { createAdminServer, type AdminServer, type Readiness } from './ingress/admin-server.ts';
-import { createDataServer, type DataServer } from './ingress/data-server.ts';
+import { DataServer } from './ingress/data-server.ts';
 import type { LoadWatch } from './ingress/load.ts';
 import type { Observation } from './observation/observation.ts';
 import { startObservation, type ObservationParts } from './observation/start.ts';
@@ -62,7 +62,7 @@ export async function startService(parts: ServiceParts): Promise<Service> {
   const observation = await startObservation(parts);
   const { telemetry } = observation;
   const own = new OwnListeners();
-  const gateway = createGateway({ ...parts, telemetry, isOwn: own.isOwn });
+  const gateway = new Gateway({ ...parts, telemetry, isOwn: own.isOwn });
   const running: Running = {
     observation,
     gateway,
@@ -74,10 +74,10 @@ export async function startService(parts: ServiceParts): Promise<Service> {
   };
   observation.observe({
     process: () => processPressure(running.data),
-    buckets: gateway.buckets,
-    breakers: gateway.breakers,
-    credentials: gateway.credentials,
-    ceilings: gateway.ceilings,
+    buckets: () => gateway.buckets(),
+    breakers: (upstream) => gateway.breakers(upstream),
+    credentials: () => gateway.credentials(),
+    ceilings: (workspaceId, upstream) => gateway.ceilings(workspaceId, upstream),
   });
   const close = async (): Promise<void> => {
     await running.data.close();
@@ -96,7 +96,7 @@ export async function startService(parts: ServiceParts): Promise<Service> {
     gateway,
     telemetry,
     async reconfigure(next) {
-      const usable = asStarted(settings, next);
+      const usable = withStartedValues(settings, next);
       await gateway.reconfigure(usable);
       observation.reconfigure(usable);
     },
@@ -126,21 +126,21 @@ function dataServer(
   gateway: Gateway,
   { activity, telemetry }: Observation,
 ): DataServer {
-  return createDataServer({
+  return new DataServer({
     settings: settings.server,
     clock,
     random,
-    handle: gateway.handle,
+    handle: (call) => gateway.handle(call),
     async activity(call) {
       const { workspace } = await gateway.identify(call);
       const windowMs = windowOf(queryOf(call.rawUrl));
       if (windowMs === null) throw new Refusal('request_invalid', { detail: windowForm, param: 'window' });
       return activity.ofWorkspace(workspace.id, windowMs);
     },
-    credentialFields: gateway.credentialFields,
-    onEarlyRefusal: telemetry.refusedEarly,
-    onOverload: telemetry.overloaded,
-    onShedding: telemetry.shedding,
+    credentialFields: () => gateway.credentialFields(),
+    onEarlyRefusal: (code) => telemetry.refusedEarly(code),
+    onOverload: (bound) => telemetry.overloaded(bound),
+    onShedding: (cause) => telemetry.shedding(cause),
     ...(load === undefined ? {} : { load }),
     onBug: bugLog(telemetry),
   });
@@ -155,7 +155,7 @@ function adminServer(
     host: settings.server.adminHost,
     port: settings.server.adminPort,
     readiness,
-    metrics: telemetry.metrics,
+    metrics: (format) => telemetry.metrics(format),
     async activity(rawUrl) {
       const windowMs = windowOf(queryOf(rawUrl));
       return windowMs === null ? null : activity.ofAll(windowMs);
@@ -166,9 +166,10 @@ function adminServer(
   });
 }
 
-function controlActions({ controls, hasUpstream }: Gateway): ControlActions {
+function controlActions(gateway: Gateway): ControlActions {
+  const { controls } = gateway;
   const known = async (upstream: string, act: () => Promise<ControlResult>): Promise<ControlResult> =>
-    hasUpstream(upstream) ? act() : 'unknown';
+    gateway.hasUpstream(upstream) ? act() : 'unknown';
   return {
     open: (upstream) => known(upstream, () => controls.open(upstream)),
     pause: (upstream, ms) => known(upstream, () => controls.pause(upstream, ms)),

@@ -9,7 +9,7 @@ import type { Settings } from './config/settings.ts';
 import { pseudonym } from './dispatch/dispatcher.ts';
 import { createRouteFinder, type RouteFinder } from './target/route.ts';
 
-export class InUse {
+export class SettingsInUse {
   #settings: Settings;
   #routes: RouteFinder;
   #injected: ReadonlySet<string>;

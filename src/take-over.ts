@@ -9,7 +9,7 @@ import { KeyIndex } from './auth/keyring.ts';
 import type { Settings } from './config/settings.ts';
 import { SourceNames } from './credentials/credentials.ts';
 import type { Parts } from './parts.ts';
-import type { InUse } from './settings-in-use.ts';
+import type { SettingsInUse } from './settings-in-use.ts';
 import type { Slices } from './slices.ts';
 import type { Telemetry } from './telemetry/events.ts';
 
@@ -18,7 +18,7 @@ export async function takeOver(
   next: Settings,
   context: {
     readonly parts: Parts;
-    readonly inUse: InUse;
+    readonly inUse: SettingsInUse;
     readonly telemetry: Telemetry;
     readonly slices: Slices;
   },

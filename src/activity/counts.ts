@@ -11,8 +11,8 @@ import { Minutes } from './minutes.ts';
 import type { ActivityKey } from './shared.ts';
 
 /** Who is counted in a total: workspaces whose calls carry the upstream's own credential, or those with another one. */
-export const everybody = ['sharing', 'apart'] as const;
-export type Everybody = (typeof everybody)[number];
+export const credentialGroups = ['sharing', 'apart'] as const;
+export type CredentialGroup = (typeof credentialGroups)[number];
 
 export interface CountOptions {
   /** Digest of a lane for the shared store. */
@@ -36,7 +36,7 @@ export interface Changes {
 export class Counts {
   readonly lanes: LaneTable;
   readonly #options: CountOptions;
-  readonly #totals = new Map<string, Readonly<Record<Everybody, Minutes>>>();
+  readonly #totals = new Map<string, Readonly<Record<CredentialGroup, Minutes>>>();
   readonly #changedLanes = new Set<Lane>();
   readonly #changedTotals = new Set<Minutes>();
   #dropped: ActivityKey[] = [];
@@ -87,7 +87,7 @@ export class Counts {
   }
 
   /** The total of an upstream, if anything was recorded on this replica. */
-  total(upstream: string, who: Everybody): Minutes | undefined {
+  total(upstream: string, who: CredentialGroup): Minutes | undefined {
     return this.#totals.get(upstream)?.[who];
   }
 
@@ -102,7 +102,7 @@ export class Counts {
   }
 
   /** Digest of a total. No id of a workspace begins with a blank (`config/names.ts`). */
-  totalKeyOf(upstream: string, who: Everybody): ActivityKey {
+  totalKeyOf(upstream: string, who: CredentialGroup): ActivityKey {
     return this.total(upstream, who)?.key ?? this.#options.keyOf(` ${who}`, upstream);
   }
 

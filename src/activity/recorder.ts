@@ -7,7 +7,7 @@
  */
 import type { Clock } from '../clock.ts';
 import type { EndedFact, FactSink } from '../telemetry/events.ts';
-import { Counts, everybody, type CountOptions, type Changes } from './counts.ts';
+import { Counts, credentialGroups, type CountOptions, type Changes } from './counts.ts';
 import { add, addArrival, addInto, emptyCell, type Cell, type CellField } from './cell.ts';
 import { busyIn, type LaneId } from './lane-table.ts';
 import { addEnd, keptMinutes, minuteMs, secondsOf, type Minutes } from './minutes.ts';
@@ -85,7 +85,7 @@ export class Recorder implements FactSink {
   /** The same of all workspaces on an upstream, those included whose lanes were forgotten. */
   async total(upstream: string, span: Span): Promise<Cell> {
     const total = emptyCell(this.#minute() - span.minutes);
-    for (const who of everybody) {
+    for (const who of credentialGroups) {
       const own = this.#counts.total(upstream, who);
       addInto(total, await this.#sum(own, this.#counts.totalKeyOf(upstream, who), span));
     }

@@ -13,6 +13,7 @@ import { connectRedis, type RedisConnection } from '../limiter/redis/client/conn
 import type { RedisCommand, RedisErrorKind } from '../telemetry/events.ts';
 import { addInto, emptyCell, type Cell } from './cell.ts';
 import { busiestOfText, busiestText, callsOfText, callsText, cellOfText } from './cell-text.ts';
+import { errorKindOf, RedisNotReady } from './redis-failure.ts';
 import * as layout from './redis-layout.ts';
 import { Remembered } from './remembered.ts';
 import type { ActivityKey, LaneCalls, LaneCell, Publication, SharedActivity } from './shared.ts';
@@ -152,7 +153,10 @@ export class RedisActivity implements SharedActivity {
     for (const [name, { lane }] of this.#lanes) if (this.#dropped.has(lane)) this.#lanes.delete(name);
   }
 
-  async #store(pending: Map<string, LaneCell>, wordsOf: (entry: LaneCell) => layout.Words[]): Promise<void> {
+  async #store(
+    pending: Map<string, LaneCell>,
+    wordsOf: (entry: LaneCell) => layout.RedisCommandWords[],
+  ): Promise<void> {
     while (pending.size > 0) {
       const part = [...pending].slice(0, cellsPerRequest);
       await this.#send(part.flatMap(([, entry]) => wordsOf(entry)));
@@ -190,7 +194,7 @@ export class RedisActivity implements SharedActivity {
   }
 
   /** Asks the same of every other replica's keys. */
-  async #ofOthers(wordsFor: (replica: string) => layout.Words): Promise<readonly unknown[]> {
+  async #ofOthers(wordsFor: (replica: string) => layout.RedisCommandWords): Promise<readonly unknown[]> {
     return this.#send((await this.#otherReplicas()).map(wordsFor));
   }
 
@@ -204,8 +208,8 @@ export class RedisActivity implements SharedActivity {
   }
 
   /** Replies of a pipeline; rejects when any of its commands failed. */
-  async #send(commands: readonly layout.Words[]): Promise<readonly unknown[]> {
-    if (!this.#connection.isReady()) throw new Unready();
+  async #send(commands: readonly layout.RedisCommandWords[]): Promise<readonly unknown[]> {
+    if (!this.#connection.isReady()) throw new RedisNotReady();
     if (commands.length === 0) return [];
     const replies = await this.#connection.client.pipeline(commands.map((words) => [...words])).exec();
     return (replies ?? []).map(([failure, reply]) => {
@@ -233,20 +237,11 @@ export class RedisActivity implements SharedActivity {
   #noteFailure(failure: unknown): void {
     if (this.#closed) return;
     this.#quietUntil = this.#parts.clock.monotonic() + pauseMs;
-    this.#parts.onError(kindOf(failure));
+    const kind = errorKindOf(failure);
+    if (kind !== null) this.#parts.onError(kind);
   }
 
   #minute(): number {
     return Math.floor(this.#parts.clock.now() / 60_000);
   }
-}
-
-/** There is no connection now; the driver reports that itself. */
-class Unready extends Error {}
-
-function kindOf(failure: unknown): RedisErrorKind {
-  if (failure instanceof Unready) return 'connection';
-  if (!(failure instanceof Error)) return 'other';
-  if (failure.name === 'ReplyError') return 'reply';
-  return /timed? ?out/i.test(failure.message) ? 'timeout' : 'connection';
 }

@@ -7,7 +7,7 @@ import { cellText } from './cell-text.ts';
 import type { ActivityKey, LaneCell } from './shared.ts';
 
 /** Name and arguments of a command. */
-export type Words = readonly (string | number)[];
+export type RedisCommandWords = readonly (string | number)[];
 
 /** Minutes in one key of a lane: an hour is seven reads, and no key is read for longer than it is good for. */
 const blockMinutes = 10;
@@ -33,7 +33,7 @@ export const announcing = (
   replica: string,
   minute: number,
   announced: { calls: string; busiest: string },
-): Words[] => [
+): RedisCommandWords[] => [
   ['set', aliveKey(replica), 1, 'px', aliveMs],
   ['zadd', replicasKey, minute, replica],
   ['zremrangebyscore', replicasKey, '-inf', `(${minute - hourMinutes}`],
@@ -44,7 +44,7 @@ export const announcing = (
 ];
 
 /** Replaces a replica's cell of a minute. */
-export function storing(replica: string, { lane, cell }: LaneCell): Words[] {
+export function storing(replica: string, { lane, cell }: LaneCell): RedisCommandWords[] {
   const key = cellsKey(lane, blockOf(cell.minute));
   return [
     ['hset', key, `${replica}:${cell.minute}`, cellText(cell)],
@@ -53,20 +53,23 @@ export function storing(replica: string, { lane, cell }: LaneCell): Words[] {
 }
 
 /** Lists a lane as one that the replica remembers. */
-export const listing = (replica: string, { lane, cell }: LaneCell): Words[] => [
+export const listing = (replica: string, { lane, cell }: LaneCell): RedisCommandWords[] => [
   ['zadd', lanesKey(replica), 'gt', cell.minute, lane],
   ['expire', lanesKey(replica), expirySeconds],
 ];
 
 /** Takes lanes off the list. Their cells expire. */
-export const unlisting = (replica: string, lanes: readonly ActivityKey[]): Words[] =>
+export const unlisting = (replica: string, lanes: readonly ActivityKey[]): RedisCommandWords[] =>
   lanes.length === 0 ? [] : [['zrem', lanesKey(replica), ...lanes]];
 
-export const readingReplicas = (): Words => ['zrange', replicasKey, 0, -1];
-export const readingAlive = (replicas: readonly string[]): Words => ['exists', ...replicas.map(aliveKey)];
-export const readingCalls = (replica: string): Words => ['get', callsKey(replica)];
-export const readingBusiest = (replica: string): Words => ['get', busiestKey(replica)];
-export const readingLanes = (replica: string, fromMinute: number): Words => [
+export const readingReplicas = (): RedisCommandWords => ['zrange', replicasKey, 0, -1];
+export const readingAlive = (replicas: readonly string[]): RedisCommandWords => [
+  'exists',
+  ...replicas.map(aliveKey),
+];
+export const readingCalls = (replica: string): RedisCommandWords => ['get', callsKey(replica)];
+export const readingBusiest = (replica: string): RedisCommandWords => ['get', busiestKey(replica)];
+export const readingLanes = (replica: string, fromMinute: number): RedisCommandWords => [
   'zrangebyscore',
   lanesKey(replica),
   fromMinute,
@@ -77,7 +80,7 @@ export const readingLanes = (replica: string, fromMinute: number): Words => [
 ];
 
 /** All cells of a lane in the hour that ends with `minute`. */
-export function readingCells(lane: ActivityKey, minute: number): Words[] {
+export function readingCells(lane: ActivityKey, minute: number): RedisCommandWords[] {
   const last = blockOf(minute);
   const blocks = Math.ceil(hourMinutes / blockMinutes) + 1;
   return Array.from({ length: blocks }, (_, i) => ['hgetall', cellsKey(lane, last - i)]);

@@ -14,7 +14,7 @@ export interface CeilingState {
 }
 
 /** An upstream refuses calls for a reason that waiting does not cure. */
-export interface Refusing {
+export interface PermanentlyRefusing {
   readonly status: number;
   /** Until one call is let through to ask again, milliseconds. */
   readonly retryInMs: number;
@@ -27,7 +27,7 @@ export interface CeilingsNow {
   /** Expected wait of a call that arrived now, milliseconds; `null` = not known. */
   readonly nextSlotMs: number | null;
   /** `null`: the upstream takes calls with this workspace's credential. */
-  readonly refusing: Refusing | null;
+  readonly refusing: PermanentlyRefusing | null;
 }
 
 export interface LaneNow extends CeilingsNow {
@@ -71,7 +71,7 @@ export interface LaneActivity {
   readonly waiting: number;
   readonly inFlight: number;
   readonly nextSlotMs: number | null;
-  readonly refusing: Refusing | null;
+  readonly refusing: PermanentlyRefusing | null;
   readonly recent: RecentPressure;
   readonly headroom: Headroom | null;
 }

@@ -51,6 +51,8 @@ export interface SharedActivity {
   busiest(): Promise<ReadonlyMap<string, number>>;
   /** Replicas that published lately, this one included. */
   replicas(): Promise<number>;
+  /** Leaves the store; nothing is published any more. */
+  close(): void;
 }
 
 /** One process: there are no others. */
@@ -61,4 +63,5 @@ export const embeddedActivity: SharedActivity = {
   active: () => Promise.resolve(new Set()),
   busiest: () => Promise.resolve(new Map()),
   replicas: () => Promise.resolve(1),
+  close: () => {},
 };

@@ -15,7 +15,7 @@ import type { CallSignal } from '../call-abort.ts';
 import type { Clock } from '../clock.ts';
 import { Refusal } from '../errors.ts';
 import type { Ceilings } from '../limiter/ceilings.ts';
-import type { Admission, Limiter, LimiterListener } from '../limiter/limiter.ts';
+import { defaultLeaseMs, type Admission, type Limiter, type LimiterListener } from '../limiter/limiter.ts';
 import { ArrivalOrder } from './arrival-order.ts';
 import type { CallSettings } from './buckets.policy.ts';
 import { CeilingEdge } from './ceiling-edge.ts';
@@ -45,9 +45,6 @@ export interface AdmissionQueueParts {
 
 const staysWhereItIs = (): null => null;
 
-/** A dead replica's lane goes on after this (docs/adr/0004). Milliseconds. */
-const defaultLeaseMs = 15_000;
-
 export class AdmissionQueue {
   readonly #parts: AdmissionParts;
   readonly #registry: WaitRegistry;
@@ -76,14 +73,16 @@ export class AdmissionQueue {
     this.#gate = new CeilingGate(parts, { registry, rotation, edge, rejection: this.#rejection });
   }
 
-  /** Enters a call into its lane, or refuses it at once. `clientGone` ends it: nobody waits for its answer any more. */
+  /** Enters a call into its lane, or refuses the call at once. The abort of `clientGone` ends the call at any time. */
   async enter(request: AdmissionRequest, clientGone: CallSignal): Promise<Ticket> {
     const call = this.#registry.enter(request, clientGone);
     try {
+      const { clock } = this.#parts;
       applyLimits(call.lane, request.admission.ceiling);
-      const askedAt = this.#parts.clock.monotonic();
+      const askedAt = clock.monotonic();
       const reply = await this.#parts.limiter.admit(this.#admissionOf(request));
       if (reply.kind === 'granted') {
+        call.onGrantedAtOnce(clock.monotonic() - askedAt, clock.monotonic());
         this.#gate.pass(call, reply.grant);
       } else {
         const refusal = await this.#newcomers.refusalOf(call, reply, askedAt);
@@ -113,8 +112,8 @@ export class AdmissionQueue {
   }
 
   /**
-   * Configuration changed: every call that is in admission goes on under what `settingsOf` gives for it (`null` = as
-   * before), at once. What the change makes too late is refused, with the new time.
+   * Configuration changed: every call that is in admission goes on at once under the settings that `settingsOf` returns for
+   * it (`null` = unchanged). A call that the change makes too late is refused, with the new time.
    */
   reconfigure(settingsOf: (request: AdmissionRequest) => CallSettings | null): void {
     const changed = reconfigure(this.#parts, this.#registry.all(), settingsOf);
@@ -136,7 +135,10 @@ export class AdmissionQueue {
     return this.#registry.waitingUnder(key);
   }
 
-  /** What the limiter is asked. The queue of a workspace is as long as its calls in all lanes under its ceiling. */
+  /**
+   * The request to the limiter. `maxQueued` bounds the workspace's waiting calls in all lanes under its ceiling, and the limiter
+   * sees one lane only: where the bound is reached, the limiter gets 0 and queues no call.
+   */
   #admissionOf({ admission, ceiling, maxWaitMs, arrivedAt }: AdmissionRequest): Admission {
     const isFull = this.#registry.waitingUnder(ceiling.key) >= admission.maxQueued;
     return {

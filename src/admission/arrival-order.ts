@@ -1,7 +1,7 @@
 /**
- * Arrivals of one process that differ by as much as a position can express. Calls that were read after a gap share one
- * arrival, and a clock may give the same time to many calls: their positions follow the order in which they came to
- * admission. A call that arrived earlier than the one before it, and whose body came late, keeps its arrival.
+ * Makes the arrivals of this process distinct: calls that were read together after a pause of the event loop, or within one
+ * step of the clock, have the same arrival, and get positions in the order in which they came to admission. A call whose body
+ * came late, and which arrived before a call that is already in admission, keeps its arrival.
  */
 
 /** More than the smallest difference between two positions (`sequencePerMs`). Milliseconds. */
@@ -10,7 +10,7 @@ const stepMs = 0.02;
 export class ArrivalOrder {
   #latest: { readonly at: number; readonly given: number } | null = null;
 
-  /** The arrival to admit a call with that arrived at this monotonic time, milliseconds. */
+  /** The arrival that a call received at `at` is admitted with; both in monotonic milliseconds. */
   next(at: number): number {
     const latest = this.#latest;
     if (latest !== null && at < latest.at) return at;

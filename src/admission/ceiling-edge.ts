@@ -50,8 +50,8 @@ export class CeilingEdge {
 }
 
 /**
- * Another replica may have reported an edge to the scheduler that this one has not seen: what was sent before that is not
- * in the window any more.
+ * True when the scheduler may be counting slots because of another replica's report: this replica has taken no slot for the
+ * lane yet, or none within the last window of the ceiling, so it cannot know.
  */
 function isUnknown({ edge: { takenAt } }: LaneView, { perMinute, perDay }: CeilingRef, now: number): boolean {
   if (takenAt === null) return true;

@@ -14,7 +14,7 @@ import { CeilingSlots, type AskedSlot } from './ceiling-slots.ts';
 import type { EarlyRejection } from './early-rejection.ts';
 import type { LaneRotation } from './lane-rotation.ts';
 import { applyLimits } from './lanes.ts';
-import { createLease } from './lease.ts';
+import { AdmittedLease } from './lease.ts';
 import type { AdmissionParts } from './parts.ts';
 import type { QueuedCall } from './queued-call.ts';
 import type { WaitRegistry } from './wait-registry.ts';
@@ -49,7 +49,7 @@ export class CeilingGate {
     this.#to = neighbours;
   }
 
-  /** A grant came by itself, for a call that may have ended meanwhile. */
+  /** The limiter granted a queued ticket; its call may have ended meanwhile. */
   onGrant(grant: Grant): void {
     const call = this.#to.registry.find(grant.ticket);
     if (call === undefined) this.#drop(grant);
@@ -77,7 +77,10 @@ export class CeilingGate {
     return this.#slots.ask(call);
   }
 
-  /** The limiter wakes the lane when a slot comes back: a grant that it gives although it knows of the sleep asks again. */
+  /**
+   * True when the ceiling need not be asked: the lane sleeps, and the limiter did not know of this sleep when the call took its
+   * position. A grant given in spite of a sleep that the limiter knew of means that a slot came back: it asks the ceiling.
+   */
   #isAsleep({ lane: { gate }, positionedUnder }: QueuedCall): boolean {
     const { asleep } = gate;
     return asleep !== null && asleep !== positionedUnder && this.#parts.clock.monotonic() < asleep.until;
@@ -97,7 +100,8 @@ export class CeilingGate {
     const { returned } = gate;
     const early = asked === null ? null : await this.#slots.keepUntil(call, asked, before);
     const isInOrder = await before;
-    // One before it went back meanwhile. Whether the lane sleeps does not tell: a slot that came back wakes it.
+    // An earlier grant was returned while this one waited for it. `gate.asleep` cannot show that: a slot that is given back
+    // clears it. The count of returned grants can.
     if (early === null || (!isInOrder && gate.returned > returned)) {
       if (early?.reply.kind !== 'taken') return this.#requeue(passage);
       await this.#slots.giveBack(early);
@@ -110,7 +114,7 @@ export class CeilingGate {
       : this.#handOver(passage, slot, slot.reply);
   }
 
-  /** The ceiling has no slot: its lane sleeps until there is one. */
+  /** The ceiling has no slot: the call's lane sleeps until there is one. */
   async #onRefused(passage: Passage, slot: AskedSlot, { waitMs, day }: Refused): Promise<boolean> {
     const { call } = passage;
     const { rotation, rejection } = this.#to;
@@ -138,18 +142,18 @@ export class CeilingGate {
     edge.onTaken(call, grant, isUnderLimits(slot, call) ? taken.state : null);
     const { ceiling } = slot;
     call.asksForSlot = false;
-    registry.grant(call, createLease(this.#parts, rejection, { call, grant, taken, ceiling }));
+    registry.grant(call, new AdmittedLease(this.#parts, rejection, { call, grant, taken, ceiling }));
     return true;
   }
 
   /**
-   * The ticket goes back to its lane, which sleeps until the ceiling has a slot, unless it gave one back itself. No grant
-   * behind it may go first.
+   * Returns the ticket to its lane. The lane sleeps until the ceiling has a slot, unless this call had a slot and gave it back.
+   * Resolves to false: no grant behind this one may go first.
    */
   async #requeue({ call, grant }: Passage, why: Requeued = 'no slot'): Promise<false> {
     call.asksForSlot = false;
     call.lane.gate.returned += 1;
-    // The ticket of a call that is gone would stay in the lane: it was taken out already, and nothing does so again.
+    // A call that is gone has had its ticket taken out of the lane; returning the grant would put the ticket back for good.
     if (call.isGone || hasMoved(call, grant)) {
       this.#drop(grant);
       return false;
@@ -183,9 +187,9 @@ export class CeilingGate {
   }
 }
 
-/** Its bucket was joined into another one, in which it waits; a grant of the former one is of no use. */
+/** True when the call's bucket was joined into another one: the call waits there, a grant of the former bucket is of no use. */
 const hasMoved = ({ request }: QueuedCall, { bucket }: Grant): boolean => request.admission.bucket !== bucket;
 
-/** False: configuration changed since the ceiling was asked, its answer does not hold for what follows. */
+/** False when the limits were changed since the ceiling was asked: its reply says nothing about the present limits. */
 const isUnderLimits = ({ ceiling }: AskedSlot, { request }: QueuedCall): boolean =>
   ceiling.perMinute === request.ceiling.perMinute && ceiling.perDay === request.ceiling.perDay;

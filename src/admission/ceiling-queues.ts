@@ -1,4 +1,4 @@
-/** How many calls wait under each ceiling, and in which lanes: over all buckets, and also how many wait in each lane. */
+/** Counts the calls that wait under each ceiling, over all buckets, and in each lane; knows the lanes in which they wait. */
 import type { CeilingKey } from '../ids.ts';
 import type { LaneView } from './lanes.ts';
 import type { QueuedCall } from './queued-call.ts';

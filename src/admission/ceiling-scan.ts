@@ -1,8 +1,9 @@
 /**
- * Refuses calls that wait under a ceiling whose slot comes too late for them, as soon as something says that it may.
+ * Refuses waiting calls whose slot under their ceiling would come after their deadline. A scan follows each event that may have
+ * made slots come later, and newcomers (`scan-schedule.ts`).
  *
  * Owns: when the calls of a ceiling are gone over, and how much of its forecast is asked for. Refuses to own: newcomers
- * (`newcomer-check.ts`). Keeps: a call behind one that is refused is not counted behind it.
+ * (`newcomer-check.ts`). Keeps: a call that is refused does not count as being ahead of the calls behind it.
  */
 import type { CeilingHold, CeilingKey, CeilingRef } from '../limiter/ceilings.ts';
 import { refused } from './ending.ts';
@@ -10,16 +11,13 @@ import type { LaneRotation } from './lane-rotation.ts';
 import type { LaneView } from './lanes.ts';
 import type { AdmissionParts } from './parts.ts';
 import type { QueuedCall } from './queued-call.ts';
-import { tooLong } from './refusals.ts';
+import { waitTooLong } from './refusals.ts';
+import { ScanSchedule } from './scan-schedule.ts';
 import { ScanThrottle } from './scan-throttle.ts';
 import type { WaitRegistry } from './wait-registry.ts';
 
 /** The times of so many next slots are known without asking for them (`ceiling-read.policy.ts`). */
 const knownSlots = 64;
-/** Scans that newcomers bring about are this far apart, per ceiling. Milliseconds. */
-const scanEveryMs = 1_000;
-/** Ceilings of which the time of the latest scan is remembered. */
-const maxRemembered = 10_000;
 
 /** A scan of those who wait for slots of one ceiling. */
 interface Scan {
@@ -37,17 +35,21 @@ export class CeilingScan {
   /** Scans that are due; one scan serves everything that brought it about. */
   readonly #due = new Map<CeilingKey, Scan>();
   readonly #throttle: ScanThrottle;
-  /** When newcomers last brought a scan about, by ceiling. */
-  readonly #scannedAt = new Map<CeilingKey, number>();
+  readonly #schedule: ScanSchedule;
 
   constructor(parts: AdmissionParts, registry: WaitRegistry, rotation: LaneRotation) {
     this.#parts = parts;
     this.#registry = registry;
     this.#rotation = rotation;
     this.#throttle = new ScanThrottle(parts.clock, () => this.#runDue());
+    this.#schedule = new ScanSchedule({
+      clock: parts.clock,
+      scan: (ceiling) => void this.#plan(ceiling, knownSlots),
+    });
+    registry.onNobodyWaits = (ceiling) => this.#schedule.forget(ceiling);
   }
 
-  /** Goes over all calls under the ceiling: their slots may come later than they did. */
+  /** Checks all calls under the ceiling: their slots may come later than was forecast before. */
   all(ceiling: CeilingRef): void {
     this.#plan(ceiling, null);
   }
@@ -57,17 +59,12 @@ export class CeilingScan {
     this.#plan(call.request.ceiling, null).entered.add(call);
   }
 
-  /** The slots of a ceiling were read for a newcomer: the next ones concern those who wait already. */
+  /** A ceiling's slots were forecast for a newcomer. */
   afterForecast(ceiling: CeilingRef): void {
-    const now = this.#parts.clock.monotonic();
-    const scannedAt = this.#scannedAt.get(ceiling.key);
-    if (scannedAt !== undefined && now - scannedAt < scanEveryMs) return;
-    if (this.#scannedAt.size > maxRemembered) this.#scannedAt.clear();
-    this.#scannedAt.set(ceiling.key, now);
-    this.#plan(ceiling, knownSlots);
+    this.#schedule.onNewcomer(ceiling);
   }
 
-  /** The scan that is due at this ceiling, to be added to: it does not begin before the end of this tick. */
+  /** The planned scan of this ceiling, which callers may widen: it does not begin before the current tick has ended. */
   #plan(ceiling: CeilingRef, upTo: number | null): Scan {
     let scan = this.#due.get(ceiling.key);
     if (scan === undefined) {
@@ -91,7 +88,7 @@ export class CeilingScan {
     return visits;
   }
 
-  /** Everybody of this workspace and upstream, each lane in its order. */
+  /** Forecasts slots for the calls under the ceiling, the most urgent first, then as they entered, and refuses the late ones. */
   async #run({ ceiling, upTo, entered }: Scan): Promise<void> {
     const calls = [...this.#registry.all()]
       .filter((call) => call.request.ceiling.key === ceiling.key)
@@ -116,7 +113,7 @@ export class CeilingScan {
       const position = Math.min(this.#rotation.positionOf(call, ahead), holds.length);
       const hold = holds[position - 1];
       const isLate = hold !== undefined && now + hold.waitMs > call.deadline;
-      if (isLate && call.isWaiting) this.#registry.end(call, refused(tooLong(hold, call.request)));
+      if (isLate && call.isWaiting) this.#registry.end(call, refused(waitTooLong(hold, call.request)));
       else aheadIn.set(call.lane, ahead + 1);
     }
   }

@@ -1,6 +1,6 @@
 /**
- * Slots of a ceiling that are good when their calls leave. The ceiling counts a slot from the moment it was taken, and
- * promises what arrives upstream: a call that could not leave at once takes its slot again.
+ * Slots of a ceiling that are still valid when their calls leave. The ceiling counts a slot from the time at which it was
+ * taken, but it bounds what arrives upstream: a call that could not leave at once takes its slot again.
  *
  * Owns: how old a slot may be. Refuses to own: what a refusal brings about.
  * Keeps: no call leaves later behind its slot than the windows have to spare (1).
@@ -12,9 +12,9 @@ import { StoreLatency } from './store-latency.ts';
 
 /** A slot older than this is taken again before its call leaves: less than the windows have to spare. Milliseconds. */
 const freshMs = 100;
-/** A store whose answers usually take longer is far away: slots are counted from later on. Milliseconds. */
+/** A store whose replies usually take longer than this is distant: its slots are counted from a later time. Milliseconds. */
 const farMs = freshMs / 2;
-/** A store that takes longer than this to answer is of no use. Milliseconds. */
+/** Slots are counted from at most this much later, however slow the store is. Milliseconds. */
 const maxLateMs = 2_000;
 
 /** A slot under the ceiling, as it was asked for. */
@@ -42,8 +42,8 @@ export class CeilingSlots {
   }
 
   /**
-   * Asks the call's ceiling for a slot that is good when its reply comes, and, where the store is far away, for as long again:
-   * the grants before it may have to ask once more, and would make every slot behind them too old, one after the other.
+   * Asks the call's ceiling for a slot that is valid when the reply comes and, where the store is distant, for one round trip
+   * more: earlier grants may have to ask again, and every slot behind them would become too old during that round trip.
    */
   async ask(call: QueuedCall): Promise<AskedSlot> {
     const lateMs = this.#isFar ? this.#farLateMs : 0;
@@ -54,8 +54,9 @@ export class CeilingSlots {
   }
 
   /**
-   * Resolves with the slot when the calls before it have gone. The slots of a store far away are taken again ahead of time,
-   * side by side: a slot that is too old when its call is next costs a round trip, during which all behind it grow too old.
+   * Resolves with the slot when `before` resolves, which is when the grants before this one were charged. The slots of a distant
+   * store are renewed ahead of time and concurrently: renewing one only when its call is next would cost a round trip, during
+   * which the slots of all calls behind it become too old.
    */
   async keepUntil(call: QueuedCall, asked: Promise<AskedSlot>, before: Promise<unknown>): Promise<AskedSlot> {
     let isNext = false;
@@ -104,7 +105,7 @@ export class CeilingSlots {
     return this.#parts.clock.monotonic() <= deadline;
   }
 
-  /** Takes the slot again, good when the reply comes and for as long again. */
+  /** Takes the slot again, so that it is valid for one round trip after the reply. */
   #renew({ request }: QueuedCall, { reply }: AskedSlot): Promise<AskedSlot> {
     return this.#take(request.ceiling, this.#farLateMs, reply.kind === 'taken' ? reply.slot : undefined);
   }

@@ -4,7 +4,7 @@
  * out dearer, a reload, the end of the process.
  *
  * Owns: which calls an event concerns. Refuses to own: newcomers (`newcomer-check.ts`).
- * Keeps: a call behind one that is refused is not counted behind it.
+ * Keeps: a call that is refused does not count as being ahead of the calls behind it.
  */
 import type { CeilingRef } from '../limiter/ceilings.ts';
 import type { BucketKey, LaneKey } from '../limiter/limiter.ts';
@@ -13,11 +13,11 @@ import { refused } from './ending.ts';
 import type { LaneRotation } from './lane-rotation.ts';
 import type { AdmissionParts } from './parts.ts';
 import type { QueuedCall } from './queued-call.ts';
-import { draining, tooLong, type Hold } from './refusals.ts';
+import { draining, waitTooLong, type Hold } from './refusals.ts';
 import { StandstillScan } from './standstill-scan.ts';
 import type { WaitRegistry } from './wait-registry.ts';
 
-/** Calls of one bucket whose waits are asked for again after a change that may have made them longer. */
+/** At most this many calls of one bucket have their waits forecast again after a change that may have made waits longer. */
 const maxRejudged = 64;
 
 export class EarlyRejection {
@@ -57,7 +57,7 @@ export class EarlyRejection {
     this.#standstills.add(bucket, lane, stillMs);
   }
 
-  /** An answer named what the document of this call costs; others that ask for the same may be dearer than they seemed. */
+  /** An answer stated the cost of this call's document: waiting calls with the same document may cost more than estimated. */
   onCostKnown({ request: { admission } }: QueuedCall, points: number): void {
     const { bucket, document } = admission;
     if (document === null || points <= (admission.costs.cost ?? 0)) return;
@@ -83,7 +83,7 @@ export class EarlyRejection {
     for (const ceiling of ceilings.values()) this.#ceilings.all(ceiling);
   }
 
-  /** The process will send nothing after `budgetMs`. With 0 nobody's forecast is asked: whoever waits is too late. */
+  /** The process will send nothing after `budgetMs`. With 0 every waiting call is refused without a forecast. */
   onDrain(budgetMs: number): void {
     const { limiter, background } = this.#parts;
     for (const call of this.#registry.all()) {
@@ -94,15 +94,15 @@ export class EarlyRejection {
       }
       const { bucket, ticket } = call.request.admission;
       background(
-        limiter.forecast(bucket, ticket).then((standing) => {
-          const isLate = standing !== null && standing.waitMs > budgetMs;
+        limiter.forecast(bucket, ticket).then((forecast) => {
+          const isLate = forecast !== null && forecast.waitMs > budgetMs;
           if (isLate && call.isWaiting) this.#registry.end(call, refused(draining()));
         }),
       );
     }
   }
 
-  /** Refuses those of one bucket that are late, one after the other: each that leaves is not in front of the next. */
+  /** Refuses the late calls of one bucket, one after the other, so that a refused call is not part of the next one's forecast. */
   async #refuseLateOf(calls: readonly QueuedCall[]): Promise<void> {
     const { clock, limiter } = this.#parts;
     const inOrder = calls.toSorted(
@@ -111,19 +111,19 @@ export class EarlyRejection {
     for (const call of inOrder) {
       if (!call.isWaiting) continue;
       const { bucket, ticket } = call.request.admission;
-      const standing = await limiter.forecast(bucket, ticket);
-      if (standing === null || !call.isWaiting) continue;
-      const isLate = clock.monotonic() + standing.waitMs > call.deadline;
-      if (isLate) await this.#refuseHeld(call, standing, standing.ahead);
+      const forecast = await limiter.forecast(bucket, ticket);
+      if (forecast === null || !call.isWaiting) continue;
+      const isLate = clock.monotonic() + forecast.waitMs > call.deadline;
+      if (isLate) await this.#refuseHeld(call, forecast, forecast.ahead);
     }
   }
 
-  /** Refuses with the later of what holds the call and of its ceiling, with so many calls of its lane before it. */
+  /** Refuses the call with the longer of two waits: `hold`, or its ceiling's with `ahead` calls of its lane before it. */
   async #refuseHeld(call: QueuedCall, hold: Hold, ahead: number): Promise<void> {
     const position = this.#rotation.positionOf(call, ahead);
     const [byCeiling] = await this.#parts.ceilings.forecast(call.request.ceiling, [position]);
     if (!call.isWaiting) return;
     const longest = byCeiling !== undefined && byCeiling.waitMs > hold.waitMs ? byCeiling : hold;
-    this.#registry.end(call, refused(tooLong(longest, call.request)));
+    this.#registry.end(call, refused(waitTooLong(longest, call.request)));
   }
 }

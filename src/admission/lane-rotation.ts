@@ -7,15 +7,15 @@
  * What other replicas gave a lane is not known here, so over replicas the rotation is fair on average only.
  */
 import type { Clock } from '../clock.ts';
-import { knownFull, type LaneView } from './lanes.ts';
+import { ceilingFullFor, type LaneView } from './lanes.ts';
 import type { QueuedCall } from './queued-call.ts';
 import type { WaitRegistry } from './wait-registry.ts';
 
-/** The lane that is next has taken its slot by then, milliseconds. */
+/** How long a lane that is next needs to take its slot, milliseconds: each lane ahead delays a lane's waking by as much. */
 const serviceMs = 10;
 /** A lane lets at most so many others go first. */
 const maxAhead = 8;
-/** What was last seen of a lane holds for so long: that it waits for the ceiling, how many wait in it. Milliseconds. */
+/** For how long the last observation of a lane counts: that it waits for the ceiling, how many calls wait in it. Milliseconds. */
 const retentionMs = 4_000;
 
 export class LaneRotation {
@@ -56,8 +56,8 @@ export class LaneRotation {
   }
 
   /**
-   * The call's position under its ceiling (1 = next) with so many of its lane before it: each other lane that waits for
-   * the ceiling gets as many slots meanwhile, and one more if it has gone longer without.
+   * The call's position under its ceiling (1 = next) with `ahead` calls of its lane before it: each other lane that waits for
+   * the ceiling gets as many slots meanwhile, and one more if its last slot is longer ago than that of the call's lane.
    */
   positionOf(call: QueuedCall, ahead: number): number {
     let position = ahead + 1;
@@ -67,14 +67,14 @@ export class LaneRotation {
     return position;
   }
 
-  /** Other lanes that wait for the same ceiling. One whose bucket holds it back has not asked for a while. */
+  /** Other lanes that wait for the same ceiling. A lane that has not asked for a slot lately is held by its bucket instead. */
   *#othersOf({ lane: own, request: { ceiling } }: QueuedCall): Generator<LaneView> {
     const now = this.#clock.monotonic();
     for (const lane of this.#registry.lanesUnder(ceiling.key)) {
       if (lane === own || !lane.edge.isReported) continue;
       const { askedAt } = lane.rotation;
       const hasAsked = askedAt !== null && askedAt + retentionMs > now;
-      if (hasAsked || knownFull(lane, now) !== null) yield lane;
+      if (hasAsked || ceilingFullFor(lane, now) !== null) yield lane;
     }
   }
 

@@ -57,7 +57,7 @@ export interface LaneView {
   calls: number;
   waiting: number;
   usedAt: number;
-  /** The limits of the ceiling, as one word, for which all that follows was found out; `null` = nothing was yet. */
+  /** The ceiling's limits, as one text, under which `gate` and `edge` were observed; `null` = nothing was observed yet. */
   limits: string | null;
   readonly gate: GateState;
   readonly edge: EdgeState;
@@ -133,7 +133,7 @@ export function onSlotBack({ gate, edge }: LaneView): void {
 }
 
 /** For how long the ceiling is known to have no slot, and which ceiling; `null` = it may have one. */
-export function knownFull(
+export function ceilingFullFor(
   { gate: { asleep }, edge: { fullUntil } }: LaneView,
   now: number,
 ): { readonly waitMs: number; readonly heldBy: CeilingSleep['because'] } | null {

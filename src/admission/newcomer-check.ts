@@ -12,7 +12,7 @@ import type { EarlyRejection } from './early-rejection.ts';
 import type { LaneRotation } from './lane-rotation.ts';
 import type { AdmissionParts } from './parts.ts';
 import type { QueuedCall } from './queued-call.ts';
-import { refusedBy, tooLong } from './refusals.ts';
+import { refusedBy, waitTooLong } from './refusals.ts';
 
 type Ungranted = Exclude<AdmissionReply, { kind: 'granted' }>;
 type Refused = Extract<AdmissionReply, { kind: 'refused' }>;
@@ -37,7 +37,7 @@ export class NewcomerCheck {
   async refusalOf(call: QueuedCall, reply: Ungranted, askedAt: number): Promise<Refusal | null> {
     const byCeiling = await this.#ceilingHold(call, reply, askedAt);
     if (reply.kind === 'refused') return laterOf(call, reply, byCeiling);
-    if (byCeiling.waitMs > this.#withinMs(call)) return tooLong(byCeiling, call.request);
+    if (byCeiling.waitMs > this.#withinMs(call)) return waitTooLong(byCeiling, call.request);
     if (call.lane.waiting > reply.ahead) this.#rejection.onOvertaken(call);
     return null;
   }
@@ -51,20 +51,21 @@ export class NewcomerCheck {
     const { clock, ceilings } = this.#parts;
     const question = { agoMs: clock.monotonic() - askedAt, withinMs: this.#withinMs(call) };
     const [hold = notHeld] = await ceilings.forecast(ceiling, [position], question);
-    this.#rejection.onForecastRead(ceiling);
+    // A call that has ended meanwhile neither waits nor leaves any more, which would end the scans of its ceiling.
+    if (!call.isGone) this.#rejection.onForecastRead(ceiling);
     return hold;
   }
 
-  /** A call that would not wait at all has a moment to pass, and yet is refused where it would have to wait. */
+  /** How long the call may be held: what is left of its own wait, without the time that its deadline adds for stores' replies. */
   #withinMs({ request, deadline }: QueuedCall): number {
     return Math.min(request.maxWaitMs, deadline - this.#parts.clock.monotonic());
   }
 }
 
-/** What the limiter said, or that the ceiling has a slot later than that. */
+/** The refusal with the later time: the limiter's, or that of the ceiling's slot. */
 function laterOf({ request }: QueuedCall, reply: Refused, byCeiling: CeilingHold): Refusal {
   if (byCeiling.waitMs <= reply.retryInMs) return refusedBy(reply, request);
   return reply.reason === 'wait_too_long'
-    ? tooLong(byCeiling, request)
+    ? waitTooLong(byCeiling, request)
     : refusedBy({ ...reply, retryInMs: byCeiling.waitMs }, request);
 }

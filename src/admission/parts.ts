@@ -2,7 +2,7 @@
 import type { Clock } from '../clock.ts';
 import type { Ceilings } from '../limiter/ceilings.ts';
 import type { Limiter } from '../limiter/limiter.ts';
-import type { AdmissionRequest, Home } from './ticket.ts';
+import type { AdmissionRequest, BucketLane } from './ticket.ts';
 
 export interface AdmissionParts {
   readonly clock: Clock;
@@ -11,7 +11,7 @@ export interface AdmissionParts {
   /** How long a granted lease lives without renewal, milliseconds. */
   readonly leaseMs: number;
   /** Where a call belongs since its bucket was joined into another one; `null` = where it is. */
-  readonly homeOf: (request: AdmissionRequest) => Home | null;
+  readonly homeOf: (request: AdmissionRequest) => BucketLane | null;
   /** Lets work of a store go on by itself; its failure is reported. */
   readonly background: (work: Promise<unknown>) => void;
 }

@@ -35,6 +35,8 @@ export type Waiting = Extract<CallState, { kind: 'waiting' }>;
  * moment. Whether it has to wait is decided before, by its own measure.
  */
 export const passageMs = 100;
+/** The ceiling's reply may take this many times as long as the limiter's, because the ceiling may have to be asked twice. */
+export const repliesAhead = 2;
 
 interface Entered {
   readonly lane: LaneView;
@@ -49,13 +51,15 @@ export class QueuedCall {
   readonly clientGone: CallSignal;
   /** Replaced where its bucket is joined into another one. */
   lane: LaneView;
-  /** Monotonic milliseconds. */
+  /** When its own wait ends. Monotonic milliseconds. */
+  readonly waitEndsAt: number;
+  /** Until when it may be granted: its own wait, and what the stores take for their replies. Monotonic milliseconds. */
   deadline: number;
-  /** Its grant has asked the ceiling for a slot: it stands in front of no call that asks after it. */
+  /** A grant of the call has asked the ceiling for a slot: the call is not part of forecasts for those that have yet to ask. */
   asksForSlot = false;
   /**
-   * The sleep of its lane that the limiter knew of when the ticket took its position, or that ended with the slot which its
-   * last grant gave back: its next grant asks the ceiling all the same. `null` = none.
+   * The sleep of the lane of which the limiter knew when the ticket last took its position. A grant that comes before the end of
+   * that sleep asks the ceiling all the same, because a slot must have come back. `null` = the limiter knew of none.
    */
   positionedUnder: CeilingSleep | null;
   /** Time spent waiting before the present wait, milliseconds. */
@@ -71,10 +75,11 @@ export class QueuedCall {
     this.lane = lane;
     this.positionedUnder = lane.gate.reported;
     this.#onClientGone = onClientGone;
-    this.deadline = now + Math.max(request.maxWaitMs, passageMs);
+    this.waitEndsAt = now + request.maxWaitMs;
+    this.deadline = Math.max(this.waitEndsAt, now + passageMs);
   }
 
-  /** The call itself listens to `clientGone` until it is gone. */
+  /** Called when `clientGone` aborts: this object is its listener until the call is gone (no closure for each call). */
   handleEvent(): void {
     this.#onClientGone(this);
   }
@@ -89,6 +94,14 @@ export class QueuedCall {
 
   get isGone(): boolean {
     return this.#state.kind === 'gone';
+  }
+
+  /**
+   * The limiter granted the call at once, with a reply that took `tookMs`. The ceiling's reply, mostly from the same store, may take
+   * as long: the deadline is moved by that time, so that the slowness of the store does not refuse the call.
+   */
+  onGrantedAtOnce(tookMs: number, now: number): void {
+    this.deadline = Math.max(this.deadline, now + passageMs + repliesAhead * tookMs);
   }
 
   become(state: CallState): void {

@@ -23,7 +23,7 @@ export class QueuedTicket implements Ticket {
   }
 
   remainingMs(): number {
-    return this.#call.deadline - this.#clock.monotonic();
+    return Math.max(0, this.#call.waitEndsAt - this.#clock.monotonic());
   }
 
   lengthen(ms: number): void {

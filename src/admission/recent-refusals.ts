@@ -1,6 +1,6 @@
 /**
- * What calls were refused for a moment ago: one that comes back before the time that its refusal named, or another of its lane, gets
- * what is left of that time, without a question to the limiter or the ceiling.
+ * Remembers why calls were refused a moment ago: a call that comes back before the time that its refusal named, or another call of
+ * its lane, is refused with what is left of that time, without a question to the limiter or the ceiling.
  *
  * Owns: for which calls a refusal of another one holds, and for how long. Refuses to own: refusals (`admission.ts`).
  * Keeps: a call for which the limiter would be asked something else (a longer wait, fewer units, a better position) is
@@ -11,7 +11,7 @@ import type { Clock } from '../clock.ts';
 import { Refusal, type HeldBy } from '../errors.ts';
 import type { CeilingState } from '../limiter/ceilings.ts';
 import type { BucketKey, LaneKey, Limiter } from '../limiter/limiter.ts';
-import { refusedBy, tooLong } from './refusals.ts';
+import { refusedBy, waitTooLong } from './refusals.ts';
 import type { AdmissionRequest } from './ticket.ts';
 
 /** For so long a refusal holds for others. Milliseconds. */
@@ -26,7 +26,7 @@ interface Remembered {
   /** Monotonic milliseconds. */
   readonly refusedAt: number;
   readonly retryInMs: number;
-  /** As it was then. */
+  /** State of the ceiling at the time of the refusal. */
   readonly ceiling: Promise<CeilingState | null>;
 }
 
@@ -86,13 +86,13 @@ export class RecentRefusals {
     this.#buckets.clear();
   }
 
-  /** A client that has left does not read it: its failure is nobody's then. */
+  /** Keeps the ceiling's state for the refusal's answer. When the client has left, nobody reads it: a failure is then ignored. */
   #keep(refusal: Refusal, ceiling: Promise<CeilingState | null>): void {
     ceiling.catch(() => {});
     this.#ceilings.set(refusal, ceiling);
   }
 
-  /** The same limiter; what may shorten waits is noticed on the way to it. */
+  /** Wraps the limiter: an operation that may shorten waits in a bucket first forgets the bucket's refusals. */
   noticing(limiter: Limiter): Limiter {
     return {
       admit: (admission) => limiter.admit(admission),
@@ -125,7 +125,7 @@ export class RecentRefusals {
   }
 }
 
-/** The same words, with the time that is left; `null` = the call may be in time now. */
+/** The remembered refusal with the time that is left; `null` = the call may be in time now. */
 function refusalAfter(
   { code, heldBy, retryInMs }: Remembered,
   agoMs: number,
@@ -136,7 +136,7 @@ function refusalAfter(
     return refusedBy({ kind: 'refused', reason: code, heldBy, retryInMs: waitMs, ahead: 0 }, request);
   }
   const isLate = (code === 'wait_too_long' || code === 'day_quota_exhausted') && waitMs > request.maxWaitMs;
-  return isLate ? tooLong({ waitMs, heldBy }, request) : null;
+  return isLate ? waitTooLong({ waitMs, heldBy }, request) : null;
 }
 
 /** Would the call stand behind the other, ask for the same or more, under the same limits? */

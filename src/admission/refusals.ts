@@ -1,6 +1,6 @@
 /**
- * The refusals of admission and the times they name. Refuses to own: deciding that a call is refused. Keeps: no client is
- * invited sooner than the truth, or than a second where the truth is only expected.
+ * The refusals of admission and the times they name. Refuses to own: deciding that a call is refused. Keeps: no refusal
+ * names a time before the call could leave, nor one within a second where that time is only an estimate.
  */
 import { Refusal, type HeldBy } from '../errors.ts';
 import type { AdmissionReply } from '../limiter/limiter.ts';
@@ -22,7 +22,7 @@ export interface Hold {
 const isOfDay = (heldBy: HeldBy): boolean => heldBy === 'ceiling_day' || heldBy === 'upstream_day';
 
 /** The call cannot leave within its wait. `maxPreferMs`: the longest wait that it could ask for. */
-export const tooLong = (
+export const waitTooLong = (
   { waitMs, heldBy }: Hold,
   { maxPreferMs }: Pick<AdmissionRequest, 'maxPreferMs'>,
 ): Refusal =>
@@ -36,16 +36,17 @@ export const tooLong = (
 const cause: Readonly<Record<HeldBy, string>> = {
   ceiling_minute: 'The workspace has used up its requests per minute on this upstream.',
   ceiling_day: 'The workspace has used up its requests per day on this upstream.',
-  closed: 'The upstream has named a time before which nothing may be sent.',
+  closed:
+    'The upstream has named a time before which nothing may be sent; `sluice open` lifts it where that time is wrong.',
   requests: "The upstream's quota of requests is used up.",
   tokens: "The upstream's quota of tokens is used up.",
   cost: "The upstream's quota of cost points is used up.",
   upstream_day: "The upstream's quota of the day is used up.",
-  serialized: 'Calls of this workspace are sent one after the other.',
+  serialized: 'At most `maxInFlight` calls of this workspace (commerce: 1) are sent at a time.',
   queue: 'Other calls are waiting.',
 };
 
-/** Says how a call gets through that has the time, where it can. */
+/** States the wait that the call would need, and the `Prefer` that asks for it where so long a wait is allowed. */
 function advice(waitMs: number, maxPreferMs: number): string {
   const seconds = Math.ceil(waitMs / 1_000);
   const known = `The call could leave in ${seconds} s, which is longer than it may wait.`;
@@ -63,16 +64,19 @@ export const expired = (waitMs: number, heldBy: HeldBy): Refusal =>
 /** The process ends before the call would leave. */
 export const draining = (): Refusal => new Refusal('draining', { retryInMs: minRetryMs });
 
+const queueFull =
+  'As many calls of the workspace wait for this upstream as may: slow down, or raise `maxQueued` of the upstream.';
+
 /** What the limiter said of a newcomer. */
 export function refusedBy(
   reply: Extract<AdmissionReply, { kind: 'refused' }>,
   entry: Pick<AdmissionRequest, 'maxPreferMs'>,
 ): Refusal {
   if (reply.reason === 'wait_too_long') {
-    return tooLong({ waitMs: reply.retryInMs, heldBy: reply.heldBy }, entry);
+    return waitTooLong({ waitMs: reply.retryInMs, heldBy: reply.heldBy }, entry);
   }
   const retryInMs = Math.max(minRetryMs, reply.retryInMs);
   return reply.reason === 'queue_full'
-    ? new Refusal('queue_full', { retryInMs, heldBy: reply.heldBy })
+    ? new Refusal('queue_full', { retryInMs, heldBy: reply.heldBy, detail: queueFull })
     : new Refusal('limiter_unavailable', { retryInMs });
 }

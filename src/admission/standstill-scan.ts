@@ -10,7 +10,7 @@ import type { QueuedCall } from './queued-call.ts';
 import { ScanThrottle } from './scan-throttle.ts';
 import type { WaitRegistry } from './wait-registry.ts';
 
-/** A bucket that sends nothing until then, monotonic milliseconds (`null` = it does); its lanes, which may stand longer. */
+/** Until when a bucket sends nothing (`null` = it sends), and until when single lanes of it do not. Monotonic milliseconds. */
 interface Standstill {
   until: number | null;
   readonly lanes: Map<LaneKey, number>;

@@ -3,7 +3,7 @@
  * when most of its answers are.
  */
 
-/** Answers that are looked back at. */
+/** How many of the last answers count. */
 const remembered = 8;
 
 export class StoreLatency {

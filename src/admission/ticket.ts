@@ -26,7 +26,7 @@ export interface AdmissionRequest {
 }
 
 /** The bucket to which a call belongs, and its lane there. */
-export type Home = Pick<Admission, 'bucket' | 'lane'>;
+export type BucketLane = Pick<Admission, 'bucket' | 'lane'>;
 
 /** Permission to send now: the bucket granted it and the ceiling's slot is taken. */
 export interface Lease {
@@ -34,11 +34,11 @@ export interface Lease {
   /** State of the workspace's ceiling after this slot was taken; `null` without a minute ceiling. */
   readonly ceiling: CeilingState | null;
   /** True while the lease may still be acted upon (self-fence on the monotonic clock). */
-  readonly holds: () => boolean;
+  holds(): boolean;
   /** Reports what an answer taught while its body is still under way. */
-  readonly learn: (lesson: Lesson) => void;
+  learn(lesson: Lesson): void;
   /** Ends the lease; only the first call counts. `dropped` and `returned` also give the ceiling's slot back. */
-  readonly settle: (settlement: Settlement, lesson: Lesson | null) => void;
+  settle(settlement: Settlement, lesson: Lesson | null): void;
 }
 
 export interface Ticket {
@@ -47,9 +47,9 @@ export interface Ticket {
    * abort when its client left, with the store's error when the store failed.
    */
   granted(): Promise<Lease>;
-  /** Milliseconds of its wait that are left. */
+  /** What is left of the call's own wait, milliseconds; the time that its deadline adds for stores' replies is not part of it. */
   remainingMs(): number;
-  /** What was lost is not the call's fault: at least this much of its wait is left, milliseconds. */
+  /** Allows another grant within so many milliseconds, whatever is left of the wait: an attempt failed through no fault of the call. */
   lengthen(ms: number): void;
   /** Milliseconds spent waiting so far, over all attempts. */
   waitedMs(): number;

@@ -9,26 +9,28 @@
 import type { CallSignal } from '../call-abort.ts';
 import { ShortLived } from '../short-lived.ts';
 import { refused, rejectionOf, type Ending } from './ending.ts';
-import { applyLimits, knownFull, type Lanes, type LaneView } from './lanes.ts';
+import { applyLimits, ceilingFullFor, type Lanes, type LaneView } from './lanes.ts';
 import { CeilingQueues } from './ceiling-queues.ts';
 import type { AdmissionParts } from './parts.ts';
 import type { CeilingKey, TicketId } from '../ids.ts';
 import { QueuedCall, type Waiting } from './queued-call.ts';
-import { expired, tooLong, type Hold } from './refusals.ts';
-import type { AdmissionRequest, Home, Lease } from './ticket.ts';
+import { expired, waitTooLong, type Hold } from './refusals.ts';
+import type { AdmissionRequest, BucketLane, Lease } from './ticket.ts';
 
 export class WaitRegistry {
   readonly #parts: AdmissionParts;
   readonly #lanes: Lanes;
   readonly #calls = new ShortLived<TicketId, QueuedCall>();
   readonly #queues = new CeilingQueues();
+  /** Called when a call has left and no other one waits under its ceiling. */
+  onNobodyWaits: (ceiling: CeilingKey) => void = () => {};
 
   constructor(parts: AdmissionParts, lanes: Lanes) {
     this.#parts = parts;
     this.#lanes = lanes;
   }
 
-  /** A call comes; its caller does not wait before it asks to. */
+  /** Registers a call that enters admission. Its caller does not wait for a lease before it calls `wait`. */
   enter(request: AdmissionRequest, clientGone: CallSignal): QueuedCall {
     const lane = this.#lanes.of(request.admission);
     lane.calls += 1;
@@ -39,7 +41,7 @@ export class WaitRegistry {
     return call;
   }
 
-  /** The call of a grant that comes by itself. */
+  /** The call with this ticket, for a grant of the limiter. */
   find(ticket: TicketId): QueuedCall | undefined {
     return this.#calls.get(ticket);
   }
@@ -90,13 +92,14 @@ export class WaitRegistry {
     if (state.kind !== 'waiting') return false;
     this.#stopWaiting(call, state);
     call.become({ kind: 'sent', forgotten: false });
+    this.#hasLeft(call);
     state.resolve(lease);
     return true;
   }
 
   /**
-   * A waiting call goes on in the bucket into which its own was joined, at its position. One whose grant is at the ceiling goes
-   * with it, or when it is returned.
+   * A waiting call moves to the bucket into which its own was joined, at its position. A call whose grant is asking the ceiling
+   * for a slot stays: it is sent with that grant, or follows when the grant is returned.
    */
   follow(call: QueuedCall): void {
     const { homeOf, limiter, leaseMs, background } = this.#parts;
@@ -109,7 +112,7 @@ export class WaitRegistry {
     background(limiter.move(from, { ...admission, maxWaitMs, leaseMs, position }));
   }
 
-  #transfer(call: QueuedCall, home: Home): void {
+  #transfer(call: QueuedCall, home: BucketLane): void {
     const { admission } = call.request;
     this.#queues.remove(call);
     call.lane.calls -= 1;
@@ -120,7 +123,7 @@ export class WaitRegistry {
     this.#queues.add(call);
   }
 
-  /** The call is over here. Repeating it does nothing. */
+  /** Ends the call in admission, and rejects its waiting caller. A second `end` of the same call does nothing. */
   end(call: QueuedCall, ending: Ending): void {
     const { state } = call;
     if (state.kind === 'gone') return;
@@ -130,6 +133,7 @@ export class WaitRegistry {
     this.#calls.delete(call.request.admission.ticket);
     call.clientGone.removeEventListener('abort', call);
     if (state.kind !== 'sent' || !state.forgotten) this.#takeOut(call);
+    this.#hasLeft(call);
     if (state.kind === 'waiting') state.reject(rejectionOf(ending));
   }
 
@@ -142,34 +146,41 @@ export class WaitRegistry {
     this.#queues.remove(call);
   }
 
+  #hasLeft({ request: { ceiling } }: QueuedCall): void {
+    if (this.#queues.waitingUnder(ceiling.key) === 0) this.onNobodyWaits(ceiling.key);
+  }
+
   #takeOut({ request: { admission } }: QueuedCall): void {
     const { background, limiter } = this.#parts;
     background(limiter.cancel(admission.bucket, admission.ticket));
   }
 
-  /** Its wait is over; the refusal names what it would have had to wait yet. */
+  /** The call's wait is over: refuses it, and names the further wait that it would have needed. */
   #expire(call: QueuedCall): void {
     const { clock, limiter, background } = this.#parts;
     const { bucket, ticket } = call.request.admission;
-    background(
-      limiter.forecast(bucket, ticket).then((standing) => {
-        const full = this.#fullFor(call, clock.monotonic());
-        const known: Hold = standing ?? { waitMs: 0, heldBy: 'queue' };
-        const { waitMs, heldBy } = full !== null && full.waitMs > known.waitMs ? full : known;
-        if (call.isWaiting) this.end(call, refused(expired(waitMs, heldBy)));
-      }),
-    );
+    const end = (forecast: Hold | null): void => {
+      const full = this.#fullFor(call, clock.monotonic());
+      const known: Hold = forecast ?? { waitMs: 0, heldBy: 'queue' };
+      const { waitMs, heldBy } = full !== null && full.waitMs > known.waitMs ? full : known;
+      if (call.isWaiting) this.end(call, refused(expired(waitMs, heldBy)));
+    };
+    const failed = (failure: unknown): void => {
+      end(null);
+      throw failure;
+    };
+    background(limiter.forecast(bucket, ticket).then(end, failed));
   }
 
   /** The ceiling may have refused the next grant of a call before its caller came back to wait for it. */
   #lateByGate(call: QueuedCall, now: number): Ending | null {
     const full = this.#fullFor(call, now);
     if (full === null || now + full.waitMs <= call.deadline) return null;
-    return refused(tooLong(full, call.request));
+    return refused(waitTooLong(full, call.request));
   }
 
   /** How long its ceiling has no slot yet, as far as is known under the limits that hold for the call. */
-  #fullFor({ lane, request }: QueuedCall, now: number): ReturnType<typeof knownFull> {
-    return lane.limits === request.admission.ceiling ? knownFull(lane, now) : null;
+  #fullFor({ lane, request }: QueuedCall, now: number): ReturnType<typeof ceilingFullFor> {
+    return lane.limits === request.admission.ceiling ? ceilingFullFor(lane, now) : null;
   }
 }

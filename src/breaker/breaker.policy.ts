@@ -42,7 +42,7 @@ export interface PermanentRefusal {
 }
 
 /** The reply to a call that asks whether it may be sent. */
-export type Asked =
+export type BreakerReply =
   | { readonly kind: 'refused'; readonly status: number; readonly retryInMs: number }
   /** It is the probe; the breaker becomes `next`. */
   | { readonly kind: 'probe'; readonly next: Breaker };
@@ -68,7 +68,7 @@ export const afterSilence = (before: Breaker, now: number): Breaker => ({
 });
 
 /** Whether a call may be sent. */
-export function ask(breaker: Breaker, now: number): Asked {
+export function ask(breaker: Breaker, now: number): BreakerReply {
   const { status, until } = breaker;
   if (until - now > toleranceMs) return { kind: 'refused', status, retryInMs: until - now };
   return { kind: 'probe', next: { ...breaker, kind: 'probing', until: now + probeLifeMs } };

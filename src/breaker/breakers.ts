@@ -14,7 +14,7 @@ import type { ObservedBreaker } from '../telemetry/events.ts';
 import { afterRefusal, afterSilence, ask } from './breaker.policy.ts';
 import type { Breaker, PermanentRefusal } from './breaker.policy.ts';
 import { concernOf } from './concern.policy.ts';
-import { KnownBreakers, type Known } from './known.ts';
+import { KnownBreakers, type KnownBreaker } from './known.ts';
 import { BreakerNames } from './names.ts';
 import { refusalOf } from './refusal.ts';
 import type { Observation } from './observation.policy.ts';
@@ -147,7 +147,7 @@ export class Breakers {
   }
 
   /** True: the call is the probe. False: the breaker has been closed meanwhile. @throws Refusal */
-  async #claim(known: Known): Promise<boolean> {
+  async #claim(known: KnownBreaker): Promise<boolean> {
     const asked = ask(known.state, this.#now());
     if (asked.kind === 'refused') throw refusalOf(asked);
     const next = this.#shared(asked.next);
@@ -196,7 +196,7 @@ export class Breakers {
     if (kind === 'open') this.#parts.onOpened();
   }
 
-  #set(known: Known): void {
+  #set(known: KnownBreaker): void {
     this.#known.set(known);
     this.#refreshLater();
   }
@@ -221,7 +221,7 @@ export class Breakers {
     }
   }
 
-  *#concerning(subject: BreakerSubject): Iterable<Known> {
+  *#concerning(subject: BreakerSubject): Iterable<KnownBreaker> {
     for (const { key } of this.#names.of(subject)) {
       const known = this.#known.get(key);
       if (known !== undefined) yield known;

@@ -5,7 +5,7 @@ import { isForgotten, type Breaker } from './breaker.policy.ts';
 /** The one that changed longest ago is forgotten first. */
 const maxKnown = 10_000;
 
-export interface Known {
+export interface KnownBreaker {
   readonly id: BreakerId;
   readonly state: Breaker;
   /** Version in the store; `''` = the store has not heard of it. */
@@ -13,17 +13,17 @@ export interface Known {
 }
 
 export class KnownBreakers {
-  readonly #byKey = new Map<string, Known>();
+  readonly #byKey = new Map<string, KnownBreaker>();
 
   get size(): number {
     return this.#byKey.size;
   }
 
-  get(key: string): Known | undefined {
+  get(key: string): KnownBreaker | undefined {
     return this.#byKey.get(key);
   }
 
-  set(known: Known): void {
+  set(known: KnownBreaker): void {
     this.#byKey.delete(known.id.key);
     this.#byKey.set(known.id.key, known);
     const [oldest] = this.#byKey.keys();
@@ -39,7 +39,7 @@ export class KnownBreakers {
     for (const { id, state } of this) if (isForgotten(state, now)) this.#byKey.delete(id.key);
   }
 
-  [Symbol.iterator](): Iterator<Known> {
+  [Symbol.iterator](): Iterator<KnownBreaker> {
     return this.#byKey.values();
   }
 }

@@ -1,12 +1,12 @@
 /**
  * What an operator may do about an upstream: pause it for a while, end that, and reopen what its answers have closed.
  *
- * Owns: what this replica knows of the wishes that all replicas share, and carrying out openings in its buckets; breakers are notified. Refuses to
- * own: holding a call (`journey/forward.ts` asks here), the store. Bound: another replica's wish is known within a second.
- * While Redis is away, what is known holds.
+ * Owns: what this replica knows of the pauses and openings that all replicas share; it opens its own buckets accordingly and notifies
+ * breakers. Refuses to own: holding a call back (`journey/forward.ts` asks here), the store. Bound: what another replica was asked to do
+ * is known here within a second. While Redis is unavailable, this replica goes by what it last read.
  */
 import type { Clock } from '../clock.ts';
-import type { ControlsStore, WishReply } from '../limiter/controls-store.ts';
+import type { ControlsStore, ControlReply } from '../limiter/controls-store.ts';
 import type { BucketKey, Limiter } from '../limiter/limiter.ts';
 
 const readEveryMs = 1_000;
@@ -36,8 +36,8 @@ interface Known {
   readonly opened: Set<BucketKey>;
 }
 
-/** What a wish came to. `unavailable`: Redis could not be asked. */
-export type Wished = 'done' | 'unavailable';
+/** The outcome of one command of the operator. `unavailable`: Redis could not be asked, so nothing was changed. */
+export type ControlOutcome = 'done' | 'unavailable';
 
 export class Controls {
   readonly #parts: ControlsParts;
@@ -48,7 +48,7 @@ export class Controls {
     this.#parts = parts;
   }
 
-  /** Reads what was wished before this process began, and from now on what others wish. */
+  /** Reads the pauses and openings that were made before this process began, and from now on those of other replicas. */
   async start(): Promise<void> {
     if (!this.#parts.store.isShared) return;
     await this.#readAll();
@@ -59,7 +59,7 @@ export class Controls {
     this.#cancel();
   }
 
-  /** Nobody has wished anything: there is nothing to ask. */
+  /** No upstream is paused or was reopened: there is nothing to ask. */
   get isQuiet(): boolean {
     return this.#known.size === 0;
   }
@@ -77,25 +77,25 @@ export class Controls {
     if (known !== undefined && known.openedAt !== null) await this.#openOne(known, bucket);
   }
 
-  async pause(upstream: string, ms: number): Promise<Wished> {
-    return this.#wished(upstream, await this.#parts.store.pause(this.#parts.keyOf(upstream), ms));
+  async pause(upstream: string, ms: number): Promise<ControlOutcome> {
+    return this.#adopt(upstream, await this.#parts.store.pause(this.#parts.keyOf(upstream), ms));
   }
 
-  async resume(upstream: string): Promise<Wished> {
-    return this.#wished(upstream, await this.#parts.store.resume(this.#parts.keyOf(upstream)));
+  async resume(upstream: string): Promise<ControlOutcome> {
+    return this.#adopt(upstream, await this.#parts.store.resume(this.#parts.keyOf(upstream)));
   }
 
-  async open(upstream: string): Promise<Wished> {
-    return this.#wished(upstream, await this.#parts.store.open(this.#parts.keyOf(upstream)));
+  async open(upstream: string): Promise<ControlOutcome> {
+    return this.#adopt(upstream, await this.#parts.store.open(this.#parts.keyOf(upstream)));
   }
 
-  async #wished(upstream: string, reply: WishReply): Promise<Wished> {
+  async #adopt(upstream: string, reply: ControlReply): Promise<ControlOutcome> {
     if (reply === 'unavailable') return reply;
-    await this.#take(upstream, reply);
+    await this.#apply(upstream, reply);
     return 'done';
   }
 
-  async #take(upstream: string, reply: WishReply): Promise<void> {
+  async #apply(upstream: string, reply: ControlReply): Promise<void> {
     if (reply === 'unavailable') return;
     const { pausedMs, openedAt } = reply;
     let known = this.#known.get(upstream);
@@ -121,7 +121,7 @@ export class Controls {
 
   async #readAll(): Promise<void> {
     const { store, keyOf, upstreams } = this.#parts;
-    for (const upstream of upstreams()) await this.#take(upstream, await store.read(keyOf(upstream)));
+    for (const upstream of upstreams()) await this.#apply(upstream, await store.read(keyOf(upstream)));
   }
 
   #readLater(): void {

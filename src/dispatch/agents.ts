@@ -18,6 +18,7 @@ import type { Clock } from '../clock.ts';
 import type { UpstreamSettings } from '../config/settings.ts';
 import { addressCheck } from '../target/address.policy.ts';
 import type { IsOwn } from './own-listeners.ts';
+import { KeptConnections } from './kept-connections.ts';
 import { AddressDeniedError, NameError } from './transport-error.ts';
 
 /** All addresses of a name. */
@@ -32,7 +33,10 @@ export interface AgentParts {
 }
 
 /** A pool of connections. */
-export type Pool = http.Agent | https.Agent;
+export type Pool = (http.Agent | https.Agent) & {
+  /** Its unused connections. To be asked to drop the overdue ones before each request. */
+  readonly kept: KeptConnections;
+};
 
 export interface Agents {
   /** The pool for `scheme://host:port`. */
@@ -122,10 +126,16 @@ function refuse(connected: Connected | undefined): undefined {
 
 class GuardedHttpAgent extends http.Agent {
   readonly #guard: Guard;
+  readonly kept: KeptConnections;
 
   constructor(options: http.AgentOptions, guard: Guard) {
     super(options);
     this.#guard = guard;
+    this.kept = new KeptConnections(this, guard.clock);
+  }
+
+  override keepSocketAlive(socket: Duplex): boolean {
+    return this.kept.keep(socket, super.keepSocketAlive(socket));
   }
 
   override createConnection(
@@ -139,10 +149,16 @@ class GuardedHttpAgent extends http.Agent {
 
 class GuardedHttpsAgent extends https.Agent {
   readonly #guard: Guard;
+  readonly kept: KeptConnections;
 
   constructor(options: https.AgentOptions, guard: Guard) {
     super(options);
     this.#guard = guard;
+    this.kept = new KeptConnections(this, guard.clock);
+  }
+
+  override keepSocketAlive(socket: Duplex): boolean {
+    return this.kept.keep(socket, super.keepSocketAlive(socket));
   }
 
   override createConnection(options: https.RequestOptions, connected?: Connected): Duplex | null | undefined {

@@ -9,8 +9,8 @@ import type { Readable } from 'node:stream';
 import type { AnswerHead, Feedback } from '../call.ts';
 import type { Clock } from '../clock.ts';
 import type { Lesson } from '../limiter/limiter.ts';
-import { readForLearning, type AttemptFacts, type Later } from './read-answer.ts';
-import type { Sending } from './send-order.ts';
+import { readForLearning, type AttemptFacts, type BodyFeedback } from './read-answer.ts';
+import type { OrderedSending } from './send-order.ts';
 import { bodyError } from './transport-error.ts';
 import { TransportError, type Transport, type TransportAttempt } from './transport.ts';
 
@@ -24,7 +24,7 @@ export type AttemptResult =
       /** The lesson with its ages as of now. */
       readonly lesson: () => Lesson;
       /** What the rest of the body teaches; `null` = all is known. */
-      readonly later: Later | null;
+      readonly bodyFeedback: BodyFeedback | null;
     }
   | {
       readonly kind: 'failed';
@@ -36,7 +36,7 @@ export async function attempt(
   transport: Transport,
   request: Omit<TransportAttempt, 'onSent' | 'hold'>,
   facts: AttemptFacts,
-  sending: Sending,
+  sending: OrderedSending,
   clock: Clock,
 ): Promise<AttemptResult> {
   let sentAt = clock.monotonic();
@@ -60,7 +60,7 @@ export async function attempt(
       body: read.body,
       feedback: read.feedback,
       lesson,
-      later: read.later,
+      bodyFeedback: read.bodyFeedback,
     };
   } catch (error) {
     if (error instanceof TransportError) return { kind: 'failed', error };

@@ -12,7 +12,7 @@ import type { CallDescription } from './estimate.policy.ts';
 import { outgoingFields } from './fields.policy.ts';
 import { SendOrder } from './send-order.ts';
 import { SocketPermits } from './socket-permits.ts';
-import { createTransport } from './transport.ts';
+import { createTransport, type Transport } from './transport.ts';
 
 /** Our name in `Via`; a call that already carries it came back to us. */
 export const pseudonym = 'sluice';
@@ -27,8 +27,8 @@ export interface SendableCall {
   readonly body: CallBody;
 }
 
-/** One sending of a call. */
-export interface Sending {
+/** What one attempt needs beside the call itself. */
+export interface AttemptInput {
   readonly traceparent: string | null;
   /** The injected credential; `null` when the client brings its own. */
   readonly credential: InjectedField | null;
@@ -38,88 +38,91 @@ export interface Sending {
   readonly signal: CallSignal;
 }
 
-export interface Dispatcher {
-  send(sendable: SendableCall, sending: Sending): Promise<AttemptResult>;
-  /** Takes over new settings: pools of changed or removed upstreams end when their last exchange does. */
-  configure(settings: Settings): void;
-  close(): void;
-}
-
 interface Pools {
   readonly agents: Agents;
   readonly permits: SocketPermits;
   readonly of: UpstreamSettings;
 }
 
-export function createDispatcher(settings: Settings, parts: AgentParts): Dispatcher {
-  const { clock } = parts;
-  const transport = createTransport({ clock });
-  const order = new SendOrder(clock);
-  let pools = new Map<string, Pools>();
+/** Sends calls, with the pools of the settings in use. */
+export class Dispatcher {
+  readonly #parts: AgentParts;
+  readonly #transport: Transport;
+  readonly #order: SendOrder;
+  #pools = new Map<string, Pools>();
 
-  const poolsOf = (upstream: UpstreamSettings): Pools => {
-    const known = pools.get(upstream.name);
-    if (known !== undefined) return known;
-    const permits = new SocketPermits(upstream.maxSockets);
-    const made = { agents: createAgents(upstream, parts), permits, of: upstream };
-    pools.set(upstream.name, made);
-    return made;
-  };
+  constructor(settings: Settings, parts: AgentParts) {
+    const { clock } = parts;
+    this.#parts = parts;
+    this.#transport = createTransport({ clock });
+    this.#order = new SendOrder(clock);
+    this.configure(settings);
+  }
 
-  const configure = (next: Settings): void => {
+  send(
+    { call, caller, route, description, body: { bytes } }: SendableCall,
+    { lane, traceparent, credential, signal }: AttemptInput,
+  ): Promise<AttemptResult> {
+    const { upstream } = route;
+    const { id: workspace, weight } = caller.workspace;
+    const { agents, permits } = this.#poolsOf(upstream);
+    return attempt(
+      this.#transport,
+      {
+        origin: route.origin,
+        method: call.method,
+        pathAndQuery: route.pathAndQuery,
+        fields: outgoingFields({
+          rawFields: call.rawFields,
+          route: { host: route.host, upstream, credential },
+          dropFields: caller.keyFields,
+          method: call.method,
+          bodyBytes: bytes.length,
+          pseudonym,
+          traceparent,
+        }),
+        body: bytes.length > 0 ? bytes : null,
+        agent: agents.forOrigin(route.origin),
+        line: (start) => permits.enter(route.origin, { workspace, weight }, start),
+        timeouts: upstream.timeouts,
+        signal,
+      },
+      {
+        kind: upstream.kind,
+        dialect: upstream.dialect,
+        callClass: description.callClass,
+        method: call.method,
+        pathAndQuery: route.pathAndQuery,
+      },
+      this.#order.enter(lane),
+      this.#parts.clock,
+    );
+  }
+
+  /** Takes over new settings: pools of changed or removed upstreams end when their last exchange does. */
+  configure(next: Settings): void {
     const kept = new Map<string, Pools>();
-    for (const [name, pool] of pools) {
+    for (const [name, pool] of this.#pools) {
       const upstream = next.upstreams.get(name);
       if (upstream !== undefined && samePool(upstream, pool.of)) kept.set(name, pool);
     }
-    pools = kept;
-    for (const upstream of next.upstreams.values()) poolsOf(upstream);
-  };
-  configure(settings);
+    this.#pools = kept;
+    for (const upstream of next.upstreams.values()) this.#poolsOf(upstream);
+  }
 
-  return {
-    configure,
-    send({ call, caller, route, description, body: { bytes } }, { lane, traceparent, credential, signal }) {
-      const { upstream } = route;
-      const { id: workspace, weight } = caller.workspace;
-      const { agents, permits } = poolsOf(upstream);
-      return attempt(
-        transport,
-        {
-          origin: route.origin,
-          method: call.method,
-          pathAndQuery: route.pathAndQuery,
-          fields: outgoingFields({
-            rawFields: call.rawFields,
-            route: { host: route.host, upstream, credential },
-            dropFields: caller.keyFields,
-            method: call.method,
-            bodyBytes: bytes.length,
-            pseudonym,
-            traceparent,
-          }),
-          body: bytes.length > 0 ? bytes : null,
-          agent: agents.forOrigin(route.origin),
-          line: (start) => permits.enter(route.origin, { workspace, weight }, start),
-          timeouts: upstream.timeouts,
-          signal,
-        },
-        {
-          kind: upstream.kind,
-          dialect: upstream.dialect,
-          callClass: description.callClass,
-          method: call.method,
-          pathAndQuery: route.pathAndQuery,
-        },
-        order.enter(lane),
-        clock,
-      );
-    },
-    close() {
-      transport.close();
-      for (const { agents } of pools.values()) agents.close();
-    },
-  };
+  close(): void {
+    this.#transport.close();
+    for (const { agents } of this.#pools.values()) agents.close();
+  }
+
+  #poolsOf(upstream: UpstreamSettings): Pools {
+    const known = this.#pools.get(upstream.name);
+    if (known !== undefined) return known;
+    const permits = new SocketPermits(upstream.maxSockets);
+    const made = { agents: createAgents(upstream, this.#parts), permits, of: upstream };
+    this.#pools.set(upstream.name, made);
+    return made;
+  }
 }
 
 const samePool = (a: UpstreamSettings, b: UpstreamSettings): boolean =>

@@ -59,8 +59,12 @@ function reasonOfCode(code: string): FailureReason {
   return 'reset';
 }
 
-/** One sentence that says what to look at, and the class; `null` where the refusal's code says it all. */
+const denied =
+  'The address of the upstream is a private one that its `allowPrivateAddresses` does not allow, or one that is never connected to: link-local, of a metadata service, or Sluice itself.';
+
+/** One sentence that says what to look at, and the class where there is one; `null` where the caller left. */
 export function failureWords(failure: Failure): string | null {
+  if (failure.kind === 'address_denied') return denied;
   const reason = failureReason(failure);
   return reason === null ? null : `${sentence(reason, failure.phase)} Reason: ${reason}.`;
 }

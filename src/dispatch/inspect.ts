@@ -25,7 +25,7 @@ const tailBytes = 8 * 1024;
 const decoderBacklogBytes = 1024 * 1024;
 
 /** The start of a body. `whole`: nothing follows. `body` delivers everything, including what was read. */
-export interface Peeked {
+export interface BodyStart {
   readonly bytes: Buffer;
   readonly whole: boolean;
   readonly body: Buffer | Readable;
@@ -39,7 +39,7 @@ export function peek(
   body: Readable,
   limits: { readonly maxBytes: number; readonly maxMs: number },
   clock: Clock,
-): Promise<Peeked> {
+): Promise<BodyStart> {
   return new Promise((resolve, reject) => {
     const chunks: Buffer[] = [];
     let size = 0;

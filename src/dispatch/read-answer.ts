@@ -16,12 +16,12 @@ import { learnFrom, type AnswerFacts } from './feedback/learn-from.policy.ts';
 import { noUsage, tokenUsage, withUsageIn, type UsageMembers } from './feedback/usage.policy.ts';
 import { arrived, decoded, peek, withTail } from './inspect.ts';
 import { streamStart, type StreamStart } from './stream-start.ts';
-import { watchEvents } from './stream-watch.ts';
+import { WatchedEvents } from './stream-watch.ts';
 import { bodyError } from './transport-error.ts';
 
 /** Bytes of an answer that are read for learning at most. */
 const peekBytes = 64 * 1024;
-/** A refusal's body must not keep us waiting: what has not come by then is not learned from. Milliseconds. */
+/** How long the body of a refusal is waited for, milliseconds; nothing is learned from what comes later. */
 const refusalPeekMs = 250;
 /** A GraphQL answer under 64 KiB is short: it is judged whole, unless it stalls. Milliseconds. */
 const answerPeekMs = 2_000;
@@ -36,8 +36,8 @@ export interface AttemptFacts {
 }
 
 /** A body that teaches while it passes: usage, the final cost of a large GraphQL answer, a throttle in an event stream. */
-export interface Later {
-  /** What the answer has reported by now; `null` = nothing. */
+export interface BodyFeedback {
+  /** What the answer has reported by now, a throttle behind content included; `null` = nothing. */
   readonly feedback: () => Feedback | null;
   /** Calls back when an event stream turns into a throttle. */
   readonly onThrottle: (listener: (feedback: Feedback) => void) => void;
@@ -47,12 +47,12 @@ export interface ReadAnswer {
   readonly body: Buffer | Readable;
   readonly feedback: Feedback;
   /** What the rest of the body teaches; `null` = all is known. */
-  readonly later: Later | null;
+  readonly bodyFeedback: BodyFeedback | null;
 }
 
 type Judge = (text: string | null) => Feedback;
 
-/** Reads what there is to learn at once; the rest comes with `later`. */
+/** Reads what there is to learn at once; what its body reports later comes with `bodyFeedback`. */
 export async function readForLearning(
   head: AnswerHead,
   body: Readable,
@@ -70,7 +70,7 @@ export async function readForLearning(
     facts.dialect?.bodyStatuses.includes(head.status) === true;
   if (head.status < 400 && !isWorthReading) {
     const whole = arrived(body, fields.get('content-length') ?? '');
-    return { body: whole === null ? body : await whole, feedback: judge(null), later: null };
+    return { body: whole === null ? body : await whole, feedback: judge(null), bodyFeedback: null };
   }
   return readStart(head, body, { fields, facts, judge }, clock);
 }
@@ -98,15 +98,19 @@ async function readModelAnswer(
   const whole = arrived(body, fields.get('content-length') ?? '');
   if (whole !== null) {
     const bytes = await whole;
-    return { body: bytes, feedback: judge(reportsUsage ? decoded(bytes, encoding) : null), later: null };
+    return {
+      body: bytes,
+      feedback: judge(reportsUsage ? decoded(bytes, encoding) : null),
+      bodyFeedback: null,
+    };
   }
-  if (!reportsUsage) return { body, feedback: judge(null), later: null };
+  if (!reportsUsage) return { body, feedback: judge(null), bodyFeedback: null };
   let usage = noUsage;
   const tailed = withTail(body, encoding, (tail) => (usage = withUsageIn(usage, tail)));
   return {
     body: tailed,
     feedback: judge(null),
-    later: { feedback: () => usageFeedback(usage), onThrottle: neverThrottles },
+    bodyFeedback: { feedback: () => usageFeedback(usage), onThrottle: neverThrottles },
   };
 }
 
@@ -116,17 +120,24 @@ function readEvents({ body, refusal }: StreamStart, head: Feedback): ReadAnswer 
     const others = head.meters.filter(({ meter }) =>
       refusal.meters.every((report) => report.meter !== meter),
     );
-    return { body, feedback: { ...refusal, meters: [...others, ...refusal.meters] }, later: null };
+    return { body, feedback: { ...refusal, meters: [...others, ...refusal.meters] }, bodyFeedback: null };
   }
   let listener = (_feedback: Feedback): void => {};
-  const watched = watchEvents(body, (feedback) => listener(feedback));
-  const later: Later = {
-    feedback: () => usageFeedback(watched.usage()),
+  let lateRefusal: Feedback | null = null;
+  const watched = new WatchedEvents(body, (feedback) => {
+    lateRefusal = feedback;
+    listener(feedback);
+  });
+  const bodyFeedback: BodyFeedback = {
+    feedback: () => {
+      const usage = usageFeedback(watched.usage());
+      return lateRefusal === null ? usage : { ...usage, ...lateRefusal };
+    },
     onThrottle: (given) => {
       listener = given;
     },
   };
-  return { body: watched.body, feedback: head, later };
+  return { body: watched.body, feedback: head, bodyFeedback };
 }
 
 /** A refusal, or a GraphQL answer: what it teaches stands in its body, so the start of it is read first. */
@@ -151,15 +162,15 @@ async function readStart(
     if (head.status >= 400 && judge(null).throttle !== null) return null;
     throw bodyError(error);
   });
-  if (peeked === null) return { body, feedback: judge(null), later: null };
+  if (peeked === null) return { body, feedback: judge(null), bodyFeedback: null };
   const text = peeked.whole || head.status >= 400 ? decoded(peeked.bytes, encoding) : null;
   const feedback = judge(text);
   const isGraphql = facts.callClass === 'graphql';
   if (peeked.whole || !isGraphql || Buffer.isBuffer(peeked.body))
-    return { body: peeked.body, feedback, later: null };
+    return { body: peeked.body, feedback, bodyFeedback: null };
   let cost: Feedback | null = null;
   const tailed = withTail(peeked.body, encoding, (tail) => (cost = costFromTail(tail)));
-  return { body: tailed, feedback, later: { feedback: () => cost, onThrottle: neverThrottles } };
+  return { body: tailed, feedback, bodyFeedback: { feedback: () => cost, onThrottle: neverThrottles } };
 }
 
 /** The head of a stream comes before the output: what it says of output tokens does not have those of its own call. */

@@ -19,25 +19,28 @@ const maxBackoffMs = 8000;
 /** `firstMs` × 2ⁿ, 8 s at most. */
 export const backoffMs = (firstMs: number, n: number): number => Math.min(firstMs * 2 ** n, maxBackoffMs);
 
-/** What the table would do with an outcome. */
-interface Wish {
+/** A resend that the table of `resend.policy.ts` proposes after an outcome. */
+interface ResendProposal {
   readonly cause: ResendCause;
-  /** Resends for this cause at most. */
-  readonly most: number;
+  /** Maximum number of resends of one call for this cause. */
+  readonly maxResends: number;
   readonly waitMs: number;
   readonly closes?: Closes;
 }
 
-/** Grants the wish while its bound, the body and the call's own wait allow; else the outcome is passed on. */
-export function again(input: ResendInput, { cause, most, waitMs, closes = 'none' }: Wish): ResendDecision {
-  const made = done(input, cause);
+/** Resends as proposed while the bound of its cause, the body and the wait of the call allow; else the outcome is passed on. */
+export function resendWithinBounds(
+  input: ResendInput,
+  { cause, maxResends, waitMs, closes = 'none' }: ResendProposal,
+): ResendDecision {
+  const made = resendsMade(input, cause);
   if (!input.call.replayable) {
     const shouldRetry = input.outcome.kind === 'never_sent' ? null : false; // the client still has its body
-    return final(shouldRetry, { closes, closeMs: closes === 'none' ? 0 : waitMs });
+    return passOn(shouldRetry, { closes, closeMs: closes === 'none' ? 0 : waitMs });
   }
-  if (made >= most || waitMs > input.remainingMs) {
+  if (made >= maxResends || waitMs > input.remainingMs) {
     const throttled = closes !== 'none';
-    return final(throttled && waitMs > (input.honouredMs ?? commonHonouredMs) ? false : null, {
+    return passOn(throttled && waitMs > (input.honouredMs ?? commonHonouredMs) ? false : null, {
       closes,
       closeMs: throttled ? waitMs : 0,
     });
@@ -52,7 +55,7 @@ export function again(input: ResendInput, { cause, most, waitMs, closes = 'none'
 }
 
 /** Resends made so far for one cause. */
-export function done(input: ResendInput, cause: ResendCause): number {
+export function resendsMade(input: ResendInput, cause: ResendCause): number {
   return before(input)[cause] ?? 0;
 }
 
@@ -70,8 +73,8 @@ function before({ history, attempts }: ResendInput): ResendHistory {
   };
 }
 
-/** The outcome is passed on. */
-export function final(
+/** The decision to pass the outcome on to the client. */
+export function passOn(
   shouldRetry: false | null,
   closing: Partial<Pick<Extract<ResendDecision, { kind: 'pass' }>, 'closes' | 'closeMs'>> = {},
 ): ResendDecision {

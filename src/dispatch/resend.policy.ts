@@ -21,7 +21,7 @@
  * "Keyed": the request itself carries the upstream's idempotency (`@idempotent`, `unique_token`).
  */
 import type { Throttle } from '../call.ts';
-import { again, backoffMs, done, final } from './resend-bounds.policy.ts';
+import { resendWithinBounds, backoffMs, resendsMade, passOn } from './resend-bounds.policy.ts';
 import type { ResendDecision, ResendInput } from './resend-decision.policy.ts';
 
 /** Least wait of commerce REST refusals without a hint. Milliseconds. */
@@ -32,10 +32,10 @@ export function resend(input: ResendInput): ResendDecision {
   const { outcome } = input;
   switch (outcome.kind) {
     case 'never_sent':
-      return again(input, {
+      return resendWithinBounds(input, {
         cause: 'never_sent',
-        most: 2,
-        waitMs: backoffMs(100, done(input, 'never_sent')),
+        maxResends: 2,
+        waitMs: backoffMs(100, resendsMade(input, 'never_sent')),
       });
     case 'stale':
       return afterStale(input);
@@ -43,7 +43,8 @@ export function resend(input: ResendInput): ResendDecision {
       return afterUnknownFate(input);
     case 'answered':
       // A refused credential precedes the call: it did not run, so that any method may be sent again.
-      if (outcome.isCredentialRenewed) return again(input, { cause: 'credential', most: 2, waitMs: 0 });
+      if (outcome.isCredentialRenewed)
+        return resendWithinBounds(input, { cause: 'credential', maxResends: 2, waitMs: 0 });
       return afterAnswer(input, outcome.status, outcome.throttle);
   }
 }
@@ -52,7 +53,7 @@ function afterAnswer(input: ResendInput, status: number, throttle: Throttle | nu
   switch (throttle?.kind) {
     case 'permanent':
     case 'secondary':
-      return final(false);
+      return passOn(false);
     case 'overload':
       return afterOverload(input, throttle.waitMs);
     case 'rate':
@@ -62,41 +63,60 @@ function afterAnswer(input: ResendInput, status: number, throttle: Throttle | nu
   if (status === 429) return afterRate(input, null);
   if (status === 503 || status === 529) return afterOverload(input, null);
   if (status === 500 || status === 502 || status === 504) return afterUnknownFate(input);
-  return final(null);
+  return passOn(null);
 }
 
 /**
- * A named wait is waited for as often as the call's own wait allows: the upstream has proved each time that it ran
- * nothing. From the third refusal in a row a growing floor comes on top, because then somebody else is faster.
+ * A stated wait is observed as often as the call's own wait allows: each refusal proves that the upstream did not run the call.
+ * From the third refusal in a row the wait has a growing minimum, because other clients then seem to use the room first.
  */
 function afterRate(input: ResendInput, statedMs: number | null): ResendDecision {
   if (statedMs !== null && statedMs > 0) {
-    const n = done(input, 'rate');
+    const n = resendsMade(input, 'rate');
     const floorMs = n < 2 ? 0 : backoffMs(250, n - 2);
-    return again(input, {
+    return resendWithinBounds(input, {
       cause: 'rate',
-      most: Infinity,
+      maxResends: Infinity,
       waitMs: Math.max(statedMs, floorMs),
       closes: 'bucket',
     });
   }
-  const n = done(input, 'hintless');
+  const n = resendsMade(input, 'hintless');
   // GraphQL points come back within seconds even where the refusal lacks the figures; a REST refusal without a hint is
   // an order limit or the like, which lasts a minute.
   const slow = input.kind === 'commerce' && input.call.callClass !== 'graphql';
-  if (slow) return again(input, { cause: 'hintless', most: 2, waitMs: minuteMs, closes: 'bucket' });
-  return again(input, { cause: 'hintless', most: 3, waitMs: backoffMs(500, n), closes: 'bucket' });
+  if (slow)
+    return resendWithinBounds(input, {
+      cause: 'hintless',
+      maxResends: 2,
+      waitMs: minuteMs,
+      closes: 'bucket',
+    });
+  return resendWithinBounds(input, {
+    cause: 'hintless',
+    maxResends: 3,
+    waitMs: backoffMs(500, n),
+    closes: 'bucket',
+  });
 }
 
-/** Normally not executed, but not proved: only who may run twice, and language-model calls, which change nothing. */
+/**
+ * An overloaded upstream has normally not run the call, but nothing proves it: sent again are only calls that may run twice, and
+ * language-model calls, which change nothing.
+ */
 function afterOverload(input: ResendInput, statedMs: number | null): ResendDecision {
   const { call, kind } = input;
   const mayRunTwice = call.idempotent || call.hasOwnIdempotency || kind === 'language-model';
   const closing = { closes: statedMs === null ? 'none' : 'bucket', closeMs: statedMs ?? 0 } as const;
-  if (!mayRunTwice) return final(false, closing);
-  const most = call.imagePost ? 1 : 2;
-  const waitMs = Math.max(statedMs ?? 0, backoffMs(1000, done(input, 'overload')));
-  return again(input, { cause: 'overload', most, waitMs, closes: statedMs === null ? 'call' : 'bucket' });
+  if (!mayRunTwice) return passOn(false, closing);
+  const maxResends = call.imagePost ? 1 : 2;
+  const waitMs = Math.max(statedMs ?? 0, backoffMs(1000, resendsMade(input, 'overload')));
+  return resendWithinBounds(input, {
+    cause: 'overload',
+    maxResends,
+    waitMs,
+    closes: statedMs === null ? 'call' : 'bucket',
+  });
 }
 
 /**
@@ -106,13 +126,13 @@ function afterOverload(input: ResendInput, statedMs: number | null): ResendDecis
 function afterStale(input: ResendInput): ResendDecision {
   const { idempotent, hasOwnIdempotency } = input.call;
   const mayRepeat = (idempotent || hasOwnIdempotency) && input.call.replayable;
-  if (!mayRepeat || done(input, 'stale') > 0) return afterUnknownFate(input);
-  return again({ ...input, remainingMs: 0 }, { cause: 'stale', most: 1, waitMs: 0 });
+  if (!mayRepeat || resendsMade(input, 'stale') > 0) return afterUnknownFate(input);
+  return resendWithinBounds({ ...input, remainingMs: 0 }, { cause: 'stale', maxResends: 1, waitMs: 0 });
 }
 
-/** A reset, a timeout or a 500, 502, 504: it may have run. */
+/** A reset, a timeout or a 500, 502, 504: the call may have run. */
 function afterUnknownFate(input: ResendInput): ResendDecision {
   const { idempotent, hasOwnIdempotency } = input.call;
-  if (!idempotent && !hasOwnIdempotency) return final(false);
-  return again(input, { cause: 'unknown', most: 1, waitMs: 500 });
+  if (!idempotent && !hasOwnIdempotency) return passOn(false);
+  return resendWithinBounds(input, { cause: 'unknown', maxResends: 1, waitMs: 500 });
 }

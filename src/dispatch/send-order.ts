@@ -1,21 +1,21 @@
 /**
- * Calls of one lane are written to the upstream in the order of their grants. A grant on a connection that is open
- * would overtake an earlier one whose connection is still being made; connections are made at once, but what is
- * written waits until the one before has been.
+ * Calls of one lane are written to the upstream in the order of their grants. A call on an open connection would otherwise
+ * overtake an earlier call whose connection is still being made: connections are made at once, but a request is written only
+ * when the request before it has been written.
  *
- * Owns: that order, per lane and process. Refuses to own: whose turn it is (the scheduler). Bound: a connection that
- * cannot be made holds its followers back for at most `maxHoldMs`.
+ * Owns: that order, per lane and process. Refuses to own: which call is next (the scheduler). Bound: a connection that
+ * cannot be made holds the calls behind it back for at most `maxHoldMs`.
  */
 import type { Clock } from '../clock.ts';
 
 /** A follower waits this long for a predecessor that is not written, milliseconds. */
 const maxHoldMs = 1_000;
 
-/** One sending in the order of its lane. */
-export interface Sending {
-  /** Resolves when this one may be written; `null` = now. */
+/** An attempt in the order in which its lane's attempts are written. */
+export interface OrderedSending {
+  /** Resolves when this request may be written; `null` = now. */
   readonly before: Promise<void> | null;
-  /** It was written, or never will be. Repeating it does nothing. */
+  /** Reports that the request was written, or never will be. A second report does nothing. */
   written(): void;
 }
 
@@ -28,7 +28,7 @@ export class SendOrder {
   }
 
   /** Enters as the last of the lane. */
-  enter(lane: string): Sending {
+  enter(lane: string): OrderedSending {
     const ahead = this.#last.get(lane);
     const sending = new QueuedSending(
       () => this.#leave(lane, sending),
@@ -53,9 +53,9 @@ export class SendOrder {
   }
 }
 
-class QueuedSending implements Sending {
+class QueuedSending implements OrderedSending {
   readonly before: Promise<void> | null;
-  /** Lets the one behind it go; `null` = nobody waits. */
+  /** Lets the next sending of the lane be written; `null` = none waits. */
   release: (() => void) | null = null;
   #leave: (() => void) | null;
 

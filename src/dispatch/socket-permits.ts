@@ -1,11 +1,11 @@
 /**
- * Who of the waiting calls gets the next socket of an upstream. Node's pool serves them in the order of their coming, so
- * ten thousand calls of one workspace would stand before everybody else.
+ * Decides which waiting call gets the next socket of an upstream. Node's pool serves calls in the order in which they come, so
+ * that ten thousand calls of one workspace would be served before those of all others.
  *
  * Owns: how many exchanges go on per origin, and whose is next. Refuses to own: sockets (`agents.ts`), how long a call may
  * wait for one (its exchange's connect limit). Keeps: the workspace with the fewest permits for its weight is next, of
- * several the one that has gone longest without a new one; calls of one workspace keep their order; a workspace alone
- * leaves a few permits for others to begin with; nobody waits for a permit that is free and that it may have.
+ * several the one whose latest permit is the oldest; calls of one workspace keep their order; a single busy workspace leaves a
+ * few permits free for others; no call waits while a permit is free that its workspace may have.
  */
 
 /** This share of all permits is for workspaces that have none; where there are few permits, none is kept. */
@@ -24,11 +24,11 @@ export interface Share {
 interface Line {
   weight: number;
   taken: number;
-  /** Which of all permits taken was its last. */
+  /** Number, among all permits taken at the origin, of the workspace's latest one. */
   last: number;
   /** Calls in the order of their coming; those that left stay until they would be next. */
   queue: QueuedPermit[];
-  /** Where the first of them stands. */
+  /** Index in `queue` of the first call that may still wait. */
   head: number;
   /** Those in `queue` that still wait. */
   waiting: number;
@@ -36,7 +36,7 @@ interface Line {
 
 /** A call's permit, or its wait for one. */
 export interface SocketPermit {
-  /** The call is over, or waits no longer. Repeating it does nothing. */
+  /** Ends the permit, or the wait for it. A second end does nothing. */
   end(): void;
 }
 
@@ -91,7 +91,7 @@ class OriginPermits {
     }
     line.weight = weight;
     const permit = new QueuedPermit(this, line, start);
-    // Whoever waits may not have a permit now, or would have it: nobody is passed by.
+    // A workspace with waiting calls cannot take a permit now, or those calls would have it: the new call queues behind them.
     if (line.waiting === 0 && this.#mayTake(line)) this.#take(line, permit);
     else {
       line.queue.push(permit);
@@ -132,7 +132,7 @@ class OriginPermits {
   #stopWaiting(line: Line): void {
     line.waiting -= 1;
     this.#waiting -= 1;
-    // Those that left are not kept for longer than about as many wait.
+    // Calls that left are removed when the queue is more than twice as long as the number of calls that wait.
     if (line.queue.length <= 2 * line.waiting) return;
     line.queue = line.queue.slice(line.head).filter((permit) => !permit.isOver);
     line.head = 0;

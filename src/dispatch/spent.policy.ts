@@ -1,12 +1,12 @@
 /**
- * What a call has spent of the bucket's meters, once its answer is over: its reservation was an estimate.
+ * What a call has spent of the bucket's meters, known at the end of its answer; what it had reserved was an estimate.
  *
  * Owns: which of the numbers that an answer states settles which meter. Refuses to own: reading them (`feedback/`) and moving
  * any meter (`limiter/`). Invariant: a meter whose level the answer's fields state is settled by that level alone.
  */
 import type { Costs, Feedback, MeterName, TokenUsage } from '../call.ts';
 
-/** A call that was refused: it counts as a call, and produced nothing. */
+/** Costs of a call that was refused: it counts as a request, but it used no tokens and made no images. */
 const nothingMade: Costs = { tokens: 0, tokens_day: 0, input_tokens: 0, output_tokens: 0, images: 0 };
 
 /**

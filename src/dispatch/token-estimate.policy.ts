@@ -40,6 +40,8 @@ export interface LearnedModel {
   readonly isStated: boolean;
   /** Answers state levels of input and output tokens. */
   readonly apart: boolean;
+  /** Tokens beyond the rule that refusals stated, the mean of the latest; 0 = the rule holds. */
+  readonly beyond: number;
 }
 
 /** What was learned of prompts that begin alike. */
@@ -47,6 +49,8 @@ export interface LearnedPrompt {
   readonly factor: number;
   /** Tokens that lie in the provider's cache and are not counted when they are read. */
   readonly kept: number;
+  /** Tokens beyond the rule that the latest refusal stated; 0 = the rule holds, `null` = none stated any. */
+  readonly beyond: number | null;
   readonly at: number;
 }
 
@@ -59,6 +63,10 @@ const newShare = 0.25;
 /** No prompt has that many tokens for each four characters, nor so few: figures beyond are no measure of the next prompt. */
 const maxFactor = 8;
 const minFactor = 1 / 8;
+/** However short a prompt is, a refusal is believed that states this many tokens beyond the rule: images, tools. */
+const alwaysBelieved = 8_192;
+/** What refusals taught of other beginnings is forgotten by this part with each answer, so that one odd refusal passes. */
+const forgottenShare = 1 / 64;
 
 /** Meters of tokens as the call is expected to be charged. */
 export function expectedTokens(
@@ -67,17 +75,23 @@ export function expectedTokens(
   prompt: LearnedPrompt | null,
   now: number,
 ): Costs {
-  const isByRule = !guess.apart && (model === null || model.isStated);
   const input = expectedInput(guess, model, prompt, now);
   // Without a word of it, output that is counted when it is made is one token: a full meter holds the call, others let it go.
   const unknown = guess.apart ? 1 : (guess.output ?? 0);
   const learned = model?.output ?? null;
   const made = learned === null ? unknown : learned.mean + deviations * learned.deviation;
   const output = Math.ceil(Math.min(guess.output ?? Infinity, made));
-  const tokens = isByRule ? guess.prompt + (guess.output ?? 0) : input + output;
+  const beyond = prompt?.beyond ?? model?.beyond ?? 0;
+  const tokens = isChargedByRule(guess, model) ? Math.ceil(byRule(guess) + beyond) : input + output;
   if (!guess.apart && model?.apart !== true) return { tokens };
   return { tokens, input_tokens: input, output_tokens: Math.max(1, output) };
 }
+
+/** The provider reserves what a call may use, by rule, instead of what it uses. */
+export const isChargedByRule = ({ apart }: TokenGuess, model: LearnedModel | null): boolean =>
+  !apart && (model === null || model.isStated);
+
+const byRule = ({ prompt, output }: TokenGuess): number => prompt + (output ?? 0);
 
 function expectedInput(
   guess: TokenGuess,
@@ -116,6 +130,7 @@ export function learnModel(
         : learnOutput(known?.output ?? null, guess.output, Math.max(0, total - input)),
     isStated: stated.tokens,
     apart: stated.apart || known?.apart === true,
+    beyond: (known?.beyond ?? 0) * (1 - forgottenShare),
   };
 }
 
@@ -134,11 +149,13 @@ function learnOutput(known: LearnedOutput | null, allowed: number | null, made: 
 
 /** What the usage of a call teaches of prompts that begin like its own; `null` = nothing. */
 export function learnPrompt(
+  known: LearnedPrompt | null,
   guess: TokenGuess,
   { prompt, kept }: TokenUsage,
   now: number,
 ): LearnedPrompt | null {
-  return prompt === null ? null : { factor: bounded(prompt / guess.prompt), kept, at: now };
+  if (prompt === null) return null;
+  return { factor: bounded(prompt / guess.prompt), kept, beyond: known?.beyond ?? null, at: now };
 }
 
 /** What a refusal teaches that says how many tokens the call asks for: so much of its prompt is not kept, or it is longer. */
@@ -149,7 +166,34 @@ export function refusedPrompt(
   now: number,
 ): LearnedPrompt {
   const factor = bounded(Math.max(known?.factor ?? 1, asked / guess.prompt));
-  return { factor, kept: Math.max(0, guess.prompt * factor - asked), at: now };
+  const kept = Math.max(0, guess.prompt * factor - asked);
+  return { factor, kept, beyond: known?.beyond ?? null, at: now };
+}
+
+/**
+ * What such a refusal teaches where the provider charges by rule: how far its rule is above ours for calls that begin like this one.
+ * The difference and not the ratio, which for a short prompt would be no measure of a long one.
+ */
+export function refusedByRule(
+  guess: TokenGuess,
+  known: LearnedPrompt | null,
+  asked: number,
+  now: number,
+): LearnedPrompt {
+  const beyond = beyondRule(guess, asked);
+  return { factor: known?.factor ?? 1, kept: known?.kept ?? 0, beyond, at: known?.at ?? now };
+}
+
+/** Bounded, because no answer corrects it: a figure without sense must not hold a workspace's calls up for long. */
+function beyondRule(guess: TokenGuess, asked: number): number {
+  const most = Math.max((maxFactor - 1) * byRule(guess), alwaysBelieved);
+  return Math.min(most, Math.max(0, asked - byRule(guess)));
+}
+
+/** The same for calls that begin like none before: one refusal moves it a part of the way, because their prompts differ. */
+export function refusedModel(known: LearnedModel, guess: TokenGuess, asked: number): LearnedModel {
+  const beyond = beyondRule(guess, asked);
+  return { ...known, beyond: known.beyond + (beyond - known.beyond) * newShare };
 }
 
 const bounded = (factor: number): number => Math.min(maxFactor, Math.max(minFactor, factor));

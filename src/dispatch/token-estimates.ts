@@ -11,8 +11,11 @@ import type { Clock } from '../clock.ts';
 import { embeddedEstimates, type EstimateStore, type SharedEstimate } from '../limiter/estimate-store.ts';
 import {
   expectedTokens,
+  isChargedByRule,
   learnModel,
   learnPrompt,
+  refusedByRule,
+  refusedModel,
   refusedPrompt,
   type LearnedModel,
   type LearnedPrompt,
@@ -20,7 +23,7 @@ import {
 } from './token-estimate.policy.ts';
 
 export const maxBeginnings = 10_000;
-const maxModels = 10_000;
+export const maxModels = 10_000;
 
 /** Whose call it is: both are keyed digests. */
 export interface GuessNames {
@@ -47,9 +50,9 @@ export class TokenEstimates {
     store.listen((learned) => this.#adopt(learned));
   }
 
-  /** How many beginnings are remembered. */
-  get size(): number {
-    return this.#prompts.size;
+  /** How much is remembered. */
+  get size(): { readonly beginnings: number; readonly models: number } {
+    return { beginnings: this.#prompts.size, models: this.#models.size };
   }
 
   /** Meters of tokens as the call is expected to be charged. */
@@ -58,11 +61,13 @@ export class TokenEstimates {
     return expectedTokens(guess, model, this.#promptOf(beginning), this.#clock.monotonic());
   }
 
-  /** The answer is over, or refused the call. `late`: what the rest of its body reported. */
+  /** The answer is over, or refused the call. `late`: what the rest of its body reported, which may be a refusal behind content. */
   learn(named: NamedGuess, head: Feedback, late: Feedback | null): void {
     const { guess, lane, beginning } = named;
     if (guess.prompt <= 0) return;
     if (head.throttle !== null) return this.#learnRefusal(named, head);
+    // Usage in a stream that ended with a throttle is that of a part of the answer, and teaches nothing.
+    if (late !== null && late.throttle !== null) return this.#learnRefusal(named, late);
     const usage = late?.usage ?? head.usage;
     if (usage === undefined) return;
     const stated = {
@@ -70,35 +75,54 @@ export class TokenEstimates {
       apart: head.meters.some(({ meter }) => meter === 'input_tokens' || meter === 'output_tokens'),
     };
     const model = learnModel(this.#models.get(lane) ?? null, guess, usage, stated);
-    this.#models.set(lane, model);
-    this.#store.share({ kind: 'model', name: lane, ...model });
-    const prompt = learnPrompt(guess, usage, this.#clock.monotonic());
-    if (beginning !== null && prompt !== null) this.#keep(beginning, prompt);
+    this.#keepModel(lane, model);
+    const prompt = learnPrompt(this.#promptOf(beginning), guess, usage, this.#clock.monotonic());
+    if (beginning !== null && prompt !== null) this.#keepPrompt(beginning, prompt);
   }
 
-  #keep(name: string, prompt: LearnedPrompt): void {
+  #keepModel(name: string, model: LearnedModel): void {
+    this.#models.set(name, model);
+    this.#store.share({ kind: 'model', name, ...model });
+  }
+
+  #keepPrompt(name: string, prompt: LearnedPrompt): void {
     this.#prompts.set(name, prompt);
-    const { factor, kept } = prompt;
-    this.#store.share({ kind: 'prompt', name, factor, kept });
+    const { factor, kept, beyond } = prompt;
+    this.#store.share({ kind: 'prompt', name, factor, kept, beyond });
   }
 
   /** What another replica has just learned, of calls later than those that this one knows of. */
   #adopt(learned: SharedEstimate): void {
-    const { name, factor } = learned;
     if (learned.kind === 'prompt') {
-      this.#prompts.set(name, { factor, kept: learned.kept, at: this.#clock.monotonic() });
+      const { name, factor, kept, beyond } = learned;
+      this.#prompts.set(name, { factor, kept, beyond, at: this.#clock.monotonic() });
       return;
     }
-    const { counted, output, isStated, apart } = learned;
-    this.#models.set(name, { factor, counted, output, isStated, apart });
+    const { kind: _kind, name, ...model } = learned;
+    this.#models.set(name, model);
   }
 
-  #learnRefusal({ guess, beginning }: NamedGuess, { throttle, requestedTokens }: Feedback): void {
-    if (beginning === null || requestedTokens === undefined) return;
-    if (throttle?.kind !== 'rate' || throttle.meter !== 'input_tokens') return;
-    const known = this.#promptOf(beginning);
+  #learnRefusal(named: NamedGuess, { throttle, requestedTokens }: Feedback): void {
+    if (throttle?.kind !== 'rate' || requestedTokens === undefined) return;
+    if (throttle.meter === 'input_tokens') this.#learnAskedInput(named, requestedTokens);
+    else if (throttle.meter === 'tokens' || throttle.meter === 'tokens_day')
+      this.#learnRule(named, requestedTokens);
+  }
+
+  #learnAskedInput({ guess, beginning }: NamedGuess, asked: number): void {
+    if (beginning === null) return;
     const now = this.#clock.monotonic();
-    this.#keep(beginning, refusedPrompt(guess, known, requestedTokens, now));
+    this.#keepPrompt(beginning, refusedPrompt(guess, this.#promptOf(beginning), asked, now));
+  }
+
+  /** What is charged by use is learned of answers. */
+  #learnRule({ guess, lane, beginning }: NamedGuess, asked: number): void {
+    const model = this.#models.get(lane) ?? null;
+    if (!isChargedByRule(guess, model)) return;
+    if (model !== null) this.#keepModel(lane, refusedModel(model, guess, asked));
+    if (beginning === null) return;
+    const now = this.#clock.monotonic();
+    this.#keepPrompt(beginning, refusedByRule(guess, this.#promptOf(beginning), asked, now));
   }
 
   #promptOf(beginning: string | null): LearnedPrompt | null {

@@ -40,9 +40,9 @@ export interface TransportAttempt {
   readonly timeouts: UpstreamTimeouts;
   /** Ends the exchange at once, in every phase, body included. */
   readonly signal: CallSignal;
-  /** Nothing is written before it resolves; the connection is made meanwhile. Default: at once. */
+  /** The request is not written before this resolves; the connection is made meanwhile. Default: written at once. */
   readonly hold?: Promise<void> | null;
-  /** Where its turn for a socket is waited for; it counts towards the connect limit. Default: nowhere. */
+  /** Queue for a socket permit; the wait in it counts towards the connect limit. Default: no queue. */
   readonly line?: ((start: () => void) => SocketPermit) | null;
   /** Called once, when the request's bytes go out. Must not throw. */
   readonly onSent?: () => void;
@@ -60,7 +60,7 @@ export interface Transport {
   close(): void;
 }
 
-/** Of an origin what the proxy needs, taken apart once. */
+/** The parts of an origin that the proxy needs, parsed once. */
 interface PreparedOrigin {
   readonly protocol: string;
   readonly host: string;
@@ -154,7 +154,7 @@ export function createTransport({ clock }: { readonly clock: Clock }): Transport
   };
 }
 
-/** What closed one idle connection has probably closed its neighbours; the next request must not find another of them. */
+/** Closes the idle connections of an origin: whatever closed one of them has probably closed the others as well. */
 function dropIdle(agent: Pool, origin: PreparedOrigin): void {
   const name = `${origin.hostname}:${origin.port}:`;
   for (const [key, sockets] of Object.entries(agent.freeSockets)) {
@@ -187,7 +187,10 @@ function proxyOptions(): Options {
       (server) => {
         // The router is asked a few turns earlier; whoever has been aborted since opens no connection.
         server.on('start', (request) => {
-          if (passageOf(request)?.exchange.isOver === true) throw new Error('the attempt is over');
+          const passage = passageOf(request);
+          if (passage?.exchange.isOver === true) throw new Error('the attempt is over');
+          // The proxy makes its request behind this event, in the same turn.
+          passage?.attempt.agent.kept.dropOverdue();
         });
         server.on('proxyReq', (outgoing, request) => passageOf(request)?.exchange.onRequest(outgoing));
         server.on('proxyRes', (answer, request) => passageOf(request)?.exchange.onAnswer(answer));

@@ -45,7 +45,7 @@ export function createTrial(upstream: UpstreamSettings, clock: Clock, resolve?: 
         return judged(status, upstream.kind, credential);
       } catch (error) {
         if (!(error instanceof TransportError)) throw error;
-        return { kind: 'failed', words: failureWords(error) ?? denied };
+        return { kind: 'failed', words: failureWords(error) ?? error.message };
       }
     },
     close() {
@@ -54,8 +54,6 @@ export function createTrial(upstream: UpstreamSettings, clock: Clock, resolve?: 
     },
   };
 }
-
-const denied = 'Its address is not a public one: `allowPrivateAddresses` allows that, if it is meant.';
 
 async function statusOf(
   transport: Transport,

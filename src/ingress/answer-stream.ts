@@ -20,9 +20,15 @@ export interface Pumping {
   readonly declaredBytes: number | null;
   readonly clientGone: CallSignal;
   readonly clock: Clock;
-  /** A client that takes nothing of what waits for it for so long is gone, milliseconds; `null` = it may take its time. */
-  readonly maxUnreadMs: number | null;
+  /** A client that takes nothing of what waits for it for so long is gone, milliseconds. */
+  readonly maxUnreadMs: number;
 }
+
+/**
+ * A client for which bytes have waited so long holds its answer back. When the answer breaks, its connection is reset: closed
+ * with the rest in the system's buffer, it would stay for as long as the client takes to read that. Milliseconds.
+ */
+const heldBackMs = 1_000;
 
 /** Lets go of a body nobody will read. */
 export function discard(body: Readable): void {
@@ -36,7 +42,7 @@ export const pump = (pumping: Pumping): Promise<AnswerEnd> =>
     const { body, response, declaredBytes, clientGone, clock, maxUnreadMs } = pumping;
     let written = 0;
     const settle = (end: AnswerEnd): void => {
-      reader?.moved();
+      reader.moved();
       body.off('data', onData).off('end', onEnd).off('close', onCut);
       response.off('drain', onDrain);
       clientGone.removeEventListener('abort', onGone);
@@ -48,24 +54,27 @@ export const pump = (pumping: Pumping): Promise<AnswerEnd> =>
       if (declaredBytes !== null && written > declaredBytes) settle('upstream_cut');
       else if (!response.write(chunk)) {
         body.pause();
-        reader?.waiting();
+        reader.waiting();
       }
     };
     const onDrain = (): void => {
-      reader?.moved();
+      reader.moved();
       body.resume();
     };
     const onEnd = (): void =>
       settle(declaredBytes === null || written === declaredBytes ? 'complete' : 'upstream_cut');
-    const onCut = (): void => settle('upstream_cut');
+    const onCut = (): void => {
+      const isHeldBack = reader.waitedMs >= heldBackMs;
+      settle('upstream_cut');
+      if (isHeldBack) response.req.socket.resetAndDestroy();
+    };
     const onGone = (): void => settle('client_gone');
-    // It would keep a connection of the upstream's pool, which everybody shares, for as long as it likes.
+    // A client that does not read would otherwise occupy a connection of the upstream's shared pool for as long as it likes.
     const onStalled = (): void => {
       settle('client_gone');
       response.req.socket.resetAndDestroy();
     };
-    const reader =
-      maxUnreadMs === null ? null : new StalledReader({ response, clock, maxMs: maxUnreadMs, onStalled });
+    const reader = new StalledReader({ response, clock, maxMs: maxUnreadMs, onStalled });
     // Stays: an error after the end must not become an uncaught one. A cut shows as `close` without `end`.
     body.on('error', () => {});
     if (clientGone.aborted) onGone();

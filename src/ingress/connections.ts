@@ -25,7 +25,7 @@ const none: readonly OpenCall[] = [];
 /** One client's connection. Answers leave in the order of their requests; calls may be open side by side. */
 export class Connection {
   readonly socket: Socket;
-  /** It came when as many were open as may be: no call of it is let in. */
+  /** The connection was opened beyond the bound on connections: none of its calls is let in. */
   readonly isExcess: boolean;
   /** A list, not a set: a connection has few open calls, and each of them comes and goes. Replaced at each change. */
   calls: readonly OpenCall[] = none;
@@ -59,7 +59,7 @@ export class Connection {
     this.#fixed = true;
   }
 
-  /** As long as it is open whether the newest answer will end the connection, nothing behind it is begun. */
+  /** While it is not decided whether the newest answer ends the connection, no further request of it is handled. */
   suspend(): void {
     this.closing = true;
   }

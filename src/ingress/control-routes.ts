@@ -4,7 +4,7 @@
  */
 import type { Express, Request, Response } from 'express';
 
-/** What came of a wish; `unknown` = there is no such upstream. */
+/** The result of a command; `unknown` = there is no such upstream. */
 export type ControlResult = 'done' | 'unavailable' | 'unknown';
 
 export interface ControlActions {

@@ -52,24 +52,16 @@ export interface DataServerOptions {
   readonly lingerMs?: number;
 }
 
-export interface DataServer {
-  readonly server: Server;
-  /** Starts listening on the configured address. */
-  listen(): Promise<AddressInfo>;
-  /** Ends with every connection closed; see {@link DrainOptions}. */
-  drain(options: DrainOptions): Promise<{ readonly cut: number }>;
-  /** Stops at once. */
-  close(): Promise<void>;
-  stats(): {
-    readonly openConnections: number;
-    readonly openCalls: number;
-    /** Bytes of heads and bodies of open calls. */
-    readonly heldBytes: number;
-    /** Those of bodies alone. */
-    readonly heldBodyBytes: number;
-    /** The load that stands, and the share of new calls that is refused for it. */
-    readonly load: Overload['load'];
-  };
+/** What the server holds now. */
+export interface DataServerStats {
+  readonly openConnections: number;
+  readonly openCalls: number;
+  /** Bytes of heads and bodies of open calls. */
+  readonly heldBytes: number;
+  /** Those of bodies alone. */
+  readonly heldBodyBytes: number;
+  /** The load that stands, and the share of new calls that is refused for it. */
+  readonly load: Overload['load'];
 }
 
 /** Parser limits: heads of 16 KiB and 1,000 fields; slow heads and bodies end in 408. */
@@ -101,117 +93,149 @@ function judge(open: OpenCall, credentialFields: ReadonlySet<string>): EarlyRefu
   };
 }
 
-/** Its connection ends: the client, or what balances its load, may find a replica with room. */
+/** The early refusal of an overloaded process. The connection ends, so that the client or its balancer may choose another replica. */
 const refusalOf = (overloaded: Overloaded | null): EarlyRefusal | null =>
   overloaded === null ? null : { code: 'overloaded', mustEnd: true, ...overloaded };
 
-/** Connections over the bound that are still heard and answered, so that their clients learn why; further ones are closed. */
+/** How many connections beyond the bound are still read and answered, so that their clients learn why; further ones are closed. */
 const excessConnections = 256;
 
-export function createDataServer(options: DataServerOptions): DataServer {
-  const { settings, clock } = options;
-  const heldBytes = new HeldBytes(settings.maxHeldBytes, settings.maxBodyBytes);
-  const connections = new Connections(settings);
-  const overload = new Overload({
-    clock,
-    random: options.random,
-    bounds: settings,
-    onRefused: options.onOverload ?? (() => {}),
-    onShedding: options.onShedding ?? (() => {}),
-    ...(options.load === undefined ? {} : { watch: options.load }),
-  });
-  const arrivals = new ArrivalTimes(clock);
-  const waitingForContinue = new WeakSet<IncomingMessage>();
-  let draining = false;
-  const parts: ServeParts = {
-    clock,
-    random: options.random,
-    arrivals,
-    bounds: {
-      maxBodyBytes: settings.maxBodyBytes,
-      maxReplayBytes: settings.maxReplayBytes,
-      heldBytes,
-      refuseBytes: () => overload.refuse('bytes'),
-    },
-    connections,
-    onLeft: () => overload.left(),
-    lingerMs: options.lingerMs ?? 1_000,
-    draining: () => draining,
-    awaitsContinue: (open) => waitingForContinue.has(open.request),
-    onBug: options.onBug,
-    onEarlyRefusal: options.onEarlyRefusal ?? (() => {}),
-  };
-  const route = buildRoutes(options, parts);
+export class DataServer {
+  readonly server: Server;
+  readonly #options: DataServerOptions;
+  readonly #heldBytes: HeldBytes;
+  readonly #connections: Connections;
+  readonly #overload: Overload;
+  readonly #arrivals: ArrivalTimes;
+  readonly #waitingForContinue = new WeakSet<IncomingMessage>();
+  readonly #parts: ServeParts;
+  readonly #route: (call: OpenCall) => void;
+  #draining = false;
 
-  /** Why a call with a good head is not let in. */
-  const refusedEntry = (entry: Exclude<Entry, { kind: 'ignored' }>): Overloaded | null => {
-    if (entry.kind === 'crowded') return overload.refuse(entry.bound);
-    if (heldBytes.held + headBytes(entry.call.request) > heldBytes.limit) return overload.refuse('bytes');
-    return overload.shed();
-  };
+  constructor(options: DataServerOptions) {
+    const { settings, clock, random, onBug } = options;
+    this.#options = options;
+    this.#heldBytes = new HeldBytes(settings.maxHeldBytes, settings.maxBodyBytes);
+    this.#connections = new Connections(settings);
+    this.#overload = new Overload({
+      clock,
+      random,
+      bounds: settings,
+      onRefused: options.onOverload ?? (() => {}),
+      onShedding: options.onShedding ?? (() => {}),
+      ...(options.load === undefined ? {} : { watch: options.load }),
+    });
+    this.#arrivals = new ArrivalTimes(clock);
+    this.#parts = {
+      clock,
+      random,
+      arrivals: this.#arrivals,
+      bounds: {
+        maxBodyBytes: settings.maxBodyBytes,
+        maxReplayBytes: settings.maxReplayBytes,
+        heldBytes: this.#heldBytes,
+        refuseBytes: () => this.#overload.refuse('bytes'),
+      },
+      connections: this.#connections,
+      onLeft: () => this.#overload.left(),
+      lingerMs: options.lingerMs ?? 1_000,
+      draining: () => this.#draining,
+      awaitsContinue: (open) => this.#waitingForContinue.has(open.request),
+      onBug,
+      onEarlyRefusal: options.onEarlyRefusal ?? (() => {}),
+    };
+    this.#route = buildRoutes(options, this.#parts);
+    this.server = this.#serve();
+  }
 
-  const accept = (request: IncomingMessage, response: ServerResponse): void => {
-    const entry = connections.enter(request, response);
+  /** Starts listening on the configured address. */
+  listen(): Promise<AddressInfo> {
+    const { port, host } = this.#options.settings;
+    return listen(this.server, port, host);
+  }
+
+  /** Ends with every connection closed; see {@link DrainOptions}. */
+  drain(options: DrainOptions): Promise<{ readonly cut: number }> {
+    this.#draining = true;
+    const drained = drainServer(this.server, this.#connections, this.#options.clock, options);
+    return drained.finally(() => this.#stopWatching());
+  }
+
+  /** Stops at once. */
+  close(): Promise<void> {
+    this.#stopWatching();
+    return new Promise((resolve) => {
+      this.server.close(() => resolve());
+      this.server.closeAllConnections();
+    });
+  }
+
+  stats(): DataServerStats {
+    return {
+      openConnections: this.#connections.open,
+      openCalls: this.#connections.openCalls,
+      heldBytes: this.#heldBytes.held,
+      heldBodyBytes: this.#heldBytes.bodies,
+      load: this.#overload.load,
+    };
+  }
+
+  #serve(): Server {
+    const { settings } = this.#options;
+    // The guard checks Host itself, so that its absence too is answered with a problem document.
+    const server = createServer({
+      ...parserLimits,
+      requireHostHeader: false,
+      keepAliveTimeout: settings.keepAliveSeconds * 1_000,
+      keepAlive: true,
+      noDelay: true,
+    });
+    server.maxHeadersCount = maxFields;
+    server.maxConnections = settings.maxConnections + excessConnections;
+    server.on('drop', () => this.#overload.dropped());
+    // A held call may be silent for long; its own deadline ends it.
+    server.timeout = 0;
+    server.on('connection', (socket: Socket) => this.#connections.on(socket));
+    const accept = (request: IncomingMessage, response: ServerResponse): void =>
+      this.#accept(request, response);
+    server.on('request', accept);
+    // No listener for `upgrade`: Node then hands offers of other protocols over as plain requests, and the guard sees them.
+    server.on('checkExpectation', accept);
+    server.on('checkContinue', (request: IncomingMessage, response: ServerResponse) => {
+      this.#waitingForContinue.add(request);
+      this.#accept(request, response);
+    });
+    watchRawErrors(server, this.#parts);
+    return server;
+  }
+
+  #accept(request: IncomingMessage, response: ServerResponse): void {
+    const entry = this.#connections.enter(request, response);
     if (entry.kind === 'ignored') return;
     const { call } = entry;
-    const refusal = judge(call, options.credentialFields()) ?? refusalOf(refusedEntry(entry));
+    const { credentialFields, onBug } = this.#options;
+    const refusal = judge(call, credentialFields()) ?? refusalOf(this.#refusedEntry(entry));
     if (refusal !== null) {
-      refuseEarly(call, refusal, parts).catch(options.onBug);
+      refuseEarly(call, refusal, this.#parts).catch(onBug);
       return;
     }
     // Behind an offer to upgrade Node's parser drops what came in the same packet, so nothing may follow.
     if (request.headers.upgrade !== undefined) call.connection.end();
     // Without its `100 Continue` Node ends the connection behind the answer; `sendContinue` resumes it.
-    if (waitingForContinue.has(request)) call.connection.suspend();
-    route(call);
-  };
+    if (this.#waitingForContinue.has(request)) call.connection.suspend();
+    this.#route(call);
+  }
 
-  // The guard checks Host itself, so that its absence too is answered with a problem document.
-  const server = createServer({
-    ...parserLimits,
-    requireHostHeader: false,
-    keepAliveTimeout: settings.keepAliveSeconds * 1_000,
-    keepAlive: true,
-    noDelay: true,
-  });
-  server.maxHeadersCount = maxFields;
-  server.maxConnections = settings.maxConnections + excessConnections;
-  server.on('drop', () => overload.dropped());
-  // A held call may be silent for long; its own deadline ends it.
-  server.timeout = 0;
-  server.on('connection', (socket: Socket) => connections.on(socket));
-  server.on('request', accept);
-  // No listener for `upgrade`: Node then hands offers of other protocols over as plain requests, and the guard sees them.
-  server.on('checkExpectation', accept);
-  server.on('checkContinue', (request: IncomingMessage, response: ServerResponse) => {
-    waitingForContinue.add(request);
-    accept(request, response);
-  });
-  watchRawErrors(server, parts);
+  /** Why a call with a good head is not let in. */
+  #refusedEntry(entry: Exclude<Entry, { kind: 'ignored' }>): Overloaded | null {
+    if (entry.kind === 'crowded') return this.#overload.refuse(entry.bound);
+    const { held, limit } = this.#heldBytes;
+    if (held + headBytes(entry.call.request) > limit) return this.#overload.refuse('bytes');
+    return this.#overload.shed();
+  }
 
-  return {
-    server,
-    listen: () => listen(server, settings.port, settings.host),
-    drain: (drainOptions) => {
-      draining = true;
-      return drainServer(server, connections, clock, drainOptions).finally(() => {
-        arrivals.close();
-        overload.close();
-      });
-    },
-    close: () =>
-      new Promise((resolve) => {
-        arrivals.close();
-        overload.close();
-        server.close(() => resolve());
-        server.closeAllConnections();
-      }),
-    stats: () => ({
-      openConnections: connections.open,
-      openCalls: connections.openCalls,
-      heldBytes: heldBytes.held,
-      heldBodyBytes: heldBytes.bodies,
-      load: overload.load,
-    }),
-  };
+  #stopWatching(): void {
+    this.#arrivals.close();
+    this.#overload.close();
+  }
 }

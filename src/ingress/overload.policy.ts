@@ -1,15 +1,15 @@
 /**
  * When new calls are refused because the process itself is short of time or memory, how many of them, and when to come back.
  *
- * Owns: the step from one look at the process to the next. Refuses to own: looking (`load.ts`), and bounds that are counted
- * (`overload.ts`). Invariants: one long pause, however long, refuses nobody: only a load that stands over a whole window of
- * samples does; without load the share falls to 0 by itself. Pure.
+ * Owns: how the share of refused calls changes with each sample. Refuses to own: taking samples (`load.ts`), and bounds that are counted
+ * (`overload.ts`). Invariants: one long pause of the process, however long, refuses nobody: only a load that every sample of a window
+ * shows does; without load the share falls to 0 by itself. Pure.
  */
 
-/** Time between two looks at the process, milliseconds. */
+/** Time between two samples of the process, milliseconds. */
 export const checkEveryMs = 100;
 /** Samples that all have to be over a bound: half a second, so that one collection of garbage or one stall is no overload. */
-export const standingSamples = 5;
+export const sustainedSamples = 5;
 /** Share of new calls by which refusing grows with each sample at the bound; twice as fast at twice the bound. */
 const rise = 0.05;
 /** Growth for one sample at most. */
@@ -19,7 +19,7 @@ const fall = 0.02;
 /** Below this part of a bound refusing falls; between it and the bound it stays. */
 const relievedAt = 0.8;
 
-/** One look at the process. */
+/** One sample of the process. */
 export interface LoadSample {
   /** How late a timer was, milliseconds. */
   readonly delayMs: number;
@@ -35,7 +35,7 @@ export interface LoadBounds {
 export type LoadCause = 'event_loop' | 'memory';
 
 export interface Load {
-  /** The newest samples, at most {@link standingSamples}. */
+  /** The newest samples, at most {@link sustainedSamples}. */
   readonly samples: readonly LoadSample[];
   /** Share of new calls that is refused, 0 to 1. */
   readonly share: number;
@@ -45,9 +45,9 @@ export interface Load {
 
 export const noLoad: Load = { samples: [], share: 0, cause: null };
 
-/** The load that stands: what no sample of the window was below. 0 until the window is full. */
-export function standing({ samples }: Pick<Load, 'samples'>): LoadSample {
-  if (samples.length < standingSamples) return { delayMs: 0, memoryRatio: 0 };
+/** The sustained load: the minimum over the samples of the window, and 0 until the window is full. */
+export function sustainedLoad({ samples }: Pick<Load, 'samples'>): LoadSample {
+  if (samples.length < sustainedSamples) return { delayMs: 0, memoryRatio: 0 };
   return {
     delayMs: Math.min(...samples.map(({ delayMs }) => delayMs)),
     memoryRatio: Math.min(...samples.map(({ memoryRatio }) => memoryRatio)),
@@ -55,9 +55,9 @@ export function standing({ samples }: Pick<Load, 'samples'>): LoadSample {
 }
 
 /** The load after one more sample. */
-export function looked(load: Load, sample: LoadSample, bounds: LoadBounds): Load {
-  const samples = [...load.samples.slice(1 - standingSamples), sample];
-  const { delayMs, memoryRatio } = standing({ samples });
+export function loadAfter(load: Load, sample: LoadSample, bounds: LoadBounds): Load {
+  const samples = [...load.samples.slice(1 - sustainedSamples), sample];
+  const { delayMs, memoryRatio } = sustainedLoad({ samples });
   const late = delayMs / bounds.maxEventLoopDelayMs;
   const full = memoryRatio / bounds.maxMemoryRatio;
   const pressure = Math.max(late, full);
@@ -73,8 +73,8 @@ export function looked(load: Load, sample: LoadSample, bounds: LoadBounds): Load
 export const relievedInMs = ({ share }: Pick<Load, 'share'>): number =>
   Math.ceil(share / fall) * checkEveryMs;
 
-/** What a bound that is counted saw over some time. */
-export interface Turnover {
+/** How many calls ended and were refused at a bound on counts, over some time. */
+export interface BoundTurnover {
   /** Calls that ended, and calls that were refused at the bound, in the last `overMs`. */
   readonly ended: number;
   readonly refused: number;
@@ -90,7 +90,7 @@ const maxRetryMs = 60_000;
  * refused lately take the room one after the other, and this one comes behind them. The next end is counted as if it came
  * now, so that a process in which none has ended yet has a rate, too.
  */
-export function roomInMs({ ended, refused, overMs }: Turnover): number {
+export function roomInMs({ ended, refused, overMs }: BoundTurnover): number {
   const ms = Math.ceil((refused * overMs) / (ended + 1));
   return Math.min(maxRetryMs, Math.max(minRetryMs, ms));
 }

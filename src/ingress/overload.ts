@@ -1,5 +1,5 @@
 /**
- * Who is turned away at the door because the process holds or does enough already.
+ * Refuses new calls and connections while the process is at one of its bounds, or overloaded.
  *
  * Owns: the bounds on connections, open calls and held bytes, shedding by load, and the time that a refused client is given.
  * Refuses to own: counting connections and bytes (`connections.ts`, `body.ts`), the answer. Invariant: a call that was let in
@@ -9,11 +9,11 @@ import type { CancelTimer, Clock, Random } from '../clock.ts';
 import type { OverloadBound } from '../errors.ts';
 import type { LoadWatch } from './load.ts';
 import {
-  looked,
+  loadAfter,
   noLoad,
   relievedInMs,
   roomInMs,
-  standing,
+  sustainedLoad,
   type Load,
   type LoadBounds,
 } from './overload.policy.ts';
@@ -63,12 +63,12 @@ export class Overload {
     this.#options = options;
     this.#since = options.clock.monotonic();
     this.#stop =
-      options.watch?.((sample) => this.#see(looked(this.#load, sample, options.bounds))) ?? (() => {});
+      options.watch?.((sample) => this.#see(loadAfter(this.#load, sample, options.bounds))) ?? (() => {});
   }
 
   /** The load that stands now, and the share of new calls that is refused for it. */
   get load(): { readonly delayMs: number; readonly memoryRatio: number; readonly share: number } {
-    return { ...standing(this.#load), share: this.#load.share };
+    return { ...sustainedLoad(this.#load), share: this.#load.share };
   }
 
   /** Whether a new call is refused for the load of the process. */
@@ -92,7 +92,7 @@ export class Overload {
     return this.#refusal(bound, roomInMs(turnover));
   }
 
-  /** Connections that came when none was taken any more: they got no answer. */
+  /** Counts a connection that was closed without an answer, because the process is far over its bound on connections. */
   dropped(): void {
     this.#options.onRefused('connections');
   }

@@ -5,7 +5,7 @@
  * Owns: the document and its fields. Refuses to own: sending them (`respond.ts`, `raw-answer.ts`).
  * Invariant: nothing but the code, our own sentences and our own numbers: no URL, credential or upstream text.
  */
-import type { KnownSoFar } from '../call.ts';
+import type { CallFacts } from '../call.ts';
 import { refusals } from '../errors.ts';
 import type { HeldBy, RefusalCode, RefusalDetails } from '../errors.ts';
 import { honouredWaitMs } from '../honoured-wait.policy.ts';
@@ -29,7 +29,7 @@ export interface RefusedCall {
   readonly status?: number;
   /** Value of `Allow`, on 405. */
   readonly allow?: string;
-  readonly known?: KnownSoFar;
+  readonly known?: CallFacts;
   /** Fields of the call, name and value alternating: they show how long its client waits. */
   readonly rawFields?: readonly string[];
 }

@@ -4,7 +4,7 @@
  * Owns: the call's identity and how its body is read. Refuses to own: what the call asks for.
  * Invariant: fields and request target are passed on as received; nothing is decoded or joined here.
  */
-import type { Call, CallBody, KnownSoFar } from '../call.ts';
+import type { Call, CallBody, CallFacts } from '../call.ts';
 import type { CallSignal } from '../call-abort.ts';
 import type { Clock, Random } from '../clock.ts';
 import type { ArrivalTimes } from './arrival-times.ts';
@@ -23,7 +23,7 @@ const requestIdBytes = 16;
 
 export const newRequestId = (random: Random): string => random.hex(requestIdBytes);
 
-const nothing: KnownSoFar = {};
+const nothing: CallFacts = {};
 
 /** A call, and what the ingress stage keeps of it until it ends. A class: its functions are not made for each call. */
 export class ReadCall implements Call {
@@ -65,7 +65,7 @@ export class ReadCall implements Call {
   }
 
   /** What the journey reported so far, for a refusal's fields. */
-  get known(): KnownSoFar {
+  get known(): CallFacts {
     return this.#known;
   }
 
@@ -73,7 +73,7 @@ export class ReadCall implements Call {
     return this.#body.read(owner);
   }
 
-  report(more: KnownSoFar): void {
+  report(more: CallFacts): void {
     this.#known = { ...this.#known, ...more };
   }
 

@@ -7,7 +7,7 @@
  * connection is announced when the request's body was not read to its end.
  */
 import type { ServerResponse } from 'node:http';
-import type { Readable } from 'node:stream';
+import { Readable } from 'node:stream';
 import type { AnswerEnd, Outcome } from '../call.ts';
 import type { Clock } from '../clock.ts';
 import { Refusal } from '../errors.ts';
@@ -17,6 +17,7 @@ import type { OpenCall } from './connections.ts';
 import { outcomeFraming } from './framing.policy.ts';
 import type { ProblemAnswer } from './problem.ts';
 import { knownFields } from './ratelimit-fields.ts';
+import { StalledReader } from './stalled-reader.ts';
 
 /** Everything an answer needs beside its content. */
 export interface AnswerContext {
@@ -28,6 +29,9 @@ export interface AnswerContext {
   /** How long the rest of an unread request body is thrown away before the connection ends, milliseconds. */
   readonly lingerMs: number;
 }
+
+/** The limit of `maxUnreadMs` for answers of our own: what `timeouts.idleSeconds` is where nothing else is configured. Milliseconds. */
+const ownUnreadMs = 300_000;
 
 const bodyUnread = ({ request }: OpenCall): boolean => announcesBody(request) && !request.complete;
 
@@ -72,6 +76,35 @@ const linger = ({ call, clock, lingerMs }: AnswerContext): Promise<void> =>
     gone.addEventListener('abort', done);
   });
 
+/**
+ * Cuts a client off that takes nothing of an ended answer for too long: nothing else would end its connection. An answer of
+ * which nothing waits in this process, as of almost all, needs no watching.
+ */
+function whileRead(
+  ended: Promise<AnswerEnd>,
+  { call: { response }, clock }: AnswerContext,
+  maxMs: number,
+): Promise<AnswerEnd> {
+  if (response.writableLength === 0) return ended;
+  const onStalled = (): void => void response.req.socket.resetAndDestroy();
+  const reader = new StalledReader({ response, clock, maxMs, onStalled });
+  reader.waiting();
+  return ended.finally(() => reader.moved());
+}
+
+/** A larger answer is written in pieces: of one write it shows only at its end whether the client reads. Bytes. */
+const pieceBytes = 64 * 1024;
+
+function inPieces(whole: Buffer): Readable {
+  let at = 0;
+  return new Readable({
+    highWaterMark: pieceBytes,
+    read() {
+      this.push(at < whole.length ? whole.subarray(at, (at += pieceBytes)) : null);
+    },
+  });
+}
+
 /** Up to this many bytes are copied rather than written beside the head. */
 const smallBytes = 8 * 1024;
 
@@ -79,20 +112,24 @@ const smallBytes = 8 * 1024;
  * Ends the answer with its last bytes, lingering first where the request was not read. Node puts a string of one byte per
  * character behind the head and writes both as one; a buffer becomes a write of two parts, which takes longer.
  */
-async function finish(context: AnswerContext, last: Buffer | null): Promise<AnswerEnd> {
+async function finish(
+  context: AnswerContext,
+  last: Buffer | null,
+  maxUnreadMs = ownUnreadMs,
+): Promise<AnswerEnd> {
   const { call } = context;
   const ended = answerEnd(call);
   if (!bodyUnread(call)) {
     if (last === null) call.response.end();
     else if (last.length > smallBytes) call.response.end(last);
     else call.response.end(last.toString('latin1'), 'latin1');
-    return ended;
+    return whileRead(ended, context, maxUnreadMs);
   }
   if (last === null) call.response.flushHeaders();
   else call.response.write(last);
   await linger(context);
   call.response.end();
-  return ended;
+  return whileRead(ended, context, maxUnreadMs);
 }
 
 /** Ends a connection whose answer broke in the middle, so that the client cannot take it for whole. */
@@ -110,14 +147,14 @@ async function stream(
   context: AnswerContext,
   body: Readable,
   declaredBytes: number | null,
-  maxUnreadMs: number | null,
+  maxUnreadMs: number,
 ): Promise<AnswerEnd> {
   const { clock } = context;
   const { response, gone } = context.call;
   // With bytes at hand the head is sent together with them; otherwise it does not wait for them.
   if (body.readableLength === 0) response.flushHeaders();
   const end = await pump({ body, response, declaredBytes, clientGone: gone, clock, maxUnreadMs });
-  if (end === 'complete') return finish(context, null);
+  if (end === 'complete') return finish(context, null, maxUnreadMs);
   if (end === 'upstream_cut') breakOff(response, declaredBytes !== null || response.chunkedEncoding);
   return end;
 }
@@ -128,7 +165,7 @@ async function stream(
  */
 export async function writeOutcome(context: AnswerContext, outcome: Outcome): Promise<AnswerEnd> {
   const { call } = context;
-  const { body } = outcome;
+  const { body, maxUnreadMs = ownUnreadMs } = outcome;
   const release = (): void => {
     if (body !== null && !Buffer.isBuffer(body)) discard(body);
   };
@@ -163,12 +200,14 @@ export async function writeOutcome(context: AnswerContext, outcome: Outcome): Pr
   if (framing.bodiless) {
     // Read, so that the upstream's connection can be used again; whatever is not at its end by then is let go.
     if (body !== null && !Buffer.isBuffer(body)) body.on('error', () => {}).resume();
-    const end = await finish(context, null);
+    const end = await finish(context, null, maxUnreadMs);
     release();
     return end;
   }
-  if (body === null || Buffer.isBuffer(body)) return finish(context, body);
-  return stream(context, body, framing.declaredBytes, outcome.maxUnreadMs ?? null);
+  if (body === null) return finish(context, null, maxUnreadMs);
+  if (!Buffer.isBuffer(body)) return stream(context, body, framing.declaredBytes, maxUnreadMs);
+  if (body.length <= pieceBytes) return finish(context, body, maxUnreadMs);
+  return stream(context, inPieces(body), body.length, maxUnreadMs);
 }
 
 /** Writes a problem of our own. `mustEnd`: what follows on this connection cannot be trusted. */

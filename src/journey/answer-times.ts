@@ -22,7 +22,7 @@ export class AnswerTimes {
     known.meanMs += weights.mean * (ms - known.meanMs);
   }
 
-  /** Within this most answers of the bucket begin, milliseconds; 0 while none is known. */
+  /** The time within which most answers of the bucket begin, milliseconds; 0 while none is known. */
   usualMs(bucket: string): number {
     const known = this.#times.get(bucket);
     return known === undefined ? 0 : known.meanMs + 2 * known.deviationMs;

@@ -21,7 +21,7 @@ import type { RouteFinder } from '../target/route.ts';
 import type { CallTelemetry } from '../telemetry/events.ts';
 import type { AnswerTimes } from './answer-times.ts';
 import { answerOutcome, failureRefusal, rateLimitOf, type Answered } from './answer.ts';
-import { endAnswered, endBroken, type Passed, type Resent } from './lease-end.ts';
+import { endAnswered, endBroken, type PassDecision, type SendAgainDecision } from './lease-end.ts';
 import type { Prepared } from './prepare.ts';
 
 export interface AttemptsParts {
@@ -77,14 +77,14 @@ export class Attempts {
   }
 
   /** What the call was charged improves the next estimate. */
-  learnCharge({ guess }: Prepared, { feedback, later }: Answered): void {
-    if (guess !== null) this.#parts.estimates.learn(guess, feedback, later?.feedback() ?? null);
+  learnCharge({ guess }: Prepared, { feedback, bodyFeedback }: Answered): void {
+    if (guess !== null) this.#parts.estimates.learn(guess, feedback, bodyFeedback?.feedback() ?? null);
   }
 
   /** The answer goes to the client, and the lease ends with it. */
   passOn(
     attempt: Attempt,
-    decision: Passed,
+    decision: PassDecision,
     { answered, record }: { readonly answered: Answered; readonly record: AdmissionRecord },
   ): Outcome {
     const { prepared, lease } = attempt;
@@ -112,7 +112,7 @@ export class Attempts {
 export function giveUp(
   { prepared, lease, followed }: Attempt,
   error: TransportError,
-  decision: Passed,
+  decision: PassDecision,
 ): Refusal {
   const { description, request } = prepared;
   const capped = request.admission.maxInFlight !== null;
@@ -123,7 +123,11 @@ export function giveUp(
 }
 
 /** An attempt whose call is sent again is over. True when a throttled answer is kept from the client with it. */
-export function isAbsorbed(result: AttemptResult, { cause }: Resent, followed: CallTelemetry): boolean {
+export function isAbsorbed(
+  result: AttemptResult,
+  { cause }: SendAgainDecision,
+  followed: CallTelemetry,
+): boolean {
   if (result.kind === 'answered') {
     if (!Buffer.isBuffer(result.body)) result.body.destroy();
     if (result.feedback.throttle !== null) {

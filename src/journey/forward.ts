@@ -26,8 +26,11 @@ import { judge, type Progress } from './judge.ts';
 import { beginUnder, returnedWhilePaused, type CallControls } from './paused.ts';
 import type { Prepared } from './prepare.ts';
 
-/** A call that met a stale connection may wait this long for its second grant, whatever is left of its wait. Milliseconds. */
-const staleGraceMs = 1_000;
+/**
+ * A call that is sent again at once, because it met a stale connection or an ended credential, may wait this long for its
+ * second grant, whatever is left of its wait. Milliseconds.
+ */
+const atOnceGraceMs = 1_000;
 
 export interface ForwardParts extends AttemptsParts {
   readonly controls: CallControls;
@@ -52,13 +55,13 @@ export class Forwarder {
     this.#attempts = new Attempts(parts);
   }
 
-  /** `nobodyLeft` ends the journey: no client waits for the answer any more. */
+  /** The abort of `nobodyLeft` ends the journey: no client waits for the answer any more. */
   async forward(prepared: Prepared, nobodyLeft: Audience, followed: CallTelemetry): Promise<Outcome> {
     const progress: Progress = { attempts: 0, absorbed: 0, history: noHistory };
     const { credentials, settings, controls } = this.#parts;
     const credential = new CallCredential(credentials, settings, prepared);
     let ticket: Ticket | null = null;
-    // Kept over resends: whoever asks for the others must not be answered by the breaker that waits for its answer.
+    // A probe is kept over resends: the open breaker waits for the answer of this call, and must not refuse it.
     let probe: Probe | null = null;
     try {
       const refusal = this.#parts.breakers.refusalOf(prepared.request.subject);
@@ -100,7 +103,7 @@ export class Forwarder {
           });
         }
         progress.history = decision.history;
-        if (decision.cause === 'stale') ticket.lengthen(staleGraceMs);
+        if (decision.notBeforeMs === 0) ticket.lengthen(atOnceGraceMs);
         requeue(lease, result, decision);
         nobodyLeft.moved?.('lane');
         if (result.kind === 'answered') this.#attempts.learnCharge(prepared, result);
@@ -164,7 +167,7 @@ const recordOf = ({ attempts, absorbed }: Progress, ticket: Ticket | null): Admi
   absorbed,
 });
 
-/** Whether an attempt tells if the upstream still refuses. One that does not may be followed by another of the same call. */
+/** True when an attempt shows whether the upstream still refuses. A probe lasts until an attempt of its call is decisive. */
 const isDecisive = (result: AttemptResult): boolean => observationOf(result).kind !== 'silent';
 
 /** Without a credential the grant goes back, and the lane sleeps until it is looked for again. */

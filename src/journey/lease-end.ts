@@ -19,12 +19,12 @@ import type { Answered } from './answer.ts';
 /** How long a throttle inside a stream that names no time closes its bucket, milliseconds. */
 const lateThrottleMs = 1_000;
 
-export type Passed = Extract<ResendDecision, { kind: 'pass' }>;
-export type Resent = Extract<ResendDecision, { kind: 'resend' }>;
+export type PassDecision = Extract<ResendDecision, { kind: 'pass' }>;
+export type SendAgainDecision = Extract<ResendDecision, { kind: 'resend' }>;
 
 /**
- * How long an upstream may need to notice that a connection was closed, milliseconds. A capped lane rests so long: its
- * next call comes over another connection, and would meet the one that was given up.
+ * How long an upstream may need to notice that a connection was closed, milliseconds. A capped lane sends nothing for this time:
+ * its next call uses another connection, and could overlap with the call that was given up.
  */
 const closingMs = 20;
 const closing: Settlement = { kind: 'throttled', closeMs: 0, requeue: false, sleepMs: closingMs };
@@ -37,8 +37,12 @@ export function returnGrant(lease: Lease, sleepMs = 0): void {
   lease.settle({ kind: 'returned', sleepMs, because: 'backoff' }, null);
 }
 
-/** Back into the lane, at the same position. What was never sent has used up nothing. */
-export function requeue(lease: Lease, result: AttemptResult, { closes, notBeforeMs }: Resent): void {
+/** Puts the ticket back into its lane, at the same position. A call that was never sent gets its units and its slot back. */
+export function requeue(
+  lease: Lease,
+  result: AttemptResult,
+  { closes, notBeforeMs }: SendAgainDecision,
+): void {
   if (result.kind === 'failed' && result.error.neverSent)
     return lease.settle({ kind: 'returned', sleepMs: notBeforeMs, because: 'backoff' }, null);
   const closeMs = closes === 'bucket' ? notBeforeMs : 0;
@@ -47,7 +51,7 @@ export function requeue(lease: Lease, result: AttemptResult, { closes, notBefore
   lease.settle({ kind: 'throttled', closeMs, requeue: true, sleepMs }, lesson);
 }
 
-/** The final attempt broke: the lease ends as far as its fate is known. `safe`: what is left of it changes nothing. */
+/** The final attempt broke: settles the lease by what is known of the call's fate. `safe`: the call changes nothing upstream. */
 export function endBroken(
   lease: Lease,
   { neverSent }: TransportError,
@@ -59,14 +63,14 @@ export function endBroken(
 }
 
 /**
- * The answer is final. An uncapped lane's lease ends with the answer's head; a capped lane's with the last byte the
- * upstream sends, however slowly the client reads; that of a body which states what the call has spent, or may yet turn into a
- * throttle, with the answer. Returns the body to be passed on; `done` is to be called at the answer's end.
+ * The answer is final. The lease of an uncapped lane ends with the answer's head, the lease of a capped lane with the last byte that
+ * the upstream sends, however slowly the client reads. Where the body states what the call has spent, or may still turn into a
+ * throttle, the lease ends with the answer. Returns the body to be passed on; `done` is to be called at the answer's end.
  */
 export function endAnswered(
   lease: Lease,
   answered: Answered,
-  { closes, closeMs, capped }: Passed & { readonly capped: boolean },
+  { closes, closeMs, capped }: PassDecision & { readonly capped: boolean },
 ): { readonly body: Buffer | Readable; readonly done: () => void } {
   const { body } = answered;
   const done = (): void => lease.settle({ kind: 'succeeded', spent: spent(answered) }, null);
@@ -74,23 +78,34 @@ export function endAnswered(
     lease.settle({ kind: 'throttled', closeMs, requeue: false, sleepMs: 0 }, answered.lesson());
   } else if (capped && !Buffer.isBuffer(body)) {
     lease.learn(answered.lesson());
-    const over = (): void => (body.readableEnded ? done() : lease.settle(closing, null));
+    let refusal: Feedback | null = null;
+    answered.bodyFeedback?.onThrottle((feedback) => (refusal = feedback));
+    const over = (): void => {
+      if (refusal !== null) lease.settle(...lateThrottle(refusal, answered.lesson()));
+      else if (body.readableEnded) done();
+      else lease.settle(closing, null);
+    };
     return { body: readAhead(body, over), done: over };
-  } else if (answered.later !== null) {
+  } else if (answered.bodyFeedback !== null) {
     lease.learn(answered.lesson());
-    answered.later.onThrottle((feedback) => lease.settle(...lateThrottle(feedback, answered)));
+    answered.bodyFeedback.onThrottle((feedback) =>
+      lease.settle(...lateThrottle(feedback, answered.lesson())),
+    );
   } else {
     lease.settle({ kind: 'succeeded', spent: spent(answered) }, answered.lesson());
   }
   return { body, done };
 }
 
-const spent = ({ head, feedback, later }: Answered): Costs | null =>
-  spentOf(head.status, feedback, later?.feedback() ?? null);
+const spent = ({ head, feedback, bodyFeedback }: Answered): Costs | null =>
+  spentOf(head.status, feedback, bodyFeedback?.feedback() ?? null);
 
-/** A stream that turned into a throttle closes the bucket for all workspaces; its own client has seen the event. */
-function lateThrottle(feedback: Feedback, answered: Answered): [Settlement, Lesson] {
+/**
+ * A stream that turned into a throttle closes the bucket for all workspaces; its own client has seen the event. What the event
+ * states holds now, however long ago the head came. `lesson`: of the answer, with its ages as of the event.
+ */
+export function lateThrottle(feedback: Feedback, lesson: Lesson): [Settlement, Lesson] {
   const closeMs = feedback.throttle?.waitMs ?? lateThrottleMs;
-  const lesson = { ...answered.lesson(), feedback };
-  return [{ kind: 'throttled', closeMs, requeue: false, sleepMs: 0 }, lesson];
+  const settlement: Settlement = { kind: 'throttled', closeMs, requeue: false, sleepMs: 0 };
+  return [settlement, { ...lesson, feedback, headAgoMs: 0 }];
 }

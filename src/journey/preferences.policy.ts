@@ -20,9 +20,9 @@ export function urgencyOf(priority: string | undefined): number {
   return found?.[1] === undefined ? 3 : Number(found[1]);
 }
 
-/** Part of a client's time-out that is kept for the answer or the refusal to reach it, seconds. */
+/** How much of a client's time-out is kept for the answer, or the refusal, to reach the client, seconds. */
 const answerSeconds = 5;
-/** Beside the upstream's usual time: for the way to the client. At most a tenth of the time-out. Milliseconds. */
+/** Kept in addition to the upstream's usual time, for the way to the client, milliseconds; at most a tenth of the time-out. */
 const marginMs = 1_000;
 
 /**

@@ -1,7 +1,7 @@
 /**
  * Turns a call whose caller, target and body are known into what admission and dispatch need of it.
  *
- * Owns: putting the stages' words together (bucket, lane, ceiling, wait, costs), and naming things by keyed digests.
+ * Owns: combining what the stages decide (bucket, lane, ceiling, wait, costs), and the keyed digests that name them.
  * Refuses to own: any of the decisions behind them. Invariant: nothing that leaves here under a key name (bucket, lane,
  * ceiling) can be read back without the label key.
  */
@@ -32,9 +32,9 @@ export interface Prepared {
   readonly body: CallBody;
   readonly description: CallDescription;
   readonly request: AdmissionRequest;
-  /** Its bucket by its own parts, whose quota may turn out to be another bucket's. */
+  /** The bucket that the call's own parts name; its quota may turn out to be that of another bucket (`quotas/`). */
   readonly ownQuota: OwnQuota;
-  /** What its tokens were guessed from, and whom its answer teaches; `null` = nobody. */
+  /** From what the call's tokens were estimated, and which estimates its answer corrects; `null` = none. */
   readonly guess: NamedGuess | null;
   /** `null`: no other call repeats it, as far as the call shows. */
   readonly repeatKey: RepeatKey | null;
@@ -188,7 +188,7 @@ const guessOf = (
 ): NamedGuess | null =>
   guess === null ? null : { guess, lane, beginning: beginning === null ? null : name(beginning) };
 
-/** A call has arrived when all of it has; what a small body takes to read says nothing about its client. Milliseconds. */
+/** A call arrives with the end of its body, less this allowance for reading a small one, and never before its head. Milliseconds. */
 const readingMs = 250;
 
 const arrivalOf = (call: Call, { completeAt }: CallBody): number =>

@@ -1,6 +1,6 @@
 /**
- * What of a call tells its quota from others, as the dialect of its upstream says (`bucketBy`). What a call does not have is an
- * empty text: calls without it share a quota. Pure; nothing is read for an upstream whose dialect separates nothing.
+ * The parts of a call by which its upstream separates quotas, as the upstream's dialect says (`bucketBy`). A part that a call does
+ * not have is an empty text: calls without it share a quota. Pure; nothing is read for an upstream whose dialect separates nothing.
  */
 import type { Separator } from '../config/dialect.ts';
 import { isRecord, parseJson } from '../dispatch/feedback/json.policy.ts';

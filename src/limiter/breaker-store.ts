@@ -41,6 +41,8 @@ export interface BreakerStore {
   read(id: BreakerId): Promise<Stored>;
   /** Hears what other replicas change; one listener. */
   listen(hear: (news: BreakerNews) => void): void;
+  /** Reads the breakers that other replicas opened before this replica began to listen, and passes them to the listener. */
+  catchUp(): Promise<void>;
 }
 
 const unavailable = (): Promise<Stored> => Promise.resolve('unavailable');
@@ -53,4 +55,5 @@ export const embeddedBreakers: BreakerStore = {
   close: unavailable,
   read: unavailable,
   listen: () => {},
+  async catchUp() {},
 };

@@ -43,22 +43,23 @@ export type TakeReply =
 /** What is known of the positions of a forecast, and what is to be decided by it. */
 export interface ForecastQuestion {
   /**
-   * The positions are of so long ago: calls that were sent since may have stood before them, and are not counted twice.
-   * Milliseconds; absent: they are of now.
+   * How long ago the positions were determined, milliseconds; absent: now. Sends since then may be calls that stood before these
+   * positions, and are not counted twice.
    */
   readonly agoMs?: number;
   /**
-   * What matters is whether a slot comes free within this time, and that is answered as exactly as the store can. Otherwise the
-   * times may be as much too short as a quarter of a second of other sends makes them. Milliseconds.
+   * The caller wants to know whether a slot comes free within this time, milliseconds: the store then reads its slots again where
+   * an older read could give the wrong answer. Absent: a read may be a quarter of a second old, and the times too short by the
+   * sends made since.
    */
   readonly withinMs?: number;
 }
 
 export interface Ceilings {
   /**
-   * Takes a slot, or refuses without a trace. `again` names a slot of this ceiling that was taken too long before its
-   * call may leave: the same slot, counted from now on. `lateMs` (default 0) after the store counts it, the call
-   * may still leave: the slot is counted from then.
+   * Takes a slot, or refuses and writes nothing. `again` is a slot of this ceiling that was taken too long before its call
+   * could leave: that slot is counted from now on instead. The call may leave up to `lateMs` (default 0) after the store has
+   * processed the request: the slot is counted from that later time.
    */
   take(ceiling: CeilingRef, again?: CeilingSlot, lateMs?: number): Promise<TakeReply>;
   giveBack(ceiling: CeilingRef, slot: CeilingSlot): Promise<void>;

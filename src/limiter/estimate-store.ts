@@ -20,9 +20,17 @@ export type SharedEstimate =
       readonly output: SharedOutput | null;
       readonly isStated: boolean;
       readonly apart: boolean;
+      /** Tokens that refusals stated beyond the rule by which calls are charged. */
+      readonly beyond: number;
     }
-  /** Of prompts that begin alike. `kept`: tokens in the provider's cache. */
-  | { readonly kind: 'prompt'; readonly name: string; readonly factor: number; readonly kept: number };
+  /** Of prompts that begin alike. `kept`: tokens in the provider's cache; `beyond`: as above, `null` = no refusal stated any. */
+  | {
+      readonly kind: 'prompt';
+      readonly name: string;
+      readonly factor: number;
+      readonly kept: number;
+      readonly beyond: number | null;
+    };
 
 export interface EstimateStore {
   /** Passes it on to the other replicas, soon. */

@@ -79,6 +79,9 @@ export interface Admission extends LaneSetting {
   readonly position: Position;
 }
 
+/** A lease lives so long without renewal: a dead replica's lane goes on after this (docs/adr/0004). Milliseconds. */
+export const defaultLeaseMs = 15_000;
+
 /** Permission to send one ticket now. */
 export interface Grant {
   readonly ticket: TicketId;
@@ -98,13 +101,13 @@ export type AdmissionReply =
       readonly kind: 'queued';
       readonly forecastMs: number;
       readonly ahead: number;
-      /** What makes it wait longest; `queue` where nothing but the line does. */
+      /** Which cause makes the call wait longest; `queue` = only the calls before it. */
       readonly heldBy: HeldBy;
     }
   | {
       readonly kind: 'refused';
       readonly reason: 'queue_full' | 'wait_too_long';
-      /** What makes it wait longest. */
+      /** Which cause would have made the call wait longest. */
       readonly heldBy: HeldBy;
       readonly retryInMs: number;
       /** Tickets of its lane that would have gone first. */
@@ -113,7 +116,7 @@ export type AdmissionReply =
   | { readonly kind: 'refused'; readonly reason: 'limiter_unavailable'; readonly retryInMs: number };
 
 /** How long a waiting ticket is expected to wait yet, and why. */
-export interface Standing {
+export interface WaitForecast {
   readonly waitMs: number;
   /** Tickets of its lane that go first. */
   readonly ahead: number;
@@ -150,11 +153,12 @@ export type Settlement =
       /** The lane alone waits this long (back-off that concerns only this call); 0 = not at all. */
       readonly sleepMs: number;
     }
-  /** It was never sent: everything reserved is returned, and the lane does not sleep for the ceiling any more. */
+  /** The call was never sent: its reserved units are returned, and its lane does not sleep for the ceiling any more. */
   | { readonly kind: 'dropped' }
   /**
-   * Not sent now: reserved units are returned, the ticket is back at its position, the lane sleeps. After a refusal of the
-   * ceiling it goes on with one call at a time, until slots are reported to it (`charged`); otherwise it had a slot, which came back.
+   * The call is not sent now: its reserved units are returned, its ticket is back at its position, its lane sleeps. After a refusal
+   * of the ceiling (`because`) the lane sends one call at a time until slots are reported for it (`charged`). With any other
+   * `because` the call had taken a slot, and has given it back.
    */
   | {
       readonly kind: 'returned';
@@ -217,14 +221,14 @@ export interface Limiter {
   /** Reopens what an answer closed up to `before`, a time of the store's clock; `null` = until now. Unknown buckets are passed over. */
   open(bucket: BucketKey, before: number | null): Promise<void>;
   /**
-   * A ticket that waits in the bucket `from` goes into that of `admission`, and is never refused there: it stands among its
-   * tickets where its position in `from` puts it. A grant of `from` that is under way goes back.
+   * Moves a ticket that waits in the bucket `from` to the bucket of `admission`, with the position that it had in `from`; the
+   * ticket is never refused there. A grant of `from` that is under way is returned.
    */
   move(from: BucketKey, admission: Admission): Promise<void>;
   /** A waiting ticket leaves. */
   cancel(bucket: BucketKey, ticket: TicketId): Promise<void>;
   /** Current expected wait of a ticket that already waits; `null` if it does not wait. */
-  forecast(bucket: BucketKey, ticket: TicketId): Promise<Standing | null>;
+  forecast(bucket: BucketKey, ticket: TicketId): Promise<WaitForecast | null>;
   /** State of the buckets this replica has touched, for gauges and activity. */
   snapshot(): readonly BucketSnapshot[];
   close(): Promise<void>;

@@ -14,7 +14,7 @@ import type { Ceilings } from './ceilings.ts';
 import { FailoverCeilings } from './failover/ceilings.ts';
 import { FailoverLimiter } from './failover/limiter.ts';
 import { replicaChannel } from './redis/protocol/keys.ts';
-import type { Limiter, LimiterListener } from './limiter.ts';
+import { defaultLeaseMs, type Limiter, type LimiterListener } from './limiter.ts';
 import { EmbeddedCeilings } from './embedded/ceilings.ts';
 import { createMemoryLimiter } from './embedded/limiter.ts';
 import { RedisBreakers } from './redis/breakers.ts';
@@ -42,8 +42,8 @@ export interface Stores {
   readonly estimates: EstimateStore;
   readonly controls: ControlsStore;
   /**
-   * Resolves when calls may be taken. Rejects with a message for the operator when Redis is there but cannot be used;
-   * a Redis that is not there is waited for later, in the mode chosen for its absence.
+   * Resolves when calls may be taken. Rejects with a message for the operator when Redis answers but cannot be used. When Redis
+   * does not answer, calls are taken in the mode configured for that, and Redis is used as soon as it answers.
    */
   ready(): Promise<void>;
   /** Why Redis is away; `null` while it is not, or where none is configured. */
@@ -57,10 +57,12 @@ export interface StoreParts {
   readonly random: Random;
   readonly telemetry: Telemetry;
   readonly listener: LimiterListener;
+  /** Replaces the life of a lease, milliseconds. */
+  readonly leaseMs?: number;
 }
 
-/** How long the start waits for the first contact. */
-const firstContactMs = 2_000;
+/** How long the start waits for the first contact: longer than the driver tries to connect (2 s), so that why it failed is known. */
+const firstContactMs = 2_200;
 const readyPollMs = 10;
 
 /** Opens the connections to Redis, commands defined. The simulation of several replicas gives its own. */
@@ -96,7 +98,7 @@ function embedded({ clock, telemetry, listener }: StoreParts): Stores {
 }
 
 function overRedis(
-  { clock, random, telemetry, listener }: StoreParts,
+  { clock, random, telemetry, listener, leaseMs = defaultLeaseMs }: StoreParts,
   settings: NonNullable<Settings['redis']>,
   connect: Connect,
 ): Stores {
@@ -107,17 +109,17 @@ function overRedis(
   });
   const { client } = connection;
   const { whenDown } = settings;
-  const replica = new Presence({ connection, clock, random, telemetry });
+  const replica = new Presence({ connection, clock, random, telemetry, leaseMs });
   const check = async (): Promise<void> => {
     try {
       await replica.checkServer();
+      // One node of a Cluster may answer while another does not: failing back now would be followed by the next failover.
+      await connection.reachAll();
+      await replica.beat(client, !redis.isUp);
     } catch (failure) {
       troubles.note(failure);
       throw failure;
     }
-    // One part of a Cluster may answer while another does not: to return now would be to leave again at once.
-    await connection.reachAll();
-    await replica.beat(client, !redis.isUp);
   };
   const redis: RedisHealth = createRedisHealth({
     connection,
@@ -139,6 +141,7 @@ function overRedis(
     telemetry,
     listener,
     whenDown,
+    leaseMs,
     replicas: () => replica.count(),
     beforeResume: () => ceilings.restore(),
     createRemote: (onStranded) =>
@@ -153,6 +156,10 @@ function overRedis(
       telemetry.log.bug('sends could not be put back', failure);
     });
   });
+  const hearOfBreakers = (): Promise<void> =>
+    breakers.catchUp().catch((failure: unknown) => {
+      telemetry.log.bug('the breakers of other replicas cannot be read', failure);
+    });
   let isHeard = false;
   connection.subscribe(replicaChannel(replica.id), {
     onMessage: (text) => {
@@ -166,6 +173,7 @@ function overRedis(
     onReady: () => {
       isHeard = true;
       remote.catchUp();
+      void hearOfBreakers();
     },
     onError: () => telemetry.redisError('subscribe'),
   });
@@ -203,6 +211,7 @@ function overRedis(
       }
       remote.start();
       replica.start(async (beat) => void (await redis.run('other', (open) => beat(open))));
+      await hearOfBreakers();
     },
     trouble: () => troubles.now(),
     async close() {

@@ -10,11 +10,13 @@ import { Recorder } from '../activity/recorder.ts';
 import { embeddedActivity, type SharedActivity } from '../activity/shared.ts';
 import type { CeilingsNow } from '../activity/shape.ts';
 import { createActivity, type Activity } from '../activity/snapshot.ts';
+import type { Clock } from '../clock.ts';
 import type { Settings } from '../config/settings.ts';
 import { digest, workspaceLabel } from '../identity.ts';
-import { createPage, type Page } from '../page/page.ts';
+import { Page } from '../page/page.ts';
+import type { PageSource } from '../page/state.ts';
 import { Timeline } from '../page/timeline.ts';
-import { createTelemetry, type RunningTelemetry, type TelemetryParts } from '../telemetry/telemetry.ts';
+import { RunningTelemetry, type TelemetryParts } from '../telemetry/telemetry.ts';
 import { idleProcess, type PressureSource } from '../telemetry/events.ts';
 import { noCeilings } from './pressure.ts';
 import { Sharing } from './sharing.ts';
@@ -24,125 +26,146 @@ export interface ObservationSource extends PressureSource {
   ceilings(workspaceId: string, upstream: string): Promise<CeilingsNow>;
 }
 
-export interface Observation {
+export type ObservationParts = Omit<TelemetryParts, 'sinks'> & {
+  /** What the replicas share of it. Absent: there are no others. Closed with the observation. */
+  readonly shared?: SharedActivity;
+};
+
+const nothingKnown: ObservationSource = {
+  process: () => idleProcess,
+  buckets: () => [],
+  breakers: () => [],
+  credentials: () => [],
+  ceilings: () => Promise.resolve(noCeilings),
+};
+
+export class Observation {
   readonly telemetry: RunningTelemetry;
   readonly activity: Activity;
   readonly page: Page;
-  /** Connects the gateway. */
-  observe(source: ObservationSource): void;
-  reconfigure(settings: Settings): void;
-  close(): Promise<void>;
-}
+  readonly #shared: SharedActivity;
+  readonly #recorder: Recorder;
+  readonly #busiest: Busiest;
+  readonly #sharing: Sharing;
+  #settings: Settings;
+  #source = nothingKnown;
 
-export function createObservation(
-  first: Settings,
-  parts: Omit<TelemetryParts, 'sinks'> & { readonly shared?: SharedActivity },
-): Observation {
-  const { clock } = parts;
-  const shared = parts.shared ?? embeddedActivity;
-  const { labelKey } = first.privacy;
-  let settings = first;
-  let source: ObservationSource = {
-    process: () => idleProcess,
-    buckets: () => [],
-    breakers: () => [],
-    credentials: () => [],
-    ceilings: () => Promise.resolve(noCeilings),
-  };
-  const timeline = new Timeline(clock);
-  const recorder = new Recorder({
-    clock,
-    shared,
-    keyOf: (workspaceId, upstream) => digest(labelKey, 'activity', upstream, workspaceId),
-    labelOf: (workspaceId) => busiest.labelOf(workspaceId),
-    isShown: (workspaceId) => telemetry.isLabelled(workspaceId),
-    live: () => telemetry.lanes(),
-    sharesQuota(workspaceId, upstreamName) {
-      const workspace = settings.workspaces.get(workspaceId);
-      const upstream = settings.upstreams.get(upstreamName);
-      return workspace !== undefined && upstream !== undefined && sharesQuota(workspace, upstream);
-    },
-  });
-  const telemetry = createTelemetry(settings, { ...parts, sinks: [recorder, timeline] });
-  const busiest = new Busiest({
-    clock,
-    shared,
-    recorder,
-    labels: telemetry,
-    labelOf: (workspaceId) => workspaceLabel(labelKey, workspaceId),
-    workspaces: () => settings.workspaces,
-  });
-  const activity = createActivity(
-    recorder,
-    {
-      limits(workspaceId) {
-        const workspace = settings.workspaces.get(workspaceId);
-        return workspace === undefined ? [] : configuredLimits(workspace, settings.upstreams);
+  constructor(settings: Settings, parts: ObservationParts) {
+    const { clock } = parts;
+    this.#settings = settings;
+    this.#shared = parts.shared ?? embeddedActivity;
+    const timeline = new Timeline(clock);
+    this.#recorder = this.#createRecorder(clock);
+    this.telemetry = new RunningTelemetry(settings, { ...parts, sinks: [this.#recorder, timeline] });
+    this.#busiest = new Busiest({
+      clock,
+      shared: this.#shared,
+      recorder: this.#recorder,
+      labels: this.telemetry,
+      labelOf: (workspaceId) => workspaceLabel(settings.privacy.labelKey, workspaceId),
+      workspaces: () => this.#settings.workspaces,
+    });
+    this.activity = this.#createActivity(clock);
+    this.page = new Page({
+      source: this.#pageSource(),
+      timeline,
+      clock,
+      onBug: (bug) => this.#onBug(bug),
+    });
+    this.#sharing = new Sharing({
+      clock,
+      share: () => this.#share(),
+      onBug: (bug) => this.#onBug(bug),
+    });
+    this.#sharing.start();
+  }
+
+  /** Connects the gateway. */
+  observe(source: ObservationSource): void {
+    this.#source = source;
+    this.telemetry.observe(source);
+  }
+
+  reconfigure(settings: Settings): void {
+    this.#settings = settings;
+    this.#busiest.reconfigured();
+    this.telemetry.reconfigure(settings);
+  }
+
+  async close(): Promise<void> {
+    this.#sharing.stop();
+    this.page.close();
+    // The last seconds count for the replicas that stay.
+    await this.#recorder.publish().catch((bug: unknown) => this.#onBug(bug));
+    await this.telemetry.close();
+    this.#shared.close();
+  }
+
+  #onBug(bug: unknown): void {
+    this.telemetry.log.bug('observing met a fault of ours', bug);
+  }
+
+  async #share(): Promise<void> {
+    await this.#recorder.publish();
+    await this.#busiest.prefer();
+  }
+
+  #createRecorder(clock: Clock): Recorder {
+    const { labelKey } = this.#settings.privacy;
+    return new Recorder({
+      clock,
+      shared: this.#shared,
+      keyOf: (workspaceId, upstream) => digest(labelKey, 'activity', upstream, workspaceId),
+      labelOf: (workspaceId) => this.#busiest.labelOf(workspaceId),
+      isShown: (workspaceId) => this.telemetry.isLabelled(workspaceId),
+      live: () => this.telemetry.lanes(),
+      sharesQuota: (workspaceId, upstreamName) => {
+        const workspace = this.#settings.workspaces.get(workspaceId);
+        const upstream = this.#settings.upstreams.get(upstreamName);
+        return workspace !== undefined && upstream !== undefined && sharesQuota(workspace, upstream);
       },
-      async now(workspaceId, upstream) {
-        return {
-          ...(await source.ceilings(workspaceId, upstream)),
-          ...(await recorder.calls(workspaceId, upstream)),
-        };
+    });
+  }
+
+  #createActivity(clock: Clock): Activity {
+    return createActivity(
+      this.#recorder,
+      {
+        limits: (workspaceId) => {
+          const workspace = this.#settings.workspaces.get(workspaceId);
+          return workspace === undefined ? [] : configuredLimits(workspace, this.#settings.upstreams);
+        },
+        now: async (workspaceId, upstream) => ({
+          ...(await this.#source.ceilings(workspaceId, upstream)),
+          ...(await this.#recorder.calls(workspaceId, upstream)),
+        }),
+        labelOf: (workspaceId) => this.telemetry.labelOf(workspaceId),
+        labelled: async () => {
+          await this.#busiest.prefer();
+          return this.telemetry.labelled();
+        },
+        upstreams: () => this.#settings.upstreams.keys(),
+        replicas: () => this.#shared.replicas(),
       },
-      labelOf: (workspaceId) => telemetry.labelOf(workspaceId),
-      async labelled() {
-        await busiest.prefer();
-        return telemetry.labelled();
-      },
-      upstreams: () => settings.upstreams.keys(),
-      replicas: () => shared.replicas(),
-    },
-    clock,
-  );
-  const onBug = (bug: unknown): void => telemetry.log.bug('observing met a fault of ours', bug);
-  const page = createPage({
-    source: {
-      live: () => telemetry.live(),
-      buckets: () => source.buckets(),
-      breakers: (upstream) => source.breakers(upstream),
-      limiterHealth: () => telemetry.limiterHealth(),
-      replicas: () => shared.replicas(),
-      activity: (windowMs) => activity.ofAll(windowMs),
-      callsTo: (upstream) => recorder.callsTo(upstream),
-      async countsOf(upstream) {
-        const cell = await recorder.total(upstream, { minutes: 1 });
+      clock,
+    );
+  }
+
+  #pageSource(): PageSource {
+    return {
+      live: () => this.telemetry.live(),
+      buckets: () => this.#source.buckets(),
+      breakers: (upstream) => this.#source.breakers(upstream),
+      limiterHealth: () => this.telemetry.limiterHealth(),
+      replicas: () => this.#shared.replicas(),
+      activity: (windowMs) => this.activity.ofAll(windowMs),
+      callsTo: (upstream) => this.#recorder.callsTo(upstream),
+      countsOf: async (upstream) => {
+        const cell = await this.#recorder.total(upstream, { minutes: 1 });
         return { shed: read(cell, 'shed'), absorbed: read(cell, 'absorbed') };
       },
-      credentials: () => source.credentials(),
-      process: () => source.process(),
-    },
-    timeline,
-    clock,
-    onBug,
-  });
-
-  const share = async (): Promise<void> => {
-    await recorder.publish();
-    await busiest.prefer();
-  };
-  const sharing = new Sharing({ clock, share, onBug });
-  sharing.start();
-
-  return {
-    telemetry,
-    activity,
-    page,
-    observe(given) {
-      source = given;
-      telemetry.observe(given);
-    },
-    reconfigure(next) {
-      settings = next;
-      busiest.reconfigured();
-      telemetry.reconfigure(next);
-    },
-    async close() {
-      sharing.stop();
-      page.close();
-      // The last seconds count for the replicas that stay.
-      await recorder.publish().catch(onBug);
-      await telemetry.close();
-    },
-  };
+      credentials: () => this.#source.credentials(),
+      process: () => this.#source.process(),
+    };
+  }
 }

@@ -9,7 +9,7 @@ import type { Log } from '../telemetry/events.ts';
 import { silentLog } from '../telemetry/noop.ts';
 import type { TelemetryParts } from '../telemetry/telemetry.ts';
 import { startTracing } from '../telemetry/traces.ts';
-import { createObservation, type Observation } from './observation.ts';
+import { Observation } from './observation.ts';
 
 export interface ObservationParts {
   readonly settings: Settings;
@@ -44,15 +44,9 @@ export async function startObservation(parts: ObservationParts): Promise<Observa
           onCommand: (command, durationMs) => observation.telemetry.redisCommand(command, durationMs),
         });
   const observed = { clock, random, destination, tracing, metrics };
-  const observation = createObservation(settings, shared === null ? observed : { ...observed, shared });
+  const observation = new Observation(settings, shared === null ? observed : { ...observed, shared });
   log = observation.telemetry.log;
-  return {
-    ...observation,
-    async close() {
-      await observation.close();
-      shared?.close();
-    },
-  };
+  return observation;
 }
 
 /** A log that is there before the one it writes to. */

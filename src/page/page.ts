@@ -18,14 +18,6 @@ export interface PageRoutes {
   get(path: string, handler: Handler): unknown;
 }
 
-export interface Page {
-  /** `GET /`. */
-  readonly index: Handler;
-  /** The files and the event stream, all under `/page/`. */
-  addRoutes(app: PageRoutes): void;
-  close(): void;
-}
-
 export interface PageParts {
   readonly source: PageSource;
   readonly timeline: Timeline;
@@ -44,55 +36,91 @@ const activityEveryMs = 15_000;
 /** Samples that make up a minute. */
 const minute = Math.round(60_000 / sampleEveryMs);
 
-export function createPage({ source, timeline, clock, onBug }: PageParts): Page {
-  const assets = loadAssets();
-  const stream = createEventStream();
-  const healths: LimiterHealth[] = [];
-  let latest: PageState | null = null;
-  let activity: AllActivity | null = null;
-  let activityAt = -Infinity;
-  let closed = false;
+/** The page of one replica. It takes samples from the beginning, until it is closed. */
+export class Page {
+  /** `GET /`. */
+  readonly index: Handler;
+  readonly #parts: PageParts;
+  readonly #assets = loadAssets();
+  readonly #stream = createEventStream();
+  readonly #healths: LimiterHealth[] = [];
+  #latest: PageState | null = null;
+  #activity: AllActivity | null = null;
+  /** Monotonic milliseconds; `null` = never. */
+  #activityAt: number | null = null;
+  #isClosed = false;
+  #cancel = (): void => {};
 
-  async function tick(): Promise<void> {
+  constructor(parts: PageParts) {
+    this.#parts = parts;
+    this.index = this.#serve('/');
+    this.#tick().catch(parts.onBug);
+    this.#tickLater();
+  }
+
+  /** The files and the event stream, all under `/page/`. */
+  addRoutes(app: PageRoutes): void {
+    for (const path of this.#assets.keys()) if (path !== '/') app.get(path, this.#serve(path));
+    app.get('/page/events', (request, response) => {
+      const known = [eventOf('history', this.#parts.timeline.samples)];
+      if (this.#latest !== null) known.push(eventOf('state', this.#latest));
+      if (this.#activity !== null) known.push(eventOf('activity', this.#activity));
+      this.#stream.open(request, response, known.join(''));
+      this.#sendActivity().catch(this.#parts.onBug);
+    });
+  }
+
+  close(): void {
+    this.#isClosed = true;
+    this.#cancel();
+    this.#stream.close();
+  }
+
+  #tickLater(): void {
+    this.#cancel = this.#parts.clock.after(sampleEveryMs, () => {
+      this.#tick()
+        .catch(this.#parts.onBug)
+        .finally(() => {
+          if (!this.#isClosed) this.#tickLater();
+        });
+    });
+  }
+
+  async #tick(): Promise<void> {
+    const { source, timeline } = this.#parts;
     const sample = timeline.sample(source.live());
-    healths.push(source.limiterHealth());
-    if (healths.length > minute + 1) healths.shift();
-    const before = healths[0] ?? source.limiterHealth();
+    this.#healths.push(source.limiterHealth());
+    if (this.#healths.length > minute + 1) this.#healths.shift();
+    const before = this.#healths[0] ?? source.limiterHealth();
     const replicas = await source.replicas();
     const all = timeline.samples;
     // Asked of the other replicas only while somebody looks.
-    const shown = stream.size === 0 ? [] : source.live();
+    const shown = this.#stream.size === 0 ? [] : source.live();
     const whole = await Promise.all(shown.map(({ upstream }) => wholeUpstream(source, upstream)));
-    latest = pageState(source, { sample, lastMinute: all.slice(-minute), all, replicas, whole, before });
-    if (stream.size === 0) return;
-    stream.send(eventOf('state', latest));
-    await sendActivity();
-  }
-
-  async function sendActivity(): Promise<void> {
-    if (clock.monotonic() - activityAt < activityEveryMs) return;
-    activityAt = clock.monotonic();
-    activity = await source.activity(3_600_000);
-    stream.send(eventOf('activity', activity));
-  }
-
-  let cancel = (): void => {};
-  const later = (): void => {
-    cancel = clock.after(sampleEveryMs, () => {
-      tick()
-        .catch(onBug)
-        .finally(() => {
-          if (!closed) later();
-        });
+    this.#latest = pageState(source, {
+      sample,
+      lastMinute: all.slice(-minute),
+      all,
+      replicas,
+      whole,
+      before,
     });
-  };
-  tick().catch(onBug);
-  later();
+    if (this.#stream.size === 0) return;
+    this.#stream.send(eventOf('state', this.#latest));
+    await this.#sendActivity();
+  }
 
-  const serve =
-    (path: string): Handler =>
-    (_request, response) => {
-      const asset = assets.get(path);
+  async #sendActivity(): Promise<void> {
+    const now = this.#parts.clock.monotonic();
+    if (this.#activityAt !== null && now - this.#activityAt < activityEveryMs) return;
+    this.#activityAt = now;
+    this.#activity = await this.#parts.source.activity(3_600_000);
+    this.#stream.send(eventOf('activity', this.#activity));
+  }
+
+  #serve(path: string): Handler {
+    return (_request, response) => {
+      const asset = this.#assets.get(path);
       if (asset === undefined) return void response.writeHead(404).end();
       response
         .writeHead(200, {
@@ -104,23 +132,5 @@ export function createPage({ source, timeline, clock, onBug }: PageParts): Page 
         })
         .end(asset.body);
     };
-
-  return {
-    index: serve('/'),
-    addRoutes(app) {
-      for (const path of assets.keys()) if (path !== '/') app.get(path, serve(path));
-      app.get('/page/events', (request, response) => {
-        const known = [eventOf('history', timeline.samples)];
-        if (latest !== null) known.push(eventOf('state', latest));
-        if (activity !== null) known.push(eventOf('activity', activity));
-        stream.open(request, response, known.join(''));
-        sendActivity().catch(onBug);
-      });
-    },
-    close() {
-      closed = true;
-      cancel();
-      stream.close();
-    },
-  };
+  }
 }

@@ -44,7 +44,7 @@ function degraded({ mode, redisErrorsLastMinute, leasesLostLastMinute }: Verdict
   if (mode === 'local') return as('Redis is away: this replica enforces its own share of every limit.');
   if (leasesLostLastMinute > 0)
     return as(`${leasesLostLastMinute} in-flight leases were lost in the last minute.`);
-  if (redisErrorsLastMinute > 0) return as(`${redisErrorsLastMinute} Redis errors in the last minute.`);
+  if (redisErrorsLastMinute > 0) return as(`Redis errors in the last minute: ${redisErrorsLastMinute}.`);
   return null;
 }
 

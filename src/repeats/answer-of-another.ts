@@ -1,8 +1,9 @@
 /**
  * The answer of a call that another replica makes, or has made.
  *
- * Owns: how long it is waited for, and what its claim means for who waits. Refuses to own: who makes the call when it is gone
- * (`shared-repeats.ts`). Keeps: a call that has run is not made again because its answer cannot be read.
+ * Owns: how long a repeat waits for the answer, and what the state of the claim means for that repeat. Refuses to own: who makes the
+ * call when the other replica is gone (`shared-repeats.ts`). Keeps: a call that has run is not made again only because its answer
+ * cannot be read.
  */
 import type { CallSignal } from '../call-abort.ts';
 import type { Clock } from '../clock.ts';
@@ -15,11 +16,11 @@ import type { KeptAnswer, RepeatKey } from './repeat.ts';
 
 /** A waiting repeat checks this often, milliseconds: at first, and in the end. */
 const checkMs = { min: 25, max: 250 };
-/** An answer that is announced is there within this, or never. Milliseconds. */
+/** How long a repeat waits for the answer's bytes after the claim became `kept` or `free`. Milliseconds. */
 const announcedMs = 5_000;
 
-/** `again`: there is no answer to wait for, and whoever takes the claim makes the call. */
-export type Awaited =
+/** How waiting for another replica's answer ended. `again`: there is no answer to wait for, and whoever takes the claim makes the call. */
+export type AwaitedAnswer =
   | { readonly kind: 'answer'; readonly answer: KeptAnswer; readonly isReplayed: boolean }
   | { readonly kind: 'again' };
 
@@ -42,7 +43,7 @@ export class AnswerOfAnother {
    * @throws Refusal `idempotency_mismatch`, `idempotency_conflict`, or what the call was refused with; the signal's reason when
    * nobody waits any more
    */
-  async wait(key: RepeatKey, first: Claim, signal: CallSignal): Promise<Awaited> {
+  async wait(key: RepeatKey, first: Claim, signal: CallSignal): Promise<AwaitedAnswer> {
     const { clock, redis } = this.#parts;
     demandSame(key, first);
     if (first.state === 'streaming')
@@ -83,7 +84,7 @@ export class AnswerOfAnother {
     const result = openAnswer(this.#parts.labelKey, key, { run, sealed });
     if (result?.kind === 'refusal') throw result.refusal;
     if (result !== null) return result.answer;
-    // Of a call that is over it may be the answer to an earlier one with the same key.
+    // `free`: the call has ended without a kept answer, so the unreadable bytes may belong to an earlier call with the same key.
     if (state === 'free') return null;
     this.#parts.onUnreadable(key.upstream);
     throw unreadable();

@@ -5,16 +5,16 @@
  */
 import { createCipheriv, createDecipheriv, hkdfSync, randomBytes } from 'node:crypto';
 import { Refusal, refusals, type RefusalCode, type RefusalDetails } from '../errors.ts';
-import type { Ended, KeptAnswer, RepeatKey } from './repeat.ts';
+import type { CallResult, KeptAnswer, RepeatKey } from './repeat.ts';
 
 const ivBytes = 12;
 const tagBytes = 16;
 const lengthBytes = 4;
-/** Written out, because a shorter tag would be taken for one otherwise. */
+/** The tag length is stated, because Node would otherwise accept a shorter tag when it decrypts. */
 const tagged = { authTagLength: tagBytes };
 
-/** What a call came to. */
-export type Result =
+/** The result of a call as repeats at other replicas get it: its answer, or the refusal that its client got. */
+export type SealedResult =
   | { readonly kind: 'answer'; readonly answer: KeptAnswer }
   | { readonly kind: 'refusal'; readonly refusal: Refusal };
 
@@ -30,7 +30,7 @@ interface Head {
 export function sealAnswer(
   labelKey: string,
   key: RepeatKey,
-  { run, result }: { readonly run: string | null; readonly result: Result },
+  { run, result }: { readonly run: string | null; readonly result: SealedResult },
 ): Buffer {
   const body = result.kind === 'answer' ? result.answer.body : Buffer.alloc(0);
   const head = Buffer.from(JSON.stringify(headOf(result)), 'utf8');
@@ -43,12 +43,12 @@ export function sealAnswer(
   return Buffer.concat([iv, ...sealed, cipher.getAuthTag()]);
 }
 
-/** `null`: not ours, of another call, another label key, or spoilt. */
+/** `null` = the bytes were not sealed by Sluice, or for another call or with another label key, or they are damaged. */
 export function openAnswer(
   labelKey: string,
   key: RepeatKey,
   { run, sealed }: { readonly run: string | null; readonly sealed: Buffer },
-): Result | null {
+): SealedResult | null {
   try {
     const end = sealed.length - tagBytes;
     const iv = sealed.subarray(0, ivBytes);
@@ -64,7 +64,7 @@ export function openAnswer(
   }
 }
 
-function headOf(result: Result): Head {
+function headOf(result: SealedResult): Head {
   if (result.kind === 'refusal') return { code: result.refusal.code, details: result.refusal.details };
   const { status, fields, shouldRetry } = result.answer;
   return { status, fields, shouldRetry };
@@ -73,7 +73,7 @@ function headOf(result: Result): Head {
 function readResult(
   { status, fields, shouldRetry = null, code, details }: Head,
   body: Buffer,
-): Result | null {
+): SealedResult | null {
   if (code !== undefined && code in refusals) {
     return { kind: 'refusal', refusal: new Refusal(code, details) };
   }
@@ -85,8 +85,8 @@ function sealKey(labelKey: string, { secret }: RepeatKey): Buffer {
   return Buffer.from(hkdfSync('sha256', labelKey, secret.workspaceId, `sluice answer ${secret.key}`, 32));
 }
 
-/** What those get who waited for a call whose answer is not kept; `null` = nothing that could be handed on. */
-export function resultOf(ended: Ended): Result | null {
+/** What is handed to repeats that waited for a call whose answer is not kept; `null` = there is nothing to hand on. */
+export function resultOf(ended: CallResult): SealedResult | null {
   if (ended.kind === 'answered') {
     return ended.answer === 'too_large' ? null : { kind: 'answer', answer: ended.answer };
   }

@@ -11,7 +11,7 @@
 export const claimStates = ['held', 'streaming', 'unstored', 'kept', 'too_large', 'free', 'left'] as const;
 export type ClaimState = (typeof claimStates)[number];
 
-/** What only the replica knows that has the claim: these are renewed, and lost with it. */
+/** States of which only the claiming replica has the result: such claims are renewed, and end when that replica is gone. */
 export const statesOfHolder: readonly ClaimState[] = ['held', 'streaming', 'unstored'];
 
 export interface Claim {

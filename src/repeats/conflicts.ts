@@ -24,3 +24,6 @@ export function demandSame(
 ): void {
   if (known.fingerprint !== key.fingerprint) throw new Refusal('idempotency_mismatch');
 }
+
+/** The process ends before the answer is there. */
+export const closing = (): Refusal => new Refusal('draining', { retryInMs: 1_000 });

@@ -14,7 +14,7 @@ import type { PendingWork } from './pending-work.ts';
 import { heldMs, type RedisRepeats } from './redis-repeats.ts';
 import type { RepeatKey } from './repeat.ts';
 
-/** Claims are renewed this often, so that all are put back within a second after a loss. Milliseconds. */
+/** How often claims are renewed, milliseconds: often enough that all are back within a second after Redis lost its data. */
 const renewEveryMs = 500;
 
 export interface HeldClaimsParts {
@@ -92,7 +92,8 @@ export class HeldClaims {
   }
 
   /**
-   * Another replica makes the call, too. It has counted that, unless Redis had forgotten this claim or never had it.
+   * Another replica makes the same call as well. That replica has counted the repetition, unless Redis had lost this replica's claim
+   * or never had it: then it is counted here.
    */
   #taken(name: string, holder: string, isForgotten: boolean): void {
     const held = this.#held.get(name);

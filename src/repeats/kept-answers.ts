@@ -1,9 +1,9 @@
 /**
  * Answers of calls that may be repeated, in the memory of this process.
  *
- * Owns: how long and how many. Keeps: bytes of each workspace and of all together stay within their bounds, the oldest go
- * first; an answer that has outlived its time is not given out, and is let go with the next one that comes or within its
- * own time again.
+ * Owns: how long answers are kept, and how many. Keeps: the bytes of each workspace, and of all together, stay within their
+ * bounds, and the oldest answers are dropped first; an expired answer is not given out, and is dropped when the next one is
+ * kept, or at the latest after its own lifetime has passed once more.
  */
 import type { Clock } from '../clock.ts';
 import type { IdempotencySettings } from '../config/settings.ts';
@@ -16,7 +16,7 @@ export interface KeptEntry extends Remembered {
   readonly endsAt: number;
 }
 
-/** What an entry takes beside its answer, bytes. */
+/** Memory that an entry is counted with beside its answer, bytes. */
 const entryBytes = 512;
 
 export class KeptAnswers {
@@ -67,7 +67,7 @@ export class KeptAnswers {
     this.#count(entry.key.owner, -entry.bytes);
   }
 
-  /** All that are kept, the oldest first. */
+  /** All kept answers, the oldest first. */
   entries(): Iterable<KeptEntry> {
     return this.#entries.values();
   }
@@ -85,7 +85,7 @@ export class KeptAnswers {
     else this.#bytesOf.delete(owner);
   }
 
-  /** The oldest go: of this workspace while it has too much, of all while there is too much in all. */
+  /** Drops the oldest answers of this workspace while it is over its bound, then the oldest of all while the total is. */
   #makeRoom(owner: string): void {
     const { maxTotalBytes, maxWorkspaceBytes } = this.#bounds();
     for (const [name, entry] of this.#entries) {

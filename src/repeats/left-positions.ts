@@ -1,11 +1,11 @@
 /**
- * Where calls stood in their lanes whose clients left them while they waited: a repeat goes on from there.
- * Owns: how long that is remembered, and of how many calls.
+ * Positions of calls whose clients left while the calls waited: a repeat of such a call gets the position back.
+ * Owns: how long positions are remembered, and of how many calls.
  */
 import { LRUCache } from 'lru-cache';
 import type { Clock } from '../clock.ts';
 
-/** A repeat that comes later is a new call. Milliseconds. */
+/** A repeat that comes later than this after its call was left has the position of a new call. Milliseconds. */
 export const positionKeptMs = 60_000;
 const maxCalls = 100_000;
 

@@ -1,6 +1,6 @@
 /**
- * Answers that this replica keeps and that Redis has lost. Their claims are put back at once and renewed; the answers
- * themselves follow: those that somebody waits for first, the others a few at a time, the newest first.
+ * Answers that this replica keeps and that Redis has lost. Their claims are put back at once and renewed. The answers
+ * themselves follow: first those for which a repeat waits, then the others, a few at a time, the newest first.
  */
 import type { Clock } from '../clock.ts';
 import type { IdempotencySettings } from '../config/settings.ts';
@@ -9,7 +9,7 @@ import type { Claim } from './claim.ts';
 import type { KeptEntry } from './kept-answers.ts';
 import type { RedisRepeats } from './redis-repeats.ts';
 
-/** With each renewal so many answers are stored that nobody waits for. */
+/** How many answers for which no repeat waits are stored with each renewal of claims. */
 const atOnce = 5;
 
 export interface LostAnswersParts {
@@ -48,7 +48,7 @@ export class LostAnswers {
     }
   }
 
-  /** Another replica has the claim. Its upstream; `null` = it was not among these. */
+  /** Forgets an answer whose claim another replica has. Returns its upstream; `null` = there was no such answer. */
   drop(name: string): string | null {
     const lost = this.#lost.get(name);
     this.#lost.delete(name);

@@ -1,4 +1,4 @@
-/** Work that nobody waits for, until everything is to be over. */
+/** Background work, collected so that shutting down can wait for it. */
 export class PendingWork {
   readonly #pending = new Set<Promise<unknown>>();
 
@@ -7,7 +7,7 @@ export class PendingWork {
     void work.finally(() => this.#pending.delete(work));
   }
 
-  /** Resolves when all of it has ended, with what it began meanwhile. */
+  /** Resolves when all work has ended, including work that was added while waiting. */
   async over(): Promise<void> {
     while (this.#pending.size > 0) await Promise.all(this.#pending);
   }

@@ -1,5 +1,5 @@
 /**
- * Claims and kept answers in Redis, on a connection of its own: no answer stands in front of an admission.
+ * Claims and kept answers in Redis, on a separate connection, so that a large answer does not delay an admission.
  *
  * Owns: keys, commands, the connection. Refuses to own: what a claim means for a call (`shared-repeats.ts`).
  * Keeps: every operation ends within a few seconds; one that fails is `null`, never thrown.
@@ -17,17 +17,17 @@ const connectPollMs = 10;
 const commandMs = 2_000;
 /** A claim that is not renewed for so long belongs to a replica that is gone. Milliseconds. */
 export const claimMs = 5_000;
-/** A claim lies in Redis for so long after its replica has gone, so that a repeat finds out that its call is made again. Milliseconds. */
+/** For how long a claim stays in Redis after its replica has gone: a repeat then knows that its call is made again. Milliseconds. */
 const traceMs = 60_000;
 /** How long a claim of a call under way lies in Redis without being renewed. Milliseconds. */
 export const heldMs = claimMs + traceMs;
 /**
- * After a loss of its data Redis gives out no claims of calls that it does not know for so long: each replica puts its own back with
- * its next renewal. `fresh`: as found by a replica that has seen no other life of the data, at its start. Milliseconds.
+ * For how long after a loss of Redis' data nobody may claim a call that Redis does not know, milliseconds: each replica puts its own
+ * claims back with its next renewal. `fresh`: the time for a replica that finds new data at its start, without having seen a loss.
  */
 const putBackMs = { fresh: 1_000, lost: 2_000 };
 const lifeMs = 86_400_000;
-/** How long the answer is there for those who waited for a call whose answer is not kept. Milliseconds. */
+/** For how long an answer that is not kept stays in Redis for the repeats that waited for it. Milliseconds. */
 export const handOverMs = 10_000;
 
 const lifeKey = 'sluice:{repeats}:2:life';
@@ -37,7 +37,11 @@ const claimKey = (name: string): string => `sluice:{repeats}:2:claim:${name}`;
 const wantedKey = (name: string): string => `sluice:{repeats}:2:wanted:${name}`;
 const answerKey = (name: string): string => `sluice:{repeat:${name}}:2:answer`;
 
-export type Claimed =
+/**
+ * Reply to a call that asks for its claim. `wait`: Redis has lost its data, and another replica may still put a claim back · `none`:
+ * nothing is known of the call, which is made without a claim · `known`: another call has the claim.
+ */
+export type ClaimReply =
   | { readonly kind: 'wait' | 'none' }
   /** `arrivedAgoMs`: position of the call that this one repeats, `null` = of none. `isOfLost`: its replica is gone. */
   | { readonly kind: 'taken'; readonly arrivedAgoMs: number | null; readonly isOfLost: boolean }
@@ -45,7 +49,8 @@ export type Claimed =
 
 type NamedClaim = Claim & { readonly name: string };
 
-export interface Renewed {
+/** Reply to the renewal of all claims of this replica. */
+export interface ClaimRenewal {
   /** Redis has lost its data since the last time. */
   readonly isLost: boolean;
   /** Names of claims whose answer somebody waits for. */
@@ -54,7 +59,8 @@ export interface Renewed {
   readonly taken: readonly NamedClaim[];
 }
 
-export interface Changed {
+/** Reply to a change of one claim. */
+export interface ClaimChange {
   /** Somebody waits for the answer. */
   readonly isWanted: boolean;
   /** Another replica has the claim: nothing was changed. */
@@ -64,7 +70,7 @@ export interface Changed {
 }
 
 /** What is known of a claim now. `gone`: nothing, or its replica is gone. */
-export interface Read {
+export interface ClaimReading {
   readonly claim: Claim | 'gone';
   readonly sealed: Buffer | null;
 }
@@ -87,7 +93,7 @@ export class RedisRepeats {
     this.#parts = parts;
   }
 
-  /** Opens the connection. Whatever is asked before waits for it, a second at most. */
+  /** Opens the connection. Operations that are asked for earlier wait for it, for a second at most. */
   connect(): void {
     const { clock, settings, random, onError } = this.#parts;
     if (this.#isClosed) return;
@@ -99,7 +105,7 @@ export class RedisRepeats {
   }
 
   /** `take` false: reads only, and takes the position of a call that was left. */
-  async claim({ name, fingerprint }: RepeatKey, holder: string, take: boolean): Promise<Claimed | null> {
+  async claim({ name, fingerprint }: RepeatKey, holder: string, take: boolean): Promise<ClaimReply | null> {
     const reply = await this.#try(({ client }) => {
       const text = claimText({ fingerprint, holder, state: 'held' });
       const times = [heldMs, this.#putBackMs, lifeMs, traceMs];
@@ -111,7 +117,7 @@ export class RedisRepeats {
   }
 
   /** What is known of a claim now, and the answer where there is one. */
-  read(name: string): Promise<Read | null> {
+  read(name: string): Promise<ClaimReading | null> {
     return this.#try(async ({ client }) => {
       const [text, leftMs, sealed] = await Promise.all([
         client.get(claimKey(name)),
@@ -126,7 +132,7 @@ export class RedisRepeats {
   }
 
   /** Renews claims, and puts back those that are lost. `null`: it could not be done. */
-  async renew(claims: readonly NamedClaim[]): Promise<Renewed | null> {
+  async renew(claims: readonly NamedClaim[]): Promise<ClaimRenewal | null> {
     const reply = await this.#try(({ client }) => {
       const keys = [lifeKey, ...claims.map(({ name }) => claimKey(name))];
       return client.eval(
@@ -153,7 +159,7 @@ export class RedisRepeats {
     name: string,
     claim: Claim,
     { forMs, arrivedAgoMs = null }: { readonly forMs: number; readonly arrivedAgoMs?: number | null },
-  ): Promise<Changed | null> {
+  ): Promise<ClaimChange | null> {
     const reply = await this.#try(({ client }) => {
       const keys = [claimKey(name), wantedKey(name), lifeKey];
       const age = arrivedAgoMs === null ? '' : String(Math.round(arrivedAgoMs));
@@ -191,7 +197,7 @@ export class RedisRepeats {
     await this.#try(({ client }) => Promise.all([client.del(claimKey(name)), client.del(answerKey(name))]));
   }
 
-  /** Takes out what a repeat has got, where one repeat only may have it. */
+  /** Deletes an answer that a repeat has received, where only one repeat may have it. */
   forget(name: string): Promise<void> {
     return this.#delete(name);
   }
@@ -230,7 +236,7 @@ export class RedisRepeats {
 
 const wordsOf = (reply: unknown): string[] => (Array.isArray(reply) ? (reply as unknown[]).map(String) : []);
 
-function claimedOf([kind, text = '', isOfLost]: readonly string[]): Claimed | null {
+function claimedOf([kind, text = '', isOfLost]: readonly string[]): ClaimReply | null {
   if (kind === 'wait' || kind === 'none') return { kind };
   if (kind === 'taken')
     return { kind, arrivedAgoMs: text === '' ? null : Number(text), isOfLost: isOfLost === '1' };

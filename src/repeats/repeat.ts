@@ -9,7 +9,7 @@ import type { CallSignal } from '../call-abort.ts';
  */
 export type RepeatMarker = 'key' | 'first' | 'again' | 'silent';
 
-/** Of a call that may be a repeat, or may be repeated. */
+/** Identifies a call that may be a repeat, or may be repeated. */
 export interface RepeatKey {
   readonly marker: RepeatMarker;
   /** Digest that equal calls share: of the workspace, its credential and the key, or of the whole call. */
@@ -39,12 +39,12 @@ export interface Remembered {
   readonly answer: KeptAnswer | 'too_large';
 }
 
-/** How a call ended: with an answer, which may be kept, or without one. */
-export type Ended =
+/** How a call ended: with an answer, which may be kept for its repeats, or without one. */
+export type CallResult =
   | { readonly kind: 'answered'; readonly answer: KeptAnswer | 'too_large'; readonly isKept: boolean }
   | { readonly kind: 'failed'; readonly failure: unknown };
 
-/** Those who wait for a call's answer, as the journey sees them. Aborted: nobody does, and the call is to end. */
+/** The clients that wait for a call's answer, as one signal for the journey: its abort means that none is left, and ends the call. */
 export interface Audience extends CallSignal {
   /** The call is about to be sent, or goes back into its lane. Absent where nobody needs to know. */
   moved?(to: 'upstream' | 'lane'): void;

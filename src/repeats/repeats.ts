@@ -13,7 +13,7 @@ import type { IdempotencySettings } from '../config/settings.ts';
 import { conflict, demandSame, tooLarge } from './conflicts.ts';
 import { KeptAnswers, type KeptEntry } from './kept-answers.ts';
 import { LeftPositions, positionKeptMs } from './left-positions.ts';
-import type { Audience, Ended, KeptAnswer, RepeatKey } from './repeat.ts';
+import type { Audience, CallResult, KeptAnswer, RepeatKey } from './repeat.ts';
 import { SharedCall } from './shared-call.ts';
 import type { SharedRepeats } from './shared-repeats.ts';
 
@@ -23,7 +23,7 @@ export interface RepeatsParts {
   readonly settings: () => IdempotencySettings;
   /** Over all replicas; `null` = there is this one only. `kept`: what this replica keeps, the oldest first. */
   readonly shared: ((kept: () => Iterable<KeptEntry>) => SharedRepeats) | null;
-  /** An answer was given that had been kept. */
+  /** A repeat got a kept answer. */
   readonly onReplayed: (upstream: string) => void;
   /** A call waits for the answer of an equal one that is under way here, or has got it from another replica. */
   readonly onJoined: (upstream: string) => void;
@@ -34,8 +34,8 @@ export interface RepeatsParts {
  */
 export type MakeCall = (audience: Audience, arrivedAt: number | null) => Promise<Outcome>;
 
-/** One client's wish. */
-export interface Wish {
+/** A client's call as it comes to `run`. */
+export interface IncomingCall {
   readonly key: RepeatKey | null;
   readonly clientGone: CallSignal;
   /** Position of this call where it repeats none, monotonic milliseconds. */
@@ -65,9 +65,9 @@ export class Repeats {
    * Makes the call, or gets the answer of the one that it repeats.
    * @throws Refusal `idempotency_mismatch` same key, other call · `idempotency_conflict` its answer cannot be had now, or any more
    */
-  run(wish: Wish, make: MakeCall): Promise<Outcome> {
-    const { key, clientGone } = wish;
-    return key === null ? make(clientGone, null) : this.#run({ ...wish, key }, make);
+  run(incoming: IncomingCall, make: MakeCall): Promise<Outcome> {
+    const { key, clientGone } = incoming;
+    return key === null ? make(clientGone, null) : this.#run({ ...incoming, key }, make);
   }
 
   /** Resolves when no call goes on that nobody may be waiting for, or after `withinMs`. */
@@ -90,8 +90,8 @@ export class Repeats {
     this.#shared?.close();
   }
 
-  async #run(wish: Wish & { readonly key: RepeatKey }, make: MakeCall): Promise<Outcome> {
-    const { key, clientGone } = wish;
+  async #run(incoming: IncomingCall & { readonly key: RepeatKey }, make: MakeCall): Promise<Outcome> {
+    const { key, clientGone } = incoming;
     const known = this.#held.get(key.name);
     if (known !== undefined && joins(key, known)) {
       demandSame(key, known.key);
@@ -104,10 +104,10 @@ export class Repeats {
       await endOf(known, clientGone);
     }
     const replayed = this.#replay(key);
-    return replayed ?? this.#begin(wish, make).join(clientGone);
+    return replayed ?? this.#begin(incoming, make).join(clientGone);
   }
 
-  /** What was kept of the call that this one repeats; `null` = nothing. */
+  /** The kept answer of the call that this one repeats; `null` = none is kept. */
   #replay(key: RepeatKey): Outcome | null {
     if (key.marker === 'first') return null;
     const remembered = this.#kept.find(key.name);
@@ -119,7 +119,7 @@ export class Repeats {
     return this.#given(key, remembered.answer, true);
   }
 
-  #begin({ key, arrivedAt }: Wish & { readonly key: RepeatKey }, make: MakeCall): SharedCall {
+  #begin({ key, arrivedAt }: IncomingCall & { readonly key: RepeatKey }, make: MakeCall): SharedCall {
     const { clock, settings } = this.#parts;
     const position = this.#left.take(key.name) ?? arrivedAt;
     let wasMade = false;
@@ -172,7 +172,7 @@ export class Repeats {
   }
 
   /** `wasMade`: by this replica; what another one has made is kept there. */
-  #ended(call: SharedCall, ended: Ended, wasMade: boolean): void {
+  #ended(call: SharedCall, ended: CallResult, wasMade: boolean): void {
     const { key } = call;
     if (this.#held.get(key.name) === call) this.#held.delete(key.name);
     const { keepSeconds } = this.#parts.settings();
@@ -184,13 +184,13 @@ export class Repeats {
   }
 }
 
-/** May a call with this key have the answer of a call that is under way? */
+/** True when a call with this key may join a call that is under way. */
 function joins(key: RepeatKey, known: SharedCall): boolean {
   if (key.marker === 'first') return false;
   return key.marker === 'silent' ? known.isAbandoned : true;
 }
 
-/** Rejects with the signal's reason where the client does not wait for it. */
+/** Resolves when the call has ended; rejects with the signal's reason when the client leaves before. */
 function endOf(call: SharedCall, clientGone: CallSignal): Promise<void> {
   return new Promise((resolve, reject) => {
     const leave = (): void => reject(clientGone.reason as unknown);

@@ -1,5 +1,5 @@
 /**
- * One answer for several clients, and for whoever keeps it: each gets every byte, and the slowest client sets the pace.
+ * One answer for several clients and for the store of kept answers: each gets every byte, at the pace of the slowest client.
  *
  * Owns: copies of a body that is read once. Refuses to own: who may have one. Keeps: `onEnd` of the outcome is called once,
  * when the last copy has ended and the body has.
@@ -48,7 +48,7 @@ export class SharedAnswer {
     const reader = new PassThrough();
     this.#readers.add(reader);
     this.#open += 1;
-    // Without a listener a broken body would end the process before its reader looks at it.
+    // A stream error without a listener would end the process; the copy's reader may not listen yet.
     reader.on('error', () => {});
     reader.on('drain', () => this.#resume());
     reader.on('close', () => {
@@ -78,7 +78,7 @@ export class SharedAnswer {
       for (const each of this.#readers) isFull = !each.write(chunk) || isFull;
       if (isFull) this.#body.pause();
     });
-    // Whoever looked into the body before left it paused.
+    // Reading the start of the body for learning has left it paused.
     if (this.#body.destroyed) this.#ended('upstream_cut', this.#body.errored ?? undefined);
     else this.#body.resume();
   }

@@ -3,16 +3,17 @@
  *
  *   held ⇄ sent ──▶ answering ──▶ ended
  *
- * Owns: whether the call goes on when they leave. Refuses to own: which calls are repeats (`repeats.ts`).
- * Keeps: a call that waits is left by its last client; one that has been sent and carries a key is finished; one that an SDK will
- * repeat goes on for `graceMs` without a client.
+ * Owns: whether the call goes on when its clients leave. Refuses to own: which calls are repeats (`repeats.ts`).
+ * Keeps: a call that waits ends when its last client leaves; a call that was sent and carries a key is finished without clients; a
+ * call that was sent and that an SDK will repeat goes on for `graceMs` without a client.
  */
 import { Buffer } from 'node:buffer';
 import type { Outcome } from '../call.ts';
 import { CallAbort, type CallSignal } from '../call-abort.ts';
 import type { Clock } from '../clock.ts';
 import { Refusal } from '../errors.ts';
-import type { Audience, Ended, RepeatKey } from './repeat.ts';
+import { closing } from './conflicts.ts';
+import type { Audience, CallResult, RepeatKey } from './repeat.ts';
 import { SharedAnswer } from './shared-answer.ts';
 
 /** SDKs repeat a call after up to 8 s (openai, anthropic, groq), shopify-api-node after 2 s. Milliseconds. */
@@ -26,13 +27,13 @@ export interface SharedCallParts {
   readonly clock: Clock;
   readonly key: RepeatKey;
   readonly maxKeptBytes: number;
-  /** Its last client left it while it waited. */
+  /** The last client left while the call waited. */
   readonly onLeft: () => void;
-  /** Its last client left it after it had been sent. */
+  /** The last client left after the call had been sent. */
   readonly onAbandoned: () => void;
-  /** Its answer goes out as a stream. */
+  /** The answer of the call begins to go out as an event stream. */
   readonly onStreaming: () => void;
-  readonly onEnded: (ended: Ended) => void;
+  readonly onEnded: (ended: CallResult) => void;
 }
 
 export class SharedCall extends CallAbort implements Audience {
@@ -44,7 +45,7 @@ export class SharedCall extends CallAbort implements Audience {
   #clients = 0;
   #wasAbandoned = false;
   #outcome: Promise<Outcome> | null = null;
-  /** An answer that has come whole: one for all. */
+  /** An answer whose body is complete in memory; all clients get this one. */
   #whole: Outcome | null = null;
   #cancelGrace = (): void => {};
   #resolveEnded = (): void => {};
@@ -72,12 +73,12 @@ export class SharedCall extends CallAbort implements Audience {
     return this.#stage.kind === 'answering';
   }
 
-  /** It was sent, and no client waits for it now. */
+  /** The call was sent, and no client waits for its answer now. */
   get isAbandoned(): boolean {
     return this.#clients === 0 && this.#stage.kind !== 'held';
   }
 
-  /** It is given out as it comes: who did not get its beginning cannot have the rest. */
+  /** The answer is passed on as it arrives: a client that joins later could not get its beginning. */
   get isStreaming(): boolean {
     return this.#stage.kind === 'answering' && isEventStream(this.#stage.outcome.fields);
   }
@@ -102,6 +103,10 @@ export class SharedCall extends CallAbort implements Audience {
     try {
       const outcome = await Promise.race([this.#outcome ?? never(), gone(clientGone)]);
       return this.#stage.kind === 'answering' ? this.#stage.answer.copy() : (this.#whole ?? outcome);
+    } catch (failure) {
+      if (!this.aborted || failure !== this.reason) throw failure;
+      // The call was aborted because its last client, this one, left, or because the process ends while the client waits.
+      throw clientGone.aborted ? clientGone.reason : closing();
     } finally {
       clientGone.removeEventListener('abort', leave);
     }
@@ -147,7 +152,7 @@ export class SharedCall extends CallAbort implements Audience {
   }
 
   /** Throttled answers and those of a broken upstream say nothing of the call: it is made again. */
-  #answeredWith({ status, throttled, fields, shouldRetry }: Outcome, body: Buffer | 'too_large'): Ended {
+  #answeredWith({ status, throttled, fields, shouldRetry }: Outcome, body: Buffer | 'too_large'): CallResult {
     const isKept = this.#isKept && !throttled && status !== 429 && status < 500;
     return {
       kind: 'answered',
@@ -156,7 +161,7 @@ export class SharedCall extends CallAbort implements Audience {
     };
   }
 
-  #end(ended: Ended): void {
+  #end(ended: CallResult): void {
     this.#stage = { kind: 'ended' };
     this.#cancelGrace();
     this.#parts.onEnded(ended);
@@ -169,7 +174,7 @@ export class SharedCall extends CallAbort implements Audience {
   }
 }
 
-/** Several clients get it, and it ends with the first of them. */
+/** The outcome for several clients: its `onEnd` is called for the first client whose copy ends, and not again. */
 function endingOnce(outcome: Outcome): Outcome {
   let isOver = false;
   return {

@@ -2,8 +2,8 @@
  * Repeats over all replicas: who makes a call, and how the others get its answer.
  *
  * A replica that makes a call claims its key in Redis and renews the claim while the call is under way; a repeat at another replica
- * waits for what comes of it. A claim that is not renewed belonged to a replica that is gone: one of those who wait, or who come
- * within a minute, makes the call again, and that is counted.
+ * waits for its result. A claim that is not renewed belonged to a replica that is gone: one of the repeats that wait for it, or that
+ * come within a minute, makes the call again, and that is counted.
  *
  * Owns: that protocol. Refuses to own: clients of this replica (`repeats.ts`), claims under way (`held-claims.ts`), the waiting
  * (`answer-of-another.ts`), commands (`redis-repeats.ts`).
@@ -11,20 +11,20 @@
  */
 import type { CallSignal } from '../call-abort.ts';
 import { AnswerOfAnother, type AnswerOfAnotherParts } from './answer-of-another.ts';
-import { resultOf, sealAnswer, type Result } from './answer-seal.ts';
+import { resultOf, sealAnswer, type SealedResult } from './answer-seal.ts';
 import type { Claim } from './claim.ts';
 import { HeldClaims, type HeldClaimsParts } from './held-claims.ts';
 import { positionKeptMs } from './left-positions.ts';
 import { pause } from './pause.ts';
 import { PendingWork } from './pending-work.ts';
-import { handOverMs, type Claimed } from './redis-repeats.ts';
-import type { Ended, KeptAnswer, RepeatKey } from './repeat.ts';
+import { handOverMs, type ClaimReply } from './redis-repeats.ts';
+import type { CallResult, KeptAnswer, RepeatKey } from './repeat.ts';
 
 /** While replicas put back what Redis has lost, claims are asked for this often. Milliseconds. */
 const askEveryMs = 25;
 
-/** What there is for a call: make it (at the position of the one that it repeats), or an answer. */
-export type Found =
+/** Whether a call is made (at the position of the call that it repeats) or gets the answer of that call. */
+export type RepeatDecision =
   | { readonly kind: 'make'; readonly arrivedAt: number | null }
   | { readonly kind: 'answer'; readonly answer: KeptAnswer; readonly isReplayed: boolean };
 
@@ -51,7 +51,7 @@ export class SharedRepeats {
    * @throws Refusal `idempotency_mismatch`, `idempotency_conflict`, or what the call that this one repeats was refused with;
    * the signal's reason when nobody waits any more
    */
-  async find(key: RepeatKey, signal: CallSignal): Promise<Found> {
+  async find(key: RepeatKey, signal: CallSignal): Promise<RepeatDecision> {
     if (key.marker === 'first' || key.marker === 'silent') return { kind: 'make', arrivedAt: null };
     const { clock, redis } = this.#parts;
     const own = this.#claims.newClaim(key);
@@ -59,7 +59,7 @@ export class SharedRepeats {
       const askedAt = clock.monotonic();
       const claimed = await redis.claim(key, own.holder, key.marker === 'key');
       this.#note(key, own, claimed);
-      // Nobody waits any more: whoever called ends the claim with the call.
+      // No client waits any more: the failed call ends its claim in `ended`.
       signal.throwIfAborted();
       if (claimed === null || claimed.kind === 'none' || claimed.kind === 'taken') {
         return { kind: 'make', arrivedAt: arrivalOf(claimed, askedAt) };
@@ -76,7 +76,7 @@ export class SharedRepeats {
     this.#work.add(this.#claims.change(name, 'streaming'));
   }
 
-  /** Its client left the call while it waited. `arrivedAt`: its position, monotonic milliseconds. */
+  /** The client left while its call waited. `arrivedAt`: the call's position, monotonic milliseconds. */
   left(key: RepeatKey, arrivedAt: number): void {
     const held = this.#claims.of(key.name);
     if (key.marker === 'silent' || (key.marker === 'key' && held === null)) return;
@@ -87,19 +87,19 @@ export class SharedRepeats {
     this.#work.add(redis.change(key.name, claim, options));
   }
 
-  /** Its client left the call after it had been sent: a repeat may come anywhere. */
+  /** The client left after its call had been sent: a repeat may come to any replica. */
   abandoned(key: RepeatKey): void {
     if (key.marker === 'key' || key.marker === 'silent') return;
     this.#claims.hold(key, this.#claims.newClaim(key));
     this.#work.add(this.#claims.change(key.name, 'held'));
   }
 
-  /** The call is over. */
-  ended(key: RepeatKey, ended: Ended, keepMs: number): void {
+  /** The call has ended with this result. */
+  ended(key: RepeatKey, ended: CallResult, keepMs: number): void {
     if (this.#claims.of(key.name) !== null) this.#work.add(this.#end(key, ended, keepMs));
   }
 
-  /** Resolves when everything is stored that is to be. */
+  /** Resolves when all writes to Redis that were begun have ended. */
   flushed(): Promise<void> {
     return this.#work.over();
   }
@@ -110,7 +110,7 @@ export class SharedRepeats {
   }
 
   /** A call that is made without an answer of Redis is claimed as soon as Redis answers again. */
-  #note(key: RepeatKey, own: Claim, claimed: Claimed | null): void {
+  #note(key: RepeatKey, own: Claim, claimed: ClaimReply | null): void {
     const isTaken = claimed?.kind === 'taken';
     if (isTaken && claimed.isOfLost) this.#parts.onMadeAgain(key.upstream);
     if (key.marker === 'key' && (isTaken || claimed === null)) {
@@ -118,14 +118,14 @@ export class SharedRepeats {
     }
   }
 
-  async #end(key: RepeatKey, ended: Ended, keepMs: number): Promise<void> {
+  async #end(key: RepeatKey, ended: CallResult, keepMs: number): Promise<void> {
     const { redis, settings, labelKey } = this.#parts;
     const { name } = key;
     const claim = this.#claims.of(name);
     if (claim === null) return;
     const isKept = ended.kind === 'answered' && ended.isKept && keepMs > 0;
     if (isKept && ended.answer !== 'too_large') {
-      const result: Result = { kind: 'answer', answer: ended.answer };
+      const result: SealedResult = { kind: 'answer', answer: ended.answer };
       const bytes = sealAnswer(labelKey, key, { run: null, result });
       const isStored = await redis.store(name, bytes, keepMs);
       await this.#claims.change(name, isStored ? 'kept' : 'too_large', keepMs);
@@ -144,14 +144,20 @@ export class SharedRepeats {
     await redis.store(name, sealAnswer(labelKey, key, { run: claim.holder, result }), handOverMs);
   }
 
-  #give(key: RepeatKey, { answer, isReplayed }: Omit<Extract<Found, { kind: 'answer' }>, 'kind'>): Found {
+  #give(
+    key: RepeatKey,
+    { answer, isReplayed }: Omit<Extract<RepeatDecision, { kind: 'answer' }>, 'kind'>,
+  ): RepeatDecision {
     // Only a key says for sure that the next call is the same, too.
     if (key.marker !== 'key') this.#work.add(this.#parts.redis.forget(key.name));
     return { kind: 'answer', answer, isReplayed };
   }
 }
 
-/** Counted from the asking: the way of the question makes up for that of the answer to who left. */
-function arrivalOf(claimed: Claimed | null, askedAt: number): number | null {
+/**
+ * The arrival of the call that was left, on this replica's clock. The age that Redis stated is counted back from when it was asked,
+ * not from its reply: the time that this request took stands for the time that the report of the leaving took.
+ */
+function arrivalOf(claimed: ClaimReply | null, askedAt: number): number | null {
   return claimed?.kind === 'taken' && claimed.arrivedAgoMs !== null ? askedAt - claimed.arrivedAgoMs : null;
 }

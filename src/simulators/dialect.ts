@@ -10,7 +10,7 @@ import { Quota } from './dialect/quota.ts';
 import { reportedFields, refusalBy, type Refusal } from './dialect/telling.ts';
 import type { Exchange } from './exchange.ts';
 import { objectOf, parseJson, textOf } from './json.ts';
-import { createHost, type Listening } from './server.ts';
+import { Host, type Listening } from './server.ts';
 
 export type { SpokenParts } from './dialect/parts.ts';
 
@@ -34,86 +34,93 @@ export interface DialectEntry {
   readonly kind: 'admitted' | 'throttled' | 'permanent' | 'expired';
 }
 
-export interface DialectSimulator {
-  listen(port?: number): Promise<Listening>;
-  readonly log: readonly DialectEntry[];
+/** An upstream that speaks a described dialect, with as many quotas as its calls distinguish. */
+export class DialectSimulator {
+  readonly log: DialectEntry[] = [];
   /** Errors of the simulator itself. */
-  readonly failures: readonly unknown[];
+  readonly failures: unknown[] = [];
+  readonly #options: DialectOptions;
+  readonly #clock: Clock;
+  readonly #host: Host;
+  readonly #quotas = new Map<string, Quota>();
+  /** Milliseconds since the Unix epoch; `null` = it was never closed. */
+  #closedUntil: number | null = null;
+
+  constructor(options: DialectOptions) {
+    this.#options = options;
+    this.#clock = options.clock ?? systemClock;
+    this.#host = new Host(this.#clock, () => ({
+      arrive: () => undefined,
+      handle: (exchange) => this.#answer(exchange),
+      failed: (error) => void this.failures.push(error),
+    }));
+  }
+
+  /** @throws the listen error, e.g. port taken. */
+  listen(port = 0): Promise<Listening> {
+    return this.#host.listen(port);
+  }
+
+  close(): Promise<void> {
+    return this.#host.close();
+  }
+
   /** Every quota refuses for so long. */
-  closeFor(ms: number): void;
-  close(): Promise<void>;
-}
+  closeFor(ms: number): void {
+    const until = this.#clock.now() + ms;
+    this.#closedUntil = until;
+    for (const quota of this.#quotas.values()) quota.close(until);
+  }
 
-export function createDialectSimulator(options: DialectOptions): DialectSimulator {
-  const { speaks, clock = systemClock, tookMs = 0 } = options;
-  const quotas = new Map<string, Quota>();
-  const log: DialectEntry[] = [];
-  const failures: unknown[] = [];
-  let closedUntil = 0;
-
-  const quotaOf = (name: string): Quota => {
-    let quota = quotas.get(name);
-    if (quota === undefined) {
-      quotas.set(name, (quota = new Quota(speaks)));
-      quota.close(closedUntil);
-    }
+  #quotaOf(name: string): Quota {
+    const known = this.#quotas.get(name);
+    if (known !== undefined) return known;
+    const quota = new Quota(this.#options.speaks);
+    this.#quotas.set(name, quota);
+    if (this.#closedUntil !== null) quota.close(this.#closedUntil);
     return quota;
-  };
+  }
 
-  const throttled = (waitMs: number): Refusal => {
-    const by = options.refusesBy === undefined ? undefined : speaks.throttledBy?.[options.refusesBy];
+  #throttled(waitMs: number): Refusal {
+    const { speaks, refusesBy, retryAfter } = this.#options;
+    const by = refusesBy === undefined ? undefined : speaks.throttledBy?.[refusesBy];
     const refusal = refusalBy(by ?? { status: 429 });
-    const isTimed = options.retryAfter ?? !statesTime(speaks, by);
+    const isTimed = retryAfter ?? !statesTime(speaks, by);
     if (!isTimed) return refusal;
     return { ...refusal, fields: { ...refusal.fields, 'retry-after': String(Math.ceil(waitMs / 1000)) } };
-  };
+  }
 
-  const answer = async (exchange: Exchange): Promise<void> => {
-    const now = clock.now();
+  async #answer(exchange: Exchange): Promise<void> {
+    const { speaks, tookMs = 0 } = this.#options;
+    const now = this.#clock.now();
     const name = quotaName(speaks.bucketBy ?? ['credential'], exchange);
     const note = (kind: DialectEntry['kind']): void => {
       const credential = exchange.request.headers.authorization ?? '';
-      log.push({ at: now, quota: name, path: exchange.path, credential, kind });
+      this.log.push({ at: now, quota: name, path: exchange.path, credential, kind });
     };
     const reply = ({ status, fields, body }: Refusal, reported: Record<string, string>): void =>
       exchange.reply(status, { 'content-type': 'application/json', ...reported, ...fields }, body);
-    const wished = wishOf(speaks, exchange);
-    if (wished !== null) {
-      note(wished.kind);
-      return reply(refusalBy(wished.condition), {});
+    const demanded = demandedRefusal(speaks, exchange);
+    if (demanded !== null) {
+      note(demanded.kind);
+      return reply(refusalBy(demanded.condition), {});
     }
-    const quota = quotaOf(name);
+    const quota = this.#quotaOf(name);
     const verdict = quota.ask(now);
     const reported = reportedFields(speaks, quota.windows(now), now);
     if (verdict.kind === 'refused') {
       note('throttled');
-      return reply(throttled(verdict.waitMs), reported);
+      return reply(this.#throttled(verdict.waitMs), reported);
     }
     note('admitted');
     void exchange.over.then(() => quota.done());
     await exchange.sleep(tookMs);
     reply({ status: 200, fields: {}, body: JSON.stringify({ path: exchange.path }) }, reported);
-  };
-
-  const host = createHost(clock, () => ({
-    arrive: () => undefined,
-    handle: answer,
-    failed: (error) => void failures.push(error),
-  }));
-  return {
-    listen: async (port = 0) => await host.listen(port),
-    close: async () => await host.close(),
-    log,
-    failures,
-    closeFor(ms) {
-      closedUntil = clock.now() + ms;
-      for (const quota of quotas.values()) quota.close(closedUntil);
-    },
-  };
+  }
 }
 
 /** The refusal that the client asks for; `null` = none. */
-function wishOf(
+function demandedRefusal(
   { permanentBy, expiredBy = [{ status: 401 }] }: SpokenParts,
   { request }: Exchange,
 ): { readonly kind: 'permanent' | 'expired'; readonly condition: SpokenCondition } | null {

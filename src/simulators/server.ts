@@ -23,27 +23,52 @@ export interface Handler {
   failed(error: unknown): void;
 }
 
-export interface Host {
-  /** @throws the listen error, e.g. port taken. */
-  listen(port?: number): Promise<Listening>;
-  close(): Promise<void>;
-}
-
 const maxBody = 64 * 1024 * 1024;
 
-/** @param handlerFor picks the handler by path, so that control calls never meet the limits. */
-export function createHost(clock: Clock, handlerFor: (path: string) => Handler): Host {
-  const timers = new Set<() => void>();
-  let seq = 0;
-  const server = createServer({ keepAlive: true, noDelay: true }, (request, response) => {
-    const arrivedT = clock.monotonic();
+/** Listens on loopback. `handlerFor` picks the handler by path, so that control calls never meet the limits. */
+export class Host {
+  readonly #clock: Clock;
+  readonly #handlerFor: (path: string) => Handler;
+  readonly #server: Server;
+  readonly #timers = new Set<() => void>();
+  #seq = 0;
+
+  constructor(clock: Clock, handlerFor: (path: string) => Handler) {
+    this.#clock = clock;
+    this.#handlerFor = handlerFor;
+    this.#server = createServer({ keepAlive: true, noDelay: true }, (request, response) =>
+      this.#accept(request, response),
+    );
+    this.#server.on('clientError', (_error, socket) => {
+      if (socket.writable)
+        socket.end('HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n');
+      else socket.destroy();
+    });
+    this.#server.on('connection', (socket: Socket) => socket.on('error', () => {}));
+  }
+
+  /** @throws the listen error, e.g. port taken. */
+  async listen(port = 0): Promise<Listening> {
+    return await listen(this.#server, port);
+  }
+
+  async close(): Promise<void> {
+    for (const stop of this.#timers) stop();
+    await new Promise<void>((resolve) => {
+      this.#server.close(() => resolve());
+      this.#server.closeAllConnections();
+    });
+  }
+
+  #accept(request: IncomingMessage, response: ServerResponse): void {
+    const arrivedT = this.#clock.monotonic();
     const { path, query } = split(request.url ?? '/');
-    const handler = handlerFor(path);
+    const handler = this.#handlerFor(path);
     const over = new Promise<void>((resolve) => response.once('close', resolve));
     request.on('error', () => {});
     response.on('error', () => {});
     const arrival = {
-      seq: (seq += 1),
+      seq: (this.#seq += 1),
       arrivedT,
       request,
       method: request.method ?? 'GET',
@@ -51,28 +76,12 @@ export function createHost(clock: Clock, handlerFor: (path: string) => Handler):
       query,
       over,
     };
-    serve(clock, timers, handler, arrival, response).catch((error: unknown) => {
+    serve(this.#clock, this.#timers, handler, arrival, response).catch((error: unknown) => {
       handler.failed(error);
       if (response.headersSent) response.destroy();
       else response.writeHead(500, { 'content-type': 'text/plain' }).end('the simulator itself failed');
     });
-  });
-  server.on('clientError', (_error, socket) => {
-    if (socket.writable)
-      socket.end('HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n');
-    else socket.destroy();
-  });
-  server.on('connection', (socket: Socket) => socket.on('error', () => {}));
-  return {
-    listen: async (port = 0) => await listen(server, port),
-    close: async () => {
-      for (const stop of timers) stop();
-      await new Promise<void>((resolve) => {
-        server.close(() => resolve());
-        server.closeAllConnections();
-      });
-    },
-  };
+  }
 }
 
 async function listen(server: Server, port: number): Promise<Listening> {

@@ -13,7 +13,7 @@ import type { Fault, FaultQueue } from './faults.ts';
 import { numberOf, type Json } from './json.ts';
 import type { LogEntry } from './log.ts';
 import type { ArrivalNote, Recorder } from './recorder.ts';
-import { createHost, type Handler, type Listening } from './server.ts';
+import { Host, type Handler, type Listening } from './server.ts';
 
 export interface Simulator<Settings, Drain> {
   /** Loopback; port 0 takes a free one. @throws the listen error. */
@@ -125,6 +125,6 @@ export function createSimulator<Settings, Drain>(api: Api<Settings, Drain>): Sim
     handle: async (exchange, note) => await api.answer(exchange, note as ArrivalNote),
     failed: (error) => recorder.failed(error),
   };
-  const host = createHost(clock, (path) => (path.startsWith(controlPrefix) ? control : calls));
+  const host = new Host(clock, (path) => (path.startsWith(controlPrefix) ? control : calls));
   return simulator;
 }

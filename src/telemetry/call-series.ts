@@ -1,8 +1,8 @@
 /**
- * Where the facts of one call are counted: the series of its workspace and upstream, and the listeners that hear of them.
+ * Where the facts of one call are counted: the series of its workspace and upstream, and the listeners that are notified.
  *
- * Owns: under which names. Refuses to own: when a fact is one, and times (`observed-call.ts`).
- * Keeps: a workspace is shown by its label only; whoever listens hears of calls whose workspace and route are known.
+ * Owns: under which labels a fact is counted. Refuses to own: whether a fact has happened, and when (`observed-call.ts`).
+ * Keeps: a workspace is shown by its label only; listeners are notified only of calls whose workspace and route are known.
  */
 import type { UpstreamSettings } from '../config/settings.ts';
 import type { EndedFact, FactSink } from './events.ts';
@@ -40,7 +40,7 @@ export class CallSeries {
     return this.#workspaceId === null ? noneLabel : this.#to.labels.of(this.#workspaceId);
   }
 
-  /** Histograms of an upstream stay; they may be kept. */
+  /** Histograms of an upstream are never removed, so this reference may be kept. */
   get histograms(): UpstreamSeries {
     return this.#histograms ?? this.#to.metrics.upstream(this.#upstream);
   }

@@ -1,13 +1,13 @@
 /**
- * The times of one call: when its steps were, how long it was held, how long the upstream had it. Owns numbers only; who
- * hears of them is `observed-call.ts`. Every `now` is monotonic, everything is in milliseconds.
+ * The times of one call: when its steps were, how long it was held, how long the upstream had it. Owns numbers only; reporting
+ * them is the task of `observed-call.ts`. Every `now` is monotonic, everything is in milliseconds.
  *
  * Overhead = (route decided − received) + (head answered − admission began) − held − upstream. Reading the request body
- * lies between the two and counts as nobody's.
+ * lies between the two and is not counted.
  */
 export class CallTimes {
   readonly receivedAt: number;
-  /** Held in its line, all waits together. */
+  /** How long the call was held in its lane, all waits together. */
   heldMs = 0;
   /** From sending to the head (or to the break), all attempts together. */
   upstreamMs = 0;

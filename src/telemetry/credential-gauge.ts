@@ -1,8 +1,8 @@
-/** The gauge of credentials that end. */
+/** The gauge of the time until upstream credentials end. Owns: that gauge, read at each scrape. */
 import type { ObservedCredential } from './events.ts';
 import type { Instruments } from './instruments.ts';
 
-/** Of several credentials of an upstream the one that ends first is shown. */
+/** Sets the gauge. Of several credentials of an upstream, it shows the one that ends first. */
 export function readCredentials(
   { credentialExpires }: Instruments,
   credentials: readonly ObservedCredential[],

@@ -62,9 +62,9 @@ export interface CallTelemetry {
   routed(upstream: UpstreamSettings): void;
   /** The body is complete; admission starts. What came before counts as overhead, reading the body does not. `lane` lets a later wait link to this call. */
   admitting(lane?: LaneKey): void;
-  /** The call waits in its lane. Repeated for a call that goes back to its line. */
+  /** The call waits in its lane. Repeated for a call that goes back to its lane. */
   queued(lane: LaneKey): void;
-  /** The call leaves its line: about to be sent. Repeating it, or without `queued`, does nothing. */
+  /** The call leaves its lane, about to be sent. A second call, or one without `queued` before it, does nothing. */
   granted(): void;
   /** The attempt's bytes are handed to the transport. Counts `sluice_dispatched_after_client_gone_total` by itself. */
   sent(): void;
@@ -106,7 +106,7 @@ export interface ProcessPressure {
   readonly headBytes: number;
   readonly connections: number;
   readonly openCalls: number;
-  /** Delay of the event loop that stands, milliseconds. */
+  /** Sustained delay of the event loop, milliseconds. */
   readonly eventLoopDelayMs: number;
   /** Used share of the memory that the process may have. */
   readonly memoryRatio: number;
@@ -135,7 +135,7 @@ export interface ObservedBreaker {
 
 export interface ObservedCredential {
   readonly upstream: string;
-  /** Time until it ends, milliseconds, negative when it has. */
+  /** Time until the credential ends, milliseconds; negative when it has ended. */
   readonly expiresInMs: number;
 }
 
@@ -155,9 +155,9 @@ export interface LivePressure {
   readonly inFlight: number;
 }
 
-/** How the limiter is, on this replica. Totals since the start. */
+/** The state of the limiter on this replica. Counts are totals since the start. */
 export interface LimiterHealth {
-  /** `null` until the limiter has reported it. */
+  /** The mode in force; `null` until the limiter has reported one. */
   readonly mode: LimiterMode | null;
   readonly redisErrors: number;
   readonly leasesLost: number;
@@ -197,7 +197,7 @@ export interface Telemetry {
   replayed(upstream: string): void;
   /** A client waits for the answer of an equal call under way, or has got it from another replica. */
   joined(upstream: string): void;
-  /** A call was refused as another of its lane was a moment ago, without a question to the limiter. */
+  /** A call was refused without asking the limiter, because another call of its lane was refused a moment ago. */
   refusedAgain(upstream: string): void;
   /** A call was made again for its repeat, because the replica that had made it is gone. */
   repeatedAgain(upstream: string): void;

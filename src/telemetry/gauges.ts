@@ -1,4 +1,4 @@
-/** The gauges of upstreams, buckets and breakers, read at the moment of a scrape. */
+/** The gauges of upstreams, buckets and breakers. Owns: setting them from state that is read at the moment of a scrape. */
 import type { MeterName } from '../call.ts';
 import { readCredentials } from './credential-gauge.ts';
 import type {

@@ -1,6 +1,6 @@
 /**
- * One call among the numbers of `live.ts`: on its upstream and on its workspace's lane there, waiting or in flight.
- * Owns what it has added, so that it is taken away once, on whatever path the call ends.
+ * What one call adds to the counts of `live.ts`: waiting or in flight, on its upstream and on its workspace's lane there.
+ * Owns: what this call has added, so that it is subtracted exactly once, however the call ends.
  */
 import type { Call } from '../call.ts';
 import type { FollowedLane, Live, LiveUpstream } from './live.ts';
@@ -32,27 +32,27 @@ export class LiveCall {
     this.#lane = null;
   }
 
-  /** Joins those who wait; once until {@link leaveLine}. */
+  /** Counts the call as waiting. Called once, until {@link leaveLine}. */
   enterLine(): void {
     this.#upstream?.waiting.set(this.#call.id, this.#call.receivedAt);
     if (this.#lane !== null) this.#lane.waiting += 1;
   }
 
-  /** Whoever waited waits no more. */
+  /** The call does not wait any more. */
   leaveLine(): void {
     this.#upstream?.waiting.delete(this.#call.id);
     if (this.#lane !== null) this.#lane.waiting -= 1;
   }
 
-  /** An attempt is in flight; once until {@link land}. */
-  takeOff(): void {
+  /** Counts an attempt of the call as in flight. Called once, until {@link attemptEnded}. */
+  attemptStarted(): void {
     this.#inFlight = true;
     if (this.#upstream !== null) this.#upstream.inFlight += 1;
     if (this.#lane !== null) this.#lane.inFlight += 1;
   }
 
-  /** The attempt in flight is over. False when there was none. */
-  land(): boolean {
+  /** The attempt in flight has ended. False when none was in flight. */
+  attemptEnded(): boolean {
     if (!this.#inFlight) return false;
     this.#inFlight = false;
     if (this.#upstream !== null) this.#upstream.inFlight -= 1;

@@ -1,6 +1,6 @@
 /**
- * Who waits and who is in flight on this replica, per configured upstream. Owns two sets of numbers that gauges, the
- * activity page and nobody else read. Invariant: every `+1` has its `-1`, whatever path a call ends on.
+ * How many calls wait and how many attempts are in flight on this replica, per configured upstream and per workspace there.
+ * Owns: these counts; gauges and the activity page read them. Invariant: every `+1` has its `-1`, however a call ends.
  */
 import type { MeterName } from '../call.ts';
 import type { UpstreamKind, UpstreamSettings } from '../config/settings.ts';
@@ -31,7 +31,7 @@ export interface FollowedLane {
 
 export class Live {
   readonly #all = new Map<string, LiveUpstream>();
-  /** By upstream, then workspace: nothing is put together to find one. */
+  /** By upstream, then workspace, so that no combined key has to be built to find a lane. */
   readonly #lanes = new Map<string, Map<string, FollowedLane>>();
   #shown: readonly { readonly name: string; readonly kind: UpstreamKind }[] = [];
 
@@ -59,7 +59,7 @@ export class Live {
     if (lane.calls === 0) this.#lanes.get(lane.upstream)?.delete(lane.workspaceId);
   }
 
-  /** Those that calls hold now. */
+  /** The lanes that have calls now. */
   *lanes(): Iterable<FollowedLane> {
     for (const own of this.#lanes.values()) yield* own.values();
   }

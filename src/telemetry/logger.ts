@@ -6,6 +6,7 @@
  * key, body or workspace id; a thrown error is logged by name, code and stack frames, because its message may quote any
  * of them. `redact` is the second fence, for fields that somebody adds later.
  */
+import { isNativeError } from 'node:util/types';
 import { pino, type DestinationStream, type Logger } from 'pino';
 import type { FailureReason, HeldBy, RefusalCode } from '../errors.ts';
 import type { LogSettings } from '../config/settings.ts';
@@ -24,7 +25,7 @@ export interface CallLine {
   readonly code: RefusalCode | null;
   /** What held the call back, where a refusal names it; `null` = nothing did. */
   readonly heldBy: HeldBy | null;
-  /** Why the last attempt that failed did; `null` = none failed. Also where a later attempt succeeded. */
+  /** Why the last failed attempt failed, also where a later attempt succeeded; `null` = none failed. */
   readonly reason: FailureReason | null;
   readonly waitedMs: number;
   readonly attempts: number;
@@ -69,8 +70,8 @@ const secretFields = [
 const knownMethods = new Set(['GET', 'HEAD', 'POST', 'PUT', 'PATCH', 'DELETE', 'OPTIONS', 'QUERY']);
 
 /**
- * `info`: it went as asked, or the client alone can change it. `warn`: pressure or an upstream in trouble, worth
- * counting by whoever raises traffic. `error` is kept for bugs.
+ * `info`: the call went as asked, or only its client can change the result. `warn`: pressure, or an upstream in trouble, which an
+ * operator who raises traffic wants to count. `error` is kept for bugs.
  */
 const levelOf: Record<CallOutcome, 'info' | 'warn'> = {
   ok: 'info',
@@ -84,64 +85,85 @@ const levelOf: Record<CallOutcome, 'info' | 'warn'> = {
 
 const tenth = (ms: number): number => Math.round(ms * 10) / 10;
 
+export interface LoggerParts {
+  readonly clock: Clock;
+  readonly random: Random;
+  readonly destination: DestinationStream;
+}
+
 /** Creates the logger. Successes are written with probability `sampleSuccesses`, everything else always. */
-export function createLogger(
-  settings: LogSettings,
-  parts: { readonly clock: Clock; readonly random: Random; readonly destination: DestinationStream },
-): CallLogger {
-  const logger: Logger = pino(
-    {
-      level: settings.level,
-      base: null,
-      messageKey: 'message',
-      timestamp: () => `,"time":"${new Date(parts.clock.now()).toISOString()}"`,
-      formatters: { level: (label) => ({ level: label }) },
-      redact: { paths: secretFields, censor: '[redacted]' },
-    },
-    parts.destination,
-  );
-  let successes = settings.sampleSuccesses;
+export const createLogger = (settings: LogSettings, parts: LoggerParts): CallLogger =>
+  new PinoCallLogger(settings, parts);
+
+class PinoCallLogger implements CallLogger {
+  readonly log: Log;
+  readonly #logger: Logger;
+  readonly #random: Random;
+  #sampleSuccesses: number;
+
+  constructor(settings: LogSettings, { clock, random, destination }: LoggerParts) {
+    const logger = pino(
+      {
+        level: settings.level,
+        base: null,
+        messageKey: 'message',
+        timestamp: () => `,"time":"${new Date(clock.now()).toISOString()}"`,
+        formatters: { level: (label) => ({ level: label }) },
+        redact: { paths: secretFields, censor: '[redacted]' },
+      },
+      destination,
+    );
+    this.#logger = logger;
+    this.#random = random;
+    this.#sampleSuccesses = settings.sampleSuccesses;
+    this.log = processLog(logger);
+  }
+
+  wants(outcome: CallOutcome): boolean {
+    if (!this.#logger.isLevelEnabled(levelOf[outcome])) return false;
+    const share = this.#sampleSuccesses;
+    return outcome !== 'ok' || share >= 1 || (share > 0 && this.#random.next() < share);
+  }
+
+  call(line: CallLine): void {
+    this.#logger[levelOf[line.outcome]](
+      {
+        ...line,
+        absorbedIds: line.absorbedIds.length === 0 ? undefined : line.absorbedIds,
+        method: knownMethods.has(line.method) ? line.method : 'other',
+        waitedMs: tenth(line.waitedMs),
+        upstreamMs: tenth(line.upstreamMs),
+        overheadMs: tenth(line.overheadMs),
+        durationMs: tenth(line.durationMs),
+      },
+      'call ended',
+    );
+  }
+
+  configure({ level, sampleSuccesses }: LogSettings): void {
+    this.#logger.level = level;
+    this.#sampleSuccesses = sampleSuccesses;
+  }
+}
+
+/** Lines about the process, one function per level. */
+function processLog(logger: Logger): Log {
   const write =
     (level: 'debug' | 'info' | 'warn' | 'error') =>
     (message: string, fields: Readonly<Record<string, LogValue>> = {}) =>
       logger[level](fields, message);
-
   return {
-    log: {
-      debug: write('debug'),
-      info: write('info'),
-      warn: write('warn'),
-      error: write('error'),
-      bug: (message, cause, fields = {}) => logger.error({ ...fields, ...describeError(cause) }, message),
-    },
-    wants(outcome) {
-      if (!logger.isLevelEnabled(levelOf[outcome])) return false;
-      return outcome !== 'ok' || successes >= 1 || (successes > 0 && parts.random.next() < successes);
-    },
-    call(line) {
-      logger[levelOf[line.outcome]](
-        {
-          ...line,
-          absorbedIds: line.absorbedIds.length === 0 ? undefined : line.absorbedIds,
-          method: knownMethods.has(line.method) ? line.method : 'other',
-          waitedMs: tenth(line.waitedMs),
-          upstreamMs: tenth(line.upstreamMs),
-          overheadMs: tenth(line.overheadMs),
-          durationMs: tenth(line.durationMs),
-        },
-        'call ended',
-      );
-    },
-    configure(next) {
-      logger.level = next.level;
-      successes = next.sampleSuccesses;
-    },
+    debug: write('debug'),
+    info: write('info'),
+    warn: write('warn'),
+    error: write('error'),
+    bug: (message, cause, fields = {}) => logger.error({ ...fields, ...describeError(cause) }, message),
   };
 }
 
 /** What may be logged about a thrown value: its class, its code if that looks like one, and where it was thrown. */
 export function describeError(cause: unknown): Record<string, LogValue> {
-  if (!(cause instanceof Error)) return { error: typeof cause };
+  if (!isNativeError(cause) && !(cause instanceof Error)) return { error: typeof cause };
   const code = 'code' in cause && typeof cause.code === 'string' && /^[A-Z0-9_]{1,40}$/.test(cause.code);
   const frames = (cause.stack ?? '')
     .split('\n')

@@ -1,6 +1,6 @@
 /**
- * Counts. Owns the registry and the prepared series: what the hot path touches is looked up once per workspace and
- * upstream, created at 0 (so that the first increase is seen) and then only incremented.
+ * The metrics that count facts. Owns: the registry and the prepared series. The series that the path of a call touches are looked up
+ * once per workspace and upstream, created at 0 (so that their first increase is seen) and then only incremented.
  *
  * Invariants: at most one series set per label and upstream; no label value comes from outside (labels are ours,
  * upstreams are configured names, the rest are closed sets); histograms carry no workspace.
@@ -132,7 +132,7 @@ export function createMetrics(readings: GaugeReadings, options: MetricsOptions =
       instruments.joins.of({ upstream }).value += 1;
     },
     credentialRenewal(upstream, outcome) {
-      // All at once, so that the first failure is seen as an increase.
+      // All series are created at once, so that the first failure is seen as an increase.
       for (const each of renewalOutcomes) instruments.credentialRenewals.of({ upstream, outcome: each });
       instruments.credentialRenewals.of({ upstream, outcome }).value += 1;
     },

@@ -1,8 +1,8 @@
 /**
  * Follows one call: fans the facts of its journey out to metrics, log, spans and listeners. Owns the order-independent
- * clean-up (a call that ends anywhere leaves no gauge raised and no span open); its times are in `call-times.ts`, its
- * part of the gauges in `live-call.ts`, its counters and listeners in `call-series.ts`. Never throws: telemetry is not worth a call; each step catches for itself,
- * because this is on every call's path and a shared wrapper would make an object per step.
+ * clean-up (a call that ends anywhere leaves no gauge raised and no span open); its times are in `call-times.ts`,
+ * what it adds to gauges in `live-call.ts`, its counters and listeners in `call-series.ts`. No method throws, because a fault of telemetry
+ * must not end a call. Each step has its own `catch`: a shared wrapper would create an object per step on the path of every call.
  */
 import type { Call, Caller, Throttle } from '../call.ts';
 import type { FailureReason, RefusalCode } from '../errors.ts';
@@ -40,10 +40,9 @@ export class ObservedCall implements CallTelemetry {
   readonly #series: CallSeries;
   #attempts = 0;
   #absorbed = 0;
-  /** As the upstream names the attempt in flight, when it was throttled. */
+  /** The id that the upstream gave the attempt in flight, where that was throttled. */
   #throttledId: string | null = null;
   #absorbedIds = none;
-
   #reason: FailureReason | null = null;
   #over = false;
 
@@ -113,11 +112,11 @@ export class ObservedCall implements CallTelemetry {
     try {
       if (this.#over) return;
       this.#leaveLine();
-      this.#landed();
+      this.#attemptEnded();
       if (this.#call.clientGone.aborted) this.#to.metrics.sentAfterClientGone();
       this.#attempts += 1;
       this.#times.sent(this.#now());
-      this.#live.takeOff();
+      this.#live.attemptStarted();
       this.#spans?.sent(this.#attempts - 1);
     } catch (cause) {
       this.#to.failed(cause);
@@ -147,7 +146,7 @@ export class ObservedCall implements CallTelemetry {
 
   absorbed(): void {
     try {
-      this.#landed();
+      this.#attemptEnded();
       this.#absorbed += 1;
       if (this.#throttledId !== null && this.#absorbedIds.length < maxIds) {
         this.#absorbedIds = [...this.#absorbedIds, this.#throttledId];
@@ -166,7 +165,7 @@ export class ObservedCall implements CallTelemetry {
         this.#series.histograms.failed(reason);
       }
       this.#spans?.attemptFailed(error, reason);
-      this.#landed();
+      this.#attemptEnded();
     } catch (cause) {
       this.#to.failed(cause);
     }
@@ -178,7 +177,7 @@ export class ObservedCall implements CallTelemetry {
     try {
       this.#headTime();
       this.#leaveLine();
-      this.#landed();
+      this.#attemptEnded();
       this.#live.leaveLane();
       this.#report(end);
     } catch (cause) {
@@ -187,7 +186,6 @@ export class ObservedCall implements CallTelemetry {
   }
 
   #report(end: CallEnd): void {
-    const { logger } = this.#to;
     const now = this.#now();
     const durationMs = now - this.#times.receivedAt;
     const waitedMs = end.admission?.waitedMs ?? this.#times.heldMs;
@@ -198,16 +196,15 @@ export class ObservedCall implements CallTelemetry {
     const heldBy = end.heldBy ?? null;
     if (heldBy !== null) this.#series.histograms.refusedFor(heldBy);
     if (this.#times.admitting) {
-      const { histograms } = this.#series;
-      histograms.waited(end.outcome, waitedMs / 1000, this.traceId);
-      histograms.overhead(overheadMs / 1000, this.traceId);
+      this.#series.histograms.waited(end.outcome, waitedMs / 1000, this.traceId);
+      this.#series.histograms.overhead(overheadMs / 1000, this.traceId);
     }
     const attempts = end.admission?.attempts ?? this.#attempts;
     const absorbed = end.admission?.absorbed ?? this.#absorbed;
     this.#spans?.ended(end, { waitedMs, attempts, absorbed });
     const { outcome, status, code } = end;
-    if (logger.wants(outcome))
-      logger.call({
+    if (this.#to.logger.wants(outcome))
+      this.#to.logger.call({
         requestId: this.#call.id,
         workspace: this.#series.label,
         upstream: this.#series.upstream,
@@ -246,8 +243,8 @@ export class ObservedCall implements CallTelemetry {
     this.#spans?.left();
   }
 
-  /** The attempt in flight is over. */
-  #landed(): void {
-    if (this.#live.land()) this.#spans?.landed();
+  /** The attempt in flight has ended, if there was one. */
+  #attemptEnded(): void {
+    if (this.#live.attemptEnded()) this.#spans?.attemptEnded();
   }
 }

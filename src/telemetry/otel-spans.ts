@@ -108,7 +108,7 @@ function unsampled(parent: SpanContext): CallSpans {
     traceparent: () => w3c({ ...parent, traceFlags: TraceFlags.NONE }),
     answered: nothing,
     attemptFailed: nothing,
-    landed: nothing,
+    attemptEnded: nothing,
     ended: nothing,
   };
 }
@@ -207,7 +207,7 @@ class RecordedCall implements CallSpans {
     this.#fail(this.#attempt, error);
   }
 
-  landed(): void {
+  attemptEnded(): void {
     this.#attempt?.end();
     this.#attempt = null;
     if (this.#latestAttempt !== null) this.#latest.seen(this.#latestAttempt);

@@ -4,7 +4,7 @@
  */
 import {
   failureReasons,
-  holds,
+  heldByReasons,
   refusals,
   type FailureReason,
   type HeldBy,
@@ -65,9 +65,9 @@ export function createUpstreamSeries(
 ): UpstreamSeries {
   const { queueWait, upstreamTime, overhead, failures, heldRefusals } = instruments;
   const { replays, joins, repeatedAgain, refusedAgain } = instruments;
-  // From the start, so that the first of each is seen as an increase.
+  // These series exist from the start, so that the first event of each is seen as an increase.
   for (const counter of [replays, joins, repeatedAgain, refusedAgain]) counter.of({ upstream });
-  const held = new Map(holds.map((name) => [name, heldRefusals.of({ upstream, held_by: name })]));
+  const held = new Map(heldByReasons.map((name) => [name, heldRefusals.of({ upstream, held_by: name })]));
   const failed = new Map(failureReasons.map((reason) => [reason, failures.of({ upstream, reason })]));
   const waits = new Map(outcomes.map((outcome) => [outcome, queueWait.of({ upstream, outcome })]));
   const times = upstreamTime.of({ upstream });

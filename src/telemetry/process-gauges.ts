@@ -1,4 +1,4 @@
-/** The gauges of what one replica holds and how loaded it is. */
+/** The gauges of what one replica holds and how loaded it is. Owns: setting them from one reading at each scrape. */
 import type { ProcessPressure } from './events.ts';
 import type { Instruments } from './instruments.ts';
 

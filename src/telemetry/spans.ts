@@ -24,7 +24,7 @@ export interface CallSpans {
   /** `upstreamId`: of a throttled attempt, as the upstream names it. */
   answered(status: number, throttle: Throttle['kind'] | null, upstreamId: string | null): void;
   attemptFailed(error: string, reason: FailureReason | null): void;
-  landed(): void;
+  attemptEnded(): void;
   ended(end: CallEnd, admission: AdmissionRecord): void;
 }
 

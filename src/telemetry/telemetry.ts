@@ -1,21 +1,30 @@
 /**
- * Builds telemetry: the one place where metrics, log, spans and listeners meet. Owns no fact and no number.
+ * Telemetry as it runs: the one place where metrics, log, spans and listeners meet. Owns no fact and no number.
  */
 import type { DestinationStream } from 'pino';
+import type { Call } from '../call.ts';
 import type { Clock, Random } from '../clock.ts';
-import type { Settings } from '../config/settings.ts';
+import type { Settings, UpstreamSettings } from '../config/settings.ts';
+import type { OverloadBound, RefusalCode } from '../errors.ts';
 import {
   idleProcess,
+  type CallTelemetry,
   type FactSink,
+  type LeaseLostReason,
   type LimiterHealth,
+  type LimiterMode,
+  type LivePressure,
   type PressureSource,
+  type RedisCommand,
+  type RedisErrorKind,
+  type RenewalOutcome,
   type Telemetry,
 } from './events.ts';
 import type { MetricsFormat, MetricsPage } from './exposition.ts';
-import { createLabels, noneLabel } from './labels.ts';
+import { createLabels, noneLabel, type Labels } from './labels.ts';
 import { Live, type FollowedLane } from './live.ts';
-import { createLogger } from './logger.ts';
-import { createMetrics, type MetricsOptions } from './metrics.ts';
+import { createLogger, type CallLogger } from './logger.ts';
+import { createMetrics, type Metrics, type MetricsOptions } from './metrics.ts';
 import { ObservedCall, type CallReporters } from './observed-call.ts';
 import { outcomeOfRefusal } from './outcome.policy.ts';
 import type { Tracing } from './spans.ts';
@@ -32,131 +41,203 @@ export interface TelemetryParts {
   readonly metrics?: MetricsOptions;
 }
 
-export interface RunningTelemetry extends Telemetry {
-  /** Workspaces and upstreams with calls now, how many wait and how many are in flight: this replica. Ids stay in memory. */
-  lanes(): Iterable<FollowedLane>;
-  /** Gives labels to workspaces that are clearly busier than some that hold one; see `labels.ts`. */
-  preferLabels(busy: ReadonlyMap<string, number>): void;
-  /** Workspaces that are shown under a label of their own now. Ids stay in memory. */
-  labelled(): Iterable<string>;
-  isLabelled(workspaceId: string): boolean;
-  /** A scrape, in the plain form by default. */
-  metrics(format?: MetricsFormat): Promise<MetricsPage>;
-  /** Takes over new log settings. */
-  reconfigure(settings: Pick<TelemetrySettings, 'log'>): void;
-  /** Exports buffered spans. Called once, last. */
-  close(): Promise<void>;
-}
-
 /** Parts of the settings that telemetry reads; the label key holds for the life of the process. */
 export type TelemetrySettings = Pick<Settings, 'privacy' | 'log' | 'upstreams'>;
 
-export function createTelemetry(settings: TelemetrySettings, parts: TelemetryParts): RunningTelemetry {
-  const { clock } = parts;
-  const live = new Live();
-  let source: PressureSource = {
-    process: () => idleProcess,
-    buckets: () => [],
-    breakers: () => [],
-    credentials: () => [],
-  };
-  const metrics = createMetrics(
-    {
-      now: () => clock.now(),
-      process: () => source.process(),
-      buckets: () => source.buckets(),
-      breakers: (upstream) => source.breakers(upstream),
-      live: () => live.read(clock.monotonic()),
-      credentials: () => source.credentials(),
-    },
-    parts.metrics,
-  );
-  const labels = createLabels(settings.privacy.labelKey, clock, {
-    onRelease: (label) => metrics.release(label),
-  });
-  const logger = createLogger(settings.log, parts);
-  let isReported = false;
-  const failed = (cause: unknown): void => {
-    // A bug here would repeat for every call: one line is enough to find it.
-    if (!isReported) logger.log.bug('telemetry failed; reported once', cause);
-    isReported = true;
-  };
-  const reporters: CallReporters = { clock, metrics, logger, labels, live, sinks: parts.sinks ?? [], failed };
-  const tracing = parts.tracing ?? null;
-  live.configured(settings.upstreams.values());
-  const health: { -readonly [K in keyof LimiterHealth]: LimiterHealth[K] } = {
+const nothingKnown: PressureSource = {
+  process: () => idleProcess,
+  buckets: () => [],
+  breakers: () => [],
+  credentials: () => [],
+};
+
+export class RunningTelemetry implements Telemetry {
+  readonly #clock: Clock;
+  readonly #live = new Live();
+  readonly #metrics: Metrics;
+  readonly #labels: Labels;
+  readonly #logger: CallLogger;
+  readonly #tracing: Tracing | null;
+  readonly #reporters: CallReporters;
+  /** What only the gateway knows; given once it exists. */
+  #source = nothingKnown;
+  readonly #health: { -readonly [K in keyof LimiterHealth]: LimiterHealth[K] } = {
     mode: null,
     redisErrors: 0,
     leasesLost: 0,
     redisMs: null,
   };
+  #isFailureReported = false;
 
-  const guarded = (run: () => void): void => {
+  constructor(settings: TelemetrySettings, parts: TelemetryParts) {
+    const { clock } = parts;
+    this.#clock = clock;
+    this.#metrics = createMetrics(
+      {
+        now: () => clock.now(),
+        process: () => this.#source.process(),
+        buckets: () => this.#source.buckets(),
+        breakers: (upstream) => this.#source.breakers(upstream),
+        live: () => this.live(),
+        credentials: () => this.#source.credentials(),
+      },
+      parts.metrics,
+    );
+    this.#labels = createLabels(settings.privacy.labelKey, clock, {
+      onRelease: (label) => this.#metrics.release(label),
+    });
+    this.#logger = createLogger(settings.log, parts);
+    this.#tracing = parts.tracing ?? null;
+    this.#reporters = {
+      clock,
+      metrics: this.#metrics,
+      logger: this.#logger,
+      labels: this.#labels,
+      live: this.#live,
+      sinks: parts.sinks ?? [],
+      failed: (cause) => this.#failed(cause),
+    };
+    this.configured(settings.upstreams.values());
+  }
+
+  get log(): Telemetry['log'] {
+    return this.#logger.log;
+  }
+
+  begin(call: Call): CallTelemetry {
+    let spans = null;
+    try {
+      spans = this.#tracing?.begin(call) ?? null;
+    } catch (cause) {
+      this.#failed(cause);
+    }
+    return new ObservedCall(call, this.#reporters, spans);
+  }
+
+  refusedEarly(code: RefusalCode): void {
+    this.#guard(() => {
+      const series = this.#metrics.workspace(noneLabel, noneLabel);
+      series.ended(outcomeOfRefusal(code));
+      series.shed(code);
+    });
+  }
+
+  overloaded(bound: OverloadBound): void {
+    this.#guard(() => this.#metrics.overloaded(bound));
+  }
+
+  shedding(cause: OverloadBound | null): void {
+    if (cause === null) this.log.info('new calls are let in again');
+    else this.log.warn('new calls are refused in part: the process is overloaded', { bound: cause });
+  }
+
+  limiterMode(mode: LimiterMode): void {
+    this.#health.mode = mode;
+    this.#guard(() => this.#metrics.limiterMode(mode));
+  }
+
+  redisCommand(command: RedisCommand, durationMs: number): void {
+    const { redisMs } = this.#health;
+    this.#health.redisMs = redisMs === null ? durationMs : redisMs * 0.95 + durationMs * 0.05;
+    this.#guard(() => this.#metrics.redisCommand(command, durationMs / 1000));
+  }
+
+  redisError(kind: RedisErrorKind): void {
+    this.#health.redisErrors += 1;
+    this.#guard(() => this.#metrics.redisError(kind));
+  }
+
+  leaseLost(reason: LeaseLostReason): void {
+    this.#health.leasesLost += 1;
+    this.#guard(() => this.#metrics.leaseLost(reason));
+  }
+
+  refusedAgain(upstream: string): void {
+    this.#guard(() => this.#metrics.refusedAgain(upstream));
+  }
+
+  repeatedAgain(upstream: string): void {
+    this.#guard(() => this.#metrics.repeatedAgain(upstream));
+  }
+
+  joined(upstream: string): void {
+    this.#guard(() => this.#metrics.joined(upstream));
+  }
+
+  replayed(upstream: string): void {
+    this.#guard(() => this.#metrics.replayed(upstream));
+  }
+
+  credentialRenewal(upstream: string, outcome: RenewalOutcome): void {
+    this.#guard(() => this.#metrics.credentialRenewal(upstream, outcome));
+  }
+
+  configured(upstreams: Iterable<UpstreamSettings>): void {
+    this.#live.configured(upstreams);
+  }
+
+  observe(source: PressureSource): void {
+    this.#source = source;
+  }
+
+  live(): readonly LivePressure[] {
+    return this.#live.read(this.#clock.monotonic());
+  }
+
+  limiterHealth(): LimiterHealth {
+    return { ...this.#health };
+  }
+
+  labelOf(workspaceId: string): string {
+    return this.#labels.peek(workspaceId);
+  }
+
+  /** Gives labels to workspaces that are clearly busier than some that hold one; see `labels.ts`. */
+  preferLabels(busy: ReadonlyMap<string, number>): void {
+    this.#labels.prefer(busy);
+  }
+
+  /** Workspaces that are shown under a label of their own now. Ids stay in memory. */
+  labelled(): Iterable<string> {
+    return this.#labels.holders();
+  }
+
+  isLabelled(workspaceId: string): boolean {
+    return this.#labels.holds(workspaceId);
+  }
+
+  /** Workspaces and upstreams with calls now, how many wait and how many are in flight: this replica. Ids stay in memory. */
+  lanes(): Iterable<FollowedLane> {
+    return this.#live.lanes();
+  }
+
+  /** A scrape, in the plain form by default. */
+  metrics(format: MetricsFormat = 'prometheus'): Promise<MetricsPage> {
+    return this.#metrics.page(format);
+  }
+
+  /** Takes over new log settings. */
+  reconfigure({ log }: Pick<TelemetrySettings, 'log'>): void {
+    this.#logger.configure(log);
+  }
+
+  /** Exports buffered spans. Called once, last. */
+  async close(): Promise<void> {
+    await this.#tracing?.close();
+  }
+
+  /** Nothing that goes wrong here may touch a call. */
+  #guard(run: () => void): void {
     try {
       run();
     } catch (cause) {
-      failed(cause);
+      this.#failed(cause);
     }
-  };
+  }
 
-  return {
-    begin(call) {
-      let spans = null;
-      try {
-        spans = tracing?.begin(call) ?? null;
-      } catch (cause) {
-        failed(cause);
-      }
-      return new ObservedCall(call, reporters, spans);
-    },
-    refusedEarly: (code) =>
-      guarded(() => {
-        const series = metrics.workspace(noneLabel, noneLabel);
-        series.ended(outcomeOfRefusal(code));
-        series.shed(code);
-      }),
-    overloaded: (bound) => guarded(() => metrics.overloaded(bound)),
-    shedding(cause) {
-      if (cause === null) logger.log.info('new calls are let in again');
-      else logger.log.warn('new calls are refused in part: the process is overloaded', { bound: cause });
-    },
-    limiterMode(mode) {
-      health.mode = mode;
-      guarded(() => metrics.limiterMode(mode));
-    },
-    redisCommand(command, durationMs) {
-      health.redisMs = health.redisMs === null ? durationMs : health.redisMs * 0.95 + durationMs * 0.05;
-      guarded(() => metrics.redisCommand(command, durationMs / 1000));
-    },
-    redisError(kind) {
-      health.redisErrors += 1;
-      guarded(() => metrics.redisError(kind));
-    },
-    leaseLost(reason) {
-      health.leasesLost += 1;
-      guarded(() => metrics.leaseLost(reason));
-    },
-    refusedAgain: (upstream) => guarded(() => metrics.refusedAgain(upstream)),
-    repeatedAgain: (upstream) => guarded(() => metrics.repeatedAgain(upstream)),
-    joined: (upstream) => guarded(() => metrics.joined(upstream)),
-    replayed: (upstream) => guarded(() => metrics.replayed(upstream)),
-    credentialRenewal: (upstream, outcome) => guarded(() => metrics.credentialRenewal(upstream, outcome)),
-    configured: (upstreams) => live.configured(upstreams),
-    observe: (given) => {
-      source = given;
-    },
-    live: () => live.read(clock.monotonic()),
-    limiterHealth: () => ({ ...health }),
-    labelOf: (workspaceId) => labels.peek(workspaceId),
-    preferLabels: (busy) => labels.prefer(busy),
-    labelled: () => labels.holders(),
-    isLabelled: (workspaceId) => labels.holds(workspaceId),
-    lanes: () => live.lanes(),
-    log: logger.log,
-    metrics: (format = 'prometheus') => metrics.page(format),
-    reconfigure: ({ log }) => logger.configure(log),
-    close: async () => {
-      await tracing?.close();
-    },
-  };
+  #failed(cause: unknown): void {
+    // A bug here would repeat for every call: one line is enough to find it.
+    if (!this.#isFailureReported) this.log.bug('telemetry failed; reported once', cause);
+    this.#isFailureReported = true;
+  }
 }

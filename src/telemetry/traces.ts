@@ -70,7 +70,7 @@ export async function startTracing(
     // Decided before a span is made: see sampling.policy.ts. 2 = record and sample.
     sampler: { shouldSample: () => ({ decision: 2 }), toString: () => 'decided by Sluice' },
     textMapPropagator: null,
-    // Contexts are handed on by hand; nothing has to follow promises.
+    // Contexts are passed explicitly, so no context manager has to follow promises.
     contextManager: noContext,
     instrumentations: [],
     metricReaders: [],

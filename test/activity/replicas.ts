@@ -5,7 +5,7 @@ import type { AllActivity, RecentPressure } from '../../src/activity/snapshot.ts
 import type { Clock } from '../../src/clock.ts';
 import { parseSettings } from '../../src/config/load.ts';
 import type { Settings } from '../../src/config/settings.ts';
-import { createObservation } from '../../src/observation/observation.ts';
+import { Observation } from '../../src/observation/observation.ts';
 import { workspaceLabel } from '../../src/identity.ts';
 import { callAt, callerNamed, fixedRandom } from '../telemetry/drive.ts';
 import { manualClock } from '../support/manual-clock.ts';
@@ -60,7 +60,7 @@ export function observingReplica(
   clock: Clock,
   shared: SharedActivity | null = null,
 ): ObservingReplica {
-  const observation = createObservation(settings, {
+  const observation = new Observation(settings, {
     clock,
     random: fixedRandom(0.5),
     destination: { write: () => {} },

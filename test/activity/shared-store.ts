@@ -59,6 +59,7 @@ export function sharedStore(): (replica: string) => SharedActivity {
         return Promise.resolve(sums);
       },
       replicas: () => Promise.resolve(published.size),
+      close: () => {},
     };
   };
 }

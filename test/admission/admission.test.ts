@@ -9,7 +9,7 @@ import type { Grant, Limiter } from '../../src/limiter/limiter.ts';
 import { EmbeddedCeilings } from '../../src/limiter/embedded/ceilings.ts';
 import { createMemoryLimiter } from '../../src/limiter/embedded/limiter.ts';
 import { admission } from '../support/admission.ts';
-import { callOf, embeddedQueue, type CallWish, type Entering } from '../support/admission-queue.ts';
+import { callOf, embeddedQueue, type CallOptions, type Entering } from '../support/admission-queue.ts';
 import { FakeClock } from '../support/fake-clock.ts';
 import { shiftedClock } from '../support/shifted-clock.ts';
 import { atOrigins, type Instant } from '../support/at-origins.ts';
@@ -26,9 +26,9 @@ interface World {
   /** When each call got its lease, on the clock of the process. */
   readonly grantedAt: number[];
   readonly gone: Map<string, AbortController>;
-  enter(id: string, wish?: CallWish): void;
+  enter(id: string, options?: CallOptions): void;
   /** Enters a call whose ticket the test itself holds. */
-  ticketOf(id: string, wish: CallWish): Promise<Ticket>;
+  ticketOf(id: string, options: CallOptions): Promise<Ticket>;
   /** Lets this many milliseconds pass. */
   pass(ms: number): Promise<void>;
 }
@@ -54,10 +54,10 @@ function worldAt(
     ceilings,
     onFailure: (failure) => story.push(`bug ${String(failure)}`),
   });
-  const entryOf = (id: string, wish: CallWish): Entering => {
+  const entryOf = (id: string, options: CallOptions): Entering => {
     const leaves = new AbortController();
     gone.set(id, leaves);
-    return callOf(own, id, { ...tenInTen, maxWaitMs: 100_000, ...wish, clientGone: leaves.signal });
+    return callOf(own, id, { ...tenInTen, maxWaitMs: 100_000, ...options, clientGone: leaves.signal });
   };
   const follow = async (id: string, entering: Entering): Promise<void> => {
     try {
@@ -79,8 +79,8 @@ function worldAt(
     leases,
     grantedAt,
     gone,
-    enter: (id, wish = {}) => void follow(id, entryOf(id, wish)),
-    ticketOf: (id, wish) => queue.enter(...entryOf(id, wish)),
+    enter: (id, options = {}) => void follow(id, entryOf(id, options)),
+    ticketOf: (id, options) => queue.enter(...entryOf(id, options)),
     async pass(ms) {
       const until = clock.monotonic() + ms;
       clock.outside(until, () => {});
@@ -159,15 +159,15 @@ atOrigins('the admission queue', (instant) => {
 
   test('refuses a waiting call as soon as a more urgent call takes the slot it could have waited for', async () => {
     const { enter, pass, story } = world();
-    const wish = { ...plenty, perMinute: 2, maxWaitMs: 65_000 };
-    enter('a', wish);
+    const options = { ...plenty, perMinute: 2, maxWaitMs: 65_000 };
+    enter('a', options);
     await pass(10_000);
-    enter('b', wish);
+    enter('b', options);
     await pass(10_000);
-    enter('late', { ...wish, maxWaitMs: 45_000 });
+    enter('late', { ...options, maxWaitMs: 45_000 });
     await pass(10);
     expect(story).toEqual(['a', 'b']);
-    enter('urgent', { ...wish, urgency: 1 });
+    enter('urgent', { ...options, urgency: 1 });
     await pass(1);
     expect(story).toEqual(['a', 'b', 'late wait_too_long 50140']);
   });

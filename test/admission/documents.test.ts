@@ -2,7 +2,7 @@
 import { expect, test } from '@jest/globals';
 import type { Lease } from '../../src/admission/ticket.ts';
 import { Refusal } from '../../src/errors.ts';
-import { callOf, embeddedQueue, type CallWish } from '../support/admission-queue.ts';
+import { callOf, embeddedQueue, type CallOptions } from '../support/admission-queue.ts';
 import { FakeClock } from '../support/fake-clock.ts';
 
 /** A bucket of 1,000 points, of which 100 drain each second; the estimate for every call is 50. */
@@ -21,10 +21,10 @@ function world() {
     learn: true,
     probe: 0,
   };
-  const follow = async (id: string, wish: CallWish): Promise<void> => {
+  const follow = async (id: string, options: CallOptions): Promise<void> => {
     const leaves = new AbortController();
     gone.set(id, leaves);
-    const asked = { setting, costs: { cost: 50 }, maxWaitMs: 100_000, ...wish, clientGone: leaves.signal };
+    const asked = { setting, costs: { cost: 50 }, maxWaitMs: 100_000, ...options, clientGone: leaves.signal };
     try {
       const ticket = await queue.enter(...callOf(clock, id, asked));
       leases.set(id, await ticket.granted());
@@ -39,7 +39,7 @@ function world() {
     gone,
     limiter,
     refusals,
-    enter: (id: string, wish: CallWish = {}): void => void follow(id, wish),
+    enter: (id: string, options: CallOptions = {}): void => void follow(id, options),
     /** The response to this call states the cost of its document. */
     answer(id: string, requestedCost: number): void {
       const feedback = { meters: [], throttle: null, requestedCost };

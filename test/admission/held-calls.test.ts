@@ -23,8 +23,8 @@ test('a waiting call needs less than 8,000 bytes in admission, and none once it 
   const { queue, limiter } = embeddedQueue({ clock });
   const leaving = new AbortController();
   const hold = async (at: number, clientGone: AbortSignal): Promise<void> => {
-    const wish = { maxInFlight: 1, maxQueued: 10_000, perMinute: 100_000, maxWaitMs: 600_000, clientGone };
-    const ticket = await queue.enter(...callOf(clock, `t${at}`, wish));
+    const options = { maxInFlight: 1, maxQueued: 10_000, perMinute: 100_000, maxWaitMs: 600_000, clientGone };
+    const ticket = await queue.enter(...callOf(clock, `t${at}`, options));
     await ticket.granted();
   };
   await hold(0, new AbortController().signal);

@@ -5,7 +5,7 @@
 import { expect, test } from '@jest/globals';
 import { RecentRefusals } from '../../src/admission/recent-refusals.ts';
 import { Refusal } from '../../src/errors.ts';
-import { callOf, embeddedQueue, type CallWish } from '../support/admission-queue.ts';
+import { callOf, embeddedQueue, type CallOptions } from '../support/admission-queue.ts';
 import { FakeClock } from '../support/fake-clock.ts';
 
 const minuteMs = 60_000;
@@ -46,14 +46,14 @@ async function minutesOf(clients: number): Promise<Seen> {
   });
   let calls = 0;
   /** Resolves with `null` when the call was sent, else with its refusal, as the journey makes both. */
-  const send = async (lane: string, wish: CallWish): Promise<Refusal | null> => {
+  const send = async (lane: string, options: CallOptions): Promise<Refusal | null> => {
     calls += 1;
     const [request, clientGone] = callOf(clock, `c${calls}`, {
       limit: 4 * perMinute,
       windowMs: minuteMs,
       lane,
       workspace: lane,
-      ...wish,
+      ...options,
     });
     const again = recent.refusalOf(request);
     if (again !== null) return again;

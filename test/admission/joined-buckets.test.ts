@@ -2,7 +2,7 @@
 import { expect, test } from '@jest/globals';
 import { bucketKey, laneKey } from '../../src/ids.ts';
 import type { Ticket } from '../../src/admission/ticket.ts';
-import { callOf, embeddedQueue, type CallWish } from '../support/admission-queue.ts';
+import { callOf, embeddedQueue, type CallOptions } from '../support/admission-queue.ts';
 import { FakeClock } from '../support/fake-clock.ts';
 
 const setting = {
@@ -27,8 +27,8 @@ function start(perMinute: number | null = null) {
     await clock.run(until);
   };
   const left: string[] = [];
-  const enter = async (name: string, bucket: string, wish: CallWish = {}): Promise<Ticket> => {
-    const call = callOf(clock, name, { bucket, lane: 'lane', setting, perMinute, ...wish });
+  const enter = async (name: string, bucket: string, options: CallOptions = {}): Promise<Ticket> => {
+    const call = callOf(clock, name, { bucket, lane: 'lane', setting, perMinute, ...options });
     const ticket = await queue.enter(...call);
     void ticket.granted().then(
       (lease) => {

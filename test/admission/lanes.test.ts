@@ -1,7 +1,7 @@
 /** What this replica knows of a lane and its ceiling, and when that knowledge is dropped. */
 import { expect, test } from '@jest/globals';
 import { bucketKey, laneKey, ticketId } from '../../src/ids.ts';
-import { applyLimits, knownFull, Lanes } from '../../src/admission/lanes.ts';
+import { applyLimits, ceilingFullFor, Lanes } from '../../src/admission/lanes.ts';
 import type { Lease } from '../../src/admission/ticket.ts';
 import { admission } from '../support/admission.ts';
 import { callOf, embeddedQueue } from '../support/admission-queue.ts';
@@ -17,19 +17,19 @@ test('a lane whose ceiling limits changed forgets what it knew of the ceiling an
   lane.edge.fullUntil = 60_000;
   applyLimits(lane, '2.2');
   expect(lane.edge).toMatchObject({ fullUntil: 60_000, isReported: false });
-  expect(knownFull(lane, 0)).toEqual({ waitMs: 60_000, heldBy: 'ceiling_minute' });
+  expect(ceilingFullFor(lane, 0)).toEqual({ waitMs: 60_000, heldBy: 'ceiling_minute' });
   applyLimits(lane, '5.2');
   expect(lane.gate.asleep).toBeNull();
   expect(lane.edge).toMatchObject({ fullUntil: null, isReported: true });
-  expect(knownFull(lane, 0)).toBeNull();
+  expect(ceilingFullFor(lane, 0)).toBeNull();
 });
 
 test('a lane held for two reasons names the longer one', () => {
   const lane = new Lanes(new FakeClock()).of(name);
   lane.gate.asleep = { until: 90_000, because: 'ceiling_day' };
   lane.edge.fullUntil = 60_000;
-  expect(knownFull(lane, 10_000)).toEqual({ waitMs: 80_000, heldBy: 'ceiling_day' });
-  expect(knownFull(lane, 90_000)).toBeNull();
+  expect(ceilingFullFor(lane, 10_000)).toEqual({ waitMs: 80_000, heldBy: 'ceiling_day' });
+  expect(ceilingFullFor(lane, 90_000)).toBeNull();
 });
 
 test('unused lanes are forgotten when there are very many, sleeping lanes and lanes with calls are not', async () => {

@@ -1,7 +1,7 @@
 /** What admission asks of the stores when a call leaves: its ticket is cancelled wherever it may still be in a lane. */
 import { describe, expect, test } from '@jest/globals';
 import type { Ceilings } from '../../src/limiter/ceilings.ts';
-import type { Settlement } from '../../src/limiter/limiter.ts';
+import type { Limiter, Settlement } from '../../src/limiter/limiter.ts';
 import { EmbeddedCeilings } from '../../src/limiter/embedded/ceilings.ts';
 import { callOf, embeddedQueue } from '../support/admission-queue.ts';
 import { FakeClock } from '../support/fake-clock.ts';
@@ -15,13 +15,13 @@ async function granted() {
   const { queue, limiter } = embeddedQueue({
     clock,
     onFailure: (failure) => failures.push(failure),
-    around: (embedded) => ({
-      ...embedded,
-      cancel: (bucket, ticket) => {
-        cancelled.push(ticket);
-        return embedded.cancel(bucket, ticket);
-      },
-    }),
+    around: (embedded) =>
+      withMethods<Limiter>(embedded, {
+        cancel: (bucket, ticket) => {
+          cancelled.push(ticket);
+          return embedded.cancel(bucket, ticket);
+        },
+      }),
   });
   const ticket = await queue.enter(...callOf(clock, 't'));
   const lease = await ticket.granted();
@@ -74,18 +74,18 @@ describe('a call whose client leaves', () => {
           return ceilings.take(ceiling, again, lateMs);
         },
       }),
-      around: (embedded) => ({
-        ...embedded,
-        admit: async (asked) => {
-          const reply = await embedded.admit(asked);
-          gone.abort(new Error('the client left'));
-          return reply;
-        },
-        settle: (grant, settlement, lesson) => {
-          settled.push(settlement);
-          return embedded.settle(grant, settlement, lesson);
-        },
-      }),
+      around: (embedded) =>
+        withMethods<Limiter>(embedded, {
+          admit: async (asked) => {
+            const reply = await embedded.admit(asked);
+            gone.abort(new Error('the client left'));
+            return reply;
+          },
+          settle: (grant, settlement, lesson) => {
+            settled.push(settlement);
+            return embedded.settle(grant, settlement, lesson);
+          },
+        }),
     });
     const call = callOf(clock, 't', { perMinute: 5, clientGone: gone.signal });
     const ticket = await made.queue.enter(...call);
@@ -102,4 +102,23 @@ describe('a call whose client leaves', () => {
     expect(waiting()).toBe(0);
     await limiter.close();
   });
+});
+
+test('a call whose wait is over ends also where the limiter fails to state what it would have had to wait', async () => {
+  const clock = new FakeClock();
+  const failures: unknown[] = [];
+  const bug = new Error('no forecast');
+  const { queue, limiter } = embeddedQueue({
+    clock,
+    onFailure: (failure) => failures.push(failure),
+    around: (embedded) => withMethods<Limiter>(embedded, { forecast: () => Promise.reject(bug) }),
+  });
+  const first = await queue.enter(...callOf(clock, 'a', { maxInFlight: 1 }));
+  await first.granted();
+  const second = await queue.enter(...callOf(clock, 'b', { maxInFlight: 1, maxWaitMs: 1_000 }));
+  const ended = second.granted().catch((failure: unknown) => failure);
+  await clock.run(clock.monotonic() + 1_000);
+  expect(await ended).toMatchObject({ code: 'wait_expired' });
+  expect(failures).toEqual([bug]);
+  await limiter.close();
 });

@@ -7,7 +7,7 @@ import { bucketKey, leaseToken, laneKey, ticketId } from '../../src/ids.ts';
 import type { Grant, Limiter } from '../../src/limiter/limiter.ts';
 import { createMemoryLimiter } from '../../src/limiter/embedded/limiter.ts';
 import { admission } from '../support/admission.ts';
-import { callOf, type CallWish } from '../support/admission-queue.ts';
+import { callOf, type CallOptions } from '../support/admission-queue.ts';
 import { FakeClock } from '../support/fake-clock.ts';
 
 let clock: FakeClock;
@@ -17,8 +17,8 @@ beforeEach(() => {
   recent = new RecentRefusals(clock);
 });
 
-const requestOf = (wish: CallWish = {}): AdmissionRequest =>
-  callOf(clock, 't', { maxWaitMs: 2_000, costs: { requests: 1, tokens: 100 }, ...wish })[0];
+const requestOf = (options: CallOptions = {}): AdmissionRequest =>
+  callOf(clock, 't', { maxWaitMs: 2_000, costs: { requests: 1, tokens: 100 }, ...options })[0];
 const state = { limit: 60, remaining: 0, nextSlotMs: 9_000 };
 
 /** A call was refused `agoMs` ago, with 10 s to wait. */
@@ -50,7 +50,7 @@ test('a full queue and a spent day are said again, too', async () => {
   expect(recent.refusalOf(requestOf())).toMatchObject({ code: 'day_quota_exhausted' });
 });
 
-test.each<[string, CallWish]>([
+test.each<[string, CallOptions]>([
   ['may wait as long as it takes', { maxWaitMs: 10_000 }],
   ['is more urgent', { urgency: 2 }],
   ['costs less', { costs: { requests: 1, tokens: 99 } }],
@@ -60,10 +60,10 @@ test.each<[string, CallWish]>([
   ['has another ceiling', { perMinute: 90 }],
   ['is of another lane', { lane: 'other' }],
   ['is of another bucket', { bucket: 'other' }],
-])('a call that %s is not refused by it', async (_, wish) => {
+])('a call that %s is not refused by it', async (_, options) => {
   await refuse();
   expect(recent.refusalOf(requestOf())).not.toBeNull();
-  expect(recent.refusalOf(requestOf(wish))).toBeNull();
+  expect(recent.refusalOf(requestOf(options))).toBeNull();
 });
 
 test('it holds for a moment only', async () => {

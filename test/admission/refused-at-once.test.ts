@@ -9,11 +9,13 @@ import { AdmissionQueue } from '../../src/admission/admission.ts';
 import type { Lease } from '../../src/admission/ticket.ts';
 import { systemClock } from '../../src/clock.ts';
 import { Refusal } from '../../src/errors.ts';
+import type { Limiter } from '../../src/limiter/limiter.ts';
 import { admission } from '../support/admission.ts';
-import { callOf, embeddedQueue, type CallWish } from '../support/admission-queue.ts';
+import { callOf, embeddedQueue, type CallOptions } from '../support/admission-queue.ts';
 import { FakeClock } from '../support/fake-clock.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
 import { startReplica, type TestReplica } from '../support/redis-replica.ts';
+import { withMethods } from '../support/with-methods.ts';
 
 const oneAMinute = { limit: 1, windowMs: 60_000 };
 
@@ -26,9 +28,9 @@ function world() {
     clock,
     onFailure: (failure) => ends.set('bug', String(failure)),
   });
-  const follow = async (id: string, wish: CallWish): Promise<void> => {
+  const follow = async (id: string, options: CallOptions): Promise<void> => {
     try {
-      const ticket = await queue.enter(...callOf(clock, id, wish));
+      const ticket = await queue.enter(...callOf(clock, id, options));
       leases.set(id, await ticket.granted());
       ends.set(id, 'sent');
     } catch (failure) {
@@ -41,8 +43,8 @@ function world() {
     leases,
     ends,
     /** Enters a call and lets everything happen that needs no time. */
-    async enter(id: string, wish: CallWish = {}): Promise<void> {
-      void follow(id, wish);
+    async enter(id: string, options: CallOptions = {}): Promise<void> {
+      void follow(id, options);
       await setImmediate();
     },
   };
@@ -109,13 +111,13 @@ describe('a call that cannot leave within its wait is refused at once, on a cloc
     const clock = new FakeClock();
     const { queue } = embeddedQueue({
       clock,
-      around: (limiter) => ({
-        ...limiter,
-        async admit(asked) {
-          await new Promise<void>((resolve) => void clock.after(500, resolve));
-          return limiter.admit(asked);
-        },
-      }),
+      around: (limiter) =>
+        withMethods<Limiter>(limiter, {
+          async admit(asked) {
+            await new Promise<void>((resolve) => void clock.after(500, resolve));
+            return limiter.admit(asked);
+          },
+        }),
     });
     const one = { perMinute: 1, maxInFlight: 1 };
     const first = queue.enter(...callOf(clock, 'a', one)).then((ticket) => ticket.granted());
@@ -160,11 +162,11 @@ describe('a refusal over Redis', () => {
   });
 
   /** The smallest number of script calls of five refusals, because a tick may fall into some of them. */
-  const scriptsOf = async (queue: AdmissionQueue, wish: CallWish): Promise<number> => {
+  const scriptsOf = async (queue: AdmissionQueue, options: CallOptions): Promise<number> => {
     let min = Infinity;
     for (let at = 0; at < 5; at += 1) {
       const before = await scripts();
-      await expect(queue.enter(...callOf(systemClock, `refused${at}`, wish))).rejects.toThrow(Refusal);
+      await expect(queue.enter(...callOf(systemClock, `refused${at}`, options))).rejects.toThrow(Refusal);
       min = Math.min(min, (await scripts()) - before);
     }
     return min;

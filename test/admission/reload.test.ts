@@ -10,7 +10,7 @@ import {
   callOf,
   embeddedQueue,
   settingsOf,
-  type CallWish,
+  type CallOptions,
   type Entering,
 } from '../support/admission-queue.ts';
 import { FakeClock } from '../support/fake-clock.ts';
@@ -57,8 +57,8 @@ function world(originMs = 0, takesMs = 0) {
     leases,
     limiter,
     ceilings,
-    enter: (id: string, wish: CallWish = {}): void =>
-      void follow(id, callOf(own, id, { maxWaitMs: 600_000, ...wish })),
+    enter: (id: string, options: CallOptions = {}): void =>
+      void follow(id, callOf(own, id, { maxWaitMs: 600_000, ...options })),
     /** Every call goes on under these settings. */
     reload: (changes: Partial<CallSettings>, where: (of: AdmissionRequest) => boolean = () => true): void =>
       queue.reconfigure((of) => (where(of) ? settingsOf(of, changes) : null)),
@@ -162,12 +162,12 @@ describe.each(origins)('on $name, a reload of a ceiling of the minute', ({ ms })
 });
 
 describe.each(origins)('on $name, a reload of a ceiling of the day', ({ ms }) => {
-  const wish = { perDay: 2, maxWaitMs: 2 * dayMs };
+  const options = { perDay: 2, maxWaitMs: 2 * dayMs };
   const ids = names(7);
 
   test('that raises it lets as many calls go as were added, and keeps its count', async () => {
     const { enter, pass, reload, story } = world(ms);
-    for (const id of ids) enter(id, wish);
+    for (const id of ids) enter(id, options);
     await pass(1_000);
     expect(story).toEqual(['c0', 'c1']);
     reload({ perDay: 5 });
@@ -179,7 +179,7 @@ describe.each(origins)('on $name, a reload of a ceiling of the day', ({ ms }) =>
 
   test('that removes it lets all waiting calls go', async () => {
     const { enter, pass, reload, story } = world(ms);
-    for (const id of ids) enter(id, wish);
+    for (const id of ids) enter(id, options);
     await pass(1_000);
     reload({ perDay: null });
     await pass(1_000);
@@ -202,9 +202,9 @@ describe.each(origins)('on $name, a reload of a ceiling of the day', ({ ms }) =>
 
   test('that raises it while a call is being refused lets that call go', async () => {
     const { enter, pass, reload, story } = world(ms, 80);
-    for (const id of ['a', 'b']) enter(id, wish);
+    for (const id of ['a', 'b']) enter(id, options);
     await pass(1_000);
-    enter('c', wish);
+    enter('c', options);
     await pass(40);
     reload({ perDay: 5 });
     await pass(1_000);
@@ -287,9 +287,9 @@ describe('a reload of other limits', () => {
     const { enter, pass, reload, story } = world();
     const share = (from: number, to: number, of: string): number =>
       story.slice(from, to).filter((id) => id.startsWith(of)).length;
-    const wish = { setting: metered(1, 100), maxWaitMs: 600_000 };
+    const options = { setting: metered(1, 100), maxWaitMs: 600_000 };
     for (let at = 0; at < 60; at += 1) {
-      for (const lane of ['a', 'b']) enter(`${lane}${at}`, { ...wish, lane, workspace: lane });
+      for (const lane of ['a', 'b']) enter(`${lane}${at}`, { ...options, lane, workspace: lane });
     }
     await pass(4_000);
     const before = story.length;

@@ -10,19 +10,19 @@ import { callOf, embeddedQueue } from '../support/admission-queue.ts';
 import { FakeClock } from '../support/fake-clock.ts';
 
 const ceiling = { key: ceilingKey('w'), perMinute: 40, perDay: 100 };
-const wish = { perMinute: ceiling.perMinute, perDay: ceiling.perDay, limit: 60, windowMs: 60_000_000 };
+const options = { perMinute: ceiling.perMinute, perDay: ceiling.perDay, limit: 60, windowMs: 60_000_000 };
 
 let limiter: Limiter | null = null;
 afterEach(() => limiter?.close());
 
-function setUp(limits: Partial<typeof wish> = {}) {
+function setUp(limits: Partial<typeof options> = {}) {
   const clock = new FakeClock();
   const failures: unknown[] = [];
   const made = embeddedQueue({ clock, onFailure: (failure) => failures.push(failure) });
   const { queue, ceilings } = made;
   ({ limiter } = made);
   const enter = (ticket: string): Promise<Ticket> =>
-    queue.enter(...callOf(clock, ticket, { ...wish, ...limits }));
+    queue.enter(...callOf(clock, ticket, { ...options, ...limits }));
   /** What has been taken: slots of the minute and of the day, units of the bucket. */
   const taken = async () => [
     40 - ((await ceilings.state(ceiling))?.remaining ?? 0),

@@ -7,7 +7,7 @@ import { describe, expect, test } from '@jest/globals';
 import { ScanThrottle } from '../../src/admission/scan-throttle.ts';
 import type { Lease } from '../../src/admission/ticket.ts';
 import { Refusal } from '../../src/errors.ts';
-import { callOf, embeddedQueue, type CallWish, type Entering } from '../support/admission-queue.ts';
+import { callOf, embeddedQueue, type CallOptions, type Entering } from '../support/admission-queue.ts';
 import { FakeClock } from '../support/fake-clock.ts';
 
 const manyCalls = 2_000;
@@ -22,8 +22,13 @@ function world() {
     clock,
     onFailure: (failure) => ends.set('bug', String(failure)),
   });
-  const counted = (id: string, wish: CallWish): Entering => {
-    const [made, gone] = callOf(clock, id, { maxQueued: 10_000, maxInFlight: 1, maxWaitMs: 30_000, ...wish });
+  const counted = (id: string, options: CallOptions): Entering => {
+    const [made, gone] = callOf(clock, id, {
+      maxQueued: 10_000,
+      maxInFlight: 1,
+      maxWaitMs: 30_000,
+      ...options,
+    });
     const asked = made.admission;
     const request = {
       ...made,
@@ -46,9 +51,9 @@ function world() {
       await setImmediate();
       return checks - before;
     },
-    enter(id: string, wish: CallWish = {}): void {
+    enter(id: string, options: CallOptions = {}): void {
       queue
-        .enter(...counted(id, wish))
+        .enter(...counted(id, options))
         .then((ticket) => ticket.granted())
         .then(
           (lease) => {
@@ -80,8 +85,9 @@ describe('very many waiting calls', () => {
   test('are not checked once for each of many more urgent calls', async () => {
     const { clock, enter, checksDuring } = world();
     for (let n = 0; n < manyCalls; n += 1) enter(`n${n}`, { perMinute: 1_000_000 });
-    clock.outside(1_000, () => {});
-    await clock.run(1_000);
+    // The rest after the scan that follows newcomers is over.
+    clock.outside(1_500, () => {});
+    await clock.run(1_500);
     let checks = 0;
     for (let n = 0; n < manyEnds; n += 1) {
       checks += await checksDuring(() => enter(`urgent${n}`, { urgency: 0, perMinute: 1_000_000 }));

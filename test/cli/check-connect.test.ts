@@ -1,6 +1,10 @@
 /** `sluice check --connect` says of Redis, of each origin and of each credential whether it works, and shows no secret. */
+import { chmodSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from '@jest/globals';
 import { tryConnections } from '../../src/cli/check-connect.ts';
+import { refreshFileCautions } from '../../src/cli/refresh-files.ts';
 import { parseSettings } from '../../src/config/load.ts';
 import { rawUpstream, type RawUpstream } from '../support/raw-upstream.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
@@ -86,7 +90,46 @@ test('sluice check tries a credential from a file or a token endpoint like any o
   await endpoint.close();
   expect(lines).toEqual([
     `ok:     fetched ${plain.origin}: answers 404; that does not show whether a credential is right`,
-    `FAILED: refused ${plain.origin}: the credential could not be read or fetched (refused)`,
-    `FAILED: filed ${plain.origin}: the credential could not be read or fetched (missing)`,
+    `FAILED: refused ${plain.origin}: the credential is not available: its token endpoint does not accept this client (refused)`,
+    `FAILED: filed ${plain.origin}: the credential is not available: its file is missing (missing)`,
   ]);
+});
+
+test('sluice check uses no refresh token: it tries the file, and the access token that stands there', async () => {
+  const endpoint = await startTokenEndpoint({ refresh: 'single_use' });
+  const folder = mkdtempSync(join(tmpdir(), 'sluice-check-'));
+  const write = (name: string, text: string): string => {
+    writeFileSync(join(folder, name), text, { mode: 0o600 });
+    return join(folder, name);
+  };
+  const oauth = (file: string): string =>
+    `{ header: authorization, oauth: { tokenUrl: "${endpoint.url}", clientId: client-sim, clientSecret: secret-of-the-client, refreshTokenFile: "${file}" } }`;
+  const upstream = (name: string, file: string): string =>
+    `  ${name}: { origins: ["${model.origin}"], kind: language-model, allowPrivateAddresses: true, credential: ${oauth(file)} }\n`;
+  const inUse = '{"refresh_token":"canary-refresh","access_token":"canary-right"}';
+  const settings = parseSettings(
+    `upstreams:\n${upstream('fresh', write('fresh', 'canary-refresh\n'))}${upstream('used', write('used', inUse))}${upstream('gone', join(folder, 'none'))}${upstream('fixed', '/proc/sys/kernel/ostype')}${upstream('open', write('open', 'canary-refresh'))}workspaces: {}\n`,
+    { path: 'test.yaml', env: {} },
+  );
+  chmodSync(join(folder, 'open'), 0o644);
+  const { lines } = await tryConnections(settings);
+  const cautions = await refreshFileCautions(settings);
+  await endpoint.close();
+  rmSync(folder, { recursive: true });
+  expect(endpoint.requests).toEqual([]);
+  const untried =
+    'not tried; the refresh token’s file can be read and replaced, and to use the token would end it';
+  expect(lines).toEqual([
+    `ok:     fresh ${model.origin}: ${untried}`,
+    `ok:     used ${model.origin}: answers 200 and takes the credential`,
+    `FAILED: gone ${model.origin}: the credential is not available: its file is missing (missing)`,
+    `FAILED: fixed ${model.origin}: the credential is not available: the file of its refresh token cannot be replaced (unwritable)`,
+    `ok:     open ${model.origin}: ${untried}`,
+  ]);
+  expect(cautions.map((text) => text.split(':')[0])).toEqual([
+    'upstream gone',
+    'upstream fixed',
+    'upstream open',
+  ]);
+  expect([...lines, ...cautions].join()).not.toContain('canary');
 });

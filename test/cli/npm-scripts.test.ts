@@ -27,10 +27,10 @@ describe('signals to end', () => {
   test('are distinguished by time: an echo of the first signal is not a second one', async () => {
     let now = 1_000;
     const process = new EventEmitter();
-    const { first, again } = endSignals({ monotonic: () => now }, process);
+    const { first, second } = endSignals({ monotonic: () => now }, process);
     const ended: string[] = [];
     void first.then(() => ended.push('first'));
-    void again.then(() => ended.push('again'));
+    void second.then(() => ended.push('second'));
     process.emit('SIGINT');
     now += 499;
     process.emit('SIGINT');
@@ -40,6 +40,6 @@ describe('signals to end', () => {
     now += 1;
     process.emit('SIGTERM');
     await setImmediate();
-    expect(ended).toEqual(['first', 'again']);
+    expect(ended).toEqual(['first', 'second']);
   });
 });

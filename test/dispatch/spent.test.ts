@@ -52,7 +52,7 @@ describe('a settled reservation', () => {
   const started = (reserved: number) => {
     const meter = createMeter('tokens', 0);
     applySetting(meter, { stated: { limit, windowMs: 60_000 }, learn: true }, 0);
-    if (reserved > 0) take(meter, { units: reserved, behind: [] }, 0);
+    if (reserved > 0) take(meter, { units: reserved, inTransit: [] }, 0);
     return meter;
   };
 
@@ -71,7 +71,7 @@ describe('a settled reservation', () => {
   test('gives back nothing that has drained, because the meter was empty since', () => {
     const meter = started(5_000);
     settleUnits(meter, { reserved: 0, spent: 0, grantedAt: 0 }, 30_000);
-    take(meter, { units: 4_000, behind: [] }, 30_000);
+    take(meter, { units: 4_000, inTransit: [] }, 30_000);
     settleUnits(meter, { reserved: 5_000, spent: 10, grantedAt: 0 }, 30_000);
     expect(levelAt(meter, 30_000)).toBe(4_000);
   });

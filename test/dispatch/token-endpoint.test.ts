@@ -6,6 +6,7 @@ import { systemClock } from '../../src/clock.ts';
 import { createEndpoint, endpointLimitMs } from '../../src/dispatch/token-endpoint.ts';
 import { fastClock } from '../support/fast-clock.ts';
 import { homeward } from '../support/gateway.ts';
+import { until } from '../support/until.ts';
 
 const closers: (() => Promise<void>)[] = [];
 afterEach(async () => {
@@ -54,6 +55,25 @@ describe('a token endpoint', () => {
     expect(result).toMatchObject({ kind: 'answered', reply: { status: 307, body: 'moved' } });
     expect(result.kind === 'answered' && result.reply.fields.get('retry-after')).toBe('3');
     expect(seen).toEqual(['POST /token?a=b']);
+  });
+
+  // A kept connection may have been closed by the endpoint, and a POST written into it is neither answered nor may it be repeated.
+  test('is asked over a connection of its own each time, which does not stay open', async () => {
+    const ports: (number | undefined)[] = [];
+    let open = 0;
+    const port = await listening((incoming, response) => {
+      ports.push(incoming.socket.remotePort);
+      open += 1;
+      incoming.socket.once('close', () => (open -= 1));
+      response.end('{}');
+    });
+    const ask = createEndpoint({ clock: systemClock });
+    for (let n = 0; n < 3; n += 1)
+      expect(await ask(request(`http://127.0.0.1:${port}/token`), inside, never)).toMatchObject({
+        kind: 'answered',
+      });
+    expect(new Set(ports).size).toBe(3);
+    await until(() => open === 0);
   });
 
   test('that sends without end gives no token', async () => {

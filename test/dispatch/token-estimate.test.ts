@@ -2,7 +2,8 @@ import { describe, expect, test } from '@jest/globals';
 import fc from 'fast-check';
 import type { Feedback, TokenUsage } from '../../src/call.ts';
 import { cacheLifeMs, type TokenGuess } from '../../src/dispatch/token-estimate.policy.ts';
-import { maxBeginnings, TokenEstimates } from '../../src/dispatch/token-estimates.ts';
+import { maxBeginnings, maxModels, TokenEstimates } from '../../src/dispatch/token-estimates.ts';
+import type { EstimateStore, SharedEstimate } from '../../src/limiter/estimate-store.ts';
 import { manualClock } from '../support/manual-clock.ts';
 
 const plain: TokenGuess = { prompt: 1_000, marked: 0, output: null, apart: false };
@@ -121,10 +122,106 @@ describe('the estimated tokens of a call with a cached prompt', () => {
     expect(tokens.expected(named(claude)).input_tokens).toBe(90_000);
   });
 
-  test('are remembered for at most 10,000 prompts', () => {
+  test('are remembered for at most 10,000 prompts, those used latest', () => {
     const { tokens } = estimates();
-    for (let n = 0; n < maxBeginnings + 50; n += 1) tokens.learn(named(claude, `b${n}`), nothing, kept);
-    expect(tokens.size).toBe(maxBeginnings);
+    for (let n = 0; n < maxBeginnings + 50; n += 1) {
+      tokens.learn(named(claude, `b${n}`), nothing, kept);
+      // A prompt that is asked for all the time stays.
+      tokens.expected(named(claude, 'b0'));
+    }
+    expect(tokens.size.beginnings).toBe(maxBeginnings);
+    const inputOf = (n: number) => tokens.expected(named(claude, `b${n}`)).input_tokens;
+    expect([0, 50, 51, maxBeginnings + 49].map(inputOf)).toEqual([2_000, 2_001, 2_000, 2_000]);
+  });
+
+  test('are remembered for at most 10,000 pairs of workspace and model, also of those that other replicas report', () => {
+    const adopted: ((learned: SharedEstimate) => void)[] = [];
+    const store: EstimateStore = { share: () => {}, listen: (hear) => void adopted.push(hear) };
+    const tokens = new TokenEstimates(manualClock(), store);
+    const answer = used({ prompt: 2_000, input: 2_000, output: 50, total: 2_050 });
+    for (let n = 0; n < maxModels + 50; n += 1) {
+      tokens.learn(named({ ...claude, prompt: 1_000 }, null, `l${n}`), answer, null);
+    }
+    expect(tokens.size).toEqual({ beginnings: 0, models: maxModels });
+    const inputOf = (n: number) =>
+      tokens.expected(named({ ...claude, prompt: 1_000 }, null, `l${n}`)).input_tokens;
+    expect([49, 50, maxModels + 49].map(inputOf)).toEqual([1_000, 2_000, 2_000]);
+    const [hear] = adopted;
+    for (let n = 0; n < maxModels + 50; n += 1) {
+      const learned = { factor: 1, counted: 1, output: null, isStated: false, apart: true, beyond: 0 };
+      hear?.({ kind: 'model', name: `theirs${n}`, ...learned });
+      hear?.({ kind: 'prompt', name: `theirs${n}`, factor: 1, kept: 0, beyond: null });
+    }
+    expect(tokens.size).toEqual({ beginnings: maxBeginnings, models: maxModels });
+  });
+});
+
+describe('the estimated tokens of a call that is charged by rule', () => {
+  const asked = { ...plain, output: 400 };
+  const refusal = (requestedTokens: number): Feedback => ({
+    ...nothing,
+    throttle: { kind: 'rate', waitMs: 1_000, meter: 'tokens' },
+    requestedTokens,
+  });
+  const stating: Feedback = {
+    ...used({ prompt: 1_000, input: 1_000, output: 30, total: 1_030 }),
+    meters: [{ meter: 'tokens', limit: 30_000, windowMs: 60_000, level: { lowest: 1, highest: 2 } }],
+  };
+
+  test('are corrected by one refusal, until another one states something else, also over answers between them', () => {
+    const { tokens } = estimates();
+    tokens.learn(named(asked), refusal(2_400), null);
+    expect(tokens.expected(named(asked))).toEqual({ tokens: 2_400 });
+    tokens.learn(named(asked), stating, null);
+    expect(tokens.expected(named({ ...asked, prompt: 1_200 }))).toEqual({ tokens: 2_600 });
+    tokens.learn(named(asked), refusal(1_900), null);
+    expect(tokens.expected(named(asked))).toEqual({ tokens: 1_900 });
+    // What is reserved too much is given back with the answer; less than the rule would be refused.
+    tokens.learn(named(asked), refusal(100), null);
+    expect(tokens.expected(named(asked))).toEqual({ tokens: 1_400 });
+  });
+
+  test('are corrected by a refusal behind the content of a stream, whatever usage stands before it', () => {
+    const { tokens } = estimates();
+    tokens.learn(named(asked), nothing, { ...used({ prompt: 9, output: 1 }), ...refusal(2_400) });
+    expect(tokens.expected(named(asked))).toEqual({ tokens: 2_400 });
+    expect(tokens.expected(named(asked, 'other'))).toEqual({ tokens: 1_400 });
+  });
+
+  test('follow the refusals of other beginnings part of the way, where a prompt begins like none before', () => {
+    const { tokens } = estimates();
+    tokens.learn(named(asked), stating, null);
+    for (let n = 0; n < 30; n += 1) tokens.learn(named(asked, `b${n}`), refusal(2_400), null);
+    expect(tokens.expected(named(asked, 'new')).tokens).toBeGreaterThan(2_390);
+    expect(tokens.expected(named(asked, 'new', 'elsewhere')).tokens).toBe(1_400);
+  });
+
+  test('believe a refusal no further than eight times the rule, or what an image adds to a short prompt', () => {
+    const { tokens } = estimates();
+    tokens.learn(named(asked), refusal(1e9), null);
+    expect(tokens.expected(named(asked))).toEqual({ tokens: 8 * 1_400 });
+    const short = { ...plain, prompt: 10, output: 0 };
+    tokens.learn(named(short, 'short'), refusal(1_110), null);
+    expect(tokens.expected(named(short, 'short'))).toEqual({ tokens: 1_110 });
+    tokens.learn(named(short, 'short'), refusal(1e9), null);
+    expect(tokens.expected(named(short, 'short'))).toEqual({ tokens: 10 + 8_192 });
+  });
+
+  test('follow the rule again for other beginnings, when many answers came after an odd refusal', () => {
+    const { tokens } = estimates();
+    tokens.learn(named(asked), stating, null);
+    tokens.learn(named(asked, 'odd'), refusal(9_000), null);
+    expect(tokens.expected(named(asked, 'new')).tokens).toBeGreaterThan(3_000);
+    for (let n = 0; n < 300; n += 1) tokens.learn(named(asked, `b${n}`), stating, null);
+    expect(tokens.expected(named(asked, 'new')).tokens).toBeLessThan(1_430);
+  });
+
+  test('are left to answers where they say what was used', () => {
+    const { tokens } = estimates();
+    const answer = used({ prompt: 1_000, input: 1_000, output: 400, total: 1_400 });
+    tokens.learn(named(asked), answer, null);
+    tokens.learn(named(asked), refusal(9_000), null);
+    expect(tokens.expected(named(asked))).toEqual({ tokens: 1_400 });
   });
 });
 

@@ -2,7 +2,7 @@
 import { readFileSync } from 'node:fs';
 import { describe, expect, test } from '@jest/globals';
 import { configJsonSchema } from '../../src/config/json-schema.ts';
-import { failureReasons, holds, refusals } from '../../src/errors.ts';
+import { failureReasons, heldByReasons, refusals } from '../../src/errors.ts';
 import { createRegistry } from '../../src/telemetry/exposition.ts';
 import { createInstruments } from '../../src/telemetry/instruments.ts';
 
@@ -87,7 +87,7 @@ describe('docs/reference.md', () => {
 
   test('names every reason that can hold a call', () => {
     const documented = rowsOf(sectionOf('## What holds a call back')).flatMap(([cell]) => codesIn(cell));
-    expect(documented.filter((name) => name !== 'heldBy').sort()).toEqual([...holds].sort());
+    expect(documented.filter((name) => name !== 'heldBy').sort()).toEqual([...heldByReasons].sort());
   });
 
   test('names every reason why an attempt fails', () => {

@@ -1,6 +1,6 @@
 /** The check of forms (`npm run lint`) finds what is planted, and leaves alone what docs/style.md allows. */
 import { expect, test } from '@jest/globals';
-import { badForms, olderFactories } from '../../scripts/check-forms.ts';
+import { badForms } from '../../scripts/check-forms.ts';
 
 test.each([
   ['f: a function with statements is a declaration', 'const f = (a: number) => { use(a); return a; };'],
@@ -45,8 +45,4 @@ test.each([
 
 test('the rules for factories and parameters are those of the product', () => {
   expect(badForms('export const tool = () => ({ run() { use(1); } });', false)).toEqual([]);
-});
-
-test('no factory joins those that keep a `let` from before the rule', () => {
-  expect(olderFactories.length).toBeLessThanOrEqual(13);
 });

@@ -4,8 +4,7 @@ import type { Call, Outcome } from '../../src/call.ts';
 import { systemClock, systemRandom } from '../../src/clock.ts';
 import type { ServerSettings } from '../../src/config/settings.ts';
 import type { RefusalCode } from '../../src/errors.ts';
-import { createDataServer } from '../../src/ingress/data-server.ts';
-import type { DataServer, DataServerOptions } from '../../src/ingress/data-server.ts';
+import { DataServer, type DataServerOptions } from '../../src/ingress/data-server.ts';
 import { connectRaw } from '../support/raw-client.ts';
 import type { RawClient } from '../support/raw-client.ts';
 
@@ -65,7 +64,7 @@ export async function startDataServer(
   const bugs: unknown[] = [];
   const earlyRefusals: RefusalCode[] = [];
   const clients: RawClient[] = [];
-  const data = createDataServer({
+  const data = new DataServer({
     settings: serverSettings,
     clock: systemClock,
     random: systemRandom,

@@ -1,11 +1,11 @@
 import { describe, expect, test } from '@jest/globals';
 import {
-  looked,
+  loadAfter,
   checkEveryMs,
   noLoad,
   relievedInMs,
   roomInMs,
-  standing,
+  sustainedLoad,
   type Load,
   type LoadSample,
 } from '../../src/ingress/overload.policy.ts';
@@ -15,7 +15,7 @@ const late = (delayMs: number): LoadSample => ({ delayMs, memoryRatio: 0.1 });
 const full = (memoryRatio: number): LoadSample => ({ delayMs: 0, memoryRatio });
 
 const after = (samples: readonly LoadSample[], load: Load = noLoad): Load =>
-  samples.reduce((known, sample) => looked(known, sample, bounds), load);
+  samples.reduce((known, sample) => loadAfter(known, sample, bounds), load);
 const times = <T>(n: number, value: T): T[] => Array.from({ length: n }, () => value);
 
 describe('shedding by load', () => {
@@ -36,7 +36,7 @@ describe('shedding by load', () => {
   test('names the memory where that is fuller, and says the load that stands', () => {
     const load = after([...times(5, full(0.9)), full(0.85)]);
     expect(load.cause).toBe('memory');
-    expect(standing(load)).toEqual({ delayMs: 0, memoryRatio: 0.85 });
+    expect(sustainedLoad(load)).toEqual({ delayMs: 0, memoryRatio: 0.85 });
   });
 
   test('stays as it is just below the bound, and ends by itself well below it, when it said', () => {

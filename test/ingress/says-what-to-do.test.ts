@@ -36,6 +36,6 @@ test('a missing configuration file is reported with the example', () => {
 });
 
 test('a workspace without a ceiling has none where its upstream states one', async () => {
-  const { ceilings } = gateway.service.gateway;
-  expect(await ceilings('acme', 'up')).toMatchObject({ perMinute: null });
+  const ceilings = await gateway.service.gateway.ceilings('acme', 'up');
+  expect(ceilings).toMatchObject({ perMinute: null });
 });

@@ -1,4 +1,5 @@
 /** Slow is not stalled: what a client that takes little, takes nothing, or has nothing to take is taken for. */
+import { Socket } from 'node:net';
 import { expect, test } from '@jest/globals';
 import type { Clock } from '../../src/clock.ts';
 import { StalledReader } from '../../src/ingress/stalled-reader.ts';
@@ -7,9 +8,10 @@ const limitMs = 1_000;
 
 function watched() {
   const timers = new Set<() => void>();
+  let now = 0;
   const clock: Clock = {
     now: () => 0,
-    monotonic: () => 0,
+    monotonic: () => now,
     after(delayMs, run) {
       expect(delayMs).toBe(limitMs);
       const timer = () => run();
@@ -17,12 +19,16 @@ function watched() {
       return () => void timers.delete(timer);
     },
   };
-  const response = { writableLength: 0 };
+  const response: { writableLength: number; socket: Socket | null } = {
+    writableLength: 0,
+    socket: new Socket(),
+  };
   let stalled = 0;
   const reader = new StalledReader({ response, clock, maxMs: limitMs, onStalled: () => (stalled += 1) });
   const pass = (): void => {
     const due = [...timers];
     timers.clear();
+    now += limitMs;
     for (const timer of due) timer();
   };
   return { reader, response, pass, stalled: () => stalled, timers: () => timers.size };
@@ -57,6 +63,20 @@ test('a client that has read everything is no longer watched, until bytes wait f
   reader.moved();
   expect(timers()).toBe(0);
   reader.waiting();
+  pass();
+  expect(stalled()).toBe(1);
+});
+
+test('an answer behind another one waits for that one, and for the client from its turn on', () => {
+  const { reader, response, pass, stalled } = watched();
+  const { socket } = response;
+  response.socket = null;
+  response.writableLength = 100;
+  reader.waiting();
+  pass();
+  expect([stalled(), reader.waitedMs]).toEqual([0, 0]);
+  response.socket = socket;
+  expect(reader.waitedMs).toBe(limitMs);
   pass();
   expect(stalled()).toBe(1);
 });

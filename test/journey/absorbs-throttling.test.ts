@@ -4,7 +4,9 @@ import { fastClock } from '../support/fast-clock.ts';
 import { insideRetryAfter, startWorld, tally, type World, type WorldOptions } from './world.ts';
 
 let world: World;
-const begin = async (options: WorldOptions = {}): Promise<World> => (world = await startWorld(options));
+const clock = fastClock(1);
+const begin = async (options: WorldOptions = {}): Promise<World> =>
+  (world = await startWorld({ clock, ...options }));
 afterEach(async () => {
   expect(insideRetryAfter([...world.model.log, ...world.shop.log])).toEqual([]);
   await world.close();
@@ -49,7 +51,7 @@ describe('a 429 that states a time is waited out, and the client sees only the f
   };
 
   test('for times in milliseconds, seconds, fractions and dates', async () => {
-    const soon = new Date(Date.now() + 2_000).toUTCString();
+    const soon = new Date(clock.now() + 2_000).toUTCString();
     const found = await sideBySide({
       milliseconds: { 'retry-after-ms': '350', 'retry-after': '9' },
       seconds: { 'retry-after': '1' },

@@ -8,8 +8,8 @@ afterEach(() => world.close());
 
 const speed = 10;
 /**
- * Our sockets are as slow as ever while time runs faster: on a busy machine 300 ms between sending and arriving are
- * three seconds here. The ceiling itself is held to the millisecond where time is an argument (`test/limiter/`).
+ * Our sockets are as slow as ever while time runs faster: 30 rounds of the event loop between sending and arriving are three
+ * seconds here. The ceiling itself is held to the millisecond where time is an argument (`test/limiter/`).
  */
 const slackMs = 300 * speed;
 

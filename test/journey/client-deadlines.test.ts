@@ -1,9 +1,10 @@
-/** A client that hangs up after two seconds, and says so: whatever happens to its call, it reads an answer before. */
+/** A client that hangs up after four seconds, and says so: whatever happens to its call, it reads an answer before. */
 import { afterEach, beforeEach, expect, test } from '@jest/globals';
 import OpenAI from 'openai';
+import { systemClock } from '../../src/clock.ts';
 import { startWorld, type World } from './world.ts';
 
-const timeoutMs = 2_000;
+const timeoutMs = 4_000;
 const throttledFor = (ms: number) =>
   ({
     kind: 'answer',
@@ -14,7 +15,8 @@ const throttledFor = (ms: number) =>
 
 let world: World;
 beforeEach(async () => {
-  world = await startWorld({ modelLimits: 'maxInFlight: 1' });
+  // The client's own clock is the system's.
+  world = await startWorld({ clock: systemClock, modelLimits: 'maxInFlight: 1' });
 });
 afterEach(() => world.close());
 

@@ -1,25 +1,24 @@
-import { mkdir, mkdtemp, rename, rm, symlink, writeFile } from 'node:fs/promises';
+import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, describe, expect, test } from '@jest/globals';
 import { fastClock } from '../support/fast-clock.ts';
+import { mountSecret, type MountedSecret } from '../support/mounted-secret.ts';
 import {
   startTokenEndpoint,
   type Manner,
   type TokenEndpoint,
   type TokenEndpointOptions,
 } from '../support/token-endpoint.ts';
+import { until } from '../support/until.ts';
 import { highCeilings, inversions, startWorld, tally, type World, type WorldOptions } from './world.ts';
 
 let world: World;
 let endpoint: TokenEndpoint | null = null;
-let folder: string | null = null;
 afterEach(async () => {
   await world.close();
   await endpoint?.close();
   endpoint = null;
-  if (folder !== null) await rm(folder, { recursive: true });
-  folder = null;
 });
 
 const stores = (tokens: readonly string[]) => ({ '127.0.0.1': { apps: { 'app-sim': [...tokens] } } });
@@ -113,6 +112,29 @@ describe('a token of an OAuth client', () => {
   });
 });
 
+test('a refresh token that has ended refuses calls with the reason, and the next one in its file is used without a restart', async () => {
+  const folder = await mkdtemp(join(tmpdir(), 'sluice-refresh-'));
+  const file = join(folder, 'token');
+  await writeFile(file, 'canary-of-before\n', { mode: 0o600 });
+  const tokens = await startShop({ refresh: 'single_use' }, {}, `, refreshTokenFile: "${file}"`);
+  const refused = await world.orders(0);
+  expect([refused.status, problemOf(refused).code]).toEqual([502, 'credential_unavailable']);
+  expect(problemOf(refused).detail).toMatch(/authorize the client again .* to its file \(grant_ended\)/);
+  expect(await metrics()).toMatch(/renewals_total\{upstream="shop",outcome="grant_ended"\} 1/);
+  await writeFile(file, `${tokens.authorize()}\n`);
+  await until(() => tokens.issued.length === 1);
+  expect(tally(await many(5))).toEqual({ 200: 5 });
+  expect(tokens.requests).toHaveLength(2);
+  expect(await readFile(file, 'utf8')).toContain(tokens.refreshTokens.at(-1));
+  // Taken out: the end of a world looks for errors that nobody expected.
+  const said = world.gateway.logs.splice(0);
+  expect(said.filter((line) => line.includes('"level":"error"'))).toEqual([
+    expect.stringContaining('a refresh token is not valid any more: authorize the client again'),
+  ]);
+  expect([...said, await metrics()].join()).not.toContain('canary');
+  await rm(folder, { recursive: true });
+});
+
 describe('when the token endpoint', () => {
   test.each<[string, Manner]>([
     ['is slow', { kind: 'issue', afterMs: 800 }],
@@ -180,18 +202,12 @@ describe('when the token endpoint', () => {
 });
 
 describe('a credential in a file', () => {
-  /** As the kubelet writes a mounted Secret: a folder per version, and a link that is renamed over. */
-  async function mount(token: string, version: number): Promise<string> {
-    folder ??= await mkdtemp(join(tmpdir(), 'sluice-secret-'));
-    await mkdir(join(folder, `..v${version}`));
-    await writeFile(join(folder, `..v${version}`, 'token'), `${token}\n`);
-    await symlink(`..v${version}`, join(folder, '..data_tmp'));
-    await rename(join(folder, '..data_tmp'), join(folder, '..data'));
-    if (version === 1) await symlink('..data/token', join(folder, 'token'));
-    return join(folder, 'token');
-  }
+  let secret: MountedSecret;
+  afterEach(() => secret.remove());
+
   const startMounted = async (more: WorldOptions = {}): Promise<void> => {
-    const path = await mount('shpat_1', 1);
+    secret = await mountSecret('shpat_1');
+    const { path } = secret;
     const all = Array.from({ length: 9 }, (_, n) => `shpat_${n + 1}`);
     world = await startWorld({ shop: { stores: stores(all), latency: { minMs: 1, maxMs: 4 } }, ...more });
     await world.gateway.reconfigure(
@@ -214,7 +230,7 @@ describe('a credential in a file', () => {
     let at = 0;
     for (let version = 2; version <= 5; version += 1) {
       for (let n = 0; n < 25; n += 1) calls.push(world.orders((at += 1)));
-      await mount(`shpat_${version}`, version);
+      await secret.write(`shpat_${version}`);
       while (shop.log.at(-1)?.key !== `shpat_${version}`) {
         calls.push(world.orders((at += 1)));
         await new Promise((resolve) => setTimeout(resolve, 10));
@@ -229,7 +245,7 @@ describe('a credential in a file', () => {
   test('that the upstream refuses is read again at once', async () => {
     await startMounted();
     expect((await world.orders(0)).status).toBe(200);
-    const clocked = mount('shpat_2', 2);
+    const clocked = secret.write('shpat_2');
     world.shop.configure({ stores: stores(['shpat_2']) });
     await clocked;
     expect((await world.orders(1)).status).toBe(200);
@@ -239,7 +255,7 @@ describe('a credential in a file', () => {
   test('makes calls wait while its file is missing, and stays in use when the file is removed later', async () => {
     await startMounted();
     const { shop, gateway, orders } = world;
-    const later = join(folder ?? '', 'later');
+    const later = join(secret.folder, 'later');
     await gateway.reconfigure(
       gateway.yaml.replace(injected, `credential: { header: x-shopify-access-token, file: "${later}" }`),
     );

@@ -17,9 +17,11 @@ import {
   type LanguageModelSimulator,
 } from '../../src/simulators/language-model.ts';
 import type { LogEntry } from '../../src/simulators/log.ts';
+import { fastClock } from '../support/fast-clock.ts';
 import { startGateway, type TestGateway } from '../support/gateway.ts';
 
 export interface WorldOptions {
+  /** Of the gateway and both upstreams. Default: as fast as ours, but it waits for this process where that is slow. */
   readonly clock?: Clock;
   readonly model?: LanguageModelOptions;
   readonly shop?: CommerceOptions;
@@ -50,10 +52,12 @@ export interface Reply {
   readonly headers: Headers;
   readonly text: string;
   readonly json: unknown;
+  /** By the world's clock. */
   readonly tookMs: number;
 }
 
 export interface World {
+  readonly clock: Clock;
   readonly gateway: TestGateway;
   readonly model: LanguageModelSimulator;
   readonly shop: CommerceSimulator;
@@ -79,16 +83,16 @@ export const highCeilings =
   '    requestsPerMinute: { openai: 100000, shop: 100000 }\n    requestsPerDay: { openai: 1000000 }\n';
 
 export async function startWorld(options: WorldOptions = {}): Promise<World> {
-  const clock = options.clock === undefined ? {} : { clock: options.clock };
+  const { clock = fastClock(1) } = options;
   const quick = { baseMs: 0, perTokenMs: 0, jitter: 0 };
   const model = createLanguageModelSimulator({
-    ...clock,
+    clock,
     latency: quick,
     recordHeaders: true,
     ...options.model,
   });
   const shop = createCommerceSimulator({
-    ...clock,
+    clock,
     latency: { minMs: 0, maxMs: 0 },
     recordHeaders: true,
     ...options.shop,
@@ -99,7 +103,7 @@ export async function startWorld(options: WorldOptions = {}): Promise<World> {
     `  ${name}:\n    kind: ${kind}\n    origins: ["${url}"]\n    allowPrivateAddresses: true\n${credential}${more}`;
   const limits = (text = ''): string => (text === '' ? '' : `    limits: { ${text} }\n`);
   const gateway = await startGateway({
-    ...clock,
+    clock,
     upstreams:
       upstream(
         'openai',
@@ -122,7 +126,7 @@ export async function startWorld(options: WorldOptions = {}): Promise<World> {
 
   const call = async (path: string, sending: Sending = {}): Promise<Reply> => {
     const { workspace = 'acme', json, headers, signal } = sending;
-    const startedAt = performance.now();
+    const startedAt = clock.monotonic();
     const response = await fetch(gateway.url + path, {
       method: sending.method ?? (json === undefined ? 'GET' : 'POST'),
       headers: {
@@ -134,7 +138,7 @@ export async function startWorld(options: WorldOptions = {}): Promise<World> {
       ...(signal === undefined ? {} : { signal }),
     });
     const text = await response.text();
-    const tookMs = performance.now() - startedAt;
+    const tookMs = clock.monotonic() - startedAt;
     return { status: response.status, headers: response.headers, text, json: parsed(text), tookMs };
   };
 
@@ -145,6 +149,7 @@ export async function startWorld(options: WorldOptions = {}): Promise<World> {
     });
 
   return {
+    clock,
     gateway,
     model,
     shop,

@@ -34,7 +34,7 @@ async function run(programs: Readonly<Record<string, string>>, names: readonly s
   });
 }
 
-const judges = ['schemathesis', 'httplint', 'slowhttptest', 'kube-score', 'toxiproxy'];
+const judges = ['schemathesis', 'httplint', 'slowhttptest', 'kube-score', 'toxiproxy', 'porcupine'];
 
 test.each([
   ['without Python and Go', {}, [/spawn python3 ENOENT/, /apt-get install slowhttptest/, /go: not found/]],

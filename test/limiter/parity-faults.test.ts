@@ -101,7 +101,13 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
   [
     'a window of the clock begins when its first call does',
     'window-log',
-    "if last and meter.log[1] == 'fixed' then",
+    'if last and isFixed then',
+    'if false then',
+  ],
+  [
+    'a window of the clock ends when ours does, whatever answers state',
+    'window-log',
+    'if slots[i][1] <= sentAt then',
     'if false then',
   ],
   [
@@ -113,7 +119,7 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
   [
     'calls that may come late do not count',
     'meter-bounds',
-    'toCome = toCome + behind[at][2]',
+    'toCome = toCome + inTransit[at][2]',
     'toCome = toCome',
   ],
   [
@@ -368,11 +374,11 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
     'isShut(meter, cost, seen.closedMs)',
     'false',
   ],
-  ['older answers forget a fuller bucket', 'meter-bounds', 'seen.sentAt <= top.headAt', 'false'],
+  ['older answers forget a fuller bucket', 'meter-bounds', 'seen.sentAt <= peak.headAt', 'false'],
   [
     'a refusal is forgotten by the next answer',
     'meter-learning',
-    'meter.top = { meter.level + unusedUnits(meter), meter.at, now }',
+    'meter.peak = { meter.level + unusedUnits(meter), meter.at, now }',
     '',
   ],
   ['calls that leave late are calm', 'lessons', 'noteLateness(lease, math.min(lesson.sentAt, now))', ''],

@@ -50,7 +50,7 @@ const meterFields = [
   'others',
   'heardAt',
   'contest',
-  'top',
+  'peak',
   'unreported',
   'fastestMs',
   'emptyAt',
@@ -104,12 +104,12 @@ const normalDocument = (known: DocumentCost): Normal => ({
 
 /** What is absent is `false` there, and what has parts a list. */
 function normalMeter(meter: Meter): Normal {
-  const { stated, reported, contest, top, unreported, log } = meter;
+  const { stated, reported, contest, peak, unreported, log } = meter;
   const lists: Record<string, Normal> = {
     stated: stated === null ? false : [stated.limit, stated.windowMs],
     reported: reported === null ? false : [reported.limit, reported.windowMs ?? false, reported.sentAt],
     contest: contest === null ? false : [contest.units, contest.allowance, contest.at],
-    top: top === null ? false : [top.level, top.at, top.headAt],
+    peak: peak === null ? false : [peak.level, peak.at, peak.headAt],
     unreported: unreported === null ? false : [unreported.units, unreported.at],
     log:
       log === null ? false : [log.counts, log.slots.map(({ since, until, units }) => [since, until, units])],
@@ -160,7 +160,7 @@ const normalLease = (lease: Lease, unnamed: ReadonlyMap<string, string>): Normal
     mark.granted,
     mark.returned,
     mark.drainsAt,
-    mark.behind.map(({ grantedAt, units }) => [grantedAt, units]),
+    mark.inTransit.map(({ grantedAt, units }) => [grantedAt, units]),
   ]),
   expiresAt: lease.expiresAt,
   answered: lease.answered,

@@ -4,7 +4,7 @@
  * bit for bit; the simulation of several replicas uses it as its Redis.
  */
 import { bucketKey, leaseToken, replicaId } from '../../src/ids.ts';
-import { apply, type Applied } from '../../src/limiter/policy/apply.policy.ts';
+import { apply, type BatchResult } from '../../src/limiter/policy/apply.policy.ts';
 import { replyUnknown, type BucketEvent, type EventReply } from '../../src/limiter/policy/bucket-events.ts';
 import { closedMs, createBucket, type Bucket } from '../../src/limiter/policy/bucket-state.policy.ts';
 import { leasesPerTick } from '../../src/limiter/redis/protocol/event-codec.ts';
@@ -96,7 +96,7 @@ export class ScriptModel {
     this.#promise = null;
   }
 
-  #one(bucket: Bucket, event: BucketEvent, replica: string, clock: number): Applied {
+  #one(bucket: Bucket, event: BucketEvent, replica: string, clock: number): BatchResult {
     const applied = apply(bucket, { replica: replicaId(replica), events: [event] }, this.#now(clock));
     for (const token of applied.named) this.unnamed.delete(token);
     for (const granted of applied.grants) this.unnamed.set(granted.lease, granted.replica);

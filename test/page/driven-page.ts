@@ -11,10 +11,10 @@ import { embeddedActivity } from '../../src/activity/shared.ts';
 import { createActivity } from '../../src/activity/snapshot.ts';
 import { systemClock, type Clock } from '../../src/clock.ts';
 import type { BucketSnapshot } from '../../src/limiter/limiter.ts';
-import { createPage } from '../../src/page/page.ts';
+import { Page } from '../../src/page/page.ts';
 import { Timeline } from '../../src/page/timeline.ts';
 import { digest, workspaceLabel } from '../../src/identity.ts';
-import { createTelemetry } from '../../src/telemetry/telemetry.ts';
+import { RunningTelemetry } from '../../src/telemetry/telemetry.ts';
 import { callAt, callerNamed, fixedRandom, lm, memoryLines, shop } from '../telemetry/drive.ts';
 
 export interface CallScript {
@@ -34,7 +34,7 @@ export async function drivenPage(clock: Clock = systemClock) {
     live: () => telemetry.lanes(),
   });
   const timeline = new Timeline(clock);
-  const telemetry = createTelemetry(
+  const telemetry = new RunningTelemetry(
     {
       privacy: { labelKey: 'key' },
       log: { level: 'warn', sampleSuccesses: 0 },
@@ -81,7 +81,7 @@ export async function drivenPage(clock: Clock = systemClock) {
     clock,
   );
   const bugs: unknown[] = [];
-  const page = createPage({
+  const page = new Page({
     source: {
       ...known,
       live: () => telemetry.live(),

@@ -186,7 +186,7 @@ describe('the verdict of the live page', () => {
       'pressed',
       'lm refuses calls with 402; it is asked again in 42 s.',
     ],
-    [{ redisErrorsLastMinute: 2 }, 'degraded', '2 Redis errors in the last minute.'],
+    [{ redisErrorsLastMinute: 2 }, 'degraded', 'Redis errors in the last minute: 2.'],
     [
       { leasesLostLastMinute: 1, redisErrorsLastMinute: 2 },
       'degraded',

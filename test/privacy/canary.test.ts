@@ -108,7 +108,7 @@ const body = JSON.stringify({ model: canaries.model, input: canaries.body });
 beforeAll(async () => {
   upstream = await rawUpstream(script);
   const limits = 'limits: { requestsPerMinute: 1000, maxWaitSeconds: 1 }';
-  const timeouts = 'timeouts: { connectSeconds: 2, headSeconds: 0.3, idleSeconds: 0.3, totalSeconds: 2 }';
+  const timeouts = 'timeouts: { connectSeconds: 2, headSeconds: 1.5, idleSeconds: 1.5, totalSeconds: 4 }';
   const common = `    allowPrivateAddresses: true\n    ${limits}\n    ${timeouts}`;
   const yaml = gatewayYaml(
     {

@@ -7,7 +7,7 @@ import { Recorder } from '../../src/activity/recorder.ts';
 import { embeddedActivity } from '../../src/activity/shared.ts';
 import { Timeline } from '../../src/page/timeline.ts';
 import { digest, workspaceLabel } from '../../src/identity.ts';
-import { createTelemetry } from '../../src/telemetry/telemetry.ts';
+import { RunningTelemetry } from '../../src/telemetry/telemetry.ts';
 import { callAt, callerNamed, fixedRandom, lm, settableClock, shop } from '../telemetry/drive.ts';
 
 setFlagsFromString('--expose-gc');
@@ -29,7 +29,7 @@ test('10,000 further workspaces after the first 10,000 use no more memory', asyn
     live: () => telemetry.lanes(),
   });
   const upstreams = new Map([lm, shop].map((each) => [each.name, each]));
-  const telemetry = createTelemetry(
+  const telemetry = new RunningTelemetry(
     { privacy: { labelKey: 'key' }, log: { level: 'info', sampleSuccesses: 1 }, upstreams },
     {
       clock,

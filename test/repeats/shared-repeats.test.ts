@@ -7,7 +7,7 @@ import { parseSettings } from '../../src/config/load.ts';
 import { Refusal } from '../../src/errors.ts';
 import { RedisRepeats } from '../../src/repeats/redis-repeats.ts';
 import type { KeptAnswer, RepeatKey } from '../../src/repeats/repeat.ts';
-import { SharedRepeats, type Found } from '../../src/repeats/shared-repeats.ts';
+import { SharedRepeats, type RepeatDecision } from '../../src/repeats/shared-repeats.ts';
 import { manualClock } from '../support/manual-clock.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
 import { until } from '../support/until.ts';
@@ -63,8 +63,8 @@ workspaces: {}`;
   });
   open.push(repeats);
   /** What there is for the call; pauses of this replica end as soon as they begin. */
-  const find = async (): Promise<Found | string> => {
-    let found: Found | string | null = null;
+  const find = async (): Promise<RepeatDecision | string> => {
+    let found: RepeatDecision | string | null = null;
     repeats.find(key, new CallAbort()).then(
       (value) => (found = value),
       (failure: unknown) => (found = failure instanceof Refusal ? failure.code : String(failure)),

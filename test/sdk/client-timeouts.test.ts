@@ -16,7 +16,8 @@ let seen: IncomingHttpHeaders[];
 beforeAll(async () => {
   server = createServer((request, response) => {
     seen.push(request.headers);
-    response.writeHead(400, { 'content-type': 'application/json' }).end('{}');
+    // A connection that stays idle between two clients may be closed just when the next one uses it.
+    response.writeHead(400, { 'content-type': 'application/json', connection: 'close' }).end('{}');
   });
   await new Promise<void>((resolve) => void server.listen(0, '127.0.0.1', resolve));
   ({ port } = server.address() as AddressInfo);

@@ -167,7 +167,9 @@ describe('shopify-api-node', () => {
     const next = await client.product.list(first.nextPageParameters ?? {});
     expect(next.map(({ id }) => id)).not.toContain(first[0]?.id);
     expect(await client.product.create({ title: 'Cup' })).toMatchObject({ title: 'Cup' });
-    expect(client.callLimits).toMatchObject({ max: 40, current: 3 });
+    // As the upstream said last: 3, or less where its bucket has leaked between the calls.
+    const level = world.shop.log.at(-1)?.usedAfter['rest'] ?? NaN;
+    expect(client.callLimits).toMatchObject({ max: 40, current: Math.ceil(level - 1e-6) });
     expect(world.shop.log.map(({ key: sent }) => sent)).toEqual(['shpat_sim', 'shpat_sim', 'shpat_sim']);
   });
 

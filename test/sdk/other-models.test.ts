@@ -2,9 +2,10 @@ import { createOpenAI } from '@ai-sdk/openai';
 import Anthropic from '@anthropic-ai/sdk';
 import { afterEach, describe, expect, test } from '@jest/globals';
 import { embed, generateText, streamText } from 'ai';
+import { AzureOpenAI } from 'openai';
 import type { LanguageModelOptions, LanguageModelSimulator } from '../../src/simulators/language-model.ts';
-import { throughProxy } from './through-proxy.ts';
 import { fastClock } from '../support/fast-clock.ts';
+import { throughProxy } from './through-proxy.ts';
 import { highCeilings, startWorld, tally, type World, type WorldOptions } from '../journey/world.ts';
 
 let world: World;
@@ -73,18 +74,57 @@ describe('the Anthropic client', () => {
   test.each([90, -90])(
     'is paced by resets of an upstream whose clock is %i s off',
     async (clockSkewSeconds) => {
-      const client = await anthropicWorld(
-        { clockSkewSeconds, models: { 'claude-sonnet-5': { rpm: 60, itpm: 100_000, otpm: 100_000 } } },
-        { clock: fastClock(10) },
-      );
-      await Promise.all(Array.from({ length: 70 }, () => client.messages.create(call)));
-      expect(tally(claude.log)[200]).toBe(70);
+      const client = await anthropicWorld({
+        clockSkewSeconds,
+        models: { 'claude-sonnet-5': { rpm: 60, itpm: 100_000, otpm: 100_000 } },
+      });
+      await Promise.all(Array.from({ length: 64 }, () => client.messages.create(call)));
+      expect(tally(claude.log)[200]).toBe(64);
       expect(tally(claude.log)[429] ?? 0).toBeLessThanOrEqual(3);
       const times = claude.log.map(({ t }) => t);
-      // 60 at once, then one a second: 10 s; never the 90 s of the difference.
+      // 60 at once, then one a second: 4 s; never the 90 s of the difference.
       expect(Math.max(...times) - Math.min(...times)).toBeLessThan(30_000);
     },
   );
+});
+
+test('the Azure client waits for the renewal of its tokens, where a refusal says to come back at once', async () => {
+  world = await startWorld({
+    clock: fastClock(20),
+    model: { dialect: 'azure', models: { dep: { rpm: 60, tpm: 5_000 } } },
+    workspaces: {
+      acme: `${highCeilings}    credentials: { openai: { header: api-key, value: sk-sim } }\n`,
+    },
+  });
+  const { model } = world;
+  model.fault({
+    kind: 'answer',
+    status: 429,
+    headers: {
+      'retry-after': '1',
+      'retry-after-ms': '0',
+      'x-ratelimit-limit-tokens': '5000',
+      'x-ratelimit-remaining-tokens': '0',
+      'x-ratelimit-reset-tokens': '0',
+      'x-ratelimit-renewalperiod-tokens': '60',
+    },
+    body: { error: { code: '429', message: 'Requests have exceeded token rate limit of your tier.' } },
+  });
+  const client = new AzureOpenAI({
+    apiKey: key(),
+    apiVersion: '2024-10-21',
+    baseURL: `${world.gateway.url}/via/openai/openai/deployments/dep`,
+    maxRetries: 0,
+  });
+  const { choices } = await client.chat.completions.create({
+    model: 'dep',
+    max_tokens: 4,
+    messages: call.messages,
+  });
+  expect(choices).toHaveLength(1);
+  expect(tally(model.log)).toEqual({ 429: 1, 200: 1 });
+  const [refused, sent] = model.log;
+  expect((sent?.arrivedT ?? 0) - (refused?.t ?? 0)).toBeGreaterThanOrEqual(59_000);
 });
 
 describe('the Vercel AI SDK', () => {
@@ -115,6 +155,41 @@ describe('the Vercel AI SDK', () => {
     const { text } = await generateText({ model: openai.chat('gpt-4o'), prompt: 'Where to?' });
     expect(text).not.toBe('');
     expect(tally(world.model.log)).toEqual({ 429: 1, 200: 1 });
+  });
+
+  describe('when the upstream asks for 61 s, which this client does not honour,', () => {
+    const slowDown = { error: { message: 'slow down', type: 'requests', code: 'rate_limit_exceeded' } };
+    const refusal = {
+      kind: 'answer',
+      status: 429,
+      headers: { 'retry-after': '61' },
+      body: slowDown,
+    } as const;
+
+    test('is held until then', async () => {
+      world = await startWorld({ clock: fastClock(20) });
+      const openai = createOpenAI({ apiKey: key(), baseURL: `${world.gateway.url}/via/openai/v1` });
+      world.model.fault(refusal);
+      const { text } = await generateText({ model: openai.chat('gpt-4o'), prompt: 'Where to?' });
+      expect(text).not.toBe('');
+      expect(tally(world.model.log)).toEqual({ 429: 1, 200: 1 });
+      const [first, second] = world.model.log;
+      expect((second?.arrivedT ?? 0) - (first?.t ?? 0)).toBeGreaterThanOrEqual(61_000);
+    });
+
+    test('is refused where it will not wait so long, and its own attempts do not reach the upstream', async () => {
+      world = await startWorld();
+      const openai = createOpenAI({ apiKey: key(), baseURL: `${world.gateway.url}/via/openai/v1` });
+      world.model.fault(refusal);
+      const refused = generateText({
+        model: openai.chat('gpt-4o'),
+        prompt: 'Where to?',
+        headers: { prefer: 'wait=5' },
+        maxRetries: 1,
+      });
+      await expect(refused).rejects.toMatchObject({ lastError: { statusCode: 429 } });
+      expect(tally(world.model.log)).toEqual({ 429: 1 });
+    });
   });
 
   test('gets an upstream’s permanent refusal unchanged', async () => {

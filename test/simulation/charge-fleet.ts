@@ -1,11 +1,10 @@
 /**
  * What paces the calls of a charge scenario: the embedded limiter of one process, or the stores of several replicas that share a
- * simulated Redis. What one replica learns of charges the others hear 100 ms later.
+ * simulated Redis, and hear over it what the others learn of charges. All of that is the product's own.
  */
 import type { Settings } from '../../src/config/settings.ts';
 import { TokenEstimates } from '../../src/dispatch/token-estimates.ts';
 import { createMemoryLimiter } from '../../src/limiter/embedded/limiter.ts';
-import type { EstimateStore, SharedEstimate } from '../../src/limiter/estimate-store.ts';
 import type { Grant, Limiter } from '../../src/limiter/limiter.ts';
 import { createStores } from '../../src/limiter/stores.ts';
 import { noTelemetry } from '../../src/telemetry/noop.ts';
@@ -45,7 +44,6 @@ function embedded(clock: FakeClock, onGrant: OnGrant): Fleet {
 
 const startMs = 2_500;
 const quietMs = 10_000;
-const sharedAfterMs = 100;
 const ignored = (): void => {};
 
 function overRedis(clock: FakeClock, count: number, onGrant: OnGrant): Fleet {
@@ -56,7 +54,6 @@ function overRedis(clock: FakeClock, count: number, onGrant: OnGrant): Fleet {
     (channel, text) => connections.forEach((connection) => connection.hear(channel, text)),
     { monotonic: () => clock.monotonic(), originMs: clock.now() },
   );
-  const bus = new EstimateBus(clock);
   const processes = Array.from(
     { length: count },
     (_, at) => new Process(`r${at}`, clock, { lateMs: () => chance.between(0, 1.5), uptimeMs: 0 }),
@@ -76,7 +73,7 @@ function overRedis(clock: FakeClock, count: number, onGrant: OnGrant): Fleet {
       () => connection.asProduct(),
     );
     void stores.ready();
-    return { limiter: stores.limiter, estimates: new TokenEstimates(process, bus.join()) };
+    return { limiter: stores.limiter, estimates: new TokenEstimates(process, stores.estimates) };
   });
   return {
     startMs,
@@ -89,29 +86,7 @@ function overRedis(clock: FakeClock, count: number, onGrant: OnGrant): Fleet {
     close: async () => {
       for (const process of processes) process.kill();
       if (server.bucketCommands === 0) throw new Error('no call came to the shared bucket');
+      if (server.messages === 0) throw new Error('no replica heard what another one had learned');
     },
   };
-}
-
-/** Carries what one replica has learned to the others. */
-class EstimateBus {
-  readonly #clock: FakeClock;
-  readonly #listeners: { readonly owner: number; readonly hear: (learned: SharedEstimate) => void }[] = [];
-  #members = 0;
-
-  constructor(clock: FakeClock) {
-    this.#clock = clock;
-  }
-
-  join(): EstimateStore {
-    const owner = this.#members++;
-    return {
-      share: (learned) => {
-        this.#clock.outside(this.#clock.monotonic() + sharedAfterMs, () => {
-          for (const listener of this.#listeners) if (listener.owner !== owner) listener.hear(learned);
-        });
-      },
-      listen: (hear) => void this.#listeners.push({ owner, hear }),
-    };
-  }
 }

@@ -5,7 +5,8 @@
 import type { Feedback, MeterName, TokenUsage } from '../../src/call.ts';
 import { spentOf } from '../../src/dispatch/spent.policy.ts';
 import type { TokenGuess } from '../../src/dispatch/token-estimate.policy.ts';
-import type { Grant } from '../../src/limiter/limiter.ts';
+import { lateThrottle } from '../../src/journey/lease-end.ts';
+import type { Grant, Lesson } from '../../src/limiter/limiter.ts';
 import { admission } from '../support/admission.ts';
 import { FakeClock } from '../support/fake-clock.ts';
 import { fleetOf } from './charge-fleet.ts';
@@ -27,19 +28,29 @@ export interface Scene {
   /** What the answer says of that; the usage of the call where it is left out. */
   readonly reported?: (asked: Asked, inAll: number) => TokenUsage;
   readonly serviceMs: number;
-  /** Refusals come inside a stream, so long after the call; left out, they come at once. Milliseconds. */
-  readonly refusedAfterMs?: number;
-  /** Every answer states limit and level, as at the arrival of its call. */
-  readonly statesLevels?: boolean;
+  /** Refusals come inside a stream, so long after the call; left out, they come at once, as the whole answer. */
+  readonly refusesIn?: StreamRefusal;
+  /** Every answer states limit and level, as at the arrival of its call; or only refusals do, as of when they come. */
+  readonly states?: 'always' | 'when refusing';
   /** The limit from these times on. */
   readonly changes?: readonly { readonly at: number; readonly limit: number }[];
   /** What somebody else takes of what the limit lets through, twice a second. */
   readonly outsiderShare?: number;
 }
 
+/** Before the content of a stream a refusal is absorbed; behind it the client gets it, and makes the call anew. */
+export interface StreamRefusal {
+  readonly part: 'before content' | 'behind content';
+  readonly afterMs: number;
+  /** Units that stay counted of a call that was refused behind content. */
+  readonly keeps?: number;
+}
+
 export interface Outcome {
   /** Times at which the provider refused a call. */
   readonly refusedAt: readonly number[];
+  /** Refusals that clients got. */
+  readonly passedOn: number;
   readonly firstAnswerAt: number;
   readonly refusedAtEntry: number;
   /** From the first call to the last that was let in, by what the quota allows. */
@@ -68,19 +79,19 @@ export async function run(scene: Scene, replicas = 1): Promise<Outcome> {
   const clock = new FakeClock();
   const { meter, changes = [], outsiderShare = 0 } = scene;
   let { limit } = scene;
-  const stated = (level: number): Feedback['meters'] =>
-    scene.statesLevels === true
-      ? [
-          {
-            meter,
-            limit,
-            windowMs,
-            level: { lowest: Math.max(0, Math.floor(level) - 1), highest: Math.ceil(level) },
-          },
-        ]
-      : [];
+  const stateOf = (level: number): Feedback['meters'] => [
+    {
+      meter,
+      limit,
+      windowMs,
+      level: { lowest: Math.max(0, Math.floor(level) - 1), highest: Math.ceil(level) },
+    },
+  ];
+  const stated = (level: number): Feedback['meters'] => (scene.states === 'always' ? stateOf(level) : []);
   const upstream = { level: 0, at: 0, taken: 0, lastIn: 0 };
   const refusedAt: number[] = [];
+  let passedOn = 0;
+  let sendings = 0;
   let firstAnswerAt = Infinity;
   let refusedAtEntry = 0;
   let left = scene.clients.flat().length;
@@ -91,13 +102,25 @@ export async function run(scene: Scene, replicas = 1): Promise<Outcome> {
     upstream.level = Math.max(0, upstream.level - ((now - upstream.at) * limit) / windowMs);
     upstream.at = now;
   };
+  const waitMsOf = (units: number): number =>
+    Math.ceil(((upstream.level + units - limit) * windowMs) / limit);
+  const refusalOf = (units: number, waitMs: number): Feedback => ({
+    meters: scene.states === undefined ? [] : stateOf(upstream.level),
+    throttle: { kind: 'rate', waitMs, meter },
+    requestedTokens: units,
+  });
   const send = (asked: Asked, client: number, at: number): void => {
     const { limiter, estimates } = fleet.of(client);
     const named = { guess: asked.guess, beginning: asked.beginning, lane: 'lane' };
     const next = (): void => enter(client, at + 1);
+    const lessonOf = (feedback: Feedback, sentAt: number): Lesson => ({
+      feedback,
+      sentAgoMs: clock.monotonic() - sentAt,
+      headAgoMs: 0,
+    });
     const answered = (grant: Grant, feedback: Feedback, sentAt: number, closeMs: number): void => {
       const now = clock.monotonic();
-      const lesson = { feedback, sentAgoMs: now - sentAt, headAgoMs: 0 };
+      const lesson = lessonOf(feedback, sentAt);
       estimates.learn(named, feedback, null);
       if (closeMs > 0) {
         void limiter.settle(grant, { kind: 'throttled', closeMs, requeue: true, sleepMs: 0 }, lesson);
@@ -114,12 +137,27 @@ export async function run(scene: Scene, replicas = 1): Promise<Outcome> {
         const now = clock.monotonic();
         drain(now);
         const { first, inAll } = scene.counts(asked, now);
-        const waitMs = Math.ceil(((upstream.level + first - limit) * windowMs) / limit);
+        const waitMs = waitMsOf(first);
         if (waitMs > 0) {
           refusedAt.push(now);
-          const throttle = { kind: 'rate', waitMs, meter } as const;
-          const refusal: Feedback = { meters: stated(upstream.level), throttle, requestedTokens: first };
-          clock.arrives(now + (scene.refusedAfterMs ?? 1), () => answered(grant, refusal, sentAt, waitMs));
+          const { part = 'before content', afterMs = 1, keeps = 0 } = scene.refusesIn ?? {};
+          if (part === 'before content') {
+            const refusal = refusalOf(first, waitMs);
+            clock.arrives(now + afterMs, () => answered(grant, refusal, sentAt, waitMs));
+            return;
+          }
+          upstream.taken += keeps;
+          upstream.level += keeps;
+          const head: Feedback = { meters: stated(upstream.level), throttle: null };
+          clock.arrives(now + 1, () => void limiter.learn(grant, lessonOf(head, sentAt)));
+          clock.arrives(now + afterMs, () => {
+            drain(now + afterMs);
+            const refusal = refusalOf(first, Math.max(1, waitMsOf(first)));
+            passedOn += 1;
+            estimates.learn(named, head, refusal);
+            void limiter.settle(grant, ...lateThrottle(refusal, lessonOf(head, sentAt)));
+            send(asked, client, at);
+          });
           return;
         }
         upstream.level += first;
@@ -137,12 +175,13 @@ export async function run(scene: Scene, replicas = 1): Promise<Outcome> {
         });
       });
     };
-    const ticket = `c${client}.${at}`;
+    const ticket = `c${client}.${at}.${(sendings += 1)}`;
     onGrantOf.set(ticket, onGrant);
     const costs = { requests: 1, ...estimates.expected(named) };
-    const setting = { meters: [{ meter, limit, windowMs }], learn: true, probe: 1 };
-    const wish = { costs, setting, arrivedAt: clock.monotonic(), maxWaitMs: 75_000, leaseMs: 1e9 };
-    void limiter.admit(admission(ticket, wish)).then((reply) => {
+    // As it was configured once, whatever the limit is by now.
+    const setting = { meters: [{ meter, limit: scene.limit, windowMs }], learn: true, probe: 1 };
+    const options = { costs, setting, arrivedAt: clock.monotonic(), maxWaitMs: 75_000, leaseMs: 1e9 };
+    void limiter.admit(admission(ticket, options)).then((reply) => {
       if (reply.kind === 'granted') onGrant(reply.grant);
       if (reply.kind !== 'refused') return;
       refusedAtEntry += 1;
@@ -172,6 +211,7 @@ export async function run(scene: Scene, replicas = 1): Promise<Outcome> {
   await fleet.close();
   return {
     refusedAt,
+    passedOn,
     firstAnswerAt,
     refusedAtEntry,
     ratio: (upstream.lastIn - startMs) / minMsOf(scene, upstream.taken),

@@ -19,7 +19,7 @@ export function chargeScenarios(replicas: number): void {
           const prompt = Math.max(100, Math.round(all * 0.6));
           const guess = { prompt, marked: 0, output: allowed ? 5_000 - prompt : null, apart: false };
           const usage = { prompt, kept: 0, input: prompt, output: all - prompt, total: all };
-          return { guess, beginning: `client ${client}`, usage };
+          return { guess, beginning: `client-${client}`, usage };
         }),
       );
     };
@@ -56,7 +56,7 @@ export function chargeScenarios(replicas: number): void {
       Array.from({ length: 20 }, (): Asked => {
         const guess = { prompt: 150_000, marked: 148_000, output: 4_000, apart: true };
         const usage = { prompt: 150_000, kept: 148_000, input: 2_000, output: 200, total: 2_200 };
-        return { guess, beginning: `agent ${agent}`, usage };
+        return { guess, beginning: `agent-${agent}`, usage };
       }),
     );
     const scene = { meter: 'input_tokens', limit: 50_000, clients: agents, serviceMs: 1_500 } as const;
@@ -74,7 +74,7 @@ export function chargeScenarios(replicas: number): void {
       // One agent's cache is gone after a minute: its next call costs 40,000, then the prompt is cached again.
       let written = false;
       const counts = ({ beginning }: Asked, now: number): { first: number; inAll: number } => {
-        const isCold = now > 60_000 && beginning === 'agent 2' && !written;
+        const isCold = now > 60_000 && beginning === 'agent-2' && !written;
         return isCold ? { first: 40_000, inAll: 40_000 } : { first: 2_000, inAll: 2_000 };
       };
       const { refusedAt, refusedAtEntry } = await run({
@@ -90,16 +90,20 @@ export function chargeScenarios(replicas: number): void {
     });
   });
 
-  /** Calls that are charged what they ask for, and whose answers state the level. */
-  const charged = (calls: number, clients: number): readonly (readonly Asked[])[] =>
+  /** Calls that are charged what they ask for, and whose answers state the level. `output`: tokens that they make of it. */
+  const charged = (calls: number, clients: number, output = 100): readonly (readonly Asked[])[] =>
     Array.from({ length: clients }, (_, client) =>
       Array.from({ length: calls }, (): Asked => {
         const guess = { prompt: 600, marked: 0, output: 400, apart: false };
-        const usage = { prompt: 600, kept: 0, input: 600, output: 100, total: 700 };
-        return { guess, beginning: `client ${client}`, usage };
+        const usage = { prompt: 600, kept: 0, input: 600, output, total: 600 + output };
+        return { guess, beginning: `client-${client}`, usage };
       }),
     );
-  const asked = { counts: () => ({ first: 1_000, inAll: 1_000 }), serviceMs: 1_000, statesLevels: true };
+  const asked = {
+    counts: () => ({ first: 1_000, inAll: 1_000 }),
+    serviceMs: 1_000,
+    states: 'always',
+  } as const;
 
   test.each([
     ['halved', 15_000, 2],
@@ -120,19 +124,60 @@ export function chargeScenarios(replicas: number): void {
     },
   );
 
-  test('a limit whose refusals come inside streams, before their content, is taken over as fast', async () => {
-    const { refusedAt, refusedAtEntry, ratio } = await run({
-      ...asked,
-      meter: 'tokens',
-      limit: 30_000,
-      changes: [{ at: 60_000, limit: 15_000 }],
-      refusedAfterMs: 200,
-      clients: charged(20, 6),
-    });
-    expect(refusedAt.length).toBeLessThanOrEqual(2);
-    expect(refusedAtEntry).toBe(0);
-    expect(ratio).toBeLessThanOrEqual(1.05);
-  });
+  test.each([
+    ['absorbed before their content, and', 'always', { part: 'before content', afterMs: 200 }],
+    [
+      'absorbed before their content, and only they',
+      'when refusing',
+      { part: 'before content', afterMs: 200 },
+    ],
+    ['passed behind content, and', 'always', { part: 'behind content', afterMs: 400, keeps: 600 }],
+    [
+      'passed behind content, and only they',
+      'when refusing',
+      { part: 'behind content', afterMs: 400, keeps: 600 },
+    ],
+  ] as const)(
+    'a limit that is halved is taken over as fast where refusals inside streams are %s state it (%s)',
+    async (_says, states, refusesIn) => {
+      const { refusedAt, passedOn, refusedAtEntry, ratio } = await run({
+        ...asked,
+        states,
+        meter: 'tokens',
+        limit: 30_000,
+        changes: [{ at: 60_000, limit: 15_000 }],
+        refusesIn,
+        clients: charged(20, 6, 400),
+      });
+      expect(refusedAt.length).toBeGreaterThan(0);
+      expect(refusedAt.length).toBeLessThanOrEqual(2);
+      expect(passedOn).toBe(refusesIn.part === 'behind content' ? refusedAt.length : 0);
+      expect(refusedAtEntry).toBe(0);
+      expect(ratio).toBeLessThanOrEqual(1.05);
+    },
+  );
+
+  test.each([
+    ['at once', undefined],
+    ['in a stream before its content', { part: 'before content', afterMs: 200 }],
+    ['in a stream behind its content', { part: 'behind content', afterMs: 400, keeps: 0 }],
+  ] as const)(
+    'a provider that charges more than its rule refuses one call of each kind, and says so %s',
+    async (_where, refusesIn) => {
+      const { refusedAt, refusedAtEntry, ratio } = await run({
+        ...asked,
+        // Calls are taken to be charged 1,000.
+        counts: () => ({ first: 1_900, inAll: 1_900 }),
+        meter: 'tokens',
+        limit: 30_000,
+        ...(refusesIn === undefined ? {} : { refusesIn }),
+        clients: charged(20, 6),
+      });
+      expect(refusedAt.length).toBeLessThanOrEqual(6);
+      expect(refusedAtEntry).toBe(0);
+      expect(ratio).toBeLessThanOrEqual(1.05);
+    },
+  );
 
   test('a limit of which somebody else takes 30 % is used to the rest', async () => {
     const { refusedAt, ratio } = await run({
@@ -152,7 +197,7 @@ export function chargeScenarios(replicas: number): void {
         const output = 600 + ((n * 7 + client * 13) % 9) * 100;
         const guess = { prompt: 100, marked: 0, output: 4_000, apart: true };
         const usage = { prompt: 100, kept: 0, input: 100, output, total: 100 + output };
-        return { guess, beginning: `client ${client}`, usage };
+        return { guess, beginning: `client-${client}`, usage };
       }),
     );
     const { refusedAt, firstAnswerAt, ratio } = await run({

@@ -75,8 +75,8 @@ async function run(originMs: number, crowds: readonly Crowd[]): Promise<readonly
   const limiter = createMemoryLimiter(own, { onGrant: send, onClosed() {} });
   const enter = (n: number): void => {
     const ticket = `t${String(n).padStart(4, '0')}`;
-    const wish = { limit, windowMs: 60_000, maxQueued: 1_000, maxWaitMs: 1e9, arrivedAt: own.monotonic() };
-    void limiter.admit(admission(ticket, wish)).then((reply) => {
+    const options = { limit, windowMs: 60_000, maxQueued: 1_000, maxWaitMs: 1e9, arrivedAt: own.monotonic() };
+    void limiter.admit(admission(ticket, options)).then((reply) => {
       if (reply.kind === 'granted') send(reply.grant);
     });
   };

@@ -5,6 +5,7 @@
 import { getEventListeners } from 'node:events';
 import { bucketKey, ceilingKey, laneKey, ticketId } from '../../src/ids.ts';
 import type { AdmissionQueue } from '../../src/admission/admission.ts';
+import { passageMs, repliesAhead } from '../../src/admission/queued-call.ts';
 import type { AdmissionRequest, Lease, Ticket } from '../../src/admission/ticket.ts';
 import type { Feedback } from '../../src/call.ts';
 import type { AttemptOutcome, ResendHistory } from '../../src/dispatch/resend-decision.policy.ts';
@@ -36,12 +37,18 @@ export interface DrivenCall {
   readonly workspace: WorkspacePlan;
   state: 'new' | 'entering' | 'waiting' | 'sent' | 'ended';
   enteredAt: number;
+  /** How long it took until it stood in its lane or was granted. Milliseconds. */
+  enteredMs: number;
   executed: number;
 }
 
+/** The last moment at which the call may be sent: its wait is over then, or the time in which stores let it pass. */
+export const sendableUntil = ({ plan, enteredAt, enteredMs }: DrivenCall): number =>
+  enteredAt + Math.max(plan.maxWaitMs, passageMs + (1 + repliesAhead) * enteredMs);
+
 /** The events that the driver reports to the ledger. */
 export interface DriverLedger {
-  note(now: number, text: string): void;
+  note(now: number, text: string | (() => string)): void;
   reach(state: string): void;
   broken(now: number, invariant: string, text: string): void;
   sent(id: string, token: string, now: number): void;
@@ -120,6 +127,7 @@ export async function drive(scene: Scene, call: DrivenCall): Promise<void> {
       stillValid: () => clock.monotonic() < call.workspace.revokedAt,
     };
     ticket = await queue.enter(request, gone.signal);
+    call.enteredMs = clock.monotonic() - call.enteredAt;
     how = await journey(scene, call, ticket, gone.signal);
   } catch (failure) {
     how = refusalOf(scene, call, failure, gone.signal);
@@ -277,8 +285,10 @@ function send(
       return answer({ meters: [], throttle }, 429, 0);
     }
     const verdict = upstream.arrive(plan, now);
-    const costs = JSON.stringify({ ...plan.costs, ...plan.document });
-    scene.ledger.note(now, `upstream ${verdict.kind} ${plan.id} ${costs}: ${upstream.describe(now)}`);
+    scene.ledger.note(now, () => {
+      const costs = JSON.stringify({ ...plan.costs, ...plan.document });
+      return `upstream ${verdict.kind} ${plan.id} ${costs}: ${upstream.describe(now)}`;
+    });
     if (verdict.kind === 'refused') {
       if (scene.ledger.isExact(bucket))
         scene.ledger.broken(now, '2', `${plan.id} refused by a calm upstream`);

@@ -17,32 +17,36 @@ export interface Head {
 
 export function headsOf(ledger: Ledger, bucket: BucketRecord, now: number): Head[] {
   if (isShut(bucket, now)) return [];
-  return bucket.lanes.flatMap((lane) => {
-    if (lane.line.size === 0 || ledger.asleepUntil(lane, now) >= now) return [];
-    if (!isBelowCap(lane, 0, now)) {
-      ledger.reach('cap blocks a lane');
-      return [];
-    }
-    return { calls: firstOf(lane), mayGo: haveSlots(ledger, lane, 1, now) };
-  });
+  const heads: Head[] = [];
+  for (const lane of bucket.lanes) {
+    if (lane.line.size === 0 || ledger.asleepUntil(lane, now) >= now) continue;
+    if (!isBelowCap(lane, 0, now)) ledger.reach('cap blocks a lane');
+    else heads.push({ calls: firstOf(lane), mayGo: haveSlots(ledger, lane, 1, now) });
+  }
+  return heads;
 }
 
 /** The bucket is closed, or waits for the answers of its first calls. */
 export function isShut(bucket: BucketRecord, now: number): boolean {
-  const probing = bucket.lanes.some(({ leases }) => [...leases].some(({ heldUntil }) => heldUntil >= now));
-  return bucket.closedUntil >= now || (!bucket.opened && probing);
+  if (bucket.closedUntil >= now || bucket.opened) return bucket.closedUntil >= now;
+  return bucket.lanes.some(({ leases }) => [...leases].some(({ heldUntil }) => heldUntil >= now));
 }
 
 /** Of calls that came to several processes in the same moment any may be the first. */
 export function firstOf(lane: LaneRecord): readonly CallRecord[] {
+  if (lane.line.size < 2) return [...lane.line];
   const line = [...lane.line];
-  return line.filter((call) => !line.some((other) => isBefore(other, call)));
+  // Most come after this one, which saves comparing each with all.
+  const early = line.reduce((first, call) => (isBefore(call, first) ? call : first));
+  return line.filter((call) => !isBefore(early, call) && !line.some((other) => isBefore(other, call)));
 }
 
 /** One more may be in flight when so many others go first. */
 export function isBelowCap({ plan, leases }: LaneRecord, ahead: number, now: number): boolean {
-  const held = [...leases].filter(({ heldUntil }) => heldUntil >= now).length;
-  return plan.maxInFlight === null || held + ahead < plan.maxInFlight;
+  if (plan.maxInFlight === null) return true;
+  let held = 0;
+  for (const { heldUntil } of leases) if (heldUntil >= now) held += 1;
+  return held + ahead < plan.maxInFlight;
 }
 
 /** The number of free slots under the lane's ceiling. Grants in transit to it count as if they had taken theirs. */

@@ -6,10 +6,9 @@
  * balance at the end (`balance.ts`).
  */
 import type { Costs, MeterName } from '../../src/call.ts';
-import { passageMs } from '../../src/admission/queued-call.ts';
 import type { Settlement } from '../../src/limiter/limiter.ts';
 import { pilotCrowd, pilotMs, silenceMs } from '../../src/limiter/policy/first-calls.policy.ts';
-import type { DriverLedger } from './driver.ts';
+import { sendableUntil, type DriverLedger } from './driver.ts';
 import type { BucketPlan, CallPlan, LanePlan, MeterPlan, Plan, WorkspacePlan } from './plan.ts';
 import {
   entrySettingsOf,
@@ -39,6 +38,7 @@ export interface CallRecord {
   inLineSince: number;
   state: 'new' | 'entering' | 'waiting' | 'sent' | 'ended';
   enteredAt: number;
+  enteredMs: number;
   sends: number;
   readonly sentAt: number[];
   executed: number;
@@ -74,6 +74,8 @@ export interface LaneRecord {
   backoffUntil: number;
   /** Its ceiling had no place until then, by limits of this word. */
   full: { readonly until: number; readonly ceiling: string } | null;
+  /** When a call of it that was not sent last gave its slot back; what was refused before says nothing any more. */
+  slotBackAt: number;
   backloggedSince: number;
   /** What its latest grant took of its share. */
   lastServiceMs: number;
@@ -108,6 +110,8 @@ export interface BucketRecord {
   opened: boolean;
   /** A call was given up before it had arrived: its units are neither on their way nor counted. */
   blurred: boolean;
+  /** It was sent a call that it refuses for other reasons than its quota, or whose answer gets lost. */
+  isTroubled: boolean;
   readonly stated: Stated;
 }
 
@@ -130,11 +134,13 @@ export class Ledger extends Story implements DriverLedger {
   readonly ceilings = new Map<string, CeilingRecord>();
   readonly refusedCalls: RefusedCall[] = [];
   #arrivals = 0;
+  /** Calls that have not ended, those included that have not come. */
+  #open = 0;
   /** What is wrong unless the same instant brings more: a newcomer's own grant is heard of after those of others. */
   #doubts: (() => void)[] = [];
 
-  constructor(plan: Plan) {
-    super();
+  constructor(plan: Plan, keepsLog: boolean) {
+    super(keepsLog);
     this.plan = plan;
     this.rules = new Rules(plan);
     for (const workspace of plan.workspaces) {
@@ -154,6 +160,7 @@ export class Ledger extends Story implements DriverLedger {
         served: new Map(),
         opened: probe === 0,
         blurred: false,
+        isTroubled: false,
         stated: new Stated(),
       });
     }
@@ -164,6 +171,7 @@ export class Ledger extends Story implements DriverLedger {
         leases: new Set(),
         backoffUntil: 0,
         full: null,
+        slotBackAt: -Infinity,
         backloggedSince: Infinity,
         lastServiceMs: 0,
       };
@@ -181,6 +189,7 @@ export class Ledger extends Story implements DriverLedger {
         inLineSince: -1,
         state: 'new',
         enteredAt: call.at,
+        enteredMs: 0,
         sends: 0,
         executed: 0,
       } as const;
@@ -195,12 +204,18 @@ export class Ledger extends Story implements DriverLedger {
         overtakenBy: [],
       });
     }
+    this.#open = this.calls.size;
+  }
+
+  /** Every call has ended. */
+  get isOver(): boolean {
+    return this.#open === 0;
   }
 
   /** Called when an instant is over. */
   judgeDoubts(now: number): void {
     for (const bucket of this.buckets.values()) bucket.stated.check(this.statedOf(bucket, now), now);
-    for (const judge of this.#doubts.splice(0)) judge();
+    if (this.#doubts.length > 0) for (const judge of this.#doubts.splice(0)) judge();
   }
 
   counted(token: string): void {
@@ -246,15 +261,16 @@ export class Ledger extends Story implements DriverLedger {
 
   /** Requests that the operator states of a bucket, or stated a moment ago. */
   statedOf({ key }: BucketRecord, now: number): readonly (MeterPlan | null)[] {
-    return this.regimes(now).map((regime) => statedOf(regime, key));
+    return statedOf(this.regimes(now), key);
   }
 
   /** Until when a lane sleeps. What its ceiling was before a reload does not hold it any more. */
   asleepUntil({ plan, backoffUntil, full }: LaneRecord, now: number): number {
+    if (full === null || full.until <= backoffUntil) return backoffUntil;
     const holds = this.regimes(now).some(
-      (regime) => entrySettingsOf(regime, plan.key).ceiling === full?.ceiling,
+      (regime) => entrySettingsOf(regime, plan.key).ceiling === full.ceiling,
     );
-    return Math.max(backoffUntil, holds ? (full?.until ?? 0) : 0);
+    return holds ? full.until : backoffUntil;
   }
 
   /** A process goes by another configuration. */
@@ -321,14 +337,20 @@ export class Ledger extends Story implements DriverLedger {
     const cap = lane.plan.maxInFlight;
     if (call.state === 'entering') this.reach('grant before its caller waited');
     if (call.state === 'ended' || now >= call.plan.leavesAt) this.reach('client left with a grant under way');
+    let held = 0;
     for (const lease of lane.leases) {
+      if (lease.heldUntil > now) held += 1;
       if (lease.heldUntil < now && lease.heldUntil > lease.settledAt) this.reach('lease expired');
+      // Nobody asks for it any more.
+      else if (lease.heldUntil < now && lease.counted) lane.leases.delete(lease);
     }
     this.#noteProbes(bucket, now);
-    const held = [...lane.leases].filter(({ heldUntil }) => heldUntil > now).length;
     if (cap !== null && held >= cap) this.broken(now, '3', `${id} granted, ${held} of ${cap} in flight`);
-    const earlier = [...lane.line].find((other) => isBefore(other, call) && other.admittedAt < now);
-    if (earlier !== undefined) this.broken(now, '4', `${id} granted before ${earlier.plan.id}`);
+    for (const other of lane.line) {
+      if (other.admittedAt >= now || !isBefore(other, call)) continue;
+      this.broken(now, '4', `${id} granted before ${other.plan.id}`);
+      break;
+    }
     this.#fair(bucket, lane, serviceMsOf(call.asked, rates), now);
     this.#withinStated(bucket, call, now);
     this.outOfLine(call);
@@ -360,9 +382,10 @@ export class Ledger extends Story implements DriverLedger {
 
   /** More calls out than the configured probes, before any answer. */
   #noteProbes(bucket: BucketRecord, now: number): void {
+    if (bucket.opened) return;
     const probe = this.plan.buckets.find(({ key }) => key === bucket.key)?.probe ?? 0;
     const out = bucket.lanes.flatMap(({ leases }) => [...leases]).filter(({ heldUntil }) => heldUntil > now);
-    if (!bucket.opened && out.length >= probe) this.reach('probes doubled');
+    if (out.length >= probe) this.reach('probes doubled');
   }
 
   /** Start-time fair queueing: while two lanes wait, their shares differ by at most the largest call of each. */
@@ -452,8 +475,13 @@ export class Ledger extends Story implements DriverLedger {
     const sleepMs =
       settlement.kind === 'throttled' || settlement.kind === 'returned' ? settlement.sleepMs : 0;
     const isFull = settlement.kind === 'returned' && settlement.because !== 'backoff';
-    if (sleepMs > 0 && isFull) this.isFull(lane, now + sleepMs, settlement.ceiling ?? '');
-    else if (sleepMs > 0) lane.backoffUntil = Math.max(lane.backoffUntil, now + sleepMs);
+    if (lease.returned && !isFull) {
+      lane.full = null;
+      lane.slotBackAt = now;
+    }
+    const isOutdated = lease.issuedAt < lane.slotBackAt;
+    if (sleepMs > 0 && isFull && !isOutdated) this.isFull(lane, now + sleepMs, settlement.ceiling ?? '');
+    else if (sleepMs > 0 && !isFull) lane.backoffUntil = Math.max(lane.backoffUntil, now + sleepMs);
     const back = settlement.kind === 'returned' || (settlement.kind === 'throttled' && settlement.requeue);
     if (back) this.intoLine(lease.call, now);
     this.note(now, `settle ${token} ${settlement.kind}${back ? ' back' : ''}`);
@@ -474,7 +502,9 @@ export class Ledger extends Story implements DriverLedger {
     lease.sent = true;
     call.sends += 1;
     call.sentAt.push(now);
-    this.bucket(plan.lane.bucket).lastSentAt = now;
+    const bucket = this.bucket(plan.lane.bucket);
+    bucket.lastSentAt = now;
+    if (plan.fate !== 'answered') bucket.isTroubled = true;
     call.state = 'sent';
     this.note(now, `send ${id} ${token}`);
     if (now >= plan.leavesAt && now > this.lastRunAt(plan.leavesAt))
@@ -482,16 +512,15 @@ export class Ledger extends Story implements DriverLedger {
     if (now >= workspace.revokedAt && now > this.lastRunAt(workspace.revokedAt)) {
       this.broken(now, '9', `${id}: key revoked`);
     }
-    if (now > call.enteredAt + Math.max(plan.maxWaitMs, passageMs))
-      this.broken(now, '9', `${id}: its wait has passed`);
+    if (now > sendableUntil(call)) this.broken(now, '9', `${id}: its wait has passed`);
     const lane = this.lane(plan.lane.key);
-    for (const { at, until } of this.bucket(plan.lane.bucket).closings) {
+    for (const { at, until } of bucket.closings) {
       const known = this.plan.wireMs > 0 ? lease.issuedAt : now;
       if (at < known && known < until) this.broken(now, '2', `${id} sent into a closed bucket`);
     }
     for (const other of this.calls.values()) {
-      if (other.plan.lane !== lane.plan || !isBefore(other, call)) continue;
       if (other.state !== 'waiting' && other.state !== 'entering') continue;
+      if (other.plan.lane !== lane.plan || !isBefore(other, call)) continue;
       const held = [...lane.leases].find(
         (each) =>
           each.call === other && each.sequence < lease.sequence && !each.sent && each.settlements === 0,
@@ -524,6 +553,7 @@ export class Ledger extends Story implements DriverLedger {
     const call = this.call(id);
     call.ends.push(how);
     call.endedAt = now;
+    if (call.state !== 'ended') this.#open -= 1;
     call.state = 'ended';
     if (call.ends.length > 1) this.broken(now, '10', `${id} ended ${call.ends.join(', then ')}`);
     this.note(now, `end ${id} ${how}`);
@@ -550,8 +580,9 @@ export function isBefore(one: CallRecord, other: CallRecord): boolean {
 }
 
 function within(costs: Costs, rates: readonly Rate[]): Costs {
-  const known = rates.map(({ meter, limit }) => [meter, Math.min(limit, costs[meter] ?? 0)] as const);
-  return { ...costs, ...Object.fromEntries(known) };
+  const known: Partial<Record<MeterName, number>> = { ...costs };
+  for (const { meter, limit } of rates) known[meter] = Math.min(limit, costs[meter] ?? 0);
+  return known;
 }
 
 function pairOf(

@@ -87,7 +87,13 @@ export const mutations: readonly Mutation[] = [
     'bucket.lastGrantAt = bucket.pilotAfter;',
     'bucket.pilotAfter = null;',
   ),
-  row('6', 'an answer to a pilot is not heard', firstCalls, 'bucket.pilotAfter = null;', ''),
+  row(
+    '6',
+    'an answer to a pilot is not heard',
+    firstCalls,
+    'if (grantedAt === bucket.lastGrantAt) bucket.pilotAfter = null;',
+    '',
+  ),
   row(
     '2',
     'a later refusal shortens',
@@ -147,10 +153,10 @@ export const mutations: readonly Mutation[] = [
     '6',
     'no wake-up',
     memory,
-    'kept.cancelWake = clock.after(at - now,',
-    'kept.cancelWake = clock.after(at - now + 30_000,',
+    'kept.cancelWake = this.#clock.after(at - now,',
+    'kept.cancelWake = this.#clock.after(at - now + 30_000,',
   ),
-  row('6', 'no tick', memory, 'cancelTick = clock.after(tickMs,', 'cancelTick = clock.after(tickMs * 60,'),
+  row('6', 'no tick', memory, 'this.#clock.after(tickMs,', 'this.#clock.after(tickMs * 60,'),
   row(
     '6',
     'others that are only assumed close a meter',
@@ -166,7 +172,7 @@ export const mutations: readonly Mutation[] = [
     'if (!isAtEdge) return;',
   ),
   row('6', 'a sleeping lane stays asleep', lanes, '    lane.asleep.clear();\n', ''),
-  row('8', 'a lease is settled twice', lease, '      if (settled) return;\n', ''),
+  row('8', 'a lease is settled twice', lease, '    if (this.#isSettled) return;\n', ''),
   {
     ...row('9', 'clients that left are sent', queued, 'if (this.clientGone.aborted)', 'if (false)'),
     survives: 'the state of the call says it as well: it is gone (`wait-registry.ts`)',

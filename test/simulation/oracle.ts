@@ -12,13 +12,15 @@
  * - (c) No refusal states a time that is later than the truth.
  *
  * Each within the tolerance of `tolerance.ts`, which says why it is needed. Not judged is what nobody could know: upstreams
- * that do something else than they tell, or that others use (`isReliable`), and calls whose fate was open at that moment.
+ * that do something else than they tell, or that others use (`isReliable`), a quota that the operator states too low before any
+ * answer has said what it is, and calls whose fate was open at that moment.
  *
  * Owns: the judgement. Refuses to own: running histories (`Lives`). To follow one refusal costs two or three histories,
  * so that long runs follow a sample (`sampleOf`).
  */
 import type { Chance } from './chance.ts';
-import type { CallPlan } from './plan.ts';
+import type { BucketPlan, CallPlan } from './plan.ts';
+import { isStatedAlone } from './rules.ts';
 import { clientWayMs, patienceMs } from './counterfactual.ts';
 import { find, toleranceOf, type Tolerance, type World } from './tolerance.ts';
 import type { RefusedCall } from './refused-call.ts';
@@ -78,15 +80,23 @@ export function canBeJudged(
   const call = find(calls, ({ id }) => id === refused.id);
   const bucket = find(buckets, ({ key }) => key === call.lane.bucket);
   const { revokedAt, perDay } = find(workspaces, ({ name }) => name === call.lane.workspace);
-  if (!bucket.isReliable || revokedAt <= refused.at) return false;
+  const isKnown = (one: BucketPlan): boolean => one.isReliable && !isUnderstated(one, calls, refused);
+  if (!isKnown(bucket) || revokedAt <= refused.at) return false;
   if (isDayContended(calls, refused, call, { ofBucket: bucket.perDay, ofWorkspace: perDay })) return false;
   const about = calls.filter(
     ({ id, lane }) =>
       (refused.known.has(id) || refused.left.has(id)) &&
       (lane.bucket === bucket.key || lane.workspace === call.lane.workspace),
   );
-  const unreliable = new Set(buckets.filter(({ isReliable }) => !isReliable).map(({ key }) => key));
-  return about.every((each) => !isOpen(each, refused) && !unreliable.has(each.lane.bucket));
+  const unknown = new Set(buckets.filter((one) => !isKnown(one)).map(({ key }) => key));
+  return about.every((each) => !isOpen(each, refused) && !unknown.has(each.lane.bucket));
+}
+
+/** The operator states less than the upstream has, and no answer that would raise the limit has come yet. */
+function isUnderstated(bucket: BucketPlan, calls: readonly CallPlan[], { answered }: RefusedCall): boolean {
+  const isLess = bucket.statedShare !== null && bucket.statedShare < 1;
+  if (!isLess || !bucket.learn || isStatedAlone(bucket)) return false;
+  return !calls.some(({ id, lane }) => lane.bucket === bucket.key && answered.has(id));
 }
 
 /** On its way, and what becomes of it shows only later. */

@@ -3,7 +3,7 @@ import type { Chance } from './chance.ts';
 import type { BucketPlan, DocumentPlan } from './plan.ts';
 
 /** What an upstream does that nobody else uses and that stays as it is. */
-const undisturbed = { learn: true, outsideShare: 0, outsideGulp: 1, startShare: 0, changes: [] };
+const undisturbed = { learn: true, outsideShare: 0, outsideBurst: 1, startShare: 0, changes: [] };
 
 export function bucketPlan(chance: Chance, index: number, calm: boolean): BucketPlan {
   const windowMs = chance.pick([1_000, 4_000, 20_000, 60_000]);
@@ -31,7 +31,7 @@ export function bucketPlan(chance: Chance, index: number, calm: boolean): Bucket
     learn: chance.happens(0.7),
     probe: chance.pick([0, 1, 1, 2]),
     outsideShare: chance.pick([0, 0, 0.1, 0.3, 0.9]),
-    outsideGulp: chance.pick([1, 1, Math.ceil(limit / 3)]),
+    outsideBurst: chance.pick([1, 1, Math.ceil(limit / 3)]),
     startShare: chance.pick([0, 0, 0.5, 1]),
     changes: chance.happens(0.2)
       ? [{ at: chance.between(0, 30_000), factor: chance.pick([0.5, 2, 0.25]) }]

@@ -43,8 +43,8 @@ export interface BucketPlan {
   readonly isFixed: boolean;
   /** Share of the drain that somebody else takes. */
   readonly outsideShare: number;
-  /** Outside traffic comes in gulps of this many units. */
-  readonly outsideGulp: number;
+  /** Outside traffic comes in bursts of this many units. */
+  readonly outsideBurst: number;
   /** Share of the limit used before we come. */
   readonly startShare: number;
   readonly changes: readonly { readonly at: number; readonly factor: number }[];

@@ -6,9 +6,10 @@
  */
 import type { Costs, MeterName } from '../../src/call.ts';
 import { maxJitterMs, maxLatenessMs } from '../../src/limiter/policy/meter.policy.ts';
-import type { BucketSnapshot, Limiter } from '../../src/limiter/limiter.ts';
-import type { BucketRecord, Ledger, CallRecord } from './ledger.ts';
+import type { BucketSnapshot, Limiter, MeterSnapshot } from '../../src/limiter/limiter.ts';
+import { must, type BucketRecord, type Ledger, type CallRecord } from './ledger.ts';
 import { headsOf, type Head } from './heads.ts';
+import type { BucketPlan } from './plan.ts';
 import { isStatedAlone, isStatedLess, keyed } from './rules.ts';
 import type { Upstream } from './upstream.ts';
 
@@ -17,10 +18,19 @@ const keptFree = 0.22;
 /** Lateness and jitter that a meter may hold, and the way of a call. Milliseconds. */
 const slackMs = (windowMs: number): number => Math.min(maxLatenessMs, windowMs / 60) + 2 * maxJitterMs + 50;
 
+/** What does not change in a history. */
+interface Watched {
+  readonly bucket: BucketRecord;
+  readonly plan: BucketPlan;
+  readonly upstream: Upstream;
+  /** The level of its requests is held against the truth: no answer corrects it, and it drains as the truth does. */
+  readonly isHeldToTruth: boolean;
+}
+
 export class Progress {
   readonly #ledger: Ledger;
   readonly #limiter: () => Limiter;
-  readonly #upstreams: ReadonlyMap<string, Upstream>;
+  readonly #watched: readonly Watched[];
   /** Since when the bucket could have granted. */
   readonly #roomSince = new Map<string, number>();
   readonly #mightSince = new Map<string, number>();
@@ -31,8 +41,30 @@ export class Progress {
 
   constructor(ledger: Ledger, limiter: () => Limiter, upstreams: ReadonlyMap<string, Upstream>) {
     this.#ledger = ledger;
-    this.#upstreams = upstreams;
     this.#limiter = limiter;
+    const { buckets, reloads } = ledger.plan;
+    this.#watched = buckets.map((plan) => ({
+      bucket: ledger.bucket(plan.key),
+      plan,
+      upstream: must(upstreams.get(plan.key), plan.key),
+      // What is stated to be less drains more slowly than the truth.
+      isHeldToTruth:
+        plan.calm &&
+        plan.reports === 'nothing' &&
+        !reloads.some((reload) => isStatedLess(keyed(reload.buckets, plan.key))),
+    }));
+  }
+
+  /**
+   * Reads of the upstreams what `check` reads, and judges nothing. To read is to drain a meter in two steps instead of one, so
+   * that another course is the same history only if it reads as often.
+   */
+  read(now: number): void {
+    if (!this.#watched.some(({ isHeldToTruth }) => isHeldToTruth)) return;
+    const snapshots = this.#limiter().snapshot();
+    for (const { bucket, upstream, isHeldToTruth } of this.#watched) {
+      if (isHeldToTruth && requestsOf(snapshots, bucket.key) !== undefined) upstream.usedRequests(now);
+    }
   }
 
   /** Called when an instant is over. `stalledUntil`: the process could not have acted before. */
@@ -40,18 +72,18 @@ export class Progress {
     const { plan } = this.#ledger;
     this.#ledger.judgeDoubts(now);
     const snapshots = this.#limiter().snapshot();
-    for (const bucket of this.#ledger.buckets.values()) {
+    for (const watched of this.#watched) {
+      const { bucket, plan: bucketPlan } = watched;
       const snapshot = snapshots.find((each) => each.bucket === bucket.key);
-      this.#nothingKept(bucket, snapshot, now);
+      if (watched.isHeldToTruth) this.#nothingKept(watched, requestsOf(snapshots, bucket.key), now);
       // What a document costs is found out, and lanes wait for that.
-      if (plan.buckets.some(({ key, documents }) => key === bucket.key && documents.length > 0)) continue;
+      if (bucketPlan.documents.length > 0) continue;
       const ready = headsOf(this.#ledger, bucket, now);
       const room = someClassHasRoom(snapshot, ready);
       const wireMs = plan.wireMs * 12;
       // Where others drink, the wake-up is set by a guess of how much; the tick makes up for a guess that was too high.
-      const calm = plan.buckets.find(({ key }) => key === bucket.key)?.calm === true;
-      const tickMs = plan.lostWakes > 0 || !calm ? 1_010 : 0;
-      const seen = describe(snapshot, ready);
+      const tickMs = plan.lostWakes > 0 || !bucketPlan.calm ? 1_010 : 0;
+      const seen = (): string => describe(snapshot, ready);
       this.#judge(
         this.#roomSince,
         bucket,
@@ -59,9 +91,9 @@ export class Progress {
         now,
         5 + wireMs + tickMs,
         stalledUntil,
-        `has room (${seen})`,
+        () => `has room (${seen()})`,
       );
-      const isStated = this.#hasStatedRoom(bucket, ready, now);
+      const isStated = this.#hasStatedRoom(watched, ready, now);
       this.#judge(
         this.#statedSince,
         bucket,
@@ -69,7 +101,7 @@ export class Progress {
         now,
         5 + wireMs + tickMs,
         stalledUntil,
-        `is stated to have room (${seen})`,
+        () => `is stated to have room (${seen()})`,
       );
       const might = ready.some(({ mayGo }) => mayGo);
       if (
@@ -82,7 +114,15 @@ export class Progress {
       }
       const standstillMs =
         (this.#drainMs.get(bucket.key) ?? 0) * 1.01 + maxLatenessMs + 300 + wireMs + tickMs;
-      this.#judge(this.#mightSince, bucket, might, now, standstillMs, stalledUntil, `stands still (${seen})`);
+      this.#judge(
+        this.#mightSince,
+        bucket,
+        might,
+        now,
+        standstillMs,
+        stalledUntil,
+        () => `stands still (${seen()})`,
+      );
     }
   }
 
@@ -90,8 +130,7 @@ export class Progress {
    * The operator states that there is room, and nobody knows more: whoever waits goes, also when it was stated only now
    * (14).
    */
-  #hasStatedRoom(bucket: BucketRecord, heads: readonly Head[], now: number): boolean {
-    const plan = keyed(this.#ledger.plan.buckets, bucket.key);
+  #hasStatedRoom({ bucket, plan }: Watched, heads: readonly Head[], now: number): boolean {
     const onlyRequests = plan.tokens === null && plan.cost === null && plan.perDay === null;
     if (!plan.calm || bucket.blurred || !onlyRequests || !isStatedAlone(plan)) return false;
     if (heads.length === 0 || !heads.every(({ mayGo }) => mayGo)) return false;
@@ -102,14 +141,8 @@ export class Progress {
    * What a call reserved and did not use has come back: a calm meter that no answer corrects holds no more than the
    * truth, what is on its way, and what went out and perhaps was counted.
    */
-  #nothingKept(bucket: BucketRecord, snapshot: BucketSnapshot | undefined, now: number): void {
-    const plan = this.#ledger.plan.buckets.find(({ key }) => key === bucket.key);
-    const meter = snapshot?.meters.find(({ meter: name }) => name === 'requests');
-    const upstream = this.#upstreams.get(bucket.key);
-    if (plan?.calm !== true || plan.reports !== 'nothing' || meter === undefined || upstream === undefined)
-      return;
-    // What is stated to be less drains more slowly than the truth.
-    if (this.#ledger.plan.reloads.some(({ buckets }) => isStatedLess(keyed(buckets, bucket.key)))) return;
+  #nothingKept({ bucket, upstream }: Watched, meter: MeterSnapshot | undefined, now: number): void {
+    if (meter === undefined) return;
     const rate = meter.limit / meter.windowMs;
     let most = upstream.usedRequests(now) + rate * slackMs(meter.windowMs);
     for (const { leases } of bucket.lanes) {
@@ -136,7 +169,7 @@ export class Progress {
     now: number,
     withinMs: number,
     stalledUntil: number,
-    what: string,
+    what: () => string,
   ): void {
     if (!could) {
       since.delete(bucket.key);
@@ -151,10 +184,13 @@ export class Progress {
     );
     since.set(bucket.key, from);
     if (now - from <= withinMs) return;
-    this.#ledger.broken(now, '6', `${bucket.key} ${what} since ${from.toFixed(2)}, nobody was granted`);
+    this.#ledger.broken(now, '6', `${bucket.key} ${what()} since ${from.toFixed(2)}, nobody was granted`);
     since.set(bucket.key, now);
   }
 }
+
+const requestsOf = (snapshots: readonly BucketSnapshot[], key: string): MeterSnapshot | undefined =>
+  snapshots.find(({ bucket }) => bucket === key)?.meters.find(({ meter }) => meter === 'requests');
 
 /**
  * Within a class the head that is first in fair order holds the others back, so that a large call is not starved by

@@ -14,6 +14,8 @@ export interface RefusedCall {
   readonly sent: ReadonlySet<string>;
   /** Those that the upstream had not answered yet. */
   readonly inFlight: ReadonlySet<string>;
+  /** Those to which an answer had come, which states what the upstream has. */
+  readonly answered: ReadonlySet<string>;
   /** Calls that had ended by then. */
   readonly ended: ReadonlySet<string>;
   /** Those of them that had left their lines so shortly before that the store may not have known. */
@@ -26,6 +28,8 @@ interface SeenCall {
   readonly plan: { readonly id: string };
   readonly state: 'new' | 'entering' | 'waiting' | 'sent' | 'ended';
   readonly sentAt: readonly number[];
+  /** In which words it ended. */
+  readonly ends: readonly string[];
   /** -1 = it has not ended. */
   readonly endedAt: number;
   /** When the store took its ticket in, or refused it; -1 = it has not come there. */
@@ -42,18 +46,20 @@ export function refusedCallOf(
 ): RefusedCall {
   const [came, sent, inFlight] = [new Set<string>(), new Set<string>(), new Set<string>()];
   const [ended, known, left] = [new Set<string>(), new Set<string>(), new Set<string>()];
+  const answered = new Set<string>();
   const itself = calls.find(({ plan }) => plan.id === refusal.id);
   const isNewcomer = itself?.state === 'entering';
   // A call that never waited was decided on when its ticket came to the store.
   const decidedAt = isNewcomer && itself.admittedAt >= 0 ? itself.admittedAt : refusal.at;
-  for (const { plan, state, sentAt, admittedAt, isRefusedAtEntry, endedAt } of calls) {
+  for (const { plan, state, sentAt, admittedAt, isRefusedAtEntry, endedAt, ends } of calls) {
     if (state !== 'new') came.add(plan.id);
     if (sentAt.length > 0) sent.add(plan.id);
     if (state === 'sent') inFlight.add(plan.id);
     if (state === 'ended') ended.add(plan.id);
+    if (ends.includes('answered')) answered.add(plan.id);
     if (endedAt >= refusal.at - shortlyMs) left.add(plan.id);
     const isIn = admittedAt >= 0 && admittedAt <= decidedAt && !isRefusedAtEntry;
     if (state !== 'ended' && (isIn || plan.id === refusal.id)) known.add(plan.id);
   }
-  return { ...refusal, isNewcomer, came, sent, inFlight, ended, left, known };
+  return { ...refusal, isNewcomer, came, sent, inFlight, answered, ended, left, known };
 }

@@ -31,14 +31,23 @@ const dayMs = 86_400_000;
 /** Ways of commands to the store until nothing is on its way that was asked before a reload. */
 const waysOfReload = 12;
 
+interface Step {
+  readonly at: number;
+  readonly numbers: readonly number[];
+  readonly regimes: readonly Regime[];
+}
+
 export class Rules {
   readonly #regimes: readonly Regime[];
   readonly #of = new Map<string, number>();
   /** Which regimes processes went by from these times on. */
-  readonly #steps: { readonly at: number; readonly regimes: ReadonlySet<number> }[] = [];
+  readonly #steps: Step[] = [];
+  /** The regime of those who have taken nothing over yet. */
+  readonly #first: readonly Regime[];
 
   constructor(plan: Reloaded) {
     this.#regimes = [plan, ...plan.reloads];
+    this.#first = [plan];
   }
 
   /** A process goes by the regime after so many reloads from now on, unless it has gone further already. */
@@ -61,23 +70,27 @@ export class Rules {
 
   /** Regimes that some process went by at some time from `from` to `to`. */
   during(from: number, to: number): readonly Regime[] {
-    const found = new Set<number>();
-    for (const [index, { at, regimes }] of this.#steps.entries()) {
-      const until = this.#steps[index + 1]?.at ?? Infinity;
-      if (at <= to && until >= from) for (const regime of regimes) found.add(regime);
+    let only: Step | null = null;
+    let found: Set<number> | null = null;
+    for (let index = this.#steps.length - 1, until = Infinity; index >= 0 && until >= from; index -= 1) {
+      const step = nth(this.#steps, index);
+      until = step.at;
+      if (step.at > to) continue;
+      if (only !== null) found = new Set([...step.numbers, ...(found ?? only.numbers)]);
+      else only = step;
     }
-    return found.size === 0
-      ? this.#regimes.slice(0, 1)
-      : [...found].map((index) => nth(this.#regimes, index));
+    if (only === null) return this.#first;
+    return found === null ? only.regimes : [...found].map((index) => nth(this.#regimes, index));
   }
 
   /** When a process last took something over; `null` = never. The first configuration counts for nothing. */
   lastChangeAt(now: number): number | null {
-    return this.#steps.findLast(({ at, regimes }) => at <= now && Math.max(...regimes) > 0)?.at ?? null;
+    return this.#steps.findLast(({ at, numbers }) => at <= now && Math.max(...numbers) > 0)?.at ?? null;
   }
 
   #step(at: number): void {
-    this.#steps.push({ at, regimes: new Set(this.#of.values()) });
+    const numbers = [...new Set(this.#of.values())];
+    this.#steps.push({ at, numbers, regimes: numbers.map((index) => nth(this.#regimes, index)) });
   }
 }
 
@@ -103,11 +116,13 @@ export const perDayOf =
   ({ workspaces }) =>
     named(workspaces, name).perDay;
 
-/** Requests that the operator states of a bucket; `null` = none. */
-export function statedOf({ buckets }: Regime, key: string): MeterPlan | null {
-  const { requests, statedShare } = keyed(buckets, key);
-  return statedShare === null ? null : shareOf(requests, statedShare);
-}
+/** Requests that the operator states of a bucket, by one regime after the other; `null` = none. */
+export const statedOf = perRegime((regimes: readonly Regime[], key): readonly (MeterPlan | null)[] =>
+  regimes.map(({ buckets }) => {
+    const { requests, statedShare } = keyed(buckets, key);
+    return statedShare === null ? null : shareOf(requests, statedShare);
+  }),
+);
 
 /** What the operator states is all that anybody knows of the bucket. */
 export const isStatedAlone = ({ reports }: Pick<BucketPlan, 'reports'>): boolean => reports === 'nothing';
@@ -169,7 +184,7 @@ function asStated(bucket: BucketPlan): BucketPlan {
 }
 
 /** What configuration says of the calls of a lane. */
-export function entrySettingsOf(regime: Regime, laneKey: string): CallSettings {
+export const entrySettingsOf = perRegime((regime: Regime, laneKey): CallSettings => {
   const lane = keyed(regime.lanes, laneKey);
   const { perMinute, perDay, maxQueued } = named(regime.workspaces, lane.workspace);
   return {
@@ -180,6 +195,18 @@ export function entrySettingsOf(regime: Regime, laneKey: string): CallSettings {
     ceiling: `${perMinute ?? 'none'}.${perDay ?? 'none'}`,
     perMinute,
     perDay,
+  };
+});
+
+/** Works something out once, as configuration is read once. Histories ask for the same after every event. */
+function perRegime<R extends object, T>(work: (regime: R, key: string) => T): (regime: R, key: string) => T {
+  const known = new WeakMap<R, Map<string, T>>();
+  return (regime, key) => {
+    let ofRegime = known.get(regime);
+    if (ofRegime === undefined) known.set(regime, (ofRegime = new Map<string, T>()));
+    let one = ofRegime.get(key);
+    if (one === undefined) ofRegime.set(key, (one = work(regime, key)));
+    return one;
   };
 }
 
@@ -218,7 +245,7 @@ const named = <T extends { readonly name: string }>(all: readonly T[], name: str
     name,
   );
 
-const nth = (regimes: readonly Regime[], index: number): Regime => found(regimes[index], String(index));
+const nth = <T>(all: readonly T[], index: number): T => found(all[index], String(index));
 
 function found<T>(one: T | undefined, what: string): T {
   if (one === undefined) throw new Error(`configuration lacks ${what}`);

@@ -15,7 +15,7 @@ const count = Number(argv[3] ?? 1);
 const mode = argv[4] ?? '';
 for (let seed = first; seed < first + count; seed += 1) {
   const plan = planOf(seed);
-  const { log, violations, refused, origin } = await run(plan);
+  const { log, violations, refused, origin } = await run(plan, mode === 'log');
   if (mode === 'log') stdout.write(`${log.join('\n')}\n`);
   const lives = livesOf(plan);
   const followed = mode === 'refused' ? refused : sampleOf(lives, refused, new Chance(seed));

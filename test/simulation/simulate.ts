@@ -39,9 +39,11 @@ export interface History {
   readonly refused: readonly RefusedCall[];
 }
 
-export const simulate = (seed: number): Promise<History> => run(planOf(seed));
+/** With its log. */
+export const simulate = (seed: number): Promise<History> => run(planOf(seed), true);
 
-export const run = (plan: Plan): Promise<History> => new Run(plan).toEnd();
+/** @param keepsLog also tell the story (`log`); without it a history takes less time. */
+export const run = (plan: Plan, keepsLog = false): Promise<History> => new Run(plan, keepsLog).toEnd();
 
 /** Other courses of a history. */
 export const livesOf = (plan: Plan): Lives => ({
@@ -55,9 +57,12 @@ export const livesOf = (plan: Plan): Lives => ({
       plan.reloads.some((reload) => isTakingOver(reload, plan.wireMs, at)),
   }),
   stay: (refused, until) =>
-    new Run(patient(withoutTrouble(plan, refused), refused)).follow(refused.id, { after: refused.at, until }),
+    new Run(patient(withoutTrouble(plan, refused), refused), false).follow(refused.id, {
+      after: refused.at,
+      until,
+    }),
   comeAgain: (refused, maxWaitMs) =>
-    new Run(returning(withoutTrouble(plan, refused), refused, maxWaitMs)).follow(againOf(refused.id), {
+    new Run(returning(withoutTrouble(plan, refused), refused, maxWaitMs), false).follow(againOf(refused.id), {
       after: refused.at,
       until: Infinity,
     }),
@@ -65,7 +70,7 @@ export const livesOf = (plan: Plan): Lives => ({
 
 /** The log of the course in which the refused call waits on, a moment beyond its refusal. */
 export async function courseOf(plan: Plan, refused: RefusedCall): Promise<readonly string[]> {
-  const course = new Run(patient(withoutTrouble(plan, refused), refused));
+  const course = new Run(patient(withoutTrouble(plan, refused), refused), true);
   await course.follow(refused.id, { after: refused.at, until: refused.at + 1 });
   return course.log;
 }
@@ -83,13 +88,13 @@ class Run {
   readonly #ceilings: Ceilings;
   readonly #queues: readonly AdmissionQueue[];
 
-  constructor(plan: Plan) {
+  constructor(plan: Plan, keepsLog: boolean) {
     this.#plan = plan;
     const chance = new Chance(plan.seed ^ 0x51ce);
     const clock = new FakeClock(() => (chance.happens(0.3) ? chance.between(0, 1.5) : 0));
     this.#chance = chance;
     this.#clock = clock;
-    this.#ledger = new Ledger(plan);
+    this.#ledger = new Ledger(plan, keepsLog);
     this.#upstreams = new Map(plan.buckets.map((bucket) => [bucket.key, new Upstream(bucket)]));
     this.#wires = Array.from({ length: plan.queues }, () => new Wire(clock, chance, plan.wireMs));
     this.#store = createMemoryLimiter(storeClock(clock, this.#ledger, chance), {
@@ -111,9 +116,8 @@ class Run {
     const progress = new Progress(this.#ledger, () => this.#store, this.#upstreams);
     const over = await this.#clock.run(maxHistoryMs, (now) => {
       progress.check(now, this.#clock.stalledUntil);
-      const ended = [...this.#ledger.calls.values()].every(({ state }) => state === 'ended');
       // What may still be set then: the tick, and one wake-up for each bucket.
-      if (ended && this.#clock.timers > 1 + this.#plan.buckets.length)
+      if (this.#ledger.isOver && this.#clock.timers > 1 + this.#plan.buckets.length)
         this.#ledger.broken(now, '10', `${this.#clock.timers} timers are left`);
     });
     // A quota of a day may close a bucket for longer than anybody waits: then only the tick is left.
@@ -152,7 +156,7 @@ class Run {
     await this.#clock.run(Math.min(until, maxCourseMs), (now) => {
       if (sent() !== null || call.state === 'ended') return this.#clock.halt();
       // To look is to drain a meter in two steps instead of one: whoever looks elsewhere gets another history.
-      if (now <= after) progress.check(now, this.#clock.stalledUntil);
+      if (now <= after) progress.read(now);
       vacancy.check(call, now);
       vacantAt = vacancy.since;
     });

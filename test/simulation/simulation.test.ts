@@ -1,21 +1,29 @@
 /**
  * Thousands of histories of the real admission code against a simulated upstream, with reloads (`simulate.ts` says what is
  * real); in each of them two refusals that stated a time are followed up (`oracle.ts`).
- * `SEED=123` runs one history again, follows up all its refusals and prints it; `SEEDS=20000` runs more than 200 of them.
+ * `SEED=123` runs one history again, follows up all its refusals and prints it; `SEEDS=20000` runs more than 2,000 of them.
  */
-import { env } from 'node:process';
+import { env, stdout } from 'node:process';
 import { describe, expect, test } from '@jest/globals';
 import { Chance } from './chance.ts';
-import { followUp, type FollowedUp } from './follow-up.ts';
-import { sampleOf, type Verdict } from './oracle.ts';
+import { live } from './live.ts';
+import { sampleOf } from './oracle.ts';
 import { planOf } from './plan.ts';
-import { courseOf, livesOf, run, simulate, type History } from './simulate.ts';
+import { courseOf, livesOf, run, simulate } from './simulate.ts';
+import { inProcesses, tallyOf, type Tally, type Wrong } from './tally.ts';
 
 const only = env['SEED'] === undefined ? null : Number(env['SEED']);
-const count = only === null ? Number(env['SEEDS'] ?? 200) : 1;
+const count = only === null ? Number(env['SEEDS'] ?? 2_000) : 1;
 const first = only ?? 1;
 /** Few histories do not reach every situation. */
 const reachesAll = count >= 1_000;
+
+/**
+ * Found among tens of thousands. A reload states a third of the upstream's quota before any answer has come: nobody can know that the
+ * first answer will raise it, and the wait of a refusal is that of the stated quota (24708). A call that could not be sent gave its slot
+ * back, so that its lane was awake and, before others of its class, waited for room (9587).
+ */
+const once = [9_587, 24_708];
 
 /** Situations that the histories must have been in, or the checks above them mean nothing. */
 const interesting = [
@@ -45,19 +53,6 @@ const interesting = [
   'wake-up lost',
 ];
 
-interface Followed {
-  readonly history: History;
-  readonly followed: FollowedUp;
-}
-
-async function live(seed: number): Promise<Followed> {
-  const plan = planOf(seed);
-  const history = await run(plan);
-  const lives = livesOf(plan);
-  const refused = only === null ? sampleOf(lives, history.refused, new Chance(seed)) : history.refused;
-  return { history, followed: await followUp(lives, refused) };
-}
-
 /** Removes the wait of a daily ceiling, which the library counts by the machine's own clock. */
 const timeless = (line: string): string => line.replace(/( day_quota_exhausted) \d+$/, '$1');
 
@@ -65,29 +60,28 @@ describe('admission in simulated histories', () => {
   test(
     `keeps every invariant over ${count} histories, states true waits${reachesAll ? ', and reaches every interesting state' : ''}`,
     async () => {
-      const reached = new Set<string>();
-      const verdicts = new Map<Verdict['kind'], number>();
-      const wrong: string[] = [];
-      let reloaded = 0;
-      for (let seed = first; seed < first + count && wrong.length < 3; seed += 1) {
-        const { history, followed } = await live(seed);
-        for (const state of history.reached.keys()) reached.add(state);
-        if (history.reached.has('reconfigured')) reloaded += 1;
-        for (const [kind, times] of followed.verdicts) verdicts.set(kind, (verdicts.get(kind) ?? 0) + times);
-        const violations = [...history.violations, ...followed.wrong];
-        if (violations.length > 0) wrong.push(refused(seed, history, violations));
-      }
-      expect(wrong).toEqual([]);
+      const tally = only === null ? await inProcesses('one-process', { first, count }) : await whole(only);
+      expect(tally.wrong.map(inWords)).toEqual([]);
       if (only !== null) return;
-      if (reachesAll) expect(interesting.filter((state) => !reached.has(state))).toEqual([]);
+      const { histories, reached, reloaded, verdicts } = tally;
+      expect(histories).toBe(count);
+      if (reachesAll) expect(interesting.filter((state) => !reached.includes(state))).toEqual([]);
       expect(reloaded).toBeGreaterThan(count / 2);
       // Most refusals are judged by the actual wait, not excused.
-      const judged = (verdicts.get('true') ?? 0) + (verdicts.get('taken meanwhile') ?? 0);
+      const judged = (verdicts['true'] ?? 0) + (verdicts['taken meanwhile'] ?? 0);
       expect(judged).toBeGreaterThan(count / 3);
-      expect(verdicts.get('taken meanwhile') ?? 0).toBeLessThan(judged / 10);
+      expect(verdicts['taken meanwhile'] ?? 0).toBeLessThan(judged / 10);
     },
     Math.max(400_000, count * 300),
   );
+
+  test('is judged right in the rare histories that were once taken for wrong', async () => {
+    for (const seed of once) {
+      const { history, followed } = await live(seed);
+      const wrong = [...history.violations, ...followed.wrong];
+      expect(wrong.map((each) => `seed ${seed}: ${each}`)).toEqual([]);
+    }
+  });
 
   test('is the same for the same seed', async () => {
     for (const seed of [17, 4_711]) {
@@ -103,7 +97,7 @@ describe('admission in simulated histories', () => {
       const plan = planOf(seed);
       // With a network between, the refusal was decided a moment earlier than it arrived.
       if (plan.wireMs > 0) continue;
-      const { refused: all, log } = await run(plan);
+      const { refused: all, log } = await run(plan, true);
       const [refused] = sampleOf(livesOf(plan), all, new Chance(seed));
       if (refused === undefined) continue;
       compared += 1;
@@ -115,11 +109,14 @@ describe('admission in simulated histories', () => {
   });
 });
 
-function refused(seed: number, { log, origin }: History, violations: readonly string[]): string {
-  const story = only === null ? [] : log;
-  return [
-    `SEED=${seed} npm test test/simulation/simulation.test.ts, by ${origin}`,
-    ...violations.slice(0, 5),
-    ...story,
-  ].join('\n');
+/** With its story, and all its refusals followed up. */
+async function whole(seed: number): Promise<Tally> {
+  const { history, followed } = await live(seed, true);
+  stdout.write(`${history.log.join('\n')}\n`);
+  return tallyOf(() => Promise.resolve({ history, followed }), { first: seed, count: 1 });
 }
+
+const inWords = ({ seed, origin, violations }: Wrong): string =>
+  [`SEED=${seed} npm test test/simulation/simulation.test.ts, by ${origin}`, ...violations.slice(0, 5)].join(
+    '\n',
+  );

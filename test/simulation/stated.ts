@@ -23,14 +23,23 @@ export class Stated {
   /** @param quotas what may hold now, or a moment ago; `null` = no limit. */
   check(quotas: readonly (MeterPlan | null)[], now: number): void {
     const sinceMs = Math.max(0, now - this.#at);
-    const stated = quotas.filter((quota) => quota !== null);
-    const rates = stated.map(({ limit, windowMs }) => limit / windowMs);
-    this.#fastest = Math.max(this.#fastest, ...rates);
-    this.#low = stated.length < quotas.length ? 0 : Math.max(0, this.#low - sinceMs * this.#fastest);
+    let isLimited = true;
+    let slowest = Infinity;
+    let minLimit = Infinity;
+    for (const quota of quotas) {
+      if (quota === null) isLimited = false;
+      else {
+        const rate = quota.limit / quota.windowMs;
+        slowest = Math.min(slowest, rate);
+        this.#fastest = Math.max(this.#fastest, rate);
+        minLimit = Math.min(minLimit, quota.limit);
+      }
+    }
+    this.#low = isLimited ? Math.max(0, this.#low - sinceMs * this.#fastest) : 0;
     // While no limit is known nothing drains for sure.
     const drainsMs = Math.max(0, Math.min(sinceMs, now - this.#restsUntil));
-    if (stated.length === quotas.length) this.#high = Math.max(0, this.#high - drainsMs * Math.min(...rates));
-    this.#low = Math.min(this.#low, ...stated.map(({ limit }) => limit));
+    if (isLimited) this.#high = Math.max(0, this.#high - drainsMs * slowest);
+    this.#low = Math.min(this.#low, minLimit);
     this.#at = now;
   }
 

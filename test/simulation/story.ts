@@ -13,8 +13,10 @@ export class Story {
     this.keepsLog = keepsLog;
   }
 
-  note(now: number, text: string): void {
-    if (this.keepsLog) this.log.push(`${now.toFixed(2)} ${text}`);
+  /** @param text a function where it takes time to put it into words. */
+  note(now: number, text: string | (() => string)): void {
+    if (!this.keepsLog) return;
+    this.log.push(`${now.toFixed(2)} ${typeof text === 'string' ? text : text()}`);
   }
 
   reach(state: string): void {

@@ -164,20 +164,20 @@ export class Upstream {
     this.#drink(now);
   }
 
-  /** Others take their gulps at their times, as far as there is room. */
+  /** Others take their bursts at their times, as far as there is room. */
   #drink(now: number): void {
     const requests = this.#levels[0];
     if (requests === undefined) return;
-    const { outsideShare, outsideGulp } = this.#plan;
+    const { outsideShare, outsideBurst } = this.#plan;
     const everyMs =
-      outsideShare > 0 ? (outsideGulp * requests.windowMs) / (requests.limit * outsideShare) : Infinity;
+      outsideShare > 0 ? (outsideBurst * requests.windowMs) / (requests.limit * outsideShare) : Infinity;
     while (this.#outsideAt + everyMs <= now) {
       this.#outsideAt += everyMs;
       this.#drain(this.#outsideAt);
       for (const level of this.#levels) {
         if (level.name === 'requests_day') continue;
-        const gulp = (outsideGulp * level.limit) / requests.limit;
-        level.used = Math.max(level.used, Math.min(level.limit, level.used + gulp));
+        const burst = (outsideBurst * level.limit) / requests.limit;
+        level.used = Math.max(level.used, Math.min(level.limit, level.used + burst));
       }
     }
     this.#drain(now);

@@ -41,7 +41,8 @@ export class Vacancy {
     const ledger = this.#ledger;
     const lane = ledger.lane(call.plan.lane.key);
     const bucket = ledger.bucket(call.plan.lane.bucket);
-    if (!this.#reports || bucket.blurred || this.#isBlurred(bucket.key)) return false;
+    // An upstream that refuses for other reasons than its quota does not say whether it counted the call.
+    if (!this.#reports || bucket.blurred || bucket.isTroubled) return false;
     if (!lane.line.has(call) || ledger.asleepUntil(lane, now) >= now || isShut(bucket, now)) return false;
     const ahead = [...lane.line].filter((other) => isBefore(other, call));
     if (!isBelowCap(lane, ahead.length, now) || !haveSlots(ledger, lane, ahead.length + 1, now)) return false;
@@ -50,19 +51,14 @@ export class Vacancy {
     return this.#upstream.hasRoom([...wanted, ...this.#onTheirWay(call.plan.lane.bucket)], keptFree, now);
   }
 
-  /** An upstream that refuses for other reasons than its quota does not say whether it counted the call. */
-  #isBlurred(bucket: string): boolean {
-    return [...this.#ledger.calls.values()].some(
-      ({ plan, sends }) => sends > 0 && plan.lane.bucket === bucket && plan.fate !== 'answered',
-    );
-  }
-
   /** Granted calls that the upstream has not counted yet. */
   #onTheirWay(bucket: string): CallPlan[] {
-    return this.#ledger
-      .bucket(bucket)
-      .lanes.flatMap(({ leases }) => [...leases])
-      .filter(({ counted, settlements }) => !counted && settlements === 0)
-      .map(({ call }) => call.plan);
+    const plans: CallPlan[] = [];
+    for (const { leases } of this.#ledger.bucket(bucket).lanes) {
+      for (const { counted, settlements, call } of leases) {
+        if (!counted && settlements === 0) plans.push(call.plan);
+      }
+    }
+    return plans;
   }
 }

@@ -93,7 +93,7 @@ export function wiredLimiter(
       wire.ask(() => {
         ledger.settled(grant.lease, settlement, lesson !== null, now());
         const done = limiter().settle(grant, settlement, lesson);
-        ledger.note(now(), `levels ${levelsOf(limiter(), grant.bucket)}`);
+        ledger.note(now(), () => `levels ${levelsOf(limiter(), grant.bucket)}`);
         return done;
       }),
     learn: (grant, lesson) =>

@@ -50,7 +50,7 @@ test('embeddings arrive decoded from base64, pictures from a prompt and from a f
 });
 
 test('errors have the class, code and fields that the client acts on', async () => {
-  simulator.drain(500);
+  simulator.closeFor(60_000);
   const limited = client.chat.completions.create({ model: 'gpt-4o', messages });
   await expect(limited).rejects.toMatchObject({ status: 429, code: 'rate_limit_exceeded', type: 'requests' });
   const unknown = client.chat.completions.create({ model: 'none', messages });

@@ -8,9 +8,9 @@ import type { Ceilings } from '../../src/limiter/ceilings.ts';
 import type { Limiter } from '../../src/limiter/limiter.ts';
 import { EmbeddedCeilings } from '../../src/limiter/embedded/ceilings.ts';
 import { createMemoryLimiter } from '../../src/limiter/embedded/limiter.ts';
-import { admission, type AdmissionWish } from './admission.ts';
+import { admission, type AdmissionOptions } from './admission.ts';
 
-export interface CallWish extends AdmissionWish {
+export interface CallOptions extends AdmissionOptions {
   readonly perMinute?: number | null;
   readonly perDay?: number | null;
   /** Names the ceiling. */
@@ -26,10 +26,10 @@ export interface CallWish extends AdmissionWish {
 export type Entering = Parameters<AdmissionQueue['enter']>;
 
 /** A call that arrives now, to be entered. */
-export function callOf(clock: Clock, ticket: string, wish: CallWish = {}): Entering {
-  const { perMinute = null, perDay = null, workspace = 'w', maxPreferMs = 600_000, ...more } = wish;
+export function callOf(clock: Clock, ticket: string, options: CallOptions = {}): Entering {
+  const { perMinute = null, perDay = null, workspace = 'w', maxPreferMs = 600_000, ...more } = options;
   const { clientGone = new AbortController().signal, stillValid = () => true, ...asked } = more;
-  const arrivedAt = wish.arrivedAt ?? clock.monotonic();
+  const arrivedAt = options.arrivedAt ?? clock.monotonic();
   const request: AdmissionRequest = {
     admission: admission(ticket, { perMinute, ceiling: ceilingWord(perMinute, perDay), ...asked, arrivedAt }),
     arrivedAt,
@@ -37,7 +37,7 @@ export function callOf(clock: Clock, ticket: string, wish: CallWish = {}): Enter
     workspaceId: workspace,
     upstream: 'u',
     subject: { upstream: 'u', credential: '', host: '', model: null, operation: '' },
-    maxWaitMs: wish.maxWaitMs ?? 45_000,
+    maxWaitMs: options.maxWaitMs ?? 45_000,
     maxPreferMs,
     stillValid,
   };

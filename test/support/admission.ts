@@ -2,7 +2,7 @@
 import { bucketKey, laneKey, ticketId } from '../../src/ids.ts';
 import type { Admission } from '../../src/limiter/limiter.ts';
 
-export interface AdmissionWish extends Partial<Omit<Admission, 'ticket' | 'bucket' | 'lane'>> {
+export interface AdmissionOptions extends Partial<Omit<Admission, 'ticket' | 'bucket' | 'lane'>> {
   readonly bucket?: string;
   readonly lane?: string;
   /** Stated requests per window; left out, the bucket has no meter (unless `setting` is given). */
@@ -15,8 +15,16 @@ export interface AdmissionWish extends Partial<Omit<Admission, 'ticket' | 'bucke
   readonly arrivedAt?: number;
 }
 
-export function admission(ticket: string, wish: AdmissionWish = {}): Admission {
-  const { bucket = 'bucket', lane = 'lane', limit, windowMs = 10_000, probe = 0, arrivedAt, ...more } = wish;
+export function admission(ticket: string, options: AdmissionOptions = {}): Admission {
+  const {
+    bucket = 'bucket',
+    lane = 'lane',
+    limit,
+    windowMs = 10_000,
+    probe = 0,
+    arrivedAt,
+    ...more
+  } = options;
   return {
     ticket: ticketId(ticket),
     bucket: bucketKey(bucket),

@@ -5,8 +5,11 @@
  * Owns: the order of events (time, then the order of asking) and letting promises settle between two of them, so that
  * equal runs have equal histories. Refuses to own: chance; lateness is asked of its owner.
  */
-import { setImmediate } from 'node:timers/promises';
+import { setImmediate } from 'node:timers';
 import type { CancelTimer, Clock } from '../../src/clock.ts';
+
+/** How many instants one turn of Node's event loop takes at most. */
+const maxInstantsAtOnce = 64;
 
 interface Event {
   at: number;
@@ -87,31 +90,69 @@ export class FakeClock implements Clock {
 
   /**
    * Runs until nothing is left, until somebody halts it, or until `limitMs`. `after` each instant's events, once their promises have settled,
-   * is called with the time. True when nothing is left.
+   * is called with the time. `further` is asked for another limit when there is nothing to do before this one; `null` = the run is over.
+   * True when nothing is left.
    */
-  async run(limitMs: number, after: (now: number) => void = () => {}): Promise<boolean> {
-    await setImmediate();
+  run(
+    limitMs: number,
+    after: (now: number) => void = () => {},
+    further: () => number | null = () => null,
+  ): Promise<boolean> {
+    return new Promise((resolve, reject) => {
+      let limit: number | null = limitMs;
+      let isOver = false;
+      let instants = 1;
+      let hasRun = false;
+      const end = (isEmpty: boolean): void => {
+        isOver = true;
+        resolve(isEmpty);
+      };
+      const step = (): void => {
+        if (hasRun) after(this.#time);
+        if (hasRun && this.#halted) return end(false);
+        for (; limit !== null; limit = further()) {
+          const event = this.#next(limit);
+          if (event === undefined) continue;
+          this.#time = event.at;
+          const { run } = event;
+          event.run = null;
+          hasRun = true;
+          return run?.();
+        }
+        end(this.#heap.length === 0);
+      };
+      const onImmediate = (isLast: boolean): void => {
+        if (isOver) return;
+        try {
+          step();
+        } catch (failure) {
+          isOver = true;
+          reject(failure);
+        }
+        if (isLast && !isOver) ask();
+      };
+      // Node lets all promises settle between two of these callbacks, and turns its event loop once for many of them.
+      const ask = (): void => {
+        for (let left = instants; left > 0; left -= 1) setImmediate(onImmediate, left === 1);
+        instants = Math.min(maxInstantsAtOnce, 2 * instants);
+      };
+      ask();
+    });
+  }
+
+  /** The event that is due next, if it is by `limitMs`. */
+  #next(limitMs: number): Event | undefined {
     for (;;) {
-      const event = this.#pop();
-      if (event === undefined) return true;
+      const event = this.#heap[0];
+      if (event === undefined) return undefined;
+      const isStalled = event.inProcess && event.at < this.#stalledUntil;
+      if (event.run !== null && !isStalled && event.at > limitMs) return undefined;
+      this.#pop();
       if (event.run === null) continue;
-      if (event.inProcess && event.at < this.#stalledUntil) {
-        event.at = this.#stalledUntil;
-        event.sequence = ++this.#sequence;
-        this.#insert(event);
-        continue;
-      }
-      if (event.at > limitMs) {
-        this.#insert(event);
-        return false;
-      }
-      this.#time = event.at;
-      const { run } = event;
-      event.run = null;
-      run();
-      await setImmediate();
-      after(this.#time);
-      if (this.#halted) return false;
+      if (!isStalled) return event;
+      event.at = this.#stalledUntil;
+      event.sequence = ++this.#sequence;
+      this.#insert(event);
     }
   }
 

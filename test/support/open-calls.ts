@@ -74,7 +74,10 @@ function watchedTicket(ticket: Ticket, of: string): Ticket {
 
 function watchedLease(lease: Lease, of: string): Lease {
   const watched: Lease = {
-    ...lease,
+    grant: lease.grant,
+    ceiling: lease.ceiling,
+    holds: () => lease.holds(),
+    learn: (lesson) => lease.learn(lesson),
     settle(settlement, lesson) {
       const { bucket } = lease.grant;
       if (leases.delete(watched) && settlement.kind === 'unknown')

@@ -7,9 +7,45 @@ import { connect } from 'node:net';
 import { createInterface } from 'node:readline';
 
 export interface RedisMonitor {
-  /** `"<command>" "<argument>"…`, without who said it when. */
+  /** `+<time> [<database> <address of the client, or lua>] "<command>" "<argument>"…` */
   readonly lines: readonly string[];
   stop(): void;
+}
+
+/** An event of a bucket, as a replica sent it. */
+interface SentEvent {
+  readonly kind: string;
+  readonly ticket?: string;
+  /** `<ticket>.<number of the grant in its bucket>` */
+  readonly lease?: string;
+}
+
+/** Events of buckets in the order in which Redis applied them. Of a batch that was sent again, twice. */
+export function eventsIn(lines: readonly string[]): readonly SentEvent[] {
+  return lines.flatMap((line) => {
+    const [, batch] = /\] "(?:evalsha|fcall)" .* ("\{\\"bucket\\":.*\}")$/.exec(line) ?? [];
+    if (batch === undefined) return [];
+    return (JSON.parse(JSON.parse(batch) as string) as { readonly events: readonly SentEvent[] }).events;
+  });
+}
+
+/** Calls in the order in which Redis entered them. */
+export const admittedIn = (lines: readonly string[]): readonly string[] => [
+  ...new Set(
+    eventsIn(lines).flatMap(({ kind, ticket }) =>
+      kind === 'admit' && ticket !== undefined && !ticket.startsWith('seed.') ? [ticket] : [],
+    ),
+  ),
+];
+
+/** Calls in the order of their first grants, once their leases have ended. Redis numbers the grants of a bucket. */
+export function grantedIn(lines: readonly string[]): readonly string[] {
+  const leases = eventsIn(lines).flatMap(({ kind, lease }) =>
+    kind === 'settle' && lease !== undefined ? [lease] : [],
+  );
+  const numberOf = (lease: string): number => Number(lease.slice(lease.lastIndexOf('.') + 1));
+  const ordered = leases.toSorted((a, b) => numberOf(a) - numberOf(b));
+  return [...new Set(ordered.map((lease) => lease.slice(0, lease.lastIndexOf('.'))))];
 }
 
 export async function monitorRedis(port: number): Promise<RedisMonitor> {
@@ -18,7 +54,7 @@ export async function monitorRedis(port: number): Promise<RedisMonitor> {
   await once(socket, 'connect');
   const lines: string[] = [];
   const reader = createInterface({ input: socket });
-  reader.on('line', (line) => lines.push(line.replace(/^[\d.]+ \[[^\]]*\] /, '')));
+  reader.on('line', (line) => lines.push(line));
   socket.write('MONITOR\r\n');
   await once(reader, 'line');
   const answer = lines.shift();

@@ -20,7 +20,7 @@ export interface SendingWorld {
   close(): Promise<void>;
 }
 
-export const patient = { connectMs: 20_000, headMs: 20_000, idleMs: 20_000, totalMs: 25_000 };
+export const patient = { connectMs: 100_000, headMs: 100_000, idleMs: 100_000, totalMs: 120_000 };
 
 export async function sendingWorld(script: Script, clock: Clock = systemClock): Promise<SendingWorld> {
   const upstream = await rawUpstream(script);

@@ -1,6 +1,6 @@
 /**
- * A token endpoint (RFC 6749 §4.4) on a real socket: tokens that end, tokens that revoke each other, answers that are slow,
- * missing or wrong. Owns which tokens are valid; an upstream asks `isValid`, or hears of each change.
+ * A token endpoint (RFC 6749 §4.4 and §6) on a real socket: tokens that end, tokens that revoke each other, refresh tokens that are
+ * replaced with each use, answers that are slow, missing, lost or wrong. Owns which tokens are valid; an upstream asks `isValid`, or hears of each change.
  */
 import { createServer, type IncomingHttpHeaders } from 'node:http';
 import type { AddressInfo } from 'node:net';
@@ -11,6 +11,8 @@ export type Manner =
   | { readonly kind: 'issue'; readonly afterMs?: number }
   | { readonly kind: 'hang' }
   | { readonly kind: 'cut' }
+  /** Issues, and breaks off before the answer. */
+  | { readonly kind: 'lose' }
   | {
       readonly kind: 'answer';
       readonly status: number;
@@ -24,9 +26,11 @@ export interface TokenEndpointOptions {
   readonly lifeSeconds?: number | null;
   /** A new token ends the earlier ones. */
   readonly isRotating?: boolean;
+  /** Gives tokens for a refresh token only. */
+  readonly refresh?: RefreshRule;
   readonly client?: { readonly id: string; readonly secret: string };
-  /** Hears of all tokens that are valid, at each change. */
-  readonly onChange?: (valid: readonly string[]) => void;
+  /** Hears of all tokens that are valid, at each change; a token is given out when this has ended. */
+  readonly onChange?: (valid: readonly string[]) => void | Promise<void>;
 }
 
 export interface TokenEndpoint {
@@ -36,6 +40,12 @@ export interface TokenEndpoint {
   readonly issued: readonly string[];
   /** Requests that were under way at once, at most. */
   readonly maxAtOnce: number;
+  /** Every refresh token that was given, the latest last; the first one is for a file. */
+  readonly refreshTokens: readonly string[];
+  /** Requests answered with `invalid_grant`. */
+  readonly refusedGrants: number;
+  /** What a person's new authorization gives: a refresh token of a new grant. */
+  authorize(): string;
   isValid(token: string): boolean;
   answer(...manners: Manner[]): void;
   /** Ends a token before its time. */
@@ -43,9 +53,54 @@ export interface TokenEndpoint {
   close(): Promise<void>;
 }
 
+/**
+ * `single_use`: each once; a second use ends the grant (RFC 9700 §4.14.2) · `until_next_is_used`: the one before works until its
+ * replacement is used, as at Shopify · `same`: it is not replaced.
+ */
+export type RefreshRule = 'single_use' | 'until_next_is_used' | 'same';
+
+/** The refresh tokens of one grant after another. */
+class RefreshChain {
+  readonly given: string[] = [];
+  refused = 0;
+  readonly #rule: RefreshRule;
+  readonly #usable = new Set<string>();
+
+  constructor(rule: RefreshRule) {
+    this.#rule = rule;
+    this.authorize();
+  }
+
+  authorize(): string {
+    this.#usable.clear();
+    return this.#give();
+  }
+
+  /** The next refresh token, `null` where this one stays; `refused` where it is worth nothing. */
+  use(token: string): { readonly kind: 'used'; readonly next: string | null } | { readonly kind: 'refused' } {
+    if (!this.#usable.has(token)) {
+      this.refused += 1;
+      if (this.#rule === 'single_use') this.#usable.clear();
+      return { kind: 'refused' };
+    }
+    if (this.#rule === 'same') return { kind: 'used', next: null };
+    this.#usable.clear();
+    if (this.#rule === 'until_next_is_used') this.#usable.add(token);
+    return { kind: 'used', next: this.#give() };
+  }
+
+  #give(): string {
+    const token = `canary-refresh-${this.given.length + 1}-${Math.random().toString(36).slice(2)}`;
+    this.given.push(token);
+    this.#usable.add(token);
+    return token;
+  }
+}
+
 export async function startTokenEndpoint(options: TokenEndpointOptions = {}): Promise<TokenEndpoint> {
   const { clock = systemClock, lifeSeconds = 3600, isRotating = false } = options;
   const { client = { id: 'client-sim', secret: 'secret-of-the-client' } } = options;
+  const chain = options.refresh === undefined ? null : new RefreshChain(options.refresh);
   const requests: { headers: IncomingHttpHeaders; body: string }[] = [];
   const issued: string[] = [];
   const valid = new Set<string>();
@@ -53,20 +108,21 @@ export async function startTokenEndpoint(options: TokenEndpointOptions = {}): Pr
   let manners: Manner[] = [{ kind: 'issue' }];
   let atOnce = 0;
   let maxAtOnce = 0;
-  const changed = (): void => options.onChange?.([...valid]);
+  const changed = async (): Promise<void> => await options.onChange?.([...valid]);
   const later = (ms: number, run: () => void): void => void cancels.add(clock.after(ms, run));
   const revoke = (token: string): void => {
-    if (valid.delete(token)) changed();
+    if (valid.delete(token)) void changed();
   };
-  const issue = (): string => {
+  const issue = async (refreshToken: string | null): Promise<string> => {
     const token = `canary-token-${issued.length + 1}-${Math.random().toString(36).slice(2)}`;
     if (isRotating) valid.clear();
     valid.add(token);
     issued.push(token);
     if (lifeSeconds !== null) later(lifeSeconds * 1000, () => revoke(token));
-    changed();
+    await changed();
     const life = lifeSeconds === null ? {} : { expires_in: lifeSeconds };
-    return JSON.stringify({ access_token: token, token_type: 'Bearer', ...life });
+    const refresh = refreshToken === null ? {} : { refresh_token: refreshToken };
+    return JSON.stringify({ access_token: token, token_type: 'Bearer', ...life, ...refresh });
   };
   const server = createServer((request, response) => {
     atOnce += 1;
@@ -82,10 +138,18 @@ export async function startTokenEndpoint(options: TokenEndpointOptions = {}): Pr
       if (manner.kind === 'hang') return;
       if (manner.kind === 'cut') return void response.destroy();
       if (manner.kind === 'answer') return json(manner.status, manner.body, manner.headers);
-      if (!isOfClient(request.headers, body, client)) return json(401, '{"error":"invalid_client"}');
-      const { afterMs } = manner;
-      if (afterMs === undefined) json(200, issue());
-      else later(afterMs, () => json(200, issue()));
+      const words = wordsOf(request.headers, body);
+      const grantType = chain === null ? 'client_credentials' : 'refresh_token';
+      if (words.get('grant_type') !== grantType || !isOfClient(request.headers, words, client))
+        return json(401, '{"error":"invalid_client"}');
+      const used = chain?.use(words.get('refresh_token') ?? '') ?? { kind: 'used', next: null };
+      if (used.kind === 'refused') return json(400, '{"error":"invalid_grant"}');
+      const isLost = manner.kind === 'lose';
+      const afterMs = manner.kind === 'issue' ? manner.afterMs : undefined;
+      const give = (): void =>
+        void issue(used.next).then((text) => (isLost ? response.destroy() : json(200, text)));
+      if (afterMs === undefined) give();
+      else later(afterMs, give);
     });
   });
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
@@ -96,6 +160,11 @@ export async function startTokenEndpoint(options: TokenEndpointOptions = {}): Pr
     get maxAtOnce() {
       return maxAtOnce;
     },
+    refreshTokens: chain?.given ?? [],
+    get refusedGrants() {
+      return chain?.refused ?? 0;
+    },
+    authorize: () => chain?.authorize() ?? '',
     isValid: (token) => valid.has(token),
     answer: (...given) => (manners = given),
     revoke,
@@ -107,9 +176,16 @@ export async function startTokenEndpoint(options: TokenEndpointOptions = {}): Pr
   };
 }
 
+type Words = Pick<URLSearchParams, 'get'>;
+
+function wordsOf(headers: IncomingHttpHeaders, body: string): Words {
+  if (headers['content-type'] !== 'application/json') return new URLSearchParams(body);
+  return new URLSearchParams(JSON.parse(body) as Record<string, string>);
+}
+
 function isOfClient(
   headers: IncomingHttpHeaders,
-  body: string,
+  words: Words,
   { id, secret }: { readonly id: string; readonly secret: string },
 ): boolean {
   const basic = /^Basic (.+)$/.exec(headers.authorization ?? '')?.[1];
@@ -117,13 +193,5 @@ function isOfClient(
     const [user = '', ...rest] = Buffer.from(basic, 'base64').toString().split(':');
     return decodeURIComponent(user) === id && decodeURIComponent(rest.join(':')) === secret;
   }
-  const isJson = headers['content-type'] === 'application/json';
-  const words = isJson
-    ? new Map(Object.entries(JSON.parse(body) as Record<string, string>))
-    : new URLSearchParams(body);
-  return (
-    words.get('grant_type') === 'client_credentials' &&
-    words.get('client_id') === id &&
-    words.get('client_secret') === secret
-  );
+  return words.get('client_id') === id && words.get('client_secret') === secret;
 }

@@ -6,7 +6,7 @@ import type { Clock, Random } from '../../src/clock.ts';
 import type { UpstreamKind, UpstreamSettings } from '../../src/config/settings.ts';
 import type { BucketSnapshot } from '../../src/limiter/limiter.ts';
 import type { MetricsFormat } from '../../src/telemetry/exposition.ts';
-import { createTelemetry, type TelemetryParts } from '../../src/telemetry/telemetry.ts';
+import { RunningTelemetry, type TelemetryParts } from '../../src/telemetry/telemetry.ts';
 import {
   fixedCredential,
   unstatedLimits,
@@ -93,7 +93,7 @@ export const shop = upstreamNamed('shop', 'commerce', 'canary-shops.example');
 export function driven(given: Partial<TelemetryParts> & { readonly sampleSuccesses?: number } = {}) {
   const clock = settableClock();
   const destination = memoryLines();
-  const telemetry = createTelemetry(
+  const telemetry = new RunningTelemetry(
     {
       privacy: { labelKey: 'a label key of a test' },
       log: { level: 'info', sampleSuccesses: given.sampleSuccesses ?? 1 },

@@ -101,7 +101,7 @@ describe('a scrape of the metrics', () => {
     );
     expect(text).toContain('sluice_credential_expires_seconds{upstream="lm"} 3\n');
     expect(of('sluice_credential_renewals_total outcome')).toBe(
-      'address_denied invalid missing refused renewed shared throttled timeout unreachable',
+      'address_denied grant_ended invalid missing refused renewed shared throttled timeout unreachable unwritable',
     );
     expect(of('sluice_shed_total reason')).toBe(
       'day_quota_exhausted draining limiter_unavailable overloaded queue_full wait_expired wait_too_long',
@@ -224,7 +224,7 @@ describe('OpenMetrics', () => {
       traceparent: () => null,
       answered: nothing,
       attemptFailed: nothing,
-      landed: nothing,
+      attemptEnded: nothing,
       ended: nothing,
     };
     const tracing = { begin: () => spans, close: () => Promise.resolve() };

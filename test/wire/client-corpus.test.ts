@@ -4,8 +4,7 @@
  */
 import { afterAll, beforeAll, expect, test } from '@jest/globals';
 import { systemClock, systemRandom } from '../../src/clock.ts';
-import { createDataServer } from '../../src/ingress/data-server.ts';
-import type { DataServer } from '../../src/ingress/data-server.ts';
+import { DataServer } from '../../src/ingress/data-server.ts';
 import { outcomeOf, serverSettings, settled } from '../ingress/data-server-fixture.ts';
 import { connectRaw, readAnswers } from '../support/raw-client.ts';
 
@@ -61,7 +60,7 @@ let data: DataServer | null = null;
 let port = 0;
 
 beforeAll(async () => {
-  data = createDataServer({
+  data = new DataServer({
     settings: serverSettings,
     clock: systemClock,
     random: systemRandom,

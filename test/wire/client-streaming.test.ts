@@ -2,7 +2,7 @@
 import { describe, expect, test } from '@jest/globals';
 import { PassThrough, Readable } from 'node:stream';
 import type { AnswerEnd } from '../../src/call.ts';
-import { outcomeOf, settled, startDataServer } from '../ingress/data-server-fixture.ts';
+import { later, outcomeOf, settled, startDataServer } from '../ingress/data-server-fixture.ts';
 import { readAnswers } from '../support/raw-client.ts';
 
 const get = 'GET /proxy?target=x HTTP/1.1\r\nHost: a\r\n\r\n';
@@ -93,7 +93,7 @@ describe('a client that does not read its response', () => {
         this.push(Buffer.alloc(64 * 1_024));
       },
     });
-  const reading = async (maxUnreadMs: number, body: Readable) => {
+  const reading = async (maxUnreadMs: number, body: Readable | Buffer) => {
     const ends: AnswerEnd[] = [];
     const { client } = await startDataServer(() =>
       Promise.resolve(outcomeOf({ body, maxUnreadMs, onEnd: (how) => ends.push(how) })),
@@ -112,6 +112,45 @@ describe('a client that does not read its response', () => {
     expect(body.destroyed).toBe(true);
     raw.socket.resume();
     expect((await raw.closed).reset).toBe(true);
+  });
+
+  // The system's buffers take some megabytes of it.
+  const large = Buffer.alloc(32 * 1_048_576);
+
+  test('is cut off as well when nothing of the response is left to be read of the upstream', async () => {
+    const { raw, ends } = await reading(50, large);
+    await settled(() => ends.length > 0);
+    expect(ends).toEqual(['client_gone']);
+    raw.socket.resume();
+    expect((await raw.closed).reset).toBe(true);
+  });
+
+  test('is reset, too, when its response breaks while it is held back for long', async () => {
+    const body = endless();
+    const { raw, ends } = await reading(60_000, body);
+    await settled(() => body.isPaused());
+    await new Promise((resolve) => setTimeout(resolve, 1_050));
+    body.destroy(new Error('the limit of the exchange'));
+    await settled(() => ends.length > 0);
+    expect(ends).toEqual(['upstream_cut']);
+    raw.socket.resume();
+    expect((await raw.closed).reset).toBe(true);
+  });
+
+  test('is not cut off for a whole response that waits behind another one on its connection', async () => {
+    const first = later<void>();
+    const second = Buffer.alloc(200_000);
+    const { client, calls } = await startDataServer(async () => {
+      if (calls.length > 1) return outcomeOf({ body: second, maxUnreadMs: 50 });
+      await first.promise;
+      return outcomeOf();
+    });
+    const raw = await client();
+    await raw.send(get + get);
+    await settled(() => calls.length === 2);
+    await new Promise((resolve) => setTimeout(resolve, 200));
+    first.resolve();
+    expect((await raw.answers(2))[1]?.body).toHaveLength(second.length);
   });
 
   test('is not cut off while no bytes wait for it', async () => {

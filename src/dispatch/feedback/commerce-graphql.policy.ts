@@ -41,7 +41,7 @@ function asCost(cost: JsonRecord | null): QueryCost | null {
   return { requested, actual: countAt(cost, 'actualQueryCost'), max, available, restoreRate };
 }
 
-/** What the end of a body teaches that was cut or is too long to parse. A body that long is no refusal. */
+/** What the end of a body teaches, where the body was cut or is too long to parse. A body of that length is never a refusal. */
 export function costFromTail(text: string): Feedback {
   return believable({ ...costTaught(tailCost(text)), throttle: null });
 }
@@ -80,7 +80,7 @@ function byStatus(status: number, cost: QueryCost | null, statedMs: number | nul
   return commerceStatus(status, null, statedMs);
 }
 
-/** A refusal among the `errors`. One beside real data refused only a part: the call was executed, so it is none. */
+/** The refusal among the `errors`; `null` = none. An error beside real data refused only a part of an executed call, so it is no refusal. */
 function refusalIn(body: unknown, cost: QueryCost | null, statedMs: number | null): Throttle | null {
   const errors = isRecord(body) ? body['errors'] : undefined;
   if (!Array.isArray(errors) || hasData(body)) return null;

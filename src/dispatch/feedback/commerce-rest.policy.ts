@@ -18,8 +18,8 @@ export interface CallLimit {
 /** Time in which a full REST bucket drains: 40 calls at 2/s, 80 at 4/s, 400 at 20/s. Milliseconds. */
 const restWindowMs = 20_000;
 /**
- * The call-limit field under any of its names (any prefix, dashes or the underscores of its twin), or `null`. Of
- * values that differ the fuller one is believed.
+ * The call-limit field, or `null`. Its name may have any prefix, and underscores instead of dashes. Where an answer has several with
+ * different values, the fuller one is believed.
  */
 export function callLimitOf(fields: ReadonlyMap<string, string>): CallLimit | null {
   let fullest: CallLimit | null = null;
@@ -63,8 +63,8 @@ export function learnFromCommerceRest({ status, fields, body, nowMs }: AnswerFac
 const leakPeriodMs = 1_000;
 
 /**
- * The bucket as a refusal's sentence states it where the field is missing: `Exceeded 2 calls per second for api client` names the
- * leak, and the bucket is full.
+ * The state of the bucket in the sentence of a refusal that lacks the field: `Exceeded 2 calls per second for api client` names the
+ * rate of the leak, and that it refuses means that the bucket is full.
  */
 function fullBucketIn(body: string): CallLimit | null {
   const leak = Number(/\bExceeded (\d{1,5}) calls per second\b/.exec(body)?.[1] ?? 0);

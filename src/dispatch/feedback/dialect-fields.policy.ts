@@ -18,6 +18,8 @@ export interface FieldReading {
   readonly remaining: number | null;
   /** Until the window ends, milliseconds. */
   readonly resetInMs: number | null;
+  /** Rounding of the reset, milliseconds. */
+  readonly resetGrainMs: number;
   readonly windowMs: number | null;
   /** Calls per second. */
   readonly rate: number | null;
@@ -31,6 +33,7 @@ export function readFields(described: DialectFields, fields: Fields, at: AnswerT
     used: countIn(used, fields),
     remaining: countIn(remaining, fields),
     resetInMs: timeIn(reset, fields, at),
+    resetGrainMs: reset?.as === 'milliseconds' || reset?.as === 'duration' ? 1 : 1_000,
     windowMs: typeof window === 'number' ? window : timeIn(window, fields, at),
     rate: countIn(rate, fields),
   };
@@ -49,7 +52,7 @@ function timeIn(field: TimeField | null, fields: Fields, at: AnswerTime): number
   return timeMs === null || !Number.isFinite(timeMs) ? null : Math.max(0, Math.ceil(timeMs));
 }
 
-/** The value, or the number behind a name in it: `total=100; remaining=99`.  */
+/** The value of a field, or the number behind a name in that value: `total=100; remaining=99`. */
 function valueOf({ name, member }: CountField, fields: Fields): string | undefined {
   const value = fields.get(name)?.slice(0, 1_024);
   if (value === undefined || member === null) return value;
@@ -64,7 +67,7 @@ const decimal = /^\d{1,15}(?:\.\d{1,9})?$/;
 
 function inMs(as: TimeUnit, value: string, at: AnswerTime): number | null {
   switch (as) {
-    case 'told':
+    case 'inferred':
       return resetMs(value, at);
     case 'date': {
       const instant = rfc3339Ms(value) ?? httpDateMs(value);
@@ -81,12 +84,12 @@ function inMs(as: TimeUnit, value: string, at: AnswerTime): number | null {
 }
 
 function numberMs(
-  as: Exclude<TimeUnit, 'told' | 'date' | 'duration'>,
+  as: Exclude<TimeUnit, 'inferred' | 'date' | 'duration'>,
   value: number,
   at: AnswerTime,
 ): number {
   const scale = as.endsWith('milliseconds') ? 1 : 1000;
-  // Thousandths first, so that 2.3 s does not become 2301 ms by binary dust.
+  // Thousandths first, so that 2.3 s does not become 2301 ms through binary rounding.
   const timeMs = Math.round(value * scale * 1e3) / 1e3;
   return as.startsWith('epoch') ? timeMs - answeredAtMs(at) : timeMs;
 }

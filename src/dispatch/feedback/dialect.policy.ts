@@ -13,16 +13,17 @@ import type { AnswerFacts } from './facts.policy.ts';
 import { namedWindowReadings, plainReadings, quotaReadings } from './ietf.policy.ts';
 import { exhaustedForMs, reportsOf, windowOf, type Reading } from './reading.policy.ts';
 
-/** Without any word of a wait, and windows described: the shortest of them, no longer than this. Milliseconds. */
+/** A refusal that states no wait is taken to last for the shortest described window, but no longer than this. Milliseconds. */
 const maxGuessMs = 60_000;
+const secondMs = 1_000;
 const dayMs = 86_400_000;
 
 export function learnFromDialect(dialect: Dialect, facts: AnswerFacts): Feedback {
   const { fields, nowMs } = facts;
   const at: AnswerTime = { date: fields.get('date'), now: nowMs };
   const readings = readingsOf(dialect, facts, at);
-  const meters = dialect.windows.length === 0 ? reportsOf(readings) : windowReports(dialect, readings);
-  const refusesCredential = dialect.expiredBy.some((one) => holds(one, facts));
+  const meters = dialect.windows.length === 0 ? reportsOf(readings) : windowReports(dialect, readings, at);
+  const refusesCredential = dialect.expiredBy.some((one) => meetsCondition(one, facts));
   const throttle = throttleOf(dialect, facts, { readings, meters });
   return { meters, throttle, ...(refusesCredential ? { refusesCredential } : {}) };
 }
@@ -40,9 +41,9 @@ function readingsOf(dialect: Dialect, { fields }: AnswerFacts, at: AnswerTime): 
   });
 }
 
-/** Calls per second are one call at once: how many more an upstream lets pass is not documented. */
+/** A field with a rate stands for a limit of one second's calls: how many more the upstream lets pass at once is not documented. */
 function readingOf(reported: FieldReading, { windows }: Dialect): Reading {
-  const { limit, used, remaining, resetInMs, windowMs, rate } = reported;
+  const { limit, used, remaining, resetInMs, resetGrainMs, windowMs, rate } = reported;
   const isRate = rate !== null && rate > 0;
   const stated = windows.length === 1 ? (windows[0]?.requests ?? null) : null;
   const known = limit ?? (isRate ? Math.max(1, Math.floor(rate)) : stated);
@@ -53,14 +54,14 @@ function readingOf(reported: FieldReading, { windows }: Dialect): Reading {
     remaining: remaining ?? (used !== null && known !== null ? Math.max(0, known - used) : null),
     resetInMs,
     resetMeans: 'window',
-    resetGrainMs: 1000,
+    resetGrainMs,
     remainingGrain: 1,
     statedWindowMs: isRate && known !== null && limit === null ? (known / rate) * 1000 : windowMs,
   };
 }
 
 /** Reports for the windows that the dialect describes. A report that fits none of them is left out. */
-function windowReports({ windows }: Dialect, readings: readonly Reading[]): MeterReport[] {
+function windowReports({ windows }: Dialect, readings: readonly Reading[], at: AnswerTime): MeterReport[] {
   return readings.flatMap((reading): readonly MeterReport[] => {
     const window = windowFor(windows, reading);
     if (window === null) return dayReports(reading);
@@ -72,13 +73,36 @@ function windowReports({ windows }: Dialect, readings: readonly Reading[]): Mete
         meter: window.meter,
         limit,
         windowMs: windowOf(reading) ?? window.windowMs,
+        ...(window.kind === 'fixed' ? endOf(reading, window.windowMs, at) : {}),
         level: level === null ? null : { lowest: Math.max(0, level - 1), highest: level },
       },
     ];
   });
 }
 
-/** Found by its length where the answer states it, else by its limit; a report with neither belongs to the longest window. */
+/**
+ * Where a window is at least this many times as long as the rounding of its end, its latest possible end is used: at most a
+ * thirtieth of the window is then lost.
+ */
+const grainsPerWindow = 30;
+
+/**
+ * When a window of the upstream ends, by the upstream's clock. Its `Date` is in whole seconds, and so are most resets, so several ends
+ * fit an answer: the latest of them is taken where that costs little, and for a short window the earliest, which is certain.
+ */
+function endOf(
+  { resetInMs, resetGrainMs }: Reading,
+  windowMs: number,
+  { date }: AnswerTime,
+): Pick<MeterReport, 'resetMs'> {
+  // Without `Date` a reset may have been measured by our own clock.
+  if (resetInMs === null || resetInMs <= 0 || date === null || date === undefined) return {};
+  const grainMs = resetGrainMs < secondMs ? resetGrainMs : 2 * secondMs;
+  const resetMs = grainMs * grainsPerWindow <= windowMs ? resetInMs : resetInMs - grainMs;
+  return resetMs > 0 ? { resetMs } : {};
+}
+
+/** The described window of a report: the one of its length where the answer states that, else the one of its limit, else the longest. */
 function windowFor(windows: readonly DialectWindow[], reading: Reading): DialectWindow | null {
   const windowMs = windowOf(reading);
   const [only] = windows;
@@ -102,9 +126,9 @@ interface Reported {
 function throttleOf(dialect: Dialect, facts: AnswerFacts, reported: Reported): Throttle | null {
   const { status, fields, nowMs } = facts;
   const statedMs = retryAfterMs(fields, nowMs);
-  if (dialect.permanentBy.some((one) => holds(one, facts)))
+  if (dialect.permanentBy.some((one) => meetsCondition(one, facts)))
     return { kind: 'permanent', reason: 'quota', waitMs: statedMs };
-  const by = dialect.throttledBy.find((one) => holds(one, facts));
+  const by = dialect.throttledBy.find((one) => meetsCondition(one, facts));
   if (by === undefined && status !== 429) {
     return status === 503 || status === 529 ? { kind: 'overload', waitMs: statedMs } : null;
   }
@@ -118,7 +142,7 @@ function waitOf({ penaltyMs, windows }: Dialect, namedMs: number | null): number
   return namedMs ?? (shortest === undefined ? null : Math.min(shortest.windowMs, maxGuessMs));
 }
 
-/** The one that is used up, where one is. Which of several windows refused a call is not known otherwise. */
+/** The meter whose window refused the call: the only one that is used up. `null`: not known, none or several are used up. */
 function meterOf({ windows }: Dialect, meters: readonly MeterReport[]): MeterName | null {
   const full = meters.filter(({ level, limit }) => level !== null && level.highest >= limit);
   const [only] = full;
@@ -127,7 +151,7 @@ function meterOf({ windows }: Dialect, meters: readonly MeterReport[]): MeterNam
 }
 
 /** Does the answer meet all parts of the condition? */
-export function holds(condition: AnswerCondition, { status, fields, body }: AnswerFacts): boolean {
+export function meetsCondition(condition: AnswerCondition, { status, fields, body }: AnswerFacts): boolean {
   if (!condition.statuses.includes(status)) return false;
   if (condition.field !== null) {
     const value = fields.get(condition.field);

@@ -1,5 +1,5 @@
 /**
- * What the answer of an upstream of unknown make teaches.
+ * What an answer teaches where the upstream's provider is not known.
  *
  * Owns: 429, 503 and the rate-limit fields that no provider owns. Refuses to own: bodies; without a known shape they
  * prove nothing (GitHub's has one, `github.policy.ts`). Invariant: only requests are metered.
@@ -31,7 +31,7 @@ export function learnFromGeneric({ status, fields, body, nowMs }: AnswerFacts): 
   return { meters, throttle: isOverload ? { kind: 'overload', waitMs: statedMs } : null };
 }
 
-/** The window of requests that is used up, where an answer reports several and one of them is. */
+/** The meter that is used up, where an answer reports several windows of requests and only one of them is. */
 function exhaustedMeter(meters: readonly MeterReport[]): MeterName | null {
   const full = meters.filter(({ level, limit }) => level !== null && level.highest >= limit);
   const [only] = full;

@@ -23,7 +23,7 @@ interface GithubAnswer {
   readonly exhaustedMs: number | null;
 }
 
-/** `null`: not GitHub's, or refused for another reason. */
+/** The throttle in a refusal of GitHub; `null`: the answer is not GitHub's, or it refuses for another reason than quota. */
 export function githubThrottle({
   status,
   fields,
@@ -42,11 +42,11 @@ export function githubThrottle({
   return { kind: 'rate', waitMs: statedMs ?? exhaustedMs, meter: 'requests' };
 }
 
-/** Whether a success of this path may be a refusal all the same: its body has to be looked at. */
+/** Whether an answer with a status of success may be a refusal on this path, so that its body has to be read. */
 export const mayRefuseInside = (fields: ReadonlyMap<string, string>, method: string, path: string): boolean =>
   method === 'POST' && fields.has('x-github-request-id') && /\/graphql(?:\?|$)/.test(path);
 
-/** Errors beside data refused a part only: the call was executed. */
+/** The throttle among the errors of an answer without data; beside data, an error refused only a part of a call that was executed. */
 function inSuccess(
   body: string | null,
   statedMs: number | null,

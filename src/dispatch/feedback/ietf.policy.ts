@@ -78,7 +78,7 @@ function policyPart(item: Item): Partial<Quota> {
   return { ...numeric(item, 'q'), ...numeric(item, 'w'), ...(unit === undefined ? {} : { qu: unit }) };
 }
 
-/** Items of `RateLimit`, each with its policy where a name matches; then the policies nothing was said about. */
+/** Items of `RateLimit`, each joined with the policy of its name; then the policies that no item names. */
 export function quotasOf(fields: ReadonlyMap<string, string>): readonly Quota[] {
   const policies = itemsOf(fields.get('ratelimit-policy'));
   const items = itemsOf(fields.get('ratelimit'));
@@ -191,7 +191,7 @@ export function plainReadings(fields: ReadonlyMap<string, string>, at: AnswerTim
   ];
 }
 
-/** Discord states the time that is left beside the instant, to the millisecond; what cannot be read is as good as absent. */
+/** Discord states the remaining time, to the millisecond, beside the instant of the reset. A value that cannot be read counts as absent. */
 function resetOf(
   fields: ReadonlyMap<string, string>,
   prefix: string,
@@ -204,8 +204,8 @@ function resetOf(
 }
 
 /**
- * A window cannot be shorter than what is left of it. What is left beyond an hour is taken for a day's; shorter ones are
- * learned from what successive answers say is left (`window-learning.policy.ts`).
+ * The window that the time left of it shows, because a window cannot be shorter than that: more than an hour left means a day. Shorter
+ * windows are learned from the times that successive answers state (`window-learning.policy.ts`).
  */
 function windowAround(resetInMs: number | null): number | null {
   return resetInMs !== null && resetInMs > 3_600_000 && resetInMs <= 86_400_000 ? 86_400_000 : null;

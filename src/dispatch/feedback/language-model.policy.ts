@@ -15,15 +15,15 @@ import { parseJson } from './json.policy.ts';
 import { readMessage, type LimiterMessage } from './message.policy.ts';
 import { errorIn, verdictOf, type ModelError, type Verdict } from './model-error.policy.ts';
 import { renewalTrapMs } from './providers/azure.policy.ts';
-import { modelReadings, saidBy } from './providers/providers.policy.ts';
+import { modelReadings, providerRefusal } from './providers/providers.policy.ts';
 import { exhaustedForMs, reportsOf, type Reading } from './reading.policy.ts';
 import { noUsage, tokenUsage, withUsageIn } from './usage.policy.ts';
 
-/** What a refused call's body says. */
+/** What the body of a refusal says. */
 export interface Refused {
   readonly error: ModelError | null;
   readonly message: LimiterMessage;
-  /** What is made of it by its provider's words, its codes and its type; `null`: the status has to do. */
+  /** The verdict by the provider's own words, else by code and type; `null`: only the status can decide. */
   readonly verdict: Verdict | null;
 }
 
@@ -52,9 +52,9 @@ export function learnFromModel(facts: AnswerFacts): Feedback {
 export function refusedIn(body: unknown): Refused {
   const error = errorIn(body);
   if (error === null) return { error, message: nothingSaid, verdict: null };
-  const said = saidBy(error);
-  const message = { ...readMessage(error.message), ...said.message };
-  return { error, message, verdict: said.verdict ?? verdictOf(error, message.tooLarge) };
+  const own = providerRefusal(error);
+  const message = { ...readMessage(error.message), ...own.message };
+  return { error, message, verdict: own.verdict ?? verdictOf(error, message.tooLarge) };
 }
 
 function throttleOf(
@@ -76,7 +76,10 @@ function byStatus(status: number, message: LimiterMessage): Verdict | null {
   return status === 503 || status === 529 ? 'overload' : null;
 }
 
-/** `retry-after-ms`, `retry-after`, the body, an exhausted window's end; but the renewal period in Azure's trap. */
+/**
+ * The wait that a refusal states, the first of: `retry-after-ms`, `retry-after`, the body, the end of an exhausted window. In Azure's
+ * trap (`azure.policy.ts`) it is at least what the body states, or else the renewal period.
+ */
 function rateWaitMs(stated: number | null, readings: readonly Reading[], refused: Refused): number | null {
   const inBody = refused.error?.retryDelayMs ?? refused.message.waitMs;
   const trapMs = renewalTrapMs(readings);
@@ -84,7 +87,7 @@ function rateWaitMs(stated: number | null, readings: readonly Reading[], refused
   return stated ?? inBody ?? exhaustedForMs(readings);
 }
 
-/** A verdict as the shared vocabulary has it. */
+/** The throttle that a verdict means to the rest of the gateway. */
 export function asThrottle(verdict: Verdict, waitMs: number | null, meter: MeterName | null): Throttle {
   switch (verdict) {
     case 'rate':

@@ -103,8 +103,8 @@ const byName = new Map<string, Verdict>([
 ]);
 
 /**
- * Verdict by code, then type; `null` when neither is known and the status has to do. `tooLarge`: the message says that
- * the call is larger than the limit itself.
+ * The verdict by code, then by type; `null` when neither is known, so that only the status can decide. `tooLarge`: the message
+ * says that the call is larger than the limit itself.
  */
 export function verdictOf(error: ModelError, tooLarge: boolean): Verdict | null {
   const known = [...error.codes, error.type ?? ''].find((name) => byName.has(name));

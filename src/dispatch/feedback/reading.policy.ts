@@ -128,7 +128,7 @@ function requestWindows(readings: readonly Reading[]): readonly number[] {
   return [...windows].toSorted((a, b) => a - b);
 }
 
-/** Which meter of requests a window is, beside the others of the same answer. A window alone is `requests`. */
+/** The meter of a window of requests, given all such windows of the same answer. A window that is alone is `requests`. */
 function meterAmong(windows: readonly number[], windowMs: number | null): MeterName {
   if (windowMs === null || windows.length < 2) return 'requests';
   const [shortest] = windows;
@@ -145,7 +145,7 @@ const resetOf = (
 ): Pick<MeterReport, 'resetMs'> =>
   windowMs === null && resetMeans === 'window' && resetInMs !== null ? { resetMs: resetInMs } : {};
 
-/** Adds a report, or lets it replace the one of its meter when its limit is lower. */
+/** Adds a report; where its meter has one already, the report with the lower limit stays. */
 function addTighter(reports: MeterReport[], report: MeterReport): void {
   const at = reports.findIndex((known) => known.meter === report.meter);
   const known = reports[at];
@@ -158,7 +158,7 @@ export function exhaustedForMs(readings: readonly Reading[]): number | null {
   let waitMs: number | null = null;
   for (const { meter, remaining, resetInMs, resetMeans } of readings) {
     if (remaining === null || remaining >= 1 || resetInMs === null) continue;
-    // A meter drains, so that calls fit before it is empty; of a limit without one no more is known than when it is.
+    // A meter drains, so calls have room before it is empty. Of a limit without a meter only the instant of emptiness is known.
     if (resetMeans === 'full' && meter !== null) continue;
     if (resetInMs > 0) waitMs = Math.max(waitMs ?? 0, Math.ceil(resetInMs));
   }

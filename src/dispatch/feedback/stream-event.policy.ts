@@ -1,9 +1,9 @@
 /**
  * What one event inside a 200 event stream teaches: a stream may turn into a refusal after its head said success.
  *
- * Owns: error events (chat `{"error":…}`, Responses `response.failed`, Anthropic `type: error`).
- * Refuses to own: cutting the stream into events, forwarding, and usage (`usage.policy.ts`). Invariant: an ordinary chunk costs a few substring
- * searches and is never parsed.
+ * Owns: error events (chat `{"error":…}`, Responses `response.failed`, Anthropic `type: error`). Refuses to own: cutting the stream
+ * into events, forwarding, and usage (`usage.policy.ts`). Invariant: an ordinary chunk costs a few substring searches and is never
+ * parsed.
  */
 import type { Feedback } from '../../call.ts';
 import { believable } from './believable.policy.ts';

@@ -15,7 +15,7 @@ export type UsageMembers = JsonRecord;
 /** Nothing was reported yet. */
 export const noUsage: UsageMembers = {};
 
-/** Tokens of one call beyond this many are no count; keeps sums exact. */
+/** A larger number is not taken for a count of one call's tokens, so that sums stay exact. */
 const maxTokens = 1e12;
 /** Groq's answers carry this member; it alone does not count what OpenAI's shape calls cached. */
 const groqMark = '"x_groq"';
@@ -118,7 +118,7 @@ const cachedTokens = (found: JsonRecord): number =>
 const sum = (a: number | null, b: number | null): number | null =>
   a === null && b === null ? null : (a ?? 0) + (b ?? 0);
 
-/** Both parts, where both are known. */
+/** The sum of two counts; `null` unless both are known. */
 const both = (a: number | null, b: number | null): number | null => (a === null || b === null ? null : a + b);
 
 const isCount = (usage: TokenUsage): boolean =>

@@ -7,15 +7,9 @@
  */
 import type { Clock } from '../../clock.ts';
 import { replicaId, type TicketId } from '../../ids.ts';
-import { apply, type Applied } from '../policy/apply.policy.ts';
+import { apply, type BatchResult } from '../policy/apply.policy.ts';
 import type { BucketEvent, EventKind, ReplyOf } from '../policy/bucket-events.ts';
-import {
-  closedMs,
-  createBucket,
-  orderUnit,
-  sequencePerMs,
-  type Bucket,
-} from '../policy/bucket-state.policy.ts';
+import { createBucket, orderUnit, sequencePerMs, type Bucket } from '../policy/bucket-state.policy.ts';
 import {
   grantUnderWay,
   type Admission,
@@ -29,12 +23,13 @@ import {
   type LimiterListener,
   type Reconfiguration,
   type Settlement,
+  type WaitForecast,
 } from '../limiter.ts';
 import { timed } from '../policy/lessons.policy.ts';
 import { memoryMs } from '../policy/retention.policy.ts';
-import { levelAt } from '../policy/meter.policy.ts';
 import type { Granted } from '../policy/pump.policy.ts';
 import { forecast, isIdle, pumpOnly } from '../policy/scheduler.policy.ts';
+import { snapshotOf } from './snapshot.ts';
 
 const tickMs = 1_000;
 const replica = replicaId('embedded');
@@ -47,167 +42,183 @@ interface Kept {
   cancelWake: (() => void) | null;
 }
 
-export function createMemoryLimiter(clock: Clock, listener: LimiterListener): Limiter {
-  const buckets = new Map<BucketKey, Kept>();
-  let cancelTick: (() => void) | null = null;
-  let closed = false;
-  const outbox: Grant[] = [];
-  let delivering = false;
+export const createMemoryLimiter = (clock: Clock, listener: LimiterListener): Limiter =>
+  new MemoryLimiter(clock, listener);
 
-  const keep = ({ bucket: key, setting }: Admission): Kept => {
-    let kept = buckets.get(key);
+class MemoryLimiter implements Limiter {
+  readonly #clock: Clock;
+  readonly #listener: LimiterListener;
+  readonly #buckets = new Map<BucketKey, Kept>();
+  /** Grants that the listener has not heard of yet. */
+  readonly #outbox: Grant[] = [];
+  #isDelivering = false;
+  #cancelTick: (() => void) | null = null;
+  #isClosed = false;
+
+  constructor(clock: Clock, listener: LimiterListener) {
+    this.#clock = clock;
+    this.#listener = listener;
+  }
+
+  async admit(admission: Admission): Promise<AdmissionReply> {
+    const kept = this.#keep(admission);
+    const { bucket: _bucket, ...asked } = admission;
+    const { reply, grants } = this.#applyTo<'admit'>(kept, { kind: 'admit', admission: asked });
+    if (reply.kind === 'refused') return reply;
+    if (reply.kind === 'queued') {
+      const { forecastMs, ahead, heldBy } = reply;
+      return { kind: 'queued', forecastMs, ahead, heldBy };
+    }
+    const granted = grants.find(({ lease }) => lease === reply.lease);
+    if (granted === undefined) return grantUnderWay;
+    return { kind: 'granted', grant: grantOf(kept.key, granted) };
+  }
+
+  async settle({ bucket, lease }: Grant, settlement: Settlement, lesson: Lesson | null): Promise<void> {
+    const learned = lesson === null ? null : timed(lesson, this.#clock.monotonic());
+    this.#applyIfKnown<'settle'>(bucket, { kind: 'settle', lease, settlement, lesson: learned });
+    if (settlement.kind === 'throttled' && settlement.closeMs > 0) {
+      this.#listener.onClosed(bucket, settlement.closeMs);
+    }
+  }
+
+  async learn({ bucket, lease }: Grant, lesson: Lesson): Promise<void> {
+    const learned = timed(lesson, this.#clock.monotonic());
+    this.#applyIfKnown<'learn'>(bucket, { kind: 'learn', lease, lesson: learned });
+  }
+
+  async charged({ bucket, lease }: Grant, edge: CeilingEdge | null): Promise<void> {
+    this.#applyIfKnown<'charge'>(bucket, { kind: 'charge', lease, edge });
+  }
+
+  async reconfigure({ bucket, setting, lanes }: Reconfiguration): Promise<void> {
+    this.#applyIfKnown<'reconfigure'>(bucket, { kind: 'reconfigure', setting, lanes });
+  }
+
+  async open(bucket: BucketKey, before: number | null): Promise<void> {
+    this.#applyIfKnown<'open'>(bucket, { kind: 'open', before });
+  }
+
+  async move(from: BucketKey, admission: Admission): Promise<void> {
+    const known = this.#buckets.get(from)?.bucket.tickets.get(admission.ticket);
+    const order = known?.order ?? orderOf(admission);
+    this.#applyIfKnown<'cancel'>(from, { kind: 'cancel', ticket: admission.ticket });
+    const reply = await this.admit({ ...admission, position: { kind: 'kept', order } });
+    if (reply.kind === 'granted') this.#listener.onGrant(reply.grant);
+  }
+
+  async cancel(bucket: BucketKey, ticket: TicketId): Promise<void> {
+    this.#applyIfKnown<'cancel'>(bucket, { kind: 'cancel', ticket });
+  }
+
+  async forecast(bucket: BucketKey, ticket: TicketId): Promise<WaitForecast | null> {
+    const kept = this.#buckets.get(bucket);
+    return kept === undefined ? null : forecast(kept.bucket, ticket, this.#clock.monotonic());
+  }
+
+  snapshot(): readonly BucketSnapshot[] {
+    const now = this.#clock.monotonic();
+    return [...this.#buckets.values()].map((kept) => snapshotOf(kept.key, kept.bucket, now));
+  }
+
+  async close(): Promise<void> {
+    this.#isClosed = true;
+    this.#cancelTick?.();
+    for (const kept of this.#buckets.values()) kept.cancelWake?.();
+  }
+
+  #keep({ bucket: key, setting }: Admission): Kept {
+    let kept = this.#buckets.get(key);
     if (kept === undefined) {
-      const now = clock.monotonic();
+      const now = this.#clock.monotonic();
       kept = {
         key,
-        bucket: createBucket(setting.probe, now, now - clock.now()),
+        bucket: createBucket(setting.probe, now, now - this.#clock.now()),
         usedAt: now,
         wakeAt: null,
         cancelWake: null,
       };
-      buckets.set(key, kept);
+      this.#buckets.set(key, kept);
     }
     return kept;
-  };
+  }
 
-  /** Every touch of a bucket: the replica lives, the event is applied, what it did is carried out. */
-  const applyTo = <K extends EventKind>(
+  #applyIfKnown<K extends EventKind>(key: BucketKey, event: Extract<BucketEvent, { kind: K }>): void {
+    const kept = this.#buckets.get(key);
+    if (kept !== undefined) this.#applyTo<K>(kept, event);
+  }
+
+  /** Applies one event to a bucket, as every operation does: notes that the replica lives, then carries out the effects. */
+  #applyTo<K extends EventKind>(
     kept: Kept,
     event: Extract<BucketEvent, { kind: K }>,
-  ): { readonly reply: ReplyOf[K]; readonly grants: readonly Granted[] } => {
-    const applied = touch(kept, (bucket, now) => apply(bucket, { replica, events: [event] }, now));
-    // The policy replies in kind.
+  ): { readonly reply: ReplyOf[K]; readonly grants: readonly Granted[] } {
+    const applied = this.#touch(kept, (bucket, now) => apply(bucket, { replica, events: [event] }, now));
+    // The policy replies to each event with a reply of the same kind.
     return { reply: applied.replies[0] as ReplyOf[K], grants: applied.grants };
-  };
+  }
 
-  const touch = <T extends Pick<Applied, 'grants' | 'nextAt'> & Partial<Pick<Applied, 'replies'>>>(
+  #touch<T extends Pick<BatchResult, 'grants' | 'nextAt'> & Partial<Pick<BatchResult, 'replies'>>>(
     kept: Kept,
     transition: (bucket: Bucket, now: number) => T,
-  ): T => {
-    const now = clock.monotonic();
+  ): T {
+    const now = this.#clock.monotonic();
     kept.usedAt = now;
     kept.bucket.replicas.set(replica, now);
     const result = transition(kept.bucket, now);
-    scheduleTick();
-    wakeAgain(kept, result.nextAt, now);
+    this.#scheduleTick();
+    this.#wakeAgain(kept, result.nextAt, now);
     const replied = result.replies?.[0]?.kind === 'granted' ? result.replies[0].lease : null;
     for (const granted of result.grants)
-      if (granted.lease !== replied) outbox.push(grantOf(kept.key, granted));
-    deliver();
+      if (granted.lease !== replied) this.#outbox.push(grantOf(kept.key, granted));
+    this.#deliver();
     return result;
-  };
+  }
 
   /** Grants go out in the order in which they were made, also when a listener's answer makes further ones. */
-  const deliver = (): void => {
-    if (delivering) return;
-    delivering = true;
-    for (let grant = outbox.shift(); grant !== undefined; grant = outbox.shift()) listener.onGrant(grant);
-    delivering = false;
-  };
+  #deliver(): void {
+    if (this.#isDelivering) return;
+    this.#isDelivering = true;
+    for (let grant = this.#outbox.shift(); grant !== undefined; grant = this.#outbox.shift())
+      this.#listener.onGrant(grant);
+    this.#isDelivering = false;
+  }
 
-  const applyIfKnown = <K extends EventKind>(
-    key: BucketKey,
-    event: Extract<BucketEvent, { kind: K }>,
-  ): void => {
-    const kept = buckets.get(key);
-    if (kept !== undefined) applyTo<K>(kept, event);
-  };
-
-  const wakeAgain = (kept: Kept, at: number | null, now: number): void => {
+  #wakeAgain(kept: Kept, at: number | null, now: number): void {
     if (kept.wakeAt === at) return;
     kept.cancelWake?.();
     kept.wakeAt = at;
     kept.cancelWake = null;
-    if (at === null || closed) return;
-    kept.cancelWake = clock.after(at - now, () => {
+    if (at === null || this.#isClosed) return;
+    kept.cancelWake = this.#clock.after(at - now, () => {
       kept.wakeAt = null;
       kept.cancelWake = null;
-      touch(kept, pumpOnly);
+      this.#touch(kept, pumpOnly);
     });
-  };
+  }
 
-  const scheduleTick = (): void => {
-    if (cancelTick !== null || closed) return;
-    cancelTick = clock.after(tickMs, () => {
-      cancelTick = null;
-      const now = clock.monotonic();
-      let busy = false;
-      for (const kept of buckets.values()) {
-        if (!isIdle(kept.bucket, now)) {
-          busy = true;
-          applyTo<'tick'>(kept, { kind: 'tick', leases: [...kept.bucket.leases.keys()] });
-        } else if (now - kept.usedAt > memoryMs(kept.bucket, kept.usedAt)) {
-          kept.cancelWake?.();
-          buckets.delete(kept.key);
-        }
-      }
-      if (busy) scheduleTick();
+  #scheduleTick(): void {
+    if (this.#cancelTick !== null || this.#isClosed) return;
+    this.#cancelTick = this.#clock.after(tickMs, () => {
+      this.#cancelTick = null;
+      if (this.#tickAll(this.#clock.monotonic())) this.#scheduleTick();
     });
-  };
+  }
 
-  return {
-    async admit(admission: Admission): Promise<AdmissionReply> {
-      const kept = keep(admission);
-      const { bucket: _bucket, ...asked } = admission;
-      const { reply, grants } = applyTo<'admit'>(kept, { kind: 'admit', admission: asked });
-      if (reply.kind === 'refused') return reply;
-      if (reply.kind === 'queued') {
-        const { forecastMs, ahead, heldBy } = reply;
-        return { kind: 'queued', forecastMs, ahead, heldBy };
+  /** Forgets what has been idle long enough. True = something is still in a bucket. */
+  #tickAll(now: number): boolean {
+    let isBusy = false;
+    for (const kept of this.#buckets.values()) {
+      if (!isIdle(kept.bucket, now)) {
+        isBusy = true;
+        this.#applyTo<'tick'>(kept, { kind: 'tick', leases: [...kept.bucket.leases.keys()] });
+      } else if (now - kept.usedAt > memoryMs(kept.bucket, kept.usedAt)) {
+        kept.cancelWake?.();
+        this.#buckets.delete(kept.key);
       }
-      const granted = grants.find(({ lease }) => lease === reply.lease);
-      if (granted === undefined) return grantUnderWay;
-      return { kind: 'granted', grant: grantOf(kept.key, granted) };
-    },
-
-    async settle({ bucket, lease }: Grant, settlement: Settlement, lesson: Lesson | null): Promise<void> {
-      const learned = lesson === null ? null : timed(lesson, clock.monotonic());
-      applyIfKnown<'settle'>(bucket, { kind: 'settle', lease, settlement, lesson: learned });
-      if (settlement.kind === 'throttled' && settlement.closeMs > 0) {
-        listener.onClosed(bucket, settlement.closeMs);
-      }
-    },
-
-    async learn({ bucket, lease }: Grant, lesson: Lesson): Promise<void> {
-      applyIfKnown<'learn'>(bucket, { kind: 'learn', lease, lesson: timed(lesson, clock.monotonic()) });
-    },
-
-    async charged({ bucket, lease }: Grant, edge: CeilingEdge | null): Promise<void> {
-      applyIfKnown<'charge'>(bucket, { kind: 'charge', lease, edge });
-    },
-
-    async reconfigure({ bucket, setting, lanes }: Reconfiguration): Promise<void> {
-      applyIfKnown<'reconfigure'>(bucket, { kind: 'reconfigure', setting, lanes });
-    },
-
-    async open(bucket: BucketKey, before: number | null): Promise<void> {
-      applyIfKnown<'open'>(bucket, { kind: 'open', before });
-    },
-
-    async move(from: BucketKey, admission: Admission): Promise<void> {
-      const order = buckets.get(from)?.bucket.tickets.get(admission.ticket)?.order ?? orderOf(admission);
-      applyIfKnown<'cancel'>(from, { kind: 'cancel', ticket: admission.ticket });
-      const reply = await this.admit({ ...admission, position: { kind: 'kept', order } });
-      if (reply.kind === 'granted') listener.onGrant(reply.grant);
-    },
-
-    async cancel(bucket: BucketKey, ticket: TicketId): Promise<void> {
-      applyIfKnown<'cancel'>(bucket, { kind: 'cancel', ticket });
-    },
-
-    async forecast(bucket: BucketKey, ticket: TicketId) {
-      const kept = buckets.get(bucket);
-      return kept === undefined ? null : forecast(kept.bucket, ticket, clock.monotonic());
-    },
-
-    snapshot: () => [...buckets.values()].map((kept) => snapshotOf(kept, clock.monotonic())),
-
-    async close(): Promise<void> {
-      closed = true;
-      cancelTick?.();
-      for (const kept of buckets.values()) kept.cancelWake?.();
-    },
-  };
+    }
+    return isBusy;
+  }
 }
 
 /** The position of a ticket whose arrival is all that is known. */
@@ -223,17 +234,3 @@ const grantOf = (bucket: BucketKey, granted: Granted): Grant => ({
   lease: granted.lease,
   expiresAt: granted.expiresAt,
 });
-
-function snapshotOf(kept: Kept, now: number): BucketSnapshot {
-  const { bucket } = kept;
-  return {
-    bucket: kept.key,
-    closedMs: closedMs(bucket, now),
-    waiting: bucket.waiting,
-    inFlight: bucket.leases.size,
-    meters: [...bucket.meters.values()].flatMap((meter) => {
-      const { name, limit, windowMs } = meter;
-      return limit === null ? [] : [{ meter: name, limit, level: levelAt(meter, now), windowMs }];
-    }),
-  };
-}

@@ -5,7 +5,7 @@
  * Owns: which store a call is in, moving waiting calls over and back with their positions, the mode that metrics show.
  * Refuses to own: noticing that Redis is unavailable (`health.ts`), calls that are served here (`local-calls.ts`).
  * Invariants: no call is let through unseen; no waiting call is lost in a switch; a capped lane waits one lease length after
- * each switch, because calls of the other store may still be under way. Beyond that `local` cannot keep replicas from
+ * each switch behind which calls of the other store may still be under way. Beyond that `local` cannot keep replicas from
  * overlapping: each such grant is counted (`unavailable`).
  */
 import type { Clock } from '../../clock.ts';
@@ -23,7 +23,7 @@ import type {
   LimiterListener,
   Reconfiguration,
   Settlement,
-  Standing,
+  WaitForecast,
   TicketId,
 } from '../limiter.ts';
 import { LocalCalls } from './local-calls.ts';
@@ -33,13 +33,20 @@ import type { Positioned } from '../redis/replica-calls.ts';
 import { UnreportedUsage } from './unreported-usage.ts';
 import { retryUnavailableMs, type WhenDown } from './when-down.ts';
 
-/** Absences shorter than this leave the leases in Redis alive. Milliseconds. */
-const shortMs = 10_000;
+/**
+ * An absence of Redis shorter than this part of a lease needs no pause of capped lanes afterwards: the leases in Redis are still
+ * alive, and no replica has handed over a call of a capped lane by itself: each waits one lease before it does, and replicas
+ * notice an absence within less than the rest of a lease of each other.
+ */
+const shortPart = 2 / 3;
 
 /** Where waiting calls are. */
 type Phase =
   | { readonly kind: 'redis' }
-  /** Since this time (monotonic milliseconds); Redis may be available again already, and not all calls back yet. */
+  /**
+   * `since`: when the absence began, monotonic milliseconds; a short return of Redis does not end it. The phase lasts until
+   * waiting calls go back to Redis, which may have been available for a moment by then.
+   */
   | { readonly kind: 'unavailable'; readonly since: number }
   | { readonly kind: 'closed' };
 
@@ -49,6 +56,8 @@ export interface FailoverLimiterParts {
   readonly telemetry: Telemetry;
   readonly listener: LimiterListener;
   readonly whenDown: WhenDown;
+  /** How long a lease lives, milliseconds. */
+  readonly leaseMs: number;
   readonly replicas: () => number;
   /** Builds the Redis side; `onStranded` takes tickets that go back to their lane while Redis is unavailable. */
   readonly createRemote: (onStranded: (admission: Positioned) => boolean) => RedisLimiter;
@@ -89,7 +98,7 @@ export class FailoverLimiter implements Limiter {
     if (whenDown === 'deny' || this.#phase.kind === 'closed') {
       return { kind: 'refused', reason: 'limiter_unavailable', retryInMs: retryUnavailableMs };
     }
-    // The call stands at its arrival, among those that waited in Redis, whose positions are times of Redis' clock.
+    // The call's arrival is converted to Redis' clock: the calls that waited in Redis have positions on that clock.
     const reply = await this.#local.enter(this.remote.positions.withPosition(admission));
     const refusal = admission.position.kind === 'kept' ? null : refusalOf(admission, reply);
     if (refusal === null) return reply;
@@ -118,7 +127,7 @@ export class FailoverLimiter implements Limiter {
     await Promise.all([this.remote.reconfigure(change), this.#local.reconfigure(change)]);
   }
 
-  /** The local stores have another clock, and are opened as they are. */
+  /** `before` is a time on Redis' clock, which means nothing to the local store: that one opens whatever is closed now. */
   async open(bucket: BucketKey, before: number | null): Promise<void> {
     await Promise.all([this.remote.open(bucket, before), this.#local.open(bucket)]);
   }
@@ -136,7 +145,7 @@ export class FailoverLimiter implements Limiter {
     await (this.#local.hasTicket(ticket) ? this.#local : this.remote).cancel(bucket, ticket);
   }
 
-  forecast(bucket: BucketKey, ticket: TicketId): Promise<Standing | null> {
+  forecast(bucket: BucketKey, ticket: TicketId): Promise<WaitForecast | null> {
     return (this.#local.hasTicket(ticket) ? this.#local : this.remote).forecast(bucket, ticket);
   }
 
@@ -163,26 +172,27 @@ export class FailoverLimiter implements Limiter {
     const { clock, telemetry, whenDown } = this.#parts;
     telemetry.limiterMode(whenDown);
     this.#local.begin(this.#phase.kind === 'redis');
-    this.#phase = { kind: 'unavailable', since: clock.monotonic() };
+    const since = this.#phase.kind === 'unavailable' ? this.#phase.since : clock.monotonic();
+    this.#phase = { kind: 'unavailable', since };
     if (whenDown === 'deny') return;
     for (const admission of this.remote.takeWaiting()) this.#background.run(this.#local.enter(admission));
   }
 
   /** Redis is available again: usage is reported, then every waiting call goes back, in order. */
   async #failBack(): Promise<void> {
-    const { redis, clock, telemetry, whenDown, beforeResume } = this.#parts;
+    const { redis, clock, telemetry, leaseMs, beforeResume } = this.#parts;
     await beforeResume();
     if (!redis.isUp || this.#phase.kind !== 'unavailable') return;
     const absentMs = clock.monotonic() - this.#phase.since;
     this.#phase = { kind: 'redis' };
     telemetry.limiterMode('redis');
     for (const reporting of this.#local.reportUsage()) this.#background.run(reporting);
-    this.remote.resume(whenDown === 'local' || absentMs > shortMs);
+    this.remote.resume(absentMs > shortPart * leaseMs);
     for (const admission of this.#local.takeWaiting()) this.remote.reenter(admission);
     this.remote.cancelHandedOver();
   }
 
-  /** A ticket goes back to its lane in Redis while Redis is unavailable. True = it waits here now. */
+  /** A ticket that should go back to its lane in Redis while Redis is unavailable waits in the local store: true = it does. */
   #takeStranded(admission: Positioned): boolean {
     const { redis, whenDown } = this.#parts;
     if (whenDown === 'deny' || redis.isUp) return false;
@@ -191,7 +201,7 @@ export class FailoverLimiter implements Limiter {
   }
 }
 
-/** Why a newcomer that stands like this is refused all the same; `null` = it is not. */
+/** The refusal of a newcomer that the local store has queued, where its lane is full or its wait too long; `null` = it may wait. */
 function refusalOf({ maxQueued, maxWaitMs }: Admission, reply: AdmissionReply): AdmissionReply | null {
   if (reply.kind !== 'queued') return null;
   const { ahead, forecastMs: retryInMs, heldBy } = reply;

@@ -21,13 +21,13 @@ import {
   type LimiterListener,
   type Reconfiguration,
   type Settlement,
-  type Standing,
+  type WaitForecast,
   type TicketId,
 } from '../limiter.ts';
 import { createMemoryLimiter } from '../embedded/limiter.ts';
 import type { Positioned } from '../redis/replica-calls.ts';
 import { goesBack, withoutTicket } from '../policy/settlement.policy.ts';
-import { heldUntil, quarantineMs } from './quarantine.policy.ts';
+import { longerHold, quarantineMs } from './quarantine.policy.ts';
 import type { UnreportedUsage } from './unreported-usage.ts';
 
 type LocalState =
@@ -97,7 +97,7 @@ export class LocalCalls {
     const isHere = (): boolean => this.#tickets.get(admission.ticket) === ticket;
     this.#tickets.set(admission.ticket, ticket);
     await usage.seed(this.#store, admission, this.#since);
-    // Its caller may have left meanwhile, or Redis may be available again.
+    // While the bucket was seeded the call's client may have left, or Redis may have become available and taken the ticket.
     if (!isHere()) return grantUnderWay;
     const store = this.#store;
     const reply = await store.admit({ ...admission, setting: usage.shared(admission) });
@@ -108,7 +108,10 @@ export class LocalCalls {
     }
     if (reply.kind === 'refused') return reply;
     const { ahead, ...byStore } = reply.kind === 'queued' ? reply : grantUnderWay;
-    const { waitMs, heldBy } = heldUntil(this.#keptMs(admission), { ...byStore, waitMs: byStore.forecastMs });
+    const { waitMs, heldBy } = longerHold(this.#keptMs(admission), {
+      ...byStore,
+      waitMs: byStore.forecastMs,
+    });
     return { kind: 'queued', forecastMs: waitMs, heldBy, ahead };
   }
 
@@ -124,7 +127,7 @@ export class LocalCalls {
     const store = this.#grants.get(grant) ?? this.#store;
     this.#grants.delete(grant);
     const ticket = this.#tickets.get(grant.ticket);
-    // What the upstream reports of its meters is everybody's, not this replica's share; its refusal counts here.
+    // The answer states the meters of all replicas together, not this replica's share: only its refusal is learned from.
     const heard = lesson === null ? null : { ...lesson, feedback: { ...lesson.feedback, meters: [] } };
     if (ticket === undefined || !goesBack(settlement)) {
       this.#tickets.delete(grant.ticket);
@@ -153,6 +156,7 @@ export class LocalCalls {
       if (ticket.admission.bucket !== change.bucket || lane === undefined) continue;
       ticket.admission = { ...ticket.admission, ...lane, setting: change.setting };
     }
+    this.#parts.usage.reconfigure(change);
     await this.#store.reconfigure({ ...change, setting: this.#parts.usage.shared(change) });
   }
 
@@ -167,7 +171,7 @@ export class LocalCalls {
     if (ticket?.state.kind === 'quarantined') await this.#takeBack(ticket.state);
   }
 
-  forecast(bucket: BucketKey, ticket: TicketId): Promise<Standing | null> {
+  forecast(bucket: BucketKey, ticket: TicketId): Promise<WaitForecast | null> {
     return this.#store.forecast(bucket, ticket);
   }
 
@@ -216,7 +220,7 @@ export class LocalCalls {
     if (waitMs <= 0) return this.#handOver(grant);
     const cancel = clock.after(waitMs, () => {
       ticket.state = { kind: 'granted' };
-      // Kept for a whole lease, which the store has renewed meanwhile: its owner's time begins now.
+      // The grant was kept for a whole lease, and the store has renewed it meanwhile: its call's lease begins now.
       const fresh = { ...grant, expiresAt: clock.monotonic() + leaseMs };
       this.#grants.delete(grant);
       this.#grants.set(fresh, store);
@@ -229,7 +233,7 @@ export class LocalCalls {
     return quarantineMs(admission, this.#parts.clock.monotonic() - this.#since);
   }
 
-  /** Hands over a grant of a capped lane: other replicas may have granted in it, too. */
+  /** Hands over a grant of a capped lane. With other replicas it is counted, because they may have granted in that lane as well. */
   #handOver(grant: Grant): void {
     const { replicas, telemetry, listener } = this.#parts;
     if (replicas() > 1) telemetry.leaseLost('unavailable');

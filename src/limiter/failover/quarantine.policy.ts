@@ -17,6 +17,6 @@ export const quarantineMs = (
   absentMs: number,
 ): number => (maxInFlight === null ? 0 : Math.max(0, leaseMs - absentMs));
 
-/** A call that would leave like this by the store alone, which knows nothing of the quarantine. */
-export const heldUntil = (keptMs: number, byStore: Held): Held =>
+/** The hold that lasts longer: the quarantine, or the wait that the store forecast without it. */
+export const longerHold = (keptMs: number, byStore: Held): Held =>
   keptMs > byStore.waitMs ? { waitMs: keptMs, heldBy: 'serialized' } : byStore;

@@ -21,7 +21,7 @@ const reportForMs = 1_200;
 /** Usage is reported in parts no smaller than this share of it. */
 const minPart = 1 / 64;
 
-/** What a bucket was at here when Redis became unavailable, and a call of it. */
+/** The levels with which a bucket began in the local store, and the admission of a call of this bucket. */
 interface Seed {
   readonly admission: Admission;
   /** Without usage of an earlier absence that Redis has not seen. */
@@ -29,9 +29,9 @@ interface Seed {
   readonly at: number;
 }
 
-/** Usage of a bucket that Redis has not seen, and a call of it. */
+/** Usage of a bucket that Redis has not seen, and the admission of a call of this bucket, with the bucket's present limits. */
 interface Unreported {
-  readonly admission: Admission;
+  admission: Admission;
   costs: Costs;
 }
 
@@ -82,7 +82,7 @@ export class UnreportedUsage {
     const common = { ...admission, ...ofSeeds, setting, position };
     const level = await store.admit({ ...common, ticket, costs: levels.costs });
     if (level.kind === 'queued') await store.cancel(bucket, ticket);
-    // No answer of the upstream came: what is to be probed is probed still.
+    // `unknown`: the seed brought no answer of the upstream, so a bucket that needs a probe still needs one.
     if (level.kind === 'granted') await store.settle(level.grant, { kind: 'unknown' }, null);
     // Redis knew that the bucket was closed.
     if (known === null || known.closedMs <= 0) return;
@@ -93,7 +93,15 @@ export class UnreportedUsage {
     await store.settle(closing.grant, closes, null);
   }
 
-  /** Redis is available again: reports what was sent from `store`, and what is left of before. */
+  /** A report states the limits of its bucket: it uses the present ones, not those of the call with which counting began. */
+  reconfigure({ bucket, setting }: OfBucket): void {
+    const seed = this.#seeds.get(bucket);
+    if (seed !== undefined) this.#seeds.set(bucket, { ...seed, admission: { ...seed.admission, setting } });
+    const unreported = this.#unreported.get(bucket);
+    if (unreported !== undefined) unreported.admission = { ...unreported.admission, setting };
+  }
+
+  /** Redis is available again: reports what was sent from `store`, and usage of earlier absences that is still unreported. */
   report(store: Limiter): Promise<void>[] {
     for (const [bucket, seed] of this.#seeds) {
       const costs = this.#usedSince(store, seed);
@@ -107,7 +115,7 @@ export class UnreportedUsage {
     });
   }
 
-  /** What a bucket begins with: `costs` set its level, `seen` is what Redis knows of that. */
+  /** The levels with which a bucket begins: `costs` in all, `seen` without usage that Redis has not seen. */
   #levels(
     bucket: BucketKey,
     { meters }: BucketSetting,
@@ -127,7 +135,7 @@ export class UnreportedUsage {
     return { costs, seen };
   }
 
-  /** What was sent meanwhile: by how much the level here is above what was left of the seed. */
+  /** Usage since the seed: by how much the present level is above what has not drained of the seed yet. */
   #usedSince(store: Limiter, { admission, levels, at }: Seed): Costs {
     const agoMs = this.#parts.clock.monotonic() - at;
     const costs: Record<string, number> = {};
@@ -139,23 +147,23 @@ export class UnreportedUsage {
   }
 
   /**
-   * All shares together may be a little more than there is room for now, and calls that left meanwhile may hold some of it
-   * for a moment: what fits is reported at once, by halves, the rest when there is room.
+   * The shares of all replicas together may be a little more than the room of the bucket, and calls sent since Redis returned may
+   * use some of it: usage that does not fit is halved until a part fits, and the rest is reported when there is room.
    */
   async #reportOne(one: Unreported): Promise<void> {
     const { clock, remote } = this.#parts;
-    const { admission, costs } = one;
-    const { bucket } = admission;
+    const { costs } = one;
+    const { bucket } = one.admission;
     const position = { kind: 'arrival', at: clock.monotonic() } as const;
-    const call = { ...admission, ...ofSeeds, position };
     const until = clock.monotonic() + reportForMs;
     let left = 1;
     let part = 1;
-    // Another absence has taken the usage over when it is not the same any more.
+    // Another entry under this bucket means that another absence has begun, and has taken this usage over.
     const goesOn = (): boolean => this.#unreported.get(bucket) === one && clock.monotonic() < until;
     for (let tries = 0; left > minPart && goesOn(); tries += 1) {
       part = Math.min(part, left);
-      const ticket = ticketId(`seed.${admission.ticket}.${tries}`);
+      const call = { ...one.admission, ...ofSeeds, position };
+      const ticket = ticketId(`seed.${call.ticket}.${tries}`);
       const reported = await remote.report({ ...call, ticket, costs: times(costs, part) });
       if (reported === 'unavailable') return;
       if (reported === 'counted') {
@@ -178,8 +186,8 @@ const times = (costs: Costs, share: number): Record<string, number> =>
   Object.fromEntries(Object.entries(costs).map(([meter, units]) => [meter, units * share]));
 
 /**
- * Costs without a call: granted at once or not at all, in a lane and class of their own. All replicas report in one lane:
- * its weight keeps the report of one from standing behind waiting calls because another has reported before.
+ * The admission of costs without a call: granted at once or not at all, in a lane and class of their own. All replicas report in
+ * this one lane: with its high weight an earlier report of another replica does not put a report behind waiting calls.
  */
 const ofSeeds = {
   lane: laneKey('seed'),

@@ -3,7 +3,7 @@
  * Part of the specification in `scheduler.policy.ts`; `lua/admit.lua` mirrors it.
  */
 import type { HeldBy } from '../../errors.ts';
-import type { Admission, Standing } from '../limiter.ts';
+import type { Admission, WaitForecast } from '../limiter.ts';
 import type { ReplicaId } from '../../ids.ts';
 import { orderUnit, sequencePerMs, type Bucket, type Ticket } from './bucket-state.policy.ts';
 import { knownCosts } from './documents.policy.ts';
@@ -42,7 +42,7 @@ export const maxArrivalAgoMs = 660_000;
  */
 export const maxArrivalAheadMs = 50;
 
-/** An admission as one bucket takes it: which bucket that is tells nothing there. */
+/** An admission without the name of its bucket, which no transition of that bucket needs. */
 export type BucketAdmission = Omit<Admission, 'bucket'>;
 
 /** A call of this replica asks to enter. */
@@ -66,7 +66,7 @@ export function admit(
   if (lane !== undefined) applyLaneSetting(bucket, lane, admission);
   const before = pump(bucket, now);
   const known = bucket.tickets.get(admission.ticket);
-  if (known !== undefined) return { ...standing(bucket, known, now), effects: before };
+  if (known !== undefined) return { ...replyFor(bucket, known, now), effects: before };
   const costs = takeable(bucket, knownCosts(bucket, admission.costs, admission.document));
   const newcomer = { ...admission, costs, order: orderOf(admission, now) };
   const refusal = admission.position.kind === 'kept' ? null : refusalOf(bucket, newcomer, now);
@@ -75,7 +75,7 @@ export function admit(
   bucket.replicas.set(replica, now);
   const ticket = enter(bucket, newcomer, replica);
   const effects = merge(before, pump(bucket, now));
-  return { ...standing(bucket, ticket, now), effects };
+  return { ...replyFor(bucket, ticket, now), effects };
 }
 
 function enter(bucket: Bucket, admission: Newcomer, replica: ReplicaId): Ticket {
@@ -106,10 +106,10 @@ function orderOf({ position, urgency }: BucketAdmission, now: number): number {
   return urgency * orderUnit + Math.floor(at * sequencePerMs);
 }
 
-/** Of a ticket that waits for nothing that is known. */
-const atTheHead: Standing = { waitMs: 0, ahead: 0, heldBy: 'queue' };
+/** The forecast for a ticket that nothing known keeps waiting. */
+const atTheHead: WaitForecast = { waitMs: 0, ahead: 0, heldBy: 'queue' };
 
-function standing(bucket: Bucket, ticket: Ticket, now: number): AdmitResult {
+function replyFor(bucket: Bucket, ticket: Ticket, now: number): AdmitResult {
   const { order } = ticket;
   if (ticket.lease !== null) return { kind: 'granted', order };
   const { waitMs, ahead, heldBy } = forecast(bucket, ticket.id, now) ?? atTheHead;
@@ -124,7 +124,7 @@ function refusalOf(
   const lane = bucket.lanes.get(admission.lane);
   const waiting = lane?.line.size ?? 0;
   const isFull = waiting >= admission.maxQueued;
-  // A full line lets nobody in before its head has left, however urgent the call is that comes again.
+  // Where the line is full, no newcomer can enter before a ticket has left it, however urgent the newcomer is.
   const leaveFirst = isFull ? Math.min(waiting, 1) : 0;
   const ahead = Math.max(
     leaveFirst,

@@ -13,7 +13,7 @@ import { maxPerPump, type Effects, type Granted } from './pump.policy.ts';
 import * as scheduler from './scheduler.policy.ts';
 import type { TimedLesson } from './scheduler.policy.ts';
 
-export interface Applied {
+export interface BatchResult {
   /** Of the first events. Those without a reply were not applied: enough was granted, and a store must not be held up. */
   readonly replies: readonly EventReply[];
   /** In the order in which they were made, also those that replies report. */
@@ -48,7 +48,7 @@ export function apply(
   bucket: Bucket,
   { replica, events }: { readonly replica: ReplicaId; readonly events: readonly BucketEvent[] },
   now: number,
-): Applied {
+): BatchResult {
   const at: Run = { bucket, replica, now };
   const replies: EventReply[] = [];
   const grants: Granted[] = [];
@@ -100,8 +100,8 @@ function applyOne(run: Run, event: BucketEvent): Done {
       return { reply: { kind: 'cancel', cancelled }, effects };
     }
     case 'forecast': {
-      const standing = scheduler.forecast(bucket, event.ticket, now);
-      return { reply: { kind: 'forecast', standing }, effects: null };
+      const forecast = scheduler.forecast(bucket, event.ticket, now);
+      return { reply: { kind: 'forecast', forecast }, effects: null };
     }
     case 'tick':
       return ticked(run, event.leases);
@@ -154,12 +154,14 @@ function ticked({ bucket, replica, now }: Run, leases: readonly LeaseToken[]): D
 
 /** As of now, without moving the meters themselves. */
 function metersOf(bucket: Bucket, now: number): MeterSnapshot[] {
-  return meterNames.flatMap((name) => {
+  const meters: MeterSnapshot[] = [];
+  for (const name of meterNames) {
     const meter = bucket.meters.get(name);
-    if (meter === undefined || meter.limit === null) return [];
+    if (meter === undefined || meter.limit === null) continue;
     const { limit, windowMs } = meter;
-    return [{ meter: name, limit, level: levelAt(meter, now), windowMs }];
-  });
+    meters.push({ meter: name, limit, level: levelAt(meter, now), windowMs });
+  }
+  return meters;
 }
 
 /** A replica knows the store's clock by half of a round trip: nothing that it tells has happened later than now. */

@@ -12,7 +12,7 @@ import type {
   LeaseToken,
   MeterSnapshot,
   Settlement,
-  Standing,
+  WaitForecast,
   TicketId,
 } from '../limiter.ts';
 import type { TimedLesson } from './lessons.policy.ts';
@@ -94,7 +94,7 @@ export interface CancelReply {
 /** `null`: the ticket does not wait. */
 export interface ForecastReply {
   readonly kind: 'forecast';
-  readonly standing: Standing | null;
+  readonly forecast: WaitForecast | null;
 }
 
 export interface TickReply {
@@ -138,7 +138,7 @@ export function replyUnknown(kind: Exclude<EventKind, 'admit'>): EventReply {
     case 'cancel':
       return { kind: 'cancel', cancelled: false };
     case 'forecast':
-      return { kind: 'forecast', standing: null };
+      return { kind: 'forecast', forecast: null };
     case 'tick':
       return { kind: 'tick', waitingHere: 0, waiting: 0, inFlight: 0, meters: [] };
     case 'reconfigure':

@@ -22,7 +22,7 @@ export type SlotResult =
     }
   | { readonly kind: 'refused'; readonly waitMs: number };
 
-export interface SlotWish {
+export interface SlotRequest {
   /** Slots per window. */
   readonly limit: number;
   /** How much later than now the call may leave, milliseconds; left out, it leaves now. */
@@ -30,7 +30,7 @@ export interface SlotWish {
 }
 
 /** The `k`-th call from now (1 = the next) under a ceiling of `limit` slots. */
-export interface Upcoming {
+export interface UpcomingSlot {
   readonly limit: number;
   readonly k: number;
 }
@@ -45,7 +45,7 @@ export function expire(log: number[], now: number): void {
  * Takes a slot, or refuses without a trace and says when one frees. A call that may leave up to `lateMs` after now has
  * its slot counted from then: whoever takes the freed slot leaves a whole window after it, however late it left.
  */
-export function takeSlot(log: number[], { limit, lateMs = 0 }: SlotWish, now: number): SlotResult {
+export function takeSlot(log: number[], { limit, lateMs = 0 }: SlotRequest, now: number): SlotResult {
   expire(log, now);
   if (log.length >= limit) return { kind: 'refused', waitMs: slotInMs(log, { limit, k: 1 }, now) };
   const slot = Math.max(now + lateMs, log.at(-1) ?? now);
@@ -69,7 +69,7 @@ export function giveSlotBack(log: number[], slot: number): void {
  * slot of the send `limit` before it, which may be one of those that are yet to come. After the limit was lowered more
  * may be in the window than it allows.
  */
-export function slotInMs(log: readonly number[], { limit, k }: Upcoming, now: number): number {
+export function slotInMs(log: readonly number[], { limit, k }: UpcomingSlot, now: number): number {
   const expired = expiredCount(log, now);
   const live = log.length - expired;
   const behind = live + k - 1 - limit;

@@ -17,8 +17,8 @@ export const pilotMs = 100;
 /** Fewer waiting calls than this need no pilot: what a closed upstream would refuse of them is little. */
 export const pilotCrowd = 8;
 
-/** When the next call may go, as far as first calls are concerned; `now` or earlier = one more may. */
-export const heldUntil = (bucket: Bucket, now: number): number =>
+/** When the rules for first calls (probes, pilot) let the next call be sent; `now` or earlier = at once. */
+export const nextFirstCallAt = (bucket: Bucket, now: number): number =>
   Math.max(probeTime(bucket, now), pilotTime(bucket, now));
 
 /** Before the first answer only a few calls may be on their way. */
@@ -35,19 +35,19 @@ function pilotTime({ pilotAfter, lastGrantAt, waiting }: Bucket, now: number): n
   return lastGrantAt + pilotMs;
 }
 
-/** A call is granted, and is out of the line already: it may be a pilot for those that wait. */
+/** Called when a call was granted and has left its line: after a silence it is the pilot of the calls that wait. */
 export function notePilot(bucket: Bucket, now: number): void {
   const { lastGrantAt, waiting } = bucket;
   const isAfterSilence = lastGrantAt !== null && now - lastGrantAt >= silenceMs;
   bucket.pilotAfter = isAfterSilence && waiting >= pilotCrowd ? lastGrantAt : null;
 }
 
-/** What becomes of the lease's call is known: if it was the pilot, the others may go, or the bucket is closed. */
+/** The outcome of the lease's call is known. If it was the pilot, the others need not wait for it any more. */
 export function endPilot(bucket: Bucket, { grantedAt }: Lease): void {
   if (grantedAt === bucket.lastGrantAt) bucket.pilotAfter = null;
 }
 
-/** The lease's call did not go: if it was the pilot, the silence goes on, and the next one is. */
+/** The lease's call was not sent. If it was the pilot, the silence goes on, and the next granted call is the pilot. */
 export function recallPilot(bucket: Bucket, { grantedAt }: Lease): void {
   if (bucket.pilotAfter !== null && grantedAt === bucket.lastGrantAt) bucket.lastGrantAt = bucket.pilotAfter;
 }

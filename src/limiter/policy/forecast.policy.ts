@@ -15,7 +15,7 @@ import { meterNames } from './meter-names.policy.ts';
 import { ceilingWindowMs } from './ceiling.policy.ts';
 import { serviceCost } from './waiting-costs.policy.ts';
 import type { LaneKey, TicketId } from '../../ids.ts';
-import type { SleepReason, Standing } from '../limiter.ts';
+import type { SleepReason, WaitForecast } from '../limiter.ts';
 import { keptFree, netRate } from './meter-others.policy.ts';
 import { levelAt, restMs, roomInMs } from './meter.policy.ts';
 import { windowWaitMs } from './window-log.policy.ts';
@@ -212,7 +212,7 @@ function serialWaitMs({ lane, maxInFlight, ahead }: LanePosition, now: number): 
 }
 
 /** Expected wait of a waiting ticket, what it waits for, and how many of its lane go first; `null` if it does not wait. */
-export function forecast(bucket: Bucket, id: TicketId, now: number): Standing | null {
+export function forecast(bucket: Bucket, id: TicketId, now: number): WaitForecast | null {
   const ticket = bucket.tickets.get(id);
   if (ticket === undefined || ticket.lease !== null) return null;
   const lane = bucket.lanes.get(ticket.lane);

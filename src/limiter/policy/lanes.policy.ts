@@ -58,7 +58,7 @@ export function applyLaneSetting(bucket: Bucket, lane: Lane, setting: LaneSettin
   wake(bucket, lane, ['ceiling_minute', 'ceiling_day']);
 }
 
-/** It was the document of the lane's next ticket that the lane slept for: another one need not wait. */
+/** Puts the ticket into its lane's line. A lane that sleeps for its head's document wakes when the ticket becomes its head. */
 export function enqueue(bucket: Bucket, lane: Lane, ticket: Ticket): void {
   if (lane.line.size === 0) bucket.waitingWeight += lane.weight;
   lane.line.set(ticket.id, ticket.order);
@@ -104,7 +104,7 @@ export function sleep(bucket: Bucket, lane: Lane, { because, until }: Sleep): vo
   rescheduleWaking(bucket, lane);
 }
 
-/** These reasons do not hold any more. */
+/** The lane does not sleep for these reasons any more. */
 export function wake(bucket: Bucket, lane: Lane, reasons: readonly SleepReason[]): void {
   let changed = false;
   for (const reason of reasons) if (lane.asleep.delete(reason)) changed = true;

@@ -10,7 +10,7 @@ import {
   calmLatenessMs,
   drainRate,
   jitterUnits,
-  type Behind,
+  type InTransit,
   type Meter,
   type MeterMark,
   type Spacing,
@@ -68,7 +68,7 @@ export function levelBounds(meter: Meter, found: SeenLevel, now: number): Bounds
     mark.cost > 0 &&
     later <= drainRate(meter) * sinceMs + callsOfCalm * mark.cost;
   if (!isInOrder || seen.spacing !== 'calm') return { proved, likely, isInOrder, upper };
-  const calm = calmUpper(meter, { highest: level.highest, behind: mark.behind, seen }, now) + later;
+  const calm = calmUpper(meter, { highest: level.highest, inTransit: mark.inTransit, seen }, now) + later;
   return { proved, likely, isInOrder, upper: Math.min(upper, calm) };
 }
 
@@ -86,7 +86,7 @@ function upperBound(meter: Meter, { level: { highest }, mark, seen }: SeenLevel,
   if (meter.unreported !== null && seen.sentAt > meter.unreported.at) meter.unreported = null;
   const toCome = Math.max(0, meter.granted - meter.answered) + (meter.unreported?.units ?? 0);
   return (
-    noteTop(meter, { level: levelNow, sentAt: seen.sentAt, headAt: seen.headAt }, now) +
+    notePeak(meter, { level: levelNow, sentAt: seen.sentAt, headAt: seen.headAt }, now) +
     Math.min(limit, toCome) +
     jitterUnits(meter)
   );
@@ -103,12 +103,12 @@ interface ReportedLevel {
  * Remembers how full the bucket can have been when the last of the answered calls arrived, whichever that was: the fullest
  * that any answer stated, of those calls that may have arrived after this one and of this one. Returns it as of now.
  */
-function noteTop(meter: Meter, { level, sentAt, headAt }: ReportedLevel, now: number): number {
-  const known = meter.top;
+function notePeak(meter: Meter, { level, sentAt, headAt }: ReportedLevel, now: number): number {
+  const known = meter.peak;
   const before =
     known === null || sentAt > known.headAt ? 0 : known.level - netRate(meter) * (now - known.at);
   if (level < before) return before;
-  meter.top = { level, at: now, headAt };
+  meter.peak = { level, at: now, headAt };
   return level;
 }
 
@@ -127,7 +127,7 @@ function sinceArrivalMs(meter: Meter, { sentAt, headAt }: Observation, now: numb
 /** The highest level that the answer to a call in calm states, and the calls that may have to arrive yet. */
 interface SeenInCalm {
   readonly highest: number;
-  readonly behind: readonly Behind[];
+  readonly inTransit: readonly InTransit[];
   readonly seen: Observation;
 }
 
@@ -135,13 +135,13 @@ interface SeenInCalm {
  * The most that the level can be by now without the calls granted later. Calls granted shortly before this one may still
  * have had to come, because their replica was kept from sending them: the later this one was, the fewer of those.
  */
-function calmUpper(meter: Meter, { highest, behind, seen }: SeenInCalm, now: number): number {
+function calmUpper(meter: Meter, { highest, inTransit, seen }: SeenInCalm, now: number): number {
   const rate = netRate(meter);
   const sinceSent = Math.max(0, now - seen.sentAt);
   const sinceArrival = sinceArrivalMs(meter, seen, now);
   let upper = Math.max(0, highest - rate * sinceArrival);
   let toCome = 0;
-  for (const { grantedAt, units } of behind.toReversed()) {
+  for (const { grantedAt, units } of inTransit.toReversed()) {
     const arrivedAt = Math.max(sinceArrival, now - grantedAt - calmLatenessMs);
     if (arrivedAt > sinceSent) break;
     toCome += units;

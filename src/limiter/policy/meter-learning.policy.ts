@@ -12,10 +12,10 @@
  */
 import type { MeterReport } from '../../call.ts';
 import { levelBounds, type Bounds, type Observation, type SeenLevel } from './meter-bounds.policy.ts';
-import { netRate, noteContest, noteOthers, noteGulp } from './meter-others.policy.ts';
+import { netRate, noteContest, noteOthers, noteOthersBurst } from './meter-others.policy.ts';
 import { drain, drainRate, restMs, type Meter, type MeterMark } from './meter.policy.ts';
 import { applyReport, isHeldSlower, unusedUnits } from './meter-quota.policy.ts';
-import { logReported } from './window-log.policy.ts';
+import { logReported, logStatedEnd } from './window-log.policy.ts';
 
 /** A slower answer raises what is taken for the fastest by this factor, and at least by so many milliseconds. */
 export const fastestRise = 1.01;
@@ -45,6 +45,8 @@ export function learnMeter(meter: Meter, { report, mark, seen, learn }: Reported
     const leftMs = report.resetMs ?? null;
     applyReport(meter, { limit: report.limit, windowMs, sentAt: seen.sentAt }, { leftMs, learn, now });
   }
+  const { resetMs = null } = report;
+  if (resetMs !== null) logStatedEnd(meter, { sentAt: seen.sentAt, headAt: seen.headAt, leftMs: resetMs });
   if (report.level === null || meter.limit === null) return;
   if (meter.log !== null) return logReported(meter, report.level.lowest - unusedUnits(meter), now);
   learnLevel(meter, { level: report.level, mark, seen }, now);
@@ -61,11 +63,11 @@ function learnLevel(meter: Meter, found: SeenLevel, now: number): void {
   else move(meter, { lower: Math.max(proved, Math.min(likely, upper)), upper: Math.max(proved, upper) }, now);
   const cost = mark?.cost ?? 0;
   const sinceMs = meter.heardAt === null ? 0 : seen.sentAt - meter.heardAt;
-  // Before the first answer nobody knew the level; and whatever shut the bucket was no gulp of others.
+  // Before the first answer nobody knew the level; and whatever shut the bucket was no burst of others.
   if (isFirst || sinceMs <= 0 || isShut(meter, cost, seen.closedMs)) return;
   noteOthers(meter, changeByOthers(meter, { before, proved, isInOrder }), sinceMs);
   const units = (isInOrder ? likely : proved) - before;
-  noteGulp(meter, { units, grain: level.highest - level.lowest, cost }, now);
+  noteOthersBurst(meter, { units, grain: level.highest - level.lowest, cost }, now);
 }
 
 /**
@@ -152,7 +154,7 @@ export function refused(meter: Meter, { asked, waitMs, hadRoom }: Refusal, now: 
     meter.at = now + waitMs;
   }
   // An answer to a call that was sent before knows nothing of the refusal.
-  meter.top = { level: meter.level + unusedUnits(meter), at: meter.at, headAt: now };
+  meter.peak = { level: meter.level + unusedUnits(meter), at: meter.at, headAt: now };
   meter.heardAt = Math.max(meter.heardAt ?? now, now + waitMs);
 }
 
@@ -160,6 +162,6 @@ export function refused(meter: Meter, { asked, waitMs, hadRoom }: Refusal, now: 
 export function reopen(meter: Meter, now: number): void {
   if (meter.at <= now) return;
   meter.at = now;
-  meter.top = null;
+  meter.peak = null;
   if (meter.heardAt !== null && meter.heardAt > now) meter.heardAt = now;
 }

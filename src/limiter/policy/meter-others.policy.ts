@@ -1,11 +1,12 @@
 /**
- * What others take from a meter: a stream, which slows us down, and gulps, for which units are kept free.
+ * What others take from a meter: a stream, which slows us down, and bursts, for which units are kept free.
  *
  * A stream is what the answers' levels rise by that our own calls do not explain. It is an estimate, and the meter drains
- * by so much less. A gulp shows where the stream does not: a call is refused that had room. From then on the meter is
+ * by so much less. A burst shows where the stream does not: a call is refused that had room. From then on the meter is
  * contested, and as many units are kept free as others took at once.
  *
- * Owns: both estimates, and how much is kept free. Refuses to own: the level (`meter-learning.policy.ts`). Invariant: without a refusal nothing is kept free, and one gulp makes no stream. Pure.
+ * Owns: both estimates, and how much is kept free. Refuses to own: the level (`meter-learning.policy.ts`).
+ * Invariant: without a refusal nothing is kept free, and one burst makes no stream. Pure.
  */
 import { drainRate, type Meter } from './meter-state.policy.ts';
 
@@ -20,8 +21,8 @@ export const negligibleShare = 0.05;
 export const contestMemoryMs = 60_000;
 /** Kept free at least: what drains in this time, milliseconds. */
 export const keptDrainMs = 50;
-/** The next gulp may be larger than the largest so far. */
-export const gulpMargin = 1.25;
+/** The next burst may be larger than the largest so far. */
+export const burstMargin = 1.25;
 /** A refusal shows that what is kept free does not do. */
 export const refusalMargin = 1.5;
 /** Most of what drains that others are expected to take: a meter that nobody is let through opens all the same. */
@@ -61,21 +62,21 @@ export function noteOthers(meter: Meter, change: number, sinceMs: number): void 
   meter.others = Math.max(0, Math.min(others, rate));
 }
 
-/** What an answer shows of others. */
-export interface Gulp {
-  /** The least that they took beyond what was expected, and how much more it may have been. */
+/** What one answer shows that others took at once. */
+export interface OthersBurst {
+  /** The minimum that others took beyond what was expected, and how much more it may have been (`grain`). */
   readonly units: number;
   readonly grain: number;
   /** Of the call that was answered. */
   readonly cost: number;
 }
 
-/** A contested meter keeps as much free as others took at once; without a gulp for long, less and less. */
-export function noteGulp(meter: Meter, { units, grain, cost }: Gulp, now: number): void {
+/** A contested meter keeps as much free as others took at once; without a burst for long, less and less. */
+export function noteOthersBurst(meter: Meter, { units, grain, cost }: OthersBurst, now: number): void {
   const { contest } = meter;
   if (contest === null || cost <= 0) return;
   if (units > cost / 2) {
-    const largest = Math.max(contest.units, gulpMargin * (units + grain) + cost);
+    const largest = Math.max(contest.units, burstMargin * (units + grain) + cost);
     meter.contest = { ...contest, units: largest, at: now };
     return;
   }

@@ -10,7 +10,7 @@ import { netRate } from './meter-others.policy.ts';
 import { learnedWindowMs } from './window-learning.policy.ts';
 
 /** What the operator states of a meter (`null`: nothing), and whether what is reported may raise it. */
-export interface Stated {
+export interface StatedQuota {
   readonly stated: Quota | null;
   readonly learn: boolean;
 }
@@ -19,7 +19,7 @@ export interface Stated {
  * What the operator states now; `null`: nothing any more. It holds at once, whatever was learned before. A raised limit gives
  * no more room than the upstream has, as far as is known: below the lower limit the level was that of the stated quota.
  */
-export function applySetting(meter: Meter, { stated, learn }: Stated, now: number): void {
+export function applySetting(meter: Meter, { stated, learn }: StatedQuota, now: number): void {
   const before = meter.limit;
   meter.stated = stated === null ? null : { limit: stated.limit, windowMs: stated.windowMs };
   enforce(meter, learn, now);
@@ -33,10 +33,10 @@ export function applySetting(meter: Meter, { stated, learn }: Stated, now: numbe
  * lowered; 0 = neither.
  */
 function levelThere(meter: Meter, now: number): number {
-  const { top, unreported } = meter;
-  if (top === null) return 0;
-  const counted = top.level + onTheWay(meter) + (unreported?.units ?? 0);
-  return Math.max(0, counted - netRate(meter) * Math.max(0, now - top.at));
+  const { peak, unreported } = meter;
+  if (peak === null) return 0;
+  const counted = peak.level + onTheWay(meter) + (unreported?.units ?? 0);
+  return Math.max(0, counted - netRate(meter) * Math.max(0, now - peak.at));
 }
 
 /** Units of granted calls whose answers are not known. */
@@ -48,7 +48,7 @@ const onTheWay = ({ granted, answered }: Meter): number => Math.max(0, granted -
  */
 function rememberLevel(meter: Meter, now: number): void {
   const level = Math.max(meter.level, levelThere(meter, now)) - onTheWay(meter);
-  meter.top = { level, at: Math.max(meter.at, now), headAt: now };
+  meter.peak = { level, at: Math.max(meter.at, now), headAt: now };
   meter.unreported = null;
 }
 

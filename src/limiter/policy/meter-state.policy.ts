@@ -50,10 +50,10 @@ export interface Meter {
   /** Others have been in our way, so that units are kept free for them; `null`: they have not for long. */
   contest: Contest | null;
   /**
-   * The fullest that the bucket can have been when the last of the answered calls arrived, or where none stated it, when a
-   * stated limit was lowered below what was counted; `null`: neither.
+   * From the answers; or, where none stated a level, how full the meter was when a stated limit was lowered below what was
+   * counted. `null`: neither.
    */
-  top: Top | null;
+  peak: PeakLevel | null;
   /** Calls that ended without telling the level; `null`: every later call that was answered arrived behind them. */
   unreported: Unreported | null;
   /** About the shortest time between a call and its answer's head, milliseconds; `null`: no answer stated the level yet. */
@@ -92,8 +92,8 @@ export interface Contest {
   readonly at: number;
 }
 
-/** A level stated by an answer. */
-export interface Top {
+/** The fullest that the bucket can have been when the last of the answered calls arrived. */
+export interface PeakLevel {
   readonly level: number;
   /** The level drains from then on. */
   readonly at: number;
@@ -126,11 +126,11 @@ export interface MeterMark {
   /** When the meter was to drain on right after this grant, as it seemed then. */
   readonly drainsAt: number;
   /** Units of the calls granted within `calmLatenessMs` before that had no answer then, oldest first; of calm calls only. */
-  readonly behind: readonly Behind[];
+  readonly inTransit: readonly InTransit[];
 }
 
-/** A call that may have to arrive yet when one granted later does. */
-export interface Behind {
+/** A call that was granted earlier and may still be on its way when a later one arrives. */
+export interface InTransit {
   readonly grantedAt: number;
   readonly units: number;
 }
@@ -150,7 +150,7 @@ export function createMeter(name: MeterName, now: number): Meter {
     others: 0,
     heardAt: null,
     contest: null,
-    top: null,
+    peak: null,
     unreported: null,
     fastestMs: null,
     emptyAt: null,

@@ -8,13 +8,13 @@
  * what answers mean, which calls wait, which lane is next. Pure; `now` is an argument.
  */
 import { keptFree, netRate } from './meter-others.policy.ts';
-import { drainRate, type Behind, type Meter, type MeterMark } from './meter-state.policy.ts';
+import { drainRate, type InTransit, type Meter, type MeterMark } from './meter-state.policy.ts';
 import { logUnits, loggedUnits, unlogUnits, windowWaitMs } from './window-log.policy.ts';
 
 export {
   createMeter,
   drainRate,
-  type Behind,
+  type InTransit,
   type Meter,
   type MeterMark,
   type Spacing,
@@ -84,7 +84,7 @@ export function drain(meter: Meter, now: number): void {
 }
 
 /** A call's units, and those of all calls that wait for the same meter. */
-export interface Wanted {
+export interface UnitDemand {
   readonly units: number;
   readonly waiting: number;
 }
@@ -93,7 +93,7 @@ export interface Wanted {
  * Milliseconds until a call has room; 0 = now. A cost above the limit needs the meter empty. What others are expected to take
  * slows calls down, and no more: when everything would have drained but for them, one goes and finds out.
  */
-export function roomInMs(meter: Meter, { units, waiting }: Wanted, now: number): number {
+export function roomInMs(meter: Meter, { units, waiting }: UnitDemand, now: number): number {
   const { limit } = meter;
   if (limit === null || units <= 0) return 0;
   const cost = Math.min(units, limit);
@@ -105,17 +105,17 @@ export function roomInMs(meter: Meter, { units, waiting }: Wanted, now: number):
   return Math.min(restMs(meter, now) + over / netRate(meter), emptyInMs);
 }
 
-/** Units that a call asks for, and the calls that may have to arrive yet when it does. */
-export interface Taking {
+/** Units that a granted call takes, and the earlier calls that may still be on their way when it arrives. */
+export interface UnitsTaken {
   readonly units: number;
-  readonly behind: readonly Behind[];
+  readonly inTransit: readonly InTransit[];
 }
 
 /**
  * Takes the cost of a granted call and returns the mark that its lease keeps. No more than the limit, which is all that
  * an upstream counts: what a client writes into its call (`max_tokens`) would otherwise shut the meter for years.
  */
-export function take(meter: Meter, { units, behind }: Taking, now: number): MeterMark {
+export function take(meter: Meter, { units, inTransit }: UnitsTaken, now: number): MeterMark {
   drain(meter, now);
   const cost = meter.limit === null ? units : Math.min(units, meter.limit);
   const { returned, contest } = meter;
@@ -129,7 +129,7 @@ export function take(meter: Meter, { units, behind }: Taking, now: number): Mete
   if (contest !== null) {
     meter.contest = { ...contest, allowance: contest.allowance + cost * allowanceShare };
   }
-  return { cost, granted: meter.granted, returned, drainsAt: meter.at, behind };
+  return { cost, granted: meter.granted, returned, drainsAt: meter.at, inTransit };
 }
 
 /** The upstream has spoken about this call, or it was never sent: it is no longer on its way. */

@@ -8,7 +8,7 @@ import { leaseToken, type LaneKey, type LeaseToken, type ReplicaId, type TicketI
 import { closedMs, meterOf, type Bucket, type Lane, type Lease, type Ticket } from './bucket-state.policy.ts';
 import { costEntries } from './meter-names.policy.ts';
 import { beginProbe, endProbe, knownCosts, waitsForAnswer, type Head } from './documents.policy.ts';
-import { heldUntil, notePilot } from './first-calls.policy.ts';
+import { nextFirstCallAt, notePilot } from './first-calls.policy.ts';
 import {
   asleepUntil,
   confirm,
@@ -26,7 +26,7 @@ import {
   quietGapMs,
   roomInMs,
   take,
-  type Behind,
+  type InTransit,
   type MeterMark,
 } from './meter.policy.ts';
 
@@ -62,7 +62,7 @@ export function pump(bucket: Bucket, now: number): Effects {
   if (bucket.waiting > 0 && closedMs(bucket, now) > 0) return { grants, nextAt: bucket.closedUntil };
   while (bucket.waiting > 0) {
     if (round.left <= 0) return { grants, nextAt: now };
-    const nextFirst = heldUntil(bucket, now);
+    const nextFirst = nextFirstCallAt(bucket, now);
     if (nextFirst > now) return { grants, nextAt: soonest(nextAt, nextFirst) };
     const head = nextHead(bucket, round, now);
     if (head === null) return { grants, nextAt: round.left > 0 ? nextAt : now };
@@ -94,7 +94,10 @@ interface ReadyHead extends Head {
   readonly readyAs: string;
 }
 
-/** Head of the ready lane that is first in fair order, among the classes that are not blocked, and the class under which it is ready. */
+/**
+ * Picks the next workspace: the head of the ready lane with the smallest start tag (start-time fair queueing), among the classes
+ * that are not blocked, and the class under which the lane is ready. Tickets of dead replicas are passed over.
+ */
 function nextHead(bucket: Bucket, round: Round, now: number): ReadyHead | null {
   while (round.left > 0) {
     let best: { name: LaneKey; score: number; readyAs: string } | undefined;
@@ -145,7 +148,10 @@ function grant(bucket: Bucket, { lane, ticket }: Head, now: number): Granted {
   const spacing = !quiet ? 'crowded' : isLong ? 'calm' : 'quiet';
   const before = spacing === 'calm' ? bucket.unanswered.between(now - calmLatenessMs, now) : [];
   for (const [name, units] of costEntries(costs))
-    marks.set(name, take(meterOf(bucket, name, now), { units, behind: behind(bucket, before, name) }, now));
+    marks.set(
+      name,
+      take(meterOf(bucket, name, now), { units, inTransit: inTransitBefore(bucket, before, name) }, now),
+    );
   const lease: Lease = {
     token: leaseToken(`${ticket.id}.${++bucket.sequence}`),
     ticket,
@@ -179,7 +185,7 @@ function grant(bucket: Bucket, { lane, ticket }: Head, now: number): Granted {
   };
 }
 
-const behind = (bucket: Bucket, tokens: readonly LeaseToken[], meter: MeterName): Behind[] =>
+const inTransitBefore = (bucket: Bucket, tokens: readonly LeaseToken[], meter: MeterName): InTransit[] =>
   tokens.flatMap((token) => {
     const lease = bucket.leases.get(token);
     const units = lease?.marks.get(meter)?.cost ?? 0;

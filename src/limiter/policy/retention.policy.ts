@@ -12,7 +12,7 @@ import { logMemoryMs } from './window-log.policy.ts';
 export const bucketMemoryMs = 3_600_000;
 /** That a bucket was answered without being taught anything is kept this long: the next burst need not probe. */
 export const blankMemoryMs = 60_000;
-/** One that nobody was answered by is as good as new at once; this long it may still be on somebody's mind. */
+/** A bucket without any answer holds nothing that a new one would not; it is kept this long for replicas that may still refer to it. */
 export const unansweredMemoryMs = 5_000;
 
 /** Milliseconds after `now`, its last use, at which the bucket may be forgotten. What is closed is kept in addition. */
@@ -27,7 +27,7 @@ function memoryOfLevels(bucket: Bucket, now: number): number {
   let longest = bucket.opened ? blankMemoryMs : unansweredMemoryMs;
   for (const meter of bucket.meters.values()) {
     if (meter.reported !== null || meter.heardAt !== null) return bucketMemoryMs;
-    // Empty, it is like a new one. A limit that nobody knows holds nobody back, whatever was counted.
+    // A meter that has drained equals a new one. A meter without a known limit holds no call back, whatever its level.
     if (meter.limit !== null) longest = Math.max(longest, meter.at + meter.level / drainRate(meter) - now);
   }
   return Math.min(longest, bucketMemoryMs);

@@ -89,7 +89,7 @@ export function tick(bucket: Bucket, { replica, leases }: Tick, now: number): Ef
   return pump(bucket, now);
 }
 
-/** Forgets some of the replicas that are dead: unknown is as dead as silent. */
+/** Forgets some of the dead replicas. A replica that is not in the set counts as dead, so nothing else changes. */
 function forgetDeadReplicas(bucket: Bucket, now: number): void {
   for (let left = maxPerPump; left > 0; left -= 1) {
     const first = bucket.replicas.first();

@@ -23,8 +23,8 @@ import {
 import { end, forget, pump, type Effects } from './pump.policy.ts';
 
 /**
- * A refusal under other limits than the lane has comes from a replica that has not heard of the new ones, or has heard of
- * them before: it holds the lane no longer than this. Milliseconds.
+ * A ceiling's refusal under other limits than the lane's comes from a replica that has not reloaded its configuration yet, or has
+ * reloaded it earlier than the others: such a refusal holds the lane no longer than this. Milliseconds.
  */
 export const maxOtherLimitsMs = 200;
 
@@ -35,7 +35,7 @@ export interface Charge {
 }
 
 /** How the lease of this token ends, and what that teaches. */
-export interface Settling {
+export interface LeaseSettlement {
   readonly lease: LeaseToken;
   readonly settlement: Settlement;
   readonly lesson: TimedLesson | null;
@@ -58,7 +58,11 @@ export function charged(bucket: Bucket, { lease: token, edge }: Charge, now: num
 }
 
 /** Ends a lease, once: a token that is not known any more changes nothing. */
-export function settle(bucket: Bucket, { lease: token, settlement, lesson }: Settling, now: number): Effects {
+export function settle(
+  bucket: Bucket,
+  { lease: token, settlement, lesson }: LeaseSettlement,
+  now: number,
+): Effects {
   const lease = bucket.leases.get(token);
   if (lease === undefined || lease.stage === 'abandoned') return pump(bucket, now);
   const lane = bucket.lanes.get(lease.ticket.lane);
@@ -120,7 +124,7 @@ export function settle(bucket: Bucket, { lease: token, settlement, lesson }: Set
   return pump(bucket, now);
 }
 
-/** The refusal says that the call asks for more than was reserved: it waits for so much. */
+/** The refusal states that the call asks for more units than were reserved: the call waits for so many from now on. */
 function raiseCost(ticket: Ticket, feedback: Feedback): void {
   const asked = refusedUnits(feedback);
   const name = feedback.throttle?.kind === 'rate' ? feedback.throttle.meter : null;
@@ -138,7 +142,7 @@ function slotIsBack(bucket: Bucket, lane: Lane, now: number): void {
   wake(bucket, lane, ['ceiling_minute', 'ceiling_day']);
 }
 
-/** A slot came back after this grant: the ceiling may have refused the grant before. */
+/** True when a slot of the ceiling came back after this grant: the ceiling may have refused the grant before that. */
 const isBeforeSlot = ({ slotBackAt }: Lane, { grantedAt }: Lease): boolean =>
   slotBackAt !== null && grantedAt < slotBackAt;
 

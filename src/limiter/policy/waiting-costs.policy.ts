@@ -56,7 +56,7 @@ export function addCosts(bucket: Bucket, lane: Lane, costs: Costs): void {
   sumCosts(bucket.waitingCosts, costs, 1);
 }
 
-/** It does not wait any more, or costs something else. */
+/** A ticket with these costs does not wait any more, or its costs have changed: takes them out of both sums. */
 export function subtractCosts(bucket: Bucket, lane: Lane, costs: Costs): void {
   sumCosts(lane.waitingCosts, costs, -1);
   sumCosts(bucket.waitingCosts, costs, -1);

@@ -19,8 +19,8 @@ export const minMarginMs = 25;
 export const maxMarginMs = 1_000;
 export const windowsOfMargin = 60;
 
-/** What is known of when a call left, and when its answer's head came. `granted`: calls of the meter up to it. */
-export interface OnItsWay {
+/** When a call was granted and sent, and when the head of its answer arrived. `granted`: units of the meter granted up to that call. */
+export interface SendTimes {
   readonly granted: number;
   readonly grantedAt: number;
   readonly sentAt: number;
@@ -35,6 +35,8 @@ export const firstsPerWindow = 4;
 export const wayGrainMs = 5;
 /** A slower answer raises the usual time by this part of the difference. */
 export const slowerShare = 0.02;
+/** An end of a window is stated this part of the window too late at most. */
+export const endsPerWindow = 30;
 
 const marginMs = (windowMs: number): number =>
   Math.min(maxMarginMs, Math.max(minMarginMs, windowMs / windowsOfMargin));
@@ -75,11 +77,16 @@ export function logUnits(meter: Meter, units: number, now: number): void {
   const slots = log.slots.filter(({ until }) => until > now);
   const until = endOf(log, windowMs, now);
   const last = slots.at(-1);
+  const isFixed = log.counts === 'fixed';
   const joins =
-    last !== undefined &&
-    (log.counts === 'fixed' ? last.until === until : now - last.since < windowMs / slotsPerWindow);
-  if (joins) slots[slots.length - 1] = { since: last.since, until, units: last.units + units };
-  else slots.push({ since: now, until, units });
+    last !== undefined && (isFixed ? last.until >= until : now - last.since < windowMs / slotsPerWindow);
+  if (joins) {
+    slots[slots.length - 1] = {
+      since: last.since,
+      until: isFixed ? last.until : until,
+      units: last.units + units,
+    };
+  } else slots.push({ since: now, until, units });
   meter.log = { ...log, slots };
 }
 
@@ -100,7 +107,7 @@ export function unlogUnits(meter: Meter, units: number, grantedAt: number): void
  * A call reached the upstream later than its grant: it left late (a busy process), or was longer on its way than others (a new
  * connection). Its slot counts until the window of that time has passed.
  */
-export function logSent(meter: Meter, { granted, grantedAt, sentAt, headAt }: OnItsWay): void {
+export function logSent(meter: Meter, { granted, grantedAt, sentAt, headAt }: SendTimes): void {
   const { log, windowMs, fastestMs, limit } = meter;
   if (log === null) return;
   const tookMs = Math.max(0, headAt - sentAt);
@@ -117,6 +124,32 @@ export function logSent(meter: Meter, { granted, grantedAt, sentAt, headAt }: On
   const until = isRolling ? countedAt + windowMs + wayGrainMs : endOf(log, windowMs, countedAt);
   if (slot === undefined || until <= slot.until) return;
   meter.log = { ...log, slots: log.slots.map((one, index) => (index === at ? { ...slot, until } : one)) };
+}
+
+/** What an answer stated of the window in which it was made. */
+export interface StatedWindowEnd {
+  readonly sentAt: number;
+  readonly headAt: number;
+  /** Until the window ends, from the head of the answer, milliseconds. */
+  readonly leftMs: number;
+}
+
+/**
+ * An answer stated when a fixed window ends, by whatever clock begins it there. Its call was sent in that window, so it counts until
+ * then, though the window of our own clock ends sooner; and so does what left in the same slot, which may be more than needed.
+ */
+export function logStatedEnd(meter: Meter, { sentAt, headAt, leftMs }: StatedWindowEnd): void {
+  const { log, windowMs } = meter;
+  if (log === null || log.counts !== 'fixed') return;
+  const end = headAt + Math.min(leftMs, windowMs);
+  if (sentAt <= end - windowMs - windowMs / endsPerWindow) return;
+  const at = log.slots.findLastIndex(({ since }) => since <= sentAt);
+  meter.log = {
+    ...log,
+    slots: log.slots.map((slot, index) =>
+      index === at ? { ...slot, until: Math.max(slot.until, end) } : slot,
+    ),
+  };
 }
 
 /** An answer stated that at least so many units are used: what is not of our own sends was taken by others, of late. */

@@ -14,6 +14,9 @@ import { runOwn } from './protocol/commands.ts';
 /** Beyond its time a breaker is remembered for as long as a replica does (`breaker.policy.ts`). Milliseconds. */
 const memoryMs = 3_600_000;
 
+/** Names of the breakers that are not closed, by when they are forgotten. */
+const namesKey = 'sluice:{presence}:1:breakers';
+
 /** All breakers share the slot of the replicas' record, because one script reads it and writes them; they are few. */
 const keyOf = ({ key }: BreakerId): string => `sluice:{presence}:1:breaker:${key}`;
 
@@ -56,12 +59,24 @@ export class RedisBreakers implements BreakerStore {
     this.#hear = hear;
   }
 
+  async catchUp(): Promise<void> {
+    const keys = [namesKey, presenceKeys[1], namesKey];
+    const argv = [this.#replica.id, 'names'];
+    const known = await this.#redis.run('other', async (client) =>
+      listOf(await runOwn(client, 'breaker', { keys, argv })).map((names) => idOf(textOf(names).split(' '))),
+    );
+    if (known.kind !== 'reply') return;
+    for (const id of known.value) {
+      const stored = await this.read(id);
+      if (stored !== 'unavailable' && stored !== 'closed') this.#hear({ id, state: stored });
+    }
+  }
+
   /** A message on this replica's channel; false: it is about something else. */
   hears(text: string): boolean {
     if (!text.startsWith('b ')) return false;
-    const [, key, upstream, credential, ...state] = text.split(' ');
-    const id = { key: wordOf(key), upstream: wordOf(upstream), credential: wordOf(credential) };
-    this.#hear({ id, state: breakerOf(state) });
+    const [, ...words] = text.split(' ');
+    this.#hear({ id: idOf(words), state: breakerOf(words.slice(3)) });
     return true;
   }
 
@@ -70,7 +85,7 @@ export class RedisBreakers implements BreakerStore {
     id: BreakerId,
     { known, next }: Change = { known: '', next: null },
   ): Promise<Stored> {
-    const keys = [keyOf(id), presenceKeys[1]];
+    const keys = [keyOf(id), presenceKeys[1], namesKey];
     const names = `${id.key} ${id.upstream} ${id.credential}`;
     const argv = [this.#replica.id, operation, known, ...wordsOf(next), names];
     const reply = await this.#redis.run('other', async (client) =>
@@ -79,6 +94,12 @@ export class RedisBreakers implements BreakerStore {
     return reply.kind === 'reply' ? (reply.value ?? 'closed') : 'unavailable';
   }
 }
+
+const idOf = ([key, upstream, credential]: readonly string[]): BreakerId => ({
+  key: wordOf(key),
+  upstream: wordOf(upstream),
+  credential: wordOf(credential),
+});
 
 /** Six words; empty ones where nothing is stored. */
 function wordsOf(next: SharedBreaker | null): string[] {

@@ -7,7 +7,7 @@
  * Invariants: a grant reaches its call once; a grant that nobody waits for goes back whole; a ticket that waits here is
  * known to Redis or is entered again at its position; a settlement is sent until Redis knows it; a lost lease is counted
  * once; after a loss nobody is sent until all replicas had time to enter their tickets again, and capped lanes wait one
- * lease length.
+ * lease length, once for losses that follow one another within it.
  */
 import type { TimedLesson } from '../policy/lessons.policy.ts';
 import { goesBack, withoutTicket } from '../policy/settlement.policy.ts';
@@ -25,6 +25,7 @@ import {
   type ReplicaTicket,
 } from './replica-calls.ts';
 import { fenceMs, HeldLease } from './held-lease.ts';
+import { KeptGrants } from './kept-grants.ts';
 import type { ReplicaContext } from './replica-context.ts';
 
 /** After a permanent error a ticket is not entered again sooner. Milliseconds. */
@@ -38,6 +39,7 @@ export class BucketCalls {
   readonly #queue: EventQueue;
   readonly #view: BucketView;
   readonly #context: ReplicaContext;
+  readonly #kept: KeptGrants;
 
   constructor(
     bucket: BucketKey,
@@ -49,6 +51,12 @@ export class BucketCalls {
     this.#view = parts.view;
     this.#context = context;
     this.held = new HeldCalls(context.clock.monotonic());
+    this.#kept = new KeptGrants({
+      ...parts,
+      context,
+      isHeld: ({ lease }) => this.held.leases.has(lease),
+      putBack: (lease) => this.settle(lease, { kind: 'returned', sleepMs: 0, because: 'backoff' }, null),
+    });
   }
 
   /** Takes a grant and hands it to its call, now or when it may go. `hand` is the listener unless the caller awaits it. */
@@ -76,12 +84,9 @@ export class BucketCalls {
       const returned = { kind: 'returned', sleepMs: tooEarlyMs, because: 'backoff' } as const;
       return background.run(this.settle(lease, returned, null));
     }
-    const quarantineMs = lease.isCapped ? this.#quarantineMs(lease.leaseMs, now) : 0;
-    if (quarantineMs <= 0) return hand(lease);
-    lease.cancelQuarantine = clock.after(quarantineMs, () => {
-      lease.cancelQuarantine = null;
-      this.#context.listener.onGrant(lease);
-    });
+    const keptMs = lease.isCapped ? this.#kept.msLeft(lease) : 0;
+    if (keptMs <= 0) return hand(lease);
+    this.#kept.keep(lease, keptMs);
   }
 
   /** Ends the lease, here and in Redis; a ticket that goes back waits again. */
@@ -238,12 +243,5 @@ export class BucketCalls {
     lease.cancelQuarantine = null;
     this.held.leases.delete(lease.lease);
     this.#context.ended.add(lease.lease, this.#context.clock.monotonic());
-  }
-
-  /** How long calls may be in flight yet that Redis has lost, or that it was never asked for. */
-  #quarantineMs(leaseMs: number, now: number): number {
-    const { replica, recovery } = this.#context;
-    const since = [this.#view.lostAt, replica.lostAt(), recovery.overlapSince].filter((at) => at !== null);
-    return since.length === 0 ? 0 : Math.max(...since) + leaseMs - now;
   }
 }

@@ -74,7 +74,7 @@ export class BucketEntry {
     if (ticket.state.kind === 'entering') ticket.state = { ...unconfirmed, confirmedAt: sentAt };
   }
 
-  /** Redis may have entered the ticket all the same. */
+  /** No reply came, but Redis may have entered the ticket: a ticket that is still `entering`, or `abandoned`, is cancelled there. */
   #leaveUnanswered(ticket: ReplicaTicket): AdmissionReply | Unavailable {
     const { ticket: id } = ticket.admission;
     const { kind } = ticket.state;
@@ -83,27 +83,27 @@ export class BucketEntry {
       this.#calls.held.tickets.delete(id);
       this.#calls.forget(id);
     }
-    // Nobody waits for the ticket any more; or only the reply is missing: its grant came otherwise, and the ticket may wait
-    // again since, here or in the store to which waiting calls went.
+    // `abandoned`: no caller needs the reply. `waiting`, `granted`: a message or another reply brought the ticket's grant, after
+    // which the ticket may have gone back to waiting, here or in the store to which waiting calls were moved.
     if (kind === 'abandoned' || kind === 'waiting' || (isHere && kind === 'granted')) return grantUnderWay;
     return unavailable;
   }
 
-  /** A ticket leaves for another bucket. Its position; `null` = it is not known here. */
+  /** Takes the ticket out, because it moves to another bucket. Returns its position; `null` = this session has no such ticket. */
   take(id: TicketId): Positioned['position'] | null {
     const ticket = this.#calls.held.tickets.get(id);
     this.cancel(id);
     return ticket === undefined ? null : this.#context.positions.positioned(ticket).position;
   }
 
-  /** The caller of a ticket left. */
+  /** The caller of a ticket left. While its admission is on the way to Redis, the ticket is marked `abandoned` for `admit`. */
   cancel(id: TicketId): void {
     const { held } = this.#calls;
     const ticket = held.tickets.get(id);
     if (ticket === undefined) return;
     const before = ticket.state;
     ticket.state = { kind: 'abandoned' };
-    // The reply of Redis decides what there is to take back.
+    // The reply to the admission is still to come; it decides what has to be taken back.
     if (before.kind === 'entering' || before.kind === 'abandoned') return;
     held.tickets.delete(id);
     if (before.kind === 'waiting') this.#calls.forget(id);
@@ -129,8 +129,8 @@ export class BucketEntry {
   }
 
   /**
-   * Tickets that Redis may still have although nobody waits here for them leave it. True = there were some, and Redis may
-   * have granted them meanwhile.
+   * Cancels in Redis the tickets that were handed over to another store and do not wait here again. True = there were some, and
+   * Redis may have granted them meanwhile.
    */
   cancelHandedOver(): boolean {
     const { handedOver, tickets } = this.#calls.held;

@@ -43,15 +43,18 @@ export class BucketReplies {
     this.schedulePump();
   }
 
-  /** Before a reply is read: is the bucket new because it expired, or because Redis lost it? */
+  /** Before a reply is read: is the bucket new because it expired, or because Redis lost it, alone or with everything else? */
   async prepare({ bucket, sentAt, kinds }: BucketNews): Promise<void> {
-    const { redis, replica } = this.#parts.context;
-    this.#parts.view.usedAt = sentAt;
+    const { view, context } = this.#parts;
+    const { redis, replica } = context;
+    view.usedAt = sentAt;
     if (kinds.has('admit')) this.#forgetExpired(bucket.createdAt, sentAt);
     const { createdAt, now } = bucket;
-    const isKnown = this.#parts.view.createdAt !== null;
-    if (isKnown || createdAt === null || now - createdAt >= recoveryGraceMs) return;
-    await redis.run('other', (client) => replica.beat(client));
+    const isYoung = createdAt !== null && now - createdAt < recoveryGraceMs;
+    const isLost = view.createdAt !== null && createdAt !== view.createdAt;
+    const isNoted = view.losses !== replica.losses();
+    if (isLost ? !isNoted : isYoung && view.createdAt === null)
+      await redis.run('other', (client) => replica.beat(client));
   }
 
   /**
@@ -88,13 +91,19 @@ export class BucketReplies {
   #noticeLife({ createdAt, now }: BucketReply, sentAt: number): void {
     const { view, calls, context } = this.#parts;
     const before = view.createdAt;
+    const isWithOthers = view.losses !== context.replica.losses();
+    view.losses = context.replica.losses();
     if (createdAt === before) return;
     view.createdAt = createdAt;
     const isFirstSight = before === null && view.lostAt === null;
     const isYoung = createdAt !== null && now - createdAt < recoveryGraceMs;
     const isOfLoss = isYoung && context.replica.lostAt() !== null;
     if (isFirstSight && !isOfLoss && calls.held.leases.size === 0) return;
-    if (before !== null || isFirstSight) calls.lose();
+    if (before !== null || isFirstSight) {
+      calls.lose();
+      const isAlone = isFirstSight ? !isOfLoss : !isWithOthers;
+      if (isAlone) view.lostAloneAt = view.lostAt;
+    }
     if (createdAt !== null) view.holdUntil(sentAt + createdAt + recoveryGraceMs - now);
   }
 

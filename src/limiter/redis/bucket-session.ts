@@ -1,6 +1,6 @@
 /**
- * One bucket as one replica lives with it. Made of its queue of events, its view (what Redis said last), its calls, the way
- * of tickets in and out, what replies mean, and ticks; each of these knows the ones before it only.
+ * One replica's session with one bucket in Redis. It consists of a queue of events, a view (what Redis last said), the calls, the
+ * entry of tickets, the reading of replies, and ticks; each of these knows only those named before it.
  *
  * Owns: building these, leases as callers see them, settings, readings. Refuses to own: which lane is next (the scripts).
  */
@@ -21,7 +21,7 @@ import type {
   Lesson,
   Reconfiguration,
   Settlement,
-  Standing,
+  WaitForecast,
   TicketId,
 } from '../limiter.ts';
 import type { ReplicaContext } from './replica-context.ts';
@@ -96,7 +96,7 @@ export class BucketSession {
     if (this.#isHeld(lease)) await this.#queue.send<'charge'>({ kind: 'charge', lease, edge });
   }
 
-  /** What is entered again later is entered under the new settings. */
+  /** Tickets get the new settings here as well, so that a ticket that has to be entered again brings them. */
   async reconfigure({ setting, lanes }: Reconfiguration): Promise<void> {
     const changed = new Map(lanes.map((lane) => [lane.lane, lane]));
     for (const ticket of this.calls.held.tickets.values()) {
@@ -116,11 +116,11 @@ export class BucketSession {
     if (this.#context.redis.isUp) await this.#queue.send<'open'>({ kind: 'open', before });
   }
 
-  async forecast(ticket: TicketId): Promise<Standing | null> {
+  async forecast(ticket: TicketId): Promise<WaitForecast | null> {
     const state = this.calls.held.tickets.get(ticket)?.state;
     if (state?.kind !== 'waiting' || !this.#context.redis.isUp) return null;
     const asked = await this.#queue.send<'forecast'>({ kind: 'forecast', ticket });
-    return asked.kind === 'applied' ? asked.reply.standing : null;
+    return asked.kind === 'applied' ? asked.reply.forecast : null;
   }
 
   /** Levels as named at `readAt`, drained since. */
@@ -139,7 +139,10 @@ export class BucketSession {
     };
   }
 
-  /** What drained before the last reply was used again, for all that is known. `null` = Redis did not know the bucket. */
+  /**
+   * The bucket as Redis last described it. Its levels drain only from this replica's latest use on: units that drained before may
+   * have been used by other replicas since. `null` = Redis did not know the bucket.
+   */
   lastReading(): LastReading | null {
     const { createdAt, usedAt, readings } = this.#view;
     if (createdAt === null) return null;

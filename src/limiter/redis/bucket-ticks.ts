@@ -8,7 +8,7 @@
 import type { BucketParts } from './bucket-entry.ts';
 import type { TickReply } from '../policy/bucket-events.ts';
 import { leasesPerTick } from './protocol/event-codec.ts';
-import type { Applied } from './outbox.ts';
+import type { AppliedEvent } from './outbox.ts';
 import { type ReplicaTicket } from './replica-calls.ts';
 import { fenceMs, type HeldLease } from './held-lease.ts';
 
@@ -71,7 +71,7 @@ export class BucketTicks {
     }
   }
 
-  #renew(leases: readonly HeldLease[], { bucket, sentAt }: Applied<TickReply>): void {
+  #renew(leases: readonly HeldLease[], { bucket, sentAt }: AppliedEvent<TickReply>): void {
     if (bucket.createdAt === null || bucket.createdAt !== this.#parts.view.createdAt) return;
     for (const lease of leases) {
       if (!lease.isLost) lease.expiresAt = Math.max(lease.expiresAt, sentAt + lease.leaseMs - fenceMs);
@@ -79,7 +79,7 @@ export class BucketTicks {
   }
 
   /** Redis has fewer tickets of this replica than it was known to have. */
-  #missesOne(known: number, { reply, bucket, sentAt }: Applied<TickReply>): boolean {
+  #missesOne(known: number, { reply, bucket, sentAt }: AppliedEvent<TickReply>): boolean {
     const { held } = this.#parts.calls;
     held.noteContact(sentAt);
     const isOneLost = reply.waitingHere + bucket.unnamed < known || held.needsResync;

@@ -4,7 +4,7 @@
  * Owns: recognizing an overtaken reply, how long nobody may be sent. Refuses to own: what follows from that
  * (`bucket-session.ts`). Data and comparisons only.
  */
-import { Closing, later } from './closing.ts';
+import { Closing, laterOf } from './closing.ts';
 import type { BucketSetting } from '../limiter.ts';
 import { MeterReadings } from './meter-readings.ts';
 import type { BucketReply } from './protocol/reply-codec.ts';
@@ -29,6 +29,10 @@ export class BucketView {
   createdAt: number | null = null;
   /** Monotonic milliseconds of the latest loss of the bucket's data; `null` = none seen. */
   lostAt: number | null = null;
+  /** Monotonic milliseconds of the latest loss that concerned this bucket alone; `null` = none seen. */
+  lostAloneAt: number | null = null;
+  /** How many losses of Redis' data were noticed when the bucket was last heard of. */
+  losses = 0;
   /** Of the latest reply that was not overtaken; its `now` is comparable within one life. */
   latest: ReplyTime | null = null;
   /** Grants before this time are returned: other replicas have not entered their tickets yet. Monotonic milliseconds. */
@@ -38,23 +42,23 @@ export class BucketView {
     this.usedAt = now;
   }
 
-  /** A reply may be read after a later one of the same life. */
+  /** True for a reply that Redis wrote before the latest one that was read, in the same life of the bucket's data. */
   isOvertaken({ createdAt, now }: BucketReply): boolean {
     return createdAt === this.createdAt && this.latest !== null && now < this.latest.now;
   }
 
-  /** Redis has forgotten that the bucket is closed, the upstream has not. */
+  /** Redis has forgotten that the bucket is closed, but the upstream still refuses: nothing is sent until the known time. */
   keepClosed(): void {
     if (this.closing.until !== null) this.holdUntil(this.closing.until);
   }
 
-  /** An operator has the bucket opened. What is held because of a loss of data is held on. */
+  /** An operator opens the bucket. A hold that follows a loss of data goes on, for `recoveryGraceMs` at most. */
   reopen(now: number): void {
     this.closing.reopen();
     if (this.resumeAt !== null) this.resumeAt = Math.min(this.resumeAt, now + recoveryGraceMs);
   }
 
   holdUntil(at: number): void {
-    this.resumeAt = later(this.resumeAt, at);
+    this.resumeAt = laterOf(this.resumeAt, at);
   }
 }

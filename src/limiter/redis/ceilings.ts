@@ -66,11 +66,11 @@ export class RedisCeilings {
     }
   }
 
-  /** While Redis is unavailable the slot stays taken: rather too few slots than too many. */
+  /** While Redis is unavailable the slot stays taken: the ceiling then allows too few sends, never too many. */
   async giveBack(ceiling: CeilingRef, id: string): Promise<void> {
     const { key, perMinute } = ceiling;
     if (perMinute !== null) await this.#log(ceiling).reward(key, 1, { id });
-    // Without a log there is no id to give back by: one try.
+    // The day is a plain counter without ids: a repeated decrement would count twice, so it is tried once.
     else await this.#redis.run('reward', (client) => client.decr(dayKey(key)), { once: true });
   }
 

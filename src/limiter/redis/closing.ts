@@ -1,9 +1,9 @@
 /** Until when a bucket is closed, and whether Redis has forgotten a closing. Times are monotonic milliseconds. */
-export const later = (a: number | null, b: number): number => (a === null ? b : Math.max(a, b));
+export const laterOf = (a: number | null, b: number): number => (a === null ? b : Math.max(a, b));
 
 export class Closing {
   #until: number | null = null;
-  /** Redis said that the bucket is closed until this time at least: a shorter time later means that Redis lost that. */
+  /** The earliest end of the closing that Redis has stated: an earlier end in a later reply means that Redis lost a write. */
   #atLeast: number | null = null;
 
   get until(): number | null {
@@ -31,8 +31,8 @@ export class Closing {
 
   /** A response of the upstream closed the bucket: known here whether Redis ever hears of it or not. */
   extend(until: number): void {
-    this.#until = later(this.#until, until);
-    this.#atLeast = later(this.#atLeast, until);
+    this.#until = laterOf(this.#until, until);
+    this.#atLeast = laterOf(this.#atLeast, until);
   }
 
   /** An operator has the bucket opened: an earlier end is no loss then. */

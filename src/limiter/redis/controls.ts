@@ -1,5 +1,5 @@
-/** An operator's wishes in Redis: two keys per upstream, both of which expire. Owns the words between replica and script. */
-import { openingMemoryMs, type ControlsStore, type WishReply } from '../controls-store.ts';
+/** An operator's controls in Redis: two keys per upstream, both of which expire. Owns: arguments and replies of their script. */
+import { openingMemoryMs, type ControlsStore, type ControlReply } from '../controls-store.ts';
 import { amountOf, listOf, textOf } from './client/malformed-reply.ts';
 import type { RedisHealth } from './client/health.ts';
 import { runOwn } from './protocol/commands.ts';
@@ -14,23 +14,23 @@ export class RedisControls implements ControlsStore {
     this.#redis = redis;
   }
 
-  read(key: string): Promise<WishReply> {
+  read(key: string): Promise<ControlReply> {
     return this.#run('read', key, 0);
   }
 
-  pause(key: string, ms: number): Promise<WishReply> {
+  pause(key: string, ms: number): Promise<ControlReply> {
     return this.#run('pause', key, Math.max(1, Math.ceil(ms)));
   }
 
-  resume(key: string): Promise<WishReply> {
+  resume(key: string): Promise<ControlReply> {
     return this.#run('resume', key, 0);
   }
 
-  open(key: string): Promise<WishReply> {
+  open(key: string): Promise<ControlReply> {
     return this.#run('open', key, openingMemoryMs);
   }
 
-  async #run(operation: Operation, key: string, ms: number): Promise<WishReply> {
+  async #run(operation: Operation, key: string, ms: number): Promise<ControlReply> {
     const keys = [`sluice:{control.${key}}:1:pause`, `sluice:{control.${key}}:1:open`];
     const argv = [operation, String(ms)];
     const reply = await this.#redis.run('other', async (client) => {

@@ -68,17 +68,26 @@ export class RedisEstimates implements EstimateStore {
 
 function wordsOf(learned: SharedEstimate): string {
   const { name, factor } = learned;
-  if (learned.kind === 'prompt') return `p ${name} ${factor} ${learned.kept}`;
-  const { counted, output, isStated, apart } = learned;
+  if (learned.kind === 'prompt') return `p ${name} ${factor} ${learned.kept} ${learned.beyond ?? '-'}`;
+  const { counted, output, isStated, apart, beyond } = learned;
   const made = output === null ? '- -' : `${output.mean} ${output.deviation}`;
-  return `m ${name} ${factor} ${counted} ${made} ${Number(isStated)} ${Number(apart)}`;
+  return `m ${name} ${factor} ${counted} ${made} ${Number(isStated)} ${Number(apart)} ${beyond}`;
 }
 
+/** Words at the end that a replica of the version before does not send are as if nothing was learned. */
 function estimateOf([kind, name, factor, second, ...rest]: readonly string[]): SharedEstimate {
   const common = { name: wordOf(name), factor: amountOf(factor) };
-  if (kind === 'p') return { kind: 'prompt', ...common, kept: amountOf(second) };
+  if (kind === 'p') {
+    const [beyond = '-'] = rest;
+    return {
+      kind: 'prompt',
+      ...common,
+      kept: amountOf(second),
+      beyond: beyond === '-' ? null : amountOf(beyond),
+    };
+  }
   if (kind !== 'm') return malformed();
-  const [mean, deviation, isStated, apart] = rest;
+  const [mean, deviation, isStated, apart, beyond = 0] = rest;
   return {
     kind: 'model',
     ...common,
@@ -86,5 +95,6 @@ function estimateOf([kind, name, factor, second, ...rest]: readonly string[]): S
     output: mean === '-' ? null : { mean: amountOf(mean), deviation: amountOf(deviation) },
     isStated: isStated === '1',
     apart: apart === '1',
+    beyond: amountOf(beyond),
   };
 }

@@ -10,7 +10,7 @@ import type { BucketEvent, EventKind, ReplyOf } from '../policy/bucket-events.ts
 import type { ReplicaId } from '../../ids.ts';
 import { applyCall } from './protocol/event-codec.ts';
 import type { BucketKey, LaneKey } from '../limiter.ts';
-import { Outbox, type Applied, type Asked, type Batch, type Outgoing } from './outbox.ts';
+import { Outbox, type AppliedEvent, type EventOutcome, type Batch, type Outgoing } from './outbox.ts';
 import { runApply } from './protocol/commands.ts';
 import type { RedisHealth } from './client/health.ts';
 import { readBatch, type BucketReply } from './protocol/reply-codec.ts';
@@ -22,7 +22,7 @@ export interface EventOptions<K extends EventKind> {
   /** Lane of a call that Redis has not heard of: newcomers wait while many commands are under way, lanes in rotation. */
   readonly newcomer?: LaneKey;
   /** Called with the event's reply before the session reads what the reply says of the bucket. */
-  readonly first?: (applied: Applied<ReplyOf[K]>) => void;
+  readonly first?: (applied: AppliedEvent<ReplyOf[K]>) => void;
 }
 
 /** What a reply says of the bucket, and which events it answers. */
@@ -57,7 +57,10 @@ export class EventQueue {
    * Has the event applied. Resolves after `first` and after the session has read the reply, so that nobody acts on an event
    * before the bucket's state is known. Rejects only with what is a bug.
    */
-  send<K extends EventKind>(event: EventOf<K>, options: EventOptions<K> = {}): Promise<Asked<ReplyOf[K]>> {
+  send<K extends EventKind>(
+    event: EventOf<K>,
+    options: EventOptions<K> = {},
+  ): Promise<EventOutcome<ReplyOf[K]>> {
     return new Promise((resolve, reject) => {
       const { first = (): void => {}, newcomer = null } = options;
       // The codec reads the reply of a kind where it wrote an event of this kind.

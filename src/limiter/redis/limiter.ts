@@ -20,7 +20,7 @@ import type {
   Limiter,
   Reconfiguration,
   Settlement,
-  Standing,
+  WaitForecast,
   TicketId,
 } from '../limiter.ts';
 import type { Unavailable } from './client/health.ts';
@@ -93,7 +93,7 @@ export class RedisLimiter implements Omit<Limiter, 'admit'> {
     this.#sessions.get(bucket)?.entry.cancel(ticket);
   }
 
-  async forecast(bucket: BucketKey, ticket: TicketId): Promise<Standing | null> {
+  async forecast(bucket: BucketKey, ticket: TicketId): Promise<WaitForecast | null> {
     return (await this.#sessions.get(bucket)?.forecast(ticket)) ?? null;
   }
 
@@ -116,10 +116,10 @@ export class RedisLimiter implements Omit<Limiter, 'admit'> {
     return [...this.#sessions.values()].flatMap((session) => session.entry.takeWaiting());
   }
 
-  /** Tickets that Redis may still have although nobody waits here for them leave it: handed over, refused, cancelled. */
+  /** Cancels in Redis the tickets that were handed over while it was unavailable and do not wait here again. */
   cancelHandedOver(): void {
     for (const session of this.#sessions.values()) {
-      // A tick names those that were granted meanwhile, and their grants go back.
+      // The reply to a tick names the tickets that Redis granted meanwhile, so that their grants are returned.
       if (session.entry.cancelHandedOver()) session.tick();
     }
   }
@@ -132,8 +132,8 @@ export class RedisLimiter implements Omit<Limiter, 'admit'> {
   }
 
   /**
-   * Redis is available again. Nobody is sent for a moment, from this very turn of the event loop on: other replicas come
-   * back later, with tickets that stand before ours, and with usage of their own to report.
+   * Redis is available again. From this turn of the event loop on nothing is sent for `recoveryGraceMs`: other replicas
+   * reconnect later, with tickets that stand before those of this replica, and with usage to report.
    */
   beginRecovery(): void {
     const now = this.#context.clock.monotonic();

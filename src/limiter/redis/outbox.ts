@@ -11,7 +11,7 @@ import type { Unavailable } from './client/health.ts';
 import type { BucketReply } from './protocol/reply-codec.ts';
 
 /** What became of an event. */
-export type Asked<R> =
+export type EventOutcome<R> =
   | {
       readonly kind: 'applied';
       readonly reply: R;
@@ -23,13 +23,13 @@ export type Asked<R> =
   /** Redis is unavailable, or its reply could not be read; it may have applied the event, or may apply it yet. */
   | Unavailable;
 
-export type Applied<R> = Extract<Asked<R>, { kind: 'applied' }>;
+export type AppliedEvent<R> = Extract<EventOutcome<R>, { kind: 'applied' }>;
 
 /** An event on its way. */
 export interface Outgoing {
   readonly event: BucketEvent;
-  readonly take: (applied: Applied<EventReply>) => void;
-  readonly resolve: (asked: Asked<EventReply>) => void;
+  readonly take: (applied: AppliedEvent<EventReply>) => void;
+  readonly resolve: (asked: EventOutcome<EventReply>) => void;
   readonly reject: (failure: unknown) => void;
 }
 
@@ -63,7 +63,7 @@ export class Outbox {
     else line.push(event);
   }
 
-  /** These were taken and not applied: they go before all others. */
+  /** Puts back events that were taken for a batch but not applied; they go before all others. */
   putBack(events: readonly Outgoing[]): void {
     this.#first = [...events, ...this.#first];
   }

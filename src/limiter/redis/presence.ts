@@ -25,6 +25,7 @@ export const presenceKeys = [
   'sluice:{presence}:1:epoch',
   'sluice:{presence}:1:replicas',
   'sluice:{presence}:1:back',
+  'sluice:{presence}:1:hold',
 ] as const;
 
 export interface PresenceParts {
@@ -32,6 +33,8 @@ export interface PresenceParts {
   readonly clock: Clock;
   readonly random: Random;
   readonly telemetry: Telemetry;
+  /** How long a lease lives, milliseconds. */
+  readonly leaseMs: number;
 }
 
 /** How many replicas live, and since when so many are known. */
@@ -48,6 +51,7 @@ interface Beat {
   readonly now: number;
   readonly count: number;
   readonly backAgoMs: number | null;
+  readonly heldAgoMs: number;
 }
 
 export class Presence implements Replica {
@@ -61,6 +65,12 @@ export class Presence implements Replica {
   /** The epoch of Redis' data as known. */
   #epoch: string | null = null;
   #lostAt: number | null = null;
+  /** Monotonic milliseconds at which the hold of serialized calls began that all replicas share; `null` = none did. */
+  #heldSince: number | null = null;
+  /** Monotonic milliseconds at which a Cluster last changed a primary: only this replica's hold. */
+  #changedAt: number | null = null;
+  /** How many losses were noticed. */
+  #losses = 0;
   #backAt: number | null = null;
   #primaries = '';
   #cancel = (): void => {};
@@ -80,8 +90,16 @@ export class Presence implements Replica {
   }
 
   lostAt(): number | null {
-    const at = this.#lostAt;
-    return at === null || this.#parts.clock.monotonic() - at > rememberedMs ? null : at;
+    return this.#lately(this.#lostAt);
+  }
+
+  heldSince(): number | null {
+    const starts = [this.#lately(this.#heldSince), this.#lately(this.#changedAt)].filter((at) => at !== null);
+    return starts.length === 0 ? null : Math.max(...starts);
+  }
+
+  losses(): number {
+    return this.#losses;
   }
 
   backAt(): number | null {
@@ -89,22 +107,31 @@ export class Presence implements Replica {
   }
 
   async beat(client: RedisClient, comesBack = false): Promise<void> {
-    const { clock } = this.#parts;
+    const { clock, leaseMs } = this.#parts;
     if (this.#runId === null) await this.checkServer();
-    const argv = [this.id, this.#runId ?? 'unknown', this.#epoch ?? '', '', comesBack ? '1' : ''];
     const sentAt = clock.monotonic();
+    const heldSince = this.#heldSince;
+    const isShared = heldSince !== null && this.heldSince() === heldSince;
+    const heldAgoText = isShared ? String(sentAt - heldSince) : '';
+    const isBack = comesBack ? '1' : '';
+    const knows = this.#epoch ?? '';
+    const argv = [this.id, this.#runId ?? 'unknown', knows, '', isBack, heldAgoText, String(leaseMs)];
     // Everything is read before anything is believed.
-    const { epoch, isChange, now, count, backAgoMs } = beatOf(
+    const { epoch, isChange, now, count, backAgoMs, heldAgoMs } = beatOf(
       await runOwn(client, 'presence', { keys: presenceKeys, argv }),
     );
     this.storeClock.note(now, sentAt, clock.monotonic());
     const agoMs = now - numberOf(epoch);
     this.#backAt = backAgoMs === null ? null : sentAt - backAgoMs;
     this.#census = this.#counted(count, comesBack);
+    // Another heartbeat may have been answered meanwhile.
     const known = this.#epoch;
     this.#epoch = epoch;
     const isNews = known === null ? isChange && agoMs < rememberedMs : known !== epoch;
-    if (isNews) this.#noteLoss(agoMs);
+    if (isNews) {
+      this.#heldSince = clock.monotonic() - heldAgoMs;
+      this.#noteLoss(agoMs);
+    }
     this.#noticePrimaries();
   }
 
@@ -133,8 +160,14 @@ export class Presence implements Replica {
     this.#cancel();
   }
 
+  /** A time that was not long ago. */
+  #lately(at: number | null): number | null {
+    return at === null || this.#parts.clock.monotonic() - at > rememberedMs ? null : at;
+  }
+
   #noteLoss(agoMs: number): void {
     const { clock, telemetry } = this.#parts;
+    this.#losses += 1;
     this.#lostAt = clock.monotonic() - agoMs;
     telemetry.log.warn('Redis began a new epoch');
     for (const watcher of this.#watchers) watcher();
@@ -156,18 +189,23 @@ export class Presence implements Replica {
   /** In a Cluster a shard may change its primary without this replica's record noticing. */
   #noticePrimaries(): void {
     const now = this.#parts.connection.primaries();
-    if (this.#primaries !== '' && now !== '' && this.#primaries !== now) this.#noteLoss(0);
+    if (this.#primaries !== '' && now !== '' && this.#primaries !== now) {
+      this.#changedAt = this.#parts.clock.monotonic();
+      this.#noteLoss(0);
+    }
     if (now !== '') this.#primaries = now;
   }
 }
 
 function beatOf(reply: unknown): Beat {
-  const [epoch, kind, now, count, backAgoMs] = listOf(reply);
+  const [epoch, kind, now, count, backAgoMs, heldAgoMs] = listOf(reply);
   return {
     epoch: textOf(epoch),
     isChange: textOf(kind) === 'change',
     now: numberOf(now),
     count: amountOf(count),
     backAgoMs: backAgoMs === '' || backAgoMs === undefined ? null : amountOf(backAgoMs),
+    // The clock of Redis may have been set back.
+    heldAgoMs: Math.max(0, numberOf(heldAgoMs)),
   };
 }

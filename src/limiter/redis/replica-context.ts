@@ -30,6 +30,6 @@ export interface Recovery {
    * before ours, and report then what they sent.
    */
   resumeAt: number | null;
-  /** Since this time calls may be in flight that Redis does not know of; capped lanes wait one lease from then on. */
+  /** Since this time calls of an absence may be in flight that Redis does not know of; capped lanes wait one lease from then on. */
   overlapSince: number | null;
 }

@@ -11,6 +11,13 @@ export interface Replica {
   count(): number;
   /** Monotonic milliseconds at which Redis last lost data, as far as known; `null` = never in this time. */
   lostAt(): number | null;
+  /**
+   * Monotonic milliseconds at which the hold of serialized calls began, the same for all replicas: with the first of the losses that
+   * came within a lease of one another's hold. `null` = no loss in this time.
+   */
+  heldSince(): number | null;
+  /** How many losses this replica has noticed. */
+  losses(): number;
   /** Monotonic milliseconds at which the first replica was back on Redis after its latest absence; `null` = not lately. */
   backAt(): number | null;
   /** Makes this replica heard now and learns of losses. `comesBack`: it was without Redis. */

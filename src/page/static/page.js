@@ -2,8 +2,10 @@
 import { TimeChart, countFormat, countIncrements, waitFormat } from '/page/charts.js';
 import {
   dimensionName,
+  doubledText,
   duration,
   element,
+  growthText,
   holdName,
   percent,
   refusalName,
@@ -213,16 +215,6 @@ function workspaceRow({ workspace, upstream, recent, headroom }) {
     number(whole.format(recent.absorbed)),
     number(whole.format(refused), refused > 0 ? 'bad' : ''),
   );
-}
-
-function growthText(growth) {
-  if (growth === 0) return 'not at all';
-  return growth >= 10 ? '10 × or more' : `to ${growth.toFixed(1)} ×`;
-}
-
-function doubledText({ longestWaitMs, refusedRatio }) {
-  if (refusedRatio > 0) return `${percent(Math.max(0.01, refusedRatio))} refused`;
-  return longestWaitMs === 0 ? 'no waits' : `waits of ${duration(longestWaitMs)}`;
 }
 
 function connect() {

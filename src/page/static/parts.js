@@ -72,3 +72,15 @@ export function setText(id, text, bad = false) {
   if (target.textContent !== text) target.textContent = text;
   target.classList.toggle('bad', bad);
 }
+
+/** By how much a workspace's calls may grow before they wait. */
+export function growthText(growth) {
+  if (growth === 0) return 'not at all';
+  return growth >= 10 ? '10 × or more' : `to ${growth.toFixed(1)} ×`;
+}
+
+/** What twice as many calls of a workspace would meet. */
+export function doubledText({ longestWaitMs, refusedRatio }) {
+  if (refusedRatio > 0) return `${percent(Math.max(0.01, refusedRatio))} refused`;
+  return longestWaitMs === 0 ? 'no waits' : `waits of ${duration(longestWaitMs)}`;
+}

@@ -11,7 +11,7 @@ import { admission } from '../../support/admission.ts';
 let store: Limiter | null = null;
 afterEach(() => store?.close());
 
-const wish = { limit: 1_000, windowMs: 60_000, probe: 1 };
+const options = { limit: 1_000, windowMs: 60_000, probe: 1 };
 const seen: LastReading = {
   setting: null,
   takenSince: {},
@@ -38,7 +38,7 @@ async function sent(known: LastReading | null) {
     replicas: () => 1,
   });
   for (let at = 0; at < 40; at += 1) {
-    const entering = admission(`t${at}`, wish);
+    const entering = admission(`t${at}`, options);
     await usage.seed(alone, entering, 0);
     const reply = await alone.admit({ ...entering, setting: usage.shared(entering) });
     if (reply.kind === 'granted') grants.push(reply.grant);

@@ -1,7 +1,7 @@
 /** What replicas do while Redis is unavailable and in the moment in which it is available again. */
 import { afterEach, beforeEach, describe, expect, test } from '@jest/globals';
 import { bucketKey, ceilingKey } from '../../../src/ids.ts';
-import { admission, type AdmissionWish } from '../../support/admission.ts';
+import { admission, type AdmissionOptions } from '../../support/admission.ts';
 import { VirtualRedis, type VirtualReplica } from '../../support/virtual-redis.ts';
 
 let redis: VirtualRedis;
@@ -16,7 +16,7 @@ afterEach(async () => {
   await closing;
 });
 
-const stated = (limit: number): AdmissionWish => ({
+const stated = (limit: number): AdmissionOptions => ({
   setting: { meters: [{ meter: 'requests', limit, windowMs: 60_000 }], learn: true, probe: 0 },
   maxWaitMs: 600_000,
   maxQueued: 1_000,
@@ -24,9 +24,9 @@ const stated = (limit: number): AdmissionWish => ({
 const minuteCeiling = { key: ceilingKey('acme'), perMinute: 1_000, perDay: null };
 
 /** Calls that come now, each sent as soon as it is granted. */
-async function calls(count: number, name: string, wish: AdmissionWish): Promise<string[]> {
+async function calls(count: number, name: string, options: AdmissionOptions): Promise<string[]> {
   const asked = Array.from({ length: count }, (_, n) =>
-    one.limiter.admit(admission(`${name}${n}`, { ...wish, arrivedAt: redis.clock.monotonic() + n / 64 })),
+    one.limiter.admit(admission(`${name}${n}`, { ...options, arrivedAt: redis.clock.monotonic() + n / 64 })),
   );
   await redis.pass(50);
   const kinds: string[] = [];
@@ -49,22 +49,22 @@ async function loseRedis(): Promise<void> {
 
 describe('when Redis is available again', () => {
   test('no new call is sent before earlier sends are reported, however long it takes to put sends back', async () => {
-    const wish = stated(60);
-    await calls(60, 'before', wish);
+    const options = stated(60);
+    await calls(60, 'before', options);
     const taking = one.ceilings.take(minuteCeiling);
     await redis.pass(50);
     expect((await taking).kind).toBe('taken');
     await redis.pass(1_500);
     await loseRedis();
     // One unit drains per second; this replica is alone and uses every one of them.
-    await calls(40, 'meanwhile', wish);
+    await calls(40, 'meanwhile', options);
     await redis.pass(20_000);
     const meanwhile = sentOf('meanwhile');
     expect(meanwhile).toBeGreaterThan(15);
     redis.isUnavailable = false;
     redis.restoreMs = 400;
     while (one.modes.at(-1) !== 'redis' && redis.clock.monotonic() < 60_000) {
-      const kinds = await calls(1, `newcomer${redis.clock.monotonic()}x`, wish);
+      const kinds = await calls(1, `newcomer${redis.clock.monotonic()}x`, options);
       expect(kinds).toEqual(['queued']);
     }
     await redis.pass(1_000);
@@ -78,12 +78,12 @@ describe('when Redis is available again', () => {
     const three = await redis.replica('three');
     const all = [one, two, three];
     await redis.pass(1_500);
-    const wish = { ...stated(600), maxQueued: 10_000, bucket: 'shared' };
+    const options = { ...stated(600), maxQueued: 10_000, bucket: 'shared' };
     const enter = async (name: string, count: number): Promise<void> => {
       for (const [at, { limiter, grants }] of all.entries()) {
         for (let n = 0; n < count; n += 1) {
           const arrivedAt = redis.clock.monotonic() + n / 64;
-          const asking = limiter.admit(admission(`${name}${at}.${n}`, { ...wish, arrivedAt }));
+          const asking = limiter.admit(admission(`${name}${at}.${n}`, { ...options, arrivedAt }));
           asking.then(
             (reply) => reply.kind === 'granted' && grants.push(reply.grant),
             () => {},
@@ -117,7 +117,7 @@ describe('when Redis is available again', () => {
 });
 
 describe('while Redis is unavailable', () => {
-  const oneAtATime: AdmissionWish = { ...stated(600), lane: 'capped', maxInFlight: 1, leaseMs: 15_000 };
+  const oneAtATime: AdmissionOptions = { ...stated(600), lane: 'capped', maxInFlight: 1, leaseMs: 15_000 };
 
   test('a capped call that cannot wait until leases of Redis have ended is refused at once, with that time', async () => {
     await loseRedis();

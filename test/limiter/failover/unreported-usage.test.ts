@@ -18,6 +18,8 @@ const call = (ticket: string): Admission =>
 describe('a replica with a third of a limit of 600, of which Redis knew 300 to be used,', () => {
   let clock: FakeClock;
   let reported: Costs[];
+  /** The limit that each report named. */
+  let limits: (number | undefined)[];
   let isUnavailable: boolean;
   let hasRoom: boolean;
   let usage: UnreportedUsage;
@@ -25,6 +27,7 @@ describe('a replica with a third of a limit of 600, of which Redis knew 300 to b
   beforeEach(() => {
     clock = new FakeClock();
     reported = [];
+    limits = [];
     isUnavailable = false;
     hasRoom = true;
     const used: LastReading = {
@@ -39,7 +42,8 @@ describe('a replica with a third of a limit of 600, of which Redis knew 300 to b
     const remote = {
       lastReading: () => used,
       positions: { orderAt: () => 1 },
-      async report({ costs }: Admission) {
+      async report({ costs, setting }: Admission) {
+        limits.push(setting.meters[0]?.limit);
         if (isUnavailable) return 'unavailable' as const;
         if (hasRoom) reported.push(costs);
         return hasRoom ? ('counted' as const) : ('no_room' as const);
@@ -62,6 +66,24 @@ describe('a replica with a third of a limit of 600, of which Redis knew 300 to b
 
   test('reports what it sent without Redis, and not what Redis knew', async () => {
     await Promise.all(usage.report(await alone(7)));
+    expect(units()).toBeCloseTo(7, 6);
+  });
+
+  test('reports it under the limits of a reload that came meanwhile', async () => {
+    const lowered = {
+      ...call('t0').setting,
+      meters: [{ meter: 'requests' as const, limit: 60, windowMs: 60_000 }],
+    };
+    const first = await alone(7);
+    usage.reconfigure({ bucket: bucketKey('bucket'), setting: lowered });
+    isUnavailable = true;
+    await Promise.all(usage.report(first));
+    expect(limits).toEqual([60]);
+    // Also what is left of an absence when another reload comes.
+    usage.reconfigure({ bucket: bucketKey('bucket'), setting: call('t0').setting });
+    isUnavailable = false;
+    await Promise.all(usage.report(first));
+    expect(new Set(limits.slice(1))).toEqual(new Set([600]));
     expect(units()).toBeCloseTo(7, 6);
   });
 

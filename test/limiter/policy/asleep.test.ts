@@ -12,9 +12,10 @@ import {
   maxOtherLimitsMs,
 } from '../../../src/limiter/policy/scheduler.policy.ts';
 import { atOrigins, type Instant } from '../../support/at-origins.ts';
-import { admit, bucketWith, call, newBucket, replica, type Wish } from './scheduling.ts';
+import { admit, bucketWith, call, newBucket, replica } from './scheduling.ts';
+import type { AdmissionOptions } from '../../support/admission.ts';
 
-const plenty: Wish = { limit: 1_000 };
+const plenty: AdmissionOptions = { limit: 1_000 };
 const lane: LaneSetting = { weight: 1, maxInFlight: null, perMinute: null, ceiling: '2.none' };
 const { setting } = call('any', plenty);
 
@@ -241,8 +242,8 @@ atOrigins('a reconfigured bucket', (instant) => {
 });
 
 atOrigins('a refusal', (instant) => {
-  const refused = (bucket: Bucket, wish: Wish): unknown =>
-    admit(bucket, call('x', { ...plenty, ...lane, maxWaitMs: 0, ...wish }), replica, instant(1_020));
+  const refused = (bucket: Bucket, options: AdmissionOptions): unknown =>
+    admit(bucket, call('x', { ...plenty, ...lane, maxWaitMs: 0, ...options }), replica, instant(1_020));
 
   test.each([
     ['ceiling_minute', returned('ceiling_minute')],

@@ -14,7 +14,8 @@ import {
   type TimedLesson,
 } from '../../../src/limiter/policy/scheduler.policy.ts';
 import { atOrigins, type Instant } from '../../support/at-origins.ts';
-import { admit, call, newBucket, type Wish } from './scheduling.ts';
+import { admit, call, newBucket } from './scheduling.ts';
+import type { AdmissionOptions } from '../../support/admission.ts';
 
 const done: Settlement = { kind: 'succeeded', spent: null };
 const guess = 50;
@@ -48,8 +49,8 @@ class Shop {
     return this.#instant(this.#ms);
   }
 
-  enter(id: string, wish: Wish = {}, by = 'r'): ReturnType<typeof admit> {
-    const asked = call(id, { setting, callClass: 'graphql', costs: { cost: guess }, ...wish });
+  enter(id: string, options: AdmissionOptions = {}, by = 'r'): ReturnType<typeof admit> {
+    const asked = call(id, { setting, callClass: 'graphql', costs: { cost: guess }, ...options });
     const reply = admit(this.bucket, asked, replicaId(by), this.now);
     this.#note(reply.effects);
     return reply;

@@ -6,7 +6,8 @@ import { serviceCost } from '../../../src/limiter/policy/waiting-costs.policy.ts
 import type { Admission } from '../../../src/limiter/limiter.ts';
 import { forecast, settle, tick, type Effects } from '../../../src/limiter/policy/scheduler.policy.ts';
 import { atOrigins, type Instant } from '../../support/at-origins.ts';
-import { admit, call, newBucket, replica, type Wish } from './scheduling.ts';
+import { admit, call, newBucket, replica } from './scheduling.ts';
+import type { AdmissionOptions } from '../../support/admission.ts';
 
 const windowMs = 60_000;
 const limits = { requests: 500, tokens: 30_000 };
@@ -15,8 +16,8 @@ const meters = [
   { meter: 'tokens', limit: limits.tokens, windowMs },
 ] as const;
 
-const of = (ticket: string, wish: Wish): Admission => ({
-  ...call(ticket, wish),
+const of = (ticket: string, options: AdmissionOptions): Admission => ({
+  ...call(ticket, options),
   setting: { meters, learn: true, probe: 0 },
 });
 

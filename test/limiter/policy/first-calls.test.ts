@@ -13,7 +13,7 @@ import { laneKey, leaseToken, ticketId, type LeaseToken } from '../../../src/ids
 import { admission } from '../../support/admission.ts';
 import { replica } from './scheduling.ts';
 
-const wish = { limit: 1_000, windowMs: 60_000, probe: 0 };
+const options = { limit: 1_000, windowMs: 60_000, probe: 0 };
 const crowd = pilotCrowd + 1;
 
 const succeeded = { kind: 'succeeded', spent: null } as const;
@@ -22,12 +22,12 @@ const leaseOf = ({ grants }: Pick<Effects, 'grants'>): LeaseToken => leaseToken(
 /** A bucket that granted one call at `at`, and whose lane sleeps since then with a crowd in it. */
 function asleepSince(at: number, sleepMs: number, waiting = crowd): Bucket {
   const bucket = createBucket(0, at);
-  const first = leaseOf(admit(bucket, { admission: admission('first', wish), replica }, at).effects);
+  const first = leaseOf(admit(bucket, { admission: admission('first', options), replica }, at).effects);
   const because = { kind: 'returned', sleepMs, because: 'ceiling_minute' } as const;
   settle(bucket, { lease: first, settlement: succeeded, lesson: null }, at);
-  const asleep = leaseOf(admit(bucket, { admission: admission('t0', wish), replica }, at).effects);
+  const asleep = leaseOf(admit(bucket, { admission: admission('t0', options), replica }, at).effects);
   settle(bucket, { lease: asleep, settlement: because, lesson: null }, at);
-  for (let n = 1; n < waiting; n += 1) admit(bucket, { admission: admission(`t${n}`, wish), replica }, at);
+  for (let n = 1; n < waiting; n += 1) admit(bucket, { admission: admission(`t${n}`, options), replica }, at);
   const lane = bucket.lanes.get(laneKey('lane'));
   if (lane !== undefined) lane.slots = null;
   bucket.replicas.set(replica, at + sleepMs);

@@ -5,19 +5,20 @@ import type { Bucket } from '../../../src/limiter/policy/bucket-state.policy.ts'
 import type { Admission } from '../../../src/limiter/limiter.ts';
 import { charged, forecast, settle } from '../../../src/limiter/policy/scheduler.policy.ts';
 import { atOrigins, type Instant } from '../../support/at-origins.ts';
-import { admit, call, newBucket, replica, runOn, type Wish } from './scheduling.ts';
+import { admit, call, newBucket, replica, runOn } from './scheduling.ts';
+import type { AdmissionOptions } from '../../support/admission.ts';
 
 const lane = fc.record({ calls: fc.integer({ min: 0, max: 12 }), weight: fc.constantFrom(0.5, 1, 2) });
 
 /** `a` was served in `serviceMs`, then `b` was granted. */
 function servedOnce(
   instant: Instant,
-  wish: Wish,
+  options: AdmissionOptions,
   serviceMs: number,
 ): { bucket: Bucket; lease: string | undefined } {
   const bucket = newBucket(instant);
-  const [first] = admit(bucket, call('a', wish), replica, instant(1_000)).effects.grants;
-  admit(bucket, call('b', wish), replica, instant(1_000));
+  const [first] = admit(bucket, call('a', options), replica, instant(1_000)).effects.grants;
+  admit(bucket, call('b', options), replica, instant(1_000));
   const at = instant(1_000 + serviceMs);
   const { grants } = settle(
     bucket,
@@ -128,9 +129,9 @@ atOrigins('the forecast for a call', (instant) => {
 
   test('counts the calls of a capped lane once the time of a call is known', () => {
     const bucket = newBucket(instant);
-    const wish = { limit: 1_000, maxInFlight: 1 };
-    const [grant] = admit(bucket, call('a', wish), replica, instant(1_000)).effects.grants;
-    for (const id of ['b', 'c', 'd']) admit(bucket, call(id, wish), replica, instant(1_000));
+    const options = { limit: 1_000, maxInFlight: 1 };
+    const [grant] = admit(bucket, call('a', options), replica, instant(1_000)).effects.grants;
+    for (const id of ['b', 'c', 'd']) admit(bucket, call(id, options), replica, instant(1_000));
     expect(forecast(bucket, ticketId('d'), instant(1_000))?.waitMs).toBe(0);
     settle(
       bucket,
@@ -146,10 +147,10 @@ atOrigins('the forecast for a call', (instant) => {
   });
 
   test('grows slowly with long service times and falls fast with short ones', () => {
-    const wish = { limit: 1_000, maxInFlight: 1 };
+    const options = { limit: 1_000, maxInFlight: 1 };
     const bucket = newBucket(instant);
-    let [grant] = admit(bucket, call('t0', wish), replica, instant(1_000)).effects.grants;
-    for (let at = 1; at <= 40; at += 1) admit(bucket, call(`t${at}`, wish), replica, instant(1_000));
+    let [grant] = admit(bucket, call('t0', options), replica, instant(1_000)).effects.grants;
+    for (let at = 1; at <= 40; at += 1) admit(bucket, call(`t${at}`, options), replica, instant(1_000));
     let now = instant(1_000);
     const serve = (ms: number): number => {
       now += ms;
@@ -174,25 +175,25 @@ atOrigins('the forecast for a call', (instant) => {
 
   test('counts a first call under way that takes long as if it lasted as long again', () => {
     const bucket = newBucket(instant);
-    const wish = { limit: 1_000, maxInFlight: 1 };
-    admit(bucket, call('a', wish), replica, instant(1_000));
-    admit(bucket, call('b', wish), replica, instant(1_000));
+    const options = { limit: 1_000, maxInFlight: 1 };
+    admit(bucket, call('a', options), replica, instant(1_000));
+    admit(bucket, call('b', options), replica, instant(1_000));
     expect(forecast(bucket, ticketId('b'), instant(9_000))).toEqual({
       waitMs: 8_000,
       ahead: 0,
       heldBy: 'serialized',
     });
-    const full = admit(bucket, call('c', { ...wish, maxQueued: 1 }), replica, instant(9_000));
+    const full = admit(bucket, call('c', { ...options, maxQueued: 1 }), replica, instant(9_000));
     expect(full).toMatchObject({ kind: 'refused', reason: 'queue_full', retryInMs: 8_000 });
   });
 
   test('lets the head of a full lane go first, however urgent the returning call is', () => {
     const bucket = newBucket(instant);
-    const wish = { limit: 10, perMinute: 10, maxQueued: 1 };
-    for (let n = 0; n < 10; n += 1) admit(bucket, call(`t${n}`, wish), replica, instant(1_000));
-    admit(bucket, call('head', wish), replica, instant(1_000));
+    const options = { limit: 10, perMinute: 10, maxQueued: 1 };
+    for (let n = 0; n < 10; n += 1) admit(bucket, call(`t${n}`, options), replica, instant(1_000));
+    admit(bucket, call('head', options), replica, instant(1_000));
     const { waitMs } = forecast(bucket, ticketId('head'), instant(1_000)) ?? { waitMs: NaN };
-    const full = admit(bucket, call('urgent', { ...wish, urgency: 0 }), replica, instant(1_000));
+    const full = admit(bucket, call('urgent', { ...options, urgency: 0 }), replica, instant(1_000));
     expect(full).toMatchObject({ reason: 'queue_full', ahead: 1 });
     expect(full.kind === 'refused' ? full.retryInMs : 0).toBeGreaterThan(waitMs);
   });
@@ -206,17 +207,17 @@ atOrigins('the forecast for a call', (instant) => {
   });
 
   test('waits at once for the lease of a call whose fate is unknown', () => {
-    const wish = { limit: 1_000, maxInFlight: 1 };
+    const options = { limit: 1_000, maxInFlight: 1 };
     const bucket = newBucket(instant);
-    const [grant] = admit(bucket, call('a', wish), replica, instant(1_000)).effects.grants;
+    const [grant] = admit(bucket, call('a', options), replica, instant(1_000)).effects.grants;
     settle(
       bucket,
       { lease: leaseToken(grant?.lease ?? ''), settlement: { kind: 'unknown' }, lesson: null },
       instant(2_000),
     );
-    const refused = admit(bucket, call('b', { ...wish, maxWaitMs: 5_000 }), replica, instant(3_000));
+    const refused = admit(bucket, call('b', { ...options, maxWaitMs: 5_000 }), replica, instant(3_000));
     expect(refused).toMatchObject({ kind: 'refused', reason: 'wait_too_long', retryInMs: 14_000 });
-    const waits = admit(bucket, call('c', { ...wish, maxWaitMs: 14_000 }), replica, instant(3_000));
+    const waits = admit(bucket, call('c', { ...options, maxWaitMs: 14_000 }), replica, instant(3_000));
     expect(waits).toMatchObject({ kind: 'queued', forecastMs: 14_000 });
     expect(runOn(bucket, instant(3_000), instant(20_000), []).get('c')).toBe(instant(17_000));
     expect(bucket.lanes.get(laneKey('l'))?.abandoned).toEqual([]);
@@ -224,9 +225,9 @@ atOrigins('the forecast for a call', (instant) => {
 
   // Guards a bug: the forecast was the clock itself, 1,795,330,130 s over Redis, else the uptime of the process.
   test('of a second call does not grow with the time since its lane was last granted', () => {
-    const wish = { limit: 40, windowMs: 20_000, maxInFlight: 1, maxWaitMs: 40_000 };
+    const options = { limit: 40, windowMs: 20_000, maxInFlight: 1, maxWaitMs: 40_000 };
     const bucket = newBucket(instant);
-    const [early] = admit(bucket, call('early', { ...wish, lane: 'old' }), replica, instant(1_000)).effects
+    const [early] = admit(bucket, call('early', { ...options, lane: 'old' }), replica, instant(1_000)).effects
       .grants;
     settle(
       bucket,
@@ -235,11 +236,11 @@ atOrigins('the forecast for a call', (instant) => {
     );
     const tenHours = instant(36_000_000);
     for (let at = 0; at < 200; at += 1) {
-      admit(bucket, call(`busy${at}`, { ...wish, maxInFlight: null, lane: 'busy' }), replica, tenHours);
+      admit(bucket, call(`busy${at}`, { ...options, maxInFlight: null, lane: 'busy' }), replica, tenHours);
     }
     for (const lane of ['new', 'old']) {
       const kinds = [1, 2, 3].map(
-        (at) => admit(bucket, call(`${lane}${at}`, { ...wish, lane }), replica, tenHours).kind,
+        (at) => admit(bucket, call(`${lane}${at}`, { ...options, lane }), replica, tenHours).kind,
       );
       expect([lane, ...kinds]).toEqual([lane, 'queued', 'queued', 'queued']);
       expect(forecast(bucket, ticketId(`${lane}3`), tenHours)?.waitMs).toBeLessThan(40_000);
@@ -247,16 +248,16 @@ atOrigins('the forecast for a call', (instant) => {
   });
 
   test('uses the rest of the cap beside a call of unknown fate', () => {
-    const wish = { limit: 1_000, maxInFlight: 2 };
+    const options = { limit: 1_000, maxInFlight: 2 };
     const bucket = newBucket(instant);
-    const [a] = admit(bucket, call('a', wish), replica, instant(1_000)).effects.grants;
-    const [b] = admit(bucket, call('b', wish), replica, instant(1_000)).effects.grants;
+    const [a] = admit(bucket, call('a', options), replica, instant(1_000)).effects.grants;
+    const [b] = admit(bucket, call('b', options), replica, instant(1_000)).effects.grants;
     settle(
       bucket,
       { lease: leaseToken(a?.lease ?? ''), settlement: { kind: 'unknown' }, lesson: null },
       instant(1_100),
     );
-    admit(bucket, call('c', wish), replica, instant(1_200));
+    admit(bucket, call('c', options), replica, instant(1_200));
     expect(forecast(bucket, ticketId('c'), instant(1_200))?.waitMs).toBe(200);
     settle(
       bucket,

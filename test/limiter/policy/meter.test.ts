@@ -297,7 +297,7 @@ describe.each(origins)('the model of a meter, on a clock that begins at %d', (fr
           for (const { gapMs, wayMs, backMs } of calls) {
             now += gapMs;
             if (timed.roomIn(1, now) > 0) continue;
-            const mark = take(timed.meter, { units: 1, behind: [] }, from + now);
+            const mark = take(timed.meter, { units: 1, inTransit: [] }, from + now);
             const at = now + wayMs;
             arrivals.push({ at, mark, sentAt: now, backAt: at + backMs, quiet: now - last >= 20 });
             last = now;

@@ -46,7 +46,7 @@ export class TimedMeter {
   }
 
   take(units: number, atMs: number): MeterMark {
-    return take(this.meter, { units, behind: [] }, this.#from + atMs);
+    return take(this.meter, { units, inTransit: [] }, this.#from + atMs);
   }
 
   roomIn(units: number, atMs: number): number {

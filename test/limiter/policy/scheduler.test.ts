@@ -44,8 +44,8 @@ atOrigins('a refusal', (instant) => {
         (calls, ms, full) => {
           const [one, other] = [bucketWith(instant, calls).bucket, bucketWith(instant, calls).bucket];
           const now = instant(1_000 + ms);
-          const wish = full ? { maxQueued: 0, lane: 'l' } : { maxWaitMs: -1, lane: 'new' };
-          const reply = admit(one, call('x', wish), replica, now);
+          const options = full ? { maxQueued: 0, lane: 'l' } : { maxWaitMs: -1, lane: 'new' };
+          const reply = admit(one, call('x', options), replica, now);
           pumpOnly(other, now);
           for (const meter of [...one.meters.values(), ...other.meters.values()]) drain(meter, now);
           if (reply.kind !== 'refused') return;
@@ -251,9 +251,9 @@ atOrigins('a lane', (instant) => {
 atOrigins('a bucket', (instant) => {
   test('sends one probe until a response comes, and twice as many each time none does', () => {
     const bucket = newBucket(instant, 1);
-    const wish = { limit: 100, probe: 1 };
+    const options = { limit: 100, probe: 1 };
     const kinds = ['a', 'b', 'c', 'd', 'e'].map(
-      (id) => admit(bucket, call(id, wish), replica, instant(1_000)).kind,
+      (id) => admit(bucket, call(id, options), replica, instant(1_000)).kind,
     );
     expect(kinds).toEqual(['granted', 'queued', 'queued', 'queued', 'queued']);
     expect(ids(pumpOnly(bucket, instant(1_249)).grants)).toEqual([]);
@@ -272,9 +272,9 @@ atOrigins('a bucket', (instant) => {
 
   test('shares by weight, and makes a newcomer wait one round at most', () => {
     const bucket = newBucket(instant);
-    const wish = { limit: 1, windowMs: 10 };
+    const options = { limit: 1, windowMs: 10 };
     const enter = (id: string, lane: string, weight: number): void => {
-      admit(bucket, call(id, { ...wish, lane, weight }), replica, instant(1_000));
+      admit(bucket, call(id, { ...options, lane, weight }), replica, instant(1_000));
     };
     for (let at = 0; at < 200; at += 1) enter(`a${at}`, 'a', 3);
     for (let at = 0; at < 200; at += 1) enter(`b${at}`, 'b', 1);
@@ -291,10 +291,10 @@ atOrigins('a bucket', (instant) => {
 
   test('makes a newcomer wait one round at most, however many grants others return', () => {
     const bucket = newBucket(instant);
-    const wish = { limit: 4, windowMs: 40_000 };
+    const options = { limit: 4, windowMs: 40_000 };
     const enter = (id: string): string[] => {
       const lane = id.slice(0, 1);
-      return admit(bucket, call(id, { ...wish, lane }), replica, instant(1_000)).effects.grants.map(
+      return admit(bucket, call(id, { ...options, lane }), replica, instant(1_000)).effects.grants.map(
         ({ lease }) => lease,
       );
     };
@@ -325,15 +325,15 @@ atOrigins('a bucket', (instant) => {
 
   test('lowers no meter by a response to a call that took nothing from it', () => {
     const bucket = newBucket(instant);
-    const wish = { limit: 100, windowMs: 1_000_000 };
-    const [spent] = admit(bucket, call('a', { ...wish, costs: { requests: 50 } }), replica, instant(1_000))
+    const options = { limit: 100, windowMs: 1_000_000 };
+    const [spent] = admit(bucket, call('a', { ...options, costs: { requests: 50 } }), replica, instant(1_000))
       .effects.grants;
     settle(
       bucket,
       { lease: leaseToken(spent?.lease ?? ''), settlement: { kind: 'succeeded', spent: null }, lesson: null },
       instant(1_100),
     );
-    const other = call('b', { ...wish, callClass: 'graphql', costs: { cost: 1 } });
+    const other = call('b', { ...options, callClass: 'graphql', costs: { cost: 1 } });
     const [free] = admit(bucket, other, replica, instant(9_000)).effects.grants;
     const nothing = {
       meter: 'requests',

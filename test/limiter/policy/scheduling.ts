@@ -3,16 +3,14 @@ import { replicaId, type LeaseToken, type ReplicaId } from '../../../src/ids.ts'
 import { createBucket, type Bucket } from '../../../src/limiter/policy/bucket-state.policy.ts';
 import type { Admission } from '../../../src/limiter/limiter.ts';
 import * as scheduler from '../../../src/limiter/policy/scheduler.policy.ts';
-import { admission, arrivalStepMs, type AdmissionWish } from '../../support/admission.ts';
+import { admission, arrivalStepMs, type AdmissionOptions } from '../../support/admission.ts';
 import type { Instant } from '../../support/at-origins.ts';
 
 export const replica = replicaId('r');
 
-export type Wish = AdmissionWish;
-
 /** A call into a bucket of ten a ten seconds, with all the time in the world. */
-export const call = (ticket: string, wish: Wish = {}): Admission =>
-  admission(ticket, { lane: 'l', limit: 10, maxQueued: 1_000_000, maxWaitMs: Infinity, ...wish });
+export const call = (ticket: string, options: AdmissionOptions = {}): Admission =>
+  admission(ticket, { lane: 'l', limit: 10, maxQueued: 1_000_000, maxWaitMs: Infinity, ...options });
 
 /** Calls arrive this long before they are entered, so that many of one instant have arrivals of their own. Milliseconds. */
 const enteringMs = 500;
@@ -39,12 +37,12 @@ export const newBucket = (instant: Instant, probe = 0): Bucket => createBucket(p
 export function bucketWith(
   instant: Instant,
   calls: number,
-  wish: Wish = {},
+  options: AdmissionOptions = {},
 ): { bucket: Bucket; grants: scheduler.Granted[] } {
-  const bucket = newBucket(instant, wish.probe);
+  const bucket = newBucket(instant, options.probe);
   const grants: scheduler.Granted[] = [];
   for (let at = 0; at < calls; at += 1)
-    grants.push(...admit(bucket, call(`t${at}`, wish), replica, instant(1_000)).effects.grants);
+    grants.push(...admit(bucket, call(`t${at}`, options), replica, instant(1_000)).effects.grants);
   return { bucket, grants };
 }
 

@@ -45,7 +45,7 @@ const refusal = answer(
 atOrigins('a closed bucket', (instant) => {
   const from = instant(0);
   const bucket = newBucket(instant);
-  const wish = { limit, windowMs };
+  const options = { limit, windowMs };
   const lesson = (feedback: Feedback, sentAt: number, headAt: number): TimedLesson => ({
     feedback,
     sentAt,
@@ -55,7 +55,7 @@ atOrigins('a closed bucket', (instant) => {
   test('with calls in flight opens at the stated time, after 9.829 s, and goes on at full pace', () => {
     for (let at = 0; at < 120; at += 1) {
       const now = from + at;
-      const [grant] = admit(bucket, call(`early${at}`, wish), replica, now).effects.grants;
+      const [grant] = admit(bucket, call(`early${at}`, options), replica, now).effects.grants;
       settle(
         bucket,
         {
@@ -69,7 +69,7 @@ atOrigins('a closed bucket', (instant) => {
     const sentAt = from + 60_100;
     const leases = Array.from(
       { length: 8 },
-      (_, at) => admit(bucket, call(`refused${at}`, wish), replica, sentAt).effects.grants[0]?.lease ?? '',
+      (_, at) => admit(bucket, call(`refused${at}`, options), replica, sentAt).effects.grants[0]?.lease ?? '',
     );
     const refusedAt = sentAt + 20;
     for (const [at, lease] of leases.entries()) {
@@ -81,7 +81,7 @@ atOrigins('a closed bucket', (instant) => {
         head,
       );
     }
-    for (let at = 0; at < 230; at += 1) admit(bucket, call(`late${at}`, wish), replica, refusedAt + 100);
+    for (let at = 0; at < 230; at += 1) admit(bucket, call(`late${at}`, options), replica, refusedAt + 100);
 
     const opensAt = refusedAt + 0.7 + 9_829;
     const granted: number[] = [];

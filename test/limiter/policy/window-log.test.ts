@@ -44,7 +44,7 @@ function sendAll(meters: readonly Meter[], calls: number, gapMs: () => number): 
     const roomMs = Math.max(...meters.map((meter) => roomInMs(meter, one, now)));
     now += roomMs;
     if (roomMs > 0) continue;
-    for (const meter of meters) take(meter, { units: 1, behind: [] }, now);
+    for (const meter of meters) take(meter, { units: 1, inTransit: [] }, now);
     left.push(now);
     now += gapMs();
   }
@@ -117,7 +117,7 @@ describe('a window that the operator describes', () => {
 
   test('what the upstream did not count makes room again, and what others take takes it', () => {
     const meter = meterOf({ limit: 2, windowMs: 1_000, counts: 'rolling' });
-    const mark = take(meter, { units: 1, behind: [] }, startAt);
+    const mark = take(meter, { units: 1, inTransit: [] }, startAt);
     logReported(meter, 2, startAt + 5);
     expect(roomInMs(meter, one, startAt + 10)).toBeGreaterThan(900);
     giveUnitsBack(meter, { mark, grantedAt: startAt }, startAt + 20);

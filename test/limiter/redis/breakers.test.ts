@@ -87,14 +87,35 @@ test('a breaker that one replica closes is closed for all, also for one that ask
   expect(await probe.keys('*breaker*')).toEqual([]);
 });
 
-test('the key of a breaker expires by itself', async () => {
+test('the keys of a breaker expire by themselves', async () => {
   const one = await replica();
   await one.breakers.put(id, '', state('v1'));
   const keys = await probe.keys('*breaker*');
-  expect(keys).toHaveLength(1);
-  const leftMs = await probe.pttl(keys[0] ?? '');
-  expect(leftMs).toBeGreaterThan(memoryMs);
-  expect(leftMs).toBeLessThanOrEqual(memoryMs + 60_000);
+  // The breaker, and the names of all of them.
+  expect(keys).toHaveLength(2);
+  for (const key of keys) {
+    const leftMs = await probe.pttl(key);
+    expect(leftMs).toBeGreaterThan(memoryMs);
+    expect(leftMs).toBeLessThanOrEqual(memoryMs + 60_000);
+  }
+});
+
+test('a replica that comes later hears of the breakers that are not closed', async () => {
+  const one = await replica();
+  const other = { ...id, key: 'k2' };
+  await one.breakers.put(id, '', state('v1'));
+  await one.breakers.put(other, '', state('v2'));
+  await one.breakers.close(other);
+  const later = await replica();
+  await later.breakers.catchUp();
+  expect(later.news).toMatchObject([{ id, state: { version: 'v1', status: 402 } }]);
+});
+
+test('names of breakers that somebody else wrote are nobody’s breakers', async () => {
+  const one = await replica();
+  await probe.zadd('sluice:{presence}:1:breakers', 1, 'a b');
+  await one.breakers.catchUp();
+  expect(one.news).toEqual([]);
 });
 
 test('a breaker that Redis has lost is stored again by the next refusal of its probe', async () => {

@@ -46,10 +46,28 @@ test('a prompt that one replica has seen cached is not reserved in full by anoth
     return other.tokens.expected(call).input_tokens === 2_000;
   });
   expect(other.tokens.expected({ ...call, beginning: 'another' }).output_tokens).toBeLessThan(4_001);
-  expect(other.tokens.size).toBe(1);
+  expect(other.tokens.size.beginnings).toBe(1);
   const refusal = { meters: [], throttle: { kind: 'rate', waitMs: 1, meter: 'input_tokens' } as const };
   other.tokens.learn(call, { ...refusal, requestedTokens: 40_000 }, null);
   await until(() => one.tokens.expected(call).input_tokens === 40_000);
+  expect([...one.bugs, ...other.bugs]).toEqual([]);
+});
+
+test('what one replica was refused for, beyond the rule, another one reserves at once', async () => {
+  const [one, other] = [await replica(), await replica()];
+  const ruled = { ...call, guess: { prompt: 600, marked: 0, output: 400, apart: false } };
+  const level = { lowest: 1, highest: 2 };
+  const stating = {
+    ...answer,
+    meters: [{ meter: 'tokens', limit: 30_000, windowMs: 60_000, level } as const],
+  };
+  const refusal = { meters: [], throttle: { kind: 'rate', waitMs: 1, meter: 'tokens' } as const };
+  await until(() => {
+    one.tokens.learn(ruled, stating, null);
+    one.tokens.learn(ruled, { ...refusal, requestedTokens: 1_600 }, null);
+    return other.tokens.expected(ruled).tokens === 1_600;
+  });
+  await until(() => (other.tokens.expected({ ...ruled, beginning: 'another' }).tokens ?? 0) > 1_100);
   expect([...one.bugs, ...other.bugs]).toEqual([]);
 });
 

@@ -84,10 +84,10 @@ describe('admission over a Redis 110 ms away', () => {
     });
     ends.push(() => stores.close());
     await stores.ready();
-    const wish = { workspace: 'far', perMinute: 100, perDay: 1_000, maxWaitMs: 8_000 };
+    const options = { workspace: 'far', perMinute: 100, perDay: 1_000, maxWaitMs: 8_000 };
     const served = await Promise.all(
       ['a', 'b', 'c'].map(async (id) => {
-        const ticket = await queue.enter(...callOf(systemClock, id, wish));
+        const ticket = await queue.enter(...callOf(systemClock, id, options));
 
         const lease = await ticket.granted();
         lease.settle({ kind: 'succeeded', spent: null }, null);

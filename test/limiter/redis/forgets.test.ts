@@ -146,6 +146,8 @@ describe('a replica', () => {
         storeClock: new StoreClock(),
         count: () => 1,
         lostAt: () => null,
+        heldSince: () => null,
+        losses: () => 0,
         backAt: () => null,
         beat: async () => {},
         checkServer: async () => {},

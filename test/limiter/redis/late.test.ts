@@ -51,7 +51,7 @@ async function replicaOn(late: Promise<void> | null): Promise<RedisLimiter> {
     close: () => {},
   };
   const shared = { clock: systemClock, telemetry: noTelemetry };
-  const replica = new Presence({ ...shared, connection, random: systemRandom });
+  const replica = new Presence({ ...shared, connection, random: systemRandom, leaseMs: 15_000 });
   await replica.beat(connection.client);
   const listener = { onGrant: () => {}, onClosed: () => {} };
   return new RedisLimiter({ ...shared, redis, replica, listener, onStranded: () => false });

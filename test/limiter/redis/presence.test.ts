@@ -41,6 +41,27 @@ test('replicas that come back during the recovery grace wait with the first of t
   expect(await back('r2', 10_100 + recoveryGraceMs)).toBe(100);
 });
 
+test('a loss within the hold of serialized calls does not begin a new one, and a later loss does', async () => {
+  /** Milliseconds since the hold began, as reported to a replica that knows it for so long. */
+  const held = async (now: number, knownMs: number | null): Promise<number> => {
+    const argv = ['r1', 'run', '5', String(now), '', knownMs === null ? '' : String(knownMs), '15000'];
+    const reply = await runOwn(redis, 'presence', { keys: presenceKeys, argv });
+    return Array.isArray(reply) ? Number(reply[5]) : NaN;
+  };
+  await redis.flushall();
+  expect(await held(100_000, null)).toBe(0);
+  expect(await held(101_000, 1_000)).toBe(1_000);
+  await redis.flushall();
+  expect(await held(110_000, 10_000)).toBe(10_000);
+  // A replica that has not heard of it yet.
+  expect(await held(111_000, null)).toBe(11_000);
+  await redis.flushall();
+  expect(await held(116_000, 16_000)).toBe(0);
+  // A replica of the version before began the latest epoch.
+  await redis.set(presenceKeys[0], 'run 120000 change');
+  expect(await held(121_000, 5_000)).toBe(1_000);
+});
+
 test('a replica that is the first on an emptied Redis does not count as the only one', async () => {
   const clock = new FakeClock();
   const connection = connectRedis(
@@ -49,7 +70,7 @@ test('a replica that is the first on an emptied Redis does not count as the only
     () => {},
   );
   defineCommands(connection.client);
-  const parts = { connection, clock, random: systemRandom, telemetry: noTelemetry };
+  const parts = { connection, clock, random: systemRandom, telemetry: noTelemetry, leaseMs: 15_000 };
   const [one, two] = [new Presence(parts), new Presence(parts)];
   const later = (ms: number): Promise<boolean> => {
     clock.outside(clock.monotonic() + ms, () => {});

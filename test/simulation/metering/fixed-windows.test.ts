@@ -1,61 +1,11 @@
 /**
  * Windows that the upstream's clock begins (`kind: fixed`), on virtual time: calls of a full window leave just after the next one has
- * begun, and must not meet the old one because of their way, of busy replicas or of clocks that differ.
+ * begun, and must not meet the old one because of their way, of busy replicas or of clocks that differ. Clocks may differ by more than
+ * a little where the answers state when the window ends.
  */
-import { expect, test } from '@jest/globals';
-import { buildDialect } from '../../../src/config/speaks-build.ts';
-import { Fixed } from './counters.ts';
-import { silent } from './dialects.ts';
-import { run } from './paced-run.ts';
-import type { Fleet, Range } from './scene.ts';
-
-const limit = 20;
-const windowsNeeded = 6;
-const busy: Fleet = {
-  replicas: 3,
-  wayMs: [0.5, 3],
-  stallsAfterMs: [50, 1_000],
-  stallMs: [20, 100],
-  jobMs: [0, 0.5],
-};
-
-interface Way {
-  readonly seconds: number;
-  readonly wayMs: Range;
-  /** By so much the upstream's clock is behind that of the store. */
-  readonly behindMs?: number;
-  readonly fleet?: Fleet;
-}
-
-/** Calls that the upstream refused, and windows from the first call to the last. */
-function measure({ seconds, wayMs, behindMs = 0, fleet }: Way, seed: number) {
-  const windowMs = seconds * 1000;
-  // The first calls are in the same window by both clocks.
-  const origin = windowMs * 5_000 + Math.max(0, behindMs) + ((seed * 37) % (windowMs / 2));
-  const phaseMs = windowMs - ((origin - behindMs) % windowMs);
-  const windows = [{ requests: limit, seconds, kind: 'fixed' as const }];
-  const { arrivals } = run(
-    {
-      counter: () => new Fixed(limit, windowMs, phaseMs % windowMs),
-      dialect: silent,
-      described: buildDialect({ windows }).dialect,
-      windowMs,
-      stated: [{ meter: 'requests', limit, windowMs, counts: 'fixed' }],
-      probe: 0,
-      calls: Array.from({ length: limit * windowsNeeded }, (_, at) => at * 0.3),
-      maxWaitMs: Infinity,
-      maxInFlight: null,
-      wayMs,
-      serviceMs: [2, 10],
-      outsider: null,
-      ...(fleet === undefined ? {} : { fleet }),
-    },
-    seed,
-    origin,
-  );
-  const tookMs = (arrivals.at(-1)?.at ?? 0) - (arrivals[0]?.at ?? 0);
-  return { refused: arrivals.filter(({ admitted }) => !admitted).length, windows: tookMs / windowMs };
-}
+import { describe, expect, test } from '@jest/globals';
+import type { Fleet } from './scene.ts';
+import { busy, forms, inCrowds, measure, windowsNeeded, type Way } from './stated-windows.ts';
 
 test.each<[string, Way]>([
   ['a near upstream and a second', { seconds: 1, wayMs: [1, 8] }],
@@ -74,3 +24,30 @@ test.each<[string, Way]>([
   expect(measured.map(({ refused }) => refused)).toEqual(Array(10).fill(0));
   for (const { windows } of measured) expect(windows).toBeLessThanOrEqual((windowsNeeded - 1) * 1.05);
 });
+
+const skews = [-90_000, -2_000, 2_000, 30_000];
+const skewed = skews.flatMap((behindMs) =>
+  forms.flatMap((stated) => [
+    { behindMs, stated, seconds: 60 },
+    // Of a second more or less of ten a tenth would be lost: resets in whole seconds correct no such window.
+    ...(stated === 'milliseconds' ? [{ behindMs, stated, seconds: 10 }] : []),
+  ]),
+);
+
+describe.each(skewed)(
+  'a clock that is $behindMs ms behind, where answers state the end of a window of $seconds s in $stated,',
+  (skew) => {
+    test.each<[string, Fleet | undefined]>([
+      ['one process', undefined],
+      ['three busy replicas', busy],
+    ])('refuses no call of %s, and wastes no window', (_, fleet) => {
+      const way = { ...skew, wayMs: [1, 8] as const, ...(fleet === undefined ? {} : { fleet }) };
+      const burst = Array.from({ length: 5 }, (_seed, seed) => measure(way, seed));
+      expect(burst.map(({ refused }) => refused)).toEqual(Array(5).fill(0));
+      // The first window may be waited for by our own clock.
+      for (const { windows } of burst) expect(windows).toBeLessThanOrEqual(windowsNeeded * 1.05);
+      const crowds = Array.from({ length: 5 }, (_seed, seed) => measure({ ...way, comes: inCrowds }, seed));
+      expect(crowds.map(({ refused }) => refused)).toEqual(Array(5).fill(0));
+    });
+  },
+);

@@ -6,7 +6,7 @@ import { describe, expect, test } from '@jest/globals';
 import { origins } from '../../support/origins.ts';
 import { Leaky } from './counters.ts';
 import { commerce, model, silent, type Dialect } from './dialects.ts';
-import { bursty, gulping, irregular, steady, type Outsider } from './outsiders.ts';
+import { inBursts, inLargeBursts, irregular, steady, type Outsider } from './outsiders.ts';
 import { run } from './paced-run.ts';
 import type { Fleet, Range, Scene } from './scene.ts';
 
@@ -82,8 +82,8 @@ function expectAtMost(row: Row, { refused, ratio, seldom = 0 }: AtMost): void {
 const outsiders: readonly (readonly [string, Outsider])[] = [
   ['steadily', steady],
   ['at any time', irregular],
-  ['in bursts', bursty],
-  ['in large bursts', gulping],
+  ['in bursts', inBursts],
+  ['in large bursts', inLargeBursts],
 ];
 
 const quotas: readonly (readonly [string, Omit<Row, 'comes'>])[] = [

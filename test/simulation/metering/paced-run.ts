@@ -58,7 +58,7 @@ class Run {
     this.#links.forEach((_link, replica) => this.#at(0, () => this.#tick(replica)));
     if (scene.outsider !== null) {
       const perMs = (scene.outsider.share * this.#counter.limit) / scene.windowMs;
-      this.#drink(scene.outsider.comes(perMs, scene.windowMs, this.#random));
+      this.#takeForOthers(scene.outsider.comes(perMs, scene.windowMs, this.#random));
     }
   }
 
@@ -207,15 +207,15 @@ class Run {
    * Whoever else uses the quota is refused like everybody. Who comes for one unit at a time comes again as soon as there is
    * room and gets what it wants; of several at once those that are refused are given up.
    */
-  #drink(gulps: Generator<{ readonly at: number; readonly units: number }, never>): void {
-    const { at, units } = gulps.next().value;
+  #takeForOthers(takes: Generator<{ readonly at: number; readonly units: number }, never>): void {
+    const { at, units } = takes.next().value;
     this.#at(at, () => {
       if (units > 1) this.#take(units);
       else {
         this.#owed += units;
         if (this.#owed === units) this.#takeOwed();
       }
-      this.#drink(gulps);
+      this.#takeForOthers(takes);
     });
   }
 

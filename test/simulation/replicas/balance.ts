@@ -110,7 +110,8 @@ const arrivalsOf = (workspace: string, upstreams: readonly Upstream[]) =>
  * No 60 s of the upstream's log hold more calls of a workspace than its ceiling. Left out are sends that no store can
  * see in time: a process stopped between place and write, what a killed replica had sent before a loss of data, and what
  * a replica had sent that is away when the others go on after a loss: only it knows, and it tells when it is back.
- * What left while there was no ceiling counts for nothing that came later. In `local` each replica has its share at least, beside what the others do with Redis.
+ * What left while there was no ceiling counts for nothing that came later. In `local` each replica has its share at least, beside
+ * what the others do with Redis; what left under an earlier, higher ceiling is beside it, too, because only Redis knows of that.
  */
 function windows(
   ledger: ReplicaLedger,
@@ -138,19 +139,25 @@ function windows(
   const limitAt = (at: number): number | null =>
     highest(ledger.rules.during(at - ledger.effectMs - wayMs, at), perMinuteOf(name));
   const maxAt = (perMinute: number): number =>
-    without ? perMinute + replicas.length * Math.max(1, Math.floor(perMinute / 2)) : perMinute;
+    perMinute + replicas.length * Math.max(1, Math.floor(perMinute / 2));
   const underCeiling = counted.flatMap((arrival) => {
     const perMinute = limitAt(arrival.at);
     return perMinute === null ? [] : [{ arrival, at: arrival.at, perMinute }];
   });
   underCeiling.forEach(({ at, perMinute }, index) => {
-    const most = maxAt(perMinute);
+    if (index + 1 >= perMinute) ledger.reach('ceiling used up');
     const sent = underCeiling
       .slice(0, index + 1)
       .filter((one) => at - one.at < 60_000 && !isUnreported(one.arrival, at));
-    const before = sent.at(-1 - most)?.at;
-    if (index + 1 >= perMinute) ledger.reach('ceiling used up');
-    if (before === undefined) return;
-    broken('1', `${name} sent ${most + 1} within ${(at - before).toFixed(1)} ms`);
+    const notMoreThan = (max: number, among: typeof sent): void => {
+      const before = among.at(-1 - max)?.at;
+      if (before !== undefined) broken('1', `${name} sent ${max + 1} within ${(at - before).toFixed(1)} ms`);
+    };
+    if (!without) return notMoreThan(perMinute, sent);
+    notMoreThan(maxAt(Math.max(...sent.map((one) => one.perMinute))), sent);
+    notMoreThan(
+      maxAt(perMinute),
+      sent.filter((one) => one.perMinute <= perMinute),
+    );
   });
 }

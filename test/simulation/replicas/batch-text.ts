@@ -218,10 +218,10 @@ function words(reply: EventReply, kind: string, isKnown: boolean): unknown {
     case 'cancel':
       return [reply.cancelled ? 'cancelled' : 'not_waiting'];
     case 'forecast': {
-      const { standing } = reply;
-      return standing === null
+      const { forecast } = reply;
+      return forecast === null
         ? ['not_waiting']
-        : ['waiting', wait(standing.waitMs), standing.ahead, standing.heldBy];
+        : ['waiting', wait(forecast.waitMs), forecast.ahead, forecast.heldBy];
     }
     case 'tick':
       if (!isKnown) return ['unknown_bucket'];

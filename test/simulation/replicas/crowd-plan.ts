@@ -70,7 +70,7 @@ const bucketOf = ({ limit, bucket }: Crowd): BucketPlan => ({
   probe: 0,
   reports: 'rounded',
   outsideShare: 0,
-  outsideGulp: 1,
+  outsideBurst: 1,
   startShare: 0,
   changes: [],
   hints: true,

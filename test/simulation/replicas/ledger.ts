@@ -12,7 +12,6 @@
 import { ticketId } from '../../../src/ids.ts';
 import type { BucketEvent } from '../../../src/limiter/policy/bucket-events.ts';
 import type { Asked, Done, ScriptModel } from '../../limiter/script-model.ts';
-import { passageMs } from '../../../src/admission/queued-call.ts';
 import { must } from '../ledger.ts';
 import {
   entrySettingsOf,
@@ -25,7 +24,7 @@ import {
   type Regime,
 } from '../rules.ts';
 import { Stated } from '../stated.ts';
-import type { DrivenCall, DriverLedger } from '../driver.ts';
+import { sendableUntil, type DrivenCall, type DriverLedger } from '../driver.ts';
 import type { BucketPlan, CallPlan, MeterPlan, WorkspacePlan } from '../plan.ts';
 import { Story } from '../story.ts';
 import { refusedCallOf, type RefusedCall } from '../refused-call.ts';
@@ -91,6 +90,8 @@ export const settlingMs = 1_300;
 export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
   readonly plan: ReplicasPlan;
   readonly rules: Rules;
+  /** Nothing breaks in this history, and nothing gets lost. */
+  readonly isFaultless: boolean;
   readonly calls = new Map<string, Call>();
   readonly leases = new Map<string, Lease>();
   readonly closings = new Map<string, Closing[]>();
@@ -116,6 +117,7 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
     super(keepsLog);
     this.plan = plan;
     this.rules = new Rules(plan);
+    this.isFaultless = isFaultless(plan);
     for (const { key } of plan.buckets) this.stated.set(key, new Stated());
     this.#monotonic = monotonic;
     this.#fairness = new Fairness(plan, (now) => this.regimes(now));
@@ -133,6 +135,7 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
         backAt: -Infinity,
         state: 'new',
         enteredAt: call.at,
+        enteredMs: 0,
         executed: 0,
         sends: 0,
         sentAt: [],
@@ -151,7 +154,7 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
 
   /** Requests that the operator states of a bucket, or stated a moment ago. */
   statedOf(key: string, now: number): readonly (MeterPlan | null)[] {
-    return this.regimes(now).map((regime) => statedOf(regime, key));
+    return statedOf(this.regimes(now), key);
   }
 
   /** To be called often, so that what is stated drains at the limits of the time. */
@@ -186,17 +189,6 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
 
   call(id: string): Call {
     return must(this.calls.get(id), id);
-  }
-
-  get isFaultless(): boolean {
-    const { faults, network, frozenWrites } = this.plan;
-    const { lostRequests, lostReplies, late, repeated, lostMessages, disorder } = network;
-    return (
-      faults.length === 0 &&
-      frozenWrites === 0 &&
-      !disorder &&
-      lostRequests + lostReplies + late + repeated + lostMessages === 0
-    );
   }
 
   get lastLossAt(): number {
@@ -384,8 +376,7 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
     if (now >= workspace.revokedAt && now > turnedAt(workspace.revokedAt)) {
       this.broken(now, '9', `${id}: key revoked`);
     }
-    if (now > call.enteredAt + Math.max(plan.maxWaitMs, passageMs))
-      this.broken(now, '9', `${id}: its wait has passed`);
+    if (now > sendableUntil(call)) this.broken(now, '9', `${id}: its wait has passed`);
     if (lease === undefined) {
       this.reach('sent without Redis');
       if (this.plan.whenDown === 'deny') this.broken(now, '1', `${id} sent without Redis, which is denied`);
@@ -494,3 +485,9 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
 
 /** Usage without Redis is reported as a ticket that is no call. */
 const isCall = (ticket: string | undefined): boolean => ticket?.startsWith('seed.') !== true;
+
+function isFaultless({ faults, network, frozenWrites }: ReplicasPlan): boolean {
+  const { lostRequests, lostReplies, late, repeated, lostMessages, disorder } = network;
+  const lost = lostRequests + lostReplies + late + repeated + lostMessages;
+  return faults.length === 0 && frozenWrites === 0 && !disorder && lost === 0;
+}

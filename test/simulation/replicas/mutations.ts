@@ -50,7 +50,7 @@ export const replicaMutations: readonly Mutation[] = [
     'if (this.closing.until !== null) this.holdUntil(this.closing.until);',
     '',
   ),
-  row('3', 'no self-fence', lease, 'clock.monotonic() < grant.expiresAt', 'true'),
+  row('3', 'no self-fence', lease, 'this.#parts.clock.monotonic() < this.grant.expiresAt', 'true'),
   row(
     '3',
     'any token of a call ends its lease',
@@ -58,13 +58,7 @@ export const replicaMutations: readonly Mutation[] = [
     "const lease = bucket.leases.get(token);\n  if (lease === undefined || lease.stage === 'abandoned') return",
     "const lease = [...bucket.leases.values()].find((one) => token.startsWith(`${one.ticket.id}.`));\n  if (lease === undefined || lease.stage === 'abandoned') return",
   ),
-  row(
-    '3',
-    'no wait in a new epoch',
-    calls,
-    'lease.isCapped ? this.#quarantineMs',
-    'lease.isLost ? this.#quarantineMs',
-  ),
+  row('3', 'no wait in a new epoch', calls, 'lease.isCapped ? this.#kept', 'lease.isLost ? this.#kept'),
   row(
     '3',
     'no wait after an absence',
@@ -156,7 +150,7 @@ export const replicaMutations: readonly Mutation[] = [
     survives:
       'leases nobody ends expire, and tickets that wait are entered again: a capped lane waits a lease (limiter/redis/pending.test.ts)',
   },
-  row('7', 'a new epoch is not noticed', presence, 'if (isNews) this.#noteLoss(agoMs);', ''),
+  row('7', 'a new epoch is not noticed', presence, 'this.#noteLoss(agoMs);\n    }', '}'),
   row(
     '7',
     'tickets of dead replicas keep their positions',

@@ -234,7 +234,7 @@ function bucketOf(chance: Chance, index: number): BucketPlan {
     probe: chance.pick([0, 0, 1]),
     reports: chance.pick<BucketPlan['reports']>(['exact', 'rounded', 'nothing']),
     outsideShare: calm ? 0 : chance.pick([0, 0.3]),
-    outsideGulp: 1,
+    outsideBurst: 1,
     startShare: calm ? 0 : chance.pick([0, 1]),
     changes: [],
     hints: chance.happens(0.9),

@@ -65,6 +65,7 @@ export class Replica {
         clock: this.process,
         random: { next: () => chance.next(), hex: () => name },
         telemetry,
+        leaseMs: ledger.plan.leaseMs,
         listener: {
           onGrant: (grant) => this.queue.listener.onGrant(grant),
           onClosed: (bucket, closedMs) => this.queue.listener.onClosed(bucket, closedMs),

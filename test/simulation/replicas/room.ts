@@ -31,9 +31,10 @@ export class Room {
 
   check(model: ScriptModel, now: number): void {
     const ledger = this.#ledger;
-    const waiting = [...ledger.calls.values()].filter(
-      ({ state, plan }) => state === 'waiting' && plan.lane.bucket === model.key,
-    );
+    const waiting: Call[] = [];
+    for (const call of ledger.calls.values()) {
+      if (call.state === 'waiting' && call.plan.lane.bucket === model.key) waiting.push(call);
+    }
     if (waiting.length === 0 || !waiting.every((call) => this.#mayGo(call, model, now))) {
       return void this.#since.delete(model.key);
     }

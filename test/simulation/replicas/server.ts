@@ -30,7 +30,8 @@ type Publish = (channel: string, text: string) => void;
 
 const presenceLifeMs = 5_000;
 const settlingMs = 1_300;
-const ownCommand = (name: string): string => `sluice${name}V1`;
+/** The client's name for one of the product's own scripts. */
+export const ownCommand = (name: string): string => `sluice${name}V1`;
 
 export class Server {
   readonly #watch: ServerWatch;
@@ -44,13 +45,15 @@ export class Server {
   #epoch: { runId: string; since: string; kind: string } | null = null;
   /** When the first replica was back after an absence, for a while. */
   #backAt: number | null = null;
+  #heldSince = 0;
   readonly #replicas = new Map<string, number>();
   #log: Entry[] = [];
   #silent = false;
   #skewMs = 0;
   #lives = 1;
-  /** Commands on buckets so far. */
+  /** Commands on buckets, and messages to all other replicas, so far. */
   bucketCommands = 0;
+  messages = 0;
   /** Nothing is carried out before (`hang`). */
   hangsUntil = 0;
   isDown = false;
@@ -156,7 +159,12 @@ export class Server {
       case ownCommand('Restore'):
         return this.#restore(key, argv, clock);
       case ownCommand('Presence'):
-        return this.#presence(argv.slice(2), clock);
+        return this.#presence(argv.slice(3), clock);
+      // No upstream of the simulation refuses for good.
+      case ownCommand('Breaker'):
+        return [];
+      case ownCommand('Publish'):
+        return this.#sendToOthers(argv);
       case 'info':
         return this.info();
       case 'get':
@@ -299,19 +307,32 @@ export class Server {
     return missing;
   }
 
+  /** publish.lua */
+  #sendToOthers([sender = '', text = '']: string[]): number {
+    const others = [...this.#replicas.keys()].filter((replica) => replica !== sender);
+    this.messages += others.length;
+    if (!this.#silent) for (const replica of others) this.#publish(`sluice:r:${replica}`, text);
+    return others.length;
+  }
+
   /** presence.lua */
-  #presence([replica = '', runId = '', knows = '', , comesBack]: string[], now: number): unknown {
+  #presence(argv: string[], now: number): unknown {
+    const [replica = '', runId = '', knows = '', , comesBack, heldAgoMs = '', leaseMs = ''] = argv;
     const reported = this.#epoch;
     let { since, kind } = reported ?? { since: String(now), kind: knows === '' ? 'first' : 'change' };
     if (reported !== null && reported.runId !== runId) [since, kind] = [String(now), 'change'];
     else if (reported !== null && kind === 'first' && knows !== '' && knows !== since) kind = 'change';
+    if (reported?.runId !== runId) {
+      const isHeld = heldAgoMs !== '' && Number(heldAgoMs) < Number(leaseMs);
+      this.#heldSince = isHeld ? now - Number(heldAgoMs) : now;
+    }
     this.#epoch = { runId, since, kind };
     if (this.#backAt !== null && this.#backAt + presenceLifeMs <= now) this.#backAt = null;
     if (comesBack === '1' && (this.#backAt === null || this.#backAt + settlingMs <= now)) this.#backAt = now;
     for (const [each, at] of this.#replicas) if (at <= now - presenceLifeMs) this.#replicas.delete(each);
     this.#replicas.set(replica, now);
     const backAgoMs = this.#backAt === null ? '' : String(now - this.#backAt);
-    return [since, kind, String(now), this.#replicas.size, backAgoMs];
+    return [since, kind, String(now), this.#replicas.size, backAgoMs, String(now - this.#heldSince)];
   }
 }
 

@@ -162,11 +162,14 @@ class Run {
 
   async #until(done: () => boolean, withinMs: number, watch: Watcher): Promise<void> {
     const until = this.#clock.monotonic() + withinMs;
-    while (!done() && this.#clock.monotonic() < until) {
+    const nextCheck = (): number | null => {
+      if (done() || this.#clock.monotonic() >= until) return null;
       const next = this.#clock.monotonic() + (watch.everyMs?.() ?? checkEveryMs);
       this.#clock.outside(next, () => watch.check(next));
-      await this.#clock.run(next);
-    }
+      return next;
+    };
+    const first = nextCheck();
+    if (first !== null) await this.#clock.run(first, undefined, nextCheck);
   }
 
   #isOver(): boolean {

@@ -2,6 +2,7 @@
  * What only time shows, looked at every 50 ms: a bucket with room grants within milliseconds, or within a tick where
  * something was lost (6); a waiting call is known to Redis within a tick (7); nobody waits beyond its deadline (10).
  */
+import { sendableUntil } from '../driver.ts';
 import { leaseToken, ticketId } from '../../../src/ids.ts';
 import type { ScriptModel } from '../../limiter/script-model.ts';
 import type { Call, Lease, ReplicaLedger } from './ledger.ts';
@@ -50,8 +51,8 @@ export class Watch {
   #looksIdle(model: ScriptModel, now: number): void {
     const { bucket, effects } = model;
     const dueIn = bucket === null || bucket.waiting === 0 || effects.nextAt === null ? null : effects.nextAt;
-    const helpers = this.#helpers(model);
-    if (dueIn === null || this.#server.now() < dueIn || helpers.length === 0) {
+    const helpers = dueIn === null || this.#server.now() < dueIn ? [] : this.#helpers(model);
+    if (dueIn === null || helpers.length === 0) {
       this.#idleSince.delete(model.key);
       return;
     }
@@ -139,6 +140,7 @@ export class Watch {
   }
 
   #forget(id: string): void {
+    if (this.#unknownSince.size === 0) return;
     for (const each of this.#unknownSince.keys()) {
       if (each.startsWith(`${id} `)) this.#unknownSince.delete(each);
     }
@@ -150,9 +152,9 @@ export class Watch {
   }
 
   #waits(call: Call, replica: Replica, now: number): void {
-    const { id, maxWaitMs } = call.plan;
+    const { id } = call.plan;
     if (!replica.process.alive) return;
-    const since = Math.max(call.enteredAt + maxWaitMs, replica.resumedAt);
+    const since = Math.max(sendableUntil(call), replica.resumedAt);
     if (now > replica.process.pausedUntil && now - since > overdueMs) {
       this.#ledger.broken(now, '10', `${id} waits ${(now - since).toFixed(0)} ms longer than it may`);
       call.enteredAt = now;

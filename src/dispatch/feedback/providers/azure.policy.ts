@@ -20,8 +20,8 @@ const refusal: ReadsRefusal = ({ message }) => {
 export const azure: Provider = { refusal };
 
 /**
- * Azure's trap: tokens exhausted with a reset of 0, `retry-after: 1` and `retry-after-ms: 0`, while the real wait is up
- * to the renewal period. That period in milliseconds, or `null` when the answer is not of this kind.
+ * The renewal period of an answer that is Azure's trap, milliseconds; `null`: it is none. In the trap tokens are exhausted with a
+ * reset of 0, `retry-after: 1` and `retry-after-ms: 0`, while the real wait is up to the renewal period.
  */
 export function renewalTrapMs(readings: readonly Reading[]): number | null {
   let waitMs: number | null = null;

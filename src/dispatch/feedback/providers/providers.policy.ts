@@ -1,6 +1,6 @@
 /**
- * The providers of language models: adding one is a file here, a line below, and its samples in `test/fixtures/providers/`.
- * Of several that know the form of a field, or a refusal, the first one reads it.
+ * The providers of language models: to add one, write its file here, a line below, and its samples in
+ * `test/fixtures/providers/`. Where several know the form of a field or of a refusal, the first of them reads it.
  */
 import type { AnswerTime } from '../../duration.policy.ts';
 import type { ModelError } from '../model-error.policy.ts';
@@ -12,7 +12,7 @@ import { cerebras } from './cerebras.policy.ts';
 import { groq } from './groq.policy.ts';
 import { mistral } from './mistral.policy.ts';
 import { openai } from './openai.policy.ts';
-import type { Provider, Said } from './provider.policy.ts';
+import type { Provider, ProviderRefusal } from './provider.policy.ts';
 import { together } from './together.policy.ts';
 import { xai } from './xai.policy.ts';
 
@@ -31,11 +31,11 @@ const all = Object.values(providers);
 const dimensions = all.flatMap((provider) => provider.dimensions ?? []);
 
 /** What a refusal says in its provider's own words. */
-export function saidBy(error: ModelError | null): Said {
+export function providerRefusal(error: ModelError | null): ProviderRefusal {
   if (error === null) return {};
   for (const { refusal } of all) {
-    const said = refusal?.(error) ?? null;
-    if (said !== null) return said;
+    const read = refusal?.(error) ?? null;
+    if (read !== null) return read;
   }
   return {};
 }

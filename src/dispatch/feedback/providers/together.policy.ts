@@ -1,6 +1,6 @@
 /**
- * Together: `credit_limit` is the type of both a spent balance and of a rate limit that a paid plan would raise; the sentence tells
- * which. `You have been rate limited. Your rate limit is 60 queries per minute.`
+ * Together: `credit_limit` is the type both of a spent balance and of a rate limit that a paid plan would raise. The sentence
+ * distinguishes them, the rate limit by: `You have been rate limited. Your rate limit is 60 queries per minute.`
  */
 import type { Provider, ReadsRefusal } from './provider.policy.ts';
 

@@ -2,15 +2,15 @@
  * Connections to Redis: alone, behind Sentinels, or a Cluster. Every wait has a limit, nothing is queued while there is
  * no connection, and nothing is sent a second time by the driver: who asked decides that (`health.ts`).
  *
- * Owns: the options of ioredis, the error listeners without which a broken socket ends the process, a subscriber's next
- * connection. Refuses to own: what is asked, whether Redis is available, whether a subscriber hears (`subscription.ts`).
+ * Owns: the options of ioredis, the error listeners without which a broken socket ends the process. Refuses to own:
+ * what is asked, whether Redis is available, the connections of subscribers (`subscriber.ts`).
  */
 import { readFileSync } from 'node:fs';
 import { Cluster, Redis, type ClusterOptions, type RedisOptions } from 'ioredis';
 import type { Clock, Random } from '../../../clock.ts';
 import type { RedisNode, RedisSettings } from '../../../config/settings.ts';
 import { guardReplies } from './reply-guard.ts';
-import { listen, type Hearing } from './subscription.ts';
+import { maxRetryMs, retriesOfLost, retryMs, Subscriber, type SubscriberParts } from './subscriber.ts';
 
 export type RedisClient = Redis | Cluster;
 /** Replies keep the shapes of RESP2, whatever the protocol. */
@@ -19,7 +19,6 @@ type Options = RedisOptions & { replyMapping?: 'legacy' };
 const connectMs = 2_000;
 /** A socket that owes an answer and gives no byte for this long is left: a hung primary is noticed by nothing else. */
 const silentMs = 2_000;
-const maxRetryMs = 500;
 const slotsRefreshMs = 1_000;
 
 guardReplies();
@@ -28,7 +27,7 @@ export interface RedisConnection {
   readonly client: RedisClient;
   isReady(): boolean;
   /** Hears `channel` until closed, over every reconnection; a subscription without messages is made anew. */
-  subscribe(channel: string, hear: Hearing & { readonly onError: (failure: unknown) => void }): void;
+  subscribe(channel: string, hear: SubscriberParts['hear']): void;
   /** The server's `INFO` as text; of one of the primaries in a Cluster. */
   info(): Promise<string>;
   /** Resolves when every primary of a Cluster answers; rejects with the failure of one that does not. At once otherwise. */
@@ -38,99 +37,100 @@ export interface RedisConnection {
   close(): void;
 }
 
-export function connectRedis(
+export interface ConnectionParts {
+  readonly clock: Clock;
+  readonly random: Random;
+}
+
+export const connectRedis = (
   settings: RedisSettings,
-  { clock, random }: { readonly clock: Clock; readonly random: Random },
+  parts: ConnectionParts,
   onError: (failure: unknown) => void,
-): RedisConnection {
-  const retryStrategy = (times: number): number =>
-    Math.min(maxRetryMs, 20 * 2 ** Math.min(times, 10)) * (0.5 + random.next() / 2);
-  const options = optionsOf(settings, retryStrategy);
-  const client =
-    settings.mode === 'cluster'
-      ? new Cluster([...settings.nodes], clusterOptions(settings, options, retryStrategy))
-      : new Redis<'legacy'>(standalone(settings, options));
-  client.on('error', onError);
-  if (client instanceof Cluster) client.on('node error', onError);
-  const closers: (() => void)[] = [];
-  // The driver gives up for good when, for one, a Sentinel reports a failover while it is connecting.
-  let cancelConnect = (): void => {};
-  const connectAgain = (): void => {
-    cancelConnect = clock.after(retryStrategy(4), () => {
-      client.connect().catch(onError);
+): RedisConnection => new Connection(settings, parts, onError);
+
+class Connection implements RedisConnection {
+  readonly client: RedisClient;
+  readonly #settings: RedisSettings;
+  readonly #parts: ConnectionParts;
+  readonly #onError: (failure: unknown) => void;
+  readonly #options: Options;
+  readonly #subscribers: Subscriber[] = [];
+  #cancelConnect = (): void => {};
+
+  constructor(settings: RedisSettings, parts: ConnectionParts, onError: (failure: unknown) => void) {
+    this.#settings = settings;
+    this.#parts = parts;
+    this.#onError = onError;
+    const retryStrategy = (times: number): number => retryMs(times, parts.random);
+    this.#options = optionsOf(settings, retryStrategy);
+    this.client =
+      settings.mode === 'cluster'
+        ? new Cluster([...settings.nodes], clusterOptions(settings, this.#options, retryStrategy))
+        : new Redis<'legacy'>(standalone(settings, this.#options));
+    this.client.on('error', onError);
+    if (this.client instanceof Cluster) this.client.on('node error', onError);
+    this.client.on('end', this.#connectAgain);
+  }
+
+  isReady(): boolean {
+    return this.client.status === 'ready';
+  }
+
+  subscribe(channel: string, hear: SubscriberParts['hear']): void {
+    const { client } = this;
+    const subscriber = new Subscriber({
+      ...this.#parts,
+      channel,
+      hear,
+      client,
+      options: () => this.#subscriberOptions(),
+    });
+    this.#subscribers.push(subscriber);
+    subscriber.begin();
+  }
+
+  async info(): Promise<string> {
+    if (!(this.client instanceof Cluster)) return this.client.info();
+    const [node] = this.client.nodes('master');
+    if (node === undefined) throw new Error('no primary of the Cluster is known');
+    return node.info();
+  }
+
+  async reachAll(): Promise<void> {
+    if (this.client instanceof Cluster) await reachPrimaries(this.client);
+  }
+
+  primaries(): string {
+    return this.client instanceof Cluster ? primariesOf(this.client).join(' ') : '';
+  }
+
+  close(): void {
+    this.client.off('end', this.#connectAgain);
+    this.#cancelConnect();
+    for (const subscriber of this.#subscribers) subscriber.close();
+    this.client.disconnect();
+  }
+
+  /** The driver gives up for good when, for one, a Sentinel reports a failover while it is connecting. */
+  readonly #connectAgain = (): void => {
+    const { clock, random } = this.#parts;
+    this.#cancelConnect = clock.after(retryMs(retriesOfLost, random), () => {
+      this.client.connect().catch(this.#onError);
     });
   };
-  client.on('end', connectAgain);
-  closers.push(() => {
-    client.off('end', connectAgain);
-    cancelConnect();
-  });
 
   /** Where a subscriber connects: in a Cluster any node hears what is published on any other. */
-  const subscriberOptions = (): Options => {
-    if (!(client instanceof Cluster)) return standalone(settings, options);
-    const nodes = client.nodes('all');
-    const node = nodes[Math.floor(random.next() * nodes.length)];
-    const { host, port } = node?.options ?? settings.nodes[0] ?? {};
-    return { ...options, ...(host === undefined ? {} : { host }), ...(port === undefined ? {} : { port }) };
-  };
-
-  return {
-    client,
-    isReady: () => client.status === 'ready',
-    subscribe(channel, { onMessage, onReady, onError: onFailure }) {
-      let open: Redis | null = null;
-      let cancel = (): void => {};
-      let closed = false;
-      const begin = (): void => {
-        if (closed) return;
-        // Where the commands do not get through, grants do not come either.
-        if (client.status !== 'ready') {
-          client.once('ready', begin);
-          return;
-        }
-        const socket = new Redis<'legacy'>({
-          ...subscriberOptions(),
-          connectionName: 'sluice-grants',
-          retryStrategy: () => null,
-          lazyConnect: true,
-        });
-        open = socket;
-        socket.on('error', onFailure);
-        socket.on('end', () => {
-          cancel();
-          if (open === socket && !closed) cancel = clock.after(retryStrategy(4), begin);
-        });
-        socket
-          .connect()
-          .then(() => listen(socket, channel, { publisher: client, hearing: { onMessage, onReady }, clock }))
-          .catch((failure: unknown) => {
-            onFailure(failure);
-            socket.disconnect();
-          });
-      };
-      begin();
-      closers.push(() => {
-        closed = true;
-        cancel();
-        open?.disconnect();
-      });
-    },
-    info: async () => {
-      if (!(client instanceof Cluster)) return client.info();
-      const [node] = client.nodes('master');
-      if (node === undefined) throw new Error('no primary of the Cluster is known');
-      return node.info();
-    },
-    reachAll: async () => {
-      if (client instanceof Cluster) await reachPrimaries(client);
-    },
-    primaries: () => (client instanceof Cluster ? primariesOf(client).join(' ') : ''),
-    close() {
-      for (const end of closers) end();
-      client.disconnect();
-    },
-  };
+  #subscriberOptions(): Options {
+    if (!(this.client instanceof Cluster)) return standalone(this.#settings, this.#options);
+    const nodes = this.client.nodes('all');
+    const node = nodes[Math.floor(this.#parts.random.next() * nodes.length)];
+    const { host, port } = node?.options ?? this.#settings.nodes[0] ?? {};
+    return {
+      ...this.#options,
+      ...(host === undefined ? {} : { host }),
+      ...(port === undefined ? {} : { port }),
+    };
+  }
 }
 
 /** Who takes writes: every primary of a Cluster as known now, else the client itself. */

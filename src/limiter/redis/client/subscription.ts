@@ -14,7 +14,7 @@ const maxUnheard = 4;
 /** Messages of others begin with another word (`reply.lua`). */
 const echo = 'echo';
 
-export interface Hearing {
+export interface SubscriptionListener {
   readonly onMessage: (text: string) => void;
   /** Messages come from here on; earlier ones may be missing. */
   readonly onReady: () => void;
@@ -37,7 +37,7 @@ interface Publisher {
 
 export interface ListenParts {
   readonly publisher: Publisher;
-  readonly hearing: Hearing;
+  readonly listener: SubscriptionListener;
   readonly clock: Clock;
 }
 
@@ -45,9 +45,9 @@ export interface ListenParts {
 export async function listen(
   socket: Subscriber,
   channel: string,
-  { publisher, hearing, clock }: ListenParts,
+  { publisher, listener, clock }: ListenParts,
 ): Promise<void> {
-  const { onMessage, onReady } = hearing;
+  const { onMessage, onReady } = listener;
   let unheard = 0;
   let isReady = false;
   const ready = (): void => {

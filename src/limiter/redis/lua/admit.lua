@@ -17,7 +17,7 @@ do
     return '["granted",' .. text(ticket.order) .. ',"' .. lease.token .. '",' .. text(lease.expiresAt) .. ']'
   end
 
-  local function standing(ticket, now)
+  local function replyFor(ticket, now)
     if ticket.lease then return grantedWith(leaseOf(ticket.lease), ticket) end
     local waitMs, ahead, heldBy = forecastOf(ticket, now)
     return '["queued",' .. text(waitMs) .. ',' .. text(ahead) .. ',' .. text(ticket.order) .. ',"' .. heldBy .. '"]'
@@ -61,7 +61,7 @@ do
     local lane, ticket = enter(asked, order, now)
     enqueue(lane, ticket)
     pump(now)
-    return standing(ticket, now)
+    return replyFor(ticket, now)
   end
 
   function checks.admit(event)
@@ -86,7 +86,7 @@ do
     pump(now)
     -- A pump enters no ticket, but it forgets those of replicas that are gone.
     if ticket then ticket = ticketOf(event.ticket) end
-    if ticket then return standing(ticket, now) end
+    if ticket then return replyFor(ticket, now) end
     event.costs, event.inLane = takeable(knownCosts(event.costs, event.document)), lane
     local order = orderOf(event, now)
     if mayGoAtOnce(lane, event, now) then

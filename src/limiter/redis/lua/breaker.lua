@@ -2,17 +2,19 @@
 A breaker changes if it is still the one that its replica knows, and every other replica hears of it. Which state follows
 which is decided by the replicas (`breaker.policy.ts`); here only who came first.
 
-KEYS  1 breaker  2 replicas
-ARGV  1 replica  2 put | take | close | read  3 version that the replica knows ('' = none)
+KEYS  1 breaker  2 replicas  3 names of all breakers, for replicas that come later
+ARGV  1 replica  2 put | take | close | read | names  3 version that the replica knows ('' = none)
       4 version  5 open | probing  6 status  7 refusals  8 ms until the state's time  9 ms for which it is remembered
       10 names for the others: key, upstream and credential, with blanks between
 put: stored where nothing is stored or the version is the known one. take: the same, but what was closed stays closed.
 close: nothing is stored any more, whatever was. read: nothing changes. The last seven matter to put and take only.
+names: the reply is not a breaker but the names of at most `namesAtOnce`, those that are remembered longest first.
 Reply { version, open | probing, status, refusals, ms left } as it is then; empty = closed.
 Message to the other replicas: `b`, the names, and what the reply says, with blanks between.
 ]]
 local key, replicas, ownReplica, operation, known = KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[3]
-local replicaChannel = 'sluice:r:'
+local replicaChannel, namesAtOnce = 'sluice:r:', 100
+if operation == 'names' then return redis.call('ZREVRANGE', KEYS[3], 0, namesAtOnce - 1) end
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + tonumber(time[2]) / 1000
 
@@ -32,6 +34,7 @@ end
 
 local state = stored()
 if operation == 'close' then
+  redis.call('ZREM', KEYS[3], ARGV[10])
   if redis.call('DEL', key) == 1 then publish({}) end
   return {}
 end
@@ -40,7 +43,11 @@ local mayChange = isKnown or (operation == 'put' and not state[1])
 if operation ~= 'read' and mayChange then
   local at = string.format('%.17g', now + tonumber(ARGV[8]))
   local text = table.concat({ ARGV[4], ARGV[5], ARGV[6], ARGV[7], at }, ' ')
-  redis.call('SET', key, text, 'PX', math.ceil(tonumber(ARGV[9])))
+  local memoryMs = math.ceil(tonumber(ARGV[9]))
+  redis.call('SET', key, text, 'PX', memoryMs)
+  redis.call('ZREMRANGEBYSCORE', KEYS[3], '-inf', string.format('%.17g', now))
+  redis.call('ZADD', KEYS[3], string.format('%.17g', now + memoryMs), ARGV[10])
+  if redis.call('PTTL', KEYS[3]) < memoryMs then redis.call('PEXPIRE', KEYS[3], memoryMs) end
   state = stored()
   publish(state)
 end

@@ -14,9 +14,9 @@
 -- @record known: kind points lease until lanes at
 -- @record lease: token ticket lane replica document grantedAt spacing marks expiresAt answered stage named
 -- @record meter: name limit windowMs stated reported level at granted answered returned others heardAt contest
---   top unreported fastestMs emptyAt log
+--   peak unreported fastestMs emptyAt log
 -- @record contest: units allowance at
--- @record top: level at headAt
+-- @record peak: level at headAt
 -- @record unreported: units at
 -- @record bucket: createdAt seen learn probe opened probingSince closedUntil closedAt virtual sequence lastGrantAt pilotAfter
 --   crowdedAt waiting waitingWeight leases waitingCosts meters due promisedBy promisedAt

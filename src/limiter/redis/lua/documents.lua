@@ -1,5 +1,5 @@
--- Mirror of documents.policy.ts: what GraphQL documents cost, as far as answers stated it. `kind` of a record: probing, `told`,
--- unreported; `at` = when something was last learned of it.
+-- Mirror of documents.policy.ts: what GraphQL documents cost, as far as answers stated it. `kind` of a record: `probing`,
+-- `reported` or `unreported`; `at` = when something was last learned of the document.
 local knownCosts, waitsForAnswer, beginProbe, endProbe, dropProbe, learnDocument
 -- Lua allows 200 local names in one function, and an included file is a part of its script's.
 do
@@ -41,7 +41,7 @@ do
     if known.kind == 'probing' then wakeWaiting(known) end
   end
 
-  -- `known` is without its time.
+  -- `known` is the record without `at`, which is added here.
   local function remember(name, known, now)
     local before = documentOf(name)
     if before then drop(ageMember(name, before)) end

@@ -17,7 +17,7 @@ do
     return bucket.lastGrantAt + pilotMs
   end
 
-  function firstCalls.heldUntil(now) return math.max(probeTime(now), pilotTime(now)) end
+  function firstCalls.nextFirstCallAt(now) return math.max(probeTime(now), pilotTime(now)) end
 
   -- A call is granted, and is out of the line already: it may be a pilot for those that wait.
   function firstCalls.notePilot(now)

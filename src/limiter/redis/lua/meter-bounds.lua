@@ -3,12 +3,12 @@ local levelBounds
 do
   -- @constant callsOfCalm answeringShare calmJitterMs
 
-  local function noteTop(meter, level, seen, now)
-    local top = meter.top
+  local function notePeak(meter, level, seen, now)
+    local peak = meter.peak
     local before = 0
-    if top and seen.sentAt <= top.headAt then before = top.level - netRate(meter) * (now - top.at) end
+    if peak and seen.sentAt <= peak.headAt then before = peak.level - netRate(meter) * (now - peak.at) end
     if level < before then return before end
-    meter.top = { level, now, seen.headAt }
+    meter.peak = { level, now, seen.headAt }
     return level
   end
 
@@ -20,16 +20,16 @@ do
   end
 
   -- Calls granted shortly before are a list of { granted at, units }.
-  local function calmUpper(meter, highest, behind, seen, now)
+  local function calmUpper(meter, highest, inTransit, seen, now)
     local rate = netRate(meter)
     local sinceSent = math.max(0, now - seen.sentAt)
     local sinceArrival = sinceArrivalMs(meter, seen, now)
     local upper = math.max(0, highest - rate * sinceArrival)
     local toCome = 0
-    for at = #behind, 1, -1 do
-      local arrivedAt = math.max(sinceArrival, now - behind[at][1] - calmLatenessMs)
+    for at = #inTransit, 1, -1 do
+      local arrivedAt = math.max(sinceArrival, now - inTransit[at][1] - calmLatenessMs)
       if arrivedAt > sinceSent then break end
-      toCome = toCome + behind[at][2]
+      toCome = toCome + inTransit[at][2]
       upper = math.max(upper, math.max(0, highest - rate * arrivedAt) + toCome)
     end
     return upper
@@ -47,7 +47,7 @@ do
       meter.unreported = false
     end
     local toCome = math.max(0, meter.granted - meter.answered) + (unreported and unreported.units or 0)
-    return noteTop(meter, levelNow, seen, now) + math.min(limit, toCome) + jitterUnits(meter)
+    return notePeak(meter, levelNow, seen, now) + math.min(limit, toCome) + jitterUnits(meter)
   end
 
   -- What is proved, what is likely, whether calls are in order, and the upper bound.

@@ -44,7 +44,7 @@ do
       level = math.min(level, math.max(before, proved))
     end
     noteOthers(meter, level - before, sinceMs)
-    noteGulp(meter, (isInOrder and likely or proved) - before, report.highest - report.lowest, cost, now)
+    noteOthersBurst(meter, (isInOrder and likely or proved) - before, report.highest - report.lowest, cost, now)
   end
 
   -- Without a mark the call took nothing from the meter.
@@ -55,6 +55,7 @@ do
       applyReport(meter, report.limit, report.windowMs and report.windowMs > 0 and report.windowMs, report.resetMs,
         seen.sentAt, learn, now)
     end
+    if report.resetMs then windowLog.logStatedEnd(meter, seen.sentAt, seen.headAt, report.resetMs) end
     if not report.lowest or not meter.limit then return end
     if meter.log then return windowLog.logReported(meter, report.lowest - unusedUnits(meter), now) end
     learnLevel(meter, report, mark, seen, now)
@@ -76,7 +77,7 @@ do
       meter.level = used
       meter.at = now + waitMs
     end
-    meter.top = { meter.level + unusedUnits(meter), meter.at, now }
+    meter.peak = { meter.level + unusedUnits(meter), meter.at, now }
     meter.heardAt = math.max(meter.heardAt or now, now + waitMs)
   end
 end

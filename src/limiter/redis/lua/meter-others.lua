@@ -1,8 +1,8 @@
 -- Mirror of meter-others.policy.ts: what others take from a meter, and what is kept free for them.
-local netRate, keptFree, noteOthers, noteGulp, noteContest
+local netRate, keptFree, noteOthers, noteOthersBurst, noteContest
 do
   -- @constant reportedMemoryMs unreportedMemoryMs maxReportedRiseMs maxUnreportedRiseMs negligibleShare contestMemoryMs
-  -- @constant keptDrainMs gulpMargin refusalMargin maxOthersShare keptWaitingShare maxKeptWaitingShare maxKeptShare
+  -- @constant keptDrainMs burstMargin refusalMargin maxOthersShare keptWaitingShare maxKeptWaitingShare maxKeptShare
 
   function netRate(meter)
     local rate = drainRate(meter)
@@ -25,11 +25,11 @@ do
     meter.others = math.max(0, math.min(others, rate))
   end
 
-  function noteGulp(meter, units, grain, cost, now)
+  function noteOthersBurst(meter, units, grain, cost, now)
     local contest = meter.contest
     if not contest or cost <= 0 then return end
     if units > cost / 2 then
-      meter.contest = { math.max(contest.units, gulpMargin * (units + grain) + cost), contest.allowance, now }
+      meter.contest = { math.max(contest.units, burstMargin * (units + grain) + cost), contest.allowance, now }
       return
     end
     local isOver = now - contest.at > math.max(contestMemoryMs, meter.windowMs)

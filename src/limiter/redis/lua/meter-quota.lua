@@ -36,15 +36,15 @@ do
   -- The most that the upstream can have counted by now, as far as its answers stated, or as was counted here when the limit
   -- was lowered; 0 = neither.
   local function levelThere(meter, now)
-    local top, unreported = meter.top, meter.unreported
-    if not top then return 0 end
-    local counted = top.level + onTheWay(meter) + (unreported and unreported.units or 0)
-    return math.max(0, counted - netRate(meter) * math.max(0, now - top.at))
+    local peak, unreported = meter.peak, meter.unreported
+    if not peak then return 0 end
+    local counted = peak.level + onTheWay(meter) + (unreported and unreported.units or 0)
+    return math.max(0, counted - netRate(meter) * math.max(0, now - peak.at))
   end
 
   local function rememberLevel(meter, now)
     local level = math.max(meter.level, levelThere(meter, now)) - onTheWay(meter)
-    meter.top = { level, math.max(meter.at, now), now }
+    meter.peak = { level, math.max(meter.at, now), now }
     meter.unreported = false
   end
 

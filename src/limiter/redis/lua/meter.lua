@@ -44,8 +44,8 @@ local function roomInMs(meter, units, waiting, now)
   return math.min(restMs(meter, now) + over / netRate(meter), emptyInMs)
 end
 
--- The mark is { cost, granted right after, returned, when it drains on, calls behind } of the grant.
-local function take(meter, asked, now, behind)
+-- The mark is { cost, granted right after, returned, when it drains on, calls in transit } of the grant.
+local function take(meter, asked, now, inTransit)
   drain(meter, now)
   local cost = asked
   if meter.limit then cost = math.min(asked, meter.limit) end
@@ -58,7 +58,7 @@ local function take(meter, asked, now, behind)
   windowLog.logUnits(meter, cost, now)
   meter.granted = meter.granted + cost
   if contest then contest.allowance = contest.allowance + cost * allowanceShare end
-  return { cost, meter.granted, returned, meter.at, behind }
+  return { cost, meter.granted, returned, meter.at, inTransit }
 end
 
 local function markAnswered(meter, mark) meter.answered = meter.answered + mark[1] end

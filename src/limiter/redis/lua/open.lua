@@ -12,7 +12,7 @@ function events.open(event, now)
     for _, meter in pairs(bucket.meters) do
       if meter.at > now then
         meter.at = now
-        meter.top = false
+        meter.peak = false
         if meter.heardAt and meter.heardAt > now then meter.heardAt = now end
       end
     end

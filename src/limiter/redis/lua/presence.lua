@@ -9,13 +9,17 @@ After an absence of Redis the replicas come back one after the other: the moment
 those who come while nobody is sent (1.3 s, `settlingMs` of the replicas). Who comes later begins anew: it may be another
 absence.
 
-KEYS  1 epoch  2 replicas  3 back
+After a loss serialized calls are held for one lease, because calls of which Redis knows nothing any more may be under way. A loss
+within such a hold does not begin a new one: none of these calls was sent meanwhile, so the first hold outlasts all that may be lost.
+
+KEYS  1 epoch  2 replicas  3 back  4 hold (start of the epoch, start of the hold)
 ARGV  1 replica  2 run id of the server  3 start of the epoch the replica knows ('' = none)  4 now ('' = TIME)
-      5 the replica was without Redis until now (1, '')
+      5 the replica was without Redis until now (1, '')  6 ms since the hold began that the replica knows ('' = none)
+      7 length of a lease, ms
 Reply { start of the epoch, first | change, now, replicas heard of in the last 5 s, ms since the first one came back
-        ('' = not lately) }
+        ('' = not lately), ms since the hold of serialized calls began }
 ]]
-local lifeMs, memoryMs, settlingMs = 5000, 86400000, 1300
+local lifeMs, memoryMs, settlingMs, holdMemoryMs = 5000, 86400000, 1300, 60000
 local function text(value) return string.format('%.17g', value) end
 local now = tonumber(ARGV[4])
 if not now then
@@ -34,6 +38,14 @@ if known then
 else
   since, kind = text(now), ARGV[3] == '' and 'first' or 'change'
 end
+local heldEpoch, held = string.match(redis.call('GET', KEYS[4]) or '', '^(%S+) (%S+)$')
+if runId ~= ARGV[2] then
+  local knownMs = tonumber(ARGV[6])
+  held = knownMs and knownMs < tonumber(ARGV[7]) and text(now - knownMs) or since
+  redis.call('SET', KEYS[4], since .. ' ' .. held, 'PX', holdMemoryMs)
+elseif heldEpoch ~= since then
+  held = since
+end
 redis.call('SET', KEYS[1], ARGV[2] .. ' ' .. since .. ' ' .. kind, 'PX', memoryMs)
 local back = tonumber(redis.call('GET', KEYS[3]) or nil)
 if ARGV[5] == '1' and (not back or back + settlingMs <= now) then
@@ -43,4 +55,5 @@ end
 redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', text(now - lifeMs))
 redis.call('ZADD', KEYS[2], text(now), ARGV[1])
 redis.call('PEXPIRE', KEYS[2], 2 * lifeMs)
-return { since, kind, text(now), redis.call('ZCARD', KEYS[2]), back and text(now - back) or '' }
+return { since, kind, text(now), redis.call('ZCARD', KEYS[2]), back and text(now - back) or '',
+  text(now - tonumber(held)) }

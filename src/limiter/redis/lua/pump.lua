@@ -100,8 +100,8 @@ local function firstReady(blocked)
   end
 end
 
--- Lane and ticket that go next, passing over tickets of dead replicas, what is left of the budget, and the class under
--- which the lane is ready.
+-- Picks the next workspace: the ready lane with the smallest start tag and its first ticket, passing over tickets of dead
+-- replicas; also what is left of the budget, and the class under which the lane is ready.
 local function nextHead(blocked, budget, now)
   while budget > 0 do
     local key, readyAs = firstReady(blocked)
@@ -134,7 +134,7 @@ local function roomAtOnce(costs, now)
   return longest
 end
 
-local function behind(tokens, meterName)
+local function inTransitBefore(tokens, meterName)
   local list = {}
   for _, token in ipairs(tokens) do
     local lease = leaseOf(token)
@@ -154,7 +154,7 @@ local function grant(lane, ticket, now)
   local before = spacing == 'calm' and between('g', now - calmLatenessMs, now) or {}
   local costs, marks = knownCosts(ticket.costs, ticket.document), {}
   for i, cost in ipairs(costs) do
-    marks[i] = { cost[1], take(meterOf(cost[1], now), cost[2], now, behind(before, cost[1])) }
+    marks[i] = { cost[1], take(meterOf(cost[1], now), cost[2], now, inTransitBefore(before, cost[1])) }
   end
   local token = ticket.id .. '.' .. string.format('%.0f', bucket.sequence)
   local lease = { token, ticket.id, lane.key, ticket.replica, ticket.document, now, spacing, marks,
@@ -195,7 +195,7 @@ local function pump(now)
       nextAt = now
       return
     end
-    local nextFirst = firstCalls.heldUntil(now)
+    local nextFirst = firstCalls.nextFirstCallAt(now)
     if nextFirst > now then
       nextAt = soonest(nextAt, nextFirst)
       return
@@ -232,7 +232,7 @@ local function mayGoAtOnce(lane, asked, now)
   if asked.maxInFlight and (lane and lane.inFlight or 0) >= asked.maxInFlight then return false end
   if lane and asleepUntil(lane) then return false end
   if lane and lane.slots and lane.unconfirmed >= math.max(1, lane.slots) then return false end
-  return firstCalls.heldUntil(now) <= now and roomAtOnce(asked.costs, now) <= 0
+  return firstCalls.nextFirstCallAt(now) <= now and roomAtOnce(asked.costs, now) <= 0
 end
 
 -- What `enqueue` and a pump do with a ticket that may go at once.

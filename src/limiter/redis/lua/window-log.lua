@@ -2,7 +2,7 @@
 -- { counts, slots }, a slot { since, until, units }; the epoch is that of the server's clock.
 local windowLog = {}
 do
-  -- @constant answersPerWindow firstsPerWindow wayGrainMs slowerShare slotsPerWindow minMarginMs maxMarginMs windowsOfMargin
+  -- @constant answersPerWindow firstsPerWindow wayGrainMs slowerShare endsPerWindow slotsPerWindow minMarginMs maxMarginMs windowsOfMargin
 
   local function marginMs(windowMs) return math.min(maxMarginMs, math.max(minMarginMs, windowMs / windowsOfMargin)) end
 
@@ -39,14 +39,14 @@ do
       if slot[2] > now then slots[#slots + 1] = slot end
     end
     local till, last = endOf(meter, now), slots[#slots]
-    local joins
-    if last and meter.log[1] == 'fixed' then
-      joins = last[2] == till
+    local isFixed, joins = meter.log[1] == 'fixed', nil
+    if last and isFixed then
+      joins = last[2] >= till
     else
       joins = last and now - last[1] < meter.windowMs / slotsPerWindow
     end
     if joins then
-      last[2], last[3] = till, last[3] + units
+      last[2], last[3] = isFixed and last[2] or till, last[3] + units
     else
       slots[#slots + 1] = { now, till, units }
     end
@@ -79,6 +79,20 @@ do
     if meter.log[1] == 'fixed' then till = endOf(meter, countedAt) end
     for i = #slots, 1, -1 do
       if slots[i][1] <= grantedAt then
+        slots[i][2] = math.max(slots[i][2], till)
+        return
+      end
+    end
+  end
+
+  -- The window in which an answer was made ends so long after its head, as it states.
+  function windowLog.logStatedEnd(meter, sentAt, headAt, leftMs)
+    if not meter.log or meter.log[1] ~= 'fixed' then return end
+    local slots, windowMs = meter.log[2], meter.windowMs
+    local till = headAt + math.min(leftMs, windowMs)
+    if sentAt <= till - windowMs - windowMs / endsPerWindow then return end
+    for i = #slots, 1, -1 do
+      if slots[i][1] <= sentAt then
         slots[i][2] = math.max(slots[i][2], till)
         return
       end

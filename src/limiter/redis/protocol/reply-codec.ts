@@ -7,7 +7,7 @@
  * the truth, never later. Any reply's pair will do for a grant that came by message.
  */
 import type { MeterName } from '../../../call.ts';
-import { holds, type HeldBy } from '../../../errors.ts';
+import { heldByReasons, type HeldBy } from '../../../errors.ts';
 import type { AdmitReply, BucketEvent, EventKind, EventReply, ReplyOf } from '../../policy/bucket-events.ts';
 import { meterNames } from '../../policy/meter-names.policy.ts';
 import { leaseToken } from '../../../ids.ts';
@@ -79,7 +79,7 @@ const readers: { readonly [K in EventKind]: (words: Words) => ReplyOf[K] } = {
   cancel: ([code]) => ({ kind: 'cancel', cancelled: either(code, 'cancelled', 'not_waiting') }),
   forecast: ([code, waitMs, ahead, heldBy]) => ({
     kind: 'forecast',
-    standing: either(code, 'waiting', 'not_waiting')
+    forecast: either(code, 'waiting', 'not_waiting')
       ? { waitMs: waitOf(waitMs), ahead: amountOf(ahead), heldBy: holdOf(heldBy) }
       : null,
   }),
@@ -164,7 +164,7 @@ function parsed(text: string): unknown {
 
 const flagOf = (value: unknown): boolean => (typeof value === 'boolean' ? value : malformed());
 
-const holdOf = (value: unknown): HeldBy => holds.find((name) => name === value) ?? malformed();
+const holdOf = (value: unknown): HeldBy => heldByReasons.find((name) => name === value) ?? malformed();
 
 const meterNameOf = (value: unknown): MeterName => meterNames.find((name) => name === value) ?? malformed();
 

@@ -3,14 +3,17 @@
  * which is a third of its time; a library is loaded once (ADR 10).
  *
  * Owns: loading it, noticing that a server does not have it (another primary, another life). Refuses to own: the source
- * (`scripts.ts`), what runs instead (`commands.ts`): everything works without the library, only dearer.
+ * (`scripts.ts`), what runs instead (`commands.ts`): everything works without the library, only dearer. Keeps: a server that has it
+ * is not sent it again with each connection. It is 65 KB, and a network that cut connections after 20 KB never let one become
+ * usable: each replica connected nine times a second.
  */
 import { primaryClients, type RedisClient } from '../client/connection.ts';
 import type { Scripts } from './scripts.ts';
 
 /**
- * - `unknown`: nobody has asked yet, or the last answer does not hold any more.
- * - `refused`: the server is older than Redis 7, or its ACL does not let this user load functions. Until it connects anew.
+ * - `unknown`: nobody has loaded it yet, or a server lacks it.
+ * - `loaded`: until a server replies that it does not know the function; also over a new connection.
+ * - `refused`: the server is older than Redis 7, or its ACL does not let this user load or call functions. Until it connects anew.
  */
 type State = 'unknown' | 'loading' | 'loaded' | 'refused';
 
@@ -25,7 +28,7 @@ export class ScriptLibrary {
     this.#source = library;
     this.#called = called;
     client.on('ready', () => {
-      if (this.#state !== 'loading') this.#state = 'unknown';
+      if (this.#state === 'refused') this.#state = 'unknown';
     });
   }
 
@@ -36,8 +39,9 @@ export class ScriptLibrary {
     try {
       return { reply: await this.#client.fcall(this.#called, 4, ...words) };
     } catch (failure) {
-      if (!isReply(failure, /^ERR Function not found/)) throw failure;
-      this.#state = 'unknown';
+      if (isReply(failure, /^ERR Function not found/)) this.#state = 'unknown';
+      else if (isReply(failure, /^(ERR unknown command|NOPERM)\b/)) this.#state = 'refused';
+      else throw failure;
       return null;
     }
   }

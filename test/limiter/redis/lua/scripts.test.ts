@@ -13,7 +13,7 @@ import type { TimedLesson } from '../../../../src/limiter/policy/lessons.policy.
 import type { Reconfiguration, Settlement } from '../../../../src/limiter/limiter.ts';
 import { readBatch, type BucketReply } from '../../../../src/limiter/redis/protocol/reply-codec.ts';
 import { readMessage, type ReplicaMessage } from '../../../../src/limiter/redis/protocol/message-codec.ts';
-import { admission as asked, type AdmissionWish } from '../../../support/admission.ts';
+import { admission as asked, type AdmissionOptions } from '../../../support/admission.ts';
 import { applied } from '../../../support/bucket-store.ts';
 import { loadInto, type LoadedScripts } from '../../../support/loaded-scripts.ts';
 import { startRedis, type RedisServer } from '../../../support/redis.ts';
@@ -52,7 +52,7 @@ afterAll(async () => {
 /** A call that arrives when the script runs. */
 const one = (
   ticket: string,
-  changes: AdmissionWish = {},
+  changes: AdmissionOptions = {},
   position: StoredAdmission['position'] = { kind: 'arrival', at: null },
 ): StoredAdmission => ({
   ...asked(ticket, {

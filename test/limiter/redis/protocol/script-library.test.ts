@@ -76,6 +76,31 @@ test('a server that has lost the function library replies all the same, and gets
   await tickByLibrary(client);
 });
 
+test('a server that has the function library is not sent it again with a new connection', async () => {
+  const client = connect();
+  await tickByLibrary(client);
+  const received = async (): Promise<number> =>
+    Number(/total_net_input_bytes:(\d+)/.exec(await plain.info('stats'))?.[1]);
+  const before = await received();
+  for (let n = 0; n < 3; n += 1) {
+    const again = new Promise((resolve) => client.once('ready', resolve));
+    client.disconnect(true);
+    await again;
+    for (let ticks = 0; ticks < 3; ticks += 1) await tick(client);
+  }
+  expect((await received()) - before).toBeLessThan(10_000);
+});
+
+test('a Redis user who may call functions no more runs scripts', async () => {
+  await plain.call('ACL', 'SETUSER', 'narrowed', 'on', '>secret', '~*', '&*', '+@all');
+  const client = connect({ username: 'narrowed', password: 'secret' });
+  await tickByLibrary(client);
+  await plain.call('ACL', 'SETUSER', 'narrowed', '-fcall');
+  const before = await ran('evalsha');
+  for (let n = 0; n < 5; n += 1) await tick(client);
+  expect((await ran('evalsha')) - before).toBe(5);
+});
+
 test('a Redis user who may load no functions runs scripts', async () => {
   await plain.call('ACL', 'SETUSER', 'narrow', 'on', '>secret', '~*', '&*', '+@all', '-function', '-fcall');
   const client = connect({ username: 'narrow', password: 'secret' });

@@ -1,0 +1,13 @@
+/** Why a command of the shared activity failed, as metrics name it. Refuses to own: what follows from it (`redis-activity.ts`). */
+import type { RedisErrorKind } from '../telemetry/events.ts';
+
+/** There is no connection now: it is still being made, or the driver has reported why not. */
+export class RedisNotReady extends Error {}
+
+/** `null`: not an error of its own. */
+export function errorKindOf(failure: unknown): RedisErrorKind | null {
+  if (failure instanceof RedisNotReady) return null;
+  if (!(failure instanceof Error)) return 'other';
+  if (failure.name === 'ReplyError') return 'reply';
+  return /timed? ?out/i.test(failure.message) ? 'timeout' : 'connection';
+}

@@ -1,0 +1,74 @@
+/**
+ * When the waiting calls of a ceiling are scanned because of newcomers, and again after the last one. Other replicas take slots,
+ * too: a call may wait for a slot that was free when its wait was forecast, and no event in this process shows that it is gone.
+ * So the scans go on for as long as calls wait: one, two, four, … seconds after the last newcomer.
+ *
+ * Owns: those times. Refuses to own: the scan itself (`ceiling-scan.ts`).
+ * Keeps: while newcomers come every second, each scan follows one of their forecasts, whose reading of the ceiling it uses.
+ */
+import type { CancelTimer, Clock } from '../clock.ts';
+import type { CeilingKey, CeilingRef } from '../limiter/ceilings.ts';
+
+/** Scans of one ceiling are at least this far apart. Milliseconds. */
+const scanEveryMs = 1_000;
+
+/** Times are monotonic milliseconds. */
+interface Watched {
+  /** As the latest newcomer knew it. */
+  ceiling: CeilingRef;
+  newcomerAt: number;
+  scannedAt: number;
+}
+
+export interface ScanScheduleParts {
+  readonly clock: Clock;
+  readonly scan: (ceiling: CeilingRef) => void;
+}
+
+export class ScanSchedule {
+  readonly #parts: ScanScheduleParts;
+  readonly #watched = new Map<CeilingKey, Watched>();
+  #cancel: CancelTimer = () => {};
+
+  constructor(parts: ScanScheduleParts) {
+    this.#parts = parts;
+  }
+
+  /** A ceiling's slots were forecast for a newcomer: the waiting calls are scanned now, unless they were a moment ago. */
+  onNewcomer(ceiling: CeilingRef): void {
+    const now = this.#parts.clock.monotonic();
+    const watched = this.#watched.get(ceiling.key);
+    if (watched === undefined) {
+      if (this.#watched.size === 0) this.#checkLater();
+      this.#watched.set(ceiling.key, { ceiling, newcomerAt: now, scannedAt: now });
+      return this.#parts.scan(ceiling);
+    }
+    watched.ceiling = ceiling;
+    watched.newcomerAt = now;
+    if (now - watched.scannedAt >= scanEveryMs) this.#scan(watched, now);
+  }
+
+  /** No call waits under the ceiling any more. */
+  forget(ceiling: CeilingKey): void {
+    if (this.#watched.delete(ceiling) && this.#watched.size === 0) this.#cancel();
+  }
+
+  #checkLater(): void {
+    this.#cancel = this.#parts.clock.after(scanEveryMs, () => this.#check());
+  }
+
+  #check(): void {
+    const now = this.#parts.clock.monotonic();
+    this.#checkLater();
+    for (const watched of this.#watched.values()) if (now >= nextScanAt(watched)) this.#scan(watched, now);
+  }
+
+  #scan(watched: Watched, now: number): void {
+    watched.scannedAt = now;
+    this.#parts.scan(watched.ceiling);
+  }
+}
+
+/** The next scan if no newcomer comes: twice as long after the last one as the latest scan was. */
+const nextScanAt = ({ newcomerAt, scannedAt }: Watched): number =>
+  newcomerAt + Math.max(scanEveryMs, 2 * (scannedAt - newcomerAt));

@@ -1,0 +1,22 @@
+/** What a bucket of the embedded store shows of itself, at one time. Pure: it changes nothing. */
+import type { BucketKey, BucketSnapshot, MeterSnapshot } from '../limiter.ts';
+import { closedMs, type Bucket } from '../policy/bucket-state.policy.ts';
+import { levelAt } from '../policy/meter.policy.ts';
+
+/** Meters of which no limit is known are left out. */
+export const snapshotOf = (key: BucketKey, bucket: Bucket, now: number): BucketSnapshot => ({
+  bucket: key,
+  closedMs: closedMs(bucket, now),
+  waiting: bucket.waiting,
+  inFlight: bucket.leases.size,
+  meters: metersOf(bucket, now),
+});
+
+function metersOf(bucket: Bucket, now: number): MeterSnapshot[] {
+  const meters: MeterSnapshot[] = [];
+  for (const meter of bucket.meters.values()) {
+    const { name, limit, windowMs } = meter;
+    if (limit !== null) meters.push({ meter: name, limit, level: levelAt(meter, now), windowMs });
+  }
+  return meters;
+}

@@ -1,0 +1,78 @@
+/**
+ * The connection of a subscriber, made again whenever it ends.
+ *
+ * Owns: when the next connection is made. Refuses to own: whether it hears (`subscription.ts`), where it connects (`connection.ts`).
+ */
+import { Redis, type Cluster, type RedisOptions } from 'ioredis';
+import type { Clock, Random } from '../../../clock.ts';
+import { listen, type SubscriptionListener } from './subscription.ts';
+
+export const maxRetryMs = 500;
+
+/** How long the next attempt to connect waits after so many, milliseconds; replicas spread over half of it. */
+export const retryMs = (attempts: number, random: Random): number =>
+  Math.min(maxRetryMs, 20 * 2 ** Math.min(attempts, 10)) * (0.5 + random.next() / 2);
+
+/** A connection that stood and is lost waits for as long as after so many attempts. */
+export const retriesOfLost = 4;
+
+export interface SubscriberParts {
+  readonly clock: Clock;
+  readonly random: Random;
+  readonly channel: string;
+  readonly hear: SubscriptionListener & { readonly onError: (failure: unknown) => void };
+  /** The connection of the commands. */
+  readonly client: Redis | Cluster;
+  /** Where to connect; asked for each connection. */
+  readonly options: () => RedisOptions & { replyMapping?: 'legacy' };
+}
+
+export class Subscriber {
+  readonly #parts: SubscriberParts;
+  #open: Redis | null = null;
+  #cancel = (): void => {};
+  #isClosed = false;
+
+  constructor(parts: SubscriberParts) {
+    this.#parts = parts;
+  }
+
+  begin(): void {
+    const { client, channel, hear, clock, options } = this.#parts;
+    if (this.#isClosed) return;
+    // Where the commands do not get through, grants do not come either.
+    if (client.status !== 'ready') {
+      client.once('ready', () => this.begin());
+      return;
+    }
+    const socket = new Redis<'legacy'>({
+      ...options(),
+      connectionName: 'sluice-grants',
+      retryStrategy: () => null,
+      lazyConnect: true,
+    });
+    this.#open = socket;
+    socket.on('error', hear.onError);
+    socket.on('end', () => this.#lost(socket));
+    socket
+      .connect()
+      .then(() => listen(socket, channel, { publisher: client, listener: hear, clock }))
+      .catch((failure: unknown) => {
+        hear.onError(failure);
+        socket.disconnect();
+      });
+  }
+
+  close(): void {
+    this.#isClosed = true;
+    this.#cancel();
+    this.#open?.disconnect();
+  }
+
+  #lost(socket: Redis): void {
+    this.#cancel();
+    if (this.#open !== socket || this.#isClosed) return;
+    const { clock, random } = this.#parts;
+    this.#cancel = clock.after(retryMs(retriesOfLost, random), () => this.begin());
+  }
+}

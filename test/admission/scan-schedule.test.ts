@@ -1,0 +1,50 @@
+import { describe, expect, test } from '@jest/globals';
+import { ScanSchedule } from '../../src/admission/scan-schedule.ts';
+import { ceilingKey } from '../../src/ids.ts';
+import { FakeClock } from '../support/fake-clock.ts';
+
+const ceiling = { key: ceilingKey('w'), perMinute: 10, perDay: null };
+
+/** A schedule, and the times of its scans. Milliseconds. */
+function world() {
+  const clock = new FakeClock();
+  const scans: number[] = [];
+  const schedule = new ScanSchedule({ clock, scan: () => void scans.push(clock.monotonic()) });
+  const newcomersAt = (...times: readonly number[]): void => {
+    for (const at of times) clock.outside(at, () => schedule.onNewcomer(ceiling));
+  };
+  return { clock, scans, schedule, newcomersAt };
+}
+
+describe('the scans of those who wait for slots of a ceiling', () => {
+  test('follow newcomers, at most once a second', async () => {
+    const { clock, scans, newcomersAt } = world();
+    newcomersAt(...Array.from({ length: 30 }, (_, n) => n * 125));
+    await clock.run(3_625);
+    expect(scans).toEqual([0, 1_000, 2_000, 3_000]);
+  });
+
+  test('become rare after the last newcomer', async () => {
+    const { clock, scans, newcomersAt } = world();
+    newcomersAt(0);
+    await clock.run(59_000);
+    expect(scans).toEqual([0, 1_000, 2_000, 4_000, 8_000, 16_000, 32_000]);
+  });
+
+  test('begin anew with the next newcomer', async () => {
+    const { clock, scans, newcomersAt } = world();
+    newcomersAt(0, 20_500);
+    await clock.run(23_000);
+    expect(scans).toEqual([0, 1_000, 2_000, 4_000, 8_000, 16_000, 20_500, 22_000]);
+  });
+
+  test('end when nobody waits, and with them the timer', async () => {
+    const { clock, scans, schedule, newcomersAt } = world();
+    newcomersAt(0);
+    await clock.run(1_500);
+    schedule.forget(ceiling.key);
+    expect(clock.timers).toBe(0);
+    await clock.run(10_000);
+    expect(scans).toEqual([0, 1_000]);
+  });
+});

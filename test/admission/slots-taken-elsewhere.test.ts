@@ -1,0 +1,80 @@
+/** Slots of a shared ceiling that other replicas take while calls of this one wait for them. */
+import { describe, expect, test } from '@jest/globals';
+import type { Lease } from '../../src/admission/ticket.ts';
+import { EmbeddedCeilings } from '../../src/limiter/embedded/ceilings.ts';
+import type { Ceilings } from '../../src/limiter/ceilings.ts';
+import { callOf, embeddedQueue, type CallOptions } from '../support/admission-queue.ts';
+import { FakeClock } from '../support/fake-clock.ts';
+import { withMethods } from '../support/with-methods.ts';
+
+const options: CallOptions = { perMinute: 2, maxInFlight: 1 };
+const isRight = { code: 'wait_too_long', details: expect.objectContaining({ heldBy: 'ceiling_minute' }) };
+
+/** One call in flight, which takes the first of two slots, and one that waits behind it for the second. */
+async function world() {
+  const clock = new FakeClock();
+  const forecasts: number[] = [];
+  const stored = new EmbeddedCeilings(clock);
+  const ceilings = withMethods<Ceilings>(stored, {
+    forecast(...asked) {
+      forecasts.push(clock.monotonic());
+      return stored.forecast(...asked);
+    },
+  });
+  const { queue } = embeddedQueue({ clock, ceilings });
+  const enter = async (id: string, more: CallOptions = {}): Promise<Lease> => {
+    const ticket = await queue.enter(...callOf(clock, id, { ...options, ...more }));
+    return ticket.granted();
+  };
+  const first = await enter('first');
+  let ended: unknown = null;
+  void enter('second').then(
+    (lease) => {
+      ended = 'sent';
+      lease.settle({ kind: 'succeeded', spent: null }, null);
+    },
+    (refusal: unknown) => (ended = refusal),
+  );
+  await clock.run(1);
+  expect(ended).toBeNull();
+  return {
+    clock,
+    forecasts,
+    first,
+    enter,
+    /** Another replica takes the slot that the second call waits for. */
+    takeElsewhere: () => ceilings.take(callOf(clock, 'other', options)[0].ceiling),
+    secondEnded: () => ended,
+  };
+}
+
+describe('a call whose slot another replica takes is refused without a newcomer', () => {
+  test('within two seconds, when the slot is taken at once', async () => {
+    const { clock, takeElsewhere, secondEnded } = await world();
+    await takeElsewhere();
+    await clock.run(2_000);
+    expect(secondEnded()).toMatchObject(isRight);
+  });
+
+  test('before its wait has doubled, when the slot is taken later', async () => {
+    const { clock, takeElsewhere, secondEnded } = await world();
+    await clock.run(9_000);
+    await takeElsewhere();
+    await clock.run(20_000);
+    expect(secondEnded()).toMatchObject(isRight);
+  });
+});
+
+describe('the scans of waiting calls', () => {
+  test('become rare when no newcomer comes, and end with the last waiting call', async () => {
+    const { clock, forecasts, first, secondEnded } = await world();
+    forecasts.length = 0;
+    await clock.run(40_000);
+    expect(forecasts.length).toBeGreaterThanOrEqual(4);
+    expect(forecasts.length).toBeLessThanOrEqual(6);
+    first.settle({ kind: 'succeeded', spent: null }, null);
+    await clock.run(44_000);
+    expect(secondEnded()).toBe('sent');
+    expect(clock.timers).toBe(0);
+  });
+});

@@ -1,0 +1,93 @@
+/** In which order calls of one lane leave when replicas return to Redis at different times after an absence. */
+import { afterEach, beforeEach, expect, test } from '@jest/globals';
+import { admission } from '../../support/admission.ts';
+import { VirtualRedis, type VirtualReplica } from '../../support/virtual-redis.ts';
+
+/** Fills the bucket; after that one call leaves every 3 s. */
+const limit = 20;
+const options = {
+  setting: { meters: [{ meter: 'requests' as const, limit, windowMs: 60_000 }], learn: true, probe: 0 },
+  maxWaitMs: 600_000,
+  maxQueued: 1_000,
+};
+
+let redis: VirtualRedis;
+let one: VirtualReplica;
+let two: VirtualReplica;
+/** Calls as they were granted, by all replicas. */
+let left: string[];
+beforeEach(async () => {
+  redis = new VirtualRedis();
+  one = await redis.replica('one');
+  two = await redis.replica('two');
+  left = [];
+  await pass(1_500);
+  for (let n = 0; n < limit; n += 1) await enter(n % 2 === 0 ? one : two, `fill${n}`);
+  await pass(1_500);
+  left = [];
+});
+afterEach(async () => {
+  const closing = Promise.all([one.close(), two.close()]);
+  await redis.pass(1_000);
+  await closing;
+});
+
+/** Time passes, and grants are noted as they come: the bucket makes one at a time. */
+async function pass(ms: number): Promise<void> {
+  const until = redis.clock.monotonic() + ms;
+  while (redis.clock.monotonic() < until) {
+    await redis.pass(Math.min(10, until - redis.clock.monotonic()));
+    for (const { grants } of [one, two]) left.push(...grants.splice(0).map(({ ticket }) => ticket));
+  }
+}
+
+async function enter({ limiter, grants }: VirtualReplica, id: string): Promise<void> {
+  const asking = limiter.admit(admission(id, { ...options, arrivedAt: redis.clock.monotonic() }));
+  void asking.then((reply) => reply.kind === 'granted' && grants.push(reply.grant));
+  await pass(20);
+}
+
+/**
+ * Both lose Redis, and calls come to both meanwhile. `one` is back at once, `two` so many milliseconds later; calls come to both
+ * also in between and afterwards. Resolves, when all have left, with those that had left when `two` was back.
+ */
+async function returning(lateMs: number): Promise<readonly string[]> {
+  redis.isUnavailable = true;
+  await pass(2_500);
+  expect([one.modes.at(-1), two.modes.at(-1)]).toEqual(['local', 'local']);
+  for (const n of [0, 1, 2]) {
+    await enter(two, `a${2 * n}`);
+    await enter(one, `a${2 * n + 1}`);
+  }
+  redis.cut.add('two');
+  redis.isUnavailable = false;
+  while (one.modes.at(-1) !== 'redis') await pass(10);
+  await enter(one, 'b0');
+  await enter(two, 'b1');
+  await enter(one, 'b2');
+  await pass(lateMs);
+  redis.cut.delete('two');
+  while (two.modes.at(-1) !== 'redis') await pass(10);
+  const before = [...left];
+  await enter(one, 'c0');
+  await enter(two, 'c1');
+  await pass(60_000);
+  return before;
+}
+
+const inOrder = ['a0', 'a1', 'a2', 'a3', 'a4', 'a5', 'b0', 'b1', 'b2', 'c0', 'c1'];
+
+test.each([0, 300, 700])(
+  'calls that wait, and newcomers meanwhile, leave in the order of their arrival where the second replica returns %s ms later',
+  async (lateMs) => {
+    await returning(lateMs);
+    expect(left).toEqual(inOrder);
+  },
+);
+
+test('the calls of a replica that returns later than 1.3 s stand where they arrived, among those that still wait', async () => {
+  const before = await returning(5_000);
+  // Nobody waits for longer for a replica that may never return.
+  expect(before).toEqual(['a1', 'a3']);
+  expect(left).toEqual([...before, ...inOrder.filter((id) => !before.includes(id))]);
+});

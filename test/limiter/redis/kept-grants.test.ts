@@ -1,0 +1,138 @@
+/** For how long calls of capped lanes are kept when Redis loses its data, once and again, or is away for a moment. */
+import { afterEach, beforeEach, expect, test } from '@jest/globals';
+import { bucketKey, ticketId } from '../../../src/ids.ts';
+import type { Grant } from '../../../src/limiter/limiter.ts';
+import { admission, type AdmissionOptions } from '../../support/admission.ts';
+import { VirtualRedis, type VirtualReplica } from '../../support/virtual-redis.ts';
+
+const leaseMs = 15_000;
+/** Replicas notice a loss within a tick, and nobody is sent for 1.3 s afterwards. */
+const recoveredMs = 3_000;
+const oneAtATime: AdmissionOptions = { lane: 'capped', maxInFlight: 1, leaseMs, maxWaitMs: 600_000 };
+
+let redis: VirtualRedis;
+let one: VirtualReplica;
+let two: VirtualReplica;
+beforeEach(async () => {
+  redis = new VirtualRedis();
+  one = await redis.replica('one');
+  two = await redis.replica('two');
+});
+afterEach(async () => {
+  const closing = Promise.all([one.close(), two.close()]);
+  await redis.pass(1_000);
+  await closing;
+});
+
+/** A call of `one` is under way, one of each replica waits. */
+async function busyLane(): Promise<Grant> {
+  const entered: string[] = [];
+  let first: Grant | null = null;
+  for (const [replica, ticket] of [
+    [one, 'first'],
+    [two, 'second'],
+    [one, 'third'],
+  ] as const) {
+    const asked = replica.limiter.admit(admission(ticket, oneAtATime));
+    await redis.pass(20);
+    const reply = await asked;
+    entered.push(reply.kind);
+    if (reply.kind === 'granted') first = reply.grant;
+  }
+  expect(entered).toEqual(['granted', 'queued', 'queued']);
+  await redis.pass(2_000);
+  if (first === null) throw new Error('not granted');
+  return first;
+}
+
+const granted = (): string[] => [...one.grants, ...two.grants].map(({ ticket }) => ticket);
+
+async function settled({ limiter }: VirtualReplica, grant: Grant): Promise<void> {
+  const settling = limiter.settle(grant, { kind: 'succeeded', spent: null }, null);
+  await redis.pass(20);
+  await settling;
+}
+
+test('a capped lane waits one lease when Redis loses its data again and again within it', async () => {
+  await busyLane();
+  for (let loss = 0; loss < 4; loss += 1) {
+    redis.server.flush();
+    await redis.pass(3_500);
+  }
+  // One second is left of the first lease, and the last loss was 3.5 s ago.
+  expect(granted()).toEqual([]);
+  await redis.pass(leaseMs - 4 * 3_500 + recoveredMs);
+  expect(granted()).toEqual(['second']);
+});
+
+test('a loss after the wait begins another one, because a call has been sent since', async () => {
+  await busyLane();
+  redis.server.flush();
+  await redis.pass(leaseMs + recoveredMs);
+  expect(granted()).toEqual(['second']);
+  redis.server.flush();
+  await redis.pass(leaseMs - 500);
+  expect(granted()).toEqual(['second']);
+  await redis.pass(500 + recoveredMs);
+  expect(granted().toSorted()).toEqual(['second', 'third']);
+});
+
+test('a replica that was started within the wait keeps no longer than the others', async () => {
+  await busyLane();
+  redis.server.flush();
+  await redis.pass(5_000);
+  redis.server.flush();
+  await redis.pass(3_000);
+  const three = await redis.replica('three');
+  const asked = Promise.all([
+    one.limiter.cancel(bucketKey('bucket'), ticketId('third')),
+    two.limiter.cancel(bucketKey('bucket'), ticketId('second')),
+    three.limiter.admit(admission('early', oneAtATime)),
+  ]);
+  await redis.pass(20);
+  await asked;
+  await redis.pass(leaseMs - 8_000 + recoveredMs);
+  expect(three.grants.map(({ ticket }) => ticket)).toEqual(['early']);
+  const closing = three.close();
+  await redis.pass(1_000);
+  await closing;
+});
+
+test('a grant that Redis loses in the last moment of the wait is not handed over', async () => {
+  await busyLane();
+  const lostAt = redis.clock.monotonic();
+  redis.server.flush();
+  // Each replica ends its wait within a tick of this time, in which it cannot know of the second loss.
+  while (granted().length === 0 && redis.clock.monotonic() < lostAt + leaseMs - 20) await redis.pass(10);
+  redis.server.flush();
+  const againAt = redis.clock.monotonic();
+  await redis.pass(1_000);
+  expect(granted()).toEqual([]);
+  while (granted().length === 0 && redis.clock.monotonic() < againAt + 2 * leaseMs) await redis.pass(100);
+  await redis.pass(2_000);
+  expect(granted()).toHaveLength(1);
+});
+
+test('a capped lane goes on at once after an absence that no lease has outlived', async () => {
+  const first = await busyLane();
+  redis.isUnavailable = true;
+  await redis.pass(4_000);
+  expect(one.modes.at(-1)).toBe('local');
+  redis.isUnavailable = false;
+  await redis.pass(recoveredMs);
+  expect(one.modes.at(-1)).toBe('redis');
+  expect(granted()).toEqual([]);
+  await settled(one, first);
+  await redis.pass(1_000);
+  expect(granted()).toEqual(['second']);
+});
+
+test('a capped lane waits one lease after an absence in which calls may have been sent without Redis', async () => {
+  await busyLane();
+  redis.isUnavailable = true;
+  await redis.pass(leaseMs - 2_000);
+  redis.isUnavailable = false;
+  const backAt = redis.clock.monotonic();
+  while (granted().length === 0 && redis.clock.monotonic() < backAt + 3 * leaseMs) await redis.pass(100);
+  expect(redis.clock.monotonic() - backAt).toBeGreaterThanOrEqual(leaseMs - 100);
+});

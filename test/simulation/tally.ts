@@ -1,0 +1,94 @@
+/**
+ * Histories of many seeds, and what came of them. `inProcesses` lives them in plain Node, in two processes at a time: under
+ * Jest each reading of a global goes through the context of the test file, which takes a third more time.
+ *
+ * Owns: the shares of the processes, and the sum. Refuses to own: one history (`live.ts`).
+ */
+import { execFile } from 'node:child_process';
+import { join } from 'node:path';
+import { execPath } from 'node:process';
+import { promisify } from 'node:util';
+import type { Lived } from './live.ts';
+
+export interface Wrong {
+  readonly seed: number;
+  /** The clock by which it took place, in words. */
+  readonly origin: string;
+  readonly violations: readonly string[];
+}
+
+export interface Tally {
+  /** Histories that took place. */
+  readonly histories: number;
+  /** Histories with a reload. */
+  readonly reloaded: number;
+  /** Situations that some history has been in. */
+  readonly reached: readonly string[];
+  /** How often each verdict on a refusal was given. */
+  readonly verdicts: Readonly<Record<string, number>>;
+  readonly wrong: readonly Wrong[];
+}
+
+interface Judged {
+  readonly violations: readonly string[];
+  readonly reached: ReadonlyMap<string, number>;
+  readonly origin: string;
+}
+
+const processes = 2;
+/** After so many wrong histories a process stops. */
+const maxWrong = 3;
+const nothing: Tally = { histories: 0, reloaded: 0, reached: [], verdicts: {}, wrong: [] };
+const run = promisify(execFile);
+
+/** Lives so many histories here, one after the other. */
+export async function tallyOf(
+  live: (seed: number) => Promise<Lived<Judged>>,
+  { first, count }: { readonly first: number; readonly count: number },
+): Promise<Tally> {
+  let tally = nothing;
+  for (let seed = first; seed < first + count && tally.wrong.length < maxWrong; seed += 1) {
+    const { history, followed } = await live(seed);
+    const violations = [...history.violations, ...followed.wrong];
+    const { origin, reached } = history;
+    tally = sum(tally, {
+      histories: 1,
+      reloaded: reached.has('reconfigured') ? 1 : 0,
+      reached: [...reached.keys()],
+      verdicts: Object.fromEntries(followed.verdicts),
+      wrong: violations.length > 0 ? [{ seed, origin, violations }] : [],
+    });
+  }
+  return tally;
+}
+
+/** @param form one process for each history, or several replicas. */
+export async function inProcesses(
+  form: 'one-process' | 'replicas',
+  { first, count }: { readonly first: number; readonly count: number },
+): Promise<Tally> {
+  const share = Math.ceil(count / processes);
+  const shares = Array.from({ length: processes }, async (_, at) => {
+    const from = first + at * share;
+    const left = Math.max(0, Math.min(share, first + count - from));
+    const script = join(import.meta.dirname, 'run-tally.ts');
+    // Refusals are errors, whose stacks take a tenth of the time; `SEED` runs a history again with stacks.
+    const flags = ['--max-semi-space-size=16', '--stack-trace-limit=0'];
+    const args = [...flags, script, form, String(from), String(left)];
+    const { stdout } = await run(execPath, args, { maxBuffer: 2 ** 26 });
+    return JSON.parse(stdout) as Tally;
+  });
+  return (await Promise.all(shares)).reduce(sum, nothing);
+}
+
+function sum(one: Tally, other: Tally): Tally {
+  const verdicts = { ...one.verdicts };
+  for (const [kind, times] of Object.entries(other.verdicts)) verdicts[kind] = (verdicts[kind] ?? 0) + times;
+  return {
+    histories: one.histories + other.histories,
+    reloaded: one.reloaded + other.reloaded,
+    reached: [...new Set([...one.reached, ...other.reached])],
+    verdicts,
+    wrong: [...one.wrong, ...other.wrong],
+  };
+}

@@ -1,0 +1,103 @@
+/**
+ * Every preset behind the same replicas, each in front of a simulator that enforces it: a burst, a closing, a refusal for good.
+ * Nothing in it is judged by time.
+ */
+import { partsOf } from '../../src/config/speaks-build.ts';
+import { presetNames, type PresetName } from '../../src/config/presets/names.ts';
+import type { SpokenCondition } from '../../src/simulators/dialect/parts.ts';
+import { spokenFleet, type SpokenFleet, type SpokenReplicas, type SpokenUpstream } from './spoken.ts';
+import { until } from './until.ts';
+
+// Small windows and penalties in place of the preset's: what is tried is its words, not its patience.
+const windows = [{ requests: 5, seconds: 1 }];
+const burstCalls = 7;
+/** Where a preset has no refusal for good, an operator describes one beside it. */
+const planEnded: SpokenCondition = { status: 403, body: 'your plan has ended' };
+
+const permanentOf = (preset: PresetName): readonly SpokenCondition[] =>
+  partsOf(preset).permanentBy ?? [planEnded];
+
+function upstreamOf(preset: PresetName): SpokenUpstream {
+  const parts = partsOf(preset);
+  const changes = {
+    windows,
+    permanentBy: permanentOf(preset),
+    ...(parts.penaltySeconds === undefined ? {} : { penaltySeconds: 1 }),
+  };
+  return {
+    speaks: { ...parts, ...changes },
+    described: { preset, ...changes },
+    ...(parts.throttledBy === undefined ? {} : { refusesBy: 0 }),
+    retryAfter: true,
+  };
+}
+
+/** What a preset shows. */
+export interface PresetSeen {
+  /** Statuses of calls of which at least one met the closed upstream. */
+  readonly burst: readonly number[];
+  /** Of the first call that is refused for good: its status, the advice to the client, and how often it was sent. */
+  readonly refused: readonly [status: number, shouldRetry: string | null, sent: number];
+  /** Buckets that the refusal has closed. */
+  readonly closed: number;
+  /** How each replica refuses the next call, and how many of those were sent. */
+  readonly next: { readonly errors: readonly (string | null)[]; readonly sent: number };
+}
+
+async function tried(fleet: SpokenFleet, preset: PresetName): Promise<PresetSeen> {
+  const { services } = fleet;
+  const { simulator, call, burst, throttles } = fleet.upstream(preset);
+  await call();
+  let statuses: readonly number[] = [];
+  // On a busy machine a closing may be over before a call arrives: then there is another one.
+  for (let closedMs = 600; throttles() === 0; closedMs *= 2) {
+    simulator.closeFor(closedMs);
+    statuses = await burst(burstCalls);
+  }
+  const before = simulator.log.length;
+  const first = await call('/v1/things', { 'x-sim': 'permanent' });
+  const afterFirst = simulator.log.length;
+  const closed = services.flatMap(({ gateway }) =>
+    gateway.buckets().filter(({ upstream, snapshot }) => upstream === preset && snapshot.closedMs > 0),
+  );
+  // The other replicas hear of it.
+  await until(() => services.every(({ gateway }) => gateway.breakers(preset).length > 0));
+  const next = await Promise.all(services.map(() => call('/v1/things', { 'x-sim': 'permanent' })));
+  return {
+    burst: statuses,
+    refused: [first.status, first.headers.get('x-should-retry'), afterFirst - before],
+    closed: closed.length,
+    next: {
+      errors: next.map(({ headers }) => headers.get('sluice-error')),
+      sent: simulator.log.length - afterFirst,
+    },
+  };
+}
+
+export async function everyPresetSeen(
+  shared: SpokenReplicas,
+): Promise<readonly (readonly [PresetName, PresetSeen])[]> {
+  const upstreams = Object.fromEntries(presetNames.map((name) => [name, upstreamOf(name)]));
+  const fleet = await spokenFleet(upstreams, shared);
+  try {
+    return await Promise.all(presetNames.map(async (name) => [name, await tried(fleet, name)] as const));
+  } finally {
+    await fleet.close();
+  }
+}
+
+/** What `everyPresetSeen` has to show. */
+export const everyPresetExpected = (replicas: number): readonly (readonly [PresetName, PresetSeen])[] =>
+  presetNames.map((name) => {
+    const status = permanentOf(name).flatMap((condition) => [condition.status].flat())[0] ?? 0;
+    const errors = Array.from({ length: replicas }, () => 'upstream_refused');
+    return [
+      name,
+      {
+        burst: Array.from({ length: burstCalls }, () => 200),
+        refused: [status, 'false', 1],
+        closed: 0,
+        next: { errors, sent: 0 },
+      },
+    ];
+  });
