@@ -25,23 +25,6 @@ const functions = new Set<unknown>(['ArrowFunctionExpression', 'FunctionExpressi
 /** Other words for `…Parts` and `…Options`. */
 const otherNames = /(?:Deps|Dependencies|Ports|Params|Args|Props|Opts|Collaborators)$/;
 
-/** Factories that keep changing state in `let`, from before the rule. An entry that no longer does is refused. */
-export const olderFactories: readonly string[] = [
-  'connectRedis',
-  'createDataServer',
-  'createDialectSimulator',
-  'createDispatcher',
-  'createGateway',
-  'createHost',
-  'createLease',
-  'createLogger',
-  'createMemoryLimiter',
-  'createObservation',
-  'createPage',
-  'createTelemetry',
-  'watchEvents',
-];
-
 /** What of a source has another form than the rules ask for. The product keeps to all rules, other code to those of any file. */
 export function badForms(source: string, isProduct = true): readonly string[] {
   const tree = treeOf(source);
@@ -135,17 +118,10 @@ function main(): void {
     console.error(`${what} (docs/style.md)`);
     count += 1;
   };
-  const unused = new Set(olderFactories);
   for (const file of files) {
     const source = readFileSync(join(root, file), 'utf8');
-    for (const what of badForms(source, file.startsWith('src/'))) {
-      const [name = ''] = what.split(':');
-      const isOlder = what.endsWith('no `let`') && olderFactories.includes(name);
-      if (isOlder) unused.delete(name);
-      else say(`${file}: ${what}`);
-    }
+    for (const what of badForms(source, file.startsWith('src/'))) say(`${file}: ${what}`);
   }
-  for (const name of unused) say(`scripts/check-forms.ts: ${name}: keeps no \`let\` any more, take it out`);
   if (count > 0) process.exitCode = 1;
   else console.log(`${files.length} files keep to the forms of docs/style.md`);
 }

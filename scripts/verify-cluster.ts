@@ -1,21 +1,20 @@
 /**
- * `npm run verify:cluster [-- [--goals | --long] <words of a scenario's name>]`: three replicas as processes over real Redis servers, and
+ * `npm run verify:cluster [-- [--long] <words of a scenario's name>]`: three replicas as processes over real Redis servers, and
  * every fault that the limiter promises to survive. Prints one table row per scenario and a last line with the counts;
  * exit code 1 when a promise was broken. A quarter of an hour.
  */
 import { redisBinary } from '../test/support/redis.ts';
 import { endAll } from './cluster/processes.ts';
 import { quietMs, type Row, type Scenario } from './cluster/row.ts';
-import { goals, long, stages } from './cluster/scenarios.ts';
+import { long, stages } from './cluster/scenarios.ts';
 import { stalls } from './cluster/stalls.ts';
 
-const lists = { '--goals': goals, '--long': long };
-const flag = (['--goals', '--long'] as const).find((name) => process.argv.includes(name));
+const isLong = process.argv.includes('--long');
 const wanted = process.argv
   .slice(2)
   .filter((word) => !word.startsWith('--'))
   .join(' ');
-const chosenStages = flag === undefined ? stages : lists[flag];
+const chosenStages = isLong ? long : stages;
 const tally = { passed: 0, failed: 0, skipped: 0 };
 
 const runOnce = (scenario: Scenario): Promise<Row> =>
@@ -65,15 +64,9 @@ for (const stage of chosenStages) {
   else tally.skipped += chosen.flat().length;
 }
 await endAll();
-if (flag === undefined) {
-  const namesOf = (list: typeof goals): string =>
-    list
-      .flat(2)
-      .map(({ name }) => name)
-      .join('; ');
-  if (goals.length > 0)
-    console.log(`not run, because they do not hold in every run yet (--goals runs them): ${namesOf(goals)}`);
-  console.log(`not run, because they take minutes each (--long runs them): ${namesOf(long)}`);
+if (!isLong) {
+  const names = long.flat(2).map(({ name }) => name);
+  console.log(`not run, because they take minutes each (--long runs them): ${names.join('; ')}`);
 }
 console.log(`cluster: ${tally.passed} passed, ${tally.failed} failed, ${tally.skipped} skipped`);
 process.exit(tally.failed === 0 ? 0 : 1);

@@ -6,6 +6,7 @@ import { endAll } from './cluster/processes.ts';
 import { createReport, type Report } from './observability/report.ts';
 import { judgeByHttplint } from './judges/httplint.ts';
 import { judgeByKubeScore } from './judges/kube-score.ts';
+import { judgeByPorcupine } from './judges/porcupine.ts';
 import { judgeBySchemathesis } from './judges/schemathesis.ts';
 import { judgeBySlowhttptest } from './judges/slowhttptest.ts';
 import { judgeByToxiproxy } from './judges/toxiproxy.ts';
@@ -16,6 +17,7 @@ const judges: Readonly<Record<string, (report: Report) => Promise<void>>> = {
   slowhttptest: judgeBySlowhttptest,
   'kube-score': judgeByKubeScore,
   toxiproxy: judgeByToxiproxy,
+  porcupine: judgeByPorcupine,
 };
 
 const wanted = process.argv.slice(2);

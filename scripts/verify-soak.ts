@@ -71,7 +71,8 @@ async function soak(report: Report): Promise<void> {
     `${faults.size} kinds of faults: ${[...faults].map(([name, times]) => `${name} ×${times}`).join(', ')}`,
   );
   report.figure(
-    `${ledger.summary()}; refusals followed ${clients.refused}, kept connections closed in the moment of a call ${clients.stale}, upstream 429s ${upstream.throttled}`,
+    `${ledger.summary()}; refusals followed ${clients.refused}, kept connections closed in the moment of a call ${clients.stale}, upstream 429s ${upstream.throttled}; ` +
+      `answered after more than 180 s, by following refusals ${clients.late}; the longest serialized call took ${(clients.maxHeldMs / 1_000).toFixed(1)} s`,
   );
   const [lost, twice] = [ledger.lost(), ledger.twice()];
   report.check('no call is lost', lost.length === 0, `${lost.length}: ${first(lost)}`);

@@ -25,20 +25,24 @@ interface Costs {
   readonly workspaces: number;
 }
 
-/** How long all calls take when each is sent as soon as the upstream has room for it, milliseconds to the last sending. */
+/**
+ * How long all calls take when each is sent as soon as the upstream has room for it, milliseconds to the last sending. The first
+ * goes alone: what room there is only its answer tells.
+ */
 function bestMs({ charged, capacity, restorePerSecond, workspaces }: Costs): number {
   const bucket = new Bucket({ limit: capacity, windowMs: (capacity / restorePerSecond) * 1_000 }, 0);
   const ends: number[] = [];
   let now = 0;
   for (let sent = 0; ;) {
-    while (ends.length < workspaces && sent < calls && bucket.waitMs(asked, now) === 0) {
+    const atOnce = now === 0 ? 1 : workspaces;
+    while (ends.length < atOnce && sent < calls && bucket.waitMs(asked, now) === 0) {
       bucket.take(asked, now);
       ends.push(now + latencyMs + passageMs);
       sent += 1;
     }
     if (sent === calls) return now;
     const [end = Infinity] = ends;
-    const roomAt = ends.length < workspaces ? now + bucket.waitMs(asked, now) : Infinity;
+    const roomAt = ends.length < atOnce ? now + bucket.waitMs(asked, now) : Infinity;
     now = Math.min(end, roomAt);
     if (now !== end) continue;
     ends.shift();

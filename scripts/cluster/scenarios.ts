@@ -14,6 +14,7 @@ import { arrivals } from './newcomers.ts';
 import { outsiders } from './outsider.ts';
 import { redisFaults } from './redis-faults.ts';
 import { reloads } from './reloads.ts';
+import { renewals } from './renewals.ts';
 import { repeats } from './repeats.ts';
 import type { Scenario } from './row.ts';
 import { slowedBursts } from './slowed.ts';
@@ -34,8 +35,8 @@ export const stages: readonly (readonly Track[])[] = [
   ],
   [
     [redisFaults.hungLocal],
-    [redisFaults.hungDeny, topologies.secured],
-    [redisFaults.unavailableDeny, redisFaults.leaving],
+    [topologies.secured, redisFaults.hungDeny],
+    [redisFaults.leaving, redisFaults.unavailableDeny],
   ],
   [
     [arrivals.embedded],
@@ -50,13 +51,13 @@ export const stages: readonly (readonly Track[])[] = [
   [[outsiders.replicas]],
   [[closings.embedded], [closings.replicas]],
   [[...oneDocument], [reloads.replicas]],
+  [[repeats]],
+  [[renewals.short]],
 ];
 
-/**
- * Goals that are not known to hold in every run: pairs of equal calls are one upstream call each unless the machine keeps a
- * replica from renewing its claims, which is not judged. They run with `--goals`.
- */
-export const goals: readonly (readonly Track[])[] = [[[repeats]]];
-
-/** Rows of five minutes each, which run with `--long`. */
-export const long: readonly (readonly Track[])[] = [[[crowds.embedded]], [[crowds.replicas]]];
+/** Rows of five minutes and more each, which run with `--long`. */
+export const long: readonly (readonly Track[])[] = [
+  [[crowds.embedded]],
+  [[crowds.replicas]],
+  [[renewals.long]],
+];

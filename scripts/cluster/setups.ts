@@ -14,6 +14,8 @@ export type Configure = (redisUrl: string | null) => FleetConfig;
 
 export interface Running {
   readonly fleet: Fleet;
+  /** Of the replicas' Redis; `null` = embedded. */
+  readonly redisUrl: string | null;
   /** Changes the file of the replicas, as `Fleet.reload` does. */
   reload(configure: Configure): Promise<number>;
   /** Ends every replica and starts as many with this configuration over the same Redis. */
@@ -37,6 +39,7 @@ export async function run(setup: Setup, configure: Configure): Promise<Running> 
     get fleet() {
       return fleet;
     },
+    redisUrl,
     reload: (changed) => fleet.reload(changed(redisUrl)),
     async restart(changed) {
       await fleet.stop();

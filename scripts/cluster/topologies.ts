@@ -3,6 +3,7 @@ import { readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { Redis } from 'ioredis';
 import { pause } from '../../test/support/redis-fleet.ts';
+import type { RedisServer } from '../../test/support/redis.ts';
 import { cli, freePort, startSentinel, startServer, stopServer, until } from './processes.ts';
 import { left, nothingLeft, remainsInWords } from './remains.ts';
 import { allSucceeded, type Row, type Scenario } from './row.ts';
@@ -25,18 +26,28 @@ async function underFailover(world: World, strike: () => Promise<void>): Promise
   };
 }
 
+/** A primary, its replica, and three Sentinels that know both. */
+export async function startWatched(): Promise<{
+  readonly url: string;
+  readonly primary: RedisServer;
+  readonly second: RedisServer;
+}> {
+  const primary = await startServer();
+  const second = await startServer({ args: ['--replicaof', '127.0.0.1', String(primary.port)] });
+  const watchers = await Promise.all([1, 2, 3].map(() => startSentinel(primary.port, 2)));
+  await until(async () => {
+    const summary = await cli(watchers[0] ?? 0, 'sentinel', 'master', 'main');
+    return /num-slaves\n1\n/.test(summary) && /num-other-sentinels\n2\n/.test(summary);
+  }, 15_000);
+  const nodes = watchers.map((port) => `127.0.0.1:${port}`).join(',');
+  return { url: `redis+sentinel://${nodes}/main`, primary, second };
+}
+
 const sentinel: Scenario = {
   name: 'Sentinel: primary killed under load',
   async run(): Promise<Row> {
-    const primary = await startServer();
-    const second = await startServer({ args: ['--replicaof', '127.0.0.1', String(primary.port)] });
-    const watchers = await Promise.all([1, 2, 3].map(() => startSentinel(primary.port, 2)));
-    await until(async () => {
-      const summary = await cli(watchers[0] ?? 0, 'sentinel', 'master', 'main');
-      return /num-slaves\n1\n/.test(summary) && /num-other-sentinels\n2\n/.test(summary);
-    }, 15_000);
-    const nodes = watchers.map((port) => `127.0.0.1:${port}`).join(',');
-    const world = await chatWorld(`url: "redis+sentinel://${nodes}/main"`, 600);
+    const { url, primary, second } = await startWatched();
+    const world = await chatWorld(`url: "${url}"`, 600);
     const row = await underFailover(world, () => stopServer(primary));
     await stopServer(second);
     return row;

@@ -129,6 +129,8 @@ export interface Seen {
 export interface Sight {
   /** Which entries, in order of arrival upstream, the judgement of order is about; all by default. */
   readonly ordered?: (entries: readonly LogEntry[]) => readonly LogEntry[];
+  /** For how long a backlog was released at once, read from the entries in order of arrival: calls closer than that have no order. */
+  readonly releaseMs?: (entries: readonly LogEntry[]) => number;
   /** Only what was sent with this credential counts. */
   readonly by?: string;
 }
@@ -137,7 +139,7 @@ export interface Sight {
 export async function see(
   { fleet, simulator }: Pick<World, 'fleet' | 'simulator'>,
   load: Load,
-  { ordered = (entries) => entries, by }: Sight = {},
+  { ordered = (entries) => entries, releaseMs = () => 0, by }: Sight = {},
 ): Promise<Seen> {
   await lag(fleet);
   const since = stalls.mark();
@@ -149,7 +151,7 @@ export async function see(
   const inOrder = [...entries].sort((a, b) => a.arrivedT - b.arrivedT);
   // A call arrives when its replica reads it, after its client could write it: calls that others could overtake on that
   // way have no order.
-  const spacingMs = apartMs + clientStalledMs + replicaStalledMs;
+  const spacingMs = apartMs + clientStalledMs + replicaStalledMs + releaseMs(inOrder);
   const crossedAmong: Seen['crossedAmong'] = (kept) => overtaken(answers, kept(inOrder), spacingMs);
   const crossed = crossedAmong(ordered);
   const throttled = count(entries, 'throttled');
@@ -193,10 +195,10 @@ export async function backOnRedis({ fleet }: World): Promise<number> {
   return onRedis();
 }
 
-/** What a fault of Redis did to the replicas. */
 /** How many replicas went on without Redis. */
 export const replicasWithoutRedis = (world: Pick<World, 'fleet'>): number => logged(world, 'Redis is away');
 
+/** What a fault of Redis did to the replicas, as a sentence. */
 export async function aftermath(world: Pick<World, 'fleet'>): Promise<string> {
   const errors = await world.fleet.metric('sluice_redis_errors_total');
   return `replicas that went away from Redis ${replicasWithoutRedis(world)}; failed commands ${errors}`;

@@ -3,7 +3,8 @@
  * folder. Owns: getting them and running them with a bound. What cannot be had is `null`, with the reason given to `skipped`.
  */
 import { execFile } from 'node:child_process';
-import { existsSync, mkdirSync } from 'node:fs';
+import { createHash } from 'node:crypto';
+import { existsSync, mkdirSync, readdirSync, readFileSync } from 'node:fs';
 import { homedir } from 'node:os';
 import { join } from 'node:path';
 import { env } from 'node:process';
@@ -64,6 +65,17 @@ export async function fromGo(name: 'kube-score' | 'toxiproxy'): Promise<Tool> {
   const command = `GOBIN='${folder}' go install ${versions[name]}`;
   const built = await ran('sh', ['-c', command], installMs);
   return existsSync(path) ? { path } : { why: `go install: ${built.output.slice(-200)}` };
+}
+
+/** A Go program of this folder, built again when its sources have changed. */
+export async function ownGoProgram(name: 'linearizability'): Promise<Tool> {
+  const sources = new URL(`${name}/`, import.meta.url).pathname;
+  const digest = createHash('sha256');
+  for (const file of readdirSync(sources).toSorted()) digest.update(readFileSync(join(sources, file)));
+  const path = join(folder, `${name}-${digest.digest('hex').slice(0, 12)}`);
+  if (existsSync(path)) return { path };
+  const built = await ran('sh', ['-c', `cd '${sources}' && go build -o '${path}' .`], installMs);
+  return existsSync(path) ? { path } : { why: `go build: ${built.output.slice(-200)}` };
 }
 
 /** A program that Debian has; it is not installed here. */

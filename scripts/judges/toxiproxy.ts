@@ -28,7 +28,7 @@ const callsPerSecond = 10;
 const phaseMs = 10_000;
 /** Requests to the upstream per call, and connections to Redis per second and replica, above which it is a storm. */
 const maxRequestsPerCall = 1.5;
-const maxConnectsPerSecond = 10;
+const maxConnectsPerSecond = 5;
 const replicaCount = 3;
 /** Clients that send so far apart have an order. Milliseconds. */
 const apartMs = 250;

@@ -6,17 +6,16 @@
 import '../../src/engine.ts';
 import { systemClock, systemRandom } from '../../src/clock.ts';
 import { parseSettings } from '../../src/config/load.ts';
-import { createGateway } from '../../src/gateway.ts';
-import { createDataServer } from '../../src/ingress/data-server.ts';
-import { createObservation } from '../../src/observation/observation.ts';
-import type { Telemetry } from '../../src/telemetry/events.ts';
+import { Gateway } from '../../src/gateway.ts';
+import { DataServer } from '../../src/ingress/data-server.ts';
+import { Observation } from '../../src/observation/observation.ts';
 import { noTelemetry, silentLog } from '../../src/telemetry/noop.ts';
 import { startTracing } from '../../src/telemetry/traces.ts';
 
 const [yaml = ''] = process.argv.slice(2);
 const settings = parseSettings(yaml, { path: 'the benchmark', env: {} });
 const [clock, random] = [systemClock, systemRandom];
-const observation = createObservation(settings, {
+const observation = new Observation(settings, {
   clock,
   random,
   tracing: await startTracing(process.env, 'cost', silentLog),
@@ -24,18 +23,17 @@ const observation = createObservation(settings, {
   metrics: { processMetrics: true, exemplars: true },
 });
 let on = true;
-const telemetry: Telemetry = {
-  ...observation.telemetry,
-  begin: (call) => (on ? observation.telemetry : noTelemetry).begin(call),
-};
-const gateway = createGateway({ settings, clock, random, telemetry });
-const data = createDataServer({
+const { telemetry } = observation;
+const begin = telemetry.begin.bind(telemetry);
+telemetry.begin = (call) => (on ? begin(call) : noTelemetry.begin(call));
+const gateway = new Gateway({ settings, clock, random, telemetry });
+const data = new DataServer({
   settings: settings.server,
   clock,
   random,
-  handle: gateway.handle,
+  handle: (call) => gateway.handle(call),
   activity: () => Promise.resolve({}),
-  credentialFields: gateway.credentialFields,
+  credentialFields: () => gateway.credentialFields(),
   onBug: (bug) => console.error(bug),
 });
 const { port } = await data.listen();

@@ -1,5 +1,5 @@
 /** Rules, alerts and metric names, by promtool: syntax, unit tests of every alert, lint of a real scrape. */
-import { createTelemetry } from '../../src/telemetry/telemetry.ts';
+import { RunningTelemetry } from '../../src/telemetry/telemetry.ts';
 import { systemClock, systemRandom } from '../../src/clock.ts';
 import type { Report } from './report.ts';
 import { available, run } from './tools.ts';
@@ -14,7 +14,7 @@ export async function verifyRules(report: Report): Promise<void> {
   report.check('promtool check rules', rules.status === 0, rules.output);
   const tests = run('promtool', ['test', 'rules', 'sluice.test.yaml'], { cwd: folder });
   report.check('promtool test rules: every alert fires and stays silent', tests.status === 0, tests.output);
-  const telemetry = createTelemetry(
+  const telemetry = new RunningTelemetry(
     {
       privacy: { labelKey: 'verification' },
       log: { level: 'silent', sampleSuccesses: 0 },

@@ -4,7 +4,7 @@
  * them to a running gateway.
  */
 import { readFileSync } from 'node:fs';
-import { holds, refusals, type RefusalCode } from '../../src/errors.ts';
+import { heldByReasons, refusals, type RefusalCode } from '../../src/errors.ts';
 import { proxyMethods } from '../../src/ingress/raw-errors.ts';
 
 type Json = Readonly<Record<string, unknown>>;
@@ -38,7 +38,10 @@ const problem: Json = {
     detail: { type: 'string', description: 'What to do, for a person.' },
     code: { enum: [...codes, 'internal'] },
     requestId: { type: 'string', pattern: '^[0-9a-f]{32}$' },
-    heldBy: { enum: holds, description: 'What held the call back; every 429 that Sluice decided has it.' },
+    heldBy: {
+      enum: heldByReasons,
+      description: 'What held the call back; every 429 that Sluice decided has it.',
+    },
     error: {
       type: 'object',
       required: ['message', 'type', 'code', 'param'],
@@ -289,7 +292,7 @@ export function adminPort(): Json {
       title: 'Sluice, admin port',
       version: '1',
       description:
-        'Probes, metrics, activity and an operator’s wishes. Never public: nobody is asked for a key here.',
+        'Probes, metrics, activity and an operator’s controls. Never public: nobody is asked for a key here.',
     },
     servers: [{ url: 'http://127.0.0.1:9090' }],
     paths: {

@@ -8,6 +8,8 @@ export interface Attempt {
   readonly headers: Readonly<Record<string, string>>;
   readonly agent: Agent;
   readonly signal: AbortSignal;
+  /** The head of an answer has come. */
+  readonly onBegun: () => void;
 }
 
 export type Ending =
@@ -28,7 +30,7 @@ export type Ending =
       readonly isCut: boolean;
     };
 
-export function attempt({ url, path, method, headers, agent, signal }: Attempt): Promise<Ending> {
+export function attempt({ url, path, method, headers, agent, signal, onBegun }: Attempt): Promise<Ending> {
   return new Promise((resolve) => {
     const outgoing = request(`${url}${path}`, { method, headers, agent, signal });
     let answer: IncomingMessage | null = null;
@@ -45,6 +47,7 @@ export function attempt({ url, path, method, headers, agent, signal }: Attempt):
     outgoing.on('error', broken);
     outgoing.on('response', (incoming) => {
       answer = incoming;
+      onBegun();
       let text = '';
       incoming.setEncoding('utf8');
       incoming.on('data', (part: string) => (text += part));

@@ -5,6 +5,7 @@ import { pause } from '../../test/support/redis-fleet.ts';
 import { attempt, type Ending } from './call.ts';
 import type { Fate, Ledger } from './ledger.ts';
 import type { Replica, Replicas } from './replicas.ts';
+import { Trail } from './trail.ts';
 
 /** `held`: of a workspace whose calls are sent one after the other · `keyed`: with an idempotency key. */
 const kinds = ['plain', 'plain', 'read', 'stream', 'held', 'keyed'] as const;
@@ -27,9 +28,13 @@ export interface ClientParts {
   readonly name: string;
 }
 
-/** Whoever has no answer after so long has lost the call, milliseconds. */
-const maxMs = 180_000;
 const waitSeconds = 120;
+/** A call that no attempt has ended after so long is lost: it is held beyond its wait. Milliseconds. */
+const maxAttemptMs = waitSeconds * 1_000 + 60_000;
+/** A refusal with a time loses no call; one that has been refused for so long is given up, and counts as lost. Milliseconds. */
+const maxMs = 600_000;
+/** Answers later than this are counted apart, milliseconds. */
+const lateMs = maxAttemptMs;
 const shareLeaving = 0.08;
 
 interface Tried {
@@ -41,6 +46,17 @@ interface Tried {
 
 /** What an ending means: the call has ended, or the client repeats it after so many milliseconds. */
 type Next = Fate | { readonly kind: 'again'; readonly afterMs: number };
+
+function inWords(ending: Ending): string {
+  switch (ending.kind) {
+    case 'whole':
+      return String(ending.status);
+    case 'refused':
+      return `${ending.status} ${ending.code}, again in ${ending.retryAfterMs ?? '?'} ms`;
+    case 'broken':
+      return `${ending.words}${ending.isStale ? ' on a kept connection' : ''}${ending.isCut ? ' inside the answer' : ''}`;
+  }
+}
 
 const again = (afterMs: number): Next => ({ kind: 'again', afterMs });
 const isWhole = (kind: Kind, text: string): boolean =>
@@ -55,6 +71,10 @@ export class Clients {
   stale = 0;
   /** Refusals of the gateway that were followed. */
   refused = 0;
+  /** Calls that were answered late, because they had been refused, with a time, and came again. */
+  late = 0;
+  /** The longest way of a call of the serialized workspace from its sending to its answer, milliseconds. */
+  maxHeldMs = 0;
 
   constructor(parts: ClientParts) {
     this.#parts = parts;
@@ -90,17 +110,31 @@ export class Clients {
     const { nonce, kind, leavesAfterMs } = call;
     const isRepeatable = kind === 'read' || kind === 'keyed';
     const leaving = leavesAfterMs === null ? null : AbortSignal.timeout(leavesAfterMs);
-    const tooLate = AbortSignal.timeout(maxMs);
-    const signal = leaving === null ? tooLate : AbortSignal.any([leaving, tooLate]);
+    const trail = new Trail();
     let killedAttempts = 0;
-    let fate: Fate = { kind: 'lost', words: `no answer after ${maxMs / 1_000} s` };
+    let fate: Fate | null = null;
     while (performance.now() - startedAt < maxMs) {
       const replica = replicas.pick(random);
-      const ending = await attempt({ ...this.#requestOf(call, replica), signal, agent: this.#agent });
+      const tooLate = AbortSignal.timeout(maxAttemptMs);
+      const signal = leaving === null ? tooLate : AbortSignal.any([leaving, tooLate]);
+      trail.sent(replica);
+      const onBegun = (): void => trail.begun();
+      const ending = await attempt({
+        ...this.#requestOf(call, replica),
+        signal,
+        agent: this.#agent,
+        onBegun,
+      });
       if (leaving?.aborted === true) {
         fate = { kind: 'left' };
         break;
       }
+      if (tooLate.aborted) {
+        const phase = trail.phase(ledger.of(nonce));
+        fate = { kind: 'lost', words: `held beyond its wait, ${phase}` };
+        break;
+      }
+      trail.ended(inWords(ending));
       if (ending.kind === 'broken' && replica.wasKilled) killedAttempts += 1;
       const next = this.#next(ending, { call, replica, isRepeatable, startedAt });
       if (next.kind !== 'again') {
@@ -109,6 +143,11 @@ export class Clients {
       }
       await pause(next.afterMs);
     }
+    fate ??= { kind: 'lost', words: `refused for ${maxMs / 1_000} s` };
+    if (fate.kind === 'lost') fate = { ...fate, words: `${kind}: ${fate.words}: ${trail.inWords()}` };
+    if (fate.kind === 'answered' && performance.now() - startedAt > lateMs) this.late += 1;
+    if (kind === 'held' && fate.kind === 'answered')
+      this.maxHeldMs = Math.max(this.maxHeldMs, performance.now() - startedAt);
     ledger.ended({ nonce, fate, isRepeatable, killedAttempts, startedAt });
   }
 
@@ -152,7 +191,7 @@ export class Clients {
           return { kind: 'failed', words: 'cut' };
         return {
           kind: 'lost',
-          words: `${kind}: ${ending.words}${ending.isCut ? ' inside the answer' : ''} after ${Math.round((performance.now() - startedAt) / 1_000)} s, of a replica that ${replica.isTaking ? 'takes calls' : 'ends'}`,
+          words: `${inWords(ending)} after ${Math.round((performance.now() - startedAt) / 1_000)} s, of a replica that ${replica.isTaking ? 'takes calls' : 'ends'}`,
         };
     }
   }

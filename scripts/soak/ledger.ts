@@ -22,6 +22,10 @@ export interface Made {
   isFaulted: boolean;
   /** Monotonic milliseconds of its first arrival at the upstream. */
   arrivedAt: number | null;
+  /** And of its latest. */
+  latestAt: number | null;
+  /** Monotonic milliseconds at which the upstream ended its latest answer. */
+  answeredAt: number | null;
 }
 
 export interface Ended {
@@ -40,7 +44,7 @@ interface Judged extends Ended {
   readonly isExcused: boolean;
 }
 
-const never: Made = { times: 0, isFaulted: false, arrivedAt: null };
+const never: Made = { times: 0, isFaulted: false, arrivedAt: null, latestAt: null, answeredAt: null };
 
 export class Ledger {
   readonly #made = new Map<string, Made>();

@@ -9,6 +9,8 @@ import { startGateway, type Gateway } from '../cluster/fleet.ts';
 import { startOneAtATime, newFolder } from '../cluster/processes.ts';
 
 export interface Replica {
+  /** `replica 3`: the third one that was started. */
+  readonly name: string;
   readonly gateway: Gateway;
   /** The balancer still sends calls to it. */
   isTaking: boolean;
@@ -21,6 +23,7 @@ const learnsLateMs = 500;
 export class Replicas {
   readonly #path: string;
   #all: Replica[] = [];
+  #started = 0;
 
   constructor(path: string) {
     this.#path = path;
@@ -47,7 +50,8 @@ export class Replicas {
 
   async add(): Promise<void> {
     const gateway = await startOneAtATime(() => startGateway(this.#path));
-    this.#all.push({ gateway, isTaking: true, wasKilled: false });
+    this.#started += 1;
+    this.#all.push({ name: `replica ${this.#started}`, gateway, isTaking: true, wasKilled: false });
   }
 
   /** One that may be replaced. */

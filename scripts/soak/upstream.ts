@@ -40,7 +40,9 @@ export async function startUpstream(ledger: Ledger, random: Random): Promise<Ups
   async function answer(request: IncomingMessage, response: ServerResponse, made: Made): Promise<void> {
     const { trouble } = upstream;
     arrived += 1;
-    made.arrivedAt ??= performance.now();
+    made.latestAt = performance.now();
+    made.arrivedAt ??= made.latestAt;
+    response.on('finish', () => (made.answeredAt = performance.now()));
     if (trouble === 'throttling') {
       throttled += 1;
       response.writeHead(429, { 'retry-after': String(retryAfterSeconds) }).end();
