@@ -22,6 +22,8 @@ const usualSeconds = [
 /** Lengths that are tried are this part apart. */
 const step = 1.004;
 const maxSeconds = 86_400;
+/** The shortest length that a configuration may state. A shorter window is proposed so long: that costs time, and no refusal. */
+const minSeconds = 1;
 /** What a call takes on its way, milliseconds: so much earlier or later a window may seem to have room. */
 const grainMs = 3;
 
@@ -41,10 +43,12 @@ export function findWindows(observations: readonly Observation[]): readonly Foun
     lengthsUpTo(Math.min(maxSeconds, Math.max(2, lasted)), kind).map((seconds) =>
       candidateOf({ taken, refused, seconds, kind }),
     );
+  // Few windows of the clock look like rolling ones of a little less: a usual length tells them apart.
   const rolling = findRolling(observations);
-  if (rolling !== null) return [rolling];
+  if (rolling !== null && isUsual(rolling)) return [rolling];
   const fixed = preferred(candidates('fixed').filter(({ explained }) => explained.length === refused.length));
-  if (fixed !== null) return [bare(fixed)];
+  if (fixed !== null && (rolling === null || isUsual(fixed))) return [bare(fixed)];
+  if (rolling !== null) return [rolling];
   const leaky = findLeaky(observations);
   if (leaky !== null) return [leaky];
   for (const kind of ['rolling', 'fixed'] as const) {
@@ -53,6 +57,8 @@ export function findWindows(observations: readonly Observation[]): readonly Foun
   }
   return [];
 }
+
+const isUsual = ({ seconds }: FoundWindow): boolean => usualSeconds.includes(seconds);
 
 const bare = ({ requests, seconds, kind }: FoundWindow): FoundWindow => ({ requests, seconds, kind });
 
@@ -75,7 +81,7 @@ interface Asked {
 function candidateOf({ taken, refused, seconds, kind }: Asked): Candidate {
   const windowMs = seconds * 1000;
   const startOf = (at: number): number =>
-    kind === 'rolling' ? at - windowMs + grainMs : Math.floor(at / windowMs) * windowMs - grainMs;
+    kind === 'rolling' ? at - windowMs + grainMs : Math.floor(at / windowMs) * windowMs;
   // How many were taken within the window of this time, before it.
   let first = 0;
   let requests = 0;
@@ -101,7 +107,7 @@ function preferred<Kind extends Candidate>(candidates: readonly Kind[]): Kind | 
   const near = candidates.filter(
     ({ requests, seconds }) => requests === first.requests && seconds < first.seconds * 1.25,
   );
-  const usual = near.find(({ seconds }) => usualSeconds.includes(seconds));
+  const usual = near.find(isUsual);
   return usual ?? near[Math.floor(near.length / 2)] ?? null;
 }
 
@@ -176,7 +182,7 @@ function secondsIn(lowest: number, highest: number): number {
   const usual = usualSeconds.find(fits);
   if (usual !== undefined) return usual;
   const whole = Math.floor(highest + slack);
-  return fits(whole) ? whole : Math.ceil(highest * 1000) / 1000;
+  return Math.max(minSeconds, fits(whole) ? whole : Math.ceil(highest * 1000) / 1000);
 }
 
 /** A level that drains evenly: of a limit, calls that were taken say how fast at least, and refusals how fast at most. */
