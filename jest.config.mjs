@@ -8,6 +8,9 @@ const long = [
   'test/activity/served-to-many.test.ts',
   'test/activity/very-many.test.ts',
   'test/admission/overload.test.ts',
+  'test/cli/mistakes-limits.test.ts',
+  'test/cli/mistakes.test.ts',
+  'test/credentials/refresh/over-replicas.test.ts',
   'test/journey/holds-2000.test.ts',
   'test/journey/outside-traffic.test.ts',
   'test/learn/used.test.ts',
@@ -25,7 +28,9 @@ const long = [
   'test/sdk/examples.test.ts',
   'test/sdk/presets.test.ts',
   'test/simulation/burst.test.ts',
+  'test/simulation/metering/fixed-windows.test.ts',
   'test/simulation/metering/outside.test.ts',
+  'test/simulation/metering/skewed-windows.test.ts',
   'test/simulation/replicas/charges.test.ts',
   'test/simulation/replicas/closing.test.ts',
   'test/simulation/replicas/far-redis.test.ts',
@@ -34,7 +39,7 @@ const long = [
 ];
 /** Those that `verify:long` runs with more histories, or for longer, than `npm test`. */
 const withMoreHistories = [
-  'test/credentials/shared-tokens.test.ts',
+  'test/credentials/renewals-over-replicas.test.ts',
   'test/limiter/parity.test.ts',
   'test/simulation/simulation.test.ts',
   'test/simulation/replicas/replicas.test.ts',
@@ -49,6 +54,7 @@ const onlyLong = process.env.SLUICE_TESTS === 'long';
 export default {
   // Node, and a check that each file leaves no timer, socket, server or process behind.
   testEnvironment: '<rootDir>/test/support/leak-check.mjs',
+  globalSetup: '<rootDir>/test/support/redis-installed.mjs',
   extensionsToTreatAsEsm: ['.ts'],
   transform: { '\\.ts$': '<rootDir>/test/support/strip-types.mjs' },
   testMatch: onlyLong ? inRoot([...long, ...withMoreHistories]) : ['<rootDir>/test/**/*.test.ts'],
@@ -56,6 +62,9 @@ export default {
   // For what never ends. How long a test may take depends on the machine, so no test has a limit of its own.
   testTimeout: 300_000,
   reporters: ['default', '<rootDir>/test/support/plain-summary.mjs'],
+  // A worker that has run all its files and has nothing open takes up to a second to end, for the memory that it has to give back.
+  // One that something keeps alive is still reported, after this time. Milliseconds.
+  workerGracefulExitTimeout: 30_000,
   // Two more than there are processors: many tests wait, for time that passes or for other processes.
   maxWorkers: availableParallelism() + 2,
 };
