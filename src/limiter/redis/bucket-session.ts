@@ -18,6 +18,7 @@ import type {
   BucketSnapshot,
   CeilingEdge,
   LeaseToken,
+  LaneKey,
   Lesson,
   Reconfiguration,
   Settlement,
@@ -96,13 +97,20 @@ export class BucketSession {
     if (this.#isHeld(lease)) await this.#queue.send<'charge'>({ kind: 'charge', lease, edge });
   }
 
-  /** Tickets get the new settings here as well, so that a ticket that has to be entered again brings them. */
+  /**
+   * Tickets get the new settings here as well, so that a ticket that has to be entered again brings them; so do newcomers that are
+   * not under way yet: they go behind the event, and would bring the former settings back.
+   */
   async reconfigure({ setting, lanes }: Reconfiguration): Promise<void> {
     const changed = new Map(lanes.map((lane) => [lane.lane, lane]));
-    for (const ticket of this.calls.held.tickets.values()) {
-      const lane = changed.get(ticket.admission.lane);
-      if (lane !== undefined) ticket.admission = { ...ticket.admission, ...lane, setting };
-    }
+    const revised = <Entering extends { readonly lane: LaneKey }>(admission: Entering): Entering => {
+      const lane = changed.get(admission.lane);
+      return lane === undefined ? admission : { ...admission, ...lane, setting };
+    };
+    for (const ticket of this.calls.held.tickets.values()) ticket.admission = revised(ticket.admission);
+    this.#queue.revise((event) =>
+      event.kind === 'admit' ? { kind: 'admit', admission: revised(event.admission) } : event,
+    );
     if (!this.#context.redis.isUp) return;
     this.#view.setting = setting;
     for (let from = 0; from < lanes.length; from += lanesPerEvent) {

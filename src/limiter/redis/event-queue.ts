@@ -70,6 +70,11 @@ export class EventQueue {
     });
   }
 
+  /** Changes the events that are not under way yet. */
+  revise(by: (event: BucketEvent) => BucketEvent): void {
+    this.#outbox.revise(by);
+  }
+
   async #flush(): Promise<void> {
     this.#isSending = true;
     while (!this.#outbox.isEmpty) {

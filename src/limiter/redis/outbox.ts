@@ -27,7 +27,7 @@ export type AppliedEvent<R> = Extract<EventOutcome<R>, { kind: 'applied' }>;
 
 /** An event on its way. */
 export interface Outgoing {
-  readonly event: BucketEvent;
+  event: BucketEvent;
   readonly take: (applied: AppliedEvent<EventReply>) => void;
   readonly resolve: (asked: EventOutcome<EventReply>) => void;
   readonly reject: (failure: unknown) => void;
@@ -66,6 +66,12 @@ export class Outbox {
   /** Puts back events that were taken for a batch but not applied; they go before all others. */
   putBack(events: readonly Outgoing[]): void {
     this.#first = [...events, ...this.#first];
+  }
+
+  /** Changes the events that are not taken yet. */
+  revise(by: (event: BucketEvent) => BucketEvent): void {
+    for (const outgoing of [...this.#first, ...[...this.#newcomers.values()].flat()])
+      outgoing.event = by(outgoing.event);
   }
 
   take(): Batch {

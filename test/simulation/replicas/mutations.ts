@@ -221,7 +221,14 @@ export const replicaMutations: readonly Mutation[] = [
     '14',
     'what is entered again is entered under the old limits',
     session,
-    'if (lane !== undefined) ticket.admission = { ...ticket.admission, ...lane, setting };',
-    'void [lane, setting];',
+    'for (const ticket of this.calls.held.tickets.values()) ticket.admission = revised(ticket.admission);',
+    'void revised;',
+  ),
+  row(
+    '14',
+    'calls on their way to Redis enter under the limits of before a reload',
+    session,
+    "event.kind === 'admit' ? { kind: 'admit', admission: revised(event.admission) } : event,",
+    'event,',
   ),
 ];
