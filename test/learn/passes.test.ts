@@ -44,17 +44,20 @@ const dialects = fc.record({
   seed: fc.integer({ min: 1, max: 1_000_000 }),
 });
 
-/** Requests, seconds and seed of recordings with so few windows of the clock that a rolling window of a little less explains them too. */
-const likeRolling = [
-  [34, 1, 13],
-  [37, 300, 14],
-  [35, 300, 13],
-] as const;
-const asFixed = (requests: number, seconds: number, seed: number) => ({
-  window: { requests, seconds, kind: 'fixed' as const },
+type Dialect = typeof dialects extends fc.Arbitrary<infer Drawn> ? Drawn : never;
+
+const clockWindow = (requests: number, seconds: 1 | 300, seed: number): Dialect => ({
+  window: { requests, seconds, kind: 'fixed' },
   reports: false,
   seed,
 });
+
+/** Recordings with so few windows of the clock that a rolling window of a little less explains them too. */
+const likeRolling: [Dialect][] = [
+  [clockWindow(34, 1, 13)],
+  [clockWindow(37, 300, 14)],
+  [clockWindow(35, 300, 13)],
+];
 
 /** Settings of an upstream whose `speaks` is what `sluice learn` prints for the recording. */
 function learned(speaks: SpokenParts, seed: number): UpstreamSettings {
@@ -120,9 +123,6 @@ test('the limiter passes a burst of twice the limit by what was learned, without
       const tookMs = (arrivals.at(-1)?.at ?? 0) - (first?.at ?? 0);
       expect(tookMs - (window.kind === 'leaky' ? restMs : 0)).toBeLessThanOrEqual(window.seconds * 1050);
     }),
-    {
-      numRuns: 8,
-      examples: likeRolling.map(([requests, seconds, seed]) => [asFixed(requests, seconds, seed)]),
-    },
+    { numRuns: 8, examples: likeRolling },
   );
 });

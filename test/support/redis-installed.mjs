@@ -9,6 +9,6 @@ export default async function installRedis() {
     await redisBinary();
   } catch (reason) {
     // Tests that need it fail, and say what is missing; the others run.
-    console.error(reason instanceof Error ? reason.message : reason);
+    process.stderr.write(`${reason instanceof Error ? reason.message : String(reason)}\n`);
   }
 }
