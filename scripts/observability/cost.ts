@@ -31,7 +31,7 @@ const tracedGroups = 3;
 const warmingCalls = 4_000;
 /** The standard's 5 s would make traced rounds long. Milliseconds. */
 const exportEveryMs = 300;
-const atOnce = 32;
+const concurrency = 32;
 
 type Side = 'off' | 'on' | 'traced';
 
@@ -96,7 +96,7 @@ async function measure(origin: string): Promise<{ metrics: Group[]; traces: Grou
     env,
     stdio: ['ignore', 'inherit', 'inherit', 'ipc'],
   });
-  const agent = new Agent({ keepAlive: true, maxSockets: atOnce });
+  const agent = new Agent({ keepAlive: true, maxSockets: concurrency });
   try {
     const port = Number((await once(child, 'message'))[0]);
     const spend = (side: Side, calls: number, pauseMs = 0): Promise<number> =>
@@ -144,7 +144,7 @@ async function roundOf(
   const worker = async (): Promise<void> => {
     while (left-- > 0) await one();
   };
-  await Promise.all(Array.from({ length: atOnce }, worker));
+  await Promise.all(Array.from({ length: concurrency }, worker));
   if (pauseMs > 0) await pause(pauseMs);
   return ((await cpuOf(child, side)) - before) / calls;
 }

@@ -1,10 +1,10 @@
 /** `sluice check`: says whether a configuration can be used and what it means, without showing a secret. */
-import { cautions } from '../config/cautions.ts';
+import { configurationWarnings } from '../config/warnings.ts';
 import { ConfigError, loadSettings } from '../config/load.ts';
 import type { Settings, UpstreamSettings, WorkspaceSettings } from '../config/settings.ts';
 import type { CliIo } from './io.ts';
 import { originText } from './origin-text.ts';
-import { refreshFileCautions } from './refresh-files.ts';
+import { refreshFileWarnings } from './refresh-files.ts';
 
 export interface CheckCommand {
   readonly config: string;
@@ -18,9 +18,10 @@ export interface CheckCommand {
 export async function runCheck({ config, connect, against }: CheckCommand, io: CliIo): Promise<number> {
   try {
     const settings = loadSettings({ path: config, env: io.env });
-    const warnings = [...cautions(settings, io.clock.now()), ...(await refreshFileCautions(settings))].map(
-      (text) => `warning: ${text}`,
-    );
+    const warnings = [
+      ...configurationWarnings(settings, io.clock.now()),
+      ...(await refreshFileWarnings(settings)),
+    ].map((text) => `warning: ${text}`);
     const untried = connect
       ? []
       : ['connections: not tried; with --connect Redis, origins and credentials are'];

@@ -7,7 +7,7 @@ import type { Settings, UpstreamCredential } from '../config/settings.ts';
 import { canReplace, isExposed, readTokenFile } from '../credentials/refresh/token-file.ts';
 
 /** One sentence for each file that cannot be used, or that every user of the machine can. */
-export async function refreshFileCautions(settings: Settings): Promise<readonly string[]> {
+export async function refreshFileWarnings(settings: Settings): Promise<readonly string[]> {
   const found: string[] = [];
   for (const [path, owner] of refreshFiles(settings)) {
     const caution = await cautionOf(path);

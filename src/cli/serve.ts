@@ -3,7 +3,7 @@
  * SIGHUP reloads, SIGTERM and SIGINT drain, a second one of them ends at once.
  */
 import { systemClock, systemRandom } from '../clock.ts';
-import { hasNoValidKey } from '../config/cautions.ts';
+import { hasNoValidKey } from '../config/warnings.ts';
 import { CheckThreadError } from '../config/check-thread.ts';
 import { ConfigError } from '../config/load.ts';
 import { firstSettings } from '../config/read-apart.ts';
@@ -16,7 +16,7 @@ import { createSlices, type Slices } from '../slices.ts';
 import type { Log } from '../telemetry/events.ts';
 import { endSignals } from './end-signal.ts';
 import type { CliIo } from './io.ts';
-import { refreshFileCautions } from './refresh-files.ts';
+import { refreshFileWarnings } from './refresh-files.ts';
 import { logRefusedReload } from './refused-reload.ts';
 
 /** Settings of the file, and its digest. */
@@ -56,9 +56,9 @@ export async function runServe({ config }: { readonly config: string }, io: CliI
   await warnOfRefreshFiles(first.settings, log);
   await signals.first;
   log.info('draining');
-  const atOnce = new AbortController();
-  void signals.second.then(() => atOnce.abort());
-  const [cut] = await Promise.all([service.drain(atOnce.signal), watch.close()]);
+  const stopNow = new AbortController();
+  void signals.second.then(() => stopNow.abort());
+  const [cut] = await Promise.all([service.drain(stopNow.signal), watch.close()]);
   if (cut > 0) log.warn('connections were cut at the end of the drain', { cut });
   log.info('ended', { cut });
   process.exit(0);
@@ -103,7 +103,7 @@ function warnOfRestart(keys: readonly string[], log: Log): void {
 
 /** Warns of files of refresh tokens that cannot be used. Paths may name workspaces, which no log may show: only their number is logged. */
 async function warnOfRefreshFiles(settings: Settings, log: Log): Promise<void> {
-  const files = (await refreshFileCautions(settings)).length;
+  const files = (await refreshFileWarnings(settings)).length;
   if (files > 0)
     log.warn(
       'files of refresh tokens are missing, open to others or cannot be replaced; `sluice check` names them',

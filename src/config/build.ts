@@ -70,7 +70,7 @@ export type RestInput = Omit<FileInput, 'workspaces'>;
 export type RestSettings = Omit<Settings, 'workspaces'>;
 
 /** What the settings need beside the text of the file. */
-export interface Surroundings {
+export interface BuildContext {
   /** Serves when the file has none. */
   readonly processLabelKey: string;
   /** Folder of the file, where relative paths start. */
@@ -78,7 +78,7 @@ export interface Surroundings {
 }
 
 /** Builds the frozen settings. */
-export function buildSettings({ workspaces, ...rest }: FileInput, around: Surroundings): Settings {
+export function buildSettings({ workspaces, ...rest }: FileInput, around: BuildContext): Settings {
   const built = buildRest(rest, around);
   const context = { upstreams: built.upstreams, folder: around.folder };
   const all = Object.entries(workspaces).map(([id, input]) => buildWorkspace(id, input, context));
@@ -86,7 +86,7 @@ export function buildSettings({ workspaces, ...rest }: FileInput, around: Surrou
 }
 
 /** Builds everything but the workspaces, frozen. */
-export function buildRest(file: RestInput, { processLabelKey, folder }: Surroundings): RestSettings {
+export function buildRest(file: RestInput, { processLabelKey, folder }: BuildContext): RestSettings {
   const { server } = file;
   return deepFreeze({
     server: {
@@ -210,7 +210,7 @@ type OwnCeiling = WorkspaceInput['requestsPerMinute'];
 export function buildWorkspace(
   id: string,
   input: WorkspaceInput,
-  { upstreams, folder }: Pick<RestSettings, 'upstreams'> & Pick<Surroundings, 'folder'>,
+  { upstreams, folder }: Pick<RestSettings, 'upstreams'> & Pick<BuildContext, 'folder'>,
 ): WorkspaceSettings {
   const allowed = input.upstreams ?? [...upstreams.keys()];
   const byUpstream = (value: OwnCeiling): Map<string, number | null> => {

@@ -31,7 +31,7 @@ export function crossChecks(root: unknown): Finding[] {
   ];
 }
 
-/** Workspaces and their keys may be none: the last key must be revocable without inventing another (`cautions.ts` warns). */
+/** Workspaces and their keys may be none: the last key must be revocable without inventing another (`warnings.ts` warns). */
 function notEmpty({ upstreams }: Section): Finding[] {
   const isSection = typeof upstreams === 'object' && upstreams !== null && !Array.isArray(upstreams);
   if (!isSection || Object.keys(upstreams).length > 0) return [];

@@ -10,7 +10,7 @@ import type { KeptEntry } from './kept-answers.ts';
 import type { RedisRepeats } from './redis-repeats.ts';
 
 /** How many answers for which no repeat waits are stored with each renewal of claims. */
-const atOnce = 5;
+const storedTogether = 5;
 
 export interface LostAnswersParts {
   readonly clock: Clock;
@@ -56,7 +56,7 @@ export class LostAnswers {
   }
 
   async store(wanted: readonly string[]): Promise<void> {
-    const newest = [...this.#lost.keys()].slice(-atOnce).toReversed();
+    const newest = [...this.#lost.keys()].slice(-storedTogether).toReversed();
     for (const name of new Set([...wanted, ...newest])) {
       const lost = this.#lost.get(name);
       if (lost === undefined || this.#storing.has(name)) continue;

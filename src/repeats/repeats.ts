@@ -12,7 +12,7 @@ import type { Clock } from '../clock.ts';
 import type { IdempotencySettings } from '../config/settings.ts';
 import { conflict, demandSame, tooLarge } from './conflicts.ts';
 import { KeptAnswers, type KeptEntry } from './kept-answers.ts';
-import { LeftPositions, positionKeptMs } from './left-positions.ts';
+import { KeptPositions, positionKeptMs } from './kept-positions.ts';
 import type { Audience, CallResult, KeptAnswer, RepeatKey } from './repeat.ts';
 import { SharedCall } from './shared-call.ts';
 import type { SharedRepeats } from './shared-repeats.ts';
@@ -45,14 +45,14 @@ export interface IncomingCall {
 export class Repeats {
   readonly #parts: RepeatsParts;
   readonly #kept: KeptAnswers;
-  readonly #left: LeftPositions;
+  readonly #left: KeptPositions;
   readonly #held = new Map<string, SharedCall>();
   readonly #shared: SharedRepeats | null;
 
   constructor(parts: RepeatsParts) {
     this.#parts = parts;
     this.#kept = new KeptAnswers(parts.clock, parts.settings);
-    this.#left = new LeftPositions(parts.clock);
+    this.#left = new KeptPositions(parts.clock);
     this.#shared = parts.shared?.(() => this.#kept.entries()) ?? null;
   }
 

@@ -14,7 +14,7 @@ import { AnswerOfAnother, type AnswerOfAnotherParts } from './answer-of-another.
 import { resultOf, sealAnswer, type SealedResult } from './answer-seal.ts';
 import type { Claim } from './claim.ts';
 import { HeldClaims, type HeldClaimsParts } from './held-claims.ts';
-import { positionKeptMs } from './left-positions.ts';
+import { positionKeptMs } from './kept-positions.ts';
 import { pause } from './pause.ts';
 import { PendingWork } from './pending-work.ts';
 import { handOverMs, type ClaimReply } from './redis-repeats.ts';

@@ -7,7 +7,7 @@
  */
 import { faultTarget, latencyMs, maxWorkMs, record, send } from './commerce/context.ts';
 import type { CommerceContext, StoreCall } from './commerce/context.ts';
-import { struckBefore } from './commerce/faults.ts';
+import { answeredByFault } from './commerce/faults.ts';
 import { readDocument, type Plan } from './commerce/graphql-document.ts';
 import type { Fault, FaultKind } from './faults.ts';
 import { objectOf, parseJson, textOf, type Json } from './json.ts';
@@ -42,7 +42,7 @@ export async function answerGraphql(call: StoreCall, context: CommerceContext): 
   const now = context.clock.monotonic();
   changeLimits(call, context, now);
   const points = context.buckets.of(call.store, call.app, 'graphql', now);
-  if (struckBefore(call, context, points.name)) return;
+  if (answeredByFault(call, context, points.name)) return;
   const reading = read(call, context);
   if ('message' in reading) {
     record(call, context, points.name, { decision: 'invalid' });

@@ -7,7 +7,7 @@
  */
 import { faultTarget, latencyMs, maxWorkMs, record, send } from './commerce/context.ts';
 import type { CommerceContext, StoreCall } from './commerce/context.ts';
-import { struckBefore } from './commerce/faults.ts';
+import { answeredByFault } from './commerce/faults.ts';
 import { print } from './commerce/resources.ts';
 import { answerRest, createsOrder, restPathOf, type RestAnswer, type RestPath } from './commerce/rest.ts';
 import type { Fault, FaultKind } from './faults.ts';
@@ -32,7 +32,7 @@ type CallBucket = ReturnType<CommerceContext['buckets']['of']>;
 export async function answerAdminRest(call: StoreCall, context: CommerceContext): Promise<void> {
   const now = context.clock.monotonic();
   const calls = context.buckets.of(call.store, call.app, 'rest', now);
-  if (struckBefore(call, context, calls.name)) return;
+  if (answeredByFault(call, context, calls.name)) return;
   const path = restPathOf(call.exchange.path);
   const usedBefore = { rest: calls.bucket.level(now) };
   const facts = { cost: { rest: 1 }, usedBefore, usedAfter: usedBefore, nonce: bodyNonce(call) };

@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from '@jest/globals';
 import { tryConnections } from '../../src/cli/check-connect.ts';
-import { refreshFileCautions } from '../../src/cli/refresh-files.ts';
+import { refreshFileWarnings } from '../../src/cli/refresh-files.ts';
 import { parseSettings } from '../../src/config/load.ts';
 import { rawUpstream, type RawUpstream } from '../support/raw-upstream.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
@@ -113,7 +113,7 @@ test('sluice check uses no refresh token: it tries the file, and the access toke
   );
   chmodSync(join(folder, 'open'), 0o644);
   const { lines } = await tryConnections(settings);
-  const cautions = await refreshFileCautions(settings);
+  const warnings = await refreshFileWarnings(settings);
   await endpoint.close();
   rmSync(folder, { recursive: true });
   expect(endpoint.requests).toEqual([]);
@@ -126,10 +126,10 @@ test('sluice check uses no refresh token: it tries the file, and the access toke
     `FAILED: fixed ${model.origin}: the credential is not available: the file of its refresh token cannot be replaced (unwritable)`,
     `ok:     open ${model.origin}: ${untried}`,
   ]);
-  expect(cautions.map((text) => text.split(':')[0])).toEqual([
+  expect(warnings.map((text) => text.split(':')[0])).toEqual([
     'upstream gone',
     'upstream fixed',
     'upstream open',
   ]);
-  expect([...lines, ...cautions].join()).not.toContain('canary');
+  expect([...lines, ...warnings].join()).not.toContain('canary');
 });

@@ -427,7 +427,7 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
   ],
 ];
 const maxHistories = 1_000;
-const atOnce = 20;
+const perBatch = 20;
 /** Every row begins with the same histories: what the policy says of these is worked out once. */
 const maxKept = 60;
 const kept = new Map<number, Prepared>();
@@ -443,8 +443,8 @@ function preparedOf(seed: number): Prepared {
 /** Batches of seeds in the order in which they are tried: few at first, as most faults are in every other history. */
 function* seedBatches(): Generator<readonly number[]> {
   yield [1, 2, 3, 4, 5];
-  for (let first = 6; first <= maxHistories; first += atOnce)
-    yield Array.from({ length: atOnce }, (_, n) => first + n);
+  for (let first = 6; first <= maxHistories; first += perBatch)
+    yield Array.from({ length: perBatch }, (_, n) => first + n);
 }
 
 let server: RedisServer;

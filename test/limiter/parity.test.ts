@@ -15,7 +15,7 @@ import { differences, Messages, prepare, shrink, type Bench } from './parity-run
 
 const histories = Number(process.env['SLUICE_PARITY_HISTORIES'] ?? 120);
 const firstSeed = Number(process.env['SLUICE_PARITY_SEED'] ?? 1);
-const atOnce = 20;
+const perBatch = 20;
 
 let server: RedisServer;
 let redis: Redis;
@@ -42,10 +42,10 @@ afterAll(async () => {
 test(
   `policy and scripts agree in every reply and in state over ${histories} random histories`,
   async () => {
-    for (let seed = firstSeed; seed < firstSeed + histories; seed += atOnce) {
-      const count = Math.min(atOnce, firstSeed + histories - seed);
+    for (let seed = firstSeed; seed < firstSeed + histories; seed += perBatch) {
+      const count = Math.min(perBatch, firstSeed + histories - seed);
       const batch = Array.from({ length: count }, (_, n) => ({ seed: seed + n, steps: historyOf(seed + n) }));
-      const bench = benches[((seed - firstSeed) / atOnce) % 2 === 0 ? 'library' : 'script'];
+      const bench = benches[((seed - firstSeed) / perBatch) % 2 === 0 ? 'library' : 'script'];
       const results = await differences(
         bench,
         batch.map(({ seed: one, steps }) => prepare(one, steps)),

@@ -8,7 +8,7 @@
  * | rest | 1 s and 2 % of the wait | a meter that leaves empty rests for up to a second, or a sixtieth of its window, once per drain; a probe waits for its answer |
  * | ways | six ways of a command to the store; a tick where wake-ups get lost | what was stated is of the past |
  * | turns | the largest call of each other lane that waits, and one of the call's own; behind a wire each call that has just left its line | start-time fair queueing is fair within one call of each lane |
- * | crossing | two of the call's own turns where other calls wait or were sent | which of two calls the upstream counts first is known only afterwards (`callsOfCalm`) |
+ * | crossing | two of the call's own turns where other calls wait or were sent | which of two calls the upstream counts first is known only afterwards (`burstToleranceCalls`) |
  * | service | capped lanes; early: every round at its longest; late: at its longest instead of its shortest | how long calls take is learned, slowly, and never known of the next one |
  * | charges | what known calls reserve and are not charged, or the other way round; of documents only before an answer stated their cost; of calls refused for another reason than their bucket all that they reserved | only answers tell |
  * | ceiling | a window of the ceiling for each call that waits in another lane of the workspace; behind a wire also in its own | lanes take turns under a ceiling, on average; a grant on its way to the ceiling stands in no line |

@@ -88,9 +88,9 @@ function levelOf(reading: Reading, windowMs: number | null): MeterReport['level'
   return { lowest: Math.max(lowest, counted.lowest), highest: Math.min(highest, counted.highest) };
 }
 
-function countedLevel(limit: number, remaining: number, grain: number): { lowest: number; highest: number } {
+function countedLevel(limit: number, remaining: number, step: number): { lowest: number; highest: number } {
   const used = Math.max(0, limit - remaining);
-  return { lowest: Math.max(0, used - grain), highest: used };
+  return { lowest: Math.max(0, used - step), highest: used };
 }
 
 /** Meter of a dimension: a day's window makes it the daily one. */

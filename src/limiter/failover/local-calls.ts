@@ -26,7 +26,7 @@ import {
 } from '../limiter.ts';
 import { createMemoryLimiter } from '../embedded/limiter.ts';
 import type { Positioned } from '../redis/replica-calls.ts';
-import { goesBack, withoutTicket } from '../policy/settlement.policy.ts';
+import { isRequeued, withoutRequeue } from '../policy/settlement.policy.ts';
 import { longerHold, quarantineMs } from './quarantine.policy.ts';
 import type { UnreportedUsage } from './unreported-usage.ts';
 
@@ -129,9 +129,9 @@ export class LocalCalls {
     const ticket = this.#tickets.get(grant.ticket);
     // The answer states the meters of all replicas together, not this replica's share: only its refusal is learned from.
     const heard = lesson === null ? null : { ...lesson, feedback: { ...lesson.feedback, meters: [] } };
-    if (ticket === undefined || !goesBack(settlement)) {
+    if (ticket === undefined || !isRequeued(settlement)) {
       this.#tickets.delete(grant.ticket);
-      await store.settle(grant, ticket === undefined ? withoutTicket(settlement) : settlement, heard);
+      await store.settle(grant, ticket === undefined ? withoutRequeue(settlement) : settlement, heard);
       return null;
     }
     if (!isUp && store === this.#store) {
@@ -140,7 +140,7 @@ export class LocalCalls {
       return null;
     }
     this.#tickets.delete(grant.ticket);
-    await store.settle(grant, withoutTicket(settlement), heard);
+    await store.settle(grant, withoutRequeue(settlement), heard);
     return ticket.admission;
   }
 

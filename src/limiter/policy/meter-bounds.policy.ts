@@ -17,7 +17,7 @@ import {
 } from './meter.policy.ts';
 
 /** So many calls more than what has drained since do not make a burst. */
-export const callsOfCalm = 2;
+export const burstToleranceCalls = 2;
 /** Of the time of the fastest answer this share, or all but so many milliseconds, passes behind the arrival of a call. */
 export const answeringShare = 0.8;
 export const calmJitterMs = 50;
@@ -66,7 +66,7 @@ export function levelBounds(meter: Meter, found: SeenLevel, now: number): Bounds
   const isInOrder =
     seen.spacing !== 'crowded' &&
     mark.cost > 0 &&
-    later <= drainRate(meter) * sinceMs + callsOfCalm * mark.cost;
+    later <= drainRate(meter) * sinceMs + burstToleranceCalls * mark.cost;
   if (!isInOrder || seen.spacing !== 'calm') return { proved, likely, isInOrder, upper };
   const calm = calmUpper(meter, { highest: level.highest, inTransit: mark.inTransit, seen }, now) + later;
   return { proved, likely, isInOrder, upper: Math.min(upper, calm) };

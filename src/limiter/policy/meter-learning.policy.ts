@@ -67,7 +67,7 @@ function learnLevel(meter: Meter, found: SeenLevel, now: number): void {
   if (isFirst || sinceMs <= 0 || isShut(meter, cost, seen.closedMs)) return;
   noteOthers(meter, changeByOthers(meter, { before, proved, isInOrder }), sinceMs);
   const units = (isInOrder ? likely : proved) - before;
-  noteOthersBurst(meter, { units, grain: level.highest - level.lowest, cost }, now);
+  noteOthersBurst(meter, { units, uncertainty: level.highest - level.lowest, cost }, now);
 }
 
 /**

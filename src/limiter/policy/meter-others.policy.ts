@@ -64,19 +64,19 @@ export function noteOthers(meter: Meter, change: number, sinceMs: number): void 
 
 /** What one answer shows that others took at once. */
 export interface OthersBurst {
-  /** The minimum that others took beyond what was expected, and how much more it may have been (`grain`). */
+  /** The minimum that others took beyond what was expected, and how much more it may have been (`uncertainty`). */
   readonly units: number;
-  readonly grain: number;
+  readonly uncertainty: number;
   /** Of the call that was answered. */
   readonly cost: number;
 }
 
 /** A contested meter keeps as much free as others took at once; without a burst for long, less and less. */
-export function noteOthersBurst(meter: Meter, { units, grain, cost }: OthersBurst, now: number): void {
+export function noteOthersBurst(meter: Meter, { units, uncertainty, cost }: OthersBurst, now: number): void {
   const { contest } = meter;
   if (contest === null || cost <= 0) return;
   if (units > cost / 2) {
-    const largest = Math.max(contest.units, burstMargin * (units + grain) + cost);
+    const largest = Math.max(contest.units, burstMargin * (units + uncertainty) + cost);
     meter.contest = { ...contest, units: largest, at: now };
     return;
   }

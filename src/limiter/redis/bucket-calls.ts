@@ -10,7 +10,7 @@
  * lease length, once for losses that follow one another within it.
  */
 import type { TimedLesson } from '../policy/lessons.policy.ts';
-import { goesBack, withoutTicket } from '../policy/settlement.policy.ts';
+import { isRequeued, withoutRequeue } from '../policy/settlement.policy.ts';
 import type { BucketView, ReplyTime } from './bucket-view.ts';
 import type { SentSettlement } from './ended-leases.ts';
 import type { EventQueue } from './event-queue.ts';
@@ -24,7 +24,7 @@ import {
   type Positioned,
   type ReplicaTicket,
 } from './replica-calls.ts';
-import { fenceMs, HeldLease } from './held-lease.ts';
+import { leaseMarginMs, HeldLease } from './held-lease.ts';
 import { KeptGrants } from './kept-grants.ts';
 import type { ReplicaContext } from './replica-context.ts';
 
@@ -69,7 +69,7 @@ export class BucketCalls {
     if (this.held.leases.has(grant.lease)) return;
     if (ended.has(grant.lease)) return this.#repeatSettlement(grant.lease);
     const ticket = this.held.tickets.get(grant.ticket) ?? null;
-    const expiresAt = time.sentAt + (grant.expiresAt - time.now) - fenceMs;
+    const expiresAt = time.sentAt + (grant.expiresAt - time.now) - leaseMarginMs;
     const admission = ticket?.admission ?? null;
     const lease = new HeldLease({ bucket: this.#bucket, grant, expiresAt, admission });
     if (ticket === null || ticket.state.kind === 'abandoned' || ticket.state.kind === 'granted') {
@@ -94,13 +94,13 @@ export class BucketCalls {
     if (!this.held.leases.has(lease.lease)) return;
     const now = this.#context.clock.monotonic();
     // Whether Redis still knew the lease stays unknown where the reply to the first attempt is lost.
-    if (lease.expiresAt + fenceMs < now) this.countLost(lease, 'stalled');
+    if (lease.expiresAt + leaseMarginMs < now) this.countLost(lease, 'stalled');
     this.#end(lease);
     if (asked.kind === 'throttled') this.#view.closing.extend(now + asked.closeMs);
     if (asked.kind === 'returned' || asked.kind === 'dropped') this.#view.readings.noteReturned(lease.costs);
     const ticket = this.held.tickets.get(lease.ticket) ?? null;
-    const requeues = goesBack(asked);
-    const settlement = requeues && ticket === null ? withoutTicket(asked) : asked;
+    const requeues = isRequeued(asked);
+    const settlement = requeues && ticket === null ? withoutRequeue(asked) : asked;
     if (ticket !== null && requeues) ticket.state = unconfirmed;
     else this.held.tickets.delete(lease.ticket);
     const sent = { lease, settlement, lesson, at: now };
@@ -131,7 +131,7 @@ export class BucketCalls {
         this.held.tickets.delete(lease.ticket);
     } else {
       if (didWait && !asked.reply.known && ticket?.state.kind === 'waiting') this.reenter(ticket);
-      if (goesBack(settlement) && ticket?.state.kind === 'abandoned') this.sendCancel(lease.ticket);
+      if (isRequeued(settlement) && ticket?.state.kind === 'abandoned') this.sendCancel(lease.ticket);
     }
     if (settlement.kind === 'throttled' && settlement.closeMs > 0) {
       listener.onClosed(lease.bucket, settlement.closeMs);

@@ -10,7 +10,7 @@ import type { TickReply } from '../policy/bucket-events.ts';
 import { leasesPerTick } from './protocol/event-codec.ts';
 import type { AppliedEvent } from './outbox.ts';
 import { type ReplicaTicket } from './replica-calls.ts';
-import { fenceMs, type HeldLease } from './held-lease.ts';
+import { leaseMarginMs, type HeldLease } from './held-lease.ts';
 
 export class BucketTicks {
   readonly #parts: BucketParts;
@@ -43,7 +43,7 @@ export class BucketTicks {
   #countStalled(leases: readonly HeldLease[]): void {
     const { calls, context } = this.#parts;
     const now = context.clock.monotonic();
-    for (const lease of leases) if (lease.expiresAt + fenceMs < now) calls.countLost(lease, 'stalled');
+    for (const lease of leases) if (lease.expiresAt + leaseMarginMs < now) calls.countLost(lease, 'stalled');
   }
 
   async #ask(leases: readonly HeldLease[]): Promise<void> {
@@ -74,7 +74,7 @@ export class BucketTicks {
   #renew(leases: readonly HeldLease[], { bucket, sentAt }: AppliedEvent<TickReply>): void {
     if (bucket.createdAt === null || bucket.createdAt !== this.#parts.view.createdAt) return;
     for (const lease of leases) {
-      if (!lease.isLost) lease.expiresAt = Math.max(lease.expiresAt, sentAt + lease.leaseMs - fenceMs);
+      if (!lease.isLost) lease.expiresAt = Math.max(lease.expiresAt, sentAt + lease.leaseMs - leaseMarginMs);
     }
   }
 

@@ -8,7 +8,7 @@
 import type { TimedLesson } from '../policy/lessons.policy.ts';
 import type { LeaseToken, Settlement } from '../limiter.ts';
 import type { HeldLease } from './held-lease.ts';
-import { atOnce, withoutTicket } from '../policy/settlement.policy.ts';
+import { withoutDelays, withoutRequeue } from '../policy/settlement.policy.ts';
 
 /** A settlement is not sent again within this time, because the first one may still be on its way. Milliseconds. */
 const resendAfterMs = 1_000;
@@ -51,7 +51,7 @@ export class EndedLeases {
 
   /** Redis may go on naming the lease as a grant: the settlement may be repeated, without its delays and its lesson. */
   allowRepeat(sent: SentSettlement): void {
-    const settlement = atOnce(sent.settlement);
+    const settlement = withoutDelays(sent.settlement);
     this.#repeatable.set(sent.lease.lease, { ...sent, settlement, lesson: null });
   }
 
@@ -107,7 +107,7 @@ export class EndedLeases {
 /** A settlement sent late: its durations have gone by in part, and its ticket is taken care of otherwise. */
 function aged({ lease, settlement, lesson, at }: SentSettlement, now: number): SentSettlement {
   const lateMs = now - at;
-  const plain = withoutTicket(settlement);
+  const plain = withoutRequeue(settlement);
   const left = (ms: number): number => Math.max(0, ms - lateMs);
   return {
     lease,

@@ -4,7 +4,7 @@ import type { Admission, BucketKey, Grant, LaneKey, LeaseToken, TicketId } from 
 import type { GrantReply } from './protocol/message-codec.ts';
 
 /** A lease counts as lost this long before Redis counts it as lost: a tick and its reply. Milliseconds. */
-export const fenceMs = 2_000;
+export const leaseMarginMs = 2_000;
 
 export interface LeaseStart {
   readonly bucket: BucketKey;

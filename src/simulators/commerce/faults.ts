@@ -8,7 +8,7 @@ import { faultTarget, record, send, type CommerceContext, type StoreCall } from 
 const beforeLimits: ReadonlySet<FaultKind> = new Set<FaultKind>(['answer', 'reset-before-execution']);
 
 /** True when a fault has answered, or cut, instead of the API. `bucket`: name for the log. */
-export function struckBefore(call: StoreCall, context: CommerceContext, bucket: string): boolean {
+export function answeredByFault(call: StoreCall, context: CommerceContext, bucket: string): boolean {
   const fault = context.faults.take(beforeLimits, faultTarget(call));
   if (fault === undefined) return false;
   record(call, context, bucket, { decision: 'fault' }).fault = fault.kind;

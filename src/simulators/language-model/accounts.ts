@@ -30,7 +30,7 @@ export function accountsOf(settings: LanguageModelSettings): ReadonlyMap<string,
 }
 
 /** False when the call names another organisation or project than its key belongs to. */
-export function namesItself(headers: IncomingHttpHeaders, account: Account): boolean {
+export function belongsToAccount(headers: IncomingHttpHeaders, account: Account): boolean {
   const { 'openai-organization': org, 'openai-project': project } = headers;
   return (
     (org === undefined || org === '' || org === account.org) &&

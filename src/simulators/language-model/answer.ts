@@ -6,7 +6,7 @@
 import { textOf } from '../json.ts';
 import { noFacts, type ArrivalNote } from '../recorder.ts';
 import type { Exchange } from '../exchange.ts';
-import { namesItself } from './accounts.ts';
+import { belongsToAccount } from './accounts.ts';
 import { send, type LanguageModelContext } from './context.ts';
 import { costOf } from './cost.ts';
 import { decide } from './decide.ts';
@@ -24,7 +24,7 @@ export async function answer(
   const early: Early = { exchange, note, context, requestId: `req_${context.random.hex(16)}` };
   const requested = endpointOf(exchange.method, exchange.path);
   const account = context.accounts.get(note.key);
-  if (account === undefined || !namesItself(exchange.request.headers, account)) {
+  if (account === undefined || !belongsToAccount(exchange.request.headers, account)) {
     reject(early, 'unauthenticated', [401, 'invalid_api_key', 'Incorrect API key provided.']);
     return;
   }

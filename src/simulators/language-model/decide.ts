@@ -10,7 +10,7 @@ import type { LogEntry } from '../log.ts';
 import type { Account } from './accounts.ts';
 import type { Admitted, Call } from './call.ts';
 import { faultTarget, record, send, sendRefusal, type LanguageModelContext } from './context.ts';
-import { struckBefore } from './faults.ts';
+import { answeredByFault } from './faults.ts';
 import { limitFields } from './fields.ts';
 import type { Verdict } from './meters.ts';
 import type { QuotaState } from './options.ts';
@@ -44,7 +44,7 @@ export async function decide(call: Call, context: LanguageModelContext): Promise
     sendRefusal(call, entry, refusals.overloaded(settings.overload, settings, call.requestId), context);
     return;
   }
-  if (struckBefore(call, context)) return;
+  if (answeredByFault(call, context)) return;
   const t = clock.monotonic();
   const usedBefore = meters.levels(call.meters, t);
   const verdict = meters.decide(call.meters, call.cost, t);

@@ -25,7 +25,7 @@ export function changeLimit(target: FaultTarget, context: LanguageModelContext):
 }
 
 /** True when a fault has answered before any bucket was asked. */
-export function struckBefore(call: Call, context: LanguageModelContext): boolean {
+export function answeredByFault(call: Call, context: LanguageModelContext): boolean {
   const fault = context.faults.take(beforeLimits, faultTarget(call));
   if (fault === undefined) return false;
   const entry = record(call, context, { decision: 'fault' });

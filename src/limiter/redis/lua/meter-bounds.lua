@@ -1,7 +1,7 @@
 -- Mirror of meter-bounds.policy.ts: between which levels a meter can be, by one answer.
 local levelBounds
 do
-  -- @constant callsOfCalm answeringShare calmJitterMs
+  -- @constant burstToleranceCalls answeringShare calmJitterMs
 
   local function notePeak(meter, level, seen, now)
     local peak = meter.peak
@@ -59,7 +59,7 @@ do
     if not mark or atEnd then return proved, proved, false, upper end
     local later = meter.granted - mark[2]
     local likely = report.lowest - netRate(meter) * sinceMs + math.max(0, later - (meter.returned - mark[3]))
-    local isInOrder = seen.spacing ~= 'crowded' and mark[1] > 0 and later <= drainRate(meter) * sinceMs + callsOfCalm * mark[1]
+    local isInOrder = seen.spacing ~= 'crowded' and mark[1] > 0 and later <= drainRate(meter) * sinceMs + burstToleranceCalls * mark[1]
     if not isInOrder or seen.spacing ~= 'calm' then return proved, likely, isInOrder, upper end
     local calm = calmUpper(meter, report.highest, mark[5], seen, now) + later
     return proved, likely, isInOrder, math.min(upper, calm)

@@ -25,11 +25,11 @@ do
     meter.others = math.max(0, math.min(others, rate))
   end
 
-  function noteOthersBurst(meter, units, grain, cost, now)
+  function noteOthersBurst(meter, units, uncertainty, cost, now)
     local contest = meter.contest
     if not contest or cost <= 0 then return end
     if units > cost / 2 then
-      meter.contest = { math.max(contest.units, burstMargin * (units + grain) + cost), contest.allowance, now }
+      meter.contest = { math.max(contest.units, burstMargin * (units + uncertainty) + cost), contest.allowance, now }
       return
     end
     local isOver = now - contest.at > math.max(contestMemoryMs, meter.windowMs)

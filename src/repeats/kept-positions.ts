@@ -9,7 +9,7 @@ import type { Clock } from '../clock.ts';
 export const positionKeptMs = 60_000;
 const maxCalls = 100_000;
 
-export class LeftPositions {
+export class KeptPositions {
   readonly #clock: Clock;
   readonly #left = new LRUCache<string, { readonly arrivedAt: number; readonly leftAt: number }>({
     max: maxCalls,

@@ -5,7 +5,7 @@
 import type { CredentialSource, Settings, WorkspaceSettings } from './settings.ts';
 
 /** Warnings about settings that work but are probably not meant, one clause each. `now`: milliseconds since the epoch. */
-export function cautions(settings: Settings, now: number): string[] {
+export function configurationWarnings(settings: Settings, now: number): string[] {
   const found: string[] = [];
   if (settings.privacy.labelKeyGenerated === true) {
     found.push('privacy.labelKey is not set: workspace labels change with every start');
