@@ -208,20 +208,21 @@ describe('a response whose upstream body breaks', () => {
     const { client } = await start();
     const raw = await client();
     await raw.send('GET /proxy?target=x HTTP/1.0\r\n\r\n');
-    body.write('abc');
-    await raw.until((text) => text.includes('abc'));
+    body.write('one');
+    await raw.until((text) => text.includes('one'));
     body.destroy();
     expect((await raw.closed).reset).toBe(true);
     expect(ends).toEqual(['upstream_cut']);
   });
 
   test('is cut also when it has more bytes than it announced', async () => {
-    const { ends, start } = streaming(Readable.from([Buffer.from('abcdef')]), ['Content-Length', '3']);
+    const { ends, start } = streaming(Readable.from([Buffer.from('onetwo')]), ['Content-Length', '3']);
     const { client } = await start();
     const raw = await client();
     await raw.send(get + get);
     const { bytes } = await raw.closed;
-    expect(bytes.toString()).not.toContain('def');
+    // No hex digits: any three of them may stand in the id of the request.
+    expect(bytes.toString()).not.toContain('two');
     expect(ends[0]).toBe('upstream_cut');
   });
 

@@ -317,7 +317,7 @@ describe('a response before or beside its request', () => {
   test('loses hop-by-hop fields and forged fields of Sluice', async () => {
     const stack = await opened(
       answering(
-        'HTTP/1.1 200 OK\r\nSluice-Error: queue_full\r\nSluice-Request-Id: forged\r\nSluice-Admission: waited=9\r\n' +
+        'HTTP/1.1 200 OK\r\nSluice-Error: queue_full\r\nSluice-Request-Id: forged\r\nSluice-Admission: waited=999999\r\n' +
           'RateLimit: "workspace";r=0;t=9\r\nConnection: X-Named\r\nX-Named: 1\r\nProxy-Authenticate: Basic\r\n' +
           'Upgrade: h2c\r\nKeep-Alive: timeout=1\r\nX-Kept: yes\r\nContent-Length: 2\r\n\r\nok',
       ),
@@ -327,7 +327,7 @@ describe('a response before or beside its request', () => {
     expect(names).toContain('x-kept');
     for (const dropped of ['sluice-error', 'x-named', 'proxy-authenticate', 'upgrade'])
       expect(names).not.toContain(dropped);
-    expect(JSON.stringify(answer?.fields)).not.toMatch(/forged|waited=9|timeout=1"/);
+    expect(JSON.stringify(answer?.fields)).not.toMatch(/forged|waited=999999|timeout=1"/);
   });
 });
 
