@@ -13,7 +13,7 @@ import { createEmbeddedControls, type ControlsStore } from './controls-store.ts'
 import type { Ceilings } from './ceilings.ts';
 import { FailoverCeilings } from './failover/ceilings.ts';
 import { FailoverLimiter } from './failover/limiter.ts';
-import { replicaChannel } from './redis/protocol/keys.ts';
+import { livingChannel, replicaChannel } from './redis/protocol/keys.ts';
 import { defaultLeaseMs, type Limiter, type LimiterListener } from './limiter.ts';
 import { EmbeddedCeilings } from './embedded/ceilings.ts';
 import { createMemoryLimiter } from './embedded/limiter.ts';
@@ -109,7 +109,14 @@ function overRedis(
   });
   const { client } = connection;
   const { whenDown } = settings;
-  const replica = new Presence({ connection, clock, random, telemetry, leaseMs });
+  const replica = new Presence({
+    connection,
+    clock,
+    random,
+    telemetry,
+    leaseMs,
+    livingChannel: livingChannel(settings),
+  });
   const check = async (): Promise<void> => {
     try {
       await replica.checkServer();

@@ -152,8 +152,11 @@ async function over(clock: FakeClock, load: Load, commands: Map<string, number>)
   const replicas: Replica[] = [];
   const server = new CountingServer(
     watch,
-    (channel, text) => {
-      for (const { connection } of replicas) connection.hear(channel, text);
+    {
+      publish: (channel, text) => {
+        for (const { connection } of replicas) connection.hear(channel, text);
+      },
+      subscribers: (channel) => replicas.filter(({ connection }) => connection.isOn(channel)).length,
     },
     { monotonic: () => clock.monotonic(), originMs: plan.origin.ms },
   );

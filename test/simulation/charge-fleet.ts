@@ -51,7 +51,10 @@ function overRedis(clock: FakeClock, count: number, onGrant: OnGrant): Fleet {
   const connections: Connection[] = [];
   const server = new Server(
     { applied: ignored, slotTaken: ignored, slotReturned: ignored, lost: ignored, reach: ignored },
-    (channel, text) => connections.forEach((connection) => connection.hear(channel, text)),
+    {
+      publish: (channel, text) => connections.forEach((connection) => connection.hear(channel, text)),
+      subscribers: (channel) => connections.filter((connection) => connection.isOn(channel)).length,
+    },
     { monotonic: () => clock.monotonic(), originMs: clock.now() },
   );
   const processes = Array.from(

@@ -81,9 +81,9 @@ const unitTests =
     }
   };
 
-/** The unit tests of the policies, of admission, of a reload over Redis and of the order behind a failover, and those of the guards. */
+/** The unit tests of the policies, of admission, of presence and a reload over Redis and of the order behind a failover, and those of the guards. */
 const unit = unitTests(
-  'test/(admission/(admission|ceiling-edge|reload|unsent)|limiter/failover/order|limiter/redis/reload|limiter/policy/(ceiling|first-calls|forecast|meter|scheduler|sorted|window))',
+  'test/(admission/(admission|ceiling-edge|reload|unsent)|limiter/failover/order|limiter/redis/(presence|reload)|limiter/policy/(ceiling|first-calls|forecast|meter|scheduler|sorted|window))',
   // Of the long files, which run only where their paths are given.
   'test/limiter/policy/forecast.test.ts',
 );

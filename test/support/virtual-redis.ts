@@ -28,13 +28,19 @@ export class VirtualRedis {
   restoreMs = 0;
   readonly server: Server;
   readonly #channels = new Map<string, (text: string) => void>();
+  /** Replicas by the channels that they joined. */
+  readonly #joined = new Map<string, Set<string>>();
 
   /** @param originMs what the clock of Redis shows at the beginning */
   constructor(originMs = 0) {
     const ignore = (): void => {};
     const watch = { applied: ignore, slotTaken: ignore, slotReturned: ignore, lost: ignore, reach: ignore };
     const publish = (channel: string, text: string): void => this.#channels.get(channel)?.(text);
-    this.server = new Server(watch, publish, { monotonic: () => this.clock.monotonic(), originMs });
+    const subscribers = (channel: string): number =>
+      [...(this.#joined.get(channel) ?? [])].filter((name) => !this.isUnavailable && !this.cut.has(name))
+        .length;
+    const time = { monotonic: () => this.clock.monotonic(), originMs };
+    this.server = new Server(watch, { publish, subscribers }, time);
   }
 
   /** A replica that has found its Redis. */
@@ -75,7 +81,12 @@ export class VirtualRedis {
         this.#channels.set(channel, onMessage);
         onReady();
       },
-      close: () => {},
+      join: (channel) => {
+        this.#joined.set(channel, (this.#joined.get(channel) ?? new Set()).add(name));
+      },
+      close: () => {
+        for (const names of this.#joined.values()) names.delete(name);
+      },
     };
   }
 

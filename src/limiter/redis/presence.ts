@@ -35,6 +35,8 @@ export interface PresenceParts {
   readonly telemetry: Telemetry;
   /** How long a lease lives, milliseconds. */
   readonly leaseMs: number;
+  /** Shows new replicas that this one lives (`livingChannel`). */
+  readonly livingChannel: string;
 }
 
 /** How many replicas live, and since when so many are known. */
@@ -64,6 +66,8 @@ export class Presence implements Replica {
   #runId: string | null = null;
   /** The epoch of Redis' data as known. */
   #epoch: string | null = null;
+  /** That epoch began with a loss. A replica that knew the epoch before may find that out later than this one. */
+  #isChange = false;
   #lostAt: number | null = null;
   /** Monotonic milliseconds at which the hold of serialized calls began that all replicas share; `null` = none did. */
   #heldSince: number | null = null;
@@ -107,7 +111,7 @@ export class Presence implements Replica {
   }
 
   async beat(client: RedisClient, comesBack = false): Promise<void> {
-    const { clock, leaseMs } = this.#parts;
+    const { clock, leaseMs, connection, livingChannel } = this.#parts;
     if (this.#runId === null) await this.checkServer();
     const sentAt = clock.monotonic();
     const heldSince = this.#heldSince;
@@ -115,7 +119,8 @@ export class Presence implements Replica {
     const heldAgoText = isShared ? String(sentAt - heldSince) : '';
     const isBack = comesBack ? '1' : '';
     const knows = this.#epoch ?? '';
-    const argv = [this.id, this.#runId ?? 'unknown', knows, '', isBack, heldAgoText, String(leaseMs)];
+    const hold = [heldAgoText, String(leaseMs)];
+    const argv = [this.id, this.#runId ?? 'unknown', knows, '', isBack, ...hold, livingChannel];
     // Everything is read before anything is believed.
     const { epoch, isChange, now, count, backAgoMs, heldAgoMs } = beatOf(
       await runOwn(client, 'presence', { keys: presenceKeys, argv }),
@@ -126,8 +131,13 @@ export class Presence implements Replica {
     this.#census = this.#counted(count, comesBack);
     // Another heartbeat may have been answered meanwhile.
     const known = this.#epoch;
+    const wasChange = known === epoch && this.#isChange;
     this.#epoch = epoch;
-    const isNews = known === null ? isChange && agoMs < rememberedMs : known !== epoch;
+    this.#isChange = isChange || wasChange;
+    // Not before: presence.lua would count this replica itself.
+    if (known === null) connection.join(livingChannel);
+    const isOtherEpoch = known !== null && known !== epoch;
+    const isNews = isOtherEpoch || (isChange && !wasChange && agoMs < rememberedMs);
     if (isNews) {
       this.#heldSince = clock.monotonic() - heldAgoMs;
       this.#noteLoss(agoMs);

@@ -98,6 +98,21 @@ test('a replica that was started within the wait keeps no longer than the others
   await closing;
 });
 
+test('a replica that is started on an emptied Redis before the others notice does not send beside them', async () => {
+  await busyLane();
+  // The next heartbeat of the others is more than half a second ahead: the new replica begins the epoch.
+  redis.server.flush();
+  const three = await redis.replica('three');
+  const asked = three.limiter.admit(admission('early', oneAtATime));
+  await redis.pass(20);
+  expect((await asked).kind).toBe('queued');
+  await redis.pass(leaseMs - 1_000);
+  expect(three.grants).toEqual([]);
+  const closing = three.close();
+  await redis.pass(1_000);
+  await closing;
+});
+
 test('a grant that Redis loses in the last moment of the wait is not handed over', async () => {
   await busyLane();
   const lostAt = redis.clock.monotonic();

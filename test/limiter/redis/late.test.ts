@@ -51,7 +51,13 @@ async function replicaOn(late: Promise<void> | null): Promise<RedisLimiter> {
     close: () => {},
   };
   const shared = { clock: systemClock, telemetry: noTelemetry };
-  const replica = new Presence({ ...shared, connection, random: systemRandom, leaseMs: 15_000 });
+  const replica = new Presence({
+    ...shared,
+    connection,
+    random: systemRandom,
+    leaseMs: 15_000,
+    livingChannel: 'living',
+  });
   await replica.beat(connection.client);
   const listener = { onGrant: () => {}, onClosed: () => {} };
   return new RedisLimiter({ ...shared, redis, replica, listener, onStranded: () => false });

@@ -1,16 +1,23 @@
 /** What replicas share in Redis about themselves: how many there are, and when the first of them was back after an absence. */
-import { afterAll, beforeAll, expect, test } from '@jest/globals';
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from '@jest/globals';
 import { Redis } from 'ioredis';
 import { once } from 'node:events';
 import { systemClock, systemRandom } from '../../../src/clock.ts';
 import { recoveryGraceMs } from '../../../src/limiter/redis/bucket-view.ts';
 import { defineCommands, runOwn } from '../../../src/limiter/redis/protocol/commands.ts';
 import { connectRedis } from '../../../src/limiter/redis/client/connection.ts';
+import { livingChannel } from '../../../src/limiter/redis/protocol/keys.ts';
 import { Presence, presenceKeys } from '../../../src/limiter/redis/presence.ts';
 import { noTelemetry } from '../../../src/telemetry/noop.ts';
+import { admission } from '../../support/admission.ts';
 import { FakeClock } from '../../support/fake-clock.ts';
 import { plainRedis } from '../../support/plain-redis.ts';
+import { startReplica } from '../../support/redis-replica.ts';
 import { startRedis, type RedisServer } from '../../support/redis.ts';
+import { until } from '../../support/until.ts';
+
+const leaseMs = 15_000;
+const living = livingChannel({ database: 0, keyPrefix: '' });
 
 let server: RedisServer;
 let redis: Redis<'legacy'>;
@@ -70,7 +77,14 @@ test('a replica that is the first on an emptied Redis does not count as the only
     () => {},
   );
   defineCommands(connection.client);
-  const parts = { connection, clock, random: systemRandom, telemetry: noTelemetry, leaseMs: 15_000 };
+  const parts = {
+    connection,
+    clock,
+    random: systemRandom,
+    telemetry: noTelemetry,
+    leaseMs,
+    livingChannel: living,
+  };
   const [one, two] = [new Presence(parts), new Presence(parts)];
   const later = (ms: number): Promise<boolean> => {
     clock.outside(clock.monotonic() + ms, () => {});
@@ -99,4 +113,126 @@ test('a replica that is the first on an emptied Redis does not count as the only
   } finally {
     connection.close();
   }
+});
+
+describe('a replica that starts', () => {
+  const closers: (() => unknown)[] = [];
+  beforeEach(async () => {
+    await redis.flushall();
+    await until(async () => (await counted()) === 0);
+  });
+  afterEach(async () => {
+    for (const close of closers.splice(0).toReversed()) await close();
+  });
+
+  /** How many replicas are subscribed to the channel of the living. */
+  const counted = async (): Promise<number> => {
+    const [, count] = (await redis.call('PUBSUB', 'NUMSUB', living)) as [string, number];
+    return count;
+  };
+
+  /** So many take milliseconds; if they never come, the test says so before its own limit. */
+  async function untilCounted(count: number): Promise<void> {
+    const limit = systemClock.monotonic() + 10_000;
+    await until(async () => (await counted()) === count || systemClock.monotonic() > limit);
+    expect(await counted()).toBe(count);
+  }
+
+  /** A replica that beats only when it is asked to. `isHeard`: it has a subscription, as the service gives it one. */
+  async function replica({ isHeard = true, keyPrefix = '' } = {}) {
+    const connection = connectRedis(
+      plainRedis({ nodes: [{ host: '127.0.0.1', port: server.port }], keyPrefix, commandTimeoutMs: 2_000 }),
+      { clock: systemClock, random: systemRandom },
+      () => {},
+    );
+    closers.push(() => connection.close());
+    defineCommands(connection.client);
+    if (!connection.isReady()) await once(connection.client, 'ready');
+    const presence = new Presence({
+      connection,
+      clock: systemClock,
+      random: systemRandom,
+      telemetry: noTelemetry,
+      leaseMs,
+      livingChannel: livingChannel({ database: 0, keyPrefix }),
+    });
+    if (isHeard) {
+      await new Promise<void>((resolve) => {
+        connection.subscribe(presence.id, { onMessage: () => {}, onReady: resolve, onError: () => {} });
+      });
+    }
+    return { presence, connection, beat: () => presence.beat(connection.client) };
+  }
+
+  /** Two replicas that live, and of which the others can know. */
+  async function livingPair() {
+    const both = [await replica(), await replica()] as const;
+    for (const { beat } of both) await beat();
+    await untilCounted(2);
+    return both;
+  }
+
+  test('on an emptied Redis, before the others have noticed, hears of the loss and keeps serialized calls', async () => {
+    const [one, two] = await livingPair();
+    await redis.flushall();
+    const third = await replica();
+    await third.beat();
+    expect(third.presence.losses()).toBe(1);
+    expect(third.presence.heldSince()).not.toBeNull();
+    // The loss is the same one for those who notice it later.
+    for (const { beat, presence } of [one, two, third]) {
+      await beat();
+      expect(presence.losses()).toBe(1);
+    }
+  });
+
+  test('as a service on an emptied Redis sends no serialized call beside those of the others', async () => {
+    await livingPair();
+    await redis.flushall();
+    const service = await startReplica(`url: "${server.url}"`);
+    closers.push(() => service.close());
+    expect((await service.limiter.admit(admission('t', { maxInFlight: 1 }))).kind).toBe('queued');
+  });
+
+  test('where nobody lives knows of no loss, nor do those that start beside it, and serialized calls are sent', async () => {
+    const all = await Promise.all([replica(), replica(), replica()]);
+    await Promise.all(all.map(({ beat }) => beat()));
+    for (const { beat } of all) await beat();
+    for (const { presence } of all) {
+      expect(presence.losses()).toBe(0);
+      expect(presence.heldSince()).toBeNull();
+    }
+    const service = await startReplica(`url: "${server.url}"`);
+    closers.push(() => service.close());
+    expect((await service.limiter.admit(admission('t', { maxInFlight: 1 }))).kind).toBe('granted');
+  });
+
+  test('under another key prefix knows of no loss while others live', async () => {
+    await livingPair();
+    const other = await replica({ keyPrefix: 'other:' });
+    await other.beat();
+    expect(other.presence.losses()).toBe(0);
+  });
+
+  test('before a replica that cannot be seen hears of the loss when that one is back', async () => {
+    const hidden = await replica({ isHeard: false });
+    await hidden.beat();
+    await redis.flushall();
+    const fresh = await replica();
+    await fresh.beat();
+    expect(fresh.presence.losses()).toBe(0);
+    await hidden.beat();
+    for (let beats = 0; beats < 2; beats += 1) {
+      await fresh.beat();
+      expect(fresh.presence.losses()).toBe(1);
+      expect(fresh.presence.heldSince()).not.toBeNull();
+    }
+  });
+
+  test('is seen again by others after its connections were cut', async () => {
+    const [one] = await livingPair();
+    await redis.call('CLIENT', 'KILL', 'TYPE', 'pubsub');
+    await untilCounted(2);
+    expect(one.connection.isReady()).toBe(true);
+  });
 });

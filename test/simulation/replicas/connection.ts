@@ -31,6 +31,7 @@ export class Connection {
   readonly #listeners: { readonly run: () => void; readonly once: boolean }[] = [];
   readonly #pending = new Set<(failure: Error) => void>();
   readonly #subscriptions: Subscription[] = [];
+  readonly #joined = new Set<string>();
   #status: 'ready' | 'close' = 'ready';
   /** Packets neither come nor go, and neither side sees an error. */
   #mute = false;
@@ -82,6 +83,9 @@ export class Connection {
         this.#subscriptions.push(subscription);
         this.#resubscribe(subscription);
       },
+      join: (channel) => {
+        this.#process.arrives(this.#now() + 2 * this.#network.meanMs, () => void this.#joined.add(channel));
+      },
       close: () => {
         this.#closed = true;
         this.#status = 'close';
@@ -103,6 +107,13 @@ export class Connection {
         this.#process.arrives(this.#messageAt, () => subscription.onMessage(text));
       }
     }
+  }
+
+  /** The server counts it among the subscribers of a channel that it joined: also while packets vanish. */
+  isOn(channel: string): boolean {
+    return (
+      this.#status === 'ready' && this.#joined.has(channel) && this.#subscriptions.some(({ open }) => open)
+    );
   }
 
   /** The connection breaks: whatever is on its way back is lost, and there is none until `mend`. */

@@ -58,6 +58,20 @@ export const replicaMutations: readonly Mutation[] = [
     "const lease = bucket.leases.get(token);\n  if (lease === undefined || lease.stage === 'abandoned') return",
     "const lease = [...bucket.leases.values()].find((one) => token.startsWith(`${one.ticket.id}.`));\n  if (lease === undefined || lease.stage === 'abandoned') return",
   ),
+  row(
+    '3',
+    'new replicas do not see that others live',
+    presence,
+    'if (known === null) connection.join(livingChannel);',
+    '',
+  ),
+  row(
+    '3',
+    'a loss that only another replica could know of is not heard of later',
+    presence,
+    '(isChange && !wasChange && agoMs',
+    '(isChange && known === null && agoMs',
+  ),
   row('3', 'no wait in a new epoch', calls, 'lease.isCapped ? this.#kept', 'lease.isLost ? this.#kept'),
   row(
     '3',

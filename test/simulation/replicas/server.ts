@@ -24,9 +24,15 @@ interface Entry {
   readonly clock: number;
   readonly command: string;
   readonly words: readonly string[];
+  /** Subscriptions to the channel of the living then. */
+  readonly living: number;
 }
 
-type Publish = (channel: string, text: string) => void;
+/** Subscriptions, which are no data: they outlast a loss of it. */
+export interface Channels {
+  publish(channel: string, text: string): void;
+  subscribers(channel: string): number;
+}
 
 const presenceLifeMs = 5_000;
 const settlingMs = 1_300;
@@ -35,7 +41,7 @@ export const ownCommand = (name: string): string => `sluice${name}V1`;
 
 export class Server {
   readonly #watch: ServerWatch;
-  readonly #publish: Publish;
+  readonly #channels: Channels;
   readonly #originMs: number;
   /** Virtual time. */
   readonly monotonic: () => number;
@@ -59,9 +65,9 @@ export class Server {
   isDown = false;
 
   /** @param time `originMs`: what its clock shows at the beginning of the history. Milliseconds. */
-  constructor(watch: ServerWatch, publish: Publish, time: { monotonic: () => number; originMs: number }) {
+  constructor(watch: ServerWatch, channels: Channels, time: { monotonic: () => number; originMs: number }) {
     this.#watch = watch;
-    this.#publish = publish;
+    this.#channels = channels;
     this.monotonic = time.monotonic;
     this.#originMs = time.originMs;
   }
@@ -90,7 +96,9 @@ export class Server {
 
   /** Carries out one command. */
   execute(command: string, words: readonly string[]): unknown {
-    const entry = { at: this.monotonic(), clock: this.now(), command, words };
+    const isBeat = command === ownCommand('Presence');
+    const living = isBeat ? this.#channels.subscribers(words[11] ?? '') : 0;
+    const entry = { at: this.monotonic(), clock: this.now(), command, words, living };
     this.#log.push(entry);
     return this.#run(entry);
   }
@@ -143,10 +151,10 @@ export class Server {
   }
 
   #send(message: Sent): void {
-    if (!this.#silent) this.#publish(`sluice:r:${message.replica}`, messageText(message));
+    if (!this.#silent) this.#channels.publish(`sluice:r:${message.replica}`, messageText(message));
   }
 
-  #run({ clock, command, words }: Entry): unknown {
+  #run({ clock, command, words, living }: Entry): unknown {
     if (command === ownCommand('Apply')) return this.#apply(words[4] ?? '', clock);
     const [key = '', ...argv] = words;
     switch (command) {
@@ -159,7 +167,7 @@ export class Server {
       case ownCommand('Restore'):
         return this.#restore(key, argv, clock);
       case ownCommand('Presence'):
-        return this.#presence(argv.slice(3), clock);
+        return this.#presence(argv.slice(3), { now: clock, living });
       // No upstream of the simulation refuses for good.
       case ownCommand('Breaker'):
         return [];
@@ -311,15 +319,16 @@ export class Server {
   #sendToOthers([sender = '', text = '']: string[]): number {
     const others = [...this.#replicas.keys()].filter((replica) => replica !== sender);
     this.messages += others.length;
-    if (!this.#silent) for (const replica of others) this.#publish(`sluice:r:${replica}`, text);
+    if (!this.#silent) for (const replica of others) this.#channels.publish(`sluice:r:${replica}`, text);
     return others.length;
   }
 
   /** presence.lua */
-  #presence(argv: string[], now: number): unknown {
+  #presence(argv: string[], { now, living }: { readonly now: number; readonly living: number }): unknown {
     const [replica = '', runId = '', knows = '', , comesBack, heldAgoMs = '', leaseMs = ''] = argv;
     const reported = this.#epoch;
-    let { since, kind } = reported ?? { since: String(now), kind: knows === '' ? 'first' : 'change' };
+    const founded = knows === '' && living === 0 ? 'first' : 'change';
+    let { since, kind } = reported ?? { since: String(now), kind: founded };
     if (reported !== null && reported.runId !== runId) [since, kind] = [String(now), 'change'];
     else if (reported !== null && kind === 'first' && knows !== '' && knows !== since) kind = 'change';
     if (reported?.runId !== runId) {

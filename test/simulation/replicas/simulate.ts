@@ -16,7 +16,7 @@ import { balance } from './balance.ts';
 import { ReplicaLedger, type Call } from './ledger.ts';
 import { replicasPlanOf, type Fault, type ReplicasPlan } from './plan.ts';
 import { Replica, type World } from './replica.ts';
-import { Server } from './server.ts';
+import { Server, type Channels } from './server.ts';
 import { ReplicasVacancy } from './vacancy.ts';
 import { checkEveryMs, Watch } from './watch.ts';
 
@@ -75,8 +75,11 @@ class Run {
     const monotonic = (): number => clock.monotonic();
     this.#ledger = new ReplicaLedger(plan, monotonic, keepsLog);
     this.#ledger.onBusy = (ms, done) => void clock.outside(clock.monotonic() + ms, done);
-    const publish = (channel: string, text: string): void => this.#publish(channel, text);
-    this.#server = new Server(this.#ledger, publish, { monotonic, originMs: plan.origin.ms });
+    const channels: Channels = {
+      publish: (channel, text) => this.#publish(channel, text),
+      subscribers: (channel) => this.#all.filter(({ connection }) => connection.isOn(channel)).length,
+    };
+    this.#server = new Server(this.#ledger, channels, { monotonic, originMs: plan.origin.ms });
     this.#ledger.isHeld = (bucket, token) =>
       this.#server.model(bucket).bucket?.leases.has(leaseToken(token)) === true;
     this.#upstreams = new Map(plan.buckets.map((bucket) => [bucket.key, new Upstream(bucket)]));

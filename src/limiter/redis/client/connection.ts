@@ -20,6 +20,8 @@ const connectMs = 2_000;
 /** A socket that owes an answer and gives no byte for this long is left: a hung primary is noticed by nothing else. */
 const silentMs = 2_000;
 const slotsRefreshMs = 1_000;
+/** Of the tag `{presence}`: `presence.lua` counts the subscriptions at the node that runs it, and no others. */
+const presenceSlot = 15_428;
 
 guardReplies();
 
@@ -28,6 +30,8 @@ export interface RedisConnection {
   isReady(): boolean;
   /** Hears `channel` until closed, over every reconnection; a subscription without messages is made anew. */
   subscribe(channel: string, hear: SubscriberParts['hear']): void;
+  /** Subscribes to `channel` as well, with what is heard already and for as long: to be counted there, not to hear. */
+  join(channel: string): void;
   /** The server's `INFO` as text; of one of the primaries in a Cluster. */
   info(): Promise<string>;
   /** Resolves when every primary of a Cluster answers; rejects with the failure of one that does not. At once otherwise. */
@@ -55,6 +59,7 @@ class Connection implements RedisConnection {
   readonly #onError: (failure: unknown) => void;
   readonly #options: Options;
   readonly #subscribers: Subscriber[] = [];
+  readonly #joined: string[] = [];
   #cancelConnect = (): void => {};
 
   constructor(settings: RedisSettings, parts: ConnectionParts, onError: (failure: unknown) => void) {
@@ -82,11 +87,17 @@ class Connection implements RedisConnection {
       ...this.#parts,
       channel,
       hear,
+      joined: this.#joined,
       client,
       options: () => this.#subscriberOptions(),
     });
     this.#subscribers.push(subscriber);
     subscriber.begin();
+  }
+
+  join(channel: string): void {
+    this.#joined.push(channel);
+    for (const subscriber of this.#subscribers) subscriber.join(channel);
   }
 
   async info(): Promise<string> {
@@ -119,11 +130,17 @@ class Connection implements RedisConnection {
     });
   };
 
-  /** Where a subscriber connects: in a Cluster any node hears what is published on any other. */
+  /**
+   * Where a subscriber connects. In a Cluster any node hears what is published on any other; subscriptions are counted where the
+   * replicas' heartbeats run.
+   */
   #subscriberOptions(): Options {
     if (!(this.client instanceof Cluster)) return standalone(this.#settings, this.#options);
     const nodes = this.client.nodes('all');
-    const node = nodes[Math.floor(this.#parts.random.next() * nodes.length)];
+    const [primary] = this.client.slots[presenceSlot] ?? [];
+    const node =
+      nodes.find(({ options: { host, port } }) => `${host ?? ''}:${port ?? 0}` === primary) ??
+      nodes[Math.floor(this.#parts.random.next() * nodes.length)];
     const { host, port } = node?.options ?? this.#settings.nodes[0] ?? {};
     return {
       ...this.#options,

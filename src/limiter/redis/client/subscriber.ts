@@ -21,6 +21,8 @@ export interface SubscriberParts {
   readonly random: Random;
   readonly channel: string;
   readonly hear: SubscriptionListener & { readonly onError: (failure: unknown) => void };
+  /** Channels to be counted on, not to be heard: each new connection subscribes to those there are by then. */
+  readonly joined: readonly string[];
   /** The connection of the commands. */
   readonly client: Redis | Cluster;
   /** Where to connect; asked for each connection. */
@@ -56,17 +58,32 @@ export class Subscriber {
     socket.on('end', () => this.#lost(socket));
     socket
       .connect()
-      .then(() => listen(socket, channel, { publisher: client, listener: hear, clock }))
+      .then(() => {
+        for (const each of this.#parts.joined) this.#join(socket, each);
+        return listen(socket, channel, { publisher: client, listener: hear, clock });
+      })
       .catch((failure: unknown) => {
         hear.onError(failure);
         socket.disconnect();
       });
   }
 
+  /** One more of the channels that are joined. */
+  join(channel: string): void {
+    if (this.#open?.status === 'ready') this.#join(this.#open, channel);
+  }
+
   close(): void {
     this.#isClosed = true;
     this.#cancel();
     this.#open?.disconnect();
+  }
+
+  /** A refusal is reported, and what is heard goes on without this channel. */
+  #join(socket: Redis, channel: string): void {
+    socket.subscribe(channel).catch((failure: unknown) => {
+      if (socket.status === 'ready') this.#parts.hear.onError(failure);
+    });
   }
 
   #lost(socket: Redis): void {

@@ -55,7 +55,8 @@ export async function listen(
     isReady = true;
     onReady();
   };
-  socket.on('message', (_channel: string, text: string) => {
+  socket.on('message', (from: string, text: string) => {
+    if (from !== channel) return;
     if (text !== echo) return onMessage(text);
     unheard = 0;
     ready();

@@ -3,7 +3,11 @@ A replica lives, and learns whether Redis has lost what it held. Once a second p
 
 The epoch is one life of the data: it ends when the keys are gone or when another server (another run id) serves them,
 because that server may lack the last acknowledged writes. Who knew an earlier epoch makes the new one a `change`; a
-`first` one is nobody's loss.
+`first` one is nobody's loss. A new replica that finds no epoch knows no earlier one, and may come before those that do: it
+makes a `change` while another replica is subscribed to the channel of the living, which a replica is from its first
+answered heartbeat on. Subscriptions are no data and outlast FLUSHALL; a replica that is counted knows an epoch, so it is
+never counted by itself. In a Cluster only subscriptions at this node count. What a broken subscription hides becomes a
+`change` with the next heartbeat of the replica that knew the earlier epoch.
 
 After an absence of Redis the replicas come back one after the other: the moment at which the first one came is reported to
 those who come while nobody is sent (1.3 s, `settlingMs` of the replicas). Who comes later begins anew: it may be another
@@ -15,12 +19,17 @@ within such a hold does not begin a new one: none of these calls was sent meanwh
 KEYS  1 epoch  2 replicas  3 back  4 hold (start of the epoch, start of the hold)
 ARGV  1 replica  2 run id of the server  3 start of the epoch the replica knows ('' = none)  4 now ('' = TIME)
       5 the replica was without Redis until now (1, '')  6 ms since the hold began that the replica knows ('' = none)
-      7 length of a lease, ms
+      7 length of a lease, ms  8 channel of the living
 Reply { start of the epoch, first | change, now, replicas heard of in the last 5 s, ms since the first one came back
         ('' = not lately), ms since the hold of serialized calls began }
 ]]
 local lifeMs, memoryMs, settlingMs, holdMemoryMs = 5000, 86400000, 1300, 60000
 local function text(value) return string.format('%.17g', value) end
+-- A user of Redis without the right to ask counts nobody.
+local function anybodyLives()
+  local counted = redis.pcall('PUBSUB', 'NUMSUB', ARGV[8])
+  return (tonumber(counted[2] or nil) or 0) > 0
+end
 local now = tonumber(ARGV[4])
 if not now then
   local time = redis.call('TIME')
@@ -36,7 +45,7 @@ if known then
     kind = 'change'
   end
 else
-  since, kind = text(now), ARGV[3] == '' and 'first' or 'change'
+  since, kind = text(now), (ARGV[3] ~= '' or anybodyLives()) and 'change' or 'first'
 end
 local heldEpoch, held = string.match(redis.call('GET', KEYS[4]) or '', '^(%S+) (%S+)$')
 if runId ~= ARGV[2] then

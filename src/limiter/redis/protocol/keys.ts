@@ -25,3 +25,10 @@ export function bucketKeys(bucket: BucketKey): BucketKeys {
 export const replicaChannelPrefix = 'sluice:r:';
 
 export const replicaChannel = (replica: ReplicaId): string => `${replicaChannelPrefix}${replica}`;
+
+/**
+ * The channel to which a replica is subscribed from its first answered heartbeat on. Nothing is sent on it: a new replica that
+ * finds no data learns that others of its installation live (`presence.lua`). Channels know neither databases nor key prefixes.
+ */
+export const livingChannel = (of: { readonly database: number; readonly keyPrefix: string }): string =>
+  `sluice:1:living:${of.database}:${of.keyPrefix}`;

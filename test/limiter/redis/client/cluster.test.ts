@@ -1,8 +1,9 @@
-/** What the driver knows of a Cluster: which primaries there are, and whether each of them answers. */
+/** What the driver knows of a Cluster: which primaries there are, whether each of them answers, and where subscriptions belong. */
 import { afterAll, afterEach, expect, test } from '@jest/globals';
 import { Redis } from 'ioredis';
 import { systemClock, systemRandom } from '../../../../src/clock.ts';
 import { connectRedis } from '../../../../src/limiter/redis/client/connection.ts';
+import { presenceKeys } from '../../../../src/limiter/redis/presence.ts';
 import { plainRedis } from '../../../support/plain-redis.ts';
 import { startRedis } from '../../../support/redis.ts';
 import { until } from '../../../support/until.ts';
@@ -51,6 +52,28 @@ test('a Redis Cluster counts as reached while all its primaries answer, and a pr
   await until(() => connection.isReady());
   expect(connection.primaries()).toBe(all.join(' '));
   await expect(connection.reachAll()).rejects.toThrow(/closed/i);
+});
+
+test('in a Redis Cluster replicas are counted where their heartbeats run', async () => {
+  const first = await startNode(0, 8_000);
+  const second = await startNode(8_001, 16_383);
+  await first.operator.call('CLUSTER', 'MEET', '127.0.0.1', second.port);
+  await until(async () =>
+    String(await first.operator.call('CLUSTER', 'INFO')).includes('cluster_slots_assigned:16384'),
+  );
+  for (let replicas = 1; replicas <= 8; replicas += 1) {
+    const connection = connectRedis(
+      plainRedis({ mode: 'cluster', nodes: [{ host: '127.0.0.1', port: first.port }] }),
+      { clock: systemClock, random: systemRandom },
+      () => {},
+    );
+    closers.push(() => connection.close());
+    await until(() => connection.isReady());
+    connection.join('living');
+    connection.subscribe(`r${replicas}`, { onMessage: () => {}, onReady: () => {}, onError: () => {} });
+    const script = "return redis.call('PUBSUB', 'NUMSUB', 'living')[2]";
+    await until(async () => (await connection.client.eval(script, 1, presenceKeys[0])) === replicas);
+  }
 });
 
 const yes = (): boolean => true;
