@@ -125,7 +125,7 @@ export class CeilingGate {
       };
     }
     const mayGoOn = await this.#requeue(passage);
-    rejection.onCeilingFull(call.request.ceiling);
+    rejection.onCeilingFull(call.request.ceiling.key);
     return mayGoOn;
   }
 

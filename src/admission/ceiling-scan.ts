@@ -5,7 +5,7 @@
  * Owns: when the calls of a ceiling are gone over, and how much of its forecast is asked for. Refuses to own: newcomers
  * (`newcomer-check.ts`). Keeps: a call that is refused does not count as being ahead of the calls behind it.
  */
-import type { CeilingHold, CeilingKey, CeilingRef } from '../limiter/ceilings.ts';
+import type { CeilingHold, CeilingKey } from '../limiter/ceilings.ts';
 import { refused } from './ending.ts';
 import type { LaneRotation } from './lane-rotation.ts';
 import type { LaneView } from './lanes.ts';
@@ -21,7 +21,7 @@ const knownSlots = 64;
 
 /** A scan of those who wait for slots of one ceiling. */
 interface Scan {
-  readonly ceiling: CeilingRef;
+  readonly key: CeilingKey;
   /** Slots to ask for (`null` = one for every waiting call); a call further back is taken to get the last of them. */
   upTo: number | null;
   /** Calls that are in their lane already though their callers do not wait yet. */
@@ -50,26 +50,26 @@ export class CeilingScan {
   }
 
   /** Checks all calls under the ceiling: their slots may come later than was forecast before. */
-  all(ceiling: CeilingRef): void {
+  all(ceiling: CeilingKey): void {
     this.#plan(ceiling, null);
   }
 
   /** A more urgent call went before others that wait for a slot of its ceiling. */
   behind(call: QueuedCall): void {
-    this.#plan(call.request.ceiling, null).entered.add(call);
+    this.#plan(call.request.ceiling.key, null).entered.add(call);
   }
 
   /** A ceiling's slots were forecast for a newcomer. */
-  afterForecast(ceiling: CeilingRef): void {
+  afterForecast(ceiling: CeilingKey): void {
     this.#schedule.onNewcomer(ceiling);
   }
 
   /** The planned scan of this ceiling, which callers may widen: it does not begin before the current tick has ended. */
-  #plan(ceiling: CeilingRef, upTo: number | null): Scan {
-    let scan = this.#due.get(ceiling.key);
+  #plan(key: CeilingKey, upTo: number | null): Scan {
+    let scan = this.#due.get(key);
     if (scan === undefined) {
-      scan = { ceiling, upTo, entered: new Set() };
-      this.#due.set(ceiling.key, scan);
+      scan = { key, upTo, entered: new Set() };
+      this.#due.set(key, scan);
       this.#parts.background(Promise.resolve().then(() => this.#throttle.request()));
     }
     scan.upTo = scan.upTo === null || upTo === null ? null : Math.max(scan.upTo, upTo);
@@ -81,7 +81,7 @@ export class CeilingScan {
     this.#due.clear();
     let visits = 0;
     for (const scan of scans) {
-      if (this.#registry.waitingUnder(scan.ceiling.key) === 0) continue;
+      if (this.#registry.waitingUnder(scan.key) === 0) continue;
       visits += this.#registry.size;
       this.#parts.background(this.#run(scan));
     }
@@ -89,15 +89,18 @@ export class CeilingScan {
   }
 
   /** Forecasts slots for the calls under the ceiling, the most urgent first, then as they entered, and refuses the late ones. */
-  async #run({ ceiling, upTo, entered }: Scan): Promise<void> {
+  async #run({ key, upTo, entered }: Scan): Promise<void> {
     const calls = [...this.#registry.all()]
-      .filter((call) => call.request.ceiling.key === ceiling.key)
+      .filter((call) => call.request.ceiling.key === key)
       .filter((call) => call.isWaiting || entered.has(call))
       .filter(({ asksForSlot }) => !asksForSlot)
       .toSorted((one, other) => one.request.admission.urgency - other.request.admission.urgency);
     const count = upTo === null ? calls.length : Math.min(upTo, calls.length);
     const positions = Array.from({ length: count }, (_, index) => index + 1);
-    const holds = await this.#parts.ceilings.forecast(ceiling, positions);
+    const [first] = calls;
+    if (first === undefined) return;
+    // Not the limits by which the scan was planned: a reload may have come since, and has told the calls.
+    const holds = await this.#parts.ceilings.forecast(first.request.ceiling, positions);
     this.#refuseLate(
       calls.filter((call) => call.isWaiting || (entered.has(call) && !call.isGone)),
       holds,

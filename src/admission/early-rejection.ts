@@ -6,7 +6,7 @@
  * Owns: which calls an event concerns. Refuses to own: newcomers (`newcomer-check.ts`).
  * Keeps: a call that is refused does not count as being ahead of the calls behind it.
  */
-import type { CeilingRef } from '../limiter/ceilings.ts';
+import type { CeilingKey } from '../limiter/ceilings.ts';
 import type { BucketKey, LaneKey } from '../limiter/limiter.ts';
 import { CeilingScan } from './ceiling-scan.ts';
 import { refused } from './ending.ts';
@@ -38,7 +38,7 @@ export class EarlyRejection {
   }
 
   /** A ceiling had no slot. */
-  onCeilingFull(ceiling: CeilingRef): void {
+  onCeilingFull(ceiling: CeilingKey): void {
     this.#ceilings.all(ceiling);
   }
 
@@ -48,7 +48,7 @@ export class EarlyRejection {
   }
 
   /** The slots of a ceiling were read for a newcomer. */
-  onForecastRead(ceiling: CeilingRef): void {
+  onForecastRead(ceiling: CeilingKey): void {
     this.#ceilings.afterForecast(ceiling);
   }
 
@@ -79,8 +79,7 @@ export class EarlyRejection {
     for (const inBucket of Map.groupBy(waiting, ({ request }) => request.admission.bucket).values()) {
       this.#parts.background(this.#refuseLateOf(inBucket.slice(0, maxRejudged)));
     }
-    const ceilings = new Map(waiting.map(({ request: { ceiling } }) => [ceiling.key, ceiling]));
-    for (const ceiling of ceilings.values()) this.#ceilings.all(ceiling);
+    for (const key of new Set(waiting.map(({ request }) => request.ceiling.key))) this.#ceilings.all(key);
   }
 
   /** The process will send nothing after `budgetMs`. With 0 every waiting call is refused without a forecast. */

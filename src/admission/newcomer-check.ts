@@ -52,7 +52,7 @@ export class NewcomerCheck {
     const question = { agoMs: clock.monotonic() - askedAt, withinMs: this.#withinMs(call) };
     const [hold = notHeld] = await ceilings.forecast(ceiling, [position], question);
     // A call that has ended meanwhile neither waits nor leaves any more, which would end the scans of its ceiling.
-    if (!call.isGone) this.#rejection.onForecastRead(ceiling);
+    if (!call.isGone) this.#rejection.onForecastRead(ceiling.key);
     return hold;
   }
 

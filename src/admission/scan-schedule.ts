@@ -7,22 +7,20 @@
  * Keeps: while newcomers come every second, each scan follows one of their forecasts, whose reading of the ceiling it uses.
  */
 import type { CancelTimer, Clock } from '../clock.ts';
-import type { CeilingKey, CeilingRef } from '../limiter/ceilings.ts';
+import type { CeilingKey } from '../limiter/ceilings.ts';
 
 /** Scans of one ceiling are at least this far apart. Milliseconds. */
 const scanEveryMs = 1_000;
 
 /** Times are monotonic milliseconds. */
 interface Watched {
-  /** As the latest newcomer knew it. */
-  ceiling: CeilingRef;
   newcomerAt: number;
   scannedAt: number;
 }
 
 export interface ScanScheduleParts {
   readonly clock: Clock;
-  readonly scan: (ceiling: CeilingRef) => void;
+  readonly scan: (ceiling: CeilingKey) => void;
 }
 
 export class ScanSchedule {
@@ -35,17 +33,16 @@ export class ScanSchedule {
   }
 
   /** A ceiling's slots were forecast for a newcomer: the waiting calls are scanned now, unless they were a moment ago. */
-  onNewcomer(ceiling: CeilingRef): void {
+  onNewcomer(ceiling: CeilingKey): void {
     const now = this.#parts.clock.monotonic();
-    const watched = this.#watched.get(ceiling.key);
+    const watched = this.#watched.get(ceiling);
     if (watched === undefined) {
       if (this.#watched.size === 0) this.#checkLater();
-      this.#watched.set(ceiling.key, { ceiling, newcomerAt: now, scannedAt: now });
+      this.#watched.set(ceiling, { newcomerAt: now, scannedAt: now });
       return this.#parts.scan(ceiling);
     }
-    watched.ceiling = ceiling;
     watched.newcomerAt = now;
-    if (now - watched.scannedAt >= scanEveryMs) this.#scan(watched, now);
+    if (now - watched.scannedAt >= scanEveryMs) this.#scan(ceiling, watched, now);
   }
 
   /** No call waits under the ceiling any more. */
@@ -60,12 +57,13 @@ export class ScanSchedule {
   #check(): void {
     const now = this.#parts.clock.monotonic();
     this.#checkLater();
-    for (const watched of this.#watched.values()) if (now >= nextScanAt(watched)) this.#scan(watched, now);
+    for (const [ceiling, watched] of this.#watched)
+      if (now >= nextScanAt(watched)) this.#scan(ceiling, watched, now);
   }
 
-  #scan(watched: Watched, now: number): void {
+  #scan(ceiling: CeilingKey, watched: Watched, now: number): void {
     watched.scannedAt = now;
-    this.#parts.scan(watched.ceiling);
+    this.#parts.scan(ceiling);
   }
 }
 

@@ -3,7 +3,7 @@ import { ScanSchedule } from '../../src/admission/scan-schedule.ts';
 import { ceilingKey } from '../../src/ids.ts';
 import { FakeClock } from '../support/fake-clock.ts';
 
-const ceiling = { key: ceilingKey('w'), perMinute: 10, perDay: null };
+const ceiling = ceilingKey('w');
 
 /** A schedule, and the times of its scans. Milliseconds. */
 function world() {
@@ -42,7 +42,7 @@ describe('the scans of those who wait for slots of a ceiling', () => {
     const { clock, scans, schedule, newcomersAt } = world();
     newcomersAt(0);
     await clock.run(1_500);
-    schedule.forget(ceiling.key);
+    schedule.forget(ceiling);
     expect(clock.timers).toBe(0);
     await clock.run(10_000);
     expect(scans).toEqual([0, 1_000]);

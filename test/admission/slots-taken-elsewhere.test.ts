@@ -3,7 +3,7 @@ import { describe, expect, test } from '@jest/globals';
 import type { Lease } from '../../src/admission/ticket.ts';
 import { EmbeddedCeilings } from '../../src/limiter/embedded/ceilings.ts';
 import type { Ceilings } from '../../src/limiter/ceilings.ts';
-import { callOf, embeddedQueue, type CallOptions } from '../support/admission-queue.ts';
+import { callOf, embeddedQueue, settingsOf, type CallOptions } from '../support/admission-queue.ts';
 import { FakeClock } from '../support/fake-clock.ts';
 import { withMethods } from '../support/with-methods.ts';
 
@@ -44,6 +44,8 @@ async function world() {
     enter,
     /** Another replica takes the slot that the second call waits for. */
     takeElsewhere: () => ceilings.take(callOf(clock, 'other', options)[0].ceiling),
+    /** A reload of the workspace's requests per minute. */
+    raiseTo: (perMinute: number): void => queue.reconfigure((call) => settingsOf(call, { perMinute })),
     secondEnded: () => ended,
   };
 }
@@ -66,6 +68,15 @@ describe('a call whose slot another replica takes is refused without a newcomer'
 });
 
 describe('the scans of waiting calls', () => {
+  test('go by the limits of the latest reload', async () => {
+    const { clock, raiseTo, takeElsewhere, secondEnded } = await world();
+    raiseTo(5);
+    await clock.run(1);
+    await takeElsewhere();
+    await clock.run(10_000);
+    expect(secondEnded()).toBeNull();
+  });
+
   test('become rare when no newcomer comes, and end with the last waiting call', async () => {
     const { clock, forecasts, first, secondEnded } = await world();
     forecasts.length = 0;

@@ -10,8 +10,10 @@ export interface SlotsRead {
   readonly at: number;
   /** Slots per window; `null` = the minute has no ceiling. */
   readonly limit: number | null;
-  /** What is left of the day at `at`; `null` = it has no ceiling. */
-  readonly day: DayLeft | null;
+  /** Calls counted in the day. What is left of it depends on who asks: a reload may have changed the ceiling since. */
+  readonly ofDay: number;
+  /** From `at` until the day is counted anew, milliseconds. */
+  readonly dayEndsInMs: number;
   /** Sends in the window. */
   readonly live: number;
   /** Milliseconds from `at` until the k-th call found a slot, for the k that were asked for. */
@@ -51,6 +53,16 @@ export function maxWaitMs(read: SlotsRead, k: number, now: number): number | nul
   while (since < maxSince && minWaitMs(read, since + 1, now) === 0) since += 1;
   return minWaitMs(read, k + since, now);
 }
+
+/** What is left of the day under this ceiling; `null` = it has none. */
+export const dayLeft = (
+  { at, ofDay, dayEndsInMs }: SlotsRead,
+  perDay: number | null,
+  now: number,
+): DayLeft | null =>
+  perDay === null
+    ? null
+    : { calls: Math.max(0, perDay - ofDay), endsInMs: Math.max(0, dayEndsInMs - (now - at)) };
 
 /** Sends counted in the last `ms` before the read, as far as the read shows; rather too many than too few. */
 export function sentBefore({ limit, live, waits }: SlotsRead, ms: number): number {

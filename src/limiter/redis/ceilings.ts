@@ -10,6 +10,7 @@ import { ceilingWindowMs, holdAt, type CeilingHold } from '../policy/ceiling.pol
 import type { CeilingKey, CeilingRef, CeilingState, ForecastQuestion } from '../ceilings.ts';
 import { amountOf, listOf, numberOf } from './client/malformed-reply.ts';
 import {
+  dayLeft,
   minWaitMs,
   maxWaitMs,
   positionsToRead,
@@ -86,7 +87,7 @@ export class RedisCeilings {
     const sent = asOf !== null && read.at > asOf ? sentBefore(read, read.at - asOf) : 0;
     return positions.map((position) => {
       const k = Math.max(1, position - sent);
-      return holdAt(minWaitMs(read, k, now) ?? 0, k, read.day);
+      return holdAt(minWaitMs(read, k, now) ?? 0, k, dayLeft(read, ceiling.perDay, now));
     });
   }
 
@@ -150,13 +151,12 @@ export class RedisCeilings {
     return read;
   }
 
-  #isGood(read: SlotsRead, { perMinute, perDay }: CeilingRef): boolean {
-    const isOfLimits = read.limit === perMinute && (read.day === null) === (perDay === null);
-    return isOfLimits && this.#clock.monotonic() - read.at < forecastMs;
+  #isGood(read: SlotsRead, { perMinute }: CeilingRef): boolean {
+    return read.limit === perMinute && this.#clock.monotonic() - read.at < forecastMs;
   }
 
   async #read(
-    { key, perMinute, perDay }: CeilingRef,
+    { key, perMinute }: CeilingRef,
     positions: readonly number[],
   ): Promise<SlotsAndOldest | Unavailable> {
     const argv = [String(perMinute ?? ''), String(ceilingWindowMs), '', ...positions.map(String)];
@@ -165,12 +165,12 @@ export class RedisCeilings {
     );
     if (reply.kind === 'unavailable') return reply;
     const [live = 0, oldestMs = 0, ofDay = 0, dayMs = 0, ...waits] = reply.value;
-    const endsInMs = dayMs < 0 ? daySeconds * 1_000 : dayMs;
     return {
       at: this.#clock.monotonic(),
       limit: perMinute,
       live,
-      day: perDay === null ? null : { calls: Math.max(0, perDay - ofDay), endsInMs },
+      ofDay,
+      dayEndsInMs: dayMs < 0 ? daySeconds * 1_000 : dayMs,
       waits: new Map(positions.map((k, index) => [k, waits[index] ?? 0])),
       oldestMs,
     };

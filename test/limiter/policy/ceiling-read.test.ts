@@ -18,7 +18,14 @@ import { atOrigins } from '../../support/at-origins.ts';
 /** What a store would report of the log now. */
 function read(log: readonly number[], limit: number, positions: readonly number[], now: number): SlotsRead {
   const waits = new Map(positions.map((k) => [k, slotInMs(log, { limit, k }, now)]));
-  return { at: now, limit, day: null, live: log.filter((at) => at + ceilingWindowMs > now).length, waits };
+  return {
+    at: now,
+    limit,
+    ofDay: 0,
+    dayEndsInMs: 0,
+    live: log.filter((at) => at + ceilingWindowMs > now).length,
+    waits,
+  };
 }
 
 const history = fc.record({
