@@ -1,5 +1,6 @@
 /**
- * What a call costs, in one interleaved run: `npm run bench:cost` (ROUNDS=7, CALLS=3000).
+ * What a call costs, in one interleaved run: `npm run bench:cost` (ROUNDS=7, CALLS=3000). With `BEFORE=<folder>`, another copy
+ * of the product is measured in the same rounds, with a Redis of its own.
  *
  * - gateway: CPU of the gateway's process per call over 64 connections, embedded and with Redis, against plain express and
  *   http-proxy-middleware with a keep-alive agent of 256 sockets. The ratio is the median of the rounds' own ratios.
@@ -25,20 +26,31 @@ const calls = Number(process.env['CALLS'] ?? 3_000);
 /** Each proxy's code is compiled by then, in the yardstick's process as in the gateways'. */
 const warmUpCalls = Number(process.env['WARMUP'] ?? 10_000);
 const folder = mkdtempSync(join(tmpdir(), 'sluice-cost-'));
-const server = await startRedis();
-const redis = new Redis(server.port, '127.0.0.1');
+/** Folder of the copy to compare with; `undefined` = none. */
+const beforeFolder = process.env['BEFORE'];
+
+/** A server, and a client that asks it what it has used. */
+interface MeasuredRedis {
+  readonly server: Awaited<ReturnType<typeof startRedis>>;
+  readonly client: Redis;
+}
+
+async function startMeasured(): Promise<MeasuredRedis> {
+  const server = await startRedis();
+  return { server, client: new Redis(server.port, '127.0.0.1') };
+}
 
 /** `µs` of CPU that the server has used since its start. */
-async function redisCpuUs(): Promise<number> {
-  const info = await redis.info('cpu');
+async function redisCpuUs({ client }: MeasuredRedis): Promise<number> {
+  const info = await client.info('cpu');
   const of = (name: string): number => Number(new RegExp(`${name}:([\\d.]+)`).exec(info)?.[1] ?? NaN);
   return 1e6 * (of('used_cpu_user') + of('used_cpu_sys'));
 }
 
 /** Configuration of `workspaces` workspaces, every tenth with a credential of its own (and so a bucket). */
-function configOf(name: string, origin: string, workspaces: number, withRedis: boolean) {
+function configOf(name: string, origin: string, workspaces: number, redis: MeasuredRedis | null) {
   const keys = Array.from({ length: workspaces }, () => createKey());
-  const path = join(folder, `${name}.yaml`);
+  const path = join(mkdtempSync(join(folder, 'gateway-')), `${name}.yaml`);
   const lines = keys.map(
     ({ hash }, n) => `  w${n}: { keys: ["${hash}"], credentials: { api: "Bearer c${Math.floor(n / 10)}" } }`,
   );
@@ -46,7 +58,7 @@ function configOf(name: string, origin: string, workspaces: number, withRedis: b
     path,
     `server: { host: 127.0.0.1, adminHost: 127.0.0.1, port: 0, adminPort: 0 }
 log: { level: info, sampleSuccesses: 0 }
-${withRedis ? `redis: { url: "${server.url}" }\nprivacy: { labelKey: "${randomBytes(32).toString('base64')}" }\n` : ''}upstreams:
+${redis === null ? '' : `redis: { url: "${redis.server.url}" }\nprivacy: { labelKey: "${randomBytes(32).toString('base64')}" }\n`}upstreams:
   api:
     origins: ["${origin}"]
     allowPrivateAddresses: true
@@ -59,7 +71,15 @@ ${lines.join('\n')}
   return { path, keys: keys.map(({ key }) => key) };
 }
 
-interface Row {
+/** What the rounds of a row came to, per call. */
+interface Figures {
+  readonly calls: number;
+  readonly cpuUs: number[];
+  readonly redisUs: number[];
+  readonly rate: number[];
+}
+
+interface Row extends Figures {
   readonly name: string;
   readonly port: number;
   readonly adminPort: number;
@@ -67,11 +87,7 @@ interface Row {
   readonly path: string;
   readonly keys: readonly string[];
   readonly connections: number;
-  readonly usesRedis: boolean;
-  readonly calls: number;
-  readonly cpuUs: number[];
-  readonly redisUs: number[];
-  readonly rate: number[];
+  readonly redis: MeasuredRedis | null;
 }
 
 /** Calls per second while latency is measured: far below what one core can take, so that nothing queues for it. */
@@ -107,14 +123,14 @@ async function latency({ adminPort, port, path, keys }: Row): Promise<string> {
 const roundTrips = 3;
 
 /** 99 of 100 times {@link roundTrips} PINGs one after the other, at {@link pace}, took at most so long, from this process alone. Milliseconds. */
-async function pingsMs(): Promise<number> {
+async function pingsMs({ client }: MeasuredRedis): Promise<number> {
   const took: number[] = [];
   const startedAt = performance.now();
   for (let n = 0; n < 2_000; n += 1) {
     const waitMs = startedAt + (n * 1_000) / pace - performance.now();
     if (waitMs > 0) await new Promise((resolve) => setTimeout(resolve, waitMs));
     const from = performance.now();
-    for (let trip = 0; trip < roundTrips; trip += 1) await redis.ping();
+    for (let trip = 0; trip < roundTrips; trip += 1) await client.ping();
     took.push(performance.now() - from);
   }
   return took.toSorted((a, b) => a - b)[Math.floor(took.length * 0.99)] ?? NaN;
@@ -126,83 +142,128 @@ function median(values: readonly number[]): number {
 }
 
 async function round(row: Row, count: number, idleUsPerMs: number): Promise<void> {
-  const { port, path, keys, connections } = row;
+  const { port, path, keys, connections, redis } = row;
   const headers = (n: number) => ({ authorization: `Bearer ${keys[n % keys.length] ?? ''}` });
   const cpuBefore = cpuMs(row.pid);
-  const redisBefore = await redisCpuUs();
+  const redisBefore = redis === null ? 0 : await redisCpuUs(redis);
   const ms = await load({ port, path, headers, calls: count, connections });
-  const redisUs = (await redisCpuUs()) - redisBefore - idleUsPerMs * ms;
+  const redisAfter = redis === null ? 0 : await redisCpuUs(redis);
   row.cpuUs.push(((cpuMs(row.pid) - cpuBefore) * 1000) / count);
-  row.redisUs.push(redisUs / count);
+  row.redisUs.push((redisAfter - redisBefore - idleUsPerMs * ms) / count);
   row.rate.push((count * 1000) / ms);
 }
 
-try {
-  const upstream = await startUpstream();
-  const origin = `http://127.0.0.1:${upstream.port}`;
-  const through = `/proxy?target=${encodeURIComponent(`${origin}/v1/things?a=b`)}`;
-  const gateway = async (name: string, workspaces: number, withRedis: boolean) => {
-    const { path, keys } = configOf(name, origin, workspaces, withRedis);
-    return { ...(await startGateway(path)), path: through, keys, usesRedis: withRedis };
+const rowOf = (
+  name: string,
+  of: Omit<Row, 'name' | 'connections' | keyof Figures>,
+  connections: number,
+): Row => ({
+  name,
+  ...of,
+  connections,
+  calls: connections === 1 ? Math.ceil(calls / 4) : calls,
+  cpuUs: [],
+  redisUs: [],
+  rate: [],
+});
+
+/** What each copy is measured with. `cwd`: its folder. */
+async function rowsOf(origin: string, redis: MeasuredRedis, cwd = process.cwd()): Promise<readonly Row[]> {
+  const path = `/proxy?target=${encodeURIComponent(`${origin}/v1/things?a=b`)}`;
+  const gateway = async (name: string, workspaces: number, its: MeasuredRedis | null) => {
+    const config = configOf(name, origin, workspaces, its);
+    return { ...(await startGateway(config.path, cwd)), path, keys: config.keys, redis: its };
   };
-  const plain = {
-    ...(await startPlain(upstream.port)),
-    path: '/v1/things?a=b',
-    keys: [''],
-    usesRedis: false,
-  };
-  const embedded = await gateway('embedded', 1, false);
-  const shared = await gateway('shared', 1, true);
-  const many = await gateway('many', 1_000, true);
-  const rowOf = (name: string, of: typeof shared, connections: number): Row => ({
-    name,
-    ...of,
-    connections,
-    calls: connections === 1 ? Math.ceil(calls / 4) : calls,
-    cpuUs: [],
-    redisUs: [],
-    rate: [],
-  });
-  const rows = [
-    rowOf('plain express + http-proxy-middleware, 64 connections', plain, 64),
-    rowOf('embedded, 64 connections', embedded, 64),
+  const shared = await gateway('shared', 1, redis);
+  return [
+    rowOf('embedded, 64 connections', await gateway('embedded', 1, null), 64),
     rowOf('Redis, one bucket, 64 connections', shared, 64),
     rowOf('Redis, one bucket, 1 connection', shared, 1),
-    rowOf('Redis, 1,000 workspaces over 100 buckets, 64 connections', many, 64),
+    rowOf(
+      'Redis, 1,000 workspaces over 100 buckets, 64 connections',
+      await gateway('many', 1_000, redis),
+      64,
+    ),
   ];
-  for (const row of rows) await round({ ...row, cpuUs: [], redisUs: [], rate: [] }, warmUpCalls, 0);
-  const idleFrom = await redisCpuUs();
-  await new Promise((resolve) => setTimeout(resolve, 3_000));
-  const idleUsPerMs = ((await redisCpuUs()) - idleFrom) / 3_000;
-  for (let n = 0; n < rounds; n += 1) {
-    for (const row of n % 2 === 0 ? rows : rows.toReversed()) await round(row, row.calls, idleUsPerMs);
+}
+
+const servers: MeasuredRedis[] = [];
+try {
+  const redis = await startMeasured();
+  servers.push(redis);
+  const upstream = await startUpstream();
+  const origin = `http://127.0.0.1:${upstream.port}`;
+  const yardstick = { ...(await startPlain(upstream.port)), path: '/v1/things?a=b', keys: [''], redis: null };
+  const plain = rowOf('plain express + http-proxy-middleware, 64 connections', yardstick, 64);
+  const now = await rowsOf(origin, redis);
+  const before: Row[] = [];
+  if (beforeFolder !== undefined) {
+    const its = await startMeasured();
+    servers.push(its);
+    before.push(...(await rowsOf(origin, its, beforeFolder)));
   }
-  print(rows, idleUsPerMs);
-  for (const row of rows.slice(1, 3))
+  const rows = [plain, ...now.flatMap((row, at) => [row, ...before.slice(at, at + 1)])];
+  for (const row of rows) await round({ ...row, cpuUs: [], redisUs: [], rate: [] }, warmUpCalls, 0);
+  const idle = await idleUse(servers);
+  for (let n = 0; n < rounds; n += 1)
+    for (const row of n % 2 === 0 ? rows : rows.toReversed())
+      await round(row, row.calls, (row.redis && idle.get(row.redis)) ?? 0);
+  console.log(`${rounds} interleaved rounds of ${calls} calls, medians, Node ${process.versions.node}`);
+  print([plain, ...now], plain);
+  console.log(
+    `  Redis while nobody calls: ${((idle.get(redis) ?? 0) * 1000).toFixed(0)} µs of CPU a second, taken out above`,
+  );
+  if (beforeFolder !== undefined) {
+    console.log('\nthe copy to compare with');
+    print(before, plain);
+    console.log('\nnow, as a part of that copy: medians of the ratios of the rounds');
+    for (const [at, row] of now.entries()) compare(row, before[at]);
+    console.log();
+  }
+  for (const row of now.slice(0, 2))
     console.log(`  ${row.name} at ${pace} calls/s: p99 of the time added at most ${await latency(row)}`);
   console.log(
-    `  ${roundTrips} PINGs of that Redis in turn, nothing else: p99 ${(await pingsMs()).toFixed(1)} ms`,
+    `  ${roundTrips} PINGs of that Redis in turn, nothing else: p99 ${(await pingsMs(redis)).toFixed(1)} ms`,
   );
 } finally {
   endProxies();
-  redis.disconnect();
-  await server.stop();
+  for (const { client, server } of servers) {
+    client.disconnect();
+    await server.stop();
+  }
   rmSync(folder, { recursive: true });
 }
 
-function print(rows: readonly Row[], idleUsPerMs: number): void {
-  const plain = rows[0]?.cpuUs ?? [];
-  console.log(`${rounds} interleaved rounds of ${calls} calls, medians, Node ${process.versions.node}`);
+/** `µs` of CPU per millisecond that each server uses while nobody calls. */
+async function idleUse(measured: readonly MeasuredRedis[]): Promise<ReadonlyMap<MeasuredRedis, number>> {
+  const from = await Promise.all(measured.map(redisCpuUs));
+  await new Promise((resolve) => setTimeout(resolve, 3_000));
+  const to = await Promise.all(measured.map(redisCpuUs));
+  return new Map(measured.map((one, at) => [one, ((to[at] ?? NaN) - (from[at] ?? NaN)) / 3_000]));
+}
+
+function print(rows: readonly Row[], plain: Row): void {
   for (const row of rows) {
-    const ratio = median(row.cpuUs.map((cpu, n) => cpu / (plain[n] ?? NaN)));
+    const ratio = pairedRatio(row.cpuUs, plain.cpuUs);
     const us = (values: readonly number[]): string => `${median(values).toFixed(0).padStart(5)} µs`;
     const gateway = `${us(row.cpuUs)} CPU${row.connections === 64 ? ` (${ratio.toFixed(2)} x plain)` : ''.padEnd(15)}`;
-    const inRedis = row.usesRedis ? `  ${us(row.redisUs)} in Redis` : '';
+    const inRedis = row.redis === null ? '' : `  ${us(row.redisUs)} in Redis`;
     console.log(
       `  ${row.name.padEnd(58)} ${gateway}  ${median(row.rate).toFixed(0).padStart(5)} calls/s${inRedis}`,
     );
   }
+}
+
+function compare(row: Row, before: Row | undefined): void {
+  if (before === undefined) return;
+  const inRedis =
+    row.redis === null ? '' : `, CPU of Redis ${pairedRatio(row.redisUs, before.redisUs).toFixed(2)}`;
   console.log(
-    `  Redis while nobody calls: ${(idleUsPerMs * 1000).toFixed(0)} µs of CPU a second, taken out above`,
+    `  ${row.name.padEnd(58)} CPU of the gateway ${pairedRatio(row.cpuUs, before.cpuUs).toFixed(2)}${inRedis}`,
   );
+}
+
+/** Median of the rounds' own ratios. */
+function pairedRatio(values: readonly number[], to: readonly number[]): number {
+  return median(values.map((value, n) => value / (to[n] ?? NaN)));
 }
