@@ -200,6 +200,7 @@ export class BucketSession {
       this.#end(lease, { kind: cancelQuarantine === null ? 'unknown' : 'dropped' });
     }
     for (const { admission } of this.calls.held.waiting()) this.entry.cancel(admission.ticket);
+    this.#queue.flush();
   }
 
   #end(lease: LeaseToken, settlement: Settlement): void {

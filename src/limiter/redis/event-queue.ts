@@ -1,11 +1,12 @@
 /**
  * From an event to the reply of Redis, for one bucket. Group commit: at most one batch of events is under way; what comes
- * meanwhile goes together in the next one. An event that comes alone is sent at once.
+ * meanwhile goes together in the next one. An event that comes alone is sent at once, unless nobody waits for what it does: such
+ * a deferrable event is held for {@link deferMs}, so that it goes with the next call's admission.
  *
  * Owns: sending, in which order a reply is taken apart. Refuses to own: the order of events (`outbox.ts`), repetition and
  * whether Redis is available (`health.ts`), what a reply means (`bucket-session.ts`).
  */
-import type { Clock } from '../../clock.ts';
+import type { CancelTimer, Clock } from '../../clock.ts';
 import type { BucketEvent, EventKind, ReplyOf } from '../policy/bucket-events.ts';
 import type { ReplicaId } from '../../ids.ts';
 import { applyCall } from './protocol/event-codec.ts';
@@ -18,7 +19,12 @@ import type { StoreClock } from './store-clock.ts';
 
 export type EventOf<K extends EventKind> = Extract<BucketEvent, { kind: K }>;
 
+/** How long a deferrable event waits for another one to go with. Milliseconds. */
+export const deferMs = 2;
+
 export interface EventOptions<K extends EventKind> {
+  /** Nobody waits for what the event does: it may be sent {@link deferMs} later. */
+  readonly isDeferrable?: boolean;
   /** Lane of a call that Redis has not heard of: newcomers wait while many commands are under way, lanes in rotation. */
   readonly newcomer?: LaneKey;
   /** Called with the event's reply before the session reads what the reply says of the bucket. */
@@ -44,10 +50,16 @@ export interface QueueParts {
   readonly apply: (news: BucketNews) => void;
 }
 
+type QueueState =
+  | { readonly kind: 'idle' }
+  /** There are deferrable events only. */
+  | { readonly kind: 'deferring'; readonly cancel: CancelTimer }
+  | { readonly kind: 'sending' };
+
 export class EventQueue {
   readonly #parts: QueueParts;
   readonly #outbox = new Outbox();
-  #isSending = false;
+  #state: QueueState = { kind: 'idle' };
 
   constructor(parts: QueueParts) {
     this.#parts = parts;
@@ -62,12 +74,20 @@ export class EventQueue {
     options: EventOptions<K> = {},
   ): Promise<EventOutcome<ReplyOf[K]>> {
     return new Promise((resolve, reject) => {
-      const { first = (): void => {}, newcomer = null } = options;
+      const { first = (): void => {}, newcomer = null, isDeferrable = false } = options;
       // The codec reads the reply of a kind where it wrote an event of this kind.
-      const outgoing = { event, take: first, resolve, reject } as unknown as Outgoing;
+      const outgoing = { event, take: first, isDeferrable, resolve, reject } as unknown as Outgoing;
       this.#outbox.add(outgoing, newcomer);
-      if (!this.#isSending) void this.#flush();
+      if (!isDeferrable) this.flush();
+      else if (this.#state.kind === 'idle') this.#defer();
     });
+  }
+
+  /** Sends what is deferred now. */
+  flush(): void {
+    if (this.#state.kind === 'sending' || this.#outbox.isEmpty) return;
+    if (this.#state.kind === 'deferring') this.#state.cancel();
+    void this.#sendAll();
   }
 
   /** Changes the events that are not under way yet. */
@@ -75,17 +95,22 @@ export class EventQueue {
     this.#outbox.revise(by);
   }
 
-  async #flush(): Promise<void> {
-    this.#isSending = true;
-    while (!this.#outbox.isEmpty) {
+  #defer(): void {
+    this.#state = { kind: 'deferring', cancel: this.#parts.clock.after(deferMs, () => this.flush()) };
+  }
+
+  async #sendAll(): Promise<void> {
+    this.#state = { kind: 'sending' };
+    do {
       const batch = this.#outbox.take();
       try {
         await this.#commit(batch);
       } catch (failure) {
         for (const { reject } of batch.events) reject(failure);
       }
-    }
-    this.#isSending = false;
+    } while (this.#outbox.isUrgent);
+    this.#state = { kind: 'idle' };
+    if (!this.#outbox.isEmpty) this.#defer();
   }
 
   async #commit({ events: batch, newcomer }: Batch): Promise<void> {

@@ -28,6 +28,8 @@ export type AppliedEvent<R> = Extract<EventOutcome<R>, { kind: 'applied' }>;
 /** An event on its way. */
 export interface Outgoing {
   event: BucketEvent;
+  /** Nobody waits for what it does. */
+  readonly isDeferrable: boolean;
   readonly take: (applied: AppliedEvent<EventReply>) => void;
   readonly resolve: (asked: EventOutcome<EventReply>) => void;
   readonly reject: (failure: unknown) => void;
@@ -50,6 +52,11 @@ export class Outbox {
 
   get isEmpty(): boolean {
     return this.#first.length === 0 && this.#newcomers.size === 0;
+  }
+
+  /** Somebody waits for what one of the events does. */
+  get isUrgent(): boolean {
+    return this.#newcomers.size > 0 || this.#first.some(({ isDeferrable }) => !isDeferrable);
   }
 
   /** `newcomer`: the lane of a call that the store has not heard of. */

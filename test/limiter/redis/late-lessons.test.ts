@@ -35,7 +35,7 @@ describe.each(origins)('a store on $name', ({ ms }) => {
     const done = { kind: 'succeeded', spent: null } as const;
     const heardAt = (): number | null | undefined =>
       redis.server.model(key).bucket?.meters.get('requests')?.heardAt;
-    void limiter.settle(first, done, { feedback: answered(10), sentAgoMs: 40, headAgoMs: 2 });
+    void limiter.learn(first, { feedback: answered(10), sentAgoMs: 40, headAgoMs: 2 });
     // These two go with the next batch.
     void limiter.settle(second, done, { feedback: answered(20), sentAgoMs: 30, headAgoMs: 2 });
     void limiter.learn(third, { feedback: answered(30), sentAgoMs: 20, headAgoMs: 2 });

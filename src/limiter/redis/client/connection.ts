@@ -9,6 +9,7 @@ import { readFileSync } from 'node:fs';
 import { Cluster, Redis, type ClusterOptions, type RedisOptions } from 'ioredis';
 import type { Clock, Random } from '../../../clock.ts';
 import type { RedisNode, RedisSettings } from '../../../config/settings.ts';
+import { GatheringRedis } from './gathering-redis.ts';
 import { guardReplies } from './reply-guard.ts';
 import { maxRetryMs, retriesOfLost, retryMs, Subscriber, type SubscriberParts } from './subscriber.ts';
 
@@ -71,7 +72,7 @@ class Connection implements RedisConnection {
     this.client =
       settings.mode === 'cluster'
         ? new Cluster([...settings.nodes], clusterOptions(settings, this.#options, retryStrategy))
-        : new Redis<'legacy'>(standalone(settings, this.#options));
+        : new GatheringRedis(standalone(settings, this.#options));
     this.client.on('error', onError);
     if (this.client instanceof Cluster) this.client.on('node error', onError);
     this.client.on('end', this.#connectAgain);
