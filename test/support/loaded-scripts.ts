@@ -14,7 +14,8 @@ export interface LoadedScripts {
 }
 
 export async function loadInto(redis: Redis, form: Form, read?: ReadLua): Promise<LoadedScripts> {
-  const { library, called, script } = read === undefined ? buildScripts() : buildScripts(read);
+  const { library, commands } = read === undefined ? buildScripts() : buildScripts(read);
+  const { called, script } = commands.apply;
   if (form === 'library') await redis.call('FUNCTION', 'LOAD', 'REPLACE', library);
   else await redis.script('LOAD', script);
   const sha = createHash('sha1').update(script).digest('hex');

@@ -11,7 +11,7 @@ import { RateLimiterRedis, RateLimiterRes } from 'rate-limiter-flexible';
 import { ceilingWindowMs } from '../policy/ceiling.policy.ts';
 import { Gathered } from './gathered.ts';
 import { amountOf, listOf, malformed } from './client/malformed-reply.ts';
-import { runOwn } from './protocol/commands.ts';
+import { runInLibrary, runOwn } from './protocol/commands.ts';
 import type { RedisClient } from './client/connection.ts';
 import type { RedisHealth } from './client/health.ts';
 
@@ -111,7 +111,7 @@ export class RedisSlidingLog extends RateLimiterRedis {
     const calls = asked.flatMap(({ id, lateMs }) => [id, String(lateMs)]);
     const argv = [...limits, String(ceilingWindowMs), String(daySeconds), '', ...calls];
     const reply = await this.#redis.run('consume', async (client) => {
-      const words = listOf(await runOwn(client, 'consume', { keys, argv }));
+      const words = listOf(await runInLibrary(client, 'consume', { keys, argv }));
       if (words.length !== 3 * asked.length) return malformed();
       return asked.map((_one, at) => this.#read(words.slice(3 * at, 3 * at + 3)));
     });

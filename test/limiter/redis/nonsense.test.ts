@@ -44,17 +44,26 @@ async function replicaWith(what: string, whenDown: 'local' | 'deny') {
     for (const client of clients) {
       if (numberOfKeys !== null) {
         client.defineCommand(`sluice${what}V1`, { lua: lua ?? '', numberOfKeys });
+        replaceFunction(client, what.toLowerCase(), Reflect.get(client, `sluice${what}V1`) as Run);
         continue;
       }
       client.defineCommand('spoilt', { lua: spoilt(what, lua), numberOfKeys: 4 });
-      const run = Reflect.get(client, 'spoilt') as (...words: string[]) => Promise<unknown>;
+      const run = Reflect.get(client, 'spoilt') as Run;
       Reflect.set(client, 'sluiceApplyV1', run);
-      Reflect.set(client, 'fcall', (_name: string, _keys: number, ...words: string[]) =>
-        Reflect.apply(run, client, words),
-      );
+      replaceFunction(client, 'apply', run);
     }
   };
   return { replica, spoil };
+}
+
+type Run = (...words: readonly string[]) => Promise<unknown>;
+
+/** Runs this instead of the function of the library whose name ends so. */
+function replaceFunction(client: Parameters<typeof defineCommands>[0], name: string, run: Run): void {
+  const others = client.fcall.bind(client);
+  Reflect.set(client, 'fcall', (called: string, keys: number, ...words: string[]) =>
+    called.endsWith(`_${name}`) ? Reflect.apply(run, client, words) : others(called, keys, ...words),
+  );
 }
 
 const keysOf: Readonly<Record<string, number>> = {
@@ -68,9 +77,9 @@ const keysOf: Readonly<Record<string, number>> = {
 /** A script that applies batches without such an event and replies with `lua` to the others. */
 const spoilt = (kind: string, lua: string | null): string =>
   lua === null
-    ? buildScripts().script
+    ? buildScripts().commands.apply.script
     : `if string.find(ARGV[1], '"kind":"${kind}"', 1, true) then return (function() ${lua} end)() end
-${buildScripts().script}`;
+${buildScripts().commands.apply.script}`;
 
 /** A reply of `apply` with this reply to its one event. */
 const replyOf = (words: string, now = '1000'): string =>
@@ -199,7 +208,7 @@ test('with whenDown: deny, a call that was refused for a malformed reply is take
   closers.push(async () => straight.disconnect());
   const more = { bucket, setting, maxInFlight: 1 };
   await replica.limiter.admit(admission('first', more));
-  spoil(`(function() ${buildScripts().script} end)() return 7`);
+  spoil(`(function() ${buildScripts().commands.apply.script} end)() return 7`);
   const tickets = async (): Promise<string[]> =>
     (await straight.hkeys(bucketKeys(bucketKey(bucket))[1])).filter((field) => field.startsWith('t:'));
   expect(await replica.limiter.admit(admission('second', more))).toMatchObject({ kind: 'refused' });

@@ -1,7 +1,7 @@
 --[[
 Takes slots under a ceiling, one after the other: the sliding log per minute and the fixed window per day, or refuses and
 writes nothing but the sweep. Mirror of `takeSlot` in ceiling.policy.ts; the day is counted as rate-limiter-flexible's
-stock script counts it, in the same key.
+stock script counts it, in the same key. Like `apply` it is a function of the library, and a script where there are none.
 
 Guarantees: at most `limit` sends in every window, for any interleaving; idempotent by id; every key expires.
 
@@ -11,59 +11,78 @@ ARGV  1 per minute ('' = none)  2 per day ('' = none)  3 window ms  4 day s  5 n
 Reply of each call: taken | minute | day, sends in the window, ms until the oldest slot frees or, refused, until the next
       one
 ]]
-local sends, day = KEYS[1], KEYS[2]
-local perMinute, perDay = tonumber(ARGV[1]), tonumber(ARGV[2])
-local windowMs, dayS, now = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
-local function text(value) return string.format('%.17g', value) end
-if not windowMs or not dayS then error('sluice: invalid window') end
-if not now then
-  local time = redis.call('TIME')
-  now = tonumber(time[1]) * 1000 + tonumber(time[2]) / 1000
-end
-local taken, oldest, last, ofDay, written = 0, false, 0, 0, false
-local function timeAt(index) return tonumber(redis.call('ZRANGE', sends, index, index, 'WITHSCORES')[2]) end
-local function count()
-  taken = redis.call('ZCARD', sends)
-  oldest = taken > 0 and timeAt(0)
-end
-if perMinute then
-  redis.call('ZREMRANGEBYSCORE', sends, '-inf', text(now - windowMs))
-  count()
-  -- Only what is written keeps the order: a slot may be ahead of the clock, what leaves the window must not be.
-  last = taken > 0 and timeAt(-1) or 0
-end
-if perDay then ofDay = tonumber(redis.call('GET', day) or '0') end
-local function nextMs() return text(oldest and math.max(0, oldest + windowMs - now) or 0) end
-local function write(id, at)
-  redis.call('ZADD', sends, text(at), id)
-  last, written = at, true
-end
-local function take(id, at)
-  -- Asked again because the reply was lost: the call leaves after this one, so it counts from now on.
-  if perMinute and redis.call('ZSCORE', sends, id) then
-    write(id, at)
-    count()
+local consume
+do
+  -- What a run works on; `consume` sets it anew, because a library outlives its runs.
+  local sends, day, perMinute, perDay, windowMs, dayS, now
+  local taken, oldest, last, ofDay, written
+
+  local function text(value) return string.format('%.17g', value) end
+
+  local function timeAt(index) return tonumber(redis.call('ZRANGE', sends, index, index, 'WITHSCORES')[2]) end
+
+  local function count()
+    taken = redis.call('ZCARD', sends)
+    oldest = taken > 0 and timeAt(0)
+  end
+
+  local function begin(keys, args)
+    sends, day = keys[1], keys[2]
+    perMinute, perDay = tonumber(args[1]), tonumber(args[2])
+    windowMs, dayS, now = tonumber(args[3]), tonumber(args[4]), tonumber(args[5])
+    if not windowMs or not dayS then error('sluice: invalid window') end
+    if not now then
+      local time = redis.call('TIME')
+      now = tonumber(time[1]) * 1000 + tonumber(time[2]) / 1000
+    end
+    taken, oldest, last, ofDay, written = 0, false, 0, 0, false
+    if perMinute then
+      redis.call('ZREMRANGEBYSCORE', sends, '-inf', text(now - windowMs))
+      count()
+      -- Only what is written keeps the order: a slot may be ahead of the clock, what leaves the window must not be.
+      last = taken > 0 and timeAt(-1) or 0
+    end
+    if perDay then ofDay = tonumber(redis.call('GET', day) or '0') end
+  end
+
+  local function nextMs() return text(oldest and math.max(0, oldest + windowMs - now) or 0) end
+
+  local function write(id, at)
+    redis.call('ZADD', sends, text(at), id)
+    last, written = at, true
+  end
+
+  local function take(id, at)
+    -- Asked again because the reply was lost: the call leaves after this one, so it counts from now on.
+    if perMinute and redis.call('ZSCORE', sends, id) then
+      write(id, at)
+      count()
+      return 'taken', taken, nextMs()
+    end
+    if perMinute and taken >= perMinute then
+      return 'minute', taken, text(math.max(0, timeAt(taken - perMinute) + windowMs - now))
+    end
+    if perDay and ofDay >= perDay then return 'day', taken, tostring(math.max(1, redis.call('PTTL', day))) end
+    if perMinute then
+      write(id, at)
+      taken, oldest = taken + 1, oldest or at
+    end
+    if perDay then
+      redis.call('SET', day, 0, 'EX', dayS, 'NX')
+      ofDay = redis.call('INCRBY', day, 1)
+      if redis.call('TTL', day) < 0 then redis.call('EXPIRE', day, dayS) end
+    end
     return 'taken', taken, nextMs()
   end
-  if perMinute and taken >= perMinute then
-    return 'minute', taken, text(math.max(0, timeAt(taken - perMinute) + windowMs - now))
+
+  function consume(keys, args)
+    begin(keys, args)
+    local reply = {}
+    for i = 6, #args - 1, 2 do
+      local n = #reply
+      reply[n + 1], reply[n + 2], reply[n + 3] = take(args[i], math.max(now + (tonumber(args[i + 1]) or 0), last))
+    end
+    if written then redis.call('PEXPIRE', sends, text(math.ceil(last - now + windowMs + 1000))) end
+    return reply
   end
-  if perDay and ofDay >= perDay then return 'day', taken, tostring(math.max(1, redis.call('PTTL', day))) end
-  if perMinute then
-    write(id, at)
-    taken, oldest = taken + 1, oldest or at
-  end
-  if perDay then
-    redis.call('SET', day, 0, 'EX', dayS, 'NX')
-    ofDay = redis.call('INCRBY', day, 1)
-    if redis.call('TTL', day) < 0 then redis.call('EXPIRE', day, dayS) end
-  end
-  return 'taken', taken, nextMs()
 end
-local reply = {}
-for i = 6, #ARGV - 1, 2 do
-  local n = #reply
-  reply[n + 1], reply[n + 2], reply[n + 3] = take(ARGV[i], math.max(now + (tonumber(ARGV[i + 1]) or 0), last))
-end
-if written then redis.call('PEXPIRE', sends, text(math.ceil(last - now + windowMs + 1000))) end
-return reply

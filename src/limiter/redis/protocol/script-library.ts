@@ -1,5 +1,5 @@
 /**
- * The function library of the bucket scheduler on one connection. A script makes all its functions anew with every call,
+ * The function library of bucket scheduler and ceilings on one connection. A script makes all its functions anew with every call,
  * which is a third of its time; a library is loaded once (ADR 10).
  *
  * Owns: loading it, noticing that a server does not have it (another primary, another life). Refuses to own: the source
@@ -8,7 +8,7 @@
  * usable: each replica connected nine times a second.
  */
 import { primaryClients, type RedisClient } from '../client/connection.ts';
-import type { Scripts } from './scripts.ts';
+import type { CommandForms, Scripts } from './scripts.ts';
 
 /**
  * - `unknown`: nobody has loaded it yet, or a server lacks it.
@@ -20,24 +20,25 @@ type State = 'unknown' | 'loading' | 'loaded' | 'refused';
 export class ScriptLibrary {
   readonly #client: RedisClient;
   readonly #source: string;
-  readonly #called: string;
   #state: State = 'unknown';
 
-  constructor(client: RedisClient, { library, called }: Scripts) {
+  constructor(client: RedisClient, { library }: Pick<Scripts, 'library'>) {
     this.#client = client;
     this.#source = library;
-    this.#called = called;
     client.on('ready', () => {
       if (this.#state === 'refused') this.#state = 'unknown';
     });
   }
 
-  /** What the function replied; `null`: there is none, nothing has run. Rejects as any command does. Words: 4 keys first. */
-  async run(words: readonly string[]): Promise<{ readonly reply: unknown } | null> {
+  /** What the function replied; `null`: there is none, nothing has run. Rejects as any command does. Words: keys first. */
+  async run(
+    { called, numberOfKeys }: CommandForms,
+    words: readonly string[],
+  ): Promise<{ readonly reply: unknown } | null> {
     if (this.#state === 'unknown') void this.#load();
     if (this.#state !== 'loaded') return null;
     try {
-      return { reply: await this.#client.fcall(this.#called, 4, ...words) };
+      return { reply: await this.#client.fcall(called, numberOfKeys, ...words) };
     } catch (failure) {
       if (isReply(failure, /^ERR Function not found/)) this.#state = 'unknown';
       else if (isReply(failure, /^(ERR unknown command|NOPERM)\b/)) this.#state = 'refused';

@@ -1,6 +1,7 @@
 /**
- * The bucket scheduler on Redis, one source (`lua/library.lua`) made two ways: a function library, which a server of
- * Redis 7 loads once, and a script for older servers. What a call carries goes in KEYS and ARGV (`event-codec.ts`).
+ * The bucket scheduler (`lua/library.lua`) and the ceiling (`lua/consume.lua`) on Redis, each one source made two ways: a function of
+ * one library, which a server of Redis 7 loads once, and a script for older servers. What a call carries goes in KEYS and ARGV
+ * (`event-codec.ts`).
  */
 import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
@@ -23,14 +24,25 @@ import { usualWindowsMs } from '../../policy/window-learning.policy.ts';
 import * as windowLog from '../../policy/window-log.policy.ts';
 import { leasesPerTick, maxLeaseMs } from './event-codec.ts';
 
-/** `apply` in both forms; Redis knows each by a digest, so that old and new replicas run their own side by side. */
-export interface Scripts {
-  /** For `FUNCTION LOAD`. */
-  readonly library: string;
+/** Commands of every call: functions of the library. */
+const keyCounts = { apply: 4, consume: 2 } as const;
+export type LibraryCommand = keyof typeof keyCounts;
+export const libraryCommands = Object.keys(keyCounts) as readonly LibraryCommand[];
+
+/** A command in both forms. */
+export interface CommandForms {
+  readonly numberOfKeys: number;
   /** The library's function. */
   readonly called: string;
   /** For `EVALSHA`. */
   readonly script: string;
+}
+
+/** Redis knows both forms by a digest, so that old and new replicas run their own side by side. */
+export interface Scripts {
+  /** For `FUNCTION LOAD`. */
+  readonly library: string;
+  readonly commands: Readonly<Record<LibraryCommand, CommandForms>>;
 }
 
 /** The constants among what a policy exports. */
@@ -73,13 +85,23 @@ export const scriptConstants: Constants = {
 
 /** Both forms. Throws when a file is wrong (`lua-source.ts`). */
 export function buildScripts(read: ReadLua = readLuaFile): Scripts {
-  const source = luaSource('library', read, scriptConstants);
-  const name = `sluice_${createHash('sha256').update(source).digest('hex').slice(0, 16)}`;
-  const called = `${name}_apply`;
+  const apply = luaSource('library', read, scriptConstants);
+  const consume = luaSource('consume', read, scriptConstants);
+  // Lua allows 200 local names in one function: the ceiling's are in a block of their own.
+  const parts = { consume: `do\n${consume}`, apply };
+  const digest = createHash('sha256').update(consume).update(apply).digest('hex');
+  const name = `sluice_${digest.slice(0, 16)}`;
+  const called = (command: LibraryCommand): string => `${name}_${command}`;
+  const registered = (command: LibraryCommand): string =>
+    `${parts[command]}redis.register_function('${called(command)}', ${command})\n`;
+  const forms = (command: LibraryCommand, source: string): CommandForms => ({
+    numberOfKeys: keyCounts[command],
+    called: called(command),
+    script: `${source}return ${command}(KEYS, ARGV)\n`,
+  });
   return {
-    library: `#!lua name=${name}\n${source}redis.register_function('${called}', apply)\n`,
-    called,
-    script: `${source}return apply(KEYS, ARGV)\n`,
+    library: `#!lua name=${name}\n${registered('consume')}end\n${registered('apply')}`,
+    commands: { apply: forms('apply', apply), consume: forms('consume', consume) },
   };
 }
 

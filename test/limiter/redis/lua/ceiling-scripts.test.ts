@@ -4,7 +4,7 @@ import fc from 'fast-check';
 import { Redis } from 'ioredis';
 import { ceilingWindowMs, slotInMs, takeSlot } from '../../../../src/limiter/policy/ceiling.policy.ts';
 import { listOf } from '../../../../src/limiter/redis/client/malformed-reply.ts';
-import { defineCommands, runOwn } from '../../../../src/limiter/redis/protocol/commands.ts';
+import { defineCommands, runInLibrary, runOwn } from '../../../../src/limiter/redis/protocol/commands.ts';
 import { startRedis, type RedisServer } from '../../../support/redis.ts';
 
 let server: RedisServer;
@@ -42,7 +42,7 @@ test('the ceiling scripts decide like the policy for calls that ask together or 
         const times = [String(ceilingWindowMs), '86400', String(now)];
         const calls = late.flatMap((lateMs, n) => [`c${at}.${n}`, String(lateMs)]);
         const argv = [String(limit), '', ...times, ...calls];
-        const replied = listOf(await runOwn(client, 'consume', { keys, argv }));
+        const replied = listOf(await runInLibrary(client, 'consume', { keys, argv }));
         const replies = late.map((lateMs) => takeSlot(log, { limit, lateMs }, now));
         expect([
           at,
