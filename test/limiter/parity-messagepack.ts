@@ -1,5 +1,5 @@
-/** Reads what Redis' `cmsgpack.pack` writes: numbers, text, booleans, nil, arrays, maps. */
-export function readPacked(bytes: Buffer): unknown {
+/** Reads the values that Redis' `cmsgpack.pack` writes one after the other: numbers, text, booleans, nil, arrays, maps. */
+export function readPacked(bytes: Buffer): unknown[] {
   let at = 0;
   const take = <T>(size: number, read: (from: number) => T): T => {
     const value = read(at);
@@ -56,5 +56,7 @@ export function readPacked(bytes: Buffer): unknown {
         throw new Error(`unexpected type ${type} in a packed record`);
     }
   };
-  return value();
+  const values: unknown[] = [];
+  while (at < bytes.length) values.push(value());
+  return values;
 }

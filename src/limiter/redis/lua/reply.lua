@@ -4,7 +4,7 @@
 
 -- The same double when it is read back; 'inf' is no number of JSON, but a word that both ends know.
 local function text(value)
-  if value == 0 then return '0' end
+  if value % 1 == 0 and value < 1e15 and value > -1e15 then return string.format('%d', value) end
   if value == math.huge then return '"inf"' end
   return string.format('%.17g', value)
 end

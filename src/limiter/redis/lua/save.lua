@@ -9,7 +9,7 @@ do
     local written, gone = {}, {}
     for field, record in pairs(current) do
       if record then
-        local packed = cmsgpack.pack(record)
+        local packed = cmsgpack.pack(unpack(record))
         if packed ~= asRead[field] then
           written[#written + 1] = field
           written[#written + 1] = packed
@@ -58,7 +58,7 @@ do
     local shutMs = math.min(maxClosedMs, closedMs(now))
     local lifeMs = string.format('%.0f', math.ceil(memoryMs(now)) + math.ceil(shutMs))
     bucket.meters = listedMeters
-    redis.call('SET', stateKey, cmsgpack.pack(bucket), 'PX', lifeMs)
+    redis.call('SET', stateKey, cmsgpack.pack(unpack(bucket)), 'PX', lifeMs)
     bucket.meters = byName
     saveRecords()
     redis.call('PEXPIRE', recordsKey, lifeMs)

@@ -11,7 +11,7 @@ import type { BucketKey, ReplicaId } from '../../../ids.ts';
  * Layout of the records behind the keys, and of messages about them: raised when either changes. `layout.test.ts` pins
  * what it stands for.
  */
-export const layoutVersion = 6;
+export const layoutVersion = 7;
 
 /** The keys of one bucket in the order in which every script takes them. */
 export type BucketKeys = readonly [state: string, records: string, order: string, replicas: string];
