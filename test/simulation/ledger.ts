@@ -55,6 +55,8 @@ export interface LeaseRecord {
   /** How many grants the store had issued before. */
   readonly sequence: number;
   sent: boolean;
+  /** When a call of the bucket had been sent before this one was. */
+  othersSentAt: number;
   /** The upstream has counted it. */
   counted: boolean;
   /** Ended as never sent. */
@@ -359,6 +361,7 @@ export class Ledger extends Story implements DriverLedger {
       issuedAt: now,
       sequence: this.leases.size,
       sent: false,
+      othersSentAt: bucket.lastSentAt,
       returned: false,
       counted: false,
       settlements: 0,
@@ -470,6 +473,9 @@ export class Ledger extends Story implements DriverLedger {
       bucket.stated.back(requests);
     if (settlement.kind === 'dropped' || settlement.kind === 'returned') {
       lease.returned = true;
+      // What was stopped before it was written has not been sent: a silence of the bucket goes on.
+      if (!lease.counted && bucket.lastSentAt === lease.call.sentAt.at(-1))
+        bucket.lastSentAt = lease.othersSentAt;
       forgetPairs(bucket, lane);
     }
     const sleepMs =
@@ -503,6 +509,7 @@ export class Ledger extends Story implements DriverLedger {
     call.sends += 1;
     call.sentAt.push(now);
     const bucket = this.bucket(plan.lane.bucket);
+    lease.othersSentAt = bucket.lastSentAt;
     bucket.lastSentAt = now;
     if (plan.fate !== 'answered') bucket.isTroubled = true;
     call.state = 'sent';
