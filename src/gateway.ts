@@ -3,7 +3,7 @@
  *
  *   authenticate → resolve the target → read the body → enter the lane → (granted → send → learn → judge)* → answer
  *
- * Owns: the order of the stages and what they hand each other, and the lives of the parts. Refuses to own: any decision
+ * Owns: the order of the stages and what they hand each other, and the lives of the parts. Does not own: any decision
  * inside a stage, which part is given which (`parts.ts`). Invariant: the API key never reaches an upstream.
  */
 import type { CeilingsNow } from './activity/shape.ts';

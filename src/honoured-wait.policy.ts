@@ -2,7 +2,7 @@
  * How long a time to try again the client of a call is known to wait for. A client that is given a longer time comes back too early, or
  * gives up in its own way, so a refusal with a longer time tells it not to repeat at all.
  *
- * Owns: the table of known clients. Refuses to own: the refusal (`ingress/`), resending (`dispatch/resend.policy.ts`). Pure.
+ * Owns: the table of known clients. Does not own: the refusal (`ingress/`), resending (`dispatch/resend.policy.ts`). Pure.
  */
 
 /** Most clients ignore a minute and more: openai for JavaScript up to 6.26, the AI SDK. Milliseconds. */

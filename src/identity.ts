@@ -1,6 +1,6 @@
 /**
  * Names for workspaces, buckets, lanes and ceilings that reveal nobody: keyed digests, the same on every replica with the
- * same label key. Owns their form. Refuses to own: where a name may be shown (`telemetry/labels.ts`).
+ * same label key. Owns their form. Does not own: where a name may be shown (`telemetry/labels.ts`).
  */
 import { createHmac } from 'node:crypto';
 

@@ -1,7 +1,7 @@
 /**
  * The parts of a gateway, and what each of them is given of the others.
  *
- * Owns: which part is given which. Refuses to own: the order of a call's stages (`gateway.ts`), a change of settings
+ * Owns: which part is given which. Does not own: the order of a call's stages (`gateway.ts`), a change of settings
  * (`take-over.ts`).
  */
 import { AdmissionQueue } from './admission/admission.ts';

@@ -1,7 +1,7 @@
 /**
  * A map for entries that come and go with every call.
  *
- * Owns: that what was taken out can be collected at once. Refuses to own: anything a plain `Map` does as well.
+ * Owns: that what was taken out can be collected at once. Does not own: anything a plain `Map` does as well.
  * Why: V8 chains the tables that a `Map` or `Set` has outgrown, and an outgrown table in the old generation keeps what
  * it once held alive until the next full collection. Under a steady coming and going a quarter of all that a call
  * allocates then survives and is copied by every collection of young objects. Here an outgrown table only reaches empty

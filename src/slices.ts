@@ -1,7 +1,7 @@
 /**
  * Work on very many items while calls go on: a slice of the items, then other work of the event loop, then the next slice.
  *
- * Owns: how long a slice may be. Refuses to own: what is done with an item; one item is never interrupted.
+ * Owns: how long a slice may be. Does not own: what is done with an item; one item is never interrupted.
  * Invariant: a slice has at most {@link maxItems} items, and begins no further item after {@link maxMs}.
  */
 import type { Clock } from './clock.ts';

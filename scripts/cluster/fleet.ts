@@ -1,7 +1,7 @@
 /**
  * The replicas of the verification as processes, and the configuration file that they share.
  *
- * Owns: starting, signalling by process id, reloads. Refuses to own: what runs beside them (`processes.ts`).
+ * Owns: starting, signalling by process id, reloads. Does not own: what runs beside them (`processes.ts`).
  */
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';

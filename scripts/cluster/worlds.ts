@@ -1,7 +1,7 @@
 /**
  * The worlds that scenarios happen in (three replicas, one simulator), and what is seen of a load in one of them.
  *
- * Owns: warming, the readings. Refuses to own: what must hold (each scenario says so).
+ * Owns: warming, the readings. Does not own: what must hold (each scenario says so).
  */
 import type { LogEntry } from '../../src/simulators/log.ts';
 import {

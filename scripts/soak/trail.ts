@@ -1,6 +1,6 @@
 /**
  * The way of one call as its client knows it, kept so that a call without an answer explains itself: what happened last, and in
- * which phase it is. Refuses to own: what the upstream knows (`ledger.ts`).
+ * which phase it is. Does not own: what the upstream knows (`ledger.ts`).
  */
 import type { Made } from './ledger.ts';
 import type { Replica } from './replicas.ts';

@@ -1,6 +1,6 @@
 /**
  * One minute of one workspace on one upstream, in numbers. Owns the layout of a cell, how two are added and what is left
- * of one without another; refuses to own whose it is. Counts add up, the longest wait does not: those that know it are
+ * of one without another; does not own whose it is. Counts add up, the longest wait does not: those that know it are
  * {@link addInto} and {@link takeOut}.
  */
 import { outcomes, type CallOutcome } from '../telemetry/outcome.policy.ts';

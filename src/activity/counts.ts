@@ -1,6 +1,6 @@
 /**
  * Where a fact is counted: in the lane of its workspace and in the total of its upstream. Owns lanes, totals and what of
- * them changed since the last publication to the other replicas; refuses to own what a fact is (`recorder.ts`).
+ * them changed since the last publication to the other replicas; does not own what a fact is (`recorder.ts`).
  *
  * A lane may be forgotten, a total never is: what is shown of some workspaces and the rest of the total are together all
  * calls, whichever workspaces those are.

@@ -1,6 +1,6 @@
 /**
  * The lanes that a replica remembers, a bounded number of them. Owns finding them and which one goes when another needs
- * its room; refuses to own what is counted in them.
+ * its room; does not own what is counted in them.
  *
  * The lane unused for longest goes, but the busier half of all lanes is spared, and so are those of workspaces that are
  * shown by name: neither do thousands of workspaces with a single call push out the busy ones, nor does a workspace that

@@ -1,6 +1,6 @@
 /**
  * Which bucket a workspace used last on an upstream, so that "when is the next slot" can be answered. Owns the memory and
- * its bound; refuses to own buckets. A workspace that uses several (models, shops) is answered for the last one.
+ * its bound; does not own buckets. A workspace that uses several (models, shops) is answered for the last one.
  */
 import { LRUCache } from 'lru-cache';
 import type { Clock } from '../clock.ts';

@@ -1,6 +1,6 @@
 /**
  * An hour, minute by minute: where a fact of now is counted, and what the last minutes were. Owns which minute is kept
- * where; refuses to own whose minutes they are.
+ * where; does not own whose minutes they are.
  */
 import type { EndedFact } from '../telemetry/events.ts';
 import { add, addWait, emptyCell, shedReasons, type Cell } from './cell.ts';

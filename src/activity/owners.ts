@@ -1,6 +1,6 @@
 /**
  * Whose label is this? Another replica names its busiest workspaces by label only; to show their limits here, the label has
- * to be found among those of the configured workspaces. Owns the search and what is remembered of it; refuses to own
+ * to be found among those of the configured workspaces. Owns the search and what is remembered of it; does not own
  * labels (`telemetry/labels.ts`).
  *
  * A label is a keyed digest of a few microseconds, a configuration may have 100,000 workspaces: the search goes on in

@@ -1,6 +1,6 @@
 /**
  * Remembers the last hour of workspaces on their upstreams, minute by minute. Owns the facts it hears, the sums over
- * replicas and what is published to the other replicas; refuses to own limits, labels, and for whom there is room (`counts.ts`).
+ * replicas and what is published to the other replicas; does not own limits, labels, and for whom there is room (`counts.ts`).
  *
  * Bound: `maxLanes` lanes and two totals per upstream, an hour each (`minutes.ts`). Workspace ids stay in this process's
  * memory; what leaves it goes under a digest.

@@ -2,7 +2,7 @@
  * Shares activity through Redis, on a connection of its own: a long read for the page never stands in front of an
  * admission.
  *
- * Owns: chunks, what waits for Redis, what is remembered of other replicas while somebody looks. Refuses to own: cells, and
+ * Owns: chunks, what waits for Redis, what is remembered of other replicas while somebody looks. Does not own: cells, and
  * what is in Redis under which name (`redis-layout.ts`).
  * Keeps: a failing Redis is counted, never thrown: the view is then of this replica alone, and what was not stored is
  * stored later.

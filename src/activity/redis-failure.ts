@@ -1,4 +1,4 @@
-/** Why a command of the shared activity failed, as metrics name it. Refuses to own: what follows from it (`redis-activity.ts`). */
+/** Why a command of the shared activity failed, as metrics name it. Does not own: what follows from it (`redis-activity.ts`). */
 import type { RedisErrorKind } from '../telemetry/events.ts';
 
 /** There is no connection now: it is still being made, or the driver has reported why not. */

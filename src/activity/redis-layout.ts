@@ -1,6 +1,6 @@
 /**
- * What of activity is in Redis under which name, the commands that put it there and read it, and the form of their replies. Owns names, expiry and layout; refuses
- * to own connections. Keeps: names are digests, labels and opaque replica ids, values are numbers and labels; every key
+ * What of activity is in Redis under which name, the commands that put it there and read it, and the form of their replies. Owns names, expiry and layout; does
+ * not own connections. Keeps: names are digests, labels and opaque replica ids, values are numbers and labels; every key
  * expires within 70 minutes.
  */
 import { cellText } from './cell-text.ts';

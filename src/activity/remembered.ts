@@ -1,6 +1,6 @@
 /**
  * What was read a moment ago, so that several readers at once share one reading. Owns for how long a reading is good
- * and how many are kept; refuses to own what is read. A reading that fails is not remembered.
+ * and how many are kept; does not own what is read. A reading that fails is not remembered.
  */
 import type { Clock } from '../clock.ts';
 

@@ -1,6 +1,6 @@
 /**
  * How much more a workspace could send: the arrivals of the last hour, its own and those of everybody in its bucket,
- * replayed against the limits. Owns what is remembered of replays and the pauses between them; refuses to own the replay
+ * replayed against the limits. Owns what is remembered of replays and the pauses between them; does not own the replay
  * itself (`headroom.policy.ts`).
  */
 import type { Clock } from '../clock.ts';

@@ -1,6 +1,6 @@
 /**
  * Lanes on their way to somebody who looks: which there are, what was counted in them, how they are shown. Owns the pauses
- * in which calls in flight have their turn; refuses to own counts (`recorder.ts`) and headroom (`replays.ts`).
+ * in which calls in flight have their turn; does not own counts (`recorder.ts`) and headroom (`replays.ts`).
  */
 import type { Clock } from '../clock.ts';
 import type { Cell } from './cell.ts';

@@ -8,7 +8,7 @@
  *
  * Owns: how a call enters, and the parts: the calls and their states (`wait-registry.ts`, `queued-call.ts`), the ceiling
  * between grant and lease (`ceiling-gate.ts`), refusals of those who wait (`early-rejection.ts`).
- * Refuses to own: which call is next (the limiter), resending (the journey), sockets.
+ * Does not own: which call is next (the limiter), resending (the journey), sockets.
  */
 import type { CeilingKey } from '../ids.ts';
 import type { CallSignal } from '../call-abort.ts';

@@ -2,7 +2,7 @@
  * The edge of a ceiling: while few slots are left, every one that is taken is reported to the scheduler, which then lets no
  * more grants of the lane be outstanding than there are slots; away from the edge it must stop counting.
  *
- * Owns: when a ceiling counts as nearly used, and each lane's `edge`. Refuses to own: taking slots.
+ * Owns: when a ceiling counts as nearly used, and each lane's `edge`. Does not own: taking slots.
  * Keeps: no later call slips into the last slot before an earlier one (4).
  */
 import { ceilingWindowMs, type CeilingRef, type CeilingState } from '../limiter/ceilings.ts';

@@ -2,7 +2,7 @@
  * From a grant of the bucket to a lease: charges the ceiling at the moment of sending, lane by lane in order, and hands
  * back what cannot go now.
  *
- * Owns: that order, and each lane's `gate`. Refuses to own: which call is next (the limiter), callers and their deadlines
+ * Owns: that order, and each lane's `gate`. Does not own: which call is next (the limiter), callers and their deadlines
  * (`wait-registry.ts`), the age of slots (`ceiling-slots.ts`).
  * Keeps: a grant that comes before its caller waits keeps its position all the same, so that no grant behind it goes
  * first; at the edge of the ceiling no call overtakes (4); a grant that no call can use goes back whole.

@@ -2,7 +2,7 @@
  * Refuses waiting calls whose slot under their ceiling would come after their deadline. A scan follows each event that may have
  * made slots come later, and newcomers (`scan-schedule.ts`).
  *
- * Owns: when the calls of a ceiling are gone over, and how much of its forecast is asked for. Refuses to own: newcomers
+ * Owns: when the calls of a ceiling are gone over, and how much of its forecast is asked for. Does not own: newcomers
  * (`newcomer-check.ts`). Keeps: a call that is refused does not count as being ahead of the calls behind it.
  */
 import type { CeilingHold, CeilingKey } from '../limiter/ceilings.ts';

@@ -2,7 +2,7 @@
  * Slots of a ceiling that are still valid when their calls leave. The ceiling counts a slot from the time at which it was
  * taken, but it bounds what arrives upstream: a call that could not leave at once takes its slot again.
  *
- * Owns: how old a slot may be. Refuses to own: what a refusal brings about.
+ * Owns: how old a slot may be. Does not own: what a refusal brings about.
  * Keeps: no call leaves later behind its slot than the windows have to spare (1).
  */
 import type { CeilingRef, CeilingSlot, TakeReply } from '../limiter/ceilings.ts';

@@ -1,7 +1,7 @@
 /**
  * Lanes of one workspace that wait for slots of the same ceiling are served in rotation: the one that has gone longest
  * without a slot is first. Owns: how long a lane lets others go first, which position under the ceiling follows for a
- * call, and each lane's `rotation`. Refuses to own: order inside a lane (the limiter), who waits (`wait-registry.ts`).
+ * call, and each lane's `rotation`. Does not own: order inside a lane (the limiter), who waits (`wait-registry.ts`).
  * Keeps: no lane is passed over for ever; a lane alone waits for no other.
  *
  * What other replicas gave a lane is not known here, so over replicas the rotation is fair on average only.

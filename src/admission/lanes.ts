@@ -2,7 +2,7 @@
  * What this process knows of each lane: plain data in three parts, each written by one owner (`ceiling-gate.ts`,
  * `ceiling-edge.ts`, `lane-rotation.ts`), and the registry that finds it by bucket and lane.
  *
- * Refuses to own: what is decided by it. Keeps: a lane that a call is in, or that sleeps, is not forgotten.
+ * Does not own: what is decided by it. Keeps: a lane that a call is in, or that sleeps, is not forgotten.
  */
 import type { Clock } from '../clock.ts';
 import type { BucketKey, LaneKey } from '../limiter/limiter.ts';

@@ -1,6 +1,6 @@
 /**
  * What a caller holds that may send: the bucket's grant and the ceiling's slot, ended together and once.
- * Refuses to own: taking them (`ceiling-gate.ts`). Keeps: a lease is settled once (8), what was not sent gives its slot back.
+ * Does not own: taking them (`ceiling-gate.ts`). Keeps: a lease is settled once (8), what was not sent gives its slot back.
  */
 import type { CeilingRef, CeilingState, TakeReply } from '../limiter/ceilings.ts';
 import type { Grant, Lesson, Settlement } from '../limiter/limiter.ts';

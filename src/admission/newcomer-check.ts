@@ -2,7 +2,7 @@
  * Whether a call that was just queued, or refused, can leave within its wait. The bucket forecasts its own wait, the
  * ceiling the time of its slot; the later of the two is the truth.
  *
- * Owns: asking the ceiling for a newcomer. Refuses to own: calls that wait already (`early-rejection.ts`).
+ * Owns: asking the ceiling for a newcomer. Does not own: calls that wait already (`early-rejection.ts`).
  * Keeps: a newcomer that cannot make it is refused at once with the true time (13).
  */
 import type { Refusal } from '../errors.ts';

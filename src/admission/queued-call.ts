@@ -3,7 +3,7 @@
  *
  *   entering ──▶ waiting ──▶ sent ──▶ (waiting ──▶ sent)* ──▶ gone        any state ──▶ gone
  *
- * Refuses to own: counts, timers and the limiter's tickets (`wait-registry.ts`), grants (`ceiling-gate.ts`).
+ * Does not own: counts, timers and the limiter's tickets (`wait-registry.ts`), grants (`ceiling-gate.ts`).
  * Keeps: a call is not sent after its client left, its key was revoked or its wait has passed (9).
  */
 import type { CallSignal } from '../call-abort.ts';

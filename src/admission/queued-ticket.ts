@@ -1,6 +1,6 @@
 /**
  * What a caller holds of its queued call. A class: thousands of calls wait, and its functions are not made for each.
- * Refuses to own: the call's states (`queued-call.ts`) and what changes them (`wait-registry.ts`).
+ * Does not own: the call's states (`queued-call.ts`) and what changes them (`wait-registry.ts`).
  */
 import type { Clock } from '../clock.ts';
 import type { QueuedCall } from './queued-call.ts';

@@ -2,7 +2,7 @@
  * Remembers why calls were refused a moment ago: a call that comes back before the time that its refusal named, or another call of
  * its lane, is refused with what is left of that time, without a question to the limiter or the ceiling.
  *
- * Owns: for which calls a refusal of another one holds, and for how long. Refuses to own: refusals (`admission.ts`).
+ * Owns: for which calls a refusal of another one holds, and for how long. Does not own: refusals (`admission.ts`).
  * Keeps: a call for which the limiter would be asked something else (a longer wait, fewer units, a better position) is
  * not refused here. Whatever is known in this process to shorten a wait ends what is remembered of its bucket.
  * Bound: what happens elsewhere (other replicas, other buckets under the same ceiling) is seen `rememberedMs` later.

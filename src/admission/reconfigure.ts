@@ -1,7 +1,7 @@
 /**
  * A reload for calls that are in admission: each goes on under the new limits, the limiter hears of it once per bucket.
  *
- * Owns: which calls a change concerns. Refuses to own: what the new settings are (the gateway), waking lanes (the limiter).
+ * Owns: which calls a change concerns. Does not own: what the new settings are (the gateway), waking lanes (the limiter).
  * Keeps: a limit that was raised or taken away lets waiting calls go, one that was lowered holds them (14).
  */
 import type { BucketKey, BucketSetting, LaneKey, LaneSetting } from '../limiter/limiter.ts';

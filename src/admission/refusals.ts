@@ -1,5 +1,5 @@
 /**
- * The refusals of admission and the times they name. Refuses to own: deciding that a call is refused. Keeps: no refusal
+ * The refusals of admission and the times they name. Does not own: deciding that a call is refused. Keeps: no refusal
  * names a time before the call could leave, nor one within a second where that time is only an estimate.
  */
 import { Refusal, type HeldBy } from '../errors.ts';

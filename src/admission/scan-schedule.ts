@@ -3,7 +3,7 @@
  * too: a call may wait for a slot that was free when its wait was forecast, and no event in this process shows that it is gone.
  * So the scans go on for as long as calls wait: one, two, four, … seconds after the last newcomer.
  *
- * Owns: those times. Refuses to own: the scan itself (`ceiling-scan.ts`).
+ * Owns: those times. Does not own: the scan itself (`ceiling-scan.ts`).
  * Keeps: while newcomers come every second, each scan follows one of their forecasts, whose reading of the ceiling it uses.
  */
 import type { CancelTimer, Clock } from '../clock.ts';

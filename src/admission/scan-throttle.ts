@@ -1,7 +1,7 @@
 /**
  * Scans of all calls, whose cost grows with their number: after a scan of very many the next one waits a while.
  *
- * Owns: when the next scan may be. Refuses to own: what a scan is for. Keeps: however often scans are asked for, they take
+ * Owns: when the next scan may be. Does not own: what a scan is for. Keeps: however often scans are asked for, they take
  * a small part of the time of everything else; what was asked for is scanned, at the latest after the rest.
  */
 import type { Clock } from '../clock.ts';

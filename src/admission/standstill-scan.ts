@@ -1,7 +1,7 @@
 /**
  * Refuses waiting calls of a bucket, or a lane of it, that sends nothing until after their deadlines.
  *
- * Owns: which standstills have not been judged yet. Refuses to own: with which words a call is refused.
+ * Owns: which standstills have not been judged yet. Does not own: with which words a call is refused.
  * Keeps: one scan judges all standstills that became known since the last one, however many attempts end at once.
  */
 import type { BucketKey, LaneKey } from '../limiter/limiter.ts';

@@ -2,7 +2,7 @@
  * All calls of this replica that are in admission: who waits, until when, and how each ends.
  *
  * Owns: the changes of a call's state with all that goes with them: counts, deadlines, listeners, the limiter's tickets.
- * Refuses to own: who is refused early (`early-rejection.ts`), who may go (`ceiling-gate.ts`).
+ * Does not own: who is refused early (`early-rejection.ts`), who may go (`ceiling-gate.ts`).
  * Keeps: a waiting caller is answered exactly once; a call that ends gives back its ticket, its timer and its listener
  * (9, 10).
  */

@@ -5,7 +5,7 @@
  *   closed ── refused ──▶ open ── its time has come, a call asks ──▶ probing ── refused ──▶ open, for twice as long
  *                                                                         └─── succeeded ──▶ closed
  *
- * Owns: when the next call may ask. Refuses to own: what a refusal concerns (`concern.policy.ts`), the calls.
+ * Owns: when the next call may ask. Does not own: what a refusal concerns (`concern.policy.ts`), the calls.
  * Invariants: while a breaker is open nobody is sent; while it probes one call is; the pause between two probes grows from
  * `firstPauseMs` to `maxPauseMs`, and is never shorter than the time that the upstream named.
  */

@@ -3,7 +3,7 @@
  * `breaker.policy.ts`; they hold here at once, and the store settles who of several replicas came first.
  *
  * Owns: the table, its bound, names of breakers, looking again at what other replicas may have changed.
- * Refuses to own: the calls; admission is notified when a breaker opens. Invariants: without an open breaker nothing but the
+ * Does not own: the calls; admission is notified when a breaker opens. Invariants: without an open breaker nothing but the
  * size of a table is looked at; what leaves this process are keyed digests and numbers.
  */
 import type { BreakerSubject } from '../call.ts';

@@ -1,7 +1,7 @@
 /**
  * What a permanent refusal concerns: everything that is sent with the credential, or one host, one model, one path under it.
  *
- * Owns: that mapping. Refuses to own: what a refusal is (`dispatch/feedback/`). Invariant: a refusal of one call alone (it
+ * Owns: that mapping. Does not own: what a refusal is (`dispatch/feedback/`). Invariant: a refusal of one call alone (it
  * is too large, its query too dear) concerns nothing else.
  */
 import type { BreakerSubject, Throttle } from '../call.ts';

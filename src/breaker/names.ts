@@ -1,5 +1,5 @@
 /**
- * Names of breakers: keyed digests, the same on every replica. Owns: from the parts of a call to a name. Refuses to own:
+ * Names of breakers: keyed digests, the same on every replica. Owns: from the parts of a call to a name. Does not own:
  * which parts a refusal concerns (`concern.policy.ts`).
  */
 import type { BreakerSubject } from '../call.ts';

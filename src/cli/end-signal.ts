@@ -1,6 +1,6 @@
 /**
  * The two signals by which whoever runs a command ends it: the first asks for an orderly end, the second for an immediate one.
- * Owns: which signal is the second. Refuses to own: what either means for a command. Listening for signals does not keep the process alive.
+ * Owns: which signal is the second. Does not own: what either means for a command. Listening for signals does not keep the process alive.
  */
 import { systemClock, type Clock } from '../clock.ts';
 

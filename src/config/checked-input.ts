@@ -1,6 +1,6 @@
 /**
  * A checked file on its way from one thread to another: texts, because a text is copied as it is, while objects would be
- * made again all at once by the thread that receives them. Owns the form and the pieces; refuses to own what is checked.
+ * made again all at once by the thread that receives them. Owns the form and the pieces; does not own what is checked.
  */
 import type { RestInput } from './build.ts';
 import type { FileInput, WorkspaceInput } from './schema.ts';

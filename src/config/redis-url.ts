@@ -2,7 +2,7 @@
  * Reading of Redis addresses. One URL can say everything (`redis://`, `rediss://` for TLS, `redis+sentinel://…/name`,
  * `redis+cluster://` with several hosts); the sections `sentinel` and `cluster` add nodes to a plain one.
  *
- * Owns: the parts of the URL. Refuses to own: what must fit together (`redis-checks.ts`). No message shows the URL: it
+ * Owns: the parts of the URL. Does not own: what must fit together (`redis-checks.ts`). No message shows the URL: it
  * holds a password.
  */
 import type { RedisNode, RedisSettings } from './settings.ts';

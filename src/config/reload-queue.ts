@@ -1,7 +1,7 @@
 /**
  * Takes one text of the configuration after the other into use. Owns their order: one at a time, of those that come
  * meanwhile only the newest, so that an older text never replaces a newer one, and a file that changes all the time is
- * still taken over now and then. Refuses to own when a text is read (`reload.ts`), and what taking one over means.
+ * still taken over now and then. Does not own when a text is read (`reload.ts`), and what taking one over means.
  */
 
 /** A text that is to be used, and how it is recognized. */

@@ -2,7 +2,7 @@
  * READ FIRST of this folder. Upstream credentials as they are now: fixed values, files that are read again, tokens that are
  * renewed. One source serves every upstream and workspace that is configured with the same file or the same OAuth client.
  *
- * Owns: the sources' lives over reloads, and what is reported of them. Refuses to own: which credential a call has
+ * Owns: the sources' lives over reloads, and what is reported of them. Does not own: which credential a call has
  * (`target/route.ts`), who waits for one and how long (`journey/`).
  * Keeps: no secret and no token is logged, counted, or part of a failure.
  */

@@ -2,7 +2,7 @@
  * Tokens that replicas share over Redis: the sealed texts, the lock of the replica that renews, messages about new and refused tokens.
  * All of it uses a separate connection, opened with the first token, so that no renewal delays an admission.
  *
- * Owns: keys, commands, the connection. Refuses to own: what is sealed and when (`shared-tokens.ts`).
+ * Owns: keys, commands, the connection. Does not own: what is sealed and when (`shared-tokens.ts`).
  * Keeps: every operation ends within a few seconds; one that fails is `null` or `false`, never thrown.
  */
 import type { Clock, Random } from '../clock.ts';

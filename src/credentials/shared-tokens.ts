@@ -2,7 +2,7 @@
  * One token for all replicas: one of them fetches it, and the others read it in Redis, sealed. For clients whose tokens
  * revoke each other this is needed, for the others it spares the endpoint.
  *
- * Owns: who fetches, how long the others wait for it. Refuses to own: when a token is needed (`oauth-source.ts`), the
+ * Owns: who fetches, how long the others wait for it. Does not own: when a token is needed (`oauth-source.ts`), the
  * endpoint (`token-fetcher.ts`), Redis (`redis-tokens.ts`).
  * Keeps: without Redis each replica fetches for itself; a replica that dies while it fetches delays the others by `renewalMs` at
  * most; a token that the upstream has refused is not sent by any replica that has heard of the refusal.

@@ -1,6 +1,6 @@
 /**
  * Fetches a token from its endpoint: the request, the answer's meaning, nothing of either in a failure.
- * Refuses to own: when (`oauth-source.ts`), and the way there (`send` of its parts).
+ * Does not own: when (`oauth-source.ts`), and the way there (`send` of its parts).
  */
 import type { Clock } from '../clock.ts';
 import type { OAuthClient, UpstreamSettings } from '../config/settings.ts';

@@ -1,7 +1,7 @@
 /**
  * The connections of one upstream.
  *
- * Owns: pools, address checks and certificate authorities. Refuses to own: what is sent over them. Keeps: the address
+ * Owns: pools, address checks and certificate authorities. Does not own: what is sent over them. Keeps: the address
  * that was checked is the address that is connected to, for names and literals, http and https alike; one denied answer
  * of a resolver refuses them all; the host name stays what certificate and SNI are checked against.
  */

@@ -2,7 +2,7 @@
  * One sending of a call: fields out, answer's head in, and what the answer teaches. One throw-away exchange, no loop;
  * a resend goes through admission again.
  *
- * Owns: the order of sending and reading. Refuses to own: what of an answer is read (`read-answer.ts`), whether to resend
+ * Owns: the order of sending and reading. Does not own: what of an answer is read (`read-answer.ts`), whether to resend
  * (`resend.policy.ts`), when (the ticket), what the client sees (the gateway).
  */
 import type { Readable } from 'node:stream';

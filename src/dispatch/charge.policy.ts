@@ -1,7 +1,7 @@
 /**
  * What a language-model limiter will probably charge for a request body.
  *
- * Owns: counting characters of text, images and output budgets in a parsed body. Refuses to own: HTTP, and learning the
+ * Owns: counting characters of text, images and output budgets in a parsed body. Does not own: HTTP, and learning the
  * true rule (the limiter corrects the guess from the answers). Invariant: one linear walk; no tokenizer, because the
  * common ones take seconds on unbroken runs of text. The formula predicts the limiter's charge, not the tokenizer's
  * count: ceil(chars / 4) + 3 for conversations + output budget × n + 765 per image (recorded charges).

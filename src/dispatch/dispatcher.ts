@@ -1,7 +1,7 @@
 /**
  * Sending, with everything it needs per upstream: pools, the transport, costs learned of GraphQL documents.
  *
- * Owns: the pools' lives over reloads. Refuses to own: who may send and when.
+ * Owns: the pools' lives over reloads. Does not own: who may send and when.
  */
 import type { Call, CallBody, Caller, InjectedField, Route } from '../call.ts';
 import type { CallSignal } from '../call-abort.ts';

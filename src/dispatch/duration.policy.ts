@@ -1,7 +1,7 @@
 /**
  * How long until a limit is full again, in every spelling that providers use.
  *
- * Owns: the grammar of reset values. Refuses to own: what the reset means for a bucket (`feedback/reading.policy.ts`)
+ * Owns: the grammar of reset values. Does not own: what the reset means for a bucket (`feedback/reading.policy.ts`)
  * and `Retry-After` (`retry-after.policy.ts`). Invariant: never throws, never negative; what cannot be read is `null`
  * ("no information"), never 0, because 0 would open a bucket.
  */

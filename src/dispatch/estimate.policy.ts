@@ -2,7 +2,7 @@
  * What a call is, judged by its bytes before it is sent: what it will cost, which model it names, whether it may run
  * twice.
  *
- * Owns: choosing the right reader for a request. Refuses to own: the arithmetic of tokens (`charge.policy.ts`), GraphQL
+ * Owns: choosing the right reader for a request. Does not own: the arithmetic of tokens (`charge.policy.ts`), GraphQL
  * (`graphql-document.policy.ts`), forms (`multipart.policy.ts`), and what is learned later. Invariant: the body is
  * parsed at most once, never changed, never required to be valid; a call we do not understand costs one request.
  */

@@ -1,7 +1,7 @@
 /**
  * The limits of one exchange in time: connecting, the answer's head, silence within the body, and all of it.
  *
- * Owns: which limit applies, and the one timer for all of them. Refuses to own: what a limit that has passed means.
+ * Owns: which limit applies, and the one timer for all of them. Does not own: what a limit that has passed means.
  * Keeps: a limit that moves away costs nothing; the timer is only touched when it must ring earlier, because most
  * exchanges end before any of their limits and would otherwise pay for four timers.
  */

@@ -1,7 +1,7 @@
 /**
  * One sending and its answer, from the first byte out to the last byte in.
  *
- * Owns: phases, abort, and the judgement whether an answer may be passed on. Refuses to own: how the request
+ * Owns: phases, abort, and the judgement whether an answer may be passed on. Does not own: how the request
  * gets onto the wire (`transport.ts`), limits in time (`exchange-limits.ts`), sending again. Keeps: settles exactly once; whatever happens before the head
  * rejects, whatever happens after it destroys the body with an error; when it is over no timer, listener or half-read
  * socket of it is left.

@@ -1,5 +1,5 @@
 /**
- * Why an attempt failed, for whoever has to mend it. Owns: the class of a failure and its words. Refuses to own: what the
+ * Why an attempt failed, for whoever has to mend it. Owns: the class of a failure and its words. Does not own: what the
  * failure means for the call (`resend.policy.ts`). Keeps: no host, address or upstream text, only a closed set of words.
  */
 import type { FailureReason } from '../errors.ts';

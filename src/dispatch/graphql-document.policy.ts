@@ -1,7 +1,7 @@
 /**
  * What a GraphQL request does: read or write, and whether it protects itself against running twice.
  *
- * Owns: finding the operation that will run and its kind. Refuses to own: cost, which is learned per document.
+ * Owns: finding the operation that will run and its kind. Does not own: cost, which is learned per document.
  * Invariant: what is too long, unparsable or ambiguous is a write, because a write that is taken for a read would be
  * sent twice.
  */

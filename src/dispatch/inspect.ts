@@ -2,7 +2,7 @@
  * Looks into an answer's body without taking it away: the first bytes of a refusal, the whole of a small GraphQL
  * answer, the last bytes of a large one. What was looked at is still delivered, byte for byte.
  *
- * Owns: bounded reading and decoding for our own eyes. Refuses to own: what the text means (`feedback/`).
+ * Owns: bounded reading and decoding for our own eyes. Does not own: what the text means (`feedback/`).
  * Bounds: an endless or slow body delays the answer by at most the given time, a compressed one cannot grow beyond the
  * given size in memory.
  */

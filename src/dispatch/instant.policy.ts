@@ -2,7 +2,7 @@
  * Instants in the spellings that answers use, as milliseconds since the epoch: HTTP-date (RFC 9110 §5.6.7, all three
  * forms) and RFC 3339.
  *
- * Owns: the calendar arithmetic. Refuses to own: what an instant means, and the present. Invariant: anything that is
+ * Owns: the calendar arithmetic. Does not own: what an instant means, and the present. Invariant: anything that is
  * not exactly one of these forms is `null`; nothing is guessed and nothing throws.
  */
 

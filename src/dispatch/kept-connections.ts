@@ -1,7 +1,7 @@
 /**
  * The unused connections of a pool, of which the next request may find one.
  *
- * Owns: taking those out that have been unused for longer than they may be. Refuses to own: how long that is (`agents.ts`).
+ * Owns: taking those out that have been unused for longer than they may be. Does not own: how long that is (`agents.ts`).
  * Keeps: no request is written into a connection that was unused for longer.
  *
  * Node closes an unused connection by a timer, and leaves it in its pool until the close is through. A process that was kept from

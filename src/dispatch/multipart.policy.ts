@@ -1,7 +1,7 @@
 /**
  * The few short fields of a multipart form that name a model and a number of pictures.
  *
- * Owns: a bounded look at RFC 7578 parts. Refuses to own: files and anything long. Invariant: native searches only, at
+ * Owns: a bounded look at RFC 7578 parts. Does not own: files and anything long. Invariant: native searches only, at
  * most {@link maxParts} parts; a malformed form yields fewer fields, never an error.
  */
 

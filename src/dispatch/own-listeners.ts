@@ -2,7 +2,7 @@
  * Where this process itself listens, so that no upstream leads back to it: neither to the data port, where a call would wait
  * for itself, nor to the admin port, which is nobody's upstream.
  *
- * Owns: the comparison of an address and port with those of the process. Refuses to own: the other classes of addresses
+ * Owns: the comparison of an address and port with those of the process. Does not own: the other classes of addresses
  * (`target/address.policy.ts`). Keeps: the ports are known from the moment at which they are listened on.
  */
 import { networkInterfaces } from 'node:os';

@@ -1,7 +1,7 @@
 /**
  * Which part of which answer is read for learning, without delaying what the client gets.
  *
- * Owns: that choice, by status and kind of answer. Refuses to own: reading (`inspect.ts`, `stream-watch.ts`) and what a text
+ * Owns: that choice, by status and kind of answer. Does not own: reading (`inspect.ts`, `stream-watch.ts`) and what a text
  * means (`feedback/`). Invariant: every byte of the body is delivered once, in order.
  */
 import type { Readable } from 'node:stream';

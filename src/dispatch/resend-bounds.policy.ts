@@ -1,7 +1,7 @@
 /**
  * How often and how late a call may be sent again: bounds by cause, the call's own wait, the body that is left.
  *
- * Owns: those bounds. Refuses to own: which outcome asks for what (`resend.policy.ts`). Pure.
+ * Owns: those bounds. Does not own: which outcome asks for what (`resend.policy.ts`). Pure.
  * Invariant: every chain of resends ends, by count or by the call's own wait.
  */
 import type {

@@ -1,7 +1,7 @@
 /**
  * What may be sent again, and not before when.
  *
- * Owns: the verdict on one finished attempt. Refuses to own: the waiting (the ticket), the budget of resends, closing a
+ * Owns: the verdict on one finished attempt. Does not own: the waiting (the ticket), the budget of resends, closing a
  * bucket (the limiter) and the words of the answer to the client.
  * Invariants: no call is sent twice unless the upstream said that it did not run it, or running it twice is the same as
  * once (RFC 9110 §9.2.2; a GraphQL query is safe); a stated wait is never undercut; every chain of resends ends, by

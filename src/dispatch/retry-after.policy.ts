@@ -1,7 +1,7 @@
 /**
  * What an answer says about when to try again.
  *
- * Owns: `Retry-After` and `retry-after-ms` as real servers send them. Refuses to own: waits written in bodies, and the
+ * Owns: `Retry-After` and `retry-after-ms` as real servers send them. Does not own: waits written in bodies, and the
  * back-off when nothing usable is said. Invariant: never earlier than stated (rounded up; of several values the
  * longest), and never 0: clients that took garbage for 0 hammer their upstream at once.
  */

@@ -1,7 +1,7 @@
 /**
  * Which fields of an upstream's answer reach the client.
  *
- * Owns: cleaning answer heads, and turning absolute URLs of the same upstream into their `/via/` form. Refuses to own:
+ * Owns: cleaning answer heads, and turning absolute URLs of the same upstream into their `/via/` form. Does not own:
  * the fields that Sluice adds. Keeps: repeats and order; an upstream can neither speak for Sluice nor change framing.
  */
 import { isHopByHop } from './hop-by-hop.policy.ts';

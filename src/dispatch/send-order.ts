@@ -3,7 +3,7 @@
  * overtake an earlier call whose connection is still being made: connections are made at once, but a request is written only
  * when the request before it has been written.
  *
- * Owns: that order, per lane and process. Refuses to own: which call is next (the scheduler). Bound: a connection that
+ * Owns: that order, per lane and process. Does not own: which call is next (the scheduler). Bound: a connection that
  * cannot be made holds the calls behind it back for at most `maxHoldMs`.
  */
 import type { Clock } from '../clock.ts';

@@ -2,7 +2,7 @@
  * Decides which waiting call gets the next socket of an upstream. Node's pool serves calls in the order in which they come, so
  * that ten thousand calls of one workspace would be served before those of all others.
  *
- * Owns: how many exchanges go on per origin, and whose is next. Refuses to own: sockets (`agents.ts`), how long a call may
+ * Owns: how many exchanges go on per origin, and whose is next. Does not own: sockets (`agents.ts`), how long a call may
  * wait for one (its exchange's connect limit). Keeps: the workspace with the fewest permits for its weight is next, of
  * several the one whose latest permit is the oldest; calls of one workspace keep their order; a single busy workspace leaves a
  * few permits free for others; no call waits while a permit is free that its workspace may have.

@@ -1,7 +1,7 @@
 /**
  * What a call has spent of the bucket's meters, known at the end of its answer; what it had reserved was an estimate.
  *
- * Owns: which of the numbers that an answer states settles which meter. Refuses to own: reading them (`feedback/`) and moving
+ * Owns: which of the numbers that an answer states settles which meter. Does not own: reading them (`feedback/`) and moving
  * any meter (`limiter/`). Invariant: a meter whose level the answer's fields state is settled by that level alone.
  */
 import type { Costs, Feedback, MeterName, TokenUsage } from '../call.ts';

@@ -2,7 +2,7 @@
  * Holds the start of an event stream back until its first content, because an error before that is a refusal like any other: the
  * call can still be sent again, and its client need not know.
  *
- * Owns: how long. Refuses to own: what an event means (`feedback/`), and resending. Bounds: 250 ms and 64 KiB. Invariant: every byte that
+ * Owns: how long. Does not own: what an event means (`feedback/`), and resending. Bounds: 250 ms and 64 KiB. Invariant: every byte that
  * was held back is delivered, in order, and so is the stream's own end or failure behind it.
  */
 import { Readable } from 'node:stream';

@@ -2,7 +2,7 @@
  * Watches an event stream on its way to the client: it reports what the call has used, and a 200 can still turn into a
  * throttle (chat `{"error":…}`, Responses `response.failed`). The client gets every byte as it comes.
  *
- * Owns: reading events beside the stream. Refuses to own: what an event means, and resending: bytes have been forwarded.
+ * Owns: reading events beside the stream. Does not own: what an event means, and resending: bytes have been forwarded.
  * Bounds: one event of 64 KiB, and the last 8 KiB of a stream with longer ones.
  */
 import { PassThrough, pipeline, type Readable } from 'node:stream';

@@ -1,7 +1,7 @@
 /**
  * One request to a token endpoint: a small body there, a small answer back, within one limit of time.
  *
- * Owns: the connection, which is guarded as those to the upstream are. Refuses to own: what is asked and what an answer
+ * Owns: the connection, which is guarded as those to the upstream are. Does not own: what is asked and what an answer
  * means. Keeps: no redirect is followed, so that a secret goes to the configured place only; a failure names its class and
  * nothing else.
  */

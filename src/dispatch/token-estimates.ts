@@ -1,7 +1,7 @@
 /**
  * What this process has learned of token charges: per workspace and model, and per beginning of a prompt.
  *
- * Owns: remembering, and forgetting. Refuses to own: the arithmetic (`token-estimate.policy.ts`). Bounds: 10,000 beginnings and
+ * Owns: remembering, and forgetting. Does not own: the arithmetic (`token-estimate.policy.ts`). Bounds: 10,000 beginnings and
  * 10,000 pairs of workspace and model, the least recently used is forgotten first. Invariant: nothing of a prompt is kept but
  * a keyed digest of how it begins, in memory only. What one replica learns the others hear of (`limiter/estimate-store.ts`).
  */

@@ -1,7 +1,7 @@
 /**
  * The one way to an upstream, and the one user of http-proxy-middleware.
  *
- * Owns: handing a prepared request to the proxy. Refuses to own: what is sent (fields, path and body come finished),
+ * Owns: handing a prepared request to the proxy. Does not own: what is sent (fields, path and body come finished),
  * sending again, streaming the answer to the client, every decision about throttling.
  * Keeps: the proxy sees an adapter instead of the client's request and response, and may neither choose fields, follow
  * redirects, answer errors nor set timers; one request is written at most once.

@@ -1,6 +1,6 @@
 /**
  * Tries the origins of an upstream once each, for `sluice check --connect`: one GET per origin and credential, over the same
- * pools, address checks and certificate authorities as calls. Owns: what is asked and what the answer shows. Refuses to own:
+ * pools, address checks and certificate authorities as calls. Owns: what is asked and what the answer shows. Does not own:
  * words for the terminal (`cli/`). Costs one request of the upstream's quota per origin and credential.
  */
 import type { InjectedField } from '../call.ts';

@@ -1,7 +1,7 @@
 /**
  * The id that an upstream gave to one attempt, by which its own support and logs find it.
  *
- * Owns: which field holds it. Refuses to own: where it is shown. Invariant: a short word without blanks or control characters,
+ * Owns: which field holds it. Does not own: where it is shown. Invariant: a short word without blanks or control characters,
  * whatever the upstream wrote; anything else is no id.
  */
 

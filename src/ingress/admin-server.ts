@@ -1,7 +1,7 @@
 /**
  * The private port: probes, metrics, and the state of all workspaces by label.
  *
- * Owns: its routes and the negotiation of the metrics format. Refuses to own: what is rendered.
+ * Owns: its routes and the negotiation of the metrics format. Does not own: what is rendered.
  * Invariants: `/livez` and `/readyz` depend on nothing outside the process; a failing page breaks no other one;
  * an error is answered without details.
  */

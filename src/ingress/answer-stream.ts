@@ -2,7 +2,7 @@
  * Moves an upstream's body to the client.
  *
  * Owns: backpressure from the client to the upstream, and telling a whole body from a cut one.
- * Refuses to own: heads, and what a cut means for the connection (`respond.ts`).
+ * Does not own: heads, and what a cut means for the connection (`respond.ts`).
  * Invariants: no more than one stream buffer of each side is held; a body shorter or longer than its declared
  * length counts as cut; afterwards the body is either ended or destroyed.
  */

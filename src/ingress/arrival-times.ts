@@ -3,7 +3,7 @@
  * stopped it. What is read first after such a gap arrived at some time within it; the middle is wrong by half of it at most.
  * A call's position in its lane is its arrival, so that a replica that was slow for a moment keeps its calls' positions.
  *
- * Owns: noticing gaps, by a timer that runs while requests come. Refuses to own: the order of what arrived in one gap (the
+ * Owns: noticing gaps, by a timer that runs while requests come. Does not own: the order of what arrived in one gap (the
  * order of reading, which admission keeps).
  */
 import type { CancelTimer, Clock } from '../clock.ts';

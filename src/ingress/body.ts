@@ -2,7 +2,7 @@
  * Reads request bodies into memory, within bounds.
  *
  * Owns: the bounds per call, per workspace and of the process, and giving the bytes back.
- * Refuses to own: answering, and the client's connection.
+ * Does not own: answering, and the client's connection.
  * Invariant: bytes held are counted before they are kept and given back exactly once; nothing is read beyond a bound.
  */
 import type { IncomingMessage } from 'node:http';

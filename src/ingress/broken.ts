@@ -2,7 +2,7 @@
  * What is done about requests that Node's parser gave up on, and about CONNECT.
  *
  * Owns: which problem is answered, and whether the connection can still carry an answer.
- * Refuses to own: heads that parsed (`guard.policy.ts`).
+ * Does not own: heads that parsed (`guard.policy.ts`).
  * Invariants: an answer meant for one request never stands in another one's place; the answers of earlier requests
  * on the connection are still sent; never throws.
  */

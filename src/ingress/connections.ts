@@ -2,7 +2,7 @@
  * The clients' connections and the calls open on each of them.
  *
  * Owns: noticing that a client is gone, the bounds on open calls, and when a connection must end.
- * Refuses to own: what is written on a connection.
+ * Does not own: what is written on a connection.
  * Invariants: every open call of a dead connection is aborted; once `Connection: close` was announced no further
  * request of that connection is handled (RFC 9112 §9.6); one connection holds a bounded number of calls.
  */

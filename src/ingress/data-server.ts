@@ -2,7 +2,7 @@
  * The public port: which requests become calls.
  *
  * Owns: the server's limits, and the order in which a request is let in, judged and routed.
- * Refuses to own: the journey of a call (`handle` is handed in), the bytes of answers (`respond.ts`).
+ * Does not own: the journey of a call (`handle` is handed in), the bytes of answers (`respond.ts`).
  * Invariants: every head is judged before it is routed; the query is never parsed here; nothing a client sends
  * ends the process.
  */

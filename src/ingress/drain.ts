@@ -1,7 +1,7 @@
 /**
  * Ends a server's life without cutting calls off.
  *
- * Owns: the order of the steps and their times. Refuses to own: readiness, and what held calls are answered.
+ * Owns: the order of the steps and their times. Does not own: readiness, and what held calls are answered.
  * Invariants: connections are accepted until `delayMs` is over, because load balancers learn late; nothing lives
  * longer than `limitMs`; a connection with an open call is not closed before that.
  */

@@ -1,7 +1,7 @@
 /**
  * How an upstream's answer is framed on the client's connection.
  *
- * Owns: the length of what is sent, and which answers have no body. Refuses to own: every other field.
+ * Owns: the length of what is sent, and which answers have no body. Does not own: every other field.
  * Invariant: the length announced is the length sent, or the transfer is chunked, or there is no body (RFC 9110 §8.6,
  * RFC 9112 §6).
  */

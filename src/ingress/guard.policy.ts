@@ -3,7 +3,7 @@
  *
  * Owns: what Node's parser lets through and Sluice must not, because two layers could read it differently (RFC 9112
  * §3.2, §6.1, §9.6): doubled identity fields, unclear framing, unusual request-target forms, protocol switches.
- * Refuses to own: what a target may be (`target/`), who is calling (`auth/`).
+ * Does not own: what a target may be (`target/`), who is calling (`auth/`).
  * Invariant: judged from the raw field lines, never from a joined or de-duplicated view of them.
  */
 import type { RefusalCode } from '../errors.ts';

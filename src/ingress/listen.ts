@@ -1,5 +1,5 @@
 /**
- * Starts a server. Owns: turning its events into one promise. Refuses to own: what it serves.
+ * Starts a server. Owns: turning its events into one promise. Does not own: what it serves.
  * Invariant: a failure to listen rejects; later errors are the server's own.
  */
 import type { Server } from 'node:http';

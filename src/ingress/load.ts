@@ -1,7 +1,7 @@
 /**
  * Looks at the process again and again: how late its timers are, and how full its memory is.
  *
- * Owns: the reading and its pace. Refuses to own: what is concluded (`overload.policy.ts`).
+ * Owns: the reading and its pace. Does not own: what is concluded (`overload.policy.ts`).
  */
 import { getHeapStatistics } from 'node:v8';
 import type { CancelTimer, Clock } from '../clock.ts';

@@ -2,7 +2,7 @@
  * Refuses new calls and connections while the process is at one of its bounds, or overloaded.
  *
  * Owns: the bounds on connections, open calls and held bytes, shedding by load, and the time that a refused client is given.
- * Refuses to own: counting connections and bytes (`connections.ts`, `body.ts`), the answer. Invariant: a call that was let in
+ * Does not own: counting connections and bytes (`connections.ts`, `body.ts`), the answer. Invariant: a call that was let in
  * is never turned away here; the admin port does not pass here.
  */
 import type { CancelTimer, Clock, Random } from '../clock.ts';

@@ -2,7 +2,7 @@
  * Answers made by Sluice itself: `application/problem+json` (RFC 9457) with the `error` member that the
  * language-model SDKs read.
  *
- * Owns: the document and its fields. Refuses to own: sending them (`respond.ts`, `raw-answer.ts`).
+ * Owns: the document and its fields. Does not own: sending them (`respond.ts`, `raw-answer.ts`).
  * Invariant: nothing but the code, our own sentences and our own numbers: no URL, credential or upstream text.
  */
 import type { CallFacts } from '../call.ts';

@@ -2,7 +2,7 @@
  * The structured fields (RFC 9651) that Sluice adds to answers.
  *
  * Owns: their exact spelling, which is fixed but for its integers; the tests hold it against a general serializer.
- * Refuses to own: the numbers.
+ * Does not own: the numbers.
  * Invariant: every value is a non-negative integer, rounded so that never more room is stated than there is.
  */
 import type { AdmissionRecord, RateLimitState } from '../call.ts';

@@ -1,7 +1,7 @@
 /**
  * Answers on a bare socket, where Node has no response object: broken requests and CONNECT.
  *
- * Owns: their bytes and the orderly end of the connection. Refuses to own: when they may be sent (`broken.ts`).
+ * Owns: their bytes and the orderly end of the connection. Does not own: when they may be sent (`broken.ts`).
  * Invariant: exactly one well-framed answer, then the end; never throws.
  */
 import { STATUS_CODES } from 'node:http';

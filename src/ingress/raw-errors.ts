@@ -1,7 +1,7 @@
 /**
  * Listens to what never reaches a route: requests that do not parse, and CONNECT.
  *
- * Owns: the two events of Node's server that hand over bare sockets. Refuses to own: what is answered (`broken.ts`).
+ * Owns: the two events of Node's server that hand over bare sockets. Does not own: what is answered (`broken.ts`).
  * Invariant: a listener never throws, and every socket handed over is answered or ended.
  */
 import type { IncomingMessage, Server } from 'node:http';

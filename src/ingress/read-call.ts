@@ -1,7 +1,7 @@
 /**
  * Makes a {@link Call} of a request whose head has passed the guard.
  *
- * Owns: the call's identity and how its body is read. Refuses to own: what the call asks for.
+ * Owns: the call's identity and how its body is read. Does not own: what the call asks for.
  * Invariant: fields and request target are passed on as received; nothing is decoded or joined here.
  */
 import type { Call, CallBody, CallFacts } from '../call.ts';

@@ -2,7 +2,7 @@
  * Writes answers: an {@link Outcome} of the journey, or a problem of our own.
  *
  * Owns: the fields Sluice adds, the framing of what is sent, and how a broken answer ends.
- * Refuses to own: cleaning the upstream's fields (`dispatch/`), deciding anything about the call.
+ * Does not own: cleaning the upstream's fields (`dispatch/`), deciding anything about the call.
  * Invariants: one well-framed answer or a closed connection; a cut body is never ended cleanly; the end of the
  * connection is announced when the request's body was not read to its end.
  */

@@ -1,7 +1,7 @@
 /**
  * The time to try again, in the spellings that client libraries really read.
  *
- * Owns: rounding and the bounds. Refuses to own: what the true time is.
+ * Owns: rounding and the bounds. Does not own: what the true time is.
  * Invariant: no spelling is earlier than the truth.
  */
 

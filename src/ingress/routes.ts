@@ -2,7 +2,7 @@
  * The fixed routes of the public port.
  *
  * Owns: which path is which form of call, and that everything else does not exist.
- * Refuses to own: heads that may not be routed at all (`guard.policy.ts`), and the calls themselves.
+ * Does not own: heads that may not be routed at all (`guard.policy.ts`), and the calls themselves.
  * Invariant: the query is never parsed, and no part of a path is decoded here.
  */
 import express from 'express';

@@ -1,7 +1,7 @@
 /**
  * Notices a client that stopped reading its answer.
  *
- * Owns: the judgement that bytes for a client have not moved for too long. Refuses to own: what is done about it.
+ * Owns: the judgement that bytes for a client have not moved for too long. Does not own: what is done about it.
  * Invariants: a client that takes anything at all within the limit is only slow; an answer behind another one on its connection
  * waits for that one, not for the client; no timer runs while nothing waits.
  */

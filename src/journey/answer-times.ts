@@ -1,6 +1,6 @@
 /**
  * How long upstreams take to begin their answers, per bucket: a call that is held until just before its client hangs up would be
- * answered too late. Owns: the estimate. Refuses to own: what is made of it (`preferences.policy.ts`).
+ * answered too late. Owns: the estimate. Does not own: what is made of it (`preferences.policy.ts`).
  */
 import { LRUCache } from 'lru-cache';
 

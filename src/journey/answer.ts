@@ -1,6 +1,6 @@
 /**
  * Turns the final result of a call's attempts into what its client gets: the upstream's answer, cleaned, or a refusal.
- * Owns: which refusal a broken exchange becomes. Refuses to own: resending, writing.
+ * Owns: which refusal a broken exchange becomes. Does not own: resending, writing.
  */
 import type { AdmissionRecord, Call, Outcome, RateLimitState, Route } from '../call.ts';
 import type { AttemptResult } from '../dispatch/attempt.ts';

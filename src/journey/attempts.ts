@@ -1,7 +1,7 @@
 /**
  * One attempt of a call under its lease: sent, learned from, and passed on or given up.
  *
- * Owns: who hears of its result. Refuses to own: whether there is another one (`forward.ts`), what the limiter hears of its end
+ * Owns: who hears of its result. Does not own: whether there is another one (`forward.ts`), what the limiter hears of its end
  * (`lease-end.ts`). Invariant: an attempt's lease is settled once.
  */
 import { Buffer } from 'node:buffer';

@@ -2,7 +2,7 @@
  * The upstream credential of one call, from its first sending to its last: which one it leaves with, how its lane pauses
  * while there is none, and whether an answer means that it has ended.
  *
- * Owns: these decisions for the one call. Refuses to own: where values come from and when they are renewed (`credentials/`).
+ * Owns: these decisions for the one call. Does not own: where values come from and when they are renewed (`credentials/`).
  * Keeps: a call uses the quota for which it waited: where a reload has named a credential of another quota, the call keeps the
  * credential that it entered with; no call is sent with a credential that is known to have ended.
  */

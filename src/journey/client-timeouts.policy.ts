@@ -1,6 +1,6 @@
 /**
  * How long a call's client waits for an answer before it hangs up: what its fields state, and what is known of clients
- * that state nothing. Owns: the fields, the table of known clients. Refuses to own: what is made of it
+ * that state nothing. Owns: the fields, the table of known clients. Does not own: what is made of it
  * (`preferences.policy.ts`). Pure.
  */
 

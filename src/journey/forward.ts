@@ -1,7 +1,7 @@
 /**
  * The journey from the lane to the answer: enter, then (granted → send → learn → judge) until a result is final.
  *
- * Owns: the one loop of resends. Refuses to own: any decision in it; what comes before admission (`prepare.ts`);
+ * Owns: the one loop of resends. Does not own: any decision in it; what comes before admission (`prepare.ts`);
  * one attempt (`attempts.ts`).
  * Invariants: every resend goes through admission again; every attempt's lease is settled once; the ticket always leaves.
  */

@@ -1,6 +1,6 @@
 /**
  * What an operator's pause of an upstream means for a call: it waits for the end as long as it may, and is refused at once
- * where that is not long enough. Refuses to own: who is paused until when (`control/`).
+ * where that is not long enough. Does not own: who is paused until when (`control/`).
  */
 import type { AdmissionRequest, Lease, Ticket } from '../admission/ticket.ts';
 import type { Controls } from '../control/controls.ts';

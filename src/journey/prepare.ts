@@ -2,7 +2,7 @@
  * Turns a call whose caller, target and body are known into what admission and dispatch need of it.
  *
  * Owns: combining what the stages decide (bucket, lane, ceiling, wait, costs), and the keyed digests that name them.
- * Refuses to own: any of the decisions behind them. Invariant: nothing that leaves here under a key name (bucket, lane,
+ * Does not own: any of the decisions behind them. Invariant: nothing that leaves here under a key name (bucket, lane,
  * ceiling) can be read back without the label key.
  */
 import { bucketParts, callSettings, ceilingLimits } from '../admission/buckets.policy.ts';

@@ -2,7 +2,7 @@
  * Which calls are repeats of each other, as far as they show: an `Idempotency-Key` or a field that the upstream's configuration
  * names (webhook ids), an SDK's own count of its attempts, a client that is known to repeat calls without saying so.
  *
- * Owns: that reading. Refuses to own: what is made of it (`repeats/`). Keeps: calls are repeats of each other only within one
+ * Owns: that reading. Does not own: what is made of it (`repeats/`). Keeps: calls are repeats of each other only within one
  * workspace and with one credential: an answer made with one is nobody else's.
  */
 import { createHash } from 'node:crypto';

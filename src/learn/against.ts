@@ -1,7 +1,7 @@
 /**
  * Whether a description explains recorded answers: each that it does not explain is named.
  *
- * Owns: the judgement of one recording. Refuses to own: reading answers, which is the gateway's own (`dispatch/feedback/`).
+ * Owns: the judgement of one recording. Does not own: reading answers, which is the gateway's own (`dispatch/feedback/`).
  */
 import { bucketParts } from '../admission/buckets.policy.ts';
 import type { DialectWindow } from '../config/dialect.ts';

@@ -1,7 +1,7 @@
 /**
  * Recorded answers of a HAR file (HTTP Archive 1.2), as far as limits are concerned.
  *
- * Owns: reading a file that other programs wrote; entries without a time, a URL or a status are left out. Refuses to own: what
+ * Owns: reading a file that other programs wrote; entries without a time, a URL or a status are left out. Does not own: what
  * answers mean. Invariant: credentials of the recording are never read.
  */
 export interface RecordedAnswer {

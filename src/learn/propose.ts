@@ -1,7 +1,7 @@
 /**
  * A `speaks` section from recorded answers: fields, windows, refusals.
  *
- * Owns: what is proposed, and what is left to the reader. Refuses to own: whether the proposal holds (`against.ts`).
+ * Owns: what is proposed, and what is left to the reader. Does not own: whether the proposal holds (`against.ts`).
  */
 import { findFields, type FoundFields } from './fields.ts';
 import type { RecordedAnswer } from './har.ts';

@@ -1,6 +1,6 @@
 /**
  * The port through which replicas share what they have learned of token charges. Owns its words. Every name is a keyed digest;
- * nothing of a prompt is in it. Refuses to own: what is made of it (`dispatch/token-estimates.ts`).
+ * nothing of a prompt is in it. Does not own: what is made of it (`dispatch/token-estimates.ts`).
  */
 
 /** Tokens of output: the mean of the latest calls, and how far theirs are from it. */

@@ -1,6 +1,6 @@
 /**
  * The port through which replicas agree on which buckets share a quota. Owns its words, and the store of one process. Every
- * name is a keyed digest. Refuses to own: when two buckets share one (`src/quotas/`), and moving calls (the limiter).
+ * name is a keyed digest. Does not own: when two buckets share one (`src/quotas/`), and moving calls (the limiter).
  */
 import { LRUCache } from 'lru-cache';
 import type { BucketKey } from '../ids.ts';

@@ -1,7 +1,7 @@
 /**
  * Chooses where limiter state lives and builds that store: in this process, or in Redis for all replicas.
  *
- * Owns: what is built, started and ended in which order. Refuses to own: any decision inside a store.
+ * Owns: what is built, started and ended in which order. Does not own: any decision inside a store.
  */
 import type { Clock, Random } from '../clock.ts';
 import type { Settings } from '../config/settings.ts';

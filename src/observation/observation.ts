@@ -1,6 +1,6 @@
 /**
  * Everything that observes the gateway, put together: telemetry with the activity recorder and the page's timeline
- * listening, `/activity`, the live page. Owns the wiring; refuses to own any figure, and the pace of sharing
+ * listening, `/activity`, the live page. Owns the wiring; does not own any figure, and the pace of sharing
  * (`sharing.ts`). The gateway reports to `telemetry` and gives what only it knows through {@link ObservationSource}.
  */
 import { read } from '../activity/cell.ts';

@@ -1,7 +1,7 @@
 /**
  * Shares what this replica saw with the others, again and again, one time after the other.
  *
- * Owns: the pace. Refuses to own: what is shared. Keeps: after `stop` nothing is begun any more.
+ * Owns: the pace. Does not own: what is shared. Keeps: after `stop` nothing is begun any more.
  */
 import type { CancelTimer, Clock } from '../clock.ts';
 

@@ -1,5 +1,5 @@
 /**
- * Server-sent events to open pages. Owns the connections and their bound; refuses to own what is said. A page that reads
+ * Server-sent events to open pages. Owns the connections and their bound; does not own what is said. A page that reads
  * too slowly is cut (its browser reconnects and gets the whole picture), so that nobody makes this process buffer.
  */
 import type { IncomingMessage, ServerResponse } from 'node:http';

@@ -1,5 +1,5 @@
 /**
- * The live page: takes a sample every two seconds, sends it to open pages, serves the files. Owns the pace; refuses to own
+ * The live page: takes a sample every two seconds, sends it to open pages, serves the files. Owns the pace; does not own
  * figures (`state.ts`), connections (`event-stream.ts`) and looks (`static/`).
  */
 import type { IncomingMessage, ServerResponse } from 'node:http';

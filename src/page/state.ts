@@ -1,5 +1,5 @@
 /**
- * What the page shows at one instant, as JSON. Owns the selection and the shape; refuses to own any figure: each is the
+ * What the page shows at one instant, as JSON. Owns the selection and the shape; does not own any figure: each is the
  * one that the metrics show, read from the same source.
  */
 import type { LaneCalls } from '../activity/shared.ts';

@@ -1,6 +1,6 @@
 /**
  * The last quarter of an hour as the page draws it: a sample every two seconds per upstream. Owns the samples and the
- * counts since the last one; refuses to own how they look. Bounded: {@link sampleCount} samples, configured upstreams.
+ * counts since the last one; does not own how they look. Bounded: {@link sampleCount} samples, configured upstreams.
  */
 import type { Clock } from '../clock.ts';
 import type { EndedFact, FactSink, LivePressure } from '../telemetry/events.ts';

@@ -1,7 +1,7 @@
 /**
  * Buckets that turned out to share a quota: which bucket a call belongs to since then.
  *
- * Owns: what this replica knows of it, its bound, and telling the store what answers show. Refuses to own: what is proof
+ * Owns: what this replica knows of it, its bound, and telling the store what answers show. Does not own: what is proof
  * (`quota-names.policy.ts`), moving calls that wait (admission). Invariants: a bucket is followed to one that is not joined
  * itself; a joined bucket never leads back to itself; what leaves this process are keyed digests.
  */

@@ -2,7 +2,7 @@
  * Which quotas an answer shows a bucket to count against, as lists of words. Two buckets that come to share one list share a
  * quota.
  *
- * Owns: what is proof. Refuses to own: reading the answer (`dispatch/feedback/`), digests, joining. Pure.
+ * Owns: what is proof. Does not own: reading the answer (`dispatch/feedback/`), digests, joining. Pure.
  */
 import type { Feedback } from '../call.ts';
 

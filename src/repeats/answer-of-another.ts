@@ -1,7 +1,7 @@
 /**
  * The answer of a call that another replica makes, or has made.
  *
- * Owns: how long a repeat waits for the answer, and what the state of the claim means for that repeat. Refuses to own: who makes the
+ * Owns: how long a repeat waits for the answer, and what the state of the claim means for that repeat. Does not own: who makes the
  * call when the other replica is gone (`shared-repeats.ts`). Keeps: a call that has run is not made again only because its answer
  * cannot be read.
  */

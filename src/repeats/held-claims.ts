@@ -1,7 +1,7 @@
 /**
  * Claims of this replica: of calls that it makes, and of answers that only it has since Redis lost its data.
  *
- * Owns: renewing them, putting them back after a loss, and noticing that another replica has taken one. Refuses to own: what a claim
+ * Owns: renewing them, putting them back after a loss, and noticing that another replica has taken one. Does not own: what a claim
  * means for a call (`shared-repeats.ts`), commands (`redis-repeats.ts`).
  * Keeps: a call that is made twice although both of its replicas live is counted once.
  */

@@ -1,7 +1,7 @@
 /**
  * Claims and kept answers in Redis, on a separate connection, so that a large answer does not delay an admission.
  *
- * Owns: keys, commands, the connection. Refuses to own: what a claim means for a call (`shared-repeats.ts`).
+ * Owns: keys, commands, the connection. Does not own: what a claim means for a call (`shared-repeats.ts`).
  * Keeps: every operation ends within a few seconds; one that fails is `null`, never thrown.
  */
 import type { Clock, Random } from '../clock.ts';

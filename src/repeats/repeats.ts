@@ -2,7 +2,7 @@
  * Repeats of a call get the answer of the call that they repeat: while it is held or in flight they join it, afterwards they get
  * what was kept of its answer.
  *
- * Owns: which call a repeat belongs to, and what is remembered of calls. Refuses to own: what makes a repeat
+ * Owns: which call a repeat belongs to, and what is remembered of calls. Does not own: what makes a repeat
  * (`journey/repeat-key.ts`), how clients share an answer (`shared-call.ts`).
  * Keeps: a call that is no repeat and cannot be repeated passes through without a trace.
  */

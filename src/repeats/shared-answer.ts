@@ -1,7 +1,7 @@
 /**
  * One answer for several clients and for the store of kept answers: each gets every byte, at the pace of the slowest client.
  *
- * Owns: copies of a body that is read once. Refuses to own: who may have one. Keeps: `onEnd` of the outcome is called once,
+ * Owns: copies of a body that is read once. Does not own: who may have one. Keeps: `onEnd` of the outcome is called once,
  * when the last copy has ended and the body has.
  */
 import { PassThrough, type Readable } from 'node:stream';

@@ -3,7 +3,7 @@
  *
  *   held ⇄ sent ──▶ answering ──▶ ended
  *
- * Owns: whether the call goes on when its clients leave. Refuses to own: which calls are repeats (`repeats.ts`).
+ * Owns: whether the call goes on when its clients leave. Does not own: which calls are repeats (`repeats.ts`).
  * Keeps: a call that waits ends when its last client leaves; a call that was sent and carries a key is finished without clients; a
  * call that was sent and that an SDK will repeat goes on for `graceMs` without a client.
  */

@@ -5,7 +5,7 @@
  * waits for its result. A claim that is not renewed belonged to a replica that is gone: one of the repeats that wait for it, or that
  * come within a minute, makes the call again, and that is counted.
  *
- * Owns: that protocol. Refuses to own: clients of this replica (`repeats.ts`), claims under way (`held-claims.ts`), the waiting
+ * Owns: that protocol. Does not own: clients of this replica (`repeats.ts`), claims under way (`held-claims.ts`), the waiting
  * (`answer-of-another.ts`), commands (`redis-repeats.ts`).
  * Keeps: without Redis each replica answers for itself; Redis sees digests and ciphertext only.
  */

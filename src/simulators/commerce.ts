@@ -2,7 +2,7 @@
  * A commerce API with real limits: REST Admin, GraphQL Admin, Storefront, any number of stores.
  *
  * Owns: who may call which store, the state of a store, what `configure` and `reset` do, which bucket is meant.
- * Refuses to own: the call bucket's steps (`commerce-rest.ts`), the points' steps (`commerce-graphql.ts`).
+ * Does not own: the call bucket's steps (`commerce-rest.ts`), the points' steps (`commerce-graphql.ts`).
  * Invariant: every decision is made at one instant of the given clock and is in the log.
  */
 import { answerGraphql, answerStorefront } from './commerce-graphql.ts';

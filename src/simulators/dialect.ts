@@ -2,7 +2,7 @@
  * An upstream that enforces any described dialect (`speaks`): its windows, fields, refusals, quotas and penalties.
  *
  * A client asks for a refusal of its own with the field `x-sim`: `permanent` or `expired`. Owns: which quota a call belongs to,
- * the log. Refuses to own: counting (`dialect/quota.ts`) and wording (`dialect/telling.ts`).
+ * the log. Does not own: counting (`dialect/quota.ts`) and wording (`dialect/telling.ts`).
  */
 import { systemClock, type Clock } from '../clock.ts';
 import type { SpokenCondition, SpokenParts } from './dialect/parts.ts';

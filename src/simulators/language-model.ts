@@ -2,7 +2,7 @@
  * A language-model API with real limits: OpenAI, Azure OpenAI, Groq or Anthropic by `dialect`.
  *
  * Owns: what `configure` and `reset` do, which bucket is meant; the parts of a simulator, put together.
- * Refuses to own: the steps of a call (`language-model/answer.ts`, `decide.ts`, `work.ts`), formats (texts, fields,
+ * Does not own: the steps of a call (`language-model/answer.ts`, `decide.ts`, `work.ts`), formats (texts, fields,
  * bodies have their own files), bucket arithmetic (`bucket.ts`).
  * Invariant: decisions are made in the order in which bodies are complete, at one instant of the given clock,
  * and each is in the log.

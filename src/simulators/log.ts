@@ -2,7 +2,7 @@
  * What the simulated upstream saw and decided: the oracle that tests judge the gateway by.
  *
  * Owns: the entries, who is in flight, which Retry-After is still running.
- * Refuses to own: any decision. Invariant: one entry per call, in order of decision; `seq` is the order of arrival.
+ * Does not own: any decision. Invariant: one entry per call, in order of decision; `seq` is the order of arrival.
  */
 import { createHash } from 'node:crypto';
 import type { IncomingHttpHeaders } from 'node:http';

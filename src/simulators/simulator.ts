@@ -2,7 +2,7 @@
  * What both simulators are from outside, and what stands around their answers: log, faults, steering, sockets.
  *
  * Owns: the interface, the options that hold for a simulator's life, the way of a request to the API or to `/__sim/`.
- * Refuses to own: what a call is answered and which buckets there are (`language-model.ts`, `commerce.ts`).
+ * Does not own: what a call is answered and which buckets there are (`language-model.ts`, `commerce.ts`).
  */
 import type { IncomingHttpHeaders } from 'node:http';
 import { systemClock, type Clock } from '../clock.ts';

@@ -1,7 +1,7 @@
 /**
  * May a connection be opened to this address?
  *
- * Owns: the classification of IP addresses. Refuses to own: resolving names, and the per-upstream exception for
+ * Owns: the classification of IP addresses. Does not own: resolving names, and the per-upstream exception for
  * private addresses (both `dispatch/agents.ts`). Keeps: default deny; only what is known to be public unicast passes,
  * so a range that nobody thought of is closed.
  */

@@ -1,7 +1,7 @@
 /**
  * The configured origins, arranged so that one look-up answers for any number of upstreams.
  *
- * Owns: exact and wildcard matching of `scheme://host:port`. Refuses to own: reading URLs out of requests
+ * Owns: exact and wildcard matching of `scheme://host:port`. Does not own: reading URLs out of requests
  * (`target.policy.ts`). Keeps: an exact entry goes before a wildcard; a wildcard stands for exactly one label of a
  * name, never for an address, a suffix or a substring.
  */

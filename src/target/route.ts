@@ -1,7 +1,7 @@
 /**
  * Combines who calls with where to: a caller and a request line become a {@link Route}.
  *
- * Owns: the choice of credential and the loop guard. Refuses to own: the judgement of URLs (`target.policy.ts`).
+ * Owns: the choice of credential and the loop guard. Does not own: the judgement of URLs (`target.policy.ts`).
  * Keeps: a credential is only ever paired with an origin of the upstream it was configured for.
  */
 import type { Call, Caller, Route } from '../call.ts';

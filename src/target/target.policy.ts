@@ -1,7 +1,7 @@
 /**
  * Where does this request line point to?
  *
- * Owns: cutting the target out of the raw request URL and judging it. Refuses to own: who may call which upstream
+ * Owns: cutting the target out of the raw request URL and judging it. Does not own: who may call which upstream
  * (`route.ts` says so through `allowed`), and addresses (`address.policy.ts`). Keeps: one parse decides origin, and
  * path and query go on as the client's own bytes or the call is refused; nothing later parses the target again.
  */

@@ -1,7 +1,7 @@
 /**
  * Where the facts of one call are counted: the series of its workspace and upstream, and the listeners that are notified.
  *
- * Owns: under which labels a fact is counted. Refuses to own: whether a fact has happened, and when (`observed-call.ts`).
+ * Owns: under which labels a fact is counted. Does not own: whether a fact has happened, and when (`observed-call.ts`).
  * Keeps: a workspace is shown by its label only; listeners are notified only of calls whose workspace and route are known.
  */
 import type { UpstreamSettings } from '../config/settings.ts';

@@ -1,5 +1,5 @@
 /**
- * Writes a registry as Prometheus text or, on request, as OpenMetrics. Refuses to own what is counted
+ * Writes a registry as Prometheus text or, on request, as OpenMetrics. Does not own what is counted
  * and which form a scraper asked for.
  *
  * prom-client renames counters *in place* when it writes OpenMetrics (it strips `_total` from the metric's own name

@@ -1,5 +1,5 @@
 /**
- * Labels of workspaces. Owns the cap on them; refuses to own how a label is made (`identity.ts`) and who may be labelled
+ * Labels of workspaces. Owns the cap on them; does not own how a label is made (`identity.ts`) and who may be labelled
  * where: everything visible outside (metrics, logs, traces, activity) asks here.
  *
  * The cap: a process holds `limit` labels at a time. A workspace keeps the label it was given while it is active, so

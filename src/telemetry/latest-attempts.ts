@@ -1,6 +1,6 @@
 /**
  * Which traced attempt of a lane was sent, answered or ended last: what the waits of traced calls link to. Owns the order of
- * such events, in steps, which need no clock; refuses to own spans.
+ * such events, in steps, which need no clock; does not own spans.
  */
 import type { SpanContext } from '@opentelemetry/api';
 import { LRUCache } from 'lru-cache';

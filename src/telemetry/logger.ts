@@ -1,5 +1,5 @@
 /**
- * Log lines: one per ended call, and a few about the process. Owns levels, sampling and redaction; refuses to own where
+ * Log lines: one per ended call, and a few about the process. Owns levels, sampling and redaction; does not own where
  * lines go (the destination is given) and what happened (facts come in).
  *
  * Privacy is by construction: a call's line has a closed set of fields, none of which can hold a URL, host, header,

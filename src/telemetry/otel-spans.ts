@@ -1,6 +1,6 @@
 /**
  * What a call's spans say: SERVER for the call, INTERNAL for each wait, CLIENT for each attempt, in stable HTTP
- * semantic-convention names. Owns attributes and links; refuses to own whom a link leads to
+ * semantic-convention names. Owns attributes and links; does not own whom a link leads to
  * (`latest-attempts.ts`) and the field of a trace (`traceparent.ts`). Loaded only when traces are exported.
  *
  * Never in a span: the target's URL, path or query, a host under a wildcard origin, field values, bodies, workspace

@@ -1,5 +1,5 @@
 /**
- * The W3C `traceparent` field, in and out. Owns its form; refuses to own who is sampled. A field that is not well-formed,
+ * The W3C `traceparent` field, in and out. Owns its form; does not own who is sampled. A field that is not well-formed,
  * or comes twice, counts as none.
  */
 import { TraceFlags, type SpanContext } from '@opentelemetry/api';

@@ -1,6 +1,6 @@
 /**
  * Turns tracing on, only when somebody configured where spans go. Owns that decision and the SDK's start and stop;
- * refuses to own what a span says (`otel-spans.ts`).
+ * does not own what a span says (`otel-spans.ts`).
  *
  * The SDK costs 0.2 s of CPU and 20 MB to load, and started without configuration it would export to
  * localhost: both are avoided by importing it only here, only then. Nothing is instrumented automatically, because that

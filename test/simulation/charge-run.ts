@@ -1,6 +1,6 @@
 /**
  * Runs clients with calls of known use against a provider that counts tokens, on virtual time. Owns: the provider, a counter that
- * drains, and the clients. Refuses to own: limiters (`charge-fleet.ts`), and what is a good outcome.
+ * drains, and the clients. Does not own: limiters (`charge-fleet.ts`), and what is a good outcome.
  */
 import type { Feedback, MeterName, TokenUsage } from '../../src/call.ts';
 import { spentOf } from '../../src/dispatch/spent.policy.ts';

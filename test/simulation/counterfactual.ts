@@ -1,7 +1,7 @@
 /**
  * Other courses of a history from the moment at which a call was refused: the same world up to there, and then nothing
  * that could not have been known. Nobody new comes, nobody leaves or loses patience, nothing breaks, the upstream stays
- * as it is. Owns: the changed plans. Refuses to own: running and judging them.
+ * as it is. Owns: the changed plans. Does not own: running and judging them.
  */
 import type { CallPlan, Plan, WorkspacePlan } from './plan.ts';
 import type { RefusedCall } from './refused-call.ts';

@@ -1,6 +1,6 @@
 /**
  * Who could go now, as far as the ledger knows: the heads of lanes that nothing but their bucket holds back. No line of the
- * product is in it. Owns: lanes, caps, ceilings, closings. Refuses to own: whether a meter has room.
+ * product is in it. Owns: lanes, caps, ceilings, closings. Does not own: whether a meter has room.
  */
 import { lowest, perDayOf, perMinuteOf } from './rules.ts';
 import { isBefore, type BucketRecord, type Ledger, type CallRecord, type LaneRecord } from './ledger.ts';

@@ -2,7 +2,7 @@
  * The ledger of a history: what the driver did and what the store was asked, kept apart from the code under test, and
  * the safety checks that can be made the moment something happens.
  *
- * Owns: the judgement of single steps (invariants 1 to 5, 8 to 10). Refuses to own: progress (`progress.ts`) and the
+ * Owns: the judgement of single steps (invariants 1 to 5, 8 to 10). Does not own: progress (`progress.ts`) and the
  * balance at the end (`balance.ts`).
  */
 import type { Costs, MeterName } from '../../src/call.ts';

@@ -15,7 +15,7 @@
  * that do something else than they tell, or that others use (`isReliable`), a quota that the operator states too low before any
  * answer has said what it is, and calls whose fate was open at that moment.
  *
- * Owns: the judgement. Refuses to own: running histories (`Lives`). To follow one refusal costs two or three histories,
+ * Owns: the judgement. Does not own: running histories (`Lives`). To follow one refusal costs two or three histories,
  * so that long runs follow a sample (`sampleOf`).
  */
 import type { Chance } from './chance.ts';

@@ -1,6 +1,6 @@
 /**
  * What happens in one history, decided from its seed before anything runs: the upstream's buckets, who calls when, who
- * leaves, what breaks. Owns: the mixture of situations. Refuses to own: what is right.
+ * leaves, what breaks. Owns: the mixture of situations. Does not own: what is right.
  *
  * `calm` buckets have an upstream that does what it states and nobody else drinking from it: there the promises are
  * exact (no 429 at all). The others have the whole zoo.

@@ -1,7 +1,7 @@
 /**
  * What configuration says, process by process and over time: each process takes a reload over when it gets round to it.
  *
- * Owns: which limits some process may have gone by at a time. Refuses to own: what they must lead to (the ledger).
+ * Owns: which limits some process may have gone by at a time. Does not own: what they must lead to (the ledger).
  */
 import type { CallSettings } from '../../src/admission/buckets.policy.ts';
 import type { BucketSetting, MeterSetting } from '../../src/limiter/limiter.ts';

@@ -3,7 +3,7 @@
  * what is stated, and nothing else. Where nothing else is known of the bucket, the gateway must go by that, too.
  *
  * Owns: two bounds of the level. `low`: no gateway that keeps to the limits can have less; above the limit, too much was
- * granted. `high`: none can have more; where that has room, a call can go. Refuses to own: which limits hold (`rules.ts`).
+ * granted. `high`: none can have more; where that has room, a call can go. Does not own: which limits hold (`rules.ts`).
  */
 import type { MeterPlan } from './plan.ts';
 

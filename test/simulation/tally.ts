@@ -2,7 +2,7 @@
  * Histories of many seeds, and what came of them. `inProcesses` lives them in plain Node, in two processes at a time: under
  * Jest each reading of a global goes through the context of the test file, which takes a third more time.
  *
- * Owns: the shares of the processes, and the sum. Refuses to own: one history (`live.ts`).
+ * Owns: the shares of the processes, and the sum. Does not own: one history (`live.ts`).
  */
 import { execFile } from 'node:child_process';
 import { join } from 'node:path';

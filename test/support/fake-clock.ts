@@ -3,7 +3,7 @@
  * the world outside, which goes on at its own time.
  *
  * Owns: the order of events (time, then the order of asking) and letting promises settle between two of them, so that
- * equal runs have equal histories. Refuses to own: chance; lateness is asked of its owner.
+ * equal runs have equal histories. Does not own: chance; lateness is asked of its owner.
  */
 import { setImmediate } from 'node:timers';
 import type { CancelTimer, Clock } from '../../src/clock.ts';

@@ -1,5 +1,5 @@
 /**
- * Time that moves only when a test says so, for code on real sockets. Timers fire in order of their time. Refuses to own
+ * Time that moves only when a test says so, for code on real sockets. Timers fire in order of their time. Does not own
  * events and stalls (`fake-clock.ts`).
  */
 import type { Clock } from '../../src/clock.ts';

@@ -3,7 +3,7 @@
  * test file (`leak-check.mjs`). A ticket leaks that never leaves its lane, a lease that nobody settles, and whatever a store still
  * counts when all calls are over. Outside Jest, and in files without the check, nothing is watched.
  *
- * Refuses to own: stores that a test asks by itself. Such tests end where their last assertion is, and drop the store with what it has.
+ * Does not own: stores that a test asks by itself. Such tests end where their last assertion is, and drop the store with what it has.
  */
 import { AdmissionQueue } from '../../src/admission/admission.ts';
 import type { Lease, Ticket } from '../../src/admission/ticket.ts';

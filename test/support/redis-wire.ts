@@ -1,5 +1,5 @@
 /**
- * A way to Redis on which a test decides what passes. Owns the sockets of both sides and their end; refuses to own what
+ * A way to Redis on which a test decides what passes. Owns the sockets of both sides and their end; does not own what
  * goes wrong: that is what a test is about.
  */
 import { once } from 'node:events';

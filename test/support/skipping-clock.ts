@@ -1,6 +1,6 @@
 /**
  * The system's clock, which a test moves ahead: what is about minutes is tested on real sockets without waiting for them.
- * Timers that are due by then fire in order of their time. Refuses to own events and stalls (`fake-clock.ts`).
+ * Timers that are due by then fire in order of their time. Does not own events and stalls (`fake-clock.ts`).
  */
 import { systemClock, type CancelTimer, type Clock } from '../../src/clock.ts';
 

@@ -1,7 +1,7 @@
 /**
  * A lock for processes that see the same folder: a lock file, held by the process that created it.
  *
- * Owns: taking, removing after a holder's death, and releasing the lock file. Refuses to own: what the lock protects
+ * Owns: taking, removing after a holder's death, and releasing the lock file. Does not own: what the lock protects
  * (`refresh-grant.ts`). Keeps: one holder at a time, provided that each holds the lock for less than {@link lockMs}; after a holder was
  * killed, the others wait for that long. The age of a lock is measured by the clock of the file system, because the clocks of two
  * machines may differ.

@@ -1,5 +1,5 @@
 /**
- * The file of a refresh token: read whole, replaced whole. Owns its form on disk, its owner and mode. Refuses to own: who may
+ * The file of a refresh token: read whole, replaced whole. Owns its form on disk, its owner and mode. Does not own: who may
  * use the token now (`file-lock.ts`), what it is used for (`refresh-grant.ts`).
  * Keeps: at every instant the path names a complete file, the one before or the next; a change that somebody else made since
  * it was read is not overwritten. A text handed to `replace` is on the disk when that has resolved with `replaced`.

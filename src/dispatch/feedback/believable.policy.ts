@@ -5,7 +5,7 @@
  * wherever it stood, must not close it for years. So nothing that a single answer says holds calls back for more than a
  * day, and whatever it says about a level is undone by the next answer within the window that it named itself.
  *
- * Owns: the bounds of reports and waits. Refuses to own: reading them (the dialects), and limits that are merely wrong;
+ * Owns: the bounds of reports and waits. Does not own: reading them (the dialects), and limits that are merely wrong;
  * those are learned and unlearned. Invariant: what leaves here is finite; a report that cannot be a quota is dropped.
  */
 import type { Feedback, MeterReport } from '../../call.ts';

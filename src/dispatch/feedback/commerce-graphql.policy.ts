@@ -1,7 +1,7 @@
 /**
  * What a commerce GraphQL answer teaches: the cost of the document and the state of the points bucket.
  *
- * Owns: `extensions.cost` and the refusals that come as HTTP 200. Refuses to own: computing a cost (it is learned, not
+ * Owns: `extensions.cost` and the refusals that come as HTTP 200. Does not own: computing a cost (it is learned, not
  * predicted) and holding reservations back (`currentlyAvailable` is read after the refund of this call and hides those
  * of others). Invariant: never throws, whatever the body; the sizes are re-read every time because they may change.
  */

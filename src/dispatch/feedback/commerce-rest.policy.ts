@@ -1,7 +1,7 @@
 /**
  * What a commerce REST answer teaches: the call-limit field and the refusals around it.
  *
- * Owns: `current/limit` and the meaning of the statuses. Refuses to own: GraphQL cost. Invariant: the bucket drains
+ * Owns: `current/limit` and the meaning of the statuses. Does not own: GraphQL cost. Invariant: the bucket drains
  * limit/20 per second, so its window is 20 s whatever the plan; the denominator is read, never assumed.
  */
 import type { Feedback, Throttle } from '../../call.ts';

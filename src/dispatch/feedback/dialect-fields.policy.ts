@@ -1,7 +1,7 @@
 /**
  * Numbers and times in the fields that a dialect names.
  *
- * Owns: from a described field to a number of calls or milliseconds. Refuses to own: which window they describe
+ * Owns: from a described field to a number of calls or milliseconds. Does not own: which window they describe
  * (`dialect.policy.ts`). Invariant: what cannot be read is `null`; a time in the past is 0.
  */
 import type { CountField, DialectFields, TimeField, TimeUnit } from '../../config/dialect.ts';

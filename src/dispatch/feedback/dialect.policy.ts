@@ -1,7 +1,7 @@
 /**
  * What an answer teaches of an upstream whose dialect is described in configuration (`speaks`).
  *
- * Owns: windows, fields and conditions as they are described. Refuses to own: what is read where the description names no
+ * Owns: windows, fields and conditions as they are described. Does not own: what is read where the description names no
  * fields (`ietf.policy.ts`), and the bounds of belief. Invariant: 429 is a refusal for want of quota in every dialect.
  */
 import type { Feedback, MeterName, MeterReport, Throttle } from '../../call.ts';

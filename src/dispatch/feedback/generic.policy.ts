@@ -1,7 +1,7 @@
 /**
  * What an answer teaches where the upstream's provider is not known.
  *
- * Owns: 429, 503 and the rate-limit fields that no provider owns. Refuses to own: bodies; without a known shape they
+ * Owns: 429, 503 and the rate-limit fields that no provider owns. Does not own: bodies; without a known shape they
  * prove nothing (GitHub's has one, `github.policy.ts`). Invariant: only requests are metered.
  */
 import type { Feedback, MeterName, MeterReport } from '../../call.ts';

@@ -3,7 +3,7 @@
  * `x-ratelimit-remaining: 0` and a reset. Secondary limits (points, content, concurrency): a sentence, with `Retry-After` or
  * none; then at least a minute.
  *
- * Owns: which of its 403s and 200s are a limiter's. Refuses to own: the fields, which it shares with others (`ietf.policy.ts`).
+ * Owns: which of its 403s and 200s are a limiter's. Does not own: the fields, which it shares with others (`ietf.policy.ts`).
  */
 import type { Throttle } from '../../call.ts';
 import { isRecord, parseJson, recordAt, stringAt } from './json.policy.ts';

@@ -2,7 +2,7 @@
  * Rate-limit fields that no provider owns: `RateLimit` and `RateLimit-Policy` (draft-ietf-httpapi-ratelimit-headers),
  * the older `RateLimit-Limit/-Remaining/-Reset`, and `X-RateLimit-Limit/-Remaining/-Reset`.
  *
- * Owns: a tolerant reader; real senders break the grammar (`"fixed window";"resolvers";q=3000`). Refuses to own: writing
+ * Owns: a tolerant reader; real senders break the grammar (`"fixed window";"resolvers";q=3000`). Does not own: writing
  * these fields (a strict serializer elsewhere). Invariant: malformed members are ignored, never read as 0.
  */
 import type { AnswerTime } from '../duration.policy.ts';

@@ -1,7 +1,7 @@
 /**
  * Reading upstream JSON that nobody promised to be well-formed.
  *
- * Owns: bounded, never-throwing access to untyped data. Refuses to own: what any member means. Invariant: linear time,
+ * Owns: bounded, never-throwing access to untyped data. Does not own: what any member means. Invariant: linear time,
  * whatever the text.
  */
 

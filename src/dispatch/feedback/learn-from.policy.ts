@@ -1,7 +1,7 @@
 /**
  * What an answer teaches: the one entrance to the feedback policies.
  *
- * Owns: which dialect reads which answer. Refuses to own: every dialect. Invariant: total; any facts give a `Feedback`.
+ * Owns: which dialect reads which answer. Does not own: every dialect. Invariant: total; any facts give a `Feedback`.
  */
 import type { Feedback, UpstreamKind } from '../../call.ts';
 import type { Dialect } from '../../config/dialect.ts';

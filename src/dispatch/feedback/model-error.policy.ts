@@ -1,7 +1,7 @@
 /**
  * The verdict on a language-model error body.
  *
- * Owns: the error catalogue of the providers. Refuses to own: waits and fields. Invariant: `error.code` decides, then
+ * Owns: the error catalogue of the providers. Does not own: waits and fields. Invariant: `error.code` decides, then
  * `error.type`, never wording such as "billing" (texts of retryable refusals mention it) and never the status alone.
  */
 import { isRecord, recordAt, stringAt, type JsonRecord } from './json.policy.ts';

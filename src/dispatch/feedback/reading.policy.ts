@@ -1,7 +1,7 @@
 /**
  * One limit as an answer's fields spell it, and what it says about a meter.
  *
- * Owns: from `limit`, `remaining`, `reset` to a window and a level. Refuses to own: the names of the fields (the
+ * Owns: from `limit`, `remaining`, `reset` to a window and a level. Does not own: the names of the fields (the
  * dialect policies) and moving any meter (`limiter/`). Invariant: only what the numbers prove; a window that does not
  * fit exactly one known length is `null`, a level is an interval that contains the truth.
  */

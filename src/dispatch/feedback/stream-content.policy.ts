@@ -1,7 +1,7 @@
 /**
  * Whether an event of a stream is content, or only says that an answer has begun.
  *
- * Owns: the events that come before content in chat, Responses and Anthropic streams. Refuses to own: errors
+ * Owns: the events that come before content in chat, Responses and Anthropic streams. Does not own: errors
  * (`stream-event.policy.ts`). Invariant: whatever is not known to come before content is content.
  */
 import { isRecord, parseJson, stringAt } from './json.policy.ts';

@@ -1,7 +1,7 @@
 /**
  * What one event inside a 200 event stream teaches: a stream may turn into a refusal after its head said success.
  *
- * Owns: error events (chat `{"error":…}`, Responses `response.failed`, Anthropic `type: error`). Refuses to own: cutting the stream
+ * Owns: error events (chat `{"error":…}`, Responses `response.failed`, Anthropic `type: error`). Does not own: cutting the stream
  * into events, forwarding, and usage (`usage.policy.ts`). Invariant: an ordinary chunk costs a few substring searches and is never
  * parsed.
  */

@@ -2,7 +2,7 @@
  * What an answer's `usage` says that its provider counts of a call, in the shapes of OpenAI (chat, Responses, embeddings),
  * Azure, Groq, Mistral, Anthropic, Gemini and Bedrock.
  *
- * Owns: finding `usage` in a text that may be cut, and which of its tokens a provider counts. Refuses to own: reading
+ * Owns: finding `usage` in a text that may be cut, and which of its tokens a provider counts. Does not own: reading
  * bodies (`inspect.ts`, `stream-watch.ts`) and charging (`spent.policy.ts`). Invariant: a member that is missing or no
  * count is not stated; nothing is ever read as 0 that was not 0.
  */

@@ -2,7 +2,7 @@
  * `x-ratelimit-{limit,remaining,reset}-{dimension}`, the form that OpenAI began and many follow, with Azure's
  * `x-ratelimit-renewalperiod-{dimension}` (seconds).
  *
- * Owns: that form. Refuses to own: who has which dimensions (`providers/`), and arithmetic (`reading.policy.ts`).
+ * Owns: that form. Does not own: who has which dimensions (`providers/`), and arithmetic (`reading.policy.ts`).
  */
 import type { AnswerTime } from '../duration.policy.ts';
 import { count, reset, type Reading } from './reading.policy.ts';

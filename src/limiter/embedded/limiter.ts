@@ -2,7 +2,7 @@
  * The embedded store: runs `apply.policy.ts` in this process, one bucket state per key, one timer per bucket.
  *
  * Owns: when the pump runs again (the policy says `nextAt`, the clock wakes), handing grants to the listener, and
- * forgetting buckets that have been idle long enough (`retention.policy.ts`). Refuses to own: any decision. Every operation
+ * forgetting buckets that have been idle long enough (`retention.policy.ts`). Does not own: any decision. Every operation
  * completes in the turn in which it was asked; the promises are the port's.
  */
 import type { Clock } from '../../clock.ts';

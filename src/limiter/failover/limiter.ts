@@ -3,7 +3,7 @@
  * by itself with its share of every limit. `deny`: newcomers are refused, waiting calls wait on.
  *
  * Owns: which store a call is in, moving waiting calls over and back with their positions, the mode that metrics show.
- * Refuses to own: noticing that Redis is unavailable (`health.ts`), calls that are served here (`local-calls.ts`).
+ * Does not own: noticing that Redis is unavailable (`health.ts`), calls that are served here (`local-calls.ts`).
  * Invariants: no call is let through unseen; no waiting call is lost in a switch; a capped lane waits one lease length after
  * each switch behind which calls of the other store may still be under way. Beyond that `local` cannot keep replicas from
  * overlapping: each such grant is counted (`unavailable`).

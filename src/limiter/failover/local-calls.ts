@@ -2,7 +2,7 @@
  * The calls that this replica serves by itself while Redis is unavailable: an embedded limiter per absence, which begins
  * from what Redis last knew and enforces this replica's share.
  *
- * Owns: tickets and grants of the embedded limiter, quarantine, usage that Redis has not seen. Refuses to own: when an
+ * Owns: tickets and grants of the embedded limiter, quarantine, usage that Redis has not seen. Does not own: when an
  * absence begins and ends, which store a call asks (`failover/limiter.ts`).
  * Invariant: a capped lane waits one lease length after the absence began, because calls of Redis may still be under way.
  */

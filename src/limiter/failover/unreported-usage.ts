@@ -2,7 +2,7 @@
  * What this replica uses of every bucket while Redis is unavailable: from which level each bucket begins, this replica's
  * share of it, and what is reported to Redis afterwards.
  *
- * Owns: the seeds of an absence, the account of usage that Redis has not seen. Refuses to own: tickets, and when an absence
+ * Owns: the seeds of an absence, the account of usage that Redis has not seen. Does not own: tickets, and when an absence
  * begins and ends (`failover/limiter.ts`).
  * Invariant: no usage is forgotten when Redis becomes unavailable again before it was reported.
  */

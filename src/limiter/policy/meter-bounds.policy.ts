@@ -2,7 +2,7 @@
  * Between which levels a meter can be, by one answer: it describes the instant at which its call reached the upstream,
  * somewhere between our sending it and its answer's head.
  *
- * Owns: the bounds. Refuses to own: what becomes of the model (`meter-learning.policy.ts`). Pure; `now` is an argument.
+ * Owns: the bounds. Does not own: what becomes of the model (`meter-learning.policy.ts`). Pure; `now` is an argument.
  */
 import type { MeterReport } from '../../call.ts';
 import { netRate } from './meter-others.policy.ts';

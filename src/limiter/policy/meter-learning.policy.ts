@@ -6,7 +6,7 @@
  * the model is moved only as far as the bounds demand: a single late or reordered answer can neither open the bucket
  * too far nor close it for nothing.
  *
- * Owns: what becomes of the model, and the upstream's refusals. Refuses to own: the bounds that an answer proves
+ * Owns: what becomes of the model, and the upstream's refusals. Does not own: the bounds that an answer proves
  * (`meter-bounds.policy.ts`), the model itself (`meter.policy.ts`), which limit holds (`meter-quota.policy.ts`), the estimate of what others take
  * (`meter-others.policy.ts`). Pure; `now` is an argument.
  */

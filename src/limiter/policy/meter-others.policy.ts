@@ -5,7 +5,7 @@
  * by so much less. A burst shows where the stream does not: a call is refused that had room. From then on the meter is
  * contested, and as many units are kept free as others took at once.
  *
- * Owns: both estimates, and how much is kept free. Refuses to own: the level (`meter-learning.policy.ts`).
+ * Owns: both estimates, and how much is kept free. Does not own: the level (`meter-learning.policy.ts`).
  * Invariant: without a refusal nothing is kept free, and one burst makes no stream. Pure.
  */
 import { drainRate, type Meter } from './meter-state.policy.ts';

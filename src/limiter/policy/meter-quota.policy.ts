@@ -1,7 +1,7 @@
 /**
  * Which quota holds for a meter: what the operator states, what the upstream's answers report, or the tighter of both.
  *
- * Owns: limit and window in force. Refuses to own: the level (but for what a limit makes impossible). Invariant: a change
+ * Owns: limit and window in force. Does not own: the level (but for what a limit makes impossible). Invariant: a change
  * of what is stated or reported holds at once, in every direction. Pure; `now` is an argument.
  */
 import { assumedWindowMs, type Meter, type Quota, type ReportedQuota } from './meter-state.policy.ts';

@@ -1,7 +1,7 @@
 /**
  * The data of one meter, as plain values.
  *
- * Owns: what is kept and what each value means. Refuses to own: every change of it (`meter.policy.ts`,
+ * Owns: what is kept and what each value means. Does not own: every change of it (`meter.policy.ts`,
  * `meter-quota.policy.ts`, `meter-learning.policy.ts`, `meter-others.policy.ts`).
  */
 import type { MeterName } from '../../call.ts';

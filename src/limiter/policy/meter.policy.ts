@@ -4,7 +4,7 @@
  * The model (recorded from live services): a call is admitted while `level + cost <= limit`, the level drains at
  * `limit / window`. Answers correct it (`meter-learning.policy.ts`).
  *
- * Owns: draining, room, what a grant takes and gets back. Refuses to own: which limit holds (`meter-quota.policy.ts`),
+ * Owns: draining, room, what a grant takes and gets back. Does not own: which limit holds (`meter-quota.policy.ts`),
  * what answers mean, which calls wait, which lane is next. Pure; `now` is an argument.
  */
 import { keptFree, netRate } from './meter-others.policy.ts';

@@ -10,7 +10,7 @@
  *
  * Guarantees: no grant while closed or without room (2), at most `maxInFlight` leases per lane (3), order within a lane
  * (4), weighted shares (5), a grant as soon as there is room (6), a refusal leaves no trace (11).
- * Refuses to own: time, sockets, deadlines of callers, ceilings (they are charged by the sender).
+ * Does not own: time, sockets, deadlines of callers, ceilings (they are charged by the sender).
  */
 import type { LeaseToken, ReplicaId, TicketId } from '../../ids.ts';
 import type { Reconfiguration } from '../limiter.ts';

@@ -1,7 +1,7 @@
 /**
  * The length of a window that no answer states, from what successive answers say is left of it (docs/adr/0010).
  *
- * Owns: the estimate. Refuses to own: windows that answers state, or that the operator states (`meter-quota.policy.ts`). Pure.
+ * Owns: the estimate. Does not own: windows that answers state, or that the operator states (`meter-quota.policy.ts`). Pure.
  *
  * A window is never shorter than what is left of it, and where calls come all the time the answers right after its start say
  * all of it. So the estimate is the shortest usual window that is no shorter than the most that was left: it grows with the

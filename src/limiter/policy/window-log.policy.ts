@@ -4,7 +4,7 @@
  * A meter drains continuously, and lets up to twice its limit pass within one window; an upstream that counts a sliding or a
  * clock window and states nothing refuses a part of that. With a log no window of this length ever holds more than the limit.
  *
- * Owns: which units still count, and until when. Refuses to own: the limit (`meter-quota.policy.ts`), which lane is next.
+ * Owns: which units still count, and until when. Does not own: the limit (`meter-quota.policy.ts`), which lane is next.
  * Invariant: no send is forgotten before its window has passed, wherever within the margin the upstream counted it. Pure.
  */
 import type { CountedWindow, Meter, SendSlot, WindowLog } from './meter-state.policy.ts';

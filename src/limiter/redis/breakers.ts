@@ -2,7 +2,7 @@
  * Breakers of all replicas, in Redis: one key each, which expires, and a message to the other replicas with each change.
  * Redis decides who of several came first; while it is away each replica has its own (`unavailable`).
  *
- * Owns: the words between replica and script. Refuses to own: which state follows which (`src/breaker/`).
+ * Owns: the words between replica and script. Does not own: which state follows which (`src/breaker/`).
  */
 import type { BreakerId, BreakerNews, BreakerStore, SharedBreaker, Stored } from '../breaker-store.ts';
 import { amountOf, listOf, malformed, textOf, wordOf } from './client/malformed-reply.ts';

@@ -3,7 +3,7 @@
  * their way to their end.
  *
  * Owns: the state of every ticket and lease; what becomes of a grant; sending settlements, cancellations and tickets that
- * Redis lost. Refuses to own: newcomers, ticks and what a reply says of the bucket (`bucket-session.ts`).
+ * Redis lost. Does not own: newcomers, ticks and what a reply says of the bucket (`bucket-session.ts`).
  * Invariants: a grant reaches its call once; a grant that nobody waits for goes back whole; a ticket that waits here is
  * known to Redis or is entered again at its position; a settlement is sent until Redis knows it; a lost lease is counted
  * once; after a loss nobody is sent until all replicas had time to enter their tickets again, and capped lanes wait one

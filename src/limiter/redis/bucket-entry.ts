@@ -2,7 +2,7 @@
  * The way of tickets into one bucket and out of it: newcomers, callers that leave, waiting calls that another store takes
  * over or gives back.
  *
- * Owns: the reply to a caller, taking out of Redis what nobody waits for any more. Refuses to own: what becomes of a grant
+ * Owns: the reply to a caller, taking out of Redis what nobody waits for any more. Does not own: what becomes of a grant
  * (`bucket-calls.ts`).
  */
 import type { AdmitReply } from '../policy/bucket-events.ts';

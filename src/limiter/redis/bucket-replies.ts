@@ -2,7 +2,7 @@
  * What Redis says of one bucket, in replies and in messages of other replicas.
  *
  * Owns: the one place that reads a reply (`read`), the one place that notices another life of the bucket's data
- * (`#noticeLife`), when the bucket is pumped next. Refuses to own: what becomes of single grants (`bucket-calls.ts`).
+ * (`#noticeLife`), when the bucket is pumped next. Does not own: what becomes of single grants (`bucket-calls.ts`).
  */
 import { recoveryGraceMs } from './bucket-view.ts';
 import type { BucketParts } from './bucket-entry.ts';

@@ -2,7 +2,7 @@
  * One replica's session with one bucket in Redis. It consists of a queue of events, a view (what Redis last said), the calls, the
  * entry of tickets, the reading of replies, and ticks; each of these knows only those named before it.
  *
- * Owns: building these, leases as callers see them, settings, readings. Refuses to own: which lane is next (the scripts).
+ * Owns: building these, leases as callers see them, settings, readings. Does not own: which lane is next (the scripts).
  */
 import type { Costs } from '../../call.ts';
 import { BucketCalls } from './bucket-calls.ts';

@@ -1,7 +1,7 @@
 /**
  * A bucket as the replies of Redis described it last: which life of its data this is, until when it is closed, its meters.
  *
- * Owns: recognizing an overtaken reply, how long nobody may be sent. Refuses to own: what follows from that
+ * Owns: recognizing an overtaken reply, how long nobody may be sent. Does not own: what follows from that
  * (`bucket-session.ts`). Data and comparisons only.
  */
 import { Closing, laterOf } from './closing.ts';

@@ -1,7 +1,7 @@
 /**
  * Ceilings in Redis for all replicas: rate-limiter-flexible, one script call per slot for minute and day together.
  *
- * Owns: asking Redis, reading slots a little ahead for forecasts. Refuses to own: the windows (`sliding-log.ts`),
+ * Owns: asking Redis, reading slots a little ahead for forecasts. Does not own: the windows (`sliding-log.ts`),
  * what this replica does while Redis is unavailable (`failover`).
  * Invariant: every 60 s window holds at most the ceiling over all replicas (1).
  */

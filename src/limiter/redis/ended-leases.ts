@@ -2,7 +2,7 @@
  * Leases of this replica that have ended here, and what of that Redis does not know yet. A settlement is sent once, again
  * when its first sending was lost, and later when Redis was unavailable.
  *
- * Owns: which settlements are to be sent again, and for how long a token is remembered. Refuses to own: sending
+ * Owns: which settlements are to be sent again, and for how long a token is remembered. Does not own: sending
  * (`bucket-calls.ts`). Bounds: `maxDeferred` settlements wait for Redis; a token is forgotten after `rememberedMs`.
  */
 import type { TimedLesson } from '../policy/lessons.policy.ts';

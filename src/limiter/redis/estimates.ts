@@ -2,7 +2,7 @@
  * What replicas have learned of token charges, as messages over Redis: the latest of each name, several times a second, and no
  * command at all where there is no other replica. Redis keeps none of it; a replica that starts learns from then on.
  *
- * Owns: gathering, and the words of a message. Refuses to own: what is remembered. Bound: what is gathered between two messages;
+ * Owns: gathering, and the words of a message. Does not own: what is remembered. Bound: what is gathered between two messages;
  * beyond it the replicas learn by themselves.
  */
 import type { Clock } from '../../clock.ts';

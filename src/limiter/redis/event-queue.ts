@@ -3,7 +3,7 @@
  * meanwhile goes together in the next one. An event that comes alone is sent at once, unless nobody waits for what it does: such
  * a deferrable event is held for {@link deferMs}, so that it goes with the next call's admission.
  *
- * Owns: sending, in which order a reply is taken apart. Refuses to own: the order of events (`outbox.ts`), repetition and
+ * Owns: sending, in which order a reply is taken apart. Does not own: the order of events (`outbox.ts`), repetition and
  * whether Redis is available (`health.ts`), what a reply means (`bucket-session.ts`).
  */
 import type { CancelTimer, Clock } from '../../clock.ts';

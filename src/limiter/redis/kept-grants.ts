@@ -1,7 +1,7 @@
 /**
  * Grants of capped lanes that are kept from their calls, because calls of which Redis knows nothing may still be under way.
  *
- * Owns: since when, and for how long. Refuses to own: what becomes of a grant that Redis loses meanwhile (`bucket-calls.ts`).
+ * Owns: since when, and for how long. Does not own: what becomes of a grant that Redis loses meanwhile (`bucket-calls.ts`).
  * Invariants: a grant is kept for one lease length from the beginning of the hold that all replicas share; nothing is handed
  * over within a hold, so losses within it need no longer one; it is handed over only while Redis knows it.
  */

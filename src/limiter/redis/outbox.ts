@@ -3,7 +3,7 @@
  * here.
  *
  * Owns: the order of events. What ends or renews something goes before what begins; newcomers of different lanes go in
- * rotation, those of one lane stay in order. Bounds: a batch has at most `maxBatch` events. Refuses to own: sending.
+ * rotation, those of one lane stay in order. Bounds: a batch has at most `maxBatch` events. Does not own: sending.
  */
 import type { BucketEvent, EventReply } from '../policy/bucket-events.ts';
 import type { LaneKey } from '../limiter.ts';

@@ -2,7 +2,7 @@
  * This replica among the others: its name, its heartbeat once a second, how many others are heard of, and whether Redis
  * has lost what it held (a new epoch).
  *
- * Owns: the presence record. Refuses to own: what a loss means for tickets, leases and ceilings (they watch).
+ * Owns: the presence record. Does not own: what a loss means for tickets, leases and ceilings (they watch).
  * Invariant: durations only; the start of an epoch is on Redis' clock and is compared with nothing else.
  */
 import type { Clock, Random } from '../../clock.ts';

@@ -2,7 +2,7 @@
  * When a bucket is to be pumped next. The replica that has claimed the next pump (the pump leader) asks in time, also for
  * others; replicas whose tickets wait for that pump ask a little later, in case the leader died.
  *
- * Owns: the timer of one bucket. Refuses to own: what is asked then (`bucket-session.ts`).
+ * Owns: the timer of one bucket. Does not own: what is asked then (`bucket-session.ts`).
  */
 import type { Clock } from '../../clock.ts';
 

@@ -1,6 +1,6 @@
 /**
  * Where calls stand among those of all replicas: positions follow Redis' clock. Owns: the translation of this process'
- * times, admissions and lessons. Refuses to own: the estimate of Redis' clock (`store-clock.ts`).
+ * times, admissions and lessons. Does not own: the estimate of Redis' clock (`store-clock.ts`).
  */
 import type { Clock } from '../../clock.ts';
 import type { StoredAdmission } from '../policy/bucket-events.ts';

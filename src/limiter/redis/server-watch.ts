@@ -1,6 +1,6 @@
 /**
  * Looks at a Redis in use once a minute: a setting that makes it unusable at the next start may be changed while it runs.
- * Owns: telling that, once per mistake. Refuses to own: leaving Redis for it: what is there is still right.
+ * Owns: telling that, once per mistake. Does not own: leaving Redis for it: what is there is still right.
  */
 import type { Clock } from '../../clock.ts';
 import type { Log } from '../../telemetry/events.ts';

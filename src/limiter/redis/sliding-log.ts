@@ -4,7 +4,7 @@
  * fixed window too; a refusal writes nothing; a slot goes back by its id.
  *
  * Owns: the hooks of the library that a store has (`_upsert`, `_get`, `_delete`, `_getRateLimiterRes`; they are private,
- * so its version is pinned and `test/limiter/contract.ts` holds it to its word). Refuses to own: what is asked instead
+ * so its version is pinned and `test/limiter/contract.ts` holds it to its word). Does not own: what is asked instead
  * while Redis is unavailable (`failover`); the library's insurance limiter is not used.
  */
 import { RateLimiterRedis, RateLimiterRes } from 'rate-limiter-flexible';

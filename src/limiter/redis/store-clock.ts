@@ -3,7 +3,7 @@
  * ordered by it, whichever replica is slow to ask.
  *
  * Owns: the estimate. A reply that names Redis' time was made between the sending of its command and its arrival, so the
- * estimate from the fastest round trip is wrong by half of that at most (the rule of NTP, RFC 5905 §10). Refuses to own:
+ * estimate from the fastest round trip is wrong by half of that at most (the rule of NTP, RFC 5905 §10). Does not own:
  * this process' clock. Keeps: a better estimate never turns the order of this process' calls around.
  */
 

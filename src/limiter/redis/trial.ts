@@ -1,6 +1,6 @@
 /**
  * Tries the Redis of a configuration once, for `sluice check --connect`: connects, looks at the server, writes one key of
- * a second's life by a script, and publishes to a channel that nobody hears. Owns: what is tried. Refuses to own: words
+ * a second's life by a script, and publishes to a channel that nobody hears. Owns: what is tried. Does not own: words
  * for the terminal (`cli/`).
  */
 import type { Clock, Random } from '../../clock.ts';

@@ -1,7 +1,7 @@
 /**
  * What a GraphQL document selects, with its fragments inlined and its variables filled in.
  *
- * Owns: fragments, type conditions, `@skip` and `@include`, values of arguments. Refuses to own: what a field costs or
+ * Owns: fragments, type conditions, `@skip` and `@include`, values of arguments. Does not own: what a field costs or
  * returns (`graphql-document.ts`). Invariant: bounded work, also for fragments that contain themselves.
  */
 import {

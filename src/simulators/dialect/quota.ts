@@ -1,7 +1,7 @@
 /**
  * One quota of a described upstream: its windows, its calls in flight, the time for which it stays closed.
  *
- * Owns: counting as the description says, to the millisecond. Refuses to own: which call belongs to it, what it is answered.
+ * Owns: counting as the description says, to the millisecond. Does not own: which call belongs to it, what it is answered.
  */
 import type { SpokenParts, SpokenWindow } from './parts.ts';
 

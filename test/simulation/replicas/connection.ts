@@ -2,7 +2,7 @@
  * What a replica has instead of ioredis: the same calls, over a network that delays, loses, repeats and reorders, and
  * connections that break. No line of the product is in it.
  *
- * Owns: the way to the server and back. Refuses to own: when something breaks (`plan.ts`), repetition (the product's).
+ * Owns: the way to the server and back. Does not own: when something breaks (`plan.ts`), repetition (the product's).
  */
 import type { RedisClient, RedisConnection } from '../../../src/limiter/redis/client/connection.ts';
 import type { FakeClock } from '../../support/fake-clock.ts';

@@ -3,7 +3,7 @@
  * upstream, and the judgement of each step. Written by the driver, the server and the upstream; no line of the product
  * is in it.
  *
- * Owns: invariants 2, 3, 4, 5, 8, 9, 10, 11 as far as one step shows them broken. Refuses to own: what only time shows
+ * Owns: invariants 2, 3, 4, 5, 8, 9, 10, 11 as far as one step shows them broken. Does not own: what only time shows
  * (`watch.ts`) and the balance at the end (`balance.ts`).
  *
  * What holds under a fault is said where it is judged: a replica is `disturbed` while it is stopped, cut off, or was

@@ -1,6 +1,6 @@
 /**
  * What happens in one history of several replicas, decided from its seed: who calls whom when, and what breaks. Owns:
- * the mixture of situations. Refuses to own: what is right.
+ * the mixture of situations. Does not own: what is right.
  */
 import { maxUptimeMs, originOf, type Origin } from '../../support/origins.ts';
 import { Chance } from '../chance.ts';

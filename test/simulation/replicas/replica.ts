@@ -1,6 +1,6 @@
 /**
  * One replica of a history: a simulated process in which the product's own stores and admission run, its connection, and
- * what happened to it. Owns: building and killing. Refuses to own: judgement.
+ * what happened to it. Owns: building and killing. Does not own: judgement.
  */
 import { AdmissionQueue } from '../../../src/admission/admission.ts';
 import type { Settings } from '../../../src/config/settings.ts';

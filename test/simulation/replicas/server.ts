@@ -4,7 +4,7 @@
  * the script is bound to), keeps a log of them, and can lose everything, or what came
  * last, or stand still.
  *
- * Owns: data and its loss. Refuses to own: the way to it and back (`connection.ts`), judgement (`ledger.ts`).
+ * Owns: data and its loss. Does not own: the way to it and back (`connection.ts`), judgement (`ledger.ts`).
  */
 import { ceilingWindowMs, slotInMs } from '../../../src/limiter/policy/ceiling.policy.ts';
 import { ScriptModel, type Asked, type Done, type Sent } from '../../limiter/script-model.ts';

@@ -4,7 +4,7 @@
  * would seem unavailable to everybody because one workspace is busy.
  *
  * Owns: the line before Redis and its order: what ends or renews something before what begins, newcomers of different
- * lanes in turn. Refuses to own: repetition and time limits (`health.ts`).
+ * lanes in turn. Does not own: repetition and time limits (`health.ts`).
  */
 import type { LaneKey } from '../../../ids.ts';
 

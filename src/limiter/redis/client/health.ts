@@ -3,7 +3,7 @@
  * knows whether Redis is available.
  *
  * Owns: repetition (a command that runs twice must be idempotent by id), the switch to "unavailable" within `patienceMs`
- * of the first failure, the way back, counting. Refuses to own: what the replica does meanwhile (`failover`).
+ * of the first failure, the way back, counting. Does not own: what the replica does meanwhile (`failover`).
  * Invariant: a failure never counts as a permission. An error reply that this file does not know (a key of another type, a
  * script that fails) and a reply that cannot be read are logged as a bug and count as no reply at once, because sending
  * again is no help. While such permanent errors go on, the time until Redis is tried again doubles (a circuit breaker).

@@ -2,7 +2,7 @@
  * Bounds of what Redis may say, checked on the bytes before they are decoded: RESP3 as its specification has it, but
  * without streamed types and attributes, which Redis does not send.
  *
- * Owns: following lines, bodies and counts through chunks that may end anywhere. Refuses to own: values. Keeps: what a
+ * Owns: following lines, bodies and counts through chunks that may end anywhere. Does not own: values. Keeps: what a
  * decoder has to hold is in proportion to the bytes that came, and no reply is longer than `maxBytes`.
  */
 

@@ -1,7 +1,7 @@
 /**
  * The connection of a subscriber, made again whenever it ends.
  *
- * Owns: when the next connection is made. Refuses to own: whether it hears (`subscription.ts`), where it connects (`connection.ts`).
+ * Owns: when the next connection is made. Does not own: whether it hears (`subscription.ts`), where it connects (`connection.ts`).
  */
 import { Redis, type Cluster, type RedisOptions } from 'ioredis';
 import type { Clock, Random } from '../../../clock.ts';

@@ -2,7 +2,7 @@
  * One subscription that hears: it listens to itself, again and again, through the server and back.
  *
  * A subscriber owes no answer, and a confirmation proves nothing (something between may answer it, and keep the
- * messages): what is published to the channel has to arrive. Owns: that proof, over one connection. Refuses to own:
+ * messages): what is published to the channel has to arrive. Owns: that proof, over one connection. Does not own:
  * making the next connection (`connection.ts`).
  */
 import type { Clock } from '../../../clock.ts';

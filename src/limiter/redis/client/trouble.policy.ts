@@ -1,6 +1,6 @@
 /**
  * Why Redis does not serve, in words for whoever runs it. Owns: the class of a failure of connection or command, and what
- * to look at. Refuses to own: what a replica does meanwhile. Keeps: a closed set of words; no host, user or text of Redis.
+ * to look at. Does not own: what a replica does meanwhile. Keeps: a closed set of words; no host, user or text of Redis.
  */
 
 export interface RedisTrouble {

@@ -1,6 +1,6 @@
 /**
  * Tells why Redis is away: once when it leaves, once more for each further reason of the same absence, and for as long as it
- * lasts to whoever asks. Owns: which failure counts as the reason. Refuses to own: when Redis counts as away (`health.ts`).
+ * lasts to whoever asks. Owns: which failure counts as the reason. Does not own: when Redis counts as away (`health.ts`).
  */
 import type { Log } from '../../../telemetry/events.ts';
 import { RedisUnusable } from './redis-unusable.ts';
