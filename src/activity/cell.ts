@@ -1,12 +1,15 @@
 /**
- * One minute of one workspace on one upstream, in numbers. Owns the layout of a cell, how two are added and what is left
- * of one without another; does not own whose it is. Counts add up, the longest wait does not: those that know it are
- * {@link addInto} and {@link takeOut}.
+ * A cell: what was counted for one workspace on one upstream in one minute. Owns the layout of a cell, the sum of two cells
+ * ({@link addInto}) and their difference ({@link takeOut}); does not own to whom a cell belongs. Counts are added and
+ * subtracted; the longest wait is a maximum, which both functions treat apart.
  */
 import { outcomes, type CallOutcome } from '../telemetry/outcome.policy.ts';
 import type { RefusalCode } from '../errors.ts';
 
-/** Reasons of refusals kept apart; every refusal of the shed family. Cells are sent as lists by index: this list is part of their layout. */
+/**
+ * Refusals of Sluice that a later call may not get, each counted by its own code. Cells are published as lists of numbers by
+ * index: the order of this list is part of their layout.
+ */
 export const shedReasons = [
   'queue_full',
   'wait_too_long',
@@ -33,32 +36,35 @@ const scalars = [
 ] as const;
 type Scalar = (typeof scalars)[number];
 
-const names = [...outcomes, ...scalars, ...shedReasons] as const;
-const indexOf = new Map<string, number>(names.map((name, index) => [name, index]));
-const firstBound = names.length;
-const length = firstBound + waitBoundsMs.length + 1;
+const columnNames = [...outcomes, ...scalars, ...shedReasons] as const;
+const indexOf = new Map<string, number>(columnNames.map((name, index) => [name, index]));
+/** The column of the first bucket of the wait histogram. */
+const firstBound = columnNames.length;
+const columnCount = firstBound + waitBoundsMs.length + 1;
 const columnOf = (name: string): number => indexOf.get(name) ?? -1;
-// Found once: waits are added for every call.
+// These columns are looked up once, because a wait is added for every call.
 const [held, waitSum, waitMax] = [columnOf('held'), columnOf('waitSumMs'), columnOf('waitMaxMs')];
 
 export type CellField = CallOutcome | Scalar | (typeof shedReasons)[number];
 
-/** A minute. `minute` counts from the Unix epoch; `seconds` are arrivals per second of it. */
 export interface Cell {
+  /** Number of the minute since the Unix epoch. */
   readonly minute: number;
+  /** One number for each column. */
   readonly counts: Float64Array;
+  /** Arrivals in each of the minute's 60 seconds. */
   readonly seconds: Uint16Array;
 }
 
 export function emptyCell(minute: number): Cell {
-  return { minute, counts: new Float64Array(length), seconds: new Uint16Array(60) };
+  return { minute, counts: new Float64Array(columnCount), seconds: new Uint16Array(60) };
 }
 
-export function read(cell: Cell, field: CellField): number {
+export function countOf(cell: Cell, field: CellField): number {
   return cell.counts[indexOf.get(field) ?? -1] ?? 0;
 }
 
-export function add(cell: Cell, field: CellField, by = 1): void {
+export function addCount(cell: Cell, field: CellField, by = 1): void {
   const index = indexOf.get(field);
   if (index !== undefined) cell.counts[index] = (cell.counts[index] ?? 0) + by;
 }
@@ -82,9 +88,9 @@ export function addArrival(cell: Cell, second: number): void {
   cell.seconds[second] = Math.min(65_535, (cell.seconds[second] ?? 0) + 1);
 }
 
-/** Adds `from` to `into`, minute for minute. */
+/** Adds `from` to `into`, count for count. `into` keeps its minute. */
 export function addInto(into: Cell, from: Cell): void {
-  for (let i = 0; i < length; i++) {
+  for (let i = 0; i < columnCount; i++) {
     const [a, b] = [into.counts[i] ?? 0, from.counts[i] ?? 0];
     into.counts[i] = i === waitMax ? Math.max(a, b) : a + b;
   }
@@ -93,15 +99,15 @@ export function addInto(into: Cell, from: Cell): void {
 }
 
 /**
- * What is left of `whole`, a sum, without the `parts` of it. The longest wait that is left is not known where it was one
- * of a part: it is then the bound of the longest waits left, which it does not exceed. No count is ever negative, also
- * when a part was read a moment later than the whole.
+ * `whole`, which is a sum, less those of its `parts` that are given. Where the longest wait of the whole may be that of a
+ * part, the longest wait of the rest is not known: the upper bound of the last histogram bucket that still has calls stands
+ * for it. No count becomes negative, also when a part was read a moment later than the whole.
  */
 export function takeOut(whole: Cell, parts: readonly Cell[]): Cell {
   const rest = emptyCell(whole.minute);
   rest.counts.set(whole.counts);
   for (const part of parts) {
-    for (let i = 0; i < length; i++) {
+    for (let i = 0; i < columnCount; i++) {
       if (i !== waitMax) rest.counts[i] = Math.max(0, (rest.counts[i] ?? 0) - (part.counts[i] ?? 0));
     }
   }
@@ -115,7 +121,10 @@ export function takeOut(whole: Cell, parts: readonly Cell[]): Cell {
 export const isEmpty = ({ counts, seconds }: Cell): boolean =>
   counts.every((n) => n === 0) && seconds.every((n) => n === 0);
 
-/** Wait that `share` (0 to 1) of the calls did not exceed, milliseconds: the bound of its bucket, never above the longest seen. */
+/**
+ * The wait that a `share` (0 to 1) of the calls did not exceed, milliseconds: the upper bound of its histogram bucket, at
+ * most the cell's longest wait.
+ */
 export function waitQuantile(cell: Cell, share: number): number {
   const counts = cell.counts.subarray(firstBound);
   const total = counts.reduce((sum, n) => sum + n, 0);
@@ -123,7 +132,7 @@ export function waitQuantile(cell: Cell, share: number): number {
   let seen = 0;
   for (const [i, n] of counts.entries()) {
     seen += n;
-    if (seen >= share * total) return Math.min(waitBoundsMs[i] ?? Infinity, read(cell, 'waitMaxMs'));
+    if (seen >= share * total) return Math.min(waitBoundsMs[i] ?? Infinity, countOf(cell, 'waitMaxMs'));
   }
-  return read(cell, 'waitMaxMs');
+  return countOf(cell, 'waitMaxMs');
 }

@@ -5,7 +5,7 @@
 import { ceilingLimits } from '../admission/buckets.policy.ts';
 import type { UpstreamSettings, WorkspaceSettings } from '../config/settings.ts';
 
-/** Limits of a workspace on an upstream, as configured or learned. */
+/** Limits of a workspace on an upstream, as configured. */
 export interface LaneLimits {
   readonly upstream: string;
   readonly requestsPerMinute: number | null;
@@ -40,7 +40,10 @@ export function configuredLimits(
   });
 }
 
-/** Workspaces whose credentials stand for the same quota share a bucket; one with another is taken to be alone with it. */
+/**
+ * True when the workspace's calls spend the quota of the upstream's own credential, which all such workspaces share. A
+ * workspace whose own credential stands for another quota is taken to be the only one with that quota.
+ */
 export function sharesQuota(workspace: WorkspaceSettings, upstream: UpstreamSettings): boolean {
   const shared = upstream.credential;
   return (

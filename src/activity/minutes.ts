@@ -3,7 +3,7 @@
  * where; does not own whose minutes they are.
  */
 import type { EndedFact } from '../telemetry/events.ts';
-import { add, addWait, emptyCell, shedReasons, type Cell } from './cell.ts';
+import { addCount, addWait, emptyCell, shedReasons, type Cell } from './cell.ts';
 import type { ActivityKey } from './shared.ts';
 
 export const minuteMs = 60_000;
@@ -69,11 +69,11 @@ export class Minutes {
 
 /** Counts a call that is over. */
 export function addEnd(cell: Cell, { outcome, code, waitedMs }: EndedFact): void {
-  add(cell, outcome);
+  addCount(cell, outcome);
   addWait(cell, waitedMs);
   if (outcome !== 'shed') return;
   const reason = shedReasons.find((each) => each === code);
-  if (reason !== undefined) add(cell, reason);
+  if (reason !== undefined) addCount(cell, reason);
 }
 
 /** Arrivals per second of the hour before `now` (wall clock), oldest first. `fromMinute`: the first minute of the cells. */

@@ -1,6 +1,7 @@
 /**
- * Remembers the last hour of workspaces on their upstreams, minute by minute. Owns the facts it hears, the sums over
- * replicas and what is published to the other replicas; does not own limits, labels, and for whom there is room (`counts.ts`).
+ * Remembers the last hour of workspaces on their upstreams, minute by minute. Owns how a fact is counted, the sums over
+ * replicas and what is published to the other replicas; does not own limits, labels, and which lanes are forgotten when
+ * there are too many (`counts.ts`).
  *
  * Bound: `maxLanes` lanes and two totals per upstream, an hour each (`minutes.ts`). Workspace ids stay in this process's
  * memory; what leaves it goes under a digest.
@@ -8,14 +9,14 @@
 import type { Clock } from '../clock.ts';
 import type { EndedFact, FactSink } from '../telemetry/events.ts';
 import { Counts, credentialGroups, type CountOptions, type Changes } from './counts.ts';
-import { add, addArrival, addInto, emptyCell, type Cell, type CellField } from './cell.ts';
+import { addCount, addArrival, addInto, emptyCell, type Cell, type CellField } from './cell.ts';
 import { busyIn, type LaneId } from './lane-table.ts';
 import { addEnd, keptMinutes, minuteMs, secondsOf, type Minutes } from './minutes.ts';
 import type { ActivityKey, LaneCalls, SharedActivity } from './shared.ts';
 
 export type { LaneId } from './lane-table.ts';
 
-/** Lanes without an entry of their own for which calls that wait or are in flight are still published. */
+/** Forgotten lanes whose waiting calls and calls in flight are published all the same: at most so many. */
 const maxLiveForgotten = 1_000;
 /** Workspaces published as the busiest: more than there are labels, so that all replicas agree on who gets one. */
 const maxBusiest = 200;
@@ -29,7 +30,7 @@ export interface RecorderOptions extends CountOptions {
   readonly live?: () => Iterable<LaneId & LaneCalls>;
 }
 
-/** Which of the recorded a sum is of. */
+/** The time that a sum covers, and how fresh it must be. */
 export interface Span {
   /** The last minutes (1 to 60), and the running one. */
   readonly minutes: number;
@@ -46,8 +47,8 @@ export class Recorder implements FactSink {
     this.#counts = new Counts(options);
   }
 
-  /** Lanes remembered now. */
-  get lanes(): number {
+  /** How many lanes are remembered now. */
+  get laneCount(): number {
     return this.#counts.lanes.size;
   }
 
@@ -82,7 +83,7 @@ export class Recorder implements FactSink {
     return this.#sum(own, this.#counts.keyOf(workspaceId, upstream), span);
   }
 
-  /** The same of all workspaces on an upstream, those included whose lanes were forgotten. */
+  /** What was counted on an upstream for all workspaces together, also for those whose lanes were forgotten; all replicas. */
   async total(upstream: string, span: Span): Promise<Cell> {
     const total = emptyCell(this.#minute() - span.minutes);
     for (const who of credentialGroups) {
@@ -104,13 +105,13 @@ export class Recorder implements FactSink {
     return this.#arrivals(own, this.#counts.keyOf(workspaceId, upstream), now);
   }
 
-  /** The same of all workspaces together whose calls carry the upstream's own credential. */
+  /** Arrivals per second, as `arrivals` returns them, of all workspaces together whose calls carry the upstream's own credential. */
   sharedArrivals(upstream: string, until: number): Promise<readonly number[]> {
     const own = this.#counts.total(upstream, 'sharing');
     return this.#arrivals(own, this.#counts.totalKeyOf(upstream, 'sharing'), until);
   }
 
-  /** Workspaces with a lane on this replica, and how busy they are here (`telemetry/busyness.policy.ts`). */
+  /** Each workspace with a lane on this replica, and how busy that workspace is here (`telemetry/busyness.policy.ts`). */
   busiest(): ReadonlyMap<string, number> {
     const minute = this.#minute();
     const found = new Map<string, number>();
@@ -120,7 +121,7 @@ export class Recorder implements FactSink {
     return found;
   }
 
-  /** Those of these lanes with anything recorded in the last `minutes` minutes, on any replica. */
+  /** The lanes among `ids` for which any replica recorded anything in the last `minutes` minutes. */
   async active<Id extends LaneId>(ids: readonly Id[], minutes: number): Promise<readonly Id[]> {
     const from = this.#minute() - minutes;
     const elsewhere = await this.#options.shared.active(from);
@@ -131,7 +132,7 @@ export class Recorder implements FactSink {
     });
   }
 
-  /** Calls of a lane that wait and that are in flight, all replicas; the others' are a few seconds old. */
+  /** Calls of a lane that wait or are in flight, on all replicas. The counts of other replicas are a few seconds old. */
   async calls(workspaceId: string, upstream: string): Promise<LaneCalls> {
     const { shared, live } = this.#options;
     let { waiting, inFlight } = await shared.callsOf(this.#counts.keyOf(workspaceId, upstream));
@@ -143,11 +144,9 @@ export class Recorder implements FactSink {
     return { waiting, inFlight };
   }
 
-  /** The same of all workspaces on an upstream. */
+  /** Calls of all workspaces on an upstream that wait or are in flight, on all replicas, as `calls` counts them for one. */
   async callsTo(upstream: string): Promise<LaneCalls> {
-    let { waiting, inFlight } = await this.#options.shared.callsOf(
-      this.#counts.totalKeyOf(upstream, 'sharing'),
-    );
+    let { waiting, inFlight } = await this.#options.shared.callsOf(this.#everybodysCallsKey(upstream));
     for (const own of this.#options.live?.() ?? []) {
       if (own.upstream !== upstream) continue;
       waiting += own.waiting;
@@ -156,20 +155,20 @@ export class Recorder implements FactSink {
     return { waiting, inFlight };
   }
 
-  /** Hands what changed to the other replicas; called every few seconds, also when nothing did. */
+  /** Publishes to the other replicas what changed; called every few seconds, also when nothing did. */
   publish(): Promise<void> {
     const { totals, lanes, dropped } = this.#counts.takeChanges();
     return this.#options.shared.publish({
       totals: () => totals.flatMap(({ of, cells }) => cells.map((cell) => ({ lane: of.key, cell }))),
-      lanes: () => this.#published(lanes),
+      lanes: () => this.#selectPublished(lanes),
       dropped,
       calls: () => this.#liveCalls(),
       busiest: () => this.#busiestByLabel(),
     });
   }
 
-  /** Every lane is published while there is room for all, and the busier half when there is not. */
-  *#published(lanes: Changes['lanes']) {
+  /** Yields cells of every lane while there is room for all lanes, of the busier half of them when there is not. */
+  *#selectPublished(lanes: Changes['lanes']) {
     const minute = this.#minute();
     for (const { of, cells } of lanes) {
       if (!this.#counts.lanes.isSpared(of, minute)) continue;
@@ -178,13 +177,16 @@ export class Recorder implements FactSink {
     }
   }
 
-  /** Those with a lane, and some others; and all of an upstream together, under the digest of its total. */
+  /**
+   * Calls of this replica that wait or are in flight: by lane, for remembered lanes and up to {@link maxLiveForgotten} others;
+   * and for each upstream those of all workspaces together.
+   */
   #liveCalls(): ReadonlyMap<ActivityKey, LaneCalls> {
     const calls = new Map<ActivityKey, LaneCalls>();
     let forgotten = 0;
     for (const { workspaceId, upstream, waiting, inFlight } of this.#options.live?.() ?? []) {
       if (waiting + inFlight === 0) continue;
-      const all = this.#counts.totalKeyOf(upstream, 'sharing');
+      const all = this.#everybodysCallsKey(upstream);
       const sum = calls.get(all);
       calls.set(all, {
         waiting: waiting + (sum?.waiting ?? 0),
@@ -195,6 +197,14 @@ export class Recorder implements FactSink {
       calls.set(this.#counts.keyOf(workspaceId, upstream), { waiting, inFlight });
     }
     return calls;
+  }
+
+  /**
+   * The key under which calls of all workspaces on an upstream are published, whichever credential they carry. The name is
+   * that of the total of calls with the upstream's own credential. The two do not mix: a store keeps live calls apart from cells.
+   */
+  #everybodysCallsKey(upstream: string): ActivityKey {
+    return this.#counts.totalKeyOf(upstream, 'sharing');
   }
 
   #busiestByLabel(): ReadonlyMap<string, number> {
@@ -224,7 +234,7 @@ export class Recorder implements FactSink {
   #count(workspaceId: string, upstream: string, field: CellField): void {
     const minute = this.#minute();
     const lane = this.#counts.lane(workspaceId, upstream, minute);
-    add(this.#counts.own(lane, minute), field);
-    add(this.#counts.all(lane, minute), field);
+    addCount(this.#counts.own(lane, minute), field);
+    addCount(this.#counts.all(lane, minute), field);
   }
 }

@@ -2,10 +2,10 @@
  * Shares activity through Redis, on a connection of its own: a long read for the page never stands in front of an
  * admission.
  *
- * Owns: chunks, what waits for Redis, what is remembered of other replicas while somebody looks. Does not own: cells, and
- * what is in Redis under which name (`redis-layout.ts`).
- * Keeps: a failing Redis is counted, never thrown: the view is then of this replica alone, and what was not stored is
- * stored later.
+ * Owns: how much is written with one request, the cells that wait to be written, and a cache of what other replicas
+ * published. Does not own: cells, and the keys and commands (`redis-layout.ts`).
+ * Keeps: a failure of Redis is counted, never thrown: activity then shows this replica alone, and cells that could not be
+ * written are written later.
  */
 import type { Clock, Random } from '../clock.ts';
 import type { RedisSettings } from '../config/settings.ts';
@@ -18,14 +18,17 @@ import * as layout from './redis-layout.ts';
 import { Remembered } from './remembered.ts';
 import type { ActivityKey, LaneCalls, LaneCell, Publication, SharedActivity } from './shared.ts';
 
-/** Others publish every 5 s: what was read is good for a part of that. */
-const readGoodMs = 2_000;
-/** After a failure nothing is read for this long: a page with many lanes waits for one timeout, not for hundreds. */
+/** What was read from Redis is used for so long: less than the 5 s between two publications of a replica. Milliseconds. */
+const cacheMs = 2_000;
+/**
+ * After a failure of Redis nothing is read for this long: a page with many lanes waits for one timeout, not for hundreds.
+ * Milliseconds.
+ */
 const pauseMs = 5_000;
 const cellsPerRequest = 200;
 /** Cells of lanes kept for a later publication while Redis fails: the oldest are given up. */
 const maxPending = 10_000;
-/** Lanes read lately that are remembered: as many as a recorder remembers. */
+/** Lanes whose cells are cached: as many as a recorder remembers. */
 const maxReads = 1_000;
 
 export interface RedisActivityParts {
@@ -49,17 +52,18 @@ export class RedisActivity implements SharedActivity {
   readonly #calls: Remembered<ReadonlyMap<ActivityKey, LaneCalls>>;
   readonly #others: Remembered<readonly string[]>;
   readonly #alive: Remembered<number>;
-  #quietUntil: number | null = null;
+  /** End of the pause after a failure, monotonic milliseconds; `null` = there is none. */
+  #pausedUntil: number | null = null;
   #closed = false;
 
   constructor(parts: RedisActivityParts) {
     const { settings, clock, random, onError } = parts;
     this.#parts = parts;
     this.#connection = connectRedis(settings, { clock, random }, () => onError('connection'));
-    this.#cells = new Remembered(clock, readGoodMs, maxReads);
-    this.#calls = new Remembered(clock, readGoodMs, 1);
-    this.#others = new Remembered(clock, readGoodMs, 1);
-    this.#alive = new Remembered(clock, readGoodMs, 1);
+    this.#cells = new Remembered(clock, cacheMs, maxReads);
+    this.#calls = new Remembered(clock, cacheMs, 1);
+    this.#others = new Remembered(clock, cacheMs, 1);
+    this.#alive = new Remembered(clock, cacheMs, 1);
   }
 
   async publish({ totals, lanes, dropped, calls, busiest }: Publication): Promise<void> {
@@ -73,16 +77,16 @@ export class RedisActivity implements SharedActivity {
     try {
       const announced = { calls: callsText(calls()), busiest: busiestText(busiest()) };
       const gone = [...this.#dropped];
-      await this.#send(layout.unlisting(replica, gone));
+      await this.#send(layout.unlistCommands(replica, gone));
       for (const lane of gone) this.#dropped.delete(lane);
-      await this.#store(this.#totals, (entry) => layout.storing(replica, entry));
+      await this.#store(this.#totals, (entry) => layout.storeCommands(replica, entry));
       await this.#store(this.#lanes, (entry) => [
-        ...layout.storing(replica, entry),
-        ...layout.listing(replica, entry),
+        ...layout.storeCommands(replica, entry),
+        ...layout.listCommands(replica, entry),
       ]);
-      await this.#send(layout.announcing(replica, this.#minute(), announced));
+      await this.#send(layout.announceCommands(replica, this.#minute(), announced));
       // Redis replies again: a reader of activity need not wait for the end of the pause.
-      this.#quietUntil = null;
+      this.#pausedUntil = null;
       this.#parts.onCommand('publish', this.#parts.clock.monotonic() - startedAt);
     } catch (failure) {
       this.#noteFailure(failure);
@@ -101,7 +105,7 @@ export class RedisActivity implements SharedActivity {
 
   active(fromMinute: number): Promise<ReadonlySet<ActivityKey>> {
     return this.#ask<ReadonlySet<ActivityKey>>(async () => {
-      const replies = await this.#ofOthers((replica) => layout.readingLanes(replica, fromMinute));
+      const replies = await this.#ofOthers((replica) => layout.lanesCommand(replica, fromMinute));
       return new Set(replies.flatMap(layout.texts));
     }, new Set());
   }
@@ -109,7 +113,7 @@ export class RedisActivity implements SharedActivity {
   busiest(): Promise<ReadonlyMap<string, number>> {
     return this.#ask<ReadonlyMap<string, number>>(async () => {
       const sums = new Map<string, number>();
-      for (const reply of await this.#ofOthers(layout.readingBusiest)) {
+      for (const reply of await this.#ofOthers(layout.busiestCommand)) {
         for (const [label, busy] of busiestOfText(reply)) sums.set(label, (sums.get(label) ?? 0) + busy);
       }
       return sums;
@@ -121,7 +125,7 @@ export class RedisActivity implements SharedActivity {
       this.#ask(async () => {
         const others = await this.#otherReplicas();
         if (others.length === 0) return 1;
-        return 1 + Number((await this.#send([layout.readingAlive(others)]))[0]);
+        return 1 + Number((await this.#send([layout.aliveCountCommand(others)]))[0]);
       }, 1),
     );
   }
@@ -131,7 +135,7 @@ export class RedisActivity implements SharedActivity {
     this.#connection.close();
   }
 
-  /** Takes in what is to be stored, and gives up what is older than an hour, or too much of lanes. */
+  /** Adds cells to those that wait to be written. Drops cells older than an hour, and of lanes the oldest beyond `maxPending`. */
   #keep(cells: Iterable<LaneCell>, pending: Map<string, LaneCell>): void {
     for (const entry of cells) {
       pending.set(`${entry.lane}:${entry.cell.minute}`, entry);
@@ -144,10 +148,10 @@ export class RedisActivity implements SharedActivity {
     }
   }
 
-  /** Lanes that are not remembered any more need not be stored either. */
+  /** Lanes that the recorder has forgotten are taken off the list in Redis, and their pending cells are not written. */
   #drop(dropped: readonly ActivityKey[]): void {
     for (const lane of dropped) this.#dropped.add(lane);
-    // One that stays listed is read in vain, until it leaves the list with the hour.
+    // A lane that stays in the list is read in vain, until it leaves the list an hour after its last call.
     if (this.#dropped.size > maxPending) this.#dropped.clear();
     if (dropped.length === 0) return;
     for (const [name, { lane }] of this.#lanes) if (this.#dropped.has(lane)) this.#lanes.delete(name);
@@ -164,11 +168,11 @@ export class RedisActivity implements SharedActivity {
     }
   }
 
-  /** What the others recorded in a lane, minute by minute. */
+  /** Cells that the other replicas recorded for a lane, added up for each minute. */
   async #readCells(lane: ActivityKey): Promise<readonly Cell[]> {
     if ((await this.#otherReplicas()).length === 0) return [];
     const byMinute = new Map<number, Cell>();
-    for (const reply of await this.#send(layout.readingCells(lane, this.#minute()))) {
+    for (const reply of await this.#send(layout.cellsCommands(lane, this.#minute()))) {
       for (const [field, text] of layout.fieldsOf(reply)) {
         const { replica, minute } = layout.ownerOf(field);
         const cell = replica === this.#parts.replica ? null : cellOfText(minute, text);
@@ -184,7 +188,7 @@ export class RedisActivity implements SharedActivity {
   /** Calls on the other replicas, added up. A replica that was killed is forgotten when its key expires. */
   async #readCalls(): Promise<ReadonlyMap<ActivityKey, LaneCalls>> {
     const sums = new Map<ActivityKey, LaneCalls>();
-    for (const reply of await this.#ofOthers(layout.readingCalls)) {
+    for (const reply of await this.#ofOthers(layout.callsCommand)) {
       for (const [lane, own] of callsOfText(reply)) {
         const sum = sums.get(lane) ?? { waiting: 0, inFlight: 0 };
         sums.set(lane, { waiting: sum.waiting + own.waiting, inFlight: sum.inFlight + own.inFlight });
@@ -193,7 +197,7 @@ export class RedisActivity implements SharedActivity {
     return sums;
   }
 
-  /** Asks the same of every other replica's keys. */
+  /** Replies to one command for each other replica. */
   async #ofOthers(wordsFor: (replica: string) => layout.RedisCommandWords): Promise<readonly unknown[]> {
     return this.#send((await this.#otherReplicas()).map(wordsFor));
   }
@@ -202,7 +206,7 @@ export class RedisActivity implements SharedActivity {
   #otherReplicas(): Promise<readonly string[]> {
     return this.#others.of('', async () =>
       layout
-        .texts((await this.#send([layout.readingReplicas()]))[0])
+        .texts((await this.#send([layout.replicasCommand()]))[0])
         .filter((name) => name !== this.#parts.replica),
     );
   }
@@ -218,25 +222,25 @@ export class RedisActivity implements SharedActivity {
     });
   }
 
-  /** `fallback` where Redis fails to answer. */
+  /** What `read` resolves with; `fallback` when Redis fails, during the pause after a failure, and after `close`. */
   async #ask<T>(read: () => Promise<T>, fallback: T): Promise<T> {
-    if (this.#closed || this.#isQuiet()) return fallback;
+    if (this.#closed || this.#isPaused()) return fallback;
     try {
       return await read();
     } catch (failure) {
-      // Several lanes are read at once: one failure of Redis is one.
-      if (!this.#isQuiet()) this.#noteFailure(failure);
+      // Several lanes are read at once: a failure that all of them see is counted once.
+      if (!this.#isPaused()) this.#noteFailure(failure);
       return fallback;
     }
   }
 
-  #isQuiet(): boolean {
-    return this.#quietUntil !== null && this.#parts.clock.monotonic() < this.#quietUntil;
+  #isPaused(): boolean {
+    return this.#pausedUntil !== null && this.#parts.clock.monotonic() < this.#pausedUntil;
   }
 
   #noteFailure(failure: unknown): void {
     if (this.#closed) return;
-    this.#quietUntil = this.#parts.clock.monotonic() + pauseMs;
+    this.#pausedUntil = this.#parts.clock.monotonic() + pauseMs;
     const kind = errorKindOf(failure);
     if (kind !== null) this.#parts.onError(kind);
   }

@@ -1,7 +1,7 @@
 /**
  * How much more a workspace could send: the arrivals of the last hour, its own and those of everybody in its bucket,
- * replayed against the limits. Owns what is remembered of replays and the pauses between them; does not own the replay
- * itself (`headroom.policy.ts`).
+ * replayed against the limits. Owns the cache of replays and the pauses between them; does not own the replay itself
+ * (`headroom.policy.ts`).
  */
 import type { Clock } from '../clock.ts';
 import { headroom, type Headroom } from './headroom.policy.ts';
@@ -9,10 +9,10 @@ import type { LaneLimits } from './limits.policy.ts';
 import type { LaneId, Recorder } from './recorder.ts';
 
 export interface Replays {
-  /** Remembered for a while: replaying an hour takes a millisecond or two. */
+  /** Cached for `headroomAgeMs`: a replay of an hour takes 1 to 2 ms. */
   headroomOf(id: LaneId, limits: LaneLimits): Promise<Headroom>;
-  /** Calls in flight come first. */
-  breathe(): Promise<void>;
+  /** Resolves after other events have been handled, so that calls do not wait for many replays in a row. */
+  yieldToCalls(): Promise<void>;
 }
 
 /** How long a replayed headroom is shown before it is computed again, milliseconds. */
@@ -32,20 +32,21 @@ export function createReplays(
 ): Replays {
   const headrooms = new Map<string, { at: number; result: Promise<Headroom> }>();
   const together = new Map<string, SharedArrivals>();
-  const breathe = (): Promise<void> => new Promise((resume) => void clock.after(0, resume));
+  const yieldToCalls = (): Promise<void> => new Promise((resume) => void clock.after(0, resume));
 
   function headroomOf(id: LaneId, limits: LaneLimits): Promise<Headroom> {
     const now = clock.monotonic();
     forgetOld(headrooms, now);
     const name = `${id.upstream} ${id.workspaceId}`;
     let known = headrooms.get(name);
-    if (known === undefined) headrooms.set(name, (known = { at: now, result: replayed(id, limits) }));
+    if (known === undefined) headrooms.set(name, (known = { at: now, result: replay(id, limits) }));
     return known.result;
   }
 
   /**
-   * Read once for all who share: what the others sent is the total less one's own up to the same instant. Adding the
-   * others up for each would cost the square of their number, and many of them are not remembered one by one.
+   * The arrivals of all workspaces that share the quota, read once for all of them: what the others of one workspace sent is
+   * this total less its own arrivals up to the same instant. To add up the others for each workspace would take time in the
+   * square of their number, and the lanes of many are forgotten.
    */
   function sharedArrivals(upstream: string): SharedArrivals {
     const now = clock.monotonic();
@@ -58,19 +59,19 @@ export function createReplays(
     return read;
   }
 
-  async function replayed(id: LaneId, limits: LaneLimits): Promise<Headroom> {
+  async function replay(id: LaneId, limits: LaneLimits): Promise<Headroom> {
     const total = limits.bucket?.shared === true ? sharedArrivals(id.upstream) : null;
     const everybody = total === null ? [] : await total.seconds;
     const own = await recorder.arrivals(id.workspaceId, id.upstream, total?.until);
-    // Own calls that came since the total was taken are in its running second only.
+    // Own calls that arrived since the total was read affect only the second that was running then.
     const others = own.map((n, second) => Math.max(0, (everybody[second] ?? 0) - n));
     return headroom(own, others, limits, limits.maxWaitMs);
   }
 
-  return { headroomOf, breathe };
+  return { headroomOf, yieldToCalls };
 }
 
-/** The oldest come first in both maps. */
+/** Drops entries older than `headroomAgeMs`. Entries are in order of age, so the scan stops at the first fresh one. */
 function forgetOld(remembered: Map<string, { readonly at: number }>, now: number): void {
   for (const [key, { at }] of remembered) {
     if (now - at <= headroomAgeMs) return;

@@ -1,6 +1,7 @@
 /**
- * Lanes on their way to somebody who looks: which there are, what was counted in them, how they are shown. Owns the pauses
- * in which calls in flight have their turn; does not own counts (`recorder.ts`) and headroom (`replays.ts`).
+ * The lanes of an answer of `/activity`: which lanes a workspace has, what was counted in them, and the form in which they
+ * are shown. Owns the pauses between lanes in which other events are handled; does not own counts (`recorder.ts`) and
+ * headroom (`replays.ts`).
  */
 import type { Clock } from '../clock.ts';
 import type { Cell } from './cell.ts';
@@ -10,13 +11,13 @@ import type { LaneId, Recorder, Span } from './recorder.ts';
 import { createReplays, type Replays } from './replays.ts';
 import type { ActivitySource, CeilingState, LaneActivity } from './shape.ts';
 
-/** A lane that may be shown, and under which label. */
+/** A lane that may be shown, with the label and the limits of its workspace. */
 export interface ShownLane extends LaneId {
   readonly label: string;
   readonly limits: LaneLimits;
 }
 
-/** The same with what was counted in it. */
+/** A lane that may be shown, with what was counted in it. */
 export interface CountedLane extends ShownLane {
   readonly cell: Cell;
 }
@@ -27,9 +28,9 @@ export interface WorkspaceRow {
   readonly upstreams: readonly LaneActivity[];
 }
 
-/** Lanes read at once: their counts may come from another machine. */
+/** Lanes whose counts are read concurrently, because counts of other replicas are read over the network. */
 const readAtOnce = 16;
-/** Lanes shown before calls in flight go on: the replay of each takes a millisecond. */
+/** Lanes shown in one go, before other events are handled: the replay of each takes 1 to 2 ms (`replays.ts`). */
 const shownAtOnce = 4;
 
 export class ShownLanes {
@@ -50,10 +51,11 @@ export class ShownLanes {
     return limited.map((limits) => ({ workspaceId, upstream: limits.upstream, label, limits }));
   }
 
-  async counted(lanes: readonly ShownLane[], span: Span): Promise<readonly CountedLane[]> {
+  /** Reads what was counted in each of the lanes. */
+  async readCounts(lanes: readonly ShownLane[], span: Span): Promise<readonly CountedLane[]> {
     const found: CountedLane[] = [];
     for (let from = 0; from < lanes.length; from += readAtOnce) {
-      if (from > 0) await this.#replays.breathe();
+      if (from > 0) await this.#replays.yieldToCalls();
       const some = lanes.slice(from, from + readAtOnce);
       const reading = some.map(async (lane) => ({ ...lane, cell: await this.#recorder.sum(lane, span) }));
       found.push(...(await Promise.all(reading)));
@@ -61,7 +63,7 @@ export class ShownLanes {
     return found;
   }
 
-  /** What was counted on each upstream, of all workspaces together. */
+  /** What was counted on each upstream for all workspaces together. */
   async totals(span: Span): Promise<ReadonlyMap<string, Cell>> {
     const found = new Map<string, Cell>();
     for (const upstream of [...this.#source.upstreams(), ...this.#recorder.upstreams()]) {
@@ -74,15 +76,16 @@ export class ShownLanes {
   async rows(lanes: readonly CountedLane[]): Promise<readonly WorkspaceRow[]> {
     const byLabel = new Map<string, LaneActivity[]>();
     for (const [i, lane] of lanes.entries()) {
-      if (i % shownAtOnce === shownAtOnce - 1) await this.#replays.breathe();
+      if (i % shownAtOnce === shownAtOnce - 1) await this.#replays.yieldToCalls();
       const own = byLabel.get(lane.label) ?? [];
-      own.push(await this.shown(lane));
+      own.push(await this.show(lane));
       byLabel.set(lane.label, own);
     }
     return [...byLabel].map(([workspace, upstreams]) => ({ workspace, upstreams }));
   }
 
-  async shown({ workspaceId, upstream, limits, cell }: CountedLane): Promise<LaneActivity> {
+  /** The lane as `/activity` shows it: with its state now and its headroom. */
+  async show({ workspaceId, upstream, limits, cell }: CountedLane): Promise<LaneActivity> {
     const now = await this.#source.now(workspaceId, upstream);
     const { perMinute, perDay, waiting, inFlight, nextSlotMs, refusing } = now;
     const isLimited = limits.requestsPerMinute !== null || limits.bucket !== null;

@@ -1,6 +1,6 @@
 /**
- * What `/activity` answers: the state of a workspace now and its pressure lately, or that of all workspaces. Owns what goes
- * into an answer; its shape is in `shape.ts`, limits and live state come from the gateway.
+ * What `/activity` answers: the state of a workspace now and its pressure in the requested window, or that of all
+ * workspaces. Owns what goes into an answer; its shape is in `shape.ts`, limits and live state come from the gateway.
  */
 import type { Clock } from '../clock.ts';
 import { isEmpty, takeOut, type Cell } from './cell.ts';
@@ -37,8 +37,8 @@ export function createActivity(recorder: Recorder, source: ActivitySource, clock
     async ofWorkspace(workspaceId, windowMs) {
       const minutes = minutesOf(windowMs);
       const upstreams: LaneActivity[] = [];
-      for (const lane of await lanes.counted(lanes.of(workspaceId), { minutes })) {
-        upstreams.push(await lanes.shown(lane));
+      for (const lane of await lanes.readCounts(lanes.of(workspaceId), { minutes })) {
+        upstreams.push(await lanes.show(lane));
       }
       return { workspace: source.labelOf(workspaceId), ...(await frame(minutes)), upstreams };
     },
@@ -49,7 +49,7 @@ export function createActivity(recorder: Recorder, source: ActivitySource, clock
       // Totals first: a call that comes meanwhile is then in the row of its workspace, never in `other` for a moment.
       const span = { minutes, readSince: clock.monotonic() };
       const totals = await lanes.totals(span);
-      const counted = await lanes.counted(await recorder.active(labelled, 60), span);
+      const counted = await lanes.readCounts(await recorder.active(labelled, 60), span);
       const rows = [...(await lanes.rows(counted))].sort((a, b) => callsOf(b) - callsOf(a));
       return { ...(await frame(minutes)), workspaces: [...rows, ...restOf(totals, counted)] };
     },
@@ -59,7 +59,7 @@ export function createActivity(recorder: Recorder, source: ActivitySource, clock
 const callsOf = ({ upstreams }: WorkspaceRow): number =>
   upstreams.reduce((sum, { recent }) => sum + recent.calls, 0);
 
-/** What is in the totals and in none of the lanes, as one row; no row without anything left. */
+/** The totals less what was counted in the lanes, as one row `other`. Returns no row when the rest is empty. */
 function restOf(
   totals: ReadonlyMap<string, Cell>,
   lanes: readonly CountedLane[],

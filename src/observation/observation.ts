@@ -3,7 +3,7 @@
  * listening, `/activity`, the live page. Owns the wiring; does not own any figure, and the pace of sharing
  * (`sharing.ts`). The gateway reports to `telemetry` and gives what only it knows through {@link ObservationSource}.
  */
-import { read } from '../activity/cell.ts';
+import { countOf } from '../activity/cell.ts';
 import { Busiest } from '../activity/busiest.ts';
 import { configuredLimits, sharesQuota } from '../activity/limits.policy.ts';
 import { Recorder } from '../activity/recorder.ts';
@@ -162,7 +162,7 @@ export class Observation {
       callsTo: (upstream) => this.#recorder.callsTo(upstream),
       countsOf: async (upstream) => {
         const cell = await this.#recorder.total(upstream, { minutes: 1 });
-        return { shed: read(cell, 'shed'), absorbed: read(cell, 'absorbed') };
+        return { shed: countOf(cell, 'shed'), absorbed: countOf(cell, 'absorbed') };
       },
       credentials: () => this.#source.credentials(),
       process: () => this.#source.process(),

@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs';
 import { describe, expect, jest, test } from '@jest/globals';
 import { z } from 'zod';
-import { add, addWait, emptyCell, read, takeOut } from '../../src/activity/cell.ts';
+import { addCount, addWait, countOf, emptyCell, takeOut } from '../../src/activity/cell.ts';
 import { Recorder } from '../../src/activity/recorder.ts';
 import { createActivity, type ActivitySource } from '../../src/activity/snapshot.ts';
 import { embeddedActivity, type SharedActivity } from '../../src/activity/shared.ts';
@@ -105,7 +105,7 @@ describe('the recorder of activity', () => {
       recorder.ended(`ws-${i}`, 'lm', ended());
       await recorder.sum(lane(`asked-${i}`), { minutes: 5 });
     }
-    expect(recorder.lanes).toBe(50);
+    expect(recorder.laneCount).toBe(50);
     expect((await recorder.sum(lane('ws-9999'), { minutes: 5 })).counts[0]).toBe(1);
     expect((await recorder.sum(lane('ws-0'), { minutes: 5 })).counts[0]).toBe(0);
     expect((await recorder.total('lm', { minutes: 5 })).counts[0]).toBe(10_000);
@@ -260,14 +260,14 @@ describe('the activity API', () => {
     const whole = emptyCell(1);
     const part = emptyCell(1);
     for (const waitedMs of [30, 900, 4_500]) addWait(whole, waitedMs);
-    add(whole, 'ok', 3);
+    addCount(whole, 'ok', 3);
     addWait(part, 4_500);
-    add(part, 'ok');
+    addCount(part, 'ok');
     const rest = takeOut(whole, [part]);
-    expect([read(rest, 'ok'), read(rest, 'held'), read(rest, 'waitSumMs')]).toEqual([2, 2, 930]);
+    expect([countOf(rest, 'ok'), countOf(rest, 'held'), countOf(rest, 'waitSumMs')]).toEqual([2, 2, 930]);
     // Nobody kept 900: its bucket ends at 1,000.
-    expect(read(rest, 'waitMaxMs')).toBe(1_000);
-    expect(read(takeOut(whole, []), 'waitMaxMs')).toBe(4_500);
+    expect(countOf(rest, 'waitMaxMs')).toBe(1_000);
+    expect(countOf(takeOut(whole, []), 'waitMaxMs')).toBe(4_500);
     expect(takeOut(part, [whole]).counts.every((n) => n === 0)).toBe(true);
   });
 
