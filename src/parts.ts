@@ -88,12 +88,12 @@ export function createParts(options: PartsOptions, inUse: SettingsInUse): Parts 
   const estimates = new TokenEstimates(clock, stores.estimates);
   const answerTimes = new AnswerTimes();
   const { ceilings } = stores;
-  const limiter = recentRefusals.noticing(stores.limiter);
+  const limiter = recentRefusals.watchLimiter(stores.limiter);
   const admission: AdmissionQueue = new AdmissionQueue({
     clock,
     limiter,
     ceilings,
-    homeOf: (request) => {
+    joinedBucketOf: (request) => {
       const bucket = quotas.bucketOf(request.admission.bucket);
       if (bucket === request.admission.bucket) return null;
       const home = { bucket, lane: laneOf(bucket, request.workspaceId, labelKey) };
@@ -106,7 +106,7 @@ export function createParts(options: PartsOptions, inUse: SettingsInUse): Parts 
     clock,
     labelKey,
     store: stores.quotas,
-    onJoined: () => admission.followJoined(),
+    onJoined: () => admission.moveToJoinedBuckets(),
     onFailure: (failure) => telemetry.log.bug('buckets that share a quota could not be joined', failure),
   });
   const breakers: Breakers = new Breakers({
@@ -114,7 +114,7 @@ export function createParts(options: PartsOptions, inUse: SettingsInUse): Parts 
     random,
     labelKey,
     store: stores.breakers,
-    onOpened: () => admission.refuseWaiting(({ subject }) => breakers.refusalOf(subject)),
+    onOpened: () => admission.refuseWaiting(({ subject }) => breakers.openBreakerRefusal(subject)),
     onRefused: (upstream, { status, retryInMs }) =>
       telemetry.log.warn('an upstream refuses calls for good', { upstream, status, retryInMs }),
     onFailure: (failure) => telemetry.log.bug('a breaker failed', failure),

@@ -1,6 +1,6 @@
 /**
- * READ FIRST of this folder. Takes calls into their lanes, waits with them, and hands them a lease when both the bucket
- * and the ceiling agree:
+ * READ FIRST of this folder. Enters calls into their lanes, keeps them while they wait, and gives each a lease when its
+ * bucket has granted it and its ceiling has a slot:
  *
  *   enter ─ limiter.admit ─┬─ granted ──▶ CeilingGate.pass ─ slot taken, caller waits ──▶ lease
  *                          ├─ queued ───▶ NewcomerCheck ──▶ ticket … onGrant ──▶ CeilingGate.pass
@@ -31,19 +31,20 @@ import { QueuedTicket } from './queued-ticket.ts';
 import type { AdmissionRequest, Ticket } from './ticket.ts';
 import { WaitRegistry } from './wait-registry.ts';
 
+/** What the queue is built of; {@link AdmissionParts}, which its own parts share, follows from it. */
 export interface AdmissionQueueParts {
   readonly clock: Clock;
   readonly limiter: Limiter;
   readonly ceilings: Ceilings;
-  /** Hears of failures of the store's background operations. */
+  /** Called with each failure of a store's operation that no call waits for. */
   readonly onFailure: (failure: unknown) => void;
-  /** Where a call belongs since its bucket was joined into another one; left out: no bucket ever is. */
-  readonly homeOf?: AdmissionParts['homeOf'];
-  /** Replaces the life of a lease. */
+  /** As in {@link AdmissionParts}; left out: no bucket is ever joined into another one. */
+  readonly joinedBucketOf?: AdmissionParts['joinedBucketOf'];
+  /** How long a granted lease lives without renewal, milliseconds; left out: {@link defaultLeaseMs}. */
   readonly leaseMs?: number;
 }
 
-const staysWhereItIs = (): null => null;
+const neverJoined = (): null => null;
 
 export class AdmissionQueue {
   readonly #parts: AdmissionParts;
@@ -60,9 +61,9 @@ export class AdmissionQueue {
   };
 
   constructor({ clock, limiter, ceilings, onFailure, ...more }: AdmissionQueueParts) {
-    const { leaseMs = defaultLeaseMs, homeOf = staysWhereItIs } = more;
+    const { leaseMs = defaultLeaseMs, joinedBucketOf = neverJoined } = more;
     const background = (work: Promise<unknown>): void => void work.catch(onFailure);
-    const parts: AdmissionParts = { clock, limiter, ceilings, leaseMs, homeOf, background };
+    const parts: AdmissionParts = { clock, limiter, ceilings, leaseMs, joinedBucketOf, background };
     const registry = new WaitRegistry(parts, new Lanes(clock));
     const rotation = new LaneRotation(clock, registry);
     const edge = new CeilingEdge(parts, rotation);
@@ -85,7 +86,7 @@ export class AdmissionQueue {
         call.onGrantedAtOnce(clock.monotonic() - askedAt, clock.monotonic());
         this.#gate.pass(call, reply.grant);
       } else {
-        const refusal = await this.#newcomers.refusalOf(call, reply, askedAt);
+        const refusal = await this.#newcomers.newcomerRefusal(call, reply, askedAt);
         if (refusal !== null) throw refusal;
       }
     } catch (failure) {
@@ -103,10 +104,10 @@ export class AdmissionQueue {
     }
   }
 
-  /** Refuses waiting calls for which `refusalOf` has a reason. */
-  refuseWaiting(refusalOf: (request: AdmissionRequest) => Refusal | null): void {
+  /** Refuses each waiting call for which `judge` returns a refusal. */
+  refuseWaiting(judge: (request: AdmissionRequest) => Refusal | null): void {
     for (const call of this.#registry.all()) {
-      const refusal = call.isWaiting ? refusalOf(call.request) : null;
+      const refusal = call.isWaiting ? judge(call.request) : null;
       if (refusal !== null) this.#registry.end(call, refused(refusal));
     }
   }
@@ -120,9 +121,9 @@ export class AdmissionQueue {
     this.#rejection.onReconfigured(changed);
   }
 
-  /** Buckets were joined: the calls that wait in them go on where they belong now, in their order. */
-  followJoined(): void {
-    for (const call of this.#registry.all()) this.#registry.follow(call);
+  /** Buckets were joined into others: moves each waiting call of theirs to the bucket it belongs to now, in order. */
+  moveToJoinedBuckets(): void {
+    for (const call of this.#registry.all()) this.#registry.moveToJoinedBucket(call);
   }
 
   /** Refuses (`draining`) waiting calls that are not expected to leave within `budgetMs`. */

@@ -1,7 +1,7 @@
 /**
  * Makes the arrivals of this process distinct: calls that were read together after a pause of the event loop, or within one
- * step of the clock, have the same arrival, and get positions in the order in which they came to admission. A call whose body
- * came late, and which arrived before a call that is already in admission, keeps its arrival.
+ * step of the clock, have the same arrival, and get positions in the order in which they came to admission. Late ones are the
+ * exception: a call whose body came late, and which arrived before a call that is already in admission, keeps its arrival.
  */
 
 /** More than the smallest difference between two positions (`sequencePerMs`). Milliseconds. */

@@ -1,6 +1,6 @@
 /**
- * Which bucket a call belongs to, what fills its meters until answers teach better, and which lane of it is the
- * workspace's. Pure: names in, names out; `journey/prepare.ts` makes keyed digests of the parts.
+ * Which bucket a call belongs to, and the limits of that bucket, of its lanes and of the workspace's ceiling as configured.
+ * Pure; results are memoised by settings object. `journey/prepare.ts` makes keyed digests of the parts of a bucket's name.
  */
 import type { DialectWindow } from '../config/dialect.ts';
 import type { UpstreamSettings, WorkspaceSettings } from '../config/settings.ts';
@@ -16,7 +16,7 @@ export interface BucketParts {
   readonly credential: string;
   readonly host: string;
   readonly model: string;
-  /** What else distinguishes quotas in the upstream's dialect, in its order. */
+  /** Values of the fields by which the upstream's dialect separates quotas (`speaks.separate`), in the dialect's order. */
   readonly separate: readonly string[];
 }
 
@@ -38,9 +38,12 @@ export function bucketParts(
   };
 }
 
-/** Stated limits as meters. Language-model buckets probe first: their level is unknown until an answer states it. */
+/**
+ * Stated limits as meters. Buckets of language-model and commerce upstreams send a probe first, because their level is unknown
+ * until an answer states it; generic ones start open.
+ */
 export function bucketSetting(upstream: UpstreamSettings): BucketSetting {
-  let setting = settings.get(upstream);
+  let setting = bucketSettings.get(upstream);
   if (setting === undefined) {
     const { limits } = upstream;
     setting = {
@@ -48,15 +51,15 @@ export function bucketSetting(upstream: UpstreamSettings): BucketSetting {
       learn: limits.learn,
       probe: upstream.kind === 'generic' ? 0 : limits.probe,
     };
-    settings.set(upstream, setting);
+    bucketSettings.set(upstream, setting);
   }
   return setting;
 }
 
-/** Settings are frozen, so what follows from them is worked out once. */
-const settings = new WeakMap<UpstreamSettings, BucketSetting>();
+/** Results of {@link bucketSetting}: settings are frozen, so each is computed once. */
+const bucketSettings = new WeakMap<UpstreamSettings, BucketSetting>();
 
-/** Windows that a dialect states; how a leaky one drains is how a meter does. */
+/** The meter of a window that a dialect describes. A meter drains like a leaky window, so that only other kinds are named. */
 function meterOf({ meter, requests, windowMs, kind }: DialectWindow): MeterSetting {
   const setting = { meter, limit: requests, windowMs };
   return kind === 'leaky' ? setting : { ...setting, counts: kind };
@@ -89,7 +92,7 @@ function commerceMeters({ limits }: UpstreamSettings): MeterSetting[] {
   return meters;
 }
 
-/** A workspace's own limit where it states one, also that there is none; else the upstream's. */
+/** The limit that the workspace states for the upstream, where `null` means unlimited; else the one that the upstream states. */
 function ownLimit(
   own: ReadonlyMap<string, number | null>,
   upstream: string,
@@ -99,7 +102,7 @@ function ownLimit(
   return limit === undefined ? stated : limit;
 }
 
-/** The workspace's ceilings on an upstream: its own, else what the upstream states. */
+/** The workspace's ceilings on an upstream: those that the workspace states, else those that the upstream states. */
 export function ceilingLimits(
   workspace: WorkspaceSettings,
   upstream: UpstreamSettings,
@@ -118,17 +121,17 @@ export interface CallSettings extends LaneSetting {
   readonly maxQueued: number;
 }
 
-/** What configuration says of a workspace's calls to an upstream that wait, or will. */
+/** The settings under which a workspace's calls to an upstream are in admission. */
 export function callSettings(workspace: WorkspaceSettings, upstream: UpstreamSettings): CallSettings {
-  let byUpstream = settingsOfCalls.get(workspace);
-  if (byUpstream === undefined) settingsOfCalls.set(workspace, (byUpstream = new WeakMap()));
+  let byUpstream = callSettingsCache.get(workspace);
+  if (byUpstream === undefined) callSettingsCache.set(workspace, (byUpstream = new WeakMap()));
   let known = byUpstream.get(upstream);
   if (known === undefined) byUpstream.set(upstream, (known = newCallSettings(workspace, upstream)));
   return known;
 }
 
-/** Worked out once for all calls: settings are frozen. */
-const settingsOfCalls = new WeakMap<WorkspaceSettings, WeakMap<UpstreamSettings, CallSettings>>();
+/** Results of {@link callSettings}: settings are frozen, so each is computed once. */
+const callSettingsCache = new WeakMap<WorkspaceSettings, WeakMap<UpstreamSettings, CallSettings>>();
 
 function newCallSettings(workspace: WorkspaceSettings, upstream: UpstreamSettings): CallSettings {
   const { perMinute, perDay } = ceilingLimits(workspace, upstream);

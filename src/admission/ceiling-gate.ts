@@ -62,6 +62,8 @@ export class CeilingGate {
     const { gate } = call.lane;
     applyLimits(call.lane, call.request.admission.ceiling);
     const charged = this.#charge({ call, grant }, this.#askForSlot(call), gate.tail);
+    // A store failed. No slot is left taken: every step that has one and does not send gives it back before it asks the limiter
+    // anything, and a `take` that rejects has given its former slot back (`limiter/ceilings.ts`).
     gate.tail = charged.catch((error: unknown) => {
       this.#drop(grant);
       this.#to.registry.end(call, { kind: 'failed', error });
@@ -115,13 +117,13 @@ export class CeilingGate {
   }
 
   /** The ceiling has no slot: the call's lane sleeps until there is one. */
-  async #onRefused(passage: Passage, slot: AskedSlot, { waitMs, day }: Refused): Promise<boolean> {
+  async #onRefused(passage: Passage, slot: AskedSlot, { waitMs, isDaily }: Refused): Promise<boolean> {
     const { call } = passage;
     const { rotation, rejection } = this.#to;
     if (isUnderLimits(slot, call)) {
       call.lane.gate.asleep = {
         until: this.#parts.clock.monotonic() + waitMs + rotation.delayMs(call),
-        because: day ? 'ceiling_day' : 'ceiling_minute',
+        because: isDaily ? 'ceiling_day' : 'ceiling_minute',
       };
     }
     const mayGoOn = await this.#requeue(passage);
@@ -164,7 +166,7 @@ export class CeilingGate {
     await this.#parts.limiter.settle(grant, this.#settlementOf(call, why), null);
     if (why === 'no slot') gate.reported = asleep;
     call.positionedUnder = asleep;
-    this.#to.registry.follow(call);
+    this.#to.registry.moveToJoinedBucket(call);
     return false;
   }
 

@@ -121,7 +121,7 @@ export class CeilingSlots {
   }
 
   async giveBack({ ceiling, reply }: AskedSlot): Promise<void> {
-    if (reply.kind === 'taken') await this.#parts.ceilings.giveBack(ceiling, reply.slot);
+    if (reply.kind === 'taken') await this.#parts.ceilings.giveSlotBack(ceiling, reply.slot);
   }
 
   /** Takes a slot (again) for a call that leaves up to `lateMs` after the store counts it. */

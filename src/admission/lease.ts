@@ -52,11 +52,11 @@ export class AdmittedLease implements Lease {
     this.#isSettled = true;
     const { limiter, ceilings, background, leaseMs } = this.#parts;
     const { call, grant, taken, ceiling } = this.#passed;
-    const forgotten = settlement.kind === 'succeeded';
-    if (call.state.kind === 'sent') call.become({ kind: 'sent', forgotten });
+    const ticketEnded = settlement.kind === 'succeeded';
+    if (call.state.kind === 'sent') call.become({ kind: 'sent', ticketEnded });
     const isSent = settlement.kind !== 'dropped' && settlement.kind !== 'returned';
     if (!isSent) {
-      background(ceilings.giveBack(ceiling, taken.slot));
+      background(ceilings.giveSlotBack(ceiling, taken.slot));
       onSlotBack(call.lane);
     }
     background(limiter.settle(grant, settlement, lesson));

@@ -1,6 +1,6 @@
 /**
- * Whether a call that was just queued, or refused, can leave within its wait. The bucket forecasts its own wait, the
- * ceiling the time of its slot; the later of the two is the truth.
+ * Refuses a newcomer that cannot be sent within its wait: the limiter has just queued or refused the call. The bucket
+ * forecasts its own wait, the ceiling the time of its slot, and the later of the two counts.
  *
  * Owns: asking the ceiling for a newcomer. Does not own: calls that wait already (`early-rejection.ts`).
  * Keeps: a newcomer that cannot make it is refused at once with the true time (13).
@@ -34,7 +34,7 @@ export class NewcomerCheck {
    * The refusal of a newcomer; `null` = it may wait.
    * @param askedAt when the limiter was asked, monotonic milliseconds.
    */
-  async refusalOf(call: QueuedCall, reply: Ungranted, askedAt: number): Promise<Refusal | null> {
+  async newcomerRefusal(call: QueuedCall, reply: Ungranted, askedAt: number): Promise<Refusal | null> {
     const byCeiling = await this.#ceilingHold(call, reply, askedAt);
     if (reply.kind === 'refused') return laterOf(call, reply, byCeiling);
     if (byCeiling.waitMs > this.#withinMs(call)) return waitTooLong(byCeiling, call.request);

@@ -1,4 +1,4 @@
-/** What the parts of admission are given. Types only. */
+/** What the parts of admission share: ports, and functions of the queue that built them. Types only. */
 import type { Clock } from '../clock.ts';
 import type { Ceilings } from '../limiter/ceilings.ts';
 import type { Limiter } from '../limiter/limiter.ts';
@@ -10,8 +10,8 @@ export interface AdmissionParts {
   readonly ceilings: Ceilings;
   /** How long a granted lease lives without renewal, milliseconds. */
   readonly leaseMs: number;
-  /** Where a call belongs since its bucket was joined into another one; `null` = where it is. */
-  readonly homeOf: (request: AdmissionRequest) => BucketLane | null;
-  /** Lets work of a store go on by itself; its failure is reported. */
+  /** The bucket, and lane of it, into which the call's own bucket was joined; `null` = the call is in the right bucket. */
+  readonly joinedBucketOf: (request: AdmissionRequest) => BucketLane | null;
+  /** Does not wait for a store's operation; its failure is reported. */
   readonly background: (work: Promise<unknown>) => void;
 }

@@ -24,8 +24,8 @@ export type CallState =
       readonly reject: (why: unknown) => void;
       readonly cancelDeadline: () => void;
     }
-  /** The caller has a lease, or had one; it may come back to wait. `forgotten`: the limiter has no ticket of it any more. */
-  | { readonly kind: 'sent'; readonly forgotten: boolean }
+  /** The caller has a lease, or had one; it may come back to wait. `ticketEnded`: the limiter has no ticket of it any more. */
+  | { readonly kind: 'sent'; readonly ticketEnded: boolean }
   | { readonly kind: 'gone'; readonly ending: Ending };
 
 export type Waiting = Extract<CallState, { kind: 'waiting' }>;

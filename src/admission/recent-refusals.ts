@@ -1,11 +1,13 @@
 /**
- * Remembers why calls were refused a moment ago: a call that comes back before the time that its refusal named, or another call of
- * its lane, is refused with what is left of that time, without a question to the limiter or the ceiling.
+ * Remembers the last refusal of each lane for `rememberedMs`, a quarter of a second. A call that comes to the lane meanwhile,
+ * be it the refused one again or another one, is refused with what is left of the refusal's time, and neither limiter nor
+ * ceiling is asked.
  *
  * Owns: for which calls a refusal of another one holds, and for how long. Does not own: refusals (`admission.ts`).
- * Keeps: a call for which the limiter would be asked something else (a longer wait, fewer units, a better position) is
- * not refused here. Whatever is known in this process to shorten a wait ends what is remembered of its bucket.
- * Bound: what happens elsewhere (other replicas, other buckets under the same ceiling) is seen `rememberedMs` later.
+ * Keeps: a call that the limiter could answer otherwise is not refused here: one with fewer units, a better position or
+ * other limits; or, unless the queue is full, one whose own wait is long enough. Every event in this process that may shorten
+ * a wait in a bucket forgets the refusals of that bucket.
+ * Bound: an event elsewhere (other replicas, other buckets under the same ceiling) has its effect `rememberedMs` later.
  */
 import type { Clock } from '../clock.ts';
 import { Refusal, type HeldBy } from '../errors.ts';
@@ -14,7 +16,7 @@ import type { BucketKey, LaneKey, Limiter } from '../limiter/limiter.ts';
 import { refusedBy, waitTooLong } from './refusals.ts';
 import type { AdmissionRequest } from './ticket.ts';
 
-/** For so long a refusal holds for others. Milliseconds. */
+/** For so long after a refusal calls like the refused one are refused here. Milliseconds. */
 export const rememberedMs = 250;
 /** Buckets with remembered refusals. Beyond it all are forgotten, and the limiter is asked again. */
 const maxBuckets = 10_000;
@@ -55,7 +57,7 @@ export class RecentRefusals {
   }
 
   /** The refusal of a call that would be refused like another one a moment ago; `null` = the limiter has to be asked. */
-  refusalOf(request: AdmissionRequest): Refusal | null {
+  rememberedRefusal(request: AdmissionRequest): Refusal | null {
     if (this.#buckets.size === 0) return null;
     const { bucket, lane } = request.admission;
     const known = this.#buckets.get(bucket)?.get(lane);
@@ -92,8 +94,8 @@ export class RecentRefusals {
     this.#ceilings.set(refusal, ceiling);
   }
 
-  /** Wraps the limiter: an operation that may shorten waits in a bucket first forgets the bucket's refusals. */
-  noticing(limiter: Limiter): Limiter {
+  /** Returns the limiter with this added: an operation that may shorten waits in a bucket first forgets the bucket's refusals. */
+  watchLimiter(limiter: Limiter): Limiter {
     return {
       admit: (admission) => limiter.admit(admission),
       settle: (grant, settlement, lesson) => {
@@ -139,7 +141,7 @@ function refusalAfter(
   return isLate ? waitTooLong({ waitMs, heldBy }, request) : null;
 }
 
-/** Would the call stand behind the other, ask for the same or more, under the same limits? */
+/** True when the call would stand behind the other one, asks for the same units or more, and is under the same limits. */
 function isNoBetter(call: AdmissionRequest, other: AdmissionRequest): boolean {
   const [one, two] = [call.admission, other.admission];
   return (

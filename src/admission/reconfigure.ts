@@ -1,5 +1,6 @@
 /**
- * A reload for calls that are in admission: each goes on under the new limits, the limiter hears of it once per bucket.
+ * A reload for calls that are in admission: each goes on under the new limits, and the limiter gets the new settings of
+ * each bucket once.
  *
  * Owns: which calls a change concerns. Does not own: what the new settings are (the gateway), waking lanes (the limiter).
  * Keeps: a limit that was raised or taken away lets waiting calls go, one that was lowered holds them (14).
@@ -66,8 +67,10 @@ function isSameBucket(one: BucketSetting, other: BucketSetting): boolean {
   if (one.learn !== other.learn || one.probe !== other.probe || one.meters.length !== other.meters.length) {
     return false;
   }
-  return one.meters.every(({ meter, limit, windowMs }, index) => {
+  return one.meters.every(({ meter, limit, windowMs, counts }, index) => {
     const twin = other.meters[index];
-    return twin?.meter === meter && twin.limit === limit && twin.windowMs === windowMs;
+    return (
+      twin?.meter === meter && twin.limit === limit && twin.windowMs === windowMs && twin.counts === counts
+    );
   });
 }

@@ -1,8 +1,9 @@
 /**
- * Refuses waiting calls of a bucket, or a lane of it, that sends nothing until after their deadlines.
+ * Finds waiting calls whose bucket, or lane of it, sends nothing until after their deadlines, and reports each to `onLate`,
+ * which refuses the call.
  *
- * Owns: which standstills have not been judged yet. Does not own: with which words a call is refused.
- * Keeps: one scan judges all standstills that became known since the last one, however many attempts end at once.
+ * Owns: the standstills that no scan has applied yet. Does not own: the refusal itself (`early-rejection.ts`).
+ * Keeps: one scan applies all standstills that became known since the last scan, however many attempts end at once.
  */
 import type { BucketKey, LaneKey } from '../limiter/limiter.ts';
 import type { AdmissionParts } from './parts.ts';
@@ -16,7 +17,7 @@ interface Standstill {
   readonly lanes: Map<LaneKey, number>;
 }
 
-/** What becomes of a waiting call that is held for `waitMs`, which is too long for it. */
+/** Called for a waiting call that is held for `waitMs`, which ends after its deadline. */
 type OnLate = (call: QueuedCall, waitMs: number) => void;
 
 export class StandstillScan {
@@ -34,12 +35,15 @@ export class StandstillScan {
   }
 
   /** A bucket (`lane` is `null`), or one lane of it, sends nothing for this long. */
-  add(bucket: BucketKey, lane: LaneKey | null, stillMs: number): void {
-    const until = this.#parts.clock.monotonic() + stillMs;
-    let still = this.#standstills.get(bucket);
-    if (still === undefined) this.#standstills.set(bucket, (still = { until: null, lanes: new Map() }));
-    if (lane === null) still.until = later(still.until, until);
-    else still.lanes.set(lane, later(still.lanes.get(lane) ?? null, until));
+  add(bucket: BucketKey, lane: LaneKey | null, standstillMs: number): void {
+    const until = this.#parts.clock.monotonic() + standstillMs;
+    let standstill = this.#standstills.get(bucket);
+    if (standstill === undefined) {
+      standstill = { until: null, lanes: new Map() };
+      this.#standstills.set(bucket, standstill);
+    }
+    if (lane === null) standstill.until = later(standstill.until, until);
+    else standstill.lanes.set(lane, later(standstill.lanes.get(lane) ?? null, until));
     this.#throttle.request();
   }
 
@@ -52,15 +56,15 @@ export class StandstillScan {
       visits += 1;
       if (!call.isWaiting) continue;
       const { bucket, lane } = call.request.admission;
-      const still = standstills.get(bucket);
-      if (still === undefined) continue;
-      const ofLane = still.lanes.get(lane) ?? null;
-      const until = ofLane === null ? still.until : later(still.until, ofLane);
+      const standstill = standstills.get(bucket);
+      if (standstill === undefined) continue;
+      const laneUntil = standstill.lanes.get(lane) ?? null;
+      const until = laneUntil === null ? standstill.until : later(standstill.until, laneUntil);
       if (until !== null && until > call.deadline) this.#onLate(call, until - now);
     }
     return visits;
   }
 }
 
-/** The later of two times, where there is one already. */
+/** The later of the two times; `known` is `null` when there is none yet. */
 const later = (known: number | null, time: number): number => (known === null ? time : Math.max(known, time));

@@ -51,7 +51,7 @@ export class WaitRegistry {
     return this.#calls.values();
   }
 
-  /** How many `all()` goes over. */
+  /** How many calls `all()` returns. */
   get size(): number {
     return this.#calls.size;
   }
@@ -61,12 +61,12 @@ export class WaitRegistry {
     return this.#queues.waitingUnder(key);
   }
 
-  /** Lanes in which calls wait now under one ceiling. */
+  /** The lanes in which calls under one ceiling wait now. */
   lanesUnder(key: CeilingKey): Iterable<LaneView> {
     return this.#queues.lanesUnder(key);
   }
 
-  /** The caller waits for its lease, at most until its deadline. */
+  /** Resolves with the lease of the call; rejects when the call ends before, at the latest at its deadline. */
   wait(call: QueuedCall): Promise<Lease> {
     const before = call.state;
     if (before.kind === 'gone') {
@@ -82,7 +82,7 @@ export class WaitRegistry {
       const stop =
         call.reasonToStop(since) ?? (before.kind === 'sent' ? this.#lateByGate(call, since) : null);
       if (stop !== null) this.end(call, stop);
-      else if (before.kind !== 'waiting') this.follow(call);
+      else if (before.kind !== 'waiting') this.moveToJoinedBucket(call);
     });
   }
 
@@ -91,33 +91,33 @@ export class WaitRegistry {
     const { state } = call;
     if (state.kind !== 'waiting') return false;
     this.#stopWaiting(call, state);
-    call.become({ kind: 'sent', forgotten: false });
-    this.#hasLeft(call);
+    call.become({ kind: 'sent', ticketEnded: false });
+    this.#reportIfNobodyWaits(call);
     state.resolve(lease);
     return true;
   }
 
   /**
    * A waiting call moves to the bucket into which its own was joined, at its position. A call whose grant is asking the ceiling
-   * for a slot stays: it is sent with that grant, or follows when the grant is returned.
+   * for a slot stays: it is sent with that grant, or moves when the grant is returned.
    */
-  follow(call: QueuedCall): void {
-    const { homeOf, limiter, leaseMs, background } = this.#parts;
-    const home = call.isWaiting && !call.asksForSlot ? homeOf(call.request) : null;
-    if (home === null) return;
+  moveToJoinedBucket(call: QueuedCall): void {
+    const { joinedBucketOf, limiter, leaseMs, background } = this.#parts;
+    const joined = call.isWaiting && !call.asksForSlot ? joinedBucketOf(call.request) : null;
+    if (joined === null) return;
     const from = call.request.admission.bucket;
-    this.#transfer(call, home);
+    this.#transfer(call, joined);
     const { admission, arrivedAt, maxWaitMs } = call.request;
     const position = { kind: 'arrival', at: arrivedAt } as const;
     background(limiter.move(from, { ...admission, maxWaitMs, leaseMs, position }));
   }
 
-  #transfer(call: QueuedCall, home: BucketLane): void {
+  #transfer(call: QueuedCall, to: BucketLane): void {
     const { admission } = call.request;
     this.#queues.remove(call);
     call.lane.calls -= 1;
-    call.request = { ...call.request, admission: { ...admission, ...home } };
-    call.lane = this.#lanes.of(home);
+    call.request = { ...call.request, admission: { ...admission, ...to } };
+    call.lane = this.#lanes.of(to);
     call.lane.calls += 1;
     applyLimits(call.lane, admission.ceiling);
     this.#queues.add(call);
@@ -132,8 +132,8 @@ export class WaitRegistry {
     call.lane.calls -= 1;
     this.#calls.delete(call.request.admission.ticket);
     call.clientGone.removeEventListener('abort', call);
-    if (state.kind !== 'sent' || !state.forgotten) this.#takeOut(call);
-    this.#hasLeft(call);
+    if (state.kind !== 'sent' || !state.ticketEnded) this.#takeOut(call);
+    this.#reportIfNobodyWaits(call);
     if (state.kind === 'waiting') state.reject(rejectionOf(ending));
   }
 
@@ -146,7 +146,7 @@ export class WaitRegistry {
     this.#queues.remove(call);
   }
 
-  #hasLeft({ request: { ceiling } }: QueuedCall): void {
+  #reportIfNobodyWaits({ request: { ceiling } }: QueuedCall): void {
     if (this.#queues.waitingUnder(ceiling.key) === 0) this.onNobodyWaits(ceiling.key);
   }
 
@@ -179,7 +179,7 @@ export class WaitRegistry {
     return refused(waitTooLong(full, call.request));
   }
 
-  /** How long its ceiling has no slot yet, as far as is known under the limits that hold for the call. */
+  /** How long the call's ceiling will have no slot, as known under the limits that hold for the call; `null` = not known. */
   #fullFor({ lane, request }: QueuedCall, now: number): ReturnType<typeof ceilingFullFor> {
     return lane.limits === request.admission.ceiling ? ceilingFullFor(lane, now) : null;
   }

@@ -16,7 +16,7 @@ import type { Breaker, PermanentRefusal } from './breaker.policy.ts';
 import { concernOf } from './concern.policy.ts';
 import { KnownBreakers, type KnownBreaker } from './known.ts';
 import { BreakerNames } from './names.ts';
-import { refusalOf } from './refusal.ts';
+import { breakerRefusal } from './refusal.ts';
 import type { Observation } from './observation.policy.ts';
 
 /** What is known is compared with the store this often, so that a lost message is made up for. Milliseconds. */
@@ -55,12 +55,12 @@ export class Breakers {
   }
 
   /** Why a call must not be sent now; `null` = it may, or would be a probe. */
-  refusalOf(subject: BreakerSubject): Refusal | null {
+  openBreakerRefusal(subject: BreakerSubject): Refusal | null {
     if (this.#known.size === 0) return null;
     const now = this.#now();
     for (const { state } of this.#concerning(subject)) {
       const asked = ask(state, now);
-      if (asked.kind === 'refused') return refusalOf(asked);
+      if (asked.kind === 'refused') return breakerRefusal(asked);
     }
     return null;
   }
@@ -149,7 +149,7 @@ export class Breakers {
   /** True: the call is the probe. False: the breaker has been closed meanwhile. @throws Refusal */
   async #claim(known: KnownBreaker): Promise<boolean> {
     const asked = ask(known.state, this.#now());
-    if (asked.kind === 'refused') throw refusalOf(asked);
+    if (asked.kind === 'refused') throw breakerRefusal(asked);
     const next = this.#shared(asked.next);
     const { id, version } = known;
     // Calls of this replica are refused from here on, whatever the store takes.
@@ -162,7 +162,7 @@ export class Breakers {
     this.#adopt(id, stored);
     if (stored === 'closed') return false;
     if (stored.version === next.version) return true;
-    throw refusalOf({ status: stored.status, retryInMs: stored.leftMs });
+    throw breakerRefusal({ status: stored.status, retryInMs: stored.leftMs });
   }
 
   /** The change holds here at once; what the store says afterwards counts. */

@@ -1,7 +1,7 @@
 /** What answers a call that an open breaker concerns: the upstream's refusal, repeated by Sluice. */
 import { Refusal } from '../errors.ts';
 
-export function refusalOf({
+export function breakerRefusal({
   status,
   retryInMs,
 }: {

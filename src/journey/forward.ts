@@ -64,7 +64,7 @@ export class Forwarder {
     // A probe is kept over resends: the open breaker waits for the answer of this call, and must not refuse it.
     let probe: Probe | null = null;
     try {
-      const refusal = this.#parts.breakers.refusalOf(prepared.request.subject);
+      const refusal = this.#parts.breakers.openBreakerRefusal(prepared.request.subject);
       if (refusal !== null) throw refusal;
       credential.ready(prepared.request.maxWaitMs);
       if (!controls.isQuiet) await beginUnder(controls, prepared.request);
@@ -128,7 +128,7 @@ export class Forwarder {
   /** Takes the call into its lane, unless the same was refused a moment ago: then it is refused without a question to the store. */
   async #enter({ request }: Prepared, nobodyLeft: Audience): Promise<Ticket> {
     const { admission, ceilings, recentRefusals, telemetry } = this.#parts;
-    const again = recentRefusals.refusalOf(request);
+    const again = recentRefusals.rememberedRefusal(request);
     if (again !== null) {
       telemetry.refusedAgain(request.upstream);
       throw again;

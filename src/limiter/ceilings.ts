@@ -17,7 +17,10 @@ export interface CeilingRef {
   readonly perDay: number | null;
 }
 
-/** A slot that was taken, to be given back when the call is not sent after all. Only the store that gave it can read it. */
+/**
+ * A slot that was taken, to be given back when the call is not sent after all. Only the store that gave it can read it: the
+ * embedded one, or the failover one, whose slots are in Redis or, while Redis is unavailable, counted by this replica alone.
+ */
 export abstract class CeilingSlot {
   protected abstract readonly store: 'embedded' | 'failover';
 }
@@ -26,7 +29,7 @@ export abstract class CeilingSlot {
 export interface CeilingState {
   readonly limit: number;
   readonly remaining: number;
-  /** Milliseconds until the next slot frees. */
+  /** Milliseconds until a slot comes free. */
   readonly nextSlotMs: number;
 }
 
@@ -35,8 +38,8 @@ export type TakeReply =
   | {
       readonly kind: 'refused';
       readonly waitMs: number;
-      /** The daily ceiling refused. */
-      readonly day: boolean;
+      /** True when the ceiling of the day refused, false when that of the minute did. */
+      readonly isDaily: boolean;
       readonly state: CeilingState | null;
     };
 
@@ -58,11 +61,13 @@ export interface ForecastQuestion {
 export interface Ceilings {
   /**
    * Takes a slot, or refuses and writes nothing. `again` is a slot of this ceiling that was taken too long before its call
-   * could leave: that slot is counted from now on instead. The call may leave up to `lateMs` (default 0) after the store has
-   * processed the request: the slot is counted from that later time.
+   * could leave: that slot is counted from now on instead, and is given back when none is taken, also when this rejects. (A
+   * slot in Redis stays counted while Redis cannot be reached: too few sends are allowed then, never too many.) The call may
+   * leave up to `lateMs` (default 0) after the store has processed the request: the slot is counted from that later time.
    */
   take(ceiling: CeilingRef, again?: CeilingSlot, lateMs?: number): Promise<TakeReply>;
-  giveBack(ceiling: CeilingRef, slot: CeilingSlot): Promise<void>;
+  /** Gives back the slot of a call that is not sent. Called at most once for a slot: the count of a day has no names. */
+  giveSlotBack(ceiling: CeilingRef, slot: CeilingSlot): Promise<void>;
   /** When calls find a slot, if nobody else takes one: for each k of `positions`, the k-th from now (1 = the next). */
   forecast(
     ceiling: CeilingRef,

@@ -34,7 +34,7 @@ async function minutesOf(clients: number): Promise<Seen> {
   const { queue } = embeddedQueue({
     clock,
     around: (limiter) => {
-      const noticed = recent.noticing(limiter);
+      const noticed = recent.watchLimiter(limiter);
       return {
         ...noticed,
         admit: (admission) => {
@@ -55,7 +55,7 @@ async function minutesOf(clients: number): Promise<Seen> {
       workspace: lane,
       ...options,
     });
-    const again = recent.refusalOf(request);
+    const again = recent.rememberedRefusal(request);
     if (again !== null) return again;
     try {
       const ticket = await queue.enter(request, clientGone);

@@ -18,7 +18,7 @@ function start(perMinute: number | null = null) {
   let isJoined = false;
   const { queue, limiter } = embeddedQueue({
     clock,
-    homeOf: ({ admission: { bucket } }) =>
+    joinedBucketOf: ({ admission: { bucket } }) =>
       isJoined && bucket === second ? { bucket: first, lane: laneKey('lane') } : null,
   });
   const pass = async (ms: number): Promise<void> => {
@@ -43,7 +43,7 @@ function start(perMinute: number | null = null) {
   };
   const join = (): void => {
     isJoined = true;
-    queue.followJoined();
+    queue.moveToJoinedBuckets();
   };
   const waiting = (): Record<string, number> =>
     Object.fromEntries(limiter.snapshot().map((one) => [one.bucket, one.waiting]));

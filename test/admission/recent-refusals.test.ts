@@ -31,7 +31,7 @@ async function refuse(agoMs = 0, code: RefusalCode = 'wait_too_long'): Promise<v
 
 test('the same call is refused with the time that is left, and what its answer says of the ceiling is as old', async () => {
   await refuse(200);
-  const refusal = recent.refusalOf(requestOf());
+  const refusal = recent.rememberedRefusal(requestOf());
   expect(refusal).toMatchObject({
     code: 'wait_too_long',
     details: { retryInMs: 9_800, heldBy: 'ceiling_minute' },
@@ -41,13 +41,13 @@ test('the same call is refused with the time that is left, and what its answer s
 
 test('a full queue and a spent day are said again, too', async () => {
   await refuse(0, 'queue_full');
-  expect(recent.refusalOf(requestOf())?.code).toBe('queue_full');
+  expect(recent.rememberedRefusal(requestOf())?.code).toBe('queue_full');
   recent.note(
     requestOf(),
     new Refusal('day_quota_exhausted', { retryInMs: 3_600_000, heldBy: 'ceiling_day' }),
     Promise.resolve(null),
   );
-  expect(recent.refusalOf(requestOf())).toMatchObject({ code: 'day_quota_exhausted' });
+  expect(recent.rememberedRefusal(requestOf())).toMatchObject({ code: 'day_quota_exhausted' });
 });
 
 test.each<[string, CallOptions]>([
@@ -62,20 +62,20 @@ test.each<[string, CallOptions]>([
   ['is of another bucket', { bucket: 'other' }],
 ])('a call that %s is not refused by it', async (_, options) => {
   await refuse();
-  expect(recent.refusalOf(requestOf())).not.toBeNull();
-  expect(recent.refusalOf(requestOf(options))).toBeNull();
+  expect(recent.rememberedRefusal(requestOf())).not.toBeNull();
+  expect(recent.rememberedRefusal(requestOf(options))).toBeNull();
 });
 
 test('it holds for a moment only', async () => {
   await refuse(rememberedMs);
-  expect(recent.refusalOf(requestOf())).toBeNull();
+  expect(recent.rememberedRefusal(requestOf())).toBeNull();
 });
 
 test.each<RefusalCode>(['limiter_unavailable', 'overloaded', 'unauthenticated'])(
   'a refusal with %s says nothing of the next call',
   async (code) => {
     await refuse(0, code);
-    expect(recent.refusalOf(requestOf())).toBeNull();
+    expect(recent.rememberedRefusal(requestOf())).toBeNull();
   },
 );
 
@@ -94,16 +94,18 @@ describe('it is forgotten when', () => {
     ['its bucket is opened', (limiter) => limiter.open(bucket, null)],
     ['a call moves out of its bucket', (limiter) => limiter.move(bucket, admission('m', { bucket: 'home' }))],
   ])('%s', async (_, happen) => {
-    const limiter = recent.noticing(createMemoryLimiter(clock, { onGrant: () => {}, onClosed: () => {} }));
+    const limiter = recent.watchLimiter(
+      createMemoryLimiter(clock, { onGrant: () => {}, onClosed: () => {} }),
+    );
     await refuse();
     await happen(limiter);
-    expect(recent.refusalOf(requestOf())).toBeNull();
+    expect(recent.rememberedRefusal(requestOf())).toBeNull();
     await limiter.close();
   });
 
   test('settings change', async () => {
     await refuse();
     recent.forgetAll();
-    expect(recent.refusalOf(requestOf())).toBeNull();
+    expect(recent.rememberedRefusal(requestOf())).toBeNull();
   });
 });

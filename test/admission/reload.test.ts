@@ -240,6 +240,24 @@ describe('a reload of other limits', () => {
     expect(story).toHaveLength(10);
   });
 
+  test('holds waiting calls when only the way changes in which their upstream counts its window', async () => {
+    const { enter, pass, reload, story } = world();
+    const drained = metered(4, 60_000);
+    const counted = {
+      ...drained,
+      meters: drained.meters.map((meter) => ({ ...meter, counts: 'rolling' as const })),
+    };
+    for (const id of names(8)) enter(id, { setting: drained });
+    await pass(1_000);
+    expect(story).toHaveLength(4);
+    reload({ setting: counted });
+    // A unit drains each 15 s; a rolling window has no room before the first sends are a minute old.
+    await pass(55_000);
+    expect(story).toHaveLength(4);
+    await pass(10_000);
+    expect(story).toHaveLength(8);
+  });
+
   test('refuses calls at once that a lowered limit of their bucket makes too late', async () => {
     const { enter, pass, reload, story, refusals } = world();
     for (const id of names(8)) enter(id, { setting: metered(4, 60_000), maxWaitMs: 100_000 });

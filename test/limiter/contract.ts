@@ -205,7 +205,7 @@ export function storeContract(name: string, store: StoreUnderTest): void {
           expect(reply).toMatchObject({ kind: 'taken', state: { limit: 3, remaining: left } });
         }
         const refused = await replica.ceilings.take(three);
-        expect(refused).toMatchObject({ kind: 'refused', day: false });
+        expect(refused).toMatchObject({ kind: 'refused', isDaily: false });
         const waitMs = refused.kind === 'refused' ? refused.waitMs : 0;
         expect(waitMs).toBeGreaterThan(ceilingWindowMs - 10_000);
         expect(waitMs).toBeLessThanOrEqual(ceilingWindowMs);
@@ -215,7 +215,7 @@ export function storeContract(name: string, store: StoreUnderTest): void {
         const one = ceiling(1, 5);
         const first = await replica.ceilings.take(one);
         if (first.kind !== 'taken') throw new Error('no slot');
-        await replica.ceilings.giveBack(one, first.slot);
+        await replica.ceilings.giveSlotBack(one, first.slot);
         const second = await replica.ceilings.take(one);
         expect(second.kind).toBe('taken');
         expect((await replica.ceilings.take(one)).kind).toBe('refused');
@@ -227,7 +227,7 @@ export function storeContract(name: string, store: StoreUnderTest): void {
         await replica.ceilings.take(day);
         await replica.ceilings.take(day);
         const refused = await replica.ceilings.take(day);
-        expect(refused).toMatchObject({ kind: 'refused', day: true });
+        expect(refused).toMatchObject({ kind: 'refused', isDaily: true });
         const waitMs = refused.kind === 'refused' ? refused.waitMs : 0;
         expect(waitMs).toBeGreaterThan(86_000_000);
         expect(waitMs).toBeLessThanOrEqual(86_400_000);
@@ -255,7 +255,7 @@ export function storeContract(name: string, store: StoreUnderTest): void {
         const kinds = [await under(2), await under(2), await under(2), await under(3), await under(3)];
         expect(kinds.map(({ kind }) => kind)).toEqual(['taken', 'taken', 'refused', 'taken', 'refused']);
         const lowered = await under(1);
-        expect(lowered).toMatchObject({ kind: 'refused', day: false });
+        expect(lowered).toMatchObject({ kind: 'refused', isDaily: false });
         expect(lowered.kind === 'refused' && lowered.waitMs).toBeLessThanOrEqual(ceilingWindowMs);
         const [next, second] = await replica.ceilings.forecast({ ...minute, perMinute: 1 }, [1, 2]);
         expect(next?.waitMs).toBeGreaterThan(ceilingWindowMs - 10_000);
@@ -300,8 +300,8 @@ export function storeContract(name: string, store: StoreUnderTest): void {
         const day = ceiling(null, 1);
         const taken = await replica.ceilings.take(day);
         expect(taken).toMatchObject({ kind: 'taken', state: null });
-        expect(await replica.ceilings.take(day)).toMatchObject({ kind: 'refused', day: true });
-        if (taken.kind === 'taken') await replica.ceilings.giveBack(day, taken.slot);
+        expect(await replica.ceilings.take(day)).toMatchObject({ kind: 'refused', isDaily: true });
+        if (taken.kind === 'taken') await replica.ceilings.giveSlotBack(day, taken.slot);
         expect((await replica.ceilings.take(day)).kind).toBe('taken');
       });
     });

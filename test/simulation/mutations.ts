@@ -198,7 +198,7 @@ export const mutations: readonly Mutation[] = [
     '9',
     'a ticket stays behind its caller',
     registry,
-    "if (state.kind !== 'sent' || !state.forgotten) this.#takeOut(call);",
+    "if (state.kind !== 'sent' || !state.ticketEnded) this.#takeOut(call);",
     '',
   ),
   row(

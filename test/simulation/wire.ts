@@ -153,15 +153,15 @@ export function wiredCeilings(wire: Wire, ceilings: Ceilings, ledger: Ledger, cl
           if (slot.minute !== null) record.taken.push({ slot: slot.minute, at: clock.monotonic() + lateMs });
           return reply;
         }
-        ledger.reach(reply.day ? 'daily ceiling refused' : 'ceiling refused');
+        ledger.reach(reply.isDaily ? 'daily ceiling refused' : 'ceiling refused');
         ledger.note(clock.monotonic(), `ceiling ${ceiling.key} refused ${reply.waitMs.toFixed(1)}`);
         return reply;
       }),
-    giveBack: (ceiling: CeilingRef, slot: CeilingSlot) =>
+    giveSlotBack: (ceiling: CeilingRef, slot: CeilingSlot) =>
       wire.ask(() => {
         noteGivenBack(ceiling, slot);
         ledger.reach('place given back');
-        return ceilings.giveBack(ceiling, slot);
+        return ceilings.giveSlotBack(ceiling, slot);
       }),
     forecast: (ceiling, positions, question) =>
       wire.ask(() => ceilings.forecast(ceiling, positions, question)),

@@ -79,7 +79,7 @@ export interface QueueParts {
   /** Left out, a failure is thrown. */
   readonly onFailure?: (failure: unknown) => void;
   /** Where calls belong whose buckets were joined. */
-  readonly homeOf?: AdmissionQueueParts['homeOf'];
+  readonly joinedBucketOf?: AdmissionQueueParts['joinedBucketOf'];
   /** Puts something in front of the embedded limiter. */
   readonly around?: (limiter: Limiter) => Limiter;
 }
@@ -92,8 +92,8 @@ export function embeddedQueue({ clock, onFailure = fail, around, ...more }: Queu
     onClosed: (bucket, closedMs) => queue.listener.onClosed(bucket, closedMs),
   });
   const limiter: Limiter = around === undefined ? embedded : around(embedded);
-  const homeOf = more.homeOf === undefined ? {} : { homeOf: more.homeOf };
-  const queue = new AdmissionQueue({ clock, limiter, ceilings, onFailure, ...homeOf });
+  const joinedBucketOf = more.joinedBucketOf === undefined ? {} : { joinedBucketOf: more.joinedBucketOf };
+  const queue = new AdmissionQueue({ clock, limiter, ceilings, onFailure, ...joinedBucketOf });
   return { queue, limiter, ceilings };
 }
 

@@ -48,7 +48,7 @@ export class EmbeddedCeilings implements Ceilings {
   }
 
   async take(ceiling: CeilingRef, again?: CeilingSlot, lateMs = 0): Promise<TakeReply> {
-    if (again !== undefined) await this.giveBack(ceiling, again);
+    if (again !== undefined) await this.giveSlotBack(ceiling, again);
     const { key, perMinute, perDay } = ceiling;
     let minute: number | null = null;
     let state: CeilingState | null = null;
@@ -61,13 +61,13 @@ export class EmbeddedCeilings implements Ceilings {
     } catch (refusal) {
       if (!(refusal instanceof RateLimiterRes)) throw refusal;
       const full = { limit: perMinute ?? 0, remaining: 0, nextSlotMs: refusal.msBeforeNext };
-      return { kind: 'refused', waitMs: refusal.msBeforeNext, day: false, state: full };
+      return { kind: 'refused', waitMs: refusal.msBeforeNext, isDaily: false, state: full };
     }
     if (perDay === null) return { kind: 'taken', slot: new EmbeddedSlot(minute, false), state };
     const { refusedForMs } = await this.#takeOfDay(key, perDay);
     if (refusedForMs === null) return { kind: 'taken', slot: new EmbeddedSlot(minute, true), state };
     if (minute !== null) await this.#minutes.reward(key, 1, { slot: minute });
-    return { kind: 'refused', waitMs: refusedForMs, day: true, state: await this.state(ceiling) };
+    return { kind: 'refused', waitMs: refusedForMs, isDaily: true, state: await this.state(ceiling) };
   }
 
   /** Counts a send that another store allowed, whatever the limits are. */
@@ -78,7 +78,7 @@ export class EmbeddedCeilings implements Ceilings {
     return new EmbeddedSlot(minute, perDay !== null);
   }
 
-  async giveBack({ key }: CeilingRef, slot: CeilingSlot): Promise<void> {
+  async giveSlotBack({ key }: CeilingRef, slot: CeilingSlot): Promise<void> {
     if (!(slot instanceof EmbeddedSlot)) return;
     if (slot.minute !== null) await this.#minutes.reward(key, 1, { slot: slot.minute });
     if (slot.day) await this.#days.reward(key, 1);

@@ -75,9 +75,9 @@ export class FailoverCeilings implements Ceilings {
       case 'taken':
         return this.#taken(ceiling, id, reply);
       case 'refused': {
-        const { waitMs, day } = reply;
+        const { waitMs, day: isDaily } = reply;
         const full = { limit: ceiling.perMinute ?? 0, remaining: 0, nextSlotMs: waitMs };
-        return { kind: 'refused', waitMs, day, state: day || ceiling.perMinute === null ? null : full };
+        return { kind: 'refused', waitMs, isDaily, state: isDaily || ceiling.perMinute === null ? null : full };
       }
       case 'unavailable':
         if (this.#parts.whenDown === 'local') return this.#takeLocally(ceiling, id);
@@ -85,7 +85,7 @@ export class FailoverCeilings implements Ceilings {
     }
   }
 
-  async giveBack(ceiling: CeilingRef, slot: CeilingSlot): Promise<void> {
+  async giveSlotBack(ceiling: CeilingRef, slot: CeilingSlot): Promise<void> {
     const id = await this.#forget(ceiling, slot);
     if (id !== null) await this.#parts.redis.giveBack(ceiling, id);
   }
@@ -148,7 +148,7 @@ export class FailoverCeilings implements Ceilings {
     if (!(slot instanceof ReplicaSlot) || slot.isGivenBack) return null;
     slot.isGivenBack = true;
     this.#sends.remove(ceiling.key, slot.id);
-    await this.#local.giveBack(ceiling, slot.local);
+    await this.#local.giveSlotBack(ceiling, slot.local);
     return slot.isInRedis ? slot.id : null;
   }
 

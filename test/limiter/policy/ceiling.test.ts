@@ -114,7 +114,7 @@ atOrigins('the embedded ceilings', (instant) => {
     const ceilings = new EmbeddedCeilings(shiftedClock(new FakeClock(), instant(0)));
     const ceiling = { key: ceilingKey('w'), perMinute: 1, perDay: 1 };
     const first = await ceilings.take(ceiling);
-    if (first.kind === 'taken') await ceilings.giveBack(ceiling, first.slot);
+    if (first.kind === 'taken') await ceilings.giveSlotBack(ceiling, first.slot);
     expect((await ceilings.take(ceiling)).kind).toBe('taken');
     expect((await ceilings.take(ceiling)).kind).toBe('refused');
   });

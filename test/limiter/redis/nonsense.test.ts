@@ -160,7 +160,7 @@ async function oneOfEach(replica: TestReplica): Promise<readonly unknown[]> {
   try {
     const taken = await ceilings.take(ceiling);
     replies.push(taken.kind);
-    if (taken.kind === 'taken') await ceilings.giveBack(ceiling, taken.slot);
+    if (taken.kind === 'taken') await ceilings.giveSlotBack(ceiling, taken.slot);
   } catch (failure) {
     replies.push(String(failure));
   }
