@@ -85,7 +85,7 @@ export class Gateway {
   /** Names the caller of a request that is not sent anywhere (`/activity`). */
   async identify(call: Call): Promise<Caller> {
     try {
-      return authenticate(call.rawFields, this.#parts.keyring, this.#inUse.injected, call.rawUrl);
+      return authenticate(call.rawFields, this.#parts.keyring, this.#inUse.credentialFields, call.rawUrl);
     } catch (refusal) {
       if (!(refusal instanceof Refusal) || refusal.code !== 'unauthenticated') throw refusal;
       throw await this.#parts.failedAttempts.refusal(call.source);
@@ -94,7 +94,7 @@ export class Gateway {
 
   /** Fields in which API keys may come, lower case. */
   credentialFields(): ReadonlySet<string> {
-    return this.#inUse.injected;
+    return this.#inUse.credentialFields;
   }
 
   /**

@@ -12,12 +12,12 @@ import { createRouteFinder, type RouteFinder } from './target/route.ts';
 export class SettingsInUse {
   #settings: Settings;
   #routes: RouteFinder;
-  #injected: ReadonlySet<string>;
+  #credentialFields: ReadonlySet<string>;
 
   constructor(settings: Settings) {
     this.#settings = settings;
     this.#routes = createRouteFinder(settings.upstreams, pseudonym);
-    this.#injected = injectedFields(settings);
+    this.#credentialFields = injectedFields(settings);
   }
 
   get settings(): Settings {
@@ -28,15 +28,18 @@ export class SettingsInUse {
     return this.#routes;
   }
 
-  /** Fields in which credentials are sent to upstreams, lower case: an API key may come in them. */
-  get injected(): ReadonlySet<string> {
-    return this.#injected;
+  /** Lower-case names of the fields in which credentials are sent to upstreams. A client may send its API key in one of them. */
+  get credentialFields(): ReadonlySet<string> {
+    return this.#credentialFields;
   }
 
-  /** `injected`: the fields of the new settings, collected in slices before the change. */
-  replace(settings: Settings, injected: ReadonlySet<string>): void {
+  /**
+   * Replaces all three. `credentialFields` belongs to the new settings: the caller collects it beforehand in slices, because a
+   * scan of all workspaces at once would delay calls.
+   */
+  replace(settings: Settings, credentialFields: ReadonlySet<string>): void {
     this.#settings = settings;
     this.#routes = createRouteFinder(settings.upstreams, pseudonym);
-    this.#injected = injected;
+    this.#credentialFields = credentialFields;
   }
 }

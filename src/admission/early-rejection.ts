@@ -1,7 +1,7 @@
 /**
  * Deadline-based shedding of calls that wait already: whatever may make a waiting call too late is reported here, and the
  * call is refused as soon as that is known: a full ceiling, a closed bucket, a lane that stands still, a call that turned
- * out dearer, a reload, the end of the process.
+ * out more expensive, a reload, the end of the process.
  *
  * Owns: which calls an event concerns. Does not own: newcomers (`newcomer-check.ts`).
  * Keeps: a call that is refused does not count as being ahead of the calls behind it.
@@ -61,16 +61,16 @@ export class EarlyRejection {
   onCostKnown({ request: { admission } }: QueuedCall, points: number): void {
     const { bucket, document } = admission;
     if (document === null || points <= (admission.costs.cost ?? 0)) return;
-    const dearer: QueuedCall[] = [];
+    const moreExpensive: QueuedCall[] = [];
     for (const call of this.#registry.all()) {
       if (!call.isWaiting) continue;
       const other = call.request.admission;
       const isSame = other.bucket === bucket && other.document === document;
       if (!isSame || points <= (other.costs.cost ?? 0)) continue;
-      dearer.push(call);
-      if (dearer.length >= maxRejudged) break;
+      moreExpensive.push(call);
+      if (moreExpensive.length >= maxRejudged) break;
     }
-    this.#parts.background(this.#refuseLateOf(dearer));
+    this.#parts.background(this.#refuseLateOf(moreExpensive));
   }
 
   /** Configuration changed: calls that were expected to leave in time may be late. */

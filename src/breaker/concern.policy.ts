@@ -1,8 +1,9 @@
 /**
- * What a permanent refusal concerns: everything that is sent with the credential, or one host, one model, one path under it.
+ * Which other calls a refusal concerns: all that carry the credential, or those to one host, for one model or on one path
+ * with it. Permanent refusals concern others, and so do those by a limit that is not the bucket's own (`secondary`).
  *
- * Owns: that mapping. Does not own: what a refusal is (`dispatch/feedback/`). Invariant: a refusal of one call alone (it
- * is too large, its query too dear) concerns nothing else.
+ * Owns: that mapping. Does not own: what a refusal is (`dispatch/feedback/`). Invariant: a refusal that lies in the call itself
+ * (it is too large, its query too expensive) concerns no other call.
  */
 import type { BreakerSubject, Throttle } from '../call.ts';
 
@@ -26,7 +27,10 @@ export function concernOf(throttle: Throttle): Concern | null {
   }
 }
 
-/** What names the breaker of this concern of a call, beside upstream and credential; `null`: the call has no such part. */
+/**
+ * The parts of a breaker's name beside upstream and credential, for a call and a concern; `null`: the call lacks such a part, and
+ * has no such breaker.
+ */
 export function partsOf(
   { host, model, operation }: BreakerSubject,
   concern: Concern,

@@ -21,7 +21,7 @@ export interface RedisUrl {
 const form = /^(redis|rediss)(?:\+(sentinel|cluster))?:\/\/(?:([^@/?#\s]*)@)?([^@/?#\s]+)(?:\/([^/?#\s]*))?$/;
 const ports = { single: 6379, sentinel: 26_379, cluster: 6379 } as const;
 
-/** The parts of a Redis URL, or `null` when it is none. */
+/** Returns the parts of a Redis URL; `null` when the text is not a Redis URL. */
 export function readRedisUrl(text: string): RedisUrl | null {
   const [, scheme, kind, access, hosts = '', path = ''] = form.exec(text) ?? [];
   if (scheme === undefined) return null;
@@ -37,7 +37,7 @@ export function readRedisUrl(text: string): RedisUrl | null {
   return { mode, tls: scheme === 'rediss', ...login, nodes: known, database: Number(database), sentinelName };
 }
 
-/** `host:port`, `host` or `[v6]:port`. */
+/** Reads `host:port`, `host` or `[v6]:port`; `null` when the text has another form. */
 export function readRedisNode(text: string, defaultPort: number): RedisNode | null {
   const [, v6, host = v6, port] = /^(?:\[([0-9a-fA-F:.]+)\]|([\w.-]+))(?::(\d{1,5}))?$/.exec(text) ?? [];
   const number = port === undefined ? defaultPort : Number(port);
@@ -47,7 +47,7 @@ export function readRedisNode(text: string, defaultPort: number): RedisNode | nu
 
 export const isSentinelName = (name: string): boolean => /^[\w.-]{1,128}$/.test(name);
 
-/** Default port of a node of this mode. */
+/** The port of a node in a Redis of this mode, where the configuration names none. */
 export const redisPort = (mode: RedisSettings['mode']): number => ports[mode];
 
 function readAccess(

@@ -46,7 +46,7 @@ export interface CallDescription {
   /** The request carries the upstream's own protection against running twice. */
   readonly hasOwnIdempotency: boolean;
   /** Generates or edits pictures. */
-  readonly imagePost: boolean;
+  readonly makesImages: boolean;
 }
 
 /**
@@ -80,7 +80,7 @@ export function describeCall(kind: UpstreamKind, request: CallRequest): CallDesc
     idempotent: safe || request.method === 'PUT' || request.method === 'DELETE',
     costKey: null,
     hasOwnIdempotency: false,
-    imagePost: false,
+    makesImages: false,
   };
   switch (kind) {
     case 'language-model':
@@ -95,7 +95,7 @@ export function describeCall(kind: UpstreamKind, request: CallRequest): CallDesc
 function describeModelPost(plain: CallDescription, request: CallRequest): CallDescription {
   const path = pathOf(request.path);
   const operation = operationOf(path);
-  const asked = { ...plain, model: modelInPath(path), imagePost: operation === 'image' };
+  const asked = { ...plain, model: modelInPath(path), makesImages: operation === 'image' };
   const boundary = boundaryOf(request.contentType ?? '');
   if (boundary !== null) return describeForm(asked, formFields(request.body, boundary), operation);
   if (!isJson(request.contentType)) return asked;

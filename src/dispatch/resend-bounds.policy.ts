@@ -5,7 +5,7 @@
  * Invariant: every chain of resends ends, by count or by the call's own wait.
  */
 import type {
-  Closes,
+  ThrottleScope,
   ResendCause,
   ResendDecision,
   ResendHistory,
@@ -25,7 +25,7 @@ interface ResendProposal {
   /** Maximum number of resends of one call for this cause. */
   readonly maxResends: number;
   readonly waitMs: number;
-  readonly closes?: Closes;
+  readonly closes?: ThrottleScope;
 }
 
 /** Resends as proposed while the bound of its cause, the body and the wait of the call allow; else the outcome is passed on. */

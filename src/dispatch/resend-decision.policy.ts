@@ -3,7 +3,7 @@
  */
 import type { Throttle, UpstreamKind } from '../call.ts';
 
-/** What of a call decides whether it may be repeated. */
+/** The properties of a call that decide whether it may be sent again. */
 export interface ResendCall {
   /** RFC 9110 safe method, or a GraphQL query. */
   readonly safe: boolean;
@@ -15,8 +15,8 @@ export interface ResendCall {
   readonly callClass: string;
   /** The request carries a key by which the upstream itself recognises a repeat. */
   readonly hasOwnIdempotency: boolean;
-  /** Makes images: dear, slow, and not worth a second overload. */
-  readonly imagePost: boolean;
+  /** True for a POST that makes images: expensive and slow, so that it is sent again only once to an overloaded upstream. */
+  readonly makesImages: boolean;
 }
 
 /**
@@ -57,17 +57,17 @@ export interface ResendInput {
 }
 
 /**
- * Who must not be sent before the time: everybody in the bucket, this call alone (its lane may go on), or nobody is
- * asked by the upstream to wait and only our own back-off holds this call.
+ * Which calls may not be sent before the time: all of the `bucket`; this `call` alone, whose lane may go on; or `none`, where
+ * the upstream has asked nobody to wait, and only our own back-off holds the call.
  */
-export type Closes = 'bucket' | 'call' | 'none';
+export type ThrottleScope = 'bucket' | 'call' | 'none';
 
 export type ResendDecision =
   | {
       readonly kind: 'resend';
       /** The next attempt may leave this many milliseconds after this answer's head, not earlier. */
       readonly notBeforeMs: number;
-      readonly closes: Closes;
+      readonly closes: ThrottleScope;
       readonly cause: ResendCause;
       /** To be handed in with the next attempt of the same call. */
       readonly history: ResendHistory;
@@ -78,6 +78,6 @@ export type ResendDecision =
       /** `false`: add `x-should-retry: false`; repeating it cannot succeed or could run it twice. `null`: add nothing. */
       readonly shouldRetry: false | null;
       /** A throttle that is passed on closes all the same, for `closeMs` milliseconds. */
-      readonly closes: Closes;
+      readonly closes: ThrottleScope;
       readonly closeMs: number;
     };

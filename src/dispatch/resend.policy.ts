@@ -7,24 +7,28 @@
  * once (RFC 9110 §9.2.2; a GraphQL query is safe); a stated wait is never undercut; every chain of resends ends, by
  * count or by the call's own wait.
  *
- * | outcome                              | executed?    | idempotent | model POST | image POST | other POST, mutation |
- * |--------------------------------------|--------------|------------|------------|------------|----------------------|
- * | limiter 429, `THROTTLED`             | no           | after the wait, while the call's own wait allows: all the same |
- * | 429 without any hint                 | probably not | back-off, 4 attempts; commerce REST at least 60 s: all the same |
- * | quota, too large, day, store state,  | no           | never      | never      | never      | never                |
- * | a limit that is not the bucket's own |              | (a breaker asks again, `src/breaker/`)                         |
- * | 503, 529, overloaded, `slow_down`    | normally no  | twice      | twice      | once       | no, unless keyed     |
- * | nothing was sent                     | no           | twice      | twice      | twice      | twice                |
- * | stale: a kept connection was closed  | hardly       | once, now  | no         | no         | no, unless keyed     |
- * | fate unknown; 500, 502, 504          | unknown      | once       | no         | no         | no, unless keyed     |
+ * How often an outcome is followed by another attempt:
  *
+ * | outcome                             | executed?    | idempotent | model POST | image POST | other POST, PATCH, mutation |
+ * |-------------------------------------|--------------|------------|------------|------------|-----------------------------|
+ * | limiter 429, `THROTTLED`            | no           | all alike: after the stated wait, while the call's own wait allows   |
+ * | 429 without any hint                | probably not | all alike: 3 times, after a back-off                                 |
+ * | 429 of commerce REST without a hint | probably not | all alike: twice, after 60 s or more                                 |
+ * | credential refused and renewed      | no           | all alike: twice, at once                                            |
+ * | permanent refusal (1)               | no           | never      | never      | never      | never                       |
+ * | 503, 529, overloaded, `slow_down`   | normally no  | twice      | twice      | once       | no, unless keyed            |
+ * | nothing was sent                    | no           | twice      | twice      | twice      | twice                       |
+ * | stale: a kept connection was closed | hardly       | once, now  | no         | no         | no, unless keyed            |
+ * | fate unknown; 500, 502, 504         | unknown      | once       | no         | no         | no, unless keyed            |
+ *
+ * (1) Quota, too large, day, store state, and a limit that is not the bucket's own: a breaker asks again (`src/breaker/`).
  * "Keyed": the request itself carries the upstream's idempotency (`@idempotent`, `unique_token`).
  */
 import type { Throttle } from '../call.ts';
 import { resendWithinBounds, backoffMs, resendsMade, passOn } from './resend-bounds.policy.ts';
 import type { ResendDecision, ResendInput } from './resend-decision.policy.ts';
 
-/** Least wait of commerce REST refusals without a hint. Milliseconds. */
+/** The wait before a commerce REST call is sent again after a refusal without a hint, at least. Milliseconds. */
 const minuteMs = 60_000;
 
 /** Decides after each attempt. Total: every outcome has a decision. */
@@ -109,7 +113,7 @@ function afterOverload(input: ResendInput, statedMs: number | null): ResendDecis
   const mayRunTwice = call.idempotent || call.hasOwnIdempotency || kind === 'language-model';
   const closing = { closes: statedMs === null ? 'none' : 'bucket', closeMs: statedMs ?? 0 } as const;
   if (!mayRunTwice) return passOn(false, closing);
-  const maxResends = call.imagePost ? 1 : 2;
+  const maxResends = call.makesImages ? 1 : 2;
   const waitMs = Math.max(statedMs ?? 0, backoffMs(1000, resendsMade(input, 'overload')));
   return resendWithinBounds(input, {
     cause: 'overload',

@@ -94,7 +94,7 @@ function judge(open: OpenCall, credentialFields: ReadonlySet<string>): EarlyRefu
 }
 
 /** The early refusal of an overloaded process. The connection ends, so that the client or its balancer may choose another replica. */
-const refusalOf = (overloaded: Overloaded | null): EarlyRefusal | null =>
+const overloadRefusalOf = (overloaded: Overloaded | null): EarlyRefusal | null =>
   overloaded === null ? null : { code: 'overloaded', mustEnd: true, ...overloaded };
 
 /** How many connections beyond the bound are still read and answered, so that their clients learn why; further ones are closed. */
@@ -137,7 +137,7 @@ export class DataServer {
         refuseBytes: () => this.#overload.refuse('bytes'),
       },
       connections: this.#connections,
-      onLeft: () => this.#overload.left(),
+      onLeft: () => this.#overload.callEnded(),
       lingerMs: options.lingerMs ?? 1_000,
       draining: () => this.#draining,
       awaitsContinue: (open) => this.#waitingForContinue.has(open.request),
@@ -214,7 +214,7 @@ export class DataServer {
     if (entry.kind === 'ignored') return;
     const { call } = entry;
     const { credentialFields, onBug } = this.#options;
-    const refusal = judge(call, credentialFields()) ?? refusalOf(this.#refusedEntry(entry));
+    const refusal = judge(call, credentialFields()) ?? overloadRefusalOf(this.#refusedEntry(entry));
     if (refusal !== null) {
       refuseEarly(call, refusal, this.#parts).catch(onBug);
       return;

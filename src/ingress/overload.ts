@@ -3,7 +3,7 @@
  *
  * Owns: the bounds on connections, open calls and held bytes, shedding by load, and the time that a refused client is given.
  * Does not own: counting connections and bytes (`connections.ts`, `body.ts`), the answer. Invariant: a call that was let in
- * is never turned away here; the admin port does not pass here.
+ * is never refused here; the admin port does not pass here.
  */
 import type { CancelTimer, Clock, Random } from '../clock.ts';
 import type { OverloadBound } from '../errors.ts';
@@ -47,7 +47,10 @@ const details: Readonly<Record<OverloadBound, string>> = {
   memory: 'Sluice is short of memory at the moment.',
 };
 
-/** Turnover is counted over this time at least, and at most over twice of it, milliseconds. */
+/**
+ * Turnover is counted over this time at least, milliseconds. A count ends with the first sample of the load, or the first
+ * refusal, after that time: without `watch` it lasts until a call is refused.
+ */
 const turnoverMs = 5_000;
 
 export class Overload {
@@ -63,15 +66,15 @@ export class Overload {
     this.#options = options;
     this.#since = options.clock.monotonic();
     this.#stop =
-      options.watch?.((sample) => this.#see(loadAfter(this.#load, sample, options.bounds))) ?? (() => {});
+      options.watch?.((sample) => this.#setLoad(loadAfter(this.#load, sample, options.bounds))) ?? (() => {});
   }
 
-  /** The load that stands now, and the share of new calls that is refused for it. */
+  /** The sustained load, and the share of new calls that is refused because of it. */
   get load(): { readonly delayMs: number; readonly memoryRatio: number; readonly share: number } {
     return { ...sustainedLoad(this.#load), share: this.#load.share };
   }
 
-  /** Whether a new call is refused for the load of the process. */
+  /** The refusal of a new call because of the load of the process; `null` = the call may enter. */
   shed(): Overloaded | null {
     const { cause, share } = this.#load;
     if (cause === null || this.#options.random.next() >= share) return null;
@@ -98,7 +101,7 @@ export class Overload {
   }
 
   /** A call has ended: there is room for another one. */
-  left(): void {
+  callEnded(): void {
     this.#ended += 1;
   }
 
@@ -111,7 +114,7 @@ export class Overload {
     return { bound, retryInMs, detail: details[bound] };
   }
 
-  #see(next: Load): void {
+  #setLoad(next: Load): void {
     const { cause } = this.#load;
     this.#load = next;
     if ((cause === null) !== (next.cause === null)) this.#options.onShedding(next.cause);

@@ -26,12 +26,14 @@ const answerSeconds = 5;
 const marginMs = 1_000;
 
 /**
- * How long a call may wait, milliseconds, at least 0: what it asks for up to the ceiling, else the default.
+ * How long a call may wait, milliseconds, at least 0: what the call asks for, up to the maximum (`maxWaitCeilingSeconds`),
+ * else the default (`maxWaitSeconds`).
  *
- * A call never waits into its client's time-out: the refusal has to arrive before the client hangs up. Five seconds of
- * the time-out are kept for the answer, two thirds of a time-out under 7.5 s. A time-out that the call states always
- * counts. One that is only known of its client counts unless the call asks for a wait: who writes `Prefer: wait` says
- * how long this client waits. Where the upstream usually takes longer for its answer than what is kept, that much is kept.
+ * A call never waits into its client's time-out: the refusal has to arrive before the client hangs up. The wait ends five
+ * seconds before the time-out, so that they are left for the answer; of a time-out under 7.5 s, a third is wait and two thirds
+ * are left. Where the upstream usually takes longer for its answer, that longer time is left. A time-out that the call states
+ * always counts. One that is only known of its client counts unless the call asks for a wait: `Prefer: wait` says how long this
+ * client waits.
  */
 export function maxWaitMsOf(
   asked: {

@@ -41,8 +41,9 @@ export interface LaneSetting {
   /** Sends per minute that the workspace's ceiling allows; `null` = it has none. Forecasts look ahead by it. */
   readonly perMinute: number | null;
   /**
-   * The limits of the workspace's ceiling as one opaque word. A lane that sleeps because of its ceiling wakes when
-   * another word comes: the limit for which it slept does not hold any more.
+   * The limits of the workspace's ceiling as one opaque word, to be compared only (`AdmissionRequest.ceiling` has the limits
+   * themselves). A lane that sleeps because of its ceiling wakes when another word comes: the limit for which it slept does
+   * not hold any more.
    */
   readonly ceiling: string;
 }

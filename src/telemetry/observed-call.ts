@@ -240,7 +240,7 @@ export class ObservedCall implements CallTelemetry {
     if (!this.#times.waiting) return;
     this.#times.left(this.#now());
     this.#live.leaveLine();
-    this.#spans?.left();
+    this.#spans?.waitEnded();
   }
 
   /** The attempt in flight has ended, if there was one. */

@@ -103,7 +103,7 @@ function unsampled(parent: SpanContext): CallSpans {
     routed: nothing,
     entered: nothing,
     waiting: nothing,
-    left: nothing,
+    waitEnded: nothing,
     sent: nothing,
     traceparent: () => w3c({ ...parent, traceFlags: TraceFlags.NONE }),
     answered: nothing,
@@ -161,7 +161,7 @@ class RecordedCall implements CallSpans {
     this.#wait = this.#tracer.startSpan('wait', { attributes: this.#upstreamOnly() }, this.#inServer);
   }
 
-  left(): void {
+  waitEnded(): void {
     if (this.#wait === null) return;
     const awaited = this.#lane === null ? null : this.#latest.since(this.#lane, this.#waitingSince);
     if (awaited !== null)

@@ -8,7 +8,7 @@ import type { FailureReason } from '../errors.ts';
 import type { LaneKey } from '../ids.ts';
 import type { CallEnd } from './events.ts';
 
-/** Spans of one call. A step without its predecessor does nothing. */
+/** Spans of one call, one method for each step. A step whose predecessor was not reported is ignored. */
 export interface CallSpans {
   /** 32 hex digits when the call is sampled, else `null`: an exemplar must lead to a trace that exists. */
   readonly traceId: string | null;
@@ -17,7 +17,8 @@ export interface CallSpans {
   /** The lane is known, whether or not the call waits. */
   entered(lane: LaneKey): void;
   waiting(lane: LaneKey): void;
-  left(): void;
+  /** The call waits no longer: it was granted, or has ended. */
+  waitEnded(): void;
   /** `resends`: attempts before this one. */
   sent(resends: number): void;
   traceparent(): string | null;

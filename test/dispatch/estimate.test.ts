@@ -100,12 +100,12 @@ describe('the estimate of an image call', () => {
   test('counts n images for a generation, and marks it as an image call', () => {
     const described = post('/v1/images/generations', { model: 'gpt-image-1', prompt: 'x'.repeat(40), n: 3 });
     expect(described).toMatchObject({
-      imagePost: true,
+      makesImages: true,
       model: 'gpt-image-1',
       costs: { requests: 1, images: 3 },
     });
     expect(post('/v1/images/generations', { prompt: 'a cat' }).costs.images).toBe(1);
-    expect(chat(say('hi')).imagePost).toBe(false);
+    expect(chat(say('hi')).makesImages).toBe(false);
   });
 
   const form = (parts: readonly string[]): string =>

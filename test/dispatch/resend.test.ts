@@ -23,7 +23,7 @@ const caller = (kind: UpstreamKind, traits: Partial<ResendCall> = {}): Caller =>
     replayable: true,
     callClass: kind === 'commerce' ? 'rest' : 'default',
     hasOwnIdempotency: false,
-    imagePost: false,
+    makesImages: false,
     ...traits,
   },
 });
@@ -34,7 +34,7 @@ const callers = {
   'commerce GET': caller('commerce', safe),
   'generic PUT': caller('generic', { idempotent: true }),
   'model POST': caller('language-model'),
-  'image POST': caller('language-model', { imagePost: true }),
+  'image POST': caller('language-model', { makesImages: true }),
   'commerce POST': caller('commerce'),
   'commerce mutation': caller('commerce', { callClass: 'graphql' }),
   'commerce query': caller('commerce', { ...safe, callClass: 'graphql' }),

@@ -164,7 +164,7 @@ async function journey(scene: Scene, call: DrivenCall, ticket: Ticket, gone: Abo
         replayable: true,
         callClass: call.plan.callClass,
         hasOwnIdempotency: false,
-        imagePost: false,
+        makesImages: false,
       },
       outcome: attempt.outcome,
       attempts,

@@ -219,7 +219,7 @@ describe('OpenMetrics', () => {
       routed: nothing,
       entered: nothing,
       waiting: nothing,
-      left: nothing,
+      waitEnded: nothing,
       sent: nothing,
       traceparent: () => null,
       answered: nothing,

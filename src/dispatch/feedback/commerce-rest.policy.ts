@@ -84,7 +84,7 @@ export function commerceStatus(
 ): Throttle | null {
   switch (status) {
     case 429:
-      return refusalOf(calls, statedMs);
+      return tooManyRequests(calls, statedMs);
     case 402: // frozen
     case 423: // locked after repeated excess
     case 430: // security rejection
@@ -98,7 +98,7 @@ export function commerceStatus(
   }
 }
 
-function refusalOf(calls: CallLimit | null, statedMs: number | null): Throttle {
+function tooManyRequests(calls: CallLimit | null, statedMs: number | null): Throttle {
   if (statedMs !== null) return { kind: 'rate', waitMs: statedMs, meter: 'requests' };
   if (calls === null) return { kind: 'rate', waitMs: null, meter: null };
   // A bucket with room refused nothing: some other limit did (dev-store orders, daily variants), which a client that

@@ -77,7 +77,12 @@ export class FailoverCeilings implements Ceilings {
       case 'refused': {
         const { waitMs, day: isDaily } = reply;
         const full = { limit: ceiling.perMinute ?? 0, remaining: 0, nextSlotMs: waitMs };
-        return { kind: 'refused', waitMs, isDaily, state: isDaily || ceiling.perMinute === null ? null : full };
+        return {
+          kind: 'refused',
+          waitMs,
+          isDaily,
+          state: isDaily || ceiling.perMinute === null ? null : full,
+        };
       }
       case 'unavailable':
         if (this.#parts.whenDown === 'local') return this.#takeLocally(ceiling, id);

@@ -100,7 +100,7 @@ export class FailoverLimiter implements Limiter {
     }
     // The call's arrival is converted to Redis' clock: the calls that waited in Redis have positions on that clock.
     const reply = await this.#local.enter(this.remote.positions.withPosition(admission));
-    const refusal = admission.position.kind === 'kept' ? null : refusalOf(admission, reply);
+    const refusal = admission.position.kind === 'kept' ? null : localRefusalOf(admission, reply);
     if (refusal === null) return reply;
     await this.cancel(admission.bucket, admission.ticket);
     return refusal;
@@ -189,7 +189,7 @@ export class FailoverLimiter implements Limiter {
     for (const reporting of this.#local.reportUsage()) this.#background.run(reporting);
     this.remote.resume(absentMs > shortPart * leaseMs);
     for (const admission of this.#local.takeWaiting()) this.remote.reenter(admission);
-    this.remote.cancelHandedOver();
+    this.remote.cancelDeferred();
   }
 
   /** A ticket that should go back to its lane in Redis while Redis is unavailable waits in the local store: true = it does. */
@@ -202,7 +202,7 @@ export class FailoverLimiter implements Limiter {
 }
 
 /** The refusal of a newcomer that the local store has queued, where its lane is full or its wait too long; `null` = it may wait. */
-function refusalOf({ maxQueued, maxWaitMs }: Admission, reply: AdmissionReply): AdmissionReply | null {
+function localRefusalOf({ maxQueued, maxWaitMs }: Admission, reply: AdmissionReply): AdmissionReply | null {
   if (reply.kind !== 'queued') return null;
   const { ahead, forecastMs: retryInMs, heldBy } = reply;
   if (ahead >= maxQueued && (ahead > 0 || retryInMs > 0)) {

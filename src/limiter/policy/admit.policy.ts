@@ -69,7 +69,7 @@ export function admit(
   if (known !== undefined) return { ...replyFor(bucket, known, now), effects: before };
   const costs = takeable(bucket, knownCosts(bucket, admission.costs, admission.document));
   const newcomer = { ...admission, costs, order: orderOf(admission, now) };
-  const refusal = admission.position.kind === 'kept' ? null : refusalOf(bucket, newcomer, now);
+  const refusal = admission.position.kind === 'kept' ? null : bucketRefusalOf(bucket, newcomer, now);
   if (refusal !== null) return { ...refusal, effects: before };
 
   bucket.replicas.set(replica, now);
@@ -116,7 +116,7 @@ function replyFor(bucket: Bucket, ticket: Ticket, now: number): AdmitResult {
   return { kind: 'queued', forecastMs: waitMs, ahead, heldBy, order };
 }
 
-function refusalOf(
+function bucketRefusalOf(
   bucket: Bucket,
   admission: Newcomer,
   now: number,

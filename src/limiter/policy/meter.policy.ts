@@ -39,7 +39,7 @@ export const quietGapMs = 20;
 export const calmLatenessMs = 250;
 /** Without a word of them the estimate of what others take is given up in about this time, milliseconds. */
 export const othersMemoryMs = 360_000;
-/** Calls that turn out dearer than reserved fill a meter with what drains within so many windows at most. */
+/** Calls that turn out more expensive than reserved fill a meter with what drains within so many windows at most. */
 export const debtWindows = 2;
 /** So much may be kept free in the end for each unit granted since the meter is contested. */
 export const allowanceShare = 0.02;

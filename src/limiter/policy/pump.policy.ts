@@ -96,7 +96,8 @@ interface ReadyHead extends Head {
 
 /**
  * Picks the next workspace: the head of the ready lane with the smallest start tag (start-time fair queueing), among the classes
- * that are not blocked, and the class under which the lane is ready. Tickets of dead replicas are passed over.
+ * that are not blocked, and the class under which the lane is ready. Tickets of dead replicas are passed over. The score of a lane
+ * in `bucket.ready` is its start tag.
  */
 function nextHead(bucket: Bucket, round: Round, now: number): ReadyHead | null {
   while (round.left > 0) {

@@ -6,7 +6,7 @@
  * sweep what expired, wake lanes, then grant heads of lanes in fair order while the bucket is open and every meter the
  * head needs has room. Inside a lane: by urgency, then arrival. Between lanes: start-time fair queueing
  * (Goyal, Vin, Cheng 1996), each grant counting the time for which it
- * keeps its dearest meter busy / weight.
+ * keeps its most expensive meter busy / weight.
  *
  * Guarantees: no grant while closed or without room (2), at most `maxInFlight` leases per lane (3), order within a lane
  * (4), weighted shares (5), a grant as soon as there is room (6), a refusal leaves no trace (11).

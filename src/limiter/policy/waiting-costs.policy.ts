@@ -21,7 +21,7 @@ export function takeable(bucket: Bucket, asked: Costs): Costs {
 }
 
 /**
- * The service cost of a call in its lane: the time for which it keeps its dearest meter busy, in milliseconds (dominant
+ * The service cost of a call in its lane: the time for which it keeps its most expensive meter busy, in milliseconds (dominant
  * resource), 1 where nothing is known; daily meters do not count, they are not what is waited for. No more than one
  * window, whatever is asked: a lane whose limits change has never more than that to wait for.
  */

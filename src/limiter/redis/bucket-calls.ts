@@ -72,7 +72,7 @@ export class BucketCalls {
     const expiresAt = time.sentAt + (grant.expiresAt - time.now) - leaseMarginMs;
     const admission = ticket?.admission ?? null;
     const lease = new HeldLease({ bucket: this.#bucket, grant, expiresAt, admission });
-    if (ticket === null || ticket.state.kind === 'abandoned' || ticket.state.kind === 'granted') {
+    if (ticket === null || ticket.state.kind === 'caller_left' || ticket.state.kind === 'granted') {
       return this.#dropStray(lease);
     }
     ticket.state = { kind: 'granted', lease };
@@ -132,7 +132,7 @@ export class BucketCalls {
         this.held.tickets.delete(lease.ticket);
     } else {
       if (didWait && !asked.reply.known && ticket?.state.kind === 'waiting') this.reenter(ticket);
-      if (isRequeued(settlement) && ticket?.state.kind === 'abandoned') this.sendCancel(lease.ticket);
+      if (isRequeued(settlement) && ticket?.state.kind === 'caller_left') this.sendCancel(lease.ticket);
     }
     if (settlement.kind === 'throttled' && settlement.closeMs > 0) {
       listener.onClosed(lease.bucket, settlement.closeMs);
@@ -187,13 +187,13 @@ export class BucketCalls {
     }
     const { reply, bucket, sentAt } = asked;
     if (reply.kind === 'granted') this.receive(grantIn(admission, reply), { now: bucket.now, sentAt });
-    else if (ticket.state.kind === 'abandoned') this.sendCancel(admission.ticket);
+    else if (ticket.state.kind === 'caller_left') this.sendCancel(admission.ticket);
   }
 
-  /** The ticket's call does not wait for Redis any more. */
-  forget(id: TicketId): void {
+  /** The ticket's call does not wait for Redis any more: cancels the ticket there, at the latest when Redis is available again. */
+  cancelNowOrLater(id: TicketId): void {
     if (this.#context.redis.isUp) this.sendCancel(id);
-    else this.held.handedOver.add(id);
+    else this.held.cancelLater.add(id);
   }
 
   sendCancel(ticket: TicketId): void {

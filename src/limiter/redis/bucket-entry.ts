@@ -50,15 +50,15 @@ export class BucketEntry {
     if (asked.kind === 'unavailable') return this.#leaveUnanswered(ticket);
     const { reply, bucket, sentAt } = asked;
     if (reply.kind === 'refused') return reply;
-    const isAbandoned = ticket.state.kind === 'abandoned';
+    const hasLeft = ticket.state.kind === 'caller_left';
     if (reply.kind === 'granted') {
       let handed: Grant | null = null;
       const time = { now: bucket.now, sentAt };
       this.#calls.receive(grantIn(admission, reply), time, (grant) => (handed = grant));
-      if (isAbandoned) this.#calls.held.tickets.delete(admission.ticket);
+      if (hasLeft) this.#calls.held.tickets.delete(admission.ticket);
       return handed === null ? grantUnderWay : { kind: 'granted', grant: handed };
     }
-    if (isAbandoned) {
+    if (hasLeft) {
       this.#calls.held.tickets.delete(admission.ticket);
       this.#calls.sendCancel(admission.ticket);
     }
@@ -74,18 +74,18 @@ export class BucketEntry {
     if (ticket.state.kind === 'entering') ticket.state = { ...unconfirmed, confirmedAt: sentAt };
   }
 
-  /** No reply came, but Redis may have entered the ticket: a ticket that is still `entering`, or `abandoned`, is cancelled there. */
+  /** No reply came, but Redis may have entered the ticket: a ticket that is still `entering`, or `caller_left`, is cancelled there. */
   #leaveUnanswered(ticket: ReplicaTicket): AdmissionReply | Unavailable {
     const { ticket: id } = ticket.admission;
     const { kind } = ticket.state;
     const isHere = this.#calls.held.tickets.get(id) === ticket;
-    if (isHere && (kind === 'entering' || kind === 'abandoned')) {
+    if (isHere && (kind === 'entering' || kind === 'caller_left')) {
       this.#calls.held.tickets.delete(id);
-      this.#calls.forget(id);
+      this.#calls.cancelNowOrLater(id);
     }
-    // `abandoned`: no caller needs the reply. `waiting`, `granted`: a message or another reply brought the ticket's grant, after
+    // `caller_left`: no caller needs the reply. `waiting`, `granted`: a message or another reply brought the ticket's grant, after
     // which the ticket may have gone back to waiting, here or in the store to which waiting calls were moved.
-    if (kind === 'abandoned' || kind === 'waiting' || (isHere && kind === 'granted')) return grantUnderWay;
+    if (kind === 'caller_left' || kind === 'waiting' || (isHere && kind === 'granted')) return grantUnderWay;
     return unavailable;
   }
 
@@ -96,17 +96,17 @@ export class BucketEntry {
     return ticket === undefined ? null : this.#context.positions.positioned(ticket).position;
   }
 
-  /** The caller of a ticket left. While its admission is on the way to Redis, the ticket is marked `abandoned` for `admit`. */
+  /** The caller of a ticket left. While its admission is on the way to Redis, the ticket is marked `caller_left` for `admit`. */
   cancel(id: TicketId): void {
     const { held } = this.#calls;
     const ticket = held.tickets.get(id);
     if (ticket === undefined) return;
     const before = ticket.state;
-    ticket.state = { kind: 'abandoned' };
+    ticket.state = { kind: 'caller_left' };
     // The reply to the admission is still to come; it decides what has to be taken back.
-    if (before.kind === 'entering' || before.kind === 'abandoned') return;
+    if (before.kind === 'entering' || before.kind === 'caller_left') return;
     held.tickets.delete(id);
-    if (before.kind === 'waiting') this.#calls.forget(id);
+    if (before.kind === 'waiting') this.#calls.cancelNowOrLater(id);
     else if (before.lease.cancelQuarantine !== null) this.#drop(before.lease);
   }
 
@@ -123,20 +123,20 @@ export class BucketEntry {
     return held.waiting().map((ticket) => {
       const admission = this.#context.positions.positioned(ticket);
       held.tickets.delete(admission.ticket);
-      held.handedOver.add(admission.ticket);
+      held.cancelLater.add(admission.ticket);
       return admission;
     });
   }
 
   /**
-   * Cancels in Redis the tickets that were handed over to another store and do not wait here again. True = there were some, and
-   * Redis may have granted them meanwhile.
+   * Cancels in Redis the tickets whose cancellation was put off and that do not wait here again. True = there were some, and Redis
+   * may have granted them meanwhile.
    */
-  cancelHandedOver(): boolean {
-    const { handedOver, tickets } = this.#calls.held;
-    const hadSome = handedOver.size > 0;
-    for (const ticket of handedOver) if (!tickets.has(ticket)) this.#calls.sendCancel(ticket);
-    handedOver.clear();
+  cancelDeferred(): boolean {
+    const { cancelLater, tickets } = this.#calls.held;
+    const hadSome = cancelLater.size > 0;
+    for (const ticket of cancelLater) if (!tickets.has(ticket)) this.#calls.sendCancel(ticket);
+    cancelLater.clear();
     return hadSome;
   }
 

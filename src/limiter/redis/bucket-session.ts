@@ -78,7 +78,7 @@ export class BucketSession {
 
   /** May be forgotten if nobody used it for this long. */
   isUnusedFor(ms: number, now: number): boolean {
-    return this.isIdle && this.calls.held.handedOver.size === 0 && now - this.#view.usedAt > ms;
+    return this.isIdle && this.calls.held.cancelLater.size === 0 && now - this.#view.usedAt > ms;
   }
 
   async settle(token: LeaseToken, settlement: Settlement, lesson: Lesson | null): Promise<void> {

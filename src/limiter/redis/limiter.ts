@@ -116,11 +116,11 @@ export class RedisLimiter implements Omit<Limiter, 'admit'> {
     return [...this.#sessions.values()].flatMap((session) => session.entry.takeWaiting());
   }
 
-  /** Cancels in Redis the tickets that were handed over while it was unavailable and do not wait here again. */
-  cancelHandedOver(): void {
+  /** Cancels in Redis the tickets that left or were handed over while it was unavailable and do not wait here again. */
+  cancelDeferred(): void {
     for (const session of this.#sessions.values()) {
       // The reply to a tick names the tickets that Redis granted meanwhile, so that their grants are returned.
-      if (session.entry.cancelHandedOver()) session.tick();
+      if (session.entry.cancelDeferred()) session.tick();
     }
   }
 

@@ -16,8 +16,8 @@ export type TicketState =
   | { readonly kind: 'entering' }
   | WaitingState
   | { readonly kind: 'granted'; readonly lease: HeldLease }
-  /** The caller left. Redis may still have the ticket: a grant of it goes back. */
-  | { readonly kind: 'abandoned' };
+  /** The caller left before Redis replied. Redis may have the ticket: the reply decides whether it is cancelled or a grant goes back. */
+  | { readonly kind: 'caller_left' };
 
 export interface WaitingState {
   readonly kind: 'waiting';
@@ -66,8 +66,8 @@ export const grantIn = (
 export class HeldCalls {
   readonly tickets = new Map<TicketId, ReplicaTicket>();
   readonly leases = new Map<LeaseToken, HeldLease>();
-  /** Tickets that Redis may still have although they do not wait for it any more. */
-  readonly handedOver = new Set<TicketId>();
+  /** Tickets to be cancelled in Redis when it is available again: their callers left, or another store took them over. */
+  readonly cancelLater = new Set<TicketId>();
   /**
    * The next tick enters waiting tickets again, whatever their count is in Redis: others may stand for them, such as came
    * late, or leases whose settlement was lost with them.

@@ -3,7 +3,7 @@
  *
  * Owns: the cost rule and made-up data. Rule: leaf 0; `nodes edges node pageInfo userErrors` cost nothing of their
  * own; a field with first/last n costs `2 + n * (1 + children)`; any other object `1 + children`; a mutation's root
- * field `10 + children`; of several type conditions the dearest counts. `customers(first: 10) { edges { node { id } } }`
+ * field `10 + children`; of several type conditions the most expensive counts. `customers(first: 10) { edges { node { id } } }`
  * costs 12, as recorded (Shopify/shopify-api-js#602).
  * Invariant: any text gives a result or a syntax message, in bounded work.
  */

@@ -16,7 +16,7 @@ import {
 } from 'graphql';
 import type { Json } from '../json.ts';
 
-/** Selections that are looked at in all, repeated fragments included. */
+/** Selections of a document that are visited before it counts as too complex; a fragment counts at each use. */
 const maxVisits = 20_000;
 
 /** Fields of one selection set: those that always count, and those of each type condition. */
@@ -42,7 +42,7 @@ export class Selections {
     this.#variables = { ...defaults, ...variables };
   }
 
-  /** Fragments inlined; fields under a type condition apart, by type. */
+  /** The fields of a selection set with its fragments inlined: those of every type, and those of each type condition. */
   fields(set: SelectionSetNode): SelectedFields {
     const plain: FieldNode[] = [];
     const byType = new Map<string, FieldNode[]>();
@@ -60,7 +60,8 @@ export class Selections {
           const fragment = this.#fragments.get(name);
           if (fragment === undefined) throw new Error(`Fragment ${name} was used, but not defined`);
           if (trail.includes(name)) throw new Error(`Fragment ${name} contains an infinite loop`);
-          // A named fragment usually sits on the very type of the field, so it is no alternative.
+          // The type of a named fragment is usually that of the field itself, so its fields are not counted as one of several
+          // alternatives.
           visit(fragment.selectionSet, type, [...trail, name]);
         }
       }

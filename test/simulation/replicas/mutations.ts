@@ -194,7 +194,7 @@ export const replicaMutations: readonly Mutation[] = [
     '    background.run(this.sendSettlement(sent, null));\n  }',
     '  }',
   ),
-  row('9', 'a call that leaves early is entered', entry, "    ticket.state = { kind: 'abandoned' };\n", ''),
+  row('9', 'a call that leaves early is entered', entry, "    ticket.state = { kind: 'caller_left' };\n", ''),
   row(
     '10',
     'commands are repeated for a minute',

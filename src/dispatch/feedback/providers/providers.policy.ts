@@ -1,6 +1,6 @@
 /**
- * The providers of language models: to add one, write its file here, a line below, and its samples in
- * `test/fixtures/providers/`. Where several know the form of a field or of a refusal, the first of them reads it.
+ * The providers of language models. `CONTRIBUTING.md` (recipe "A provider's dialect") names all that a new one needs. Where
+ * several providers know the form of a field or of a refusal, the first in this list reads it.
  */
 import type { AnswerTime } from '../../duration.policy.ts';
 import type { ModelError } from '../model-error.policy.ts';

@@ -1,16 +1,16 @@
 /**
- * Why Redis does not serve, in words for whoever runs it. Owns: the class of a failure of connection or command, and what
- * to look at. Does not own: what a replica does meanwhile. Keeps: a closed set of words; no host, user or text of Redis.
+ * Classes of failures of Redis, each with advice for the operator. Owns: the class of a failed connection or command, and the
+ * advice. Does not own: what a replica does meanwhile. Keeps: a closed set of words; no host, user or text of Redis.
  */
 
 export interface RedisTrouble {
-  /** Final names: logs and readiness show them. */
+  /** Shown in logs and readiness: a published name does not change. */
   readonly reason: TroubleReason;
-  /** What it means and what to look at. */
+  /** What the failure means, and what the operator checks or corrects. */
   readonly advice: string;
 }
 
-const advices = {
+const adviceOf = {
   password:
     'Redis refuses the user or the password of redis.url, or wants one where none is given: correct the URL, or the users of Redis.',
   permission:
@@ -40,12 +40,12 @@ const advices = {
   unknown: 'Redis does not serve: look at its log and at the network to it.',
 } as const;
 
-export type TroubleReason = keyof typeof advices;
+export type TroubleReason = keyof typeof adviceOf;
 
-export const troubleOf = (reason: TroubleReason): RedisTrouble => ({ reason, advice: advices[reason] });
+export const troubleOf = (reason: TroubleReason): RedisTrouble => ({ reason, advice: adviceOf[reason] });
 
-/** First words of error replies. */
-const replies: readonly (readonly [RegExp, TroubleReason])[] = [
+/** Patterns of error replies of Redis. */
+const replyPatterns: readonly (readonly [RegExp, TroubleReason])[] = [
   [/^(WRONGPASS|NOAUTH)/, 'password'],
   [/^ERR (invalid password|AUTH|Client sent AUTH)/i, 'password'],
   [/^NOPERM/, 'permission'],
@@ -58,8 +58,8 @@ const replies: readonly (readonly [RegExp, TroubleReason])[] = [
   [/max number of clients/, 'closed'],
 ];
 
-/** Codes of Node and OpenSSL; the driver hands some on only inside its own message. */
-const codes: readonly (readonly [RegExp, TroubleReason])[] = [
+/** Patterns of error codes of Node and OpenSSL. Some codes reach us only inside a message of the driver. */
+const codePatterns: readonly (readonly [RegExp, TroubleReason])[] = [
   [/ENOTFOUND|EAI_/, 'name'],
   [/ECONNREFUSED|EHOSTUNREACH|ENETUNREACH|EADDRNOTAVAIL/, 'refused'],
   [/CERT_|_CERT|UNABLE_TO_|SELF_SIGNED|HOSTNAME_MISMATCH/, 'certificate'],
@@ -68,7 +68,8 @@ const codes: readonly (readonly [RegExp, TroubleReason])[] = [
 ];
 
 /**
- * The class of a failure, and `null` where it only says that there is no connection: then an earlier failure has said why.
+ * The class of a failure. `null` when the failure is not recognised, or only says that there is no connection: an earlier
+ * failure has then said why.
  * `tls`: the connection was to be made with TLS; a server without it does not answer the handshake at all.
  */
 export function redisTrouble(failure: unknown, { tls }: { readonly tls: boolean }): RedisTrouble | null {
@@ -78,8 +79,8 @@ export function redisTrouble(failure: unknown, { tls }: { readonly tls: boolean 
   const code = textIn(failure, 'code');
   const message = textIn(failure, 'message');
   const found =
-    replies.find(([form]) => form.test(message)) ??
-    codes.find(([form]) => form.test(code) || form.test(message));
+    replyPatterns.find(([form]) => form.test(message)) ??
+    codePatterns.find(([form]) => form.test(code) || form.test(message));
   if (found !== undefined) return troubleOf(found[1]);
   if ('lastNodeError' in failure) return troubleOf('cluster');
   if (/All sentinels are unreachable/.test(message)) return troubleOf('sentinel');

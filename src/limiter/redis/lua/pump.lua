@@ -1,6 +1,8 @@
 -- Mirror of pump.policy.ts: the pump in which every transition ends. Sweeps what expired, wakes lanes, then grants
 -- heads of lanes in fair order while the bucket is open and every meter the head needs has room. Its work is bounded
 -- by `maxPerPump`; each piece of it is O(log n).
+-- `lease.stage`, `lane.abandoned` and the like are fields that a `-- @record` line names: they become positions of a list
+-- (protocol/lua-source.ts).
 -- @constant replicaLifeMs maxPerPump
 
 -- Of this run, over all its pumps: grants in the order made, and when the next one may be possible (nil: never by
@@ -82,7 +84,7 @@ local function precedes(a, b)
 end
 
 -- Key of the ready lane that is first in fair order, among the classes that are not blocked, and the class under which
--- it stands there. One step per class.
+-- it stands there. One step per class. This is the inner loop of `nextHead` in pump.policy.ts.
 local function firstReady(blocked)
   local best, bestStart, bestClass
   local from = '[r:'

@@ -10,7 +10,7 @@ local function takeable(asked)
   return costs
 end
 
--- The service cost of a call in its lane: the time for which it keeps its dearest meter busy, 1 where nothing is known.
+-- The service cost of a call in its lane: the time for which it keeps its most expensive meter busy, 1 where nothing is known.
 local function serviceCost(costs)
   local longest = 0
   for _, cost in ipairs(costs) do

@@ -3,7 +3,7 @@
  * which is a third of its time; a library is loaded once (ADR 10).
  *
  * Owns: loading it, noticing that a server does not have it (another primary, another life). Does not own: the source
- * (`scripts.ts`), what runs instead (`commands.ts`): everything works without the library, only dearer. Keeps: a server that has it
+ * (`scripts.ts`), what runs instead (`commands.ts`): everything works without the library, at a higher cost. Keeps: a server that has it
  * is not sent it again with each connection. It is 65 KB, and a network that cut connections after 20 KB never let one become
  * usable: each replica connected nine times a second.
  */
