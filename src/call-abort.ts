@@ -1,5 +1,5 @@
 /**
- * Whether a call is aborted, and who wants to hear of it.
+ * The abort of a call, and those who listen for it.
  *
  * Owns: the part of `AbortSignal` that a call's journey uses, and an implementation that takes a quarter of the time and
  * a fraction of the memory: every call has one for as long as it is held, and hardly any call is aborted.
@@ -70,7 +70,7 @@ function call(listener: Listener): void {
     if (typeof listener === 'function') listener();
     else listener.handleEvent();
   } catch (bug) {
-    // As with an `AbortSignal`: the process hears of it as of any error that nobody has caught.
+    // As with an `AbortSignal`: the error reaches the process like any error that nobody has caught.
     queueMicrotask(() => {
       throw bug;
     });

@@ -178,7 +178,7 @@ export type Throttle =
       readonly waitMs: number | null;
     };
 
-/** What of a call a permanent refusal may concern, in this process only: none of it is shown or shared as it is. */
+/** The parts of a call that a permanent refusal may concern, for this process only: none of them is shown or shared as it is. */
 export interface BreakerSubject {
   readonly upstream: string;
   /** Identity of the upstream credential. */

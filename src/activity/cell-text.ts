@@ -1,7 +1,7 @@
 /**
  * Cells, calls and the busiest workspaces as text for the shared store, and back: digests, labels and numbers only, pairs
  * of index and value, so that a quiet minute is short.
- * Owns the form; what another layout of cells wrote is not read (`null`), never guessed at.
+ * Owns the form. Text of another layout of cells is read as `null`, never guessed at.
  */
 import { emptyCell, type Cell } from './cell.ts';
 import type { ActivityKey, LaneCalls } from './shared.ts';

@@ -1,9 +1,9 @@
 /**
- * Where a fact is counted: in the lane of its workspace and in the total of its upstream. Owns lanes, totals and what of
- * them changed since the last publication to the other replicas; does not own what a fact is (`recorder.ts`).
+ * Where a fact is counted: in the lane of its workspace and in the total of its upstream. Owns lanes, totals and which of
+ * their cells changed since the last publication to the other replicas; does not own what a fact is (`recorder.ts`).
  *
- * A lane may be forgotten, a total never is: what is shown of some workspaces and the rest of the total are together all
- * calls, whichever workspaces those are.
+ * A lane may be forgotten, a total never is: whichever workspaces are shown, their rows and the rest of the total are together
+ * all calls.
  */
 import type { Cell } from './cell.ts';
 import { busyIn, LaneTable, type Lane } from './lane-table.ts';
@@ -68,7 +68,7 @@ export class Counts {
   own(lane: Lane, minute: number): Cell {
     const running = lane.minutes.running(minute);
     if (running !== null) return running;
-    // Once a minute or publication.
+    // A lane comes here once a minute, or once after each publication.
     this.lanes.touch(lane);
     this.#changedLanes.add(lane);
     lane.busy = busyIn(lane, minute);
@@ -78,7 +78,7 @@ export class Counts {
     return lane.minutes.begin(minute);
   }
 
-  /** The cell of the minute in which the lane's facts are counted among everybody's. */
+  /** The cell of the minute in the lane's total, in which facts of many workspaces are counted together. */
   all({ total }: Lane, minute: number): Cell {
     const running = total.running(minute);
     if (running !== null) return running;
@@ -106,7 +106,7 @@ export class Counts {
     return this.total(upstream, who)?.key ?? this.#options.keyOf(` ${who}`, upstream);
   }
 
-  /** What changed since the last time. */
+  /** Returns the cells that changed since the last call of this method. */
   takeChanges(): Changes {
     const totals = [...this.#changedTotals].map((of) => ({ of, cells: of.takeChanged() }));
     const lanes = [...this.#changedLanes].map((of) => ({ of, cells: of.minutes.takeChanged() }));

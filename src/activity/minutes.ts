@@ -1,6 +1,6 @@
 /**
- * An hour, minute by minute: where a fact of now is counted, and what the last minutes were. Owns which minute is kept
- * where; does not own whose minutes they are.
+ * The cells of the last hour, one for each minute. Owns in which cell a fact is counted and which cells are kept; does not
+ * own whose cells they are.
  */
 import type { EndedFact } from '../telemetry/events.ts';
 import { addCount, addWait, emptyCell, shedReasons, type Cell } from './cell.ts';
@@ -55,7 +55,7 @@ export class Minutes {
     return this.#cells.some((cell) => cell !== undefined && cell.minute >= fromMinute);
   }
 
-  /** Cells changed since the last time. What is counted from now on is a change again. */
+  /** Returns the cells that changed since the last call of this method. */
   takeChanged(): Cell[] {
     const cells = [...this.#changed].flatMap((minute) => {
       const cell = this.#cells[minute % keptMinutes];

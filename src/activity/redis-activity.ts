@@ -20,10 +20,7 @@ import type { ActivityKey, LaneCalls, LaneCell, Publication, SharedActivity } fr
 
 /** What was read from Redis is used for so long: less than the 5 s between two publications of a replica. Milliseconds. */
 const cacheMs = 2_000;
-/**
- * After a failure of Redis nothing is read for this long: a page with many lanes waits for one timeout, not for hundreds.
- * Milliseconds.
- */
+/** After a failure nothing is read for so many milliseconds: a page with many lanes waits for one timeout, not for hundreds. */
 const pauseMs = 5_000;
 const cellsPerRequest = 200;
 /** Cells of lanes kept for a later publication while Redis fails: the oldest are given up. */

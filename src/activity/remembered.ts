@@ -1,6 +1,6 @@
 /**
- * What was read a moment ago, so that several readers at once share one reading. Owns for how long a reading is good
- * and how many are kept; does not own what is read. A reading that fails is not remembered.
+ * A cache of readings, so that several readers at once share one. Owns for how long a reading is used and how many are kept;
+ * does not own what is read. A reading that fails is not kept.
  */
 import type { Clock } from '../clock.ts';
 
@@ -11,14 +11,14 @@ export class Remembered<T> {
   /** The oldest reading first. */
   readonly #readings = new Map<string, { readonly at: number; readonly value: Promise<T> }>();
 
-  /** Readings are good for `goodMs`; at most `max` of them are kept. */
+  /** A reading is used for `goodMs` after it began; at most `max` readings are kept. */
   constructor(clock: Pick<Clock, 'monotonic'>, goodMs: number, max: number) {
     this.#clock = clock;
     this.#goodMs = goodMs;
     this.#max = max;
   }
 
-  /** The reading of this name, made again when it is not good any more or began before `since` (monotonic milliseconds). */
+  /** The reading of this name, made anew when it is older than `goodMs` or began before `since` (monotonic milliseconds). */
   of(name: string, read: () => Promise<T>, since: number | null = null): Promise<T> {
     const now = this.#clock.monotonic();
     const known = this.#readings.get(name);
@@ -35,7 +35,7 @@ export class Remembered<T> {
     return value;
   }
 
-  /** Forgets what has expired, so that memory is given back while nobody reads activity. */
+  /** Drops expired readings, so that their memory is freed also while nobody reads activity. */
   forgetOld(): void {
     const now = this.#clock.monotonic();
     for (const [name, { at }] of this.#readings) {

@@ -131,7 +131,7 @@ export class CeilingGate {
     return mayGoOn;
   }
 
-  /** The ceiling agrees: the call goes, unless it ended meanwhile. */
+  /** The ceiling gave a slot: the call gets its lease, unless it ended meanwhile. */
   async #handOver({ call, grant }: Passage, slot: AskedSlot, taken: Taken): Promise<boolean> {
     const { registry, edge, rejection } = this.#to;
     const stop = call.reasonToStop(this.#parts.clock.monotonic());

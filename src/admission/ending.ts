@@ -2,13 +2,13 @@
 import type { Refusal } from '../errors.ts';
 
 export type Ending =
-  /** Sluice refuses it: too late, its key was revoked, the process ends. */
+  /** Sluice refuses the call: it is too late, its key was revoked, or the process ends. */
   | { readonly kind: 'refused'; readonly refusal: Refusal }
-  /** Nobody waits for its answer any more; `reason` is that of the client's abort signal. */
+  /** Nobody waits for the call's answer any more; `reason` is that of the client's abort signal. */
   | { readonly kind: 'client_gone'; readonly reason: unknown }
-  /** A store failed in a way that no refusal describes. The caller hears of it, the call is not lost. */
+  /** A store failed in a way that no refusal describes. The caller's promise rejects with the error. */
   | { readonly kind: 'failed'; readonly error: unknown }
-  /** Its ticket was handed in: the call was answered, or given up by its caller. */
+  /** The journey ended the ticket: the call was answered, or its attempt was given up. */
   | { readonly kind: 'left' };
 
 export const refused = (refusal: Refusal): Ending => ({ kind: 'refused', refusal });

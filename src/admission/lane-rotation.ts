@@ -67,7 +67,7 @@ export class LaneRotation {
     return position;
   }
 
-  /** Other lanes that wait for the same ceiling. A lane that has not asked for a slot lately is held by its bucket instead. */
+  /** Other lanes that wait for the same ceiling. A lane that has asked for no slot for `retentionMs` is held by its bucket instead. */
   *#othersOf({ lane: own, request: { ceiling } }: QueuedCall): Generator<LaneView> {
     const now = this.#clock.monotonic();
     for (const lane of this.#registry.lanesUnder(ceiling.key)) {
@@ -84,6 +84,6 @@ export class LaneRotation {
   }
 }
 
-/** The one lane has gone without a slot for longer than the other. */
+/** True when `one` has gone without a slot for longer than `other`. */
 const isFirst = ({ rotation: one }: LaneView, { rotation: other }: LaneView): boolean =>
   other.servedAt !== null && (one.servedAt === null || one.servedAt < other.servedAt);

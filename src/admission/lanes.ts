@@ -22,7 +22,7 @@ export interface CeilingSleep {
 interface GateState {
   /** Resolves when the latest grant is charged; false = it went back, no grant behind it may go first. */
   tail: Promise<boolean>;
-  /** The ceiling refused a grant; `null` = it has not, or it may have a slot again. */
+  /** Until when the lane sleeps, because the ceiling refused a grant; `null` = the ceiling may have a slot. */
   asleep: CeilingSleep | null;
   /**
    * The latest sleep that the limiter knows of: to a ticket that takes its position from now on, it gives a grant before the
@@ -117,7 +117,7 @@ const newLane = (usedAt: number): LaneView => ({
   rotation: { askedAt: null, servedAt: null, elsewhere: null },
 });
 
-/** What was found out under other limits of the ceiling does not hold; the scheduler may have to stop counting slots. */
+/** Sets the limits under which the lane is observed. Observations under other limits are dropped; the scheduler may have to stop counting slots. */
 export function applyLimits(lane: LaneView, limits: string): void {
   if (lane.limits === limits) return;
   if (lane.limits !== null) lane.edge.isReported = true;

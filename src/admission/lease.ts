@@ -1,5 +1,5 @@
 /**
- * What a caller holds that may send: the bucket's grant and the ceiling's slot, ended together and once.
+ * The lease of a caller that may send: the bucket's grant and the ceiling's slot, ended together and once.
  * Does not own: taking them (`ceiling-gate.ts`). Keeps: a lease is settled once (8), what was not sent gives its slot back.
  */
 import type { CeilingRef, CeilingState, TakeReply } from '../limiter/ceilings.ts';
@@ -67,7 +67,7 @@ export class AdmittedLease implements Lease {
   }
 }
 
-/** How long the lane of a call that ended like this sends nothing, milliseconds. */
+/** How long the lane of a call sends nothing after this settlement, milliseconds. */
 function standstillMs(settlement: Settlement, { request }: QueuedCall, leaseMs: number): number {
   if (settlement.kind === 'throttled' || settlement.kind === 'returned') return settlement.sleepMs;
   return settlement.kind === 'unknown' && request.admission.maxInFlight === 1 ? leaseMs : 0;

@@ -1,6 +1,6 @@
 /**
- * What admission is asked for and what it hands out: a request to be admitted, the call's ticket from the first wait to
- * the last resend, and the lease to send once. Types only. The ticket does all waiting of the journey.
+ * The request to be admitted, which admission takes; and what it returns: the call's ticket, from the first wait to the last
+ * resend, and the lease to send once. Types only. The ticket does all waiting of the journey.
  */
 import type { BreakerSubject } from '../call.ts';
 import type { CeilingRef, CeilingState } from '../limiter/ceilings.ts';
@@ -19,7 +19,7 @@ export interface AdmissionRequest {
   readonly subject: BreakerSubject;
   /** How long the call may wait in all, milliseconds. */
   readonly maxWaitMs: number;
-  /** The longest wait that `Prefer: wait` could have got it, milliseconds. */
+  /** The longest wait that the call could have asked for with `Prefer: wait`, milliseconds. */
   readonly maxPreferMs: number;
   /** False once the caller's key was removed or expired: a waiting call is refused then. */
   readonly stillValid: () => boolean;
@@ -53,6 +53,6 @@ export interface Ticket {
   lengthen(ms: number): void;
   /** Milliseconds spent waiting so far, over all attempts. */
   waitedMs(): number;
-  /** Leaves the lane for good. Always called, on every path. */
+  /** Ends the call in admission: it is in no lane afterwards. The journey calls this on every path. */
   leave(): void;
 }

@@ -76,7 +76,7 @@ export function authenticate(
   };
 }
 
-/** The same words for a key that is missing, unknown or expired. */
+/** The refusal of a key that is missing, unknown or expired: the words do not show which. */
 export const unauthenticated = (): Refusal =>
   new Refusal('unauthenticated', {
     detail: 'Send a valid API key of Sluice as `Authorization: Bearer slc_…`, or in the field `Sluice-Key`.',
@@ -154,7 +154,7 @@ function usualFields(keyField: string): readonly string[] {
   return fields;
 }
 
-/** A target is encoded once for the upstream and once more as our parameter; one layer to spare. */
+/** A target is percent-encoded once for the upstream and a second time as our parameter; one further layer is a margin. */
 const layersOfEncoding = 3;
 
 /** True when the key, or anything of a key's shape, can be read in the target, as written or percent-decoded. */

@@ -67,7 +67,7 @@ export const afterSilence = (before: Breaker, now: number): Breaker => ({
   until: now + silentPauseMs,
 });
 
-/** Whether a call may be sent. */
+/** Asks a breaker that is not closed for a call: the breaker refuses the call, or makes it the probe. */
 export function ask(breaker: Breaker, now: number): BreakerReply {
   const { status, until } = breaker;
   if (until - now > toleranceMs) return { kind: 'refused', status, retryInMs: until - now };

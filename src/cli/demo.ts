@@ -69,7 +69,7 @@ interface Simulators {
   readonly shop: ReturnType<typeof createCommerceSimulator>;
 }
 
-/** The same burst, once straight and once through Sluice. */
+/** Sends one burst straight to the simulators, and the same burst through Sluice. */
 async function compare(
   sides: Simulators & { modelUrl: string; shopUrl: string; base: string; key: string; calls: number },
   io: CliIo,

@@ -1,4 +1,4 @@
-/** Parses the command line and runs its command. Owns: the exit code of a command that ends by itself. */
+/** Parses the command line and runs its command. Owns: the exit code of a command that no signal ended. */
 import { readFileSync } from 'node:fs';
 import { systemClock } from '../clock.ts';
 import { parseArguments } from './arguments.ts';

@@ -1,7 +1,7 @@
 /**
  * Checks a configuration text in a thread of its own: seconds of work for ten thousand workspaces, in which calls go on.
- * Owns the thread's life: it ends with its answer, with `signal`, or by itself, and nothing of it is left then. What it
- * does is in `check-thread-entry.ts`.
+ * Owns the thread's life: the thread ends with its answer, with `signal`, or when it fails, and leaves nothing behind. The work
+ * of the thread is in `check-thread-entry.ts`.
  */
 import { Worker } from 'node:worker_threads';
 import type { ConfigSource } from './check-text.ts';

@@ -105,7 +105,7 @@ export const speaks = z
 
 /** Parts of a dialect as the file has them. */
 export type SpeaksInput = z.output<typeof parts>;
-/** The same before defaults: what a preset states. */
+/** Parts of a dialect before defaults are filled in: what a preset states. */
 export type SpeaksParts = z.input<typeof parts>;
 /** Reads the parts that a preset states. */
 export const readParts = (stated: SpeaksParts): SpeaksInput => parts.parse(stated);

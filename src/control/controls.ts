@@ -10,7 +10,7 @@ import type { ControlsStore, ControlReply } from '../limiter/controls-store.ts';
 import type { BucketKey, Limiter } from '../limiter/limiter.ts';
 
 const readEveryMs = 1_000;
-/** Buckets remembered as opened; beyond it one may be opened once more, which changes nothing. */
+/** Buckets that are remembered as opened, at most: one beyond may be opened a second time, which changes nothing. */
 const maxOpened = 10_000;
 
 export interface ControlsParts {

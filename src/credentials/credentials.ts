@@ -49,7 +49,7 @@ interface Kept {
   readonly source: Source;
   /** Names of the upstreams that it is sent to. */
   readonly upstreams: Set<string>;
-  /** Name under which replicas share its token, and what hears of a new one; `null` = it is not shared. */
+  /** Name under which replicas share the token, and the source that is given a new one; `null` = the token is not shared. */
   readonly shared: { readonly name: string; readonly source: OAuthSource } | null;
 }
 

@@ -25,7 +25,7 @@ const maxInterimAnswers = 16;
 /** Node's parser keeps 1,000 fields and drops the rest without a word, framing included (nodejs/node#65010). */
 const maxFields = 1000;
 
-/** What of an attempt decides how long and under which conditions its exchange goes on. */
+/** How long, and under which conditions, the exchange of an attempt goes on. */
 export interface ExchangeTerms {
   readonly method: string;
   readonly timeouts: UpstreamTimeouts;

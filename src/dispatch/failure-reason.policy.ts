@@ -14,7 +14,7 @@ export type TransportFault = 'unreachable' | 'address_denied' | 'invalid' | 'tim
 /** `connect`: no connection yet. `sent`: the request may have been read. `body`: the answer's head has arrived. */
 export type ExchangePhase = 'connect' | 'sent' | 'body';
 
-/** What of a failed attempt says why. */
+/** The facts of a failed attempt from which its reason follows. */
 interface Failure {
   readonly kind: TransportFault;
   readonly phase: ExchangePhase;

@@ -26,7 +26,7 @@ const refusalPeekMs = 250;
 /** A GraphQL answer under 64 KiB is short: it is judged whole, unless it stalls. Milliseconds. */
 const answerPeekMs = 2_000;
 
-/** What of a call matters for reading its answer. */
+/** The facts of a call by which its answer is read. */
 export interface AttemptFacts {
   readonly kind: UpstreamKind;
   readonly dialect: Dialect | null;

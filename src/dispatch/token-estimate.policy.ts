@@ -190,7 +190,10 @@ function beyondRule(guess: TokenGuess, asked: number): number {
   return Math.min(most, Math.max(0, asked - byRule(guess)));
 }
 
-/** The same for calls that begin like none before: one refusal moves it a part of the way, because their prompts differ. */
+/**
+ * What refusals teach of calls that begin like no earlier one. Their prompts differ, so that one refusal moves the model only a part
+ * of the way.
+ */
 export function refusedModel(known: LearnedModel, guess: TokenGuess, asked: number): LearnedModel {
   const beyond = beyondRule(guess, asked);
   return { ...known, beyond: known.beyond + (beyond - known.beyond) * newShare };

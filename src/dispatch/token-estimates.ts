@@ -3,7 +3,7 @@
  *
  * Owns: remembering, and forgetting. Does not own: the arithmetic (`token-estimate.policy.ts`). Bounds: 10,000 beginnings and
  * 10,000 pairs of workspace and model, the least recently used is forgotten first. Invariant: nothing of a prompt is kept but
- * a keyed digest of how it begins, in memory only. What one replica learns the others hear of (`limiter/estimate-store.ts`).
+ * a keyed digest of how it begins, in memory only. What one replica learns is passed on to the others (`limiter/estimate-store.ts`).
  */
 import { LRUCache } from 'lru-cache';
 import type { Costs, Feedback } from '../call.ts';

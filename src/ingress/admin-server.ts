@@ -15,7 +15,7 @@ import { listen } from './listen.ts';
 /** `prometheus`: text format 0.0.4. `openmetrics`: OpenMetrics 1.0.0, on request only. */
 export type MetricsFormat = 'prometheus' | 'openmetrics';
 
-/** Whether new calls may be sent here, and what an operator should know meanwhile. */
+/** Says whether new calls may be sent to this replica, and why Redis is unavailable, if it is. */
 export interface Readiness {
   readonly ready: boolean;
   /** Why Redis is away. Calls are served all the same, in the mode chosen for that: it does not make a replica unready. */

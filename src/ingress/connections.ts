@@ -64,7 +64,7 @@ export class Connection {
     this.closing = true;
   }
 
-  /** Undoes {@link suspend}, unless a request was turned away meanwhile and is to be sent again elsewhere. */
+  /** Undoes {@link suspend}, unless a request was refused meanwhile, which its client sends again on another connection. */
   resume(): void {
     this.closing = this.#fixed;
   }
@@ -85,7 +85,7 @@ export class Connection {
   }
 }
 
-/** What becomes of a new request. */
+/** How a new request is received. */
 export type Entry =
   | { readonly kind: 'open'; readonly call: OpenCall }
   /** Over a bound: to be answered with `overloaded`. */

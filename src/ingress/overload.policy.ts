@@ -3,7 +3,7 @@
  *
  * Owns: how the share of refused calls changes with each sample. Does not own: taking samples (`load.ts`), and bounds that are counted
  * (`overload.ts`). Invariants: one long pause of the process, however long, refuses nobody: only a load that every sample of a window
- * shows does; without load the share falls to 0 by itself. Pure.
+ * shows does; without load the share falls to 0. Pure.
  */
 
 /** Time between two samples of the process, milliseconds. */
@@ -87,7 +87,7 @@ const maxRetryMs = 60_000;
 
 /**
  * Time until a client that is refused at a counted bound can find room, milliseconds: as calls end now, those that were
- * refused lately take the room one after the other, and this one comes behind them. The next end is counted as if it came
+ * refused in the counted time take the room one after the other, and this client comes behind them. The next end is counted as if it came
  * now, so that a process in which none has ended yet has a rate, too.
  */
 export function roomInMs({ ended, refused, overMs }: BoundTurnover): number {

@@ -43,7 +43,7 @@ export interface EarlyRefusal {
   readonly status?: number;
   readonly allow?: string;
   readonly retryInMs?: number;
-  /** The connection cannot be trusted any further. */
+  /** True when the connection ends with the answer: its framing is in doubt, or the process is overloaded. */
   readonly mustEnd?: boolean;
 }
 
@@ -116,7 +116,7 @@ export async function serveCall(
   try {
     await writeAndReport(open, call, await handle(call), parts);
   } catch (error) {
-    // The client's leaving, handed back by whoever was waiting: nobody is there to be answered.
+    // The failure is the client's own leaving, with which a waiting part rejected: there is nobody to answer.
     const left = call.clientGone.aborted && error === call.clientGone.reason;
     if (!left)
       await writeProblem(contextOf(open, call.id, parts), problemFor(error, call, parts)).catch(

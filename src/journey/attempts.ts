@@ -1,8 +1,8 @@
 /**
  * One attempt of a call under its lease: sent, learned from, and passed on or given up.
  *
- * Owns: who hears of its result. Does not own: whether there is another one (`forward.ts`), what the limiter hears of its end
- * (`lease-end.ts`). Invariant: an attempt's lease is settled once.
+ * Owns: to whom the result is reported. Does not own: whether there is another attempt (`forward.ts`), how the end is reported
+ * to the limiter (`lease-end.ts`). Invariant: an attempt's lease is settled once.
  */
 import { Buffer } from 'node:buffer';
 import type { Lease } from '../admission/ticket.ts';

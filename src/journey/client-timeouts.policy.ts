@@ -1,6 +1,6 @@
 /**
  * How long a call's client waits for an answer before it hangs up: what its fields state, and what is known of clients
- * that state nothing. Owns: the fields, the table of known clients. Does not own: what is made of it
+ * that state nothing. Owns: the fields, the table of known clients. Does not own: the wait that follows
  * (`preferences.policy.ts`). Pure.
  */
 
@@ -34,7 +34,7 @@ interface KnownClient {
   readonly kind: 'default' | 'transport';
 }
 
-/** A client may be in several rows; the shortest counts. */
+/** Known clients. A client may match several rows: the shortest time-out counts. */
 const knownClients: readonly KnownClient[] = [
   {
     // shopify-api-node@3.15.0, the whole request: `timeout: 60000` in its index.js.

@@ -10,7 +10,7 @@ import { Refusal } from '../errors.ts';
 import type { CallTelemetry } from '../telemetry/events.ts';
 import { outcomeOfAnswer, outcomeOfRefusal, type CallOutcome } from '../telemetry/outcome.policy.ts';
 
-/** The same outcome, whose end is reported. */
+/** Returns the outcome with the report of its end added. */
 export const followedToItsEnd = (outcome: Outcome, followed: CallTelemetry): Outcome => ({
   ...outcome,
   onEnd: (how) => {

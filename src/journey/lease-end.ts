@@ -1,7 +1,7 @@
 /**
  * How a lease ends: each way in which an attempt can end has one function here, and each settles its lease once.
  *
- * Owns: what the limiter hears of an attempt's end. Does not own: whether to resend (`dispatch/resend.policy.ts`), what
+ * Owns: how an attempt's end is reported to the limiter. Does not own: whether to resend (`dispatch/resend.policy.ts`), what
  * the client gets (`answer.ts`).
  */
 import { Buffer } from 'node:buffer';

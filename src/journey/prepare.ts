@@ -145,7 +145,7 @@ function withoutQuery(pathAndQuery: string): string {
   return at < 0 ? pathAndQuery : pathAndQuery.slice(0, at);
 }
 
-/** Names made lately: the same few workspaces and buckets come again with every call. */
+/** A cache of names, because most calls are of a few workspaces and buckets. */
 const names = new LRUCache<string, string>({ max: 20_000 });
 
 function nameOf(labelKey: string, purpose: string, parts: readonly string[]): string {

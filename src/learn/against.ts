@@ -1,5 +1,5 @@
 /**
- * Whether a description explains recorded answers: each that it does not explain is named.
+ * Compares a description with recorded answers, and names each answer that the description does not explain.
  *
  * Owns: the judgement of one recording. Does not own: reading answers, which is the gateway's own (`dispatch/feedback/`).
  */

@@ -20,7 +20,7 @@ export type ControlReply = ControlState | 'unavailable';
 
 /** `key`: an opaque name of the upstream. Each resolves with what holds then. */
 export interface ControlsStore {
-  /** Whether other processes may have changed what this one knows. */
+  /** True when other processes may change what this process has read. */
   readonly isShared: boolean;
   read(key: string): Promise<ControlReply>;
   pause(key: string, ms: number): Promise<ControlReply>;

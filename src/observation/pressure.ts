@@ -1,7 +1,7 @@
 /**
  * What the gateway shows of its own state to pages and gauges: ceilings and buckets, with the upstreams they belong to.
  *
- * Owns: which bucket belongs to which upstream and ceiling, as calls named them lately. Does not own: what is made of it.
+ * Owns: which bucket belongs to which upstream and ceiling, as the latest calls named them. Does not own: how that is shown.
  */
 import { LastBuckets } from '../activity/last-buckets.ts';
 import { nextSlotMs } from '../activity/next-slot.policy.ts';

@@ -57,7 +57,7 @@ export interface UpstreamState {
   readonly oldestMs: number;
   readonly inFlight: number;
   readonly closedMs: number;
-  /** It refuses calls for good: its status, and when it is asked again. */
+  /** The status with which the upstream refuses calls for good, and when a probe asks it again; `null` = it does not. */
   readonly refusing: ObservedBreaker | null;
   readonly buckets: number;
   readonly meters: readonly MeterState[];

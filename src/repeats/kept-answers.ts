@@ -2,8 +2,8 @@
  * Answers of calls that may be repeated, in the memory of this process.
  *
  * Owns: how long answers are kept, and how many. Keeps: the bytes of each workspace, and of all together, stay within their
- * bounds, and the oldest answers are dropped first; an expired answer is not given out, and is dropped when the next one is
- * kept, or at the latest after its own lifetime has passed once more.
+ * bounds, and the oldest answers are dropped first; an expired answer is never returned, and is dropped when the next one is
+ * kept, at the latest two lifetimes after it was kept.
  */
 import type { Clock } from '../clock.ts';
 import type { IdempotencySettings } from '../config/settings.ts';

@@ -23,7 +23,7 @@ import type { CallResult, KeptAnswer, RepeatKey } from './repeat.ts';
 /** While replicas put back what Redis has lost, claims are asked for this often. Milliseconds. */
 const askEveryMs = 25;
 
-/** Whether a call is made (at the position of the call that it repeats) or gets the answer of that call. */
+/** What a call does: it is made (at the position of the call that it repeats), or gets the answer of that call. */
 export type RepeatDecision =
   | { readonly kind: 'make'; readonly arrivedAt: number | null }
   | { readonly kind: 'answer'; readonly answer: KeptAnswer; readonly isReplayed: boolean };

@@ -16,7 +16,7 @@ const unit = 1e-6;
 /**
  * - `continuous`: drains without pause (OpenAI, Groq, Anthropic, commerce).
  * - `fixedWindow`: a counter that falls to zero at each whole multiple of the window (Azure tokens per minute).
- * - `sliced`: the same over a part of the window with that part of the limit (Azure requests per minute).
+ * - `sliced`: such a counter over a part of the window, with that part of the limit (Azure requests per minute).
  * - `quantum`: drains continuously, but only `limit * quantumMs / windowMs` may stand at once (documented sub-minute limits).
  */
 export type BucketMode =

@@ -28,7 +28,7 @@ export interface LogEntry {
   readonly seq: number;
   /** When the limiter was asked, ms on the simulator's monotonic clock; only differences mean anything. */
   readonly t: number;
-  /** The same instant, ms since the Unix epoch. */
+  /** The instant of `t` as ms since the Unix epoch. */
   readonly at: number;
   /** When the header section had arrived, monotonic ms. */
   readonly arrivedT: number;

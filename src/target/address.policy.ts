@@ -10,7 +10,7 @@ import ipaddr from 'ipaddr.js';
 /** Public by range, internal by use: Azure's host agent, reachable from every virtual machine there. */
 const azureHostAgent = '168.63.129.16';
 
-/** All of IPv6 that IANA hands out as global unicast; keeps `::/96` (IPv4-compatible) and unassigned space out. */
+/** All of IPv6 that IANA assigns as global unicast. `::/96` (IPv4-compatible) and unassigned space are outside. */
 const globalUnicast = ipaddr.IPv6.parseCIDR('2000::/3');
 
 /** Special ranges inside 2000::/3 that the library may call something else in another release. */
@@ -112,8 +112,8 @@ export function rangeFault(text: string): 'form' | 'host_bits' | 'not_inside' | 
 
 /**
  * The check of an upstream's addresses: public ones pass, and private, loopback, shared or unique local ones as far as they
- * are allowed. Link-local and the addresses of metadata services never do, whatever is allowed: nothing that is an upstream
- * is there, and what is there hands out the machine's own credentials.
+ * are allowed. Link-local addresses and those of metadata services never pass, whatever is allowed: no upstream is there, and
+ * metadata services give the machine's own credentials to whoever asks.
  */
 export function addressCheck(allowed: PrivateAddresses): (address: string) => boolean {
   if (!allowsInside(allowed)) return isPublicAddress;

@@ -22,7 +22,7 @@ export interface OriginIndex {
   readonly byName: ReadonlyMap<string, UpstreamSettings>;
   /** Keyed by `scheme://host:port`, the port always written. */
   readonly exact: ReadonlyMap<string, readonly Entry[]>;
-  /** The same keys, the host being what follows the wildcard's first label. */
+  /** Keyed by `scheme://host:port` as `exact` is, without the wildcard's first label in the host. */
   readonly wildcard: ReadonlyMap<string, readonly Entry[]>;
 }
 

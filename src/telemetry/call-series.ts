@@ -61,29 +61,29 @@ export class CallSeries {
   }
 
   arrived(now: number): void {
-    const heard = this.#heardAs();
+    const heard = this.#reportedAs();
     if (heard !== null) for (const sink of this.#to.sinks) sink.arrived(heard, this.#upstream, now);
   }
 
   throttled(kind: 'rate' | 'permanent'): void {
     this.counters.throttled(kind);
-    const heard = this.#heardAs();
+    const heard = this.#reportedAs();
     if (heard !== null) for (const sink of this.#to.sinks) sink.throttled(heard, this.#upstream, kind);
   }
 
   absorbed(): void {
     this.counters.absorbed();
-    const heard = this.#heardAs();
+    const heard = this.#reportedAs();
     if (heard !== null) for (const sink of this.#to.sinks) sink.absorbed(heard, this.#upstream);
   }
 
   ended(fact: EndedFact): void {
-    const heard = this.#heardAs();
+    const heard = this.#reportedAs();
     if (heard !== null) for (const sink of this.#to.sinks) sink.ended(heard, this.#upstream, fact);
   }
 
-  /** Workspace under which listeners hear of this call, or `null` while it has none or no route. */
-  #heardAs(): string | null {
+  /** The workspace under which this call is reported to listeners; `null` while the call has no workspace or no route. */
+  #reportedAs(): string | null {
     return this.#isRouted ? this.#workspaceId : null;
   }
 }

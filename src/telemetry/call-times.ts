@@ -22,7 +22,7 @@ export class CallTimes {
     this.#routedAt = receivedAt;
   }
 
-  /** Whether admission has begun. */
+  /** True when admission has begun. */
   get admitting(): boolean {
     return this.#admittingAt !== null;
   }

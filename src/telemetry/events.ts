@@ -66,7 +66,7 @@ export interface CallTelemetry {
   queued(lane: LaneKey): void;
   /** The call leaves its lane, about to be sent. A second call, or one without `queued` before it, does nothing. */
   granted(): void;
-  /** The attempt's bytes are handed to the transport. Counts `sluice_dispatched_after_client_gone_total` by itself. */
+  /** The attempt's bytes go to the transport. Also counts `sluice_dispatched_after_client_gone_total` where the client has left. */
   sent(): void;
   /** Value for `traceparent` of the attempt in flight, or `null` when tracing is off. */
   traceparent(): string | null;
@@ -183,7 +183,7 @@ export interface Telemetry {
   begin(call: Call): CallTelemetry;
   /** A request was refused before it became a call: its form, its route, or too many at once. */
   refusedEarly(code: RefusalCode): void;
-  /** A call, or a connection, was turned away because of this bound. */
+  /** A call, or a connection, was refused because of this bound. */
   overloaded(bound: OverloadBound): void;
   /** Calls are refused for this load from now on; `null`: no longer. */
   shedding(cause: OverloadBound | null): void;

@@ -29,7 +29,7 @@ export interface LabelOptions {
 export interface Labels {
   /** The label under which this workspace may be shown now: its own, or `other`. Counts as activity. */
   of(workspaceId: string): string;
-  /** The same without counting as use: a held label is not kept for longer by it. */
+  /** The label that `of` returns, read without counting as activity: reading does not prolong the time for which a label is held. */
   peek(workspaceId: string): string;
   /**
    * Gives labels to workspaces that are clearly busier than some that hold one (`busyness.policy.ts`), the busiest first,

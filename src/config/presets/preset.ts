@@ -7,7 +7,7 @@ export interface Preset {
   readonly source: string;
   /** What the API counts, in a sentence. */
   readonly counts: string;
-  /** What of its limits no dialect can say; `null`: nothing known. */
+  /** Those limits of the API that no dialect can describe; `null`: none is known. */
   readonly missing: string | null;
   readonly speaks: SpeaksParts;
 }

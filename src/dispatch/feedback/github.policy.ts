@@ -42,7 +42,7 @@ export function githubThrottle({
   return { kind: 'rate', waitMs: statedMs ?? exhaustedMs, meter: 'requests' };
 }
 
-/** Whether an answer with a status of success may be a refusal on this path, so that its body has to be read. */
+/** True where an answer with a status of success may be a refusal, so that its body has to be read. */
 export const mayRefuseInside = (fields: ReadonlyMap<string, string>, method: string, path: string): boolean =>
   method === 'POST' && fields.has('x-github-request-id') && /\/graphql(?:\?|$)/.test(path);
 

@@ -2,7 +2,7 @@
  * What a language-model answer teaches, in the dialects of OpenAI, Azure, Groq, Anthropic, Gemini, Mistral, Cerebras
  * and OpenRouter.
  *
- * Owns: joining fields, error body and message into one `Feedback`. Does not own: each of the three by itself, and
+ * Owns: joining fields, error body and message into one `Feedback`. Does not own: reading each of the three, and
  * whether anything is sent again. Invariant: "remaining is 0" is never read as a throttle (`remaining` is not 0 on a
  * real 429), and the wait is never earlier than the most exact thing that the answer states.
  */

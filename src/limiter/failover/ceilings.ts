@@ -34,7 +34,7 @@ class ReplicaSlot extends CeilingSlot {
   readonly id: string;
   /** Redis counts it. */
   readonly isInRedis: boolean;
-  /** The same slot as counted here. */
+  /** The slot of this send in the embedded store. */
   readonly local: CeilingSlot;
   isGivenBack = false;
 
@@ -157,7 +157,7 @@ export class FailoverCeilings implements Ceilings {
     return slot.isInRedis ? slot.id : null;
   }
 
-  /** The ceiling that this replica enforces by itself. */
+  /** This replica's share of the ceiling, which it enforces while Redis is unavailable. */
   #share({ key, perMinute, perDay }: CeilingRef): CeilingRef {
     const replicas = this.#parts.replica.count();
     const share = (limit: number | null): number | null =>

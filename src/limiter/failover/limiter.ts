@@ -1,6 +1,6 @@
 /**
  * The limiter that a replica uses: Redis while it is available, else what the operator chose. `local`: this replica goes on
- * by itself with its share of every limit. `deny`: newcomers are refused, waiting calls wait on.
+ * alone with its share of every limit. `deny`: newcomers are refused, waiting calls wait on.
  *
  * Owns: which store a call is in, moving waiting calls over and back with their positions, the mode that metrics show.
  * Does not own: noticing that Redis is unavailable (`health.ts`), calls that are served here (`local-calls.ts`).

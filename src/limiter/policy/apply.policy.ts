@@ -18,9 +18,9 @@ export interface BatchResult {
   readonly replies: readonly EventReply[];
   /** In the order in which they were made, also those that replies report. */
   readonly grants: readonly Granted[];
-  /** Earliest time at which another pump may grant; `null` = none by itself. */
+  /** Earliest time at which another pump may grant; `null` = no pump grants before the next event. */
   readonly nextAt: number | null;
-  /** Whether any event ended in a pump: `nextAt` means nothing otherwise. */
+  /** True when any event ended in a pump; `nextAt` means nothing otherwise. */
   readonly pumped: boolean;
   /** Leases that events named and that were there: their grants need not be reported again. */
   readonly named: readonly LeaseToken[];

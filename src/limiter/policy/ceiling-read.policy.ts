@@ -47,7 +47,7 @@ export function minWaitMs(read: SlotsRead, k: number, now: number): number | nul
   return waitMs === undefined ? null : Math.max(0, waitMs - (now - read.at));
 }
 
-/** The same if every slot that was free was taken since. */
+/** The wait of the k-th position if every slot that was free at the read has been taken since. */
 export function maxWaitMs(read: SlotsRead, k: number, now: number): number | null {
   let since = 0;
   while (since < maxSince && minWaitMs(read, since + 1, now) === 0) since += 1;

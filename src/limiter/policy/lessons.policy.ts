@@ -90,7 +90,7 @@ function answer(bucket: Bucket, lease: Lease): void {
   }
 }
 
-/** The same for a call whose answer stated nothing. If the call arrived, it did before `at`. */
+/** Notes on the meters a call whose answer stated nothing. If the call arrived upstream, it did so before `at`. */
 export function answerUnreported(bucket: Bucket, lease: Lease, at: number): void {
   if (lease.answered) return;
   answer(bucket, lease);

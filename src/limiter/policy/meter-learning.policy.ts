@@ -1,7 +1,7 @@
 /**
  * What answers teach a meter.
  *
- * We hear of the true level only through answers, each of which describes the instant at which *its* call reached the
+ * Only answers show the true level, and each of them describes the instant at which *its* call reached the
  * upstream, somewhere between our sending it and its answer's head. So an answer does not give a level but bounds, and
  * the model is moved only as far as the bounds demand: a single late or reordered answer can neither open the bucket
  * too far nor close it for nothing.

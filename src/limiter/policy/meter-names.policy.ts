@@ -1,7 +1,7 @@
-/** The meters that a bucket may have, and the order in which both stores go over them. Pure. */
+/** The meters that a bucket may have, and the order in which both stores visit them. Pure. */
 import type { Costs, MeterName } from '../../call.ts';
 
-/** In the order in which both stores go over them. */
+/** All meters, in the order in which both stores visit them. */
 export const meterNames: readonly MeterName[] = [
   'requests',
   'tokens',

@@ -47,7 +47,7 @@ export interface Granted {
   readonly expiresAt: number;
 }
 
-/** What a transition asks the store to do. `nextAt`: earliest time at which another pump may grant; `null` = none by itself, or nobody waits. */
+/** What a transition asks the store to do. `nextAt`: earliest time at which another pump may grant; `null` = none before the next event. */
 export interface Effects {
   readonly grants: readonly Granted[];
   readonly nextAt: number | null;

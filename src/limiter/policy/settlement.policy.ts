@@ -5,11 +5,11 @@ import type { Settlement } from '../limiter.ts';
 export const isRequeued = (settlement: Settlement): boolean =>
   settlement.kind === 'returned' || (settlement.kind === 'throttled' && settlement.requeue);
 
-/** The same settlement, reported late: its delays have passed by then. */
+/** The settlement without its delays, to be reported so late that they have passed. */
 export const withoutDelays = (settlement: Settlement): Settlement =>
   settlement.kind === 'throttled' ? { ...settlement, closeMs: 0, sleepMs: 0 } : settlement;
 
-/** The same for a call that is not there any more. */
+/** The settlement for a call that has left meanwhile: no ticket goes back to its lane. */
 export function withoutRequeue(settlement: Settlement): Settlement {
   if (settlement.kind === 'returned') return { kind: 'dropped' };
   return settlement.kind === 'throttled' ? { ...settlement, requeue: false } : settlement;

@@ -48,7 +48,7 @@ export function loggedUnits({ slots }: WindowLog, now: number): number {
   return units;
 }
 
-/** The same with the meter's log kept as the operator states it now; what was counted without one counts for a window. */
+/** Keeps the meter's log as the operator states its window now. Units that were counted without a log count for one window. */
 export function keepLog(
   meter: Meter,
   { counts, epochAt }: { readonly counts: CountedWindow | null; readonly epochAt: number },

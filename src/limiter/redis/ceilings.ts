@@ -22,7 +22,7 @@ import type { RedisClient } from './client/connection.ts';
 import { unavailable, type RedisHealth, type Unavailable } from './client/health.ts';
 import { dayKey, daySeconds, RedisSlidingLog, sendsKey, SlotResult } from './sliding-log.ts';
 
-/** A read of the slots is good for this long, and is not repeated sooner than `repeatMs` after. Milliseconds. */
+/** A read of the slots is used for this long, and no other read is made within `repeatMs` of it. Milliseconds. */
 const forecastMs = 250;
 const repeatMs = 20;
 const maxReads = 10_000;

@@ -61,7 +61,7 @@ export class RedisEstimates implements EstimateStore {
     const text = `e ${[...this.#gathered.values()].map(wordsOf).join(',')}`;
     this.#gathered.clear();
     const wanted = { keys: [presenceKeys[1]], argv: [replica.id, text] };
-    // While Redis is away nobody hears of it, and each replica learns by itself.
+    // While Redis is unavailable nothing is passed on, and each replica learns from its own calls only.
     await redis.run('other', (client) => runOwn(client, 'publish', wanted));
   }
 }

@@ -49,7 +49,7 @@ export class ReplicaPositions {
     };
   }
 
-  /** The same for an admission that no replica has entered yet. */
+  /** The admission of a call that no replica has entered yet, with its position on Redis' clock. */
   withPosition(admission: Admission): Positioned {
     const { position, urgency } = admission;
     if (position.kind === 'kept') return { ...admission, position };

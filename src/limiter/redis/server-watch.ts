@@ -1,6 +1,6 @@
 /**
- * Looks at a Redis in use once a minute: a setting that makes it unusable at the next start may be changed while it runs.
- * Owns: telling that, once per mistake. Does not own: leaving Redis for it: what is there is still right.
+ * Checks a Redis in use once a minute: a setting that makes Redis unusable at the next start may be changed while it runs.
+ * Owns: reporting that, once per mistake. Does not stop the use of such a Redis: the data in it are still right.
  */
 import type { Clock } from '../../clock.ts';
 import type { Log } from '../../telemetry/events.ts';
@@ -9,7 +9,7 @@ import { serverFacts } from './client/server-info.policy.ts';
 
 const checkEveryMs = 60_000;
 
-/** Returns how to stop. */
+/** Returns the function that stops the checks. */
 export function watchServer(
   connection: Pick<RedisConnection, 'info' | 'isReady'>,
   { clock, log }: { readonly clock: Pick<Clock, 'after'>; readonly log: Pick<Log, 'error'> },

@@ -20,6 +20,6 @@ export function kindOf(failure: unknown): RedisErrorKind {
 const isErrorReply = (failure: unknown): failure is Error =>
   failure instanceof Error && failure.name === 'ReplyError';
 
-/** The same command would fail in the same way. */
+/** True when the command would fail in the same way if it were sent again. */
 export const isPermanent = (failure: unknown): boolean =>
   failure instanceof MalformedReply || (isErrorReply(failure) && !transient.test(failure.message));

@@ -82,8 +82,9 @@ export interface HealthParts {
   /** An attempt that takes longer was kept waiting by this process, not by Redis. Milliseconds. */
   readonly commandTimeoutMs: number;
   /**
-   * Whether a permanent error makes Redis unavailable for everybody. A replica that refuses calls meanwhile does so for the
-   * one command only; a replica that counts calls itself meanwhile has to count all of them itself for a while.
+   * True when a permanent error makes Redis unavailable for all commands of the replica, not only for the one that failed. A
+   * replica that counts calls itself meanwhile (`whenDown: local`) needs that, because it has to count all of them; one that
+   * refuses calls meanwhile (`deny`) refuses only the call of the failed command.
    */
   readonly tripsOnPermanentError: boolean;
   /** Runs before Redis counts as available again: sees that it can be used, and does the writing that shows it. */

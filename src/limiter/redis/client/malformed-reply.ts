@@ -23,7 +23,7 @@ export function textOf(value: unknown): string {
   return typeof value === 'string' ? value : malformed();
 }
 
-/** An opaque name, good for being named to Redis again. */
+/** An opaque name whose characters make it safe to send to Redis again. */
 export function wordOf(value: unknown): string {
   return typeof value === 'string' && /^[\w.-]+$/.test(value) ? value : malformed();
 }

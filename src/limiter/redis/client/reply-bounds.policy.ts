@@ -112,7 +112,7 @@ export class ReplyBounds {
 const isWithin = (value: unknown, most: number): boolean =>
   typeof value === 'number' && Number.isInteger(value) && value >= 0 && value <= most;
 
-/** Whether a reply has the shape of `CLUSTER SLOTS`: ranges of slots, each with its nodes (a host may be unknown). */
+/** True when a reply has the shape of `CLUSTER SLOTS`: ranges of slots, each with its nodes (a host may be unknown). */
 export const isSlots = (reply: unknown): boolean =>
   Array.isArray(reply) &&
   reply.every(

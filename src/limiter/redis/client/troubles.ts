@@ -1,6 +1,6 @@
 /**
- * Tells why Redis is away: once when it leaves, once more for each further reason of the same absence, and for as long as it
- * lasts to whoever asks. Owns: which failure counts as the reason. Does not own: when Redis counts as away (`health.ts`).
+ * Reports why Redis is unavailable: when that begins, once for each further reason, and to whoever asks meanwhile. Owns: which
+ * failure counts as the reason. Does not own: when Redis counts as unavailable (`health.ts`).
  */
 import type { Log } from '../../../telemetry/events.ts';
 import { RedisUnusable } from './redis-unusable.ts';
@@ -27,7 +27,7 @@ export class RedisTroubles {
       this.#report('Redis is still away', trouble);
   }
 
-  /** A command was answered: earlier failures explain nothing any more. */
+  /** A command was answered: earlier failures are not the reason of a later absence. */
   answered(): void {
     if (this.#reported === null) this.#latest = null;
   }

@@ -37,7 +37,7 @@ end
 local function ticketOf(id) return recordOf('t', id) end
 local function leaseOf(token) return recordOf('e', token) end
 local function keep(kind, name, record) current[kind .. ':' .. name] = record end
--- Whether it is there need not be known.
+-- Removes a record, which need not exist.
 local function discard(kind, name) current[kind .. ':' .. name] = false end
 
 -- Length of the window of a meter as its name says it, milliseconds.

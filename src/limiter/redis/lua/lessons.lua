@@ -36,7 +36,7 @@ local function answer(lease)
   end
 end
 
--- The same for a call whose answer stated nothing. If the call arrived, it did before `at`.
+-- Notes on the meters a call whose answer stated nothing. If the call arrived upstream, it did so before `at`.
 local function answerUnreported(lease, at)
   if lease.answered then return end
   answer(lease)

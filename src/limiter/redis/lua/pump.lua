@@ -126,7 +126,7 @@ local function room(ticket, now)
   return longest
 end
 
--- The same for the costs of a call without a document that is in no line yet, as if it were in one.
+-- The `room` for a call without a document that is in no line yet, with its costs added to those that wait.
 local function roomAtOnce(costs, now)
   local longest = 0
   for _, cost in ipairs(costs) do
@@ -227,7 +227,7 @@ local function pump(now)
   nextAt = nil
 end
 
--- Whether a call comes where nobody waits and may go at once, without the way through the line. `lane`: nil = its lane is
+-- True when a call comes where nobody waits and may go at once, without the way through the line. `lane`: nil = its lane is
 -- new. Then its forecast is 0, and it is not refused.
 local function mayGoAtOnce(lane, asked, now)
   if bucket.waiting > 0 or asked.document or closedMs(now) > 0 then return false end

@@ -1,5 +1,5 @@
 /**
- * Names in Redis: the keys of a bucket, and the channel on which a replica hears of its grants.
+ * Names in Redis: the keys of a bucket, and the channel on which a replica receives its grants.
  *
  * All keys of one bucket share the hash tag `{bucket}`, so that one script may touch them in a Cluster. The number after
  * it is the layout of the data: replicas of a version with another layout must not read these. Every part that comes
