@@ -239,7 +239,7 @@ export interface Outcome {
   readonly body: Readable | Buffer | null;
   /** The client is gone when it takes nothing of a waiting body for so long, milliseconds; absent = five minutes. */
   readonly maxUnreadMs?: number;
-  /** It was kept from an earlier call with the same idempotency key (`Sluice-Replayed`). */
+  /** True when the answer was kept from an earlier call with the same idempotency key (`Sluice-Replayed`). */
   readonly isReplayed?: boolean;
   readonly record: AdmissionRecord;
   readonly rateLimit: RateLimitState | null;

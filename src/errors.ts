@@ -35,7 +35,7 @@ export const refusals = {
   wait_expired: kind(429, 'shed', 'The wait ran out'),
   day_quota_exhausted: kind(429, 'shed', 'The daily quota is used up'),
   headers_too_large: kind(431, 'rejected', 'The request header is too large'),
-  /** Its status is that of the upstream's own refusal (`RefusalDetails.status`). */
+  /** Answered with the status of the upstream's own refusal (`RefusalDetails.status`). */
   upstream_refused: kind(429, 'rejected', 'The upstream refuses such calls'),
   upgrade_unsupported: kind(501, 'rejected', 'Protocol upgrades are not supported'),
   upstream_unreachable: kind(502, 'failed', 'The upstream could not be reached'),

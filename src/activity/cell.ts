@@ -7,7 +7,7 @@ import { outcomes, type CallOutcome } from '../telemetry/outcome.policy.ts';
 import type { RefusalCode } from '../errors.ts';
 
 /**
- * Refusals of Sluice that a later call may not get, each counted by its own code. Cells are published as lists of numbers by
+ * Codes of the refusals whose outcome is `shed` (`errors.ts`), each counted apart. Cells are published as lists of numbers by
  * index: the order of this list is part of their layout.
  */
 export const shedReasons = [

@@ -4,7 +4,7 @@ import { replay, type Replay, type ReplayLimits } from './replay.policy.ts';
 export interface Headroom {
   /** Own arrivals in the busiest 60 consecutive seconds of the last hour. */
   readonly busiestMinute: number;
-  /** Those as a share of the tighter of ceiling and bucket rate; `null` when nothing limits. May exceed 1. */
+  /** `busiestMinute` as a share of the tighter of ceiling and bucket rate; `null` when nothing limits. May exceed 1. */
   readonly usedRatio: number | null;
   readonly now: Replay;
   readonly doubled: Replay;

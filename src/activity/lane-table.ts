@@ -25,7 +25,7 @@ export interface Lane extends LaneId {
   /** Calls ended, decayed (`busyness.policy.ts`) to the minute `busyAt`. */
   busy: number;
   busyAt: number;
-  /** It was announced to the other replicas. */
+  /** True when a cell of the lane was published to the other replicas. */
   published: boolean;
 }
 

@@ -29,7 +29,7 @@ export interface AskedSlot {
   readonly goodUntil: number;
   /** From asking to the reply, milliseconds. */
   readonly tookMs: number;
-  /** It was taken before, and became too old. */
+  /** True when the slot was taken before and became too old. */
   readonly isRetaken: boolean;
 }
 
@@ -84,7 +84,7 @@ export class CeilingSlots {
     cancel();
   }
 
-  /** The slot itself while it is good, else the same one taken again. */
+  /** Returns the slot while it is fresh enough, else the slot as it was taken again. */
   async keepFresh(call: QueuedCall, asked: AskedSlot): Promise<AskedSlot> {
     let slot = asked;
     while (!this.#isGood(call, slot, 0)) slot = await this.#takeAgain(call, slot);

@@ -12,6 +12,6 @@ export interface AdmissionParts {
   readonly leaseMs: number;
   /** The bucket, and lane of it, into which the call's own bucket was joined; `null` = the call is in the right bucket. */
   readonly joinedBucketOf: (request: AdmissionRequest) => BucketLane | null;
-  /** Does not wait for a store's operation; its failure is reported. */
+  /** Lets a store's operation run while nobody waits for it; its failure is reported. */
   readonly background: (work: Promise<unknown>) => void;
 }

@@ -26,7 +26,7 @@ export function injectedFields({
   return fields;
 }
 
-/** Those of the upstreams' own credentials. */
+/** Names of the fields in which the upstreams' own credentials are sent. */
 export function injectedForAll(upstreams: Settings['upstreams']): Set<string> {
   const fields = new Set<string>();
   for (const { credential } of upstreams.values()) if (credential !== null) fields.add(credential.field);

@@ -44,7 +44,7 @@ export interface PermanentRefusal {
 /** The reply to a call that asks whether it may be sent. */
 export type BreakerReply =
   | { readonly kind: 'refused'; readonly status: number; readonly retryInMs: number }
-  /** It is the probe; the breaker becomes `next`. */
+  /** The call is the probe; the breaker becomes `next`. */
   | { readonly kind: 'probe'; readonly next: Breaker };
 
 /** The breaker after a refusal. `null` = it was closed. Refusals of calls sent before it opened change nothing. */

@@ -178,7 +178,7 @@ export class Breakers {
     this.#background(storing);
   }
 
-  /** It is stored when the store is back. */
+  /** The store could not be reached: keeps the breaker to be stored when it can. */
   #notStored(id: BreakerId, version: string): void {
     const now = this.#known.get(id.key);
     if (now?.version === version) this.#known.set({ ...now, version: '' });

@@ -8,7 +8,7 @@ import type { CliIo } from './io.ts';
 export interface NewKey {
   /** `slc_<id>_<43 url-safe characters>`: 256 random bits behind an id that may be logged. */
   readonly key: string;
-  /** Its middle part, which may be shown. */
+  /** The middle part of the key, which may be shown. */
   readonly id: string;
   /** `sha256:<hex>` of the whole key. */
   readonly hash: string;

@@ -1,4 +1,4 @@
-/** `idempotency`: what is kept of answers, for repeats with the same key. */
+/** `idempotency`: for how long, and up to which size, answers are kept for repeats with the same key. */
 import { z } from 'zod';
 import { section } from './values.ts';
 

@@ -1,6 +1,6 @@
 /**
- * `upstreams.<name>`: where calls go, with which credential, and the quota as the operator knows it. What the keys must
- * be together is judged in `upstream-checks.ts`.
+ * `upstreams.<name>`: where calls go, with which credential, and the quota as the operator knows it. Rules between
+ * several keys are in `upstream-checks.ts`.
  */
 import { z } from 'zod';
 import { account, credential, shortForm } from './credential-schema.ts';

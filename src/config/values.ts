@@ -1,5 +1,5 @@
 /**
- * What single values of the file may be: limits, names, secrets, origins, hashes, dates. `schema.ts` puts them together.
+ * The schemas of single values of the file: limits, names, secrets, origins, hashes, dates. `schema.ts` puts them together.
  * Invariants: no limit can be zero, negative, empty or not a number (a limit that parses as "nothing" switches the
  * protection off: CVE-2026-12590); no message shows the value it refuses.
  */
@@ -164,7 +164,7 @@ const rangeWords = {
   },
 } as const;
 
-/** Private addresses that an upstream may have. */
+/** `allowPrivateAddresses`: the private addresses that an upstream may have. */
 export const addressRange = z.string().superRefine((text, context) => {
   const fault = rangeFault(text);
   if (fault === null) return;
@@ -172,7 +172,7 @@ export const addressRange = z.string().superRefine((text, context) => {
   context.addIssue(refuse(reason, fix));
 });
 
-/** Where calls of an upstream may go. */
+/** An origin to which calls of an upstream may go. */
 export const origin = z
   .string()
   .superRefine((text, context) => {

@@ -1,6 +1,7 @@
 /**
- * What a usable configuration probably does not mean. Owns the words for the operator's own terminal, with names of the
- * file; refuses nothing. Logs may not hold workspace ids: they get a count of those that are {@link hasNoValidKey} and no words of here.
+ * Warnings about a usable configuration that probably does not say what its author meant. Owns the words for the operator's own
+ * terminal, with names of the file; refuses nothing. Logs may not hold workspace ids: they get the number of workspaces for
+ * which {@link hasNoValidKey} is true, and none of these words.
  */
 import type { CredentialSource, Settings, WorkspaceSettings } from './settings.ts';
 

@@ -16,7 +16,7 @@ export type Fetched =
   | {
       readonly kind: 'token';
       readonly token: string;
-      /** Its whole life, milliseconds; `null` = not known. */
+      /** The token's whole life, milliseconds; `null` = not known. */
       readonly lifeMs: number | null;
       /** Monotonic milliseconds from which its life counts: no later than the endpoint counts it. */
       readonly issuedAt: number;

@@ -12,7 +12,7 @@ import { createTokenFetcher, type SendTokenRequest } from './token-fetcher.ts';
 
 export type OnceRead =
   | { readonly kind: 'value'; readonly value: string }
-  /** Its refresh token is there and could be replaced; no access token stands beside it that lives yet. */
+  /** The file has a refresh token and could be replaced; it has no access token that is still valid. */
   | { readonly kind: 'unused' }
   | { readonly kind: 'failed'; readonly fault: CredentialFault };
 

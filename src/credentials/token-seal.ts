@@ -11,7 +11,7 @@ const tagged = { authTagLength: tagBytes };
 
 export interface SealedToken {
   readonly token: string;
-  /** Its whole life, milliseconds; `null` = not known. */
+  /** The token's whole life, milliseconds; `null` = not known. */
   readonly lifeMs: number | null;
 }
 

@@ -34,7 +34,7 @@ export interface AgentParts {
 
 /** A pool of connections. */
 export type Pool = (http.Agent | https.Agent) & {
-  /** Its unused connections. To be asked to drop the overdue ones before each request. */
+  /** The pool's unused connections. The overdue ones are dropped before each request. */
   readonly kept: KeptConnections;
 };
 

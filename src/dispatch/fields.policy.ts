@@ -51,7 +51,7 @@ const ofTheWayHere = new Set([
   'baggage',
 ]);
 
-/** These methods expect a body, so its absence is said (RFC 9110 §8.6). */
+/** Methods that expect a body: a request of theirs without one says so with `Content-Length: 0` (RFC 9110 §8.6). */
 const announcesEmptyBody = new Set(['POST', 'PUT', 'PATCH']);
 
 const staysHere = (name: string): boolean =>

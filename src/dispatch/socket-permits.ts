@@ -30,7 +30,7 @@ interface Line {
   queue: QueuedPermit[];
   /** Index in `queue` of the first call that may still wait. */
   head: number;
-  /** Those in `queue` that still wait. */
+  /** How many calls in `queue` still wait. */
   waiting: number;
 }
 

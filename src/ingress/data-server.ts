@@ -58,7 +58,7 @@ export interface DataServerStats {
   readonly openCalls: number;
   /** Bytes of heads and bodies of open calls. */
   readonly heldBytes: number;
-  /** Those of bodies alone. */
+  /** Bytes of the bodies among `heldBytes`. */
   readonly heldBodyBytes: number;
   /** The load that stands, and the share of new calls that is refused for it. */
   readonly load: Overload['load'];

@@ -9,7 +9,7 @@ import type { ServerResponse } from 'node:http';
 import type { CancelTimer, Clock } from '../clock.ts';
 
 export interface StalledReaderParts {
-  /** It has a socket while it is its turn on the connection. */
+  /** The response has a socket while it is its turn on the connection. */
   readonly response: Pick<ServerResponse, 'writableLength' | 'socket'>;
   readonly clock: Clock;
   /** How long the client may take nothing of what waits for it, milliseconds. */

@@ -16,7 +16,7 @@ export interface Unexplained {
   readonly reason: string;
 }
 
-/** A call takes so long on its way that windows may seem fuller or emptier, milliseconds. */
+/** The time that a call may take to the upstream, milliseconds: by so much a recorded window may seem fuller or emptier. */
 const grainMs = 50;
 
 /** Answers that the upstream's description does not explain, in the order of their time. */
@@ -30,7 +30,7 @@ export function unexplained(upstream: UpstreamSettings, answers: readonly Record
   });
 }
 
-/** When calls of the same quota were taken before. */
+/** Times at which earlier calls of one quota were taken. */
 function sentOf(upstream: UpstreamSettings, answer: RecordedAnswer, taken: Map<string, number[]>): number[] {
   const separate = separatorsOf(upstream.dialect?.separators ?? [], {
     pathAndQuery: answer.path,
@@ -72,7 +72,7 @@ function reasonOf(
   return hasRoom ? 'is refused, though no window is full: a window or a part of bucketBy is missing' : null;
 }
 
-/** Calls of the window that ends at this time; of a shorter one by `lessMs`. */
+/** The number of calls in the window that ends at this time, made shorter by `lessMs`. */
 function countIn(
   { windowMs, kind, requests }: DialectWindow,
   sent: readonly number[],

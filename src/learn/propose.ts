@@ -58,7 +58,7 @@ function proposalOf(origin: string, answers: readonly RecordedAnswer[]): Proposa
   };
 }
 
-/** Without a refusal: the limit that the fields report, and the longest time until its window ends, rounded up. */
+/** The window where no refusal was recorded: the limit that the fields report, and the longest time until its end, rounded up. */
 function reportedWindows(answers: readonly RecordedAnswer[], all: readonly FoundFields[]): FoundWindow[] {
   return all.flatMap(({ limit, reset }): FoundWindow[] => {
     if (limit === undefined || reset === undefined) return [];
@@ -92,7 +92,7 @@ function leftSeconds(as: string, value: string | undefined, at: number): number 
   }
 }
 
-/** What marks a refusal of another status than 429. */
+/** The condition by which a refusal with another status than 429 is recognised. */
 function conditionsOf(refused: readonly RecordedAnswer[]): Proposal['throttledBy'] {
   const conditions = refused
     .filter(({ status }) => status !== 429)

@@ -10,7 +10,7 @@ import type { CeilingKey } from '../ids.ts';
 export { ceilingWindowMs } from './policy/ceiling.policy.ts';
 export type { CeilingHold, CeilingKey };
 
-/** Names one ceiling; `null` = there is none. */
+/** One ceiling: its key, and its limits of the minute and of the day. `null` = there is no such limit. */
 export interface CeilingRef {
   readonly key: CeilingKey;
   readonly perMinute: number | null;

@@ -94,7 +94,7 @@ export class Page {
     const before = this.#healths[0] ?? source.limiterHealth();
     const replicas = await source.replicas();
     const all = timeline.samples;
-    // Asked of the other replicas only while somebody looks.
+    // Counts of other replicas are read only while a page is open.
     const shown = this.#stream.size === 0 ? [] : source.live();
     const whole = await Promise.all(shown.map(({ upstream }) => wholeUpstream(source, upstream)));
     this.#latest = pageState(source, {

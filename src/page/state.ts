@@ -82,7 +82,7 @@ export interface PageState {
   readonly heldBy: Readonly<Record<string, number>>;
   /** All replicas together. */
   readonly whole: readonly WholeUpstream[];
-  /** This replica's own load. */
+  /** The load of the replica that shows the page. */
   readonly process: ProcessPressure;
   readonly sample: Sample;
 }

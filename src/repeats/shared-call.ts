@@ -27,11 +27,11 @@ export interface SharedCallParts {
   readonly clock: Clock;
   readonly key: RepeatKey;
   readonly maxKeptBytes: number;
-  /** The last client left while the call waited. */
+  /** Called when the last client has left while the call waited. */
   readonly onLeft: () => void;
-  /** The last client left after the call had been sent. */
+  /** Called when the last client has left after the call had been sent. */
   readonly onAbandoned: () => void;
-  /** The answer of the call begins to go out as an event stream. */
+  /** Called when the answer of the call begins to be passed on as an event stream. */
   readonly onStreaming: () => void;
   readonly onEnded: (ended: CallResult) => void;
 }
@@ -151,7 +151,7 @@ export class SharedCall extends CallAbort implements Audience {
     setImmediate(() => answer.unclaimed());
   }
 
-  /** Throttled answers and those of a broken upstream say nothing of the call: it is made again. */
+  /** Throttled answers and those of a broken upstream are no results of the call: a repeat of it is made again. */
   #answeredWith({ status, throttled, fields, shouldRetry }: Outcome, body: Buffer | 'too_large'): CallResult {
     const isKept = this.#isKept && !throttled && status !== 429 && status < 500;
     return {

@@ -32,7 +32,7 @@ export interface Exchange {
   end(): void;
   /** Cuts the connection, without an answer or in the middle of one. */
   cut(): void;
-  /** It was the simulator that cut it. */
+  /** True when the simulator cut the connection. */
   wasCut(): boolean;
   /** Resolves when the exchange is over, however it ended. */
   readonly over: Promise<void>;

@@ -16,10 +16,10 @@ export interface Listening {
 }
 
 export interface Handler {
-  /** The header section has arrived; what it returns is handed to `handle`. */
+  /** Called when the header section has arrived; its result is passed to `handle`. */
   arrive(arrival: Arrival): unknown;
   handle(exchange: Exchange, note: unknown): Promise<void>;
-  /** Something in the simulator itself failed; the call was answered 500 if that was still possible. */
+  /** Called when the simulator itself failed; the call was answered 500 if that was still possible. */
   failed(error: unknown): void;
 }
 

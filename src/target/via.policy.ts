@@ -1,5 +1,5 @@
 /**
- * Did this request already pass through us? Reads `Via` (RFC 9110 §7.6.3).
+ * Recognises a request that has already passed through Sluice, by its `Via` fields (RFC 9110 §7.6.3).
  *
  * Keeps: only the received-by part counts; a comment or a longer name that contains ours does not.
  */

@@ -30,9 +30,9 @@ import { retryUnavailableMs, type WhenDown } from './when-down.ts';
 /** A slot as this replica knows it. */
 class ReplicaSlot extends CeilingSlot {
   protected readonly store = 'failover';
-  /** Its name in Redis. */
+  /** The slot's name in Redis. */
   readonly id: string;
-  /** Redis counts it. */
+  /** True when Redis counts the slot. */
   readonly isInRedis: boolean;
   /** The slot of this send in the embedded store. */
   readonly local: CeilingSlot;

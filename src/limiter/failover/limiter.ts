@@ -35,8 +35,8 @@ import { retryUnavailableMs, type WhenDown } from './when-down.ts';
 
 /**
  * An absence of Redis shorter than this part of a lease needs no pause of capped lanes afterwards: the leases in Redis are still
- * alive, and no replica has handed over a call of a capped lane by itself: each waits one lease before it does, and replicas
- * notice an absence within less than the rest of a lease of each other.
+ * alive, and no replica has sent a call of a capped lane without Redis: each waits one lease before it does, and all replicas
+ * notice an absence within less time than the rest of a lease.
  */
 const shortPart = 2 / 3;
 

@@ -39,9 +39,9 @@ export interface Ticket {
 export type LeaseStage =
   /** Granted while slots of the ceiling are few, and it has not taken one yet: counted in its lane's `unconfirmed`. */
   | 'unconfirmed'
-  /** It has taken its slot, or there were plenty. */
+  /** The call has taken its slot of the ceiling, or there were plenty. */
   | 'confirmed'
-  /** Its call is of unknown fate: only time ends it. Counted in its lane's `abandoned`. */
+  /** The fate of the call is unknown: only time ends the lease. Counted in its lane's `abandoned`. */
   | 'abandoned';
 
 export interface Lease {

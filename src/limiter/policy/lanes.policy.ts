@@ -41,7 +41,7 @@ export function laneFor(bucket: Bucket, key: LaneKey, setting: LaneSetting): Lan
   return lane;
 }
 
-/** Other limits of the ceiling wake a lane that slept for them: its next grant finds out what they allow. */
+/** A change of the ceiling's limits wakes a lane that slept because of them: its next grant finds out what the new ones allow. */
 export function applyLaneSetting(bucket: Bucket, lane: Lane, setting: LaneSetting): void {
   if (lane.weight !== setting.weight) {
     if (lane.line.size > 0) bucket.waitingWeight += setting.weight - lane.weight;
@@ -104,7 +104,7 @@ export function sleep(bucket: Bucket, lane: Lane, { because, until }: Sleep): vo
   rescheduleWaking(bucket, lane);
 }
 
-/** The lane does not sleep for these reasons any more. */
+/** Ends the lane's sleep for these reasons. */
 export function wake(bucket: Bucket, lane: Lane, reasons: readonly SleepReason[]): void {
   let changed = false;
   for (const reason of reasons) if (lane.asleep.delete(reason)) changed = true;
@@ -150,7 +150,7 @@ export function refreshReadiness(bucket: Bucket, lane: Lane): void {
   lanes.set(lane.key, lane.start);
 }
 
-/** Forgets lanes that a newcomer would equal, at most `most` of them. */
+/** Forgets lanes whose state is that of a new lane, at most `most` of them. */
 export function forgetIdleLanes(bucket: Bucket, most: number): void {
   for (let left = most; left > 0; left -= 1) {
     const first = bucket.idle.first();

@@ -1,8 +1,8 @@
 /**
- * Between which levels a meter can be, by one answer: it describes the instant at which its call reached the upstream,
- * somewhere between our sending it and its answer's head.
+ * The bounds between which a meter's level must be, by one answer: the answer describes the instant at which its call reached
+ * the upstream, somewhere between our sending the call and the answer's head.
  *
- * Owns: the bounds. Does not own: what becomes of the model (`meter-learning.policy.ts`). Pure; `now` is an argument.
+ * Owns: the bounds. Does not own: how the model is moved (`meter-learning.policy.ts`). Pure; `now` is an argument.
  */
 import type { MeterReport } from '../../call.ts';
 import { netRate } from './meter-others.policy.ts';
@@ -16,7 +16,7 @@ import {
   type Spacing,
 } from './meter.policy.ts';
 
-/** So many calls more than what has drained since do not make a burst. */
+/** Calls that may be sent beyond what has drained since without being a burst. */
 export const burstToleranceCalls = 2;
 /** Of the time of the fastest answer this share, or all but so many milliseconds, passes behind the arrival of a call. */
 export const answeringShare = 0.8;
@@ -42,13 +42,13 @@ export interface SeenLevel {
 
 /** Bounds of the level now. */
 export interface Bounds {
-  /** The call arrived as soon as it was sent, and no call granted later was counted yet. */
+  /** The level if the call arrived as soon as it was sent, and no call granted later was counted yet. */
   readonly proved: number;
-  /** The same, but the calls granted later come on top, as they do when calls arrive in the order of their sending. */
+  /** That level with the calls granted later on top, as it is when calls arrive in the order of their sending. */
   readonly likely: number;
-  /** No call was sent so shortly before or after that it may have overtaken. */
+  /** True when no call was sent so shortly before or after this one that either may have overtaken the other. */
   readonly isInOrder: boolean;
-  /** The call arrived as late as its answer allows, and every call without an answer is still to be counted. */
+  /** The level if the call arrived as late as its answer allows, and every call without an answer is still to be counted. */
   readonly upper: number;
 }
 

@@ -10,7 +10,7 @@ import { logMemoryMs } from './window-log.policy.ts';
 
 /** What was learned is kept this long after the last use; longer than any call waits. Milliseconds. */
 export const bucketMemoryMs = 3_600_000;
-/** That a bucket was answered without being taught anything is kept this long: the next burst need not probe. */
+/** A bucket whose answers taught nothing is kept this long, milliseconds: the next burst need not probe. */
 export const blankMemoryMs = 60_000;
 /** A bucket without any answer holds nothing that a new one would not; it is kept this long for replicas that may still refer to it. */
 export const unansweredMemoryMs = 5_000;

@@ -1,5 +1,5 @@
 /**
- * What waiting calls cost: how much of it counts, the sums of a lane and of a bucket, and which calls wait with an estimate.
+ * The costs of waiting calls: how much of a cost counts, the sums of a lane and of a bucket, and which calls wait with an estimate.
  * Part of the specification in `scheduler.policy.ts`.
  */
 import type { Costs, MeterName } from '../../call.ts';
@@ -8,8 +8,8 @@ import { costEntries, meterNames } from './meter-names.policy.ts';
 import { SortedNames } from './sorted.policy.ts';
 
 /**
- * What a call can take: of each meter no more than its limit, as far as one is known. It asks for what its client wrote
- * into it (`max_tokens`), and the waits that all others of the bucket are given rest on the sum of what waits.
+ * The costs that count for a call: of each meter no more than its limit, where one is known. A client may write any number into
+ * its call (`max_tokens`), and the forecasts of all others of the bucket rest on the sum of the costs that wait.
  */
 export function takeable(bucket: Bucket, asked: Costs): Costs {
   const costs: Partial<Record<MeterName, number>> = {};
@@ -43,7 +43,7 @@ export function noteEstimate(bucket: Bucket, { id, document }: Ticket): void {
   tickets.set(id, 0);
 }
 
-/** The ticket does not wait any more, or its cost is known. */
+/** Removes a ticket that does not wait any more, or whose cost is known. */
 export function forgetEstimate(bucket: Bucket, { id, document }: Ticket): void {
   const tickets = document === null ? undefined : bucket.estimated.get(document);
   if (document === null || tickets === undefined || !tickets.delete(id)) return;

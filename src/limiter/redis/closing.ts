@@ -23,25 +23,25 @@ export class Closing {
     return this.#atLeast !== null && now + closedMs < this.#atLeast;
   }
 
-  /** What a reply says that is read at `now`. */
+  /** Notes the closing that a reply states, which is read at `now`. */
   note(closedMs: number, { sentAt, now }: { readonly sentAt: number; readonly now: number }): void {
     this.#atLeast = closedMs > 0 ? sentAt + closedMs : null;
     this.#until = now + closedMs;
   }
 
-  /** A response of the upstream closed the bucket: known here whether Redis ever hears of it or not. */
+  /** A response of the upstream closed the bucket: known here, whether or not the lesson reaches Redis. */
   extend(until: number): void {
     this.#until = laterOf(this.#until, until);
     this.#atLeast = laterOf(this.#atLeast, until);
   }
 
-  /** An operator has the bucket opened: an earlier end is no loss then. */
+  /** An operator opens the bucket: an earlier end in a later reply is no loss then. */
   reopen(): void {
     this.#until = null;
     this.#atLeast = null;
   }
 
-  /** A message of another replica. */
+  /** Notes the closing that a message of another replica states. */
   set(until: number): void {
     this.#until = until;
   }

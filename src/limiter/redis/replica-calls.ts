@@ -16,7 +16,7 @@ export type TicketState =
   | { readonly kind: 'entering' }
   | WaitingState
   | { readonly kind: 'granted'; readonly lease: HeldLease }
-  /** The caller left before Redis replied. Redis may have the ticket: the reply decides whether it is cancelled or a grant goes back. */
+  /** The caller left. Redis may still have the ticket: the next reply decides whether it is cancelled there or its grant goes back. */
   | { readonly kind: 'caller_left' };
 
 export interface WaitingState {

@@ -30,7 +30,7 @@ export interface LanguageModelContext {
   accounts: ReadonlyMap<string, Account>;
 }
 
-/** These settings count from now on; levels stay. */
+/** Replaces the settings of the simulator; levels stay. */
 export function use(settings: LanguageModelSettings, context: LanguageModelContext): void {
   context.settings = settings;
   context.accounts = accountsOf(settings);
