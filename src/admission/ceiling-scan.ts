@@ -99,7 +99,7 @@ export class CeilingScan {
     const positions = Array.from({ length: count }, (_, index) => index + 1);
     const [first] = calls;
     if (first === undefined) return;
-    // Not the limits by which the scan was planned: a reload may have come since, and has told the calls.
+    // Not the limits by which the scan was planned: a reload since has changed those of the calls.
     const holds = await this.#parts.ceilings.forecast(first.request.ceiling, positions);
     this.#refuseLate(
       calls.filter((call) => call.isWaiting || (entered.has(call) && !call.isGone)),

@@ -6,7 +6,7 @@
  * what is asked, whether Redis is available, the connections of subscribers (`subscriber.ts`).
  */
 import { readFileSync } from 'node:fs';
-import { Cluster, Redis, type ClusterOptions, type RedisOptions } from 'ioredis';
+import { Cluster, type Redis, type ClusterOptions, type RedisOptions } from 'ioredis';
 import type { Clock, Random } from '../../../clock.ts';
 import type { RedisNode, RedisSettings } from '../../../config/settings.ts';
 import { GatheringRedis } from './gathering-redis.ts';
