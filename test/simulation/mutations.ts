@@ -69,7 +69,7 @@ export const statedWaits: readonly Mutation[] = [
 ];
 
 export const mutations: readonly Mutation[] = [
-  row('1', 'one slot too many', ceiling, 'log.length >= limit', 'log.length > limit'),
+  row('1', 'one slot too many', ceiling, 'live >= limit', 'live > limit'),
   row('1', 'a window of 55 s', ceiling, '60_000 + 150', '55_000'),
   row(
     '1',

