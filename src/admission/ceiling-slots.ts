@@ -59,11 +59,15 @@ export class CeilingSlots {
    * which the slots of all calls behind it become too old.
    */
   async keepUntil(call: QueuedCall, asked: Promise<AskedSlot>, before: Promise<unknown>): Promise<AskedSlot> {
+    let slot = await asked;
+    if (!this.#isFar) {
+      await before;
+      return slot;
+    }
     let isNext = false;
     const gone = before.then(() => {
       isNext = true;
     });
-    let slot = await asked;
     while (!isNext && this.#isFar && !call.isGone && this.#ages(call, slot)) {
       const { clock } = this.#parts;
       const renewAt = slot.goodUntil - this.#latency.maxMs;
@@ -92,7 +96,7 @@ export class CeilingSlots {
   }
 
   get #isFar(): boolean {
-    return this.#latency.usualMs > farMs;
+    return this.#latency.isUsuallyOver(farMs);
   }
 
   #isGood(call: QueuedCall, slot: AskedSlot, spareMs: number): boolean {

@@ -8,18 +8,17 @@ const remembered = 8;
 
 export class StoreLatency {
   readonly #lastMs: number[] = [];
-  #usualMs = 0;
 
   note(tookMs: number): void {
     this.#lastMs.push(tookMs);
     if (this.#lastMs.length > remembered) this.#lastMs.shift();
-    const sorted = this.#lastMs.toSorted((a, b) => a - b);
-    this.#usualMs = sorted[(sorted.length - 1) >> 1] ?? 0;
   }
 
-  /** The lower median; 0 before the first answer. Milliseconds. */
-  get usualMs(): number {
-    return this.#usualMs;
+  /** True when more than half of the last answers took longer than this. */
+  isUsuallyOver(ms: number): boolean {
+    let over = 0;
+    for (const tookMs of this.#lastMs) if (tookMs > ms) over += 1;
+    return over * 2 > this.#lastMs.length;
   }
 
   /** Of the last answers; 0 before the first one. Milliseconds. */

@@ -62,8 +62,7 @@ class MemoryLimiter implements Limiter {
 
   async admit(admission: Admission): Promise<AdmissionReply> {
     const kept = this.#keep(admission);
-    const { bucket: _bucket, ...asked } = admission;
-    const { reply, grants } = this.#applyTo<'admit'>(kept, { kind: 'admit', admission: asked });
+    const { reply, grants } = this.#applyTo<'admit'>(kept, { kind: 'admit', admission });
     if (reply.kind === 'refused') return reply;
     if (reply.kind === 'queued') {
       const { forecastMs, ahead, heldBy } = reply;

@@ -54,7 +54,7 @@ export interface Effects {
 }
 
 export function pump(bucket: Bucket, now: number): Effects {
-  const round: Round = { left: maxPerPump, blocked: new Set() };
+  const round: Round = { left: maxPerPump, blocked: none };
   sweepLeases(bucket, round, now);
   wakeLanes(bucket, round, now);
   const grants: Granted[] = [];
@@ -74,7 +74,7 @@ export function pump(bucket: Bucket, now: number): Effects {
     const inMs = room(bucket, head.ticket, now);
     if (inMs > 0) {
       // Not the ticket's own class: each round blocks a class that could be chosen, or spends some of the budget.
-      round.blocked.add(head.readyAs);
+      round.blocked = [...round.blocked, head.readyAs];
       nextAt = soonest(nextAt, now + inMs);
       continue;
     }
@@ -84,9 +84,12 @@ export function pump(bucket: Bucket, now: number): Effects {
   return { grants, nextAt: null };
 }
 
+/** Most pumps find room for all that waits. */
+const none: readonly string[] = [];
+
 /** What one pump may still do, and the call classes that have no room now. */
 interface Round extends Budget {
-  readonly blocked: Set<string>;
+  blocked: readonly string[];
 }
 
 /** A lane and its next ticket, and the class under which the lane is ready. */
@@ -104,7 +107,7 @@ function nextHead(bucket: Bucket, round: Round, now: number): ReadyHead | null {
     let best: { name: LaneKey; score: number; readyAs: string } | undefined;
     for (const [callClass, lanes] of bucket.ready) {
       const first = lanes.first();
-      if (first === undefined || round.blocked.has(callClass)) continue;
+      if (first === undefined || round.blocked.includes(callClass)) continue;
       if (
         best === undefined ||
         first.score < best.score ||

@@ -32,7 +32,10 @@ export class SortedNames<Name extends string = string> {
     if (known === score) return;
     if (known !== undefined) this.#entries.splice(this.#position(known, name), 1);
     this.#scores.set(name, score);
-    this.#entries.splice(this.#position(score, name), 0, { name, score });
+    const at = this.#position(score, name);
+    // Most names come last, and `splice` would make a list of what it removed.
+    if (at === this.#entries.length) this.#entries.push({ name, score });
+    else this.#entries.splice(at, 0, { name, score });
   }
 
   delete(name: string): boolean {
