@@ -134,15 +134,16 @@ function keyOfScheme(value: string): string | null {
 
 /** Names of all fields in which the key, or anything of a key's shape, can be read. */
 function fieldsThatShow(key: string, rawFields: readonly string[], keyField: string): readonly string[] {
-  const usual = usualFields(keyField);
-  const fields = new Set(usual);
+  let fields = usualFields(keyField);
   for (let at = 0; at + 1 < rawFields.length; at += 2) {
     const value = rawFields[at + 1] ?? '';
     // A key of another form may be short: only whole values are compared then.
     const shows = key.startsWith(apiKeyPrefix) ? value.includes(key) : value.replace(/^bearer /i, '') === key;
-    if (shows || showsApiKey(value)) fields.add((rawFields[at] ?? '').toLowerCase());
+    if (!shows && !showsApiKey(value)) continue;
+    const field = (rawFields[at] ?? '').toLowerCase();
+    if (!fields.includes(field)) fields = [...fields, field];
   }
-  return fields.size === usual.length ? usual : [...fields];
+  return fields;
 }
 
 /** Lists of the field that a key came in and of our own: as many as there are fields for keys in the configuration. */

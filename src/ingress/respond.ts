@@ -184,14 +184,15 @@ export async function writeOutcome(context: AnswerContext, outcome: Outcome): Pr
     release();
     throw new Refusal('upstream_invalid');
   }
-  const fields = [...framing.fields, 'Sluice-Request-Id', context.requestId];
-  fields.push(...knownFields(outcome.record, outcome.rateLimit));
+  const { fields } = framing;
+  fields.push('Sluice-Request-Id', context.requestId, ...knownFields(outcome.record, outcome.rateLimit));
   if (outcome.isReplayed === true) fields.push('Sluice-Replayed', 'true');
   if (outcome.shouldRetry !== null) fields.push('x-should-retry', String(outcome.shouldRetry));
   // HTTP/1.0 has no chunks: without a length the end of the connection is the end of the body.
   const unframed = call.request.httpVersion === '1.0' && !framing.bodiless && framing.declaredBytes === null;
   try {
-    call.response.writeHead(outcome.status, [...fields, ...endLines(context, unframed)]);
+    fields.push(...endLines(context, unframed));
+    call.response.writeHead(outcome.status, fields);
   } catch {
     // Node refuses values it will not put on the wire, before any byte of them is there.
     release();

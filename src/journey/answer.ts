@@ -4,7 +4,7 @@
  */
 import type { AdmissionRecord, Call, Outcome, RateLimitState, Route } from '../call.ts';
 import type { AttemptResult } from '../dispatch/attempt.ts';
-import { returningFields } from '../dispatch/returning.policy.ts';
+import { returningFields, type ViaRewrite } from '../dispatch/returning.policy.ts';
 import { failureWords } from '../dispatch/failure-reason.policy.ts';
 import type { TransportError } from '../dispatch/transport-error.ts';
 import { Refusal, type RefusalCode } from '../errors.ts';
@@ -58,11 +58,6 @@ export interface AnswerInput {
 export function answerOutcome(input: AnswerInput): Outcome {
   const { answered, route, call, record, rateLimit, shouldRetry, viaPrefix, onEnd } = input;
   const { status, rawFields } = answered.head;
-  const own = call.form === 'via' ? ownOrigin(call.rawFields) : '';
-  const baseFor = (url: URL): string | null => {
-    const prefix = viaPrefix(url);
-    return prefix === null ? null : own + prefix;
-  };
   return {
     status,
     throttled: answered.feedback.throttle !== null,
@@ -70,7 +65,7 @@ export function answerOutcome(input: AnswerInput): Outcome {
       rawFields,
       status,
       addsRateLimit: rateLimit !== null,
-      via: call.form === 'via' ? { origin: route.origin, baseFor } : null,
+      via: call.form === 'via' ? viaRewrite(call, route, viaPrefix) : null,
     }),
     body: answered.body,
     maxUnreadMs: route.upstream.timeouts.idleMs,
@@ -79,6 +74,20 @@ export function answerOutcome(input: AnswerInput): Outcome {
     shouldRetry,
     onEnd,
   };
+}
+
+/** How links of the same upstream lead the client back to us. */
+function viaRewrite(
+  call: AnswerInput['call'],
+  route: Route,
+  viaPrefix: AnswerInput['viaPrefix'],
+): ViaRewrite {
+  const own = ownOrigin(call.rawFields);
+  const baseFor = (url: URL): string | null => {
+    const prefix = viaPrefix(url);
+    return prefix === null ? null : own + prefix;
+  };
+  return { origin: route.origin, baseFor };
 }
 
 /**

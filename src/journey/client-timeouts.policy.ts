@@ -96,18 +96,24 @@ export const clientTimeoutFields: readonly string[] = [
 
 /** Reads when the client of a call with these fields hangs up. Values that are no number of seconds are ignored. */
 export function clientTimeouts(fields: FieldsByName): ClientTimeouts {
-  const stated = smallest(timeoutFields.flatMap((name) => secondsIn(fields.get(name))));
-  const known = knownClients.filter(
-    ({ field, pattern, kind }) =>
-      (stated === null || kind === 'transport') && pattern.test(fields.get(field) ?? ''),
-  );
-  return { statedSeconds: stated, knownSeconds: smallest(known.map(({ seconds }) => seconds)) };
+  let stated: number | null = null;
+  for (const name of timeoutFields) stated = earlier(stated, secondsIn(fields.get(name)));
+  let known: number | null = null;
+  for (const { field, pattern, seconds, kind } of knownClients) {
+    if (stated !== null && kind !== 'transport') continue;
+    const value = fields.get(field);
+    if (value !== undefined && pattern.test(value)) known = earlier(known, seconds);
+  }
+  return { statedSeconds: stated, knownSeconds: known };
 }
 
-/** A decimal number of seconds, or nothing: SDKs also write words such as `NOT_GIVEN`. */
-function secondsIn(text: string | undefined): readonly number[] {
-  return text !== undefined && /^\d{1,9}(?:\.\d{1,9})?$/.test(text) ? [Number(text)] : [];
+/** A decimal number of seconds; `null` = nothing: SDKs also write words such as `NOT_GIVEN`. */
+function secondsIn(text: string | undefined): number | null {
+  return text !== undefined && /^\d{1,9}(?:\.\d{1,9})?$/.test(text) ? Number(text) : null;
 }
 
-const smallest = (numbers: readonly number[]): number | null =>
-  numbers.length === 0 ? null : Math.min(...numbers);
+/** The smaller of two times; `null` = there is none. */
+function earlier(one: number | null, other: number | null): number | null {
+  if (one === null || other === null) return one ?? other;
+  return Math.min(one, other);
+}

@@ -194,9 +194,11 @@ const readingMs = 250;
 const arrivalOf = (call: Call, { completeAt }: CallBody): number =>
   completeAt === null ? call.arrivedAt : Math.max(call.arrivedAt, completeAt - readingMs);
 
+/** Fields in which clients bring a credential, beside those that end with `access-token`. */
+const carriers = new Set(['authorization', 'sluice-upstream-authorization', 'x-api-key', 'api-key']);
+
 /** Identity of a credential that the client brings itself: whatever of it goes upstream. */
 function broughtCredential(call: Call, caller: Caller): string {
-  const carriers = new Set(['authorization', 'sluice-upstream-authorization', 'x-api-key', 'api-key']);
   const values: string[] = [];
   for (let at = 0; at + 1 < call.rawFields.length; at += 2) {
     const field = (call.rawFields[at] ?? '').toLowerCase();

@@ -10,13 +10,13 @@ import { retryAfterMs } from '../retry-after.policy.ts';
 import type { AnswerFacts } from './facts.policy.ts';
 import { githubThrottle } from './github.policy.ts';
 import { namedWindowReadings, plainReadings, quotaReadings } from './ietf.policy.ts';
-import { exhaustedForMs, reportsOf } from './reading.policy.ts';
+import { exhaustedForMs, reportsOf, type Reading } from './reading.policy.ts';
 
 export function learnFromGeneric({ status, fields, body, nowMs }: AnswerFacts): Feedback {
   const at: AnswerTime = { date: fields.get('date'), now: nowMs };
   const structured = quotaReadings(fields);
   const readings =
-    structured.length > 0 ? structured : [...plainReadings(fields, at), ...namedWindowReadings(fields)];
+    structured.length > 0 ? structured : joined(plainReadings(fields, at), namedWindowReadings(fields));
   const meters = reportsOf(readings);
   const wantedFor = exhaustedMeter(meters) ?? 'requests';
   const statedMs = retryAfterMs(fields, nowMs);
@@ -30,6 +30,9 @@ export function learnFromGeneric({ status, fields, body, nowMs }: AnswerFacts): 
   const isOverload = status === 503 || status === 529;
   return { meters, throttle: isOverload ? { kind: 'overload', waitMs: statedMs } : null };
 }
+
+const joined = (plain: readonly Reading[], named: readonly Reading[]): readonly Reading[] =>
+  named.length === 0 ? plain : [...plain, ...named];
 
 /** The meter that is used up, where an answer reports several windows of requests and only one of them is. */
 function exhaustedMeter(meters: readonly MeterReport[]): MeterName | null {

@@ -8,6 +8,9 @@
 import type { AnswerTime } from '../duration.policy.ts';
 import { count, reset, type Reading } from './reading.policy.ts';
 
+/** Most answers state nothing: every call's answer is read, so that is found out without making lists. */
+const none: readonly Reading[] = [];
+
 /** One item of either field, or both joined by name. Parameters as written; absent = not sent. */
 export interface Quota {
   readonly name: string;
@@ -100,6 +103,7 @@ export function quotasOf(fields: ReadonlyMap<string, string>): readonly Quota[] 
 
 /** Readings of the structured fields; quotas in another unit than requests are left out. */
 export function quotaReadings(fields: ReadonlyMap<string, string>): readonly Reading[] {
+  if (!fields.has('ratelimit') && !fields.has('ratelimit-policy')) return none;
   return quotasOf(fields)
     .filter(({ qu }) => qu === undefined || qu === 'requests')
     .map(({ r, t, q, w }) => ({
@@ -116,25 +120,29 @@ export function quotaReadings(fields: ReadonlyMap<string, string>): readonly Rea
 }
 
 /** Windows by which some gateways name their limits: `x-ratelimit-limit-second` (Kong), `-minute`, `-hour`, `-day`. */
-const namedWindowsMs: Readonly<Record<string, number>> = {
+const namedWindows = Object.entries({
   second: 1_000,
   minute: 60_000,
   hour: 3_600_000,
   day: 86_400_000,
-};
+}).map(([window, windowMs]) => ({
+  limitField: `x-ratelimit-limit-${window}`,
+  remainingField: `x-ratelimit-remaining-${window}`,
+  windowMs,
+}));
 
 /** Readings of `x-ratelimit-limit-<window>` and `x-ratelimit-remaining-<window>`. */
 export function namedWindowReadings(fields: ReadonlyMap<string, string>): readonly Reading[] {
-  return Object.entries(namedWindowsMs).flatMap(([window, windowMs]) => {
-    const limit = count(fields.get(`x-ratelimit-limit-${window}`));
+  if (!namedWindows.some(({ limitField }) => fields.has(limitField))) return none;
+  return namedWindows.flatMap(({ limitField, remainingField, windowMs }) => {
+    const limit = count(fields.get(limitField));
     if (limit === null) return [];
-    const remaining = count(fields.get(`x-ratelimit-remaining-${window}`));
     return [
       {
         dimension: 'requests',
         meter: 'requests',
         limit,
-        remaining,
+        remaining: count(fields.get(remainingField)),
         resetInMs: null,
         resetMeans: 'window',
         resetGrainMs: 0,
@@ -153,7 +161,7 @@ export function namedWindowReadings(fields: ReadonlyMap<string, string>): readon
 export function plainReadings(fields: ReadonlyMap<string, string>, at: AnswerTime): readonly Reading[] {
   const prefix = fields.has('x-ratelimit-limit') ? 'x-ratelimit-' : 'ratelimit-';
   const stated = fields.get(`${prefix}limit`);
-  if (stated === undefined) return [];
+  if (stated === undefined) return none;
   const items = itemsOf(stated);
   const limit = count(stated) ?? count(items[0]?.names[0]);
   const until = resetOf(fields, prefix, at);

@@ -99,8 +99,11 @@ function meterOf(reading: Reading, windowMs: number | null): MeterName | null {
   return windowMs !== null && windowMs >= dayMs ? `${reading.meter}_day` : reading.meter;
 }
 
+const noReports: readonly MeterReport[] = [];
+
 /** Reports of all readings that name a usable limit; of two for one meter the tighter limit. */
 export function reportsOf(readings: readonly Reading[]): readonly MeterReport[] {
+  if (readings.length === 0) return noReports;
   const reports: MeterReport[] = [];
   const windows = requestWindows(readings);
   for (const reading of readings) {
