@@ -83,7 +83,8 @@ export class AdmissionQueue {
       const askedAt = clock.monotonic();
       const reply = await this.#parts.limiter.admit(this.#admissionOf(request));
       if (reply.kind === 'granted') {
-        call.onGrantedAtOnce(clock.monotonic() - askedAt, clock.monotonic());
+        const now = clock.monotonic();
+        call.onGrantedAtOnce(now - askedAt, now);
         this.#gate.pass(call, reply.grant);
       } else {
         const refusal = await this.#newcomers.newcomerRefusal(call, reply, askedAt);

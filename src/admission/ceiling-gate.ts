@@ -12,6 +12,7 @@ import type { Grant, Settlement } from '../limiter/limiter.ts';
 import type { CeilingEdge } from './ceiling-edge.ts';
 import { CeilingSlots, type AskedSlot } from './ceiling-slots.ts';
 import type { EarlyRejection } from './early-rejection.ts';
+import type { Ending } from './ending.ts';
 import type { LaneRotation } from './lane-rotation.ts';
 import { applyLimits } from './lanes.ts';
 import { AdmittedLease } from './lease.ts';
@@ -132,19 +133,23 @@ export class CeilingGate {
   }
 
   /** The ceiling gave a slot: the call gets its lease, unless it ended meanwhile. */
-  async #handOver({ call, grant }: Passage, slot: AskedSlot, taken: Taken): Promise<boolean> {
+  #handOver(passage: Passage, slot: AskedSlot, taken: Taken): true | Promise<true> {
+    const { call, grant } = passage;
     const { registry, edge, rejection } = this.#to;
     const stop = call.reasonToStop(this.#parts.clock.monotonic());
-    if (stop !== null || !call.isWaiting) {
-      await this.#slots.giveBack(slot);
-      this.#drop(grant);
-      if (stop !== null) registry.end(call, stop);
-      return true;
-    }
+    if (stop !== null || !call.isWaiting) return this.#stop(passage, slot, stop);
     edge.onTaken(call, grant, isUnderLimits(slot, call) ? taken.state : null);
     const { ceiling } = slot;
     call.asksForSlot = false;
     registry.grant(call, new AdmittedLease(this.#parts, rejection, { call, grant, taken, ceiling }));
+    return true;
+  }
+
+  /** The call ended while the ceiling was asked, or has to: slot and grant go back. */
+  async #stop({ call, grant }: Passage, slot: AskedSlot, stop: Ending | null): Promise<true> {
+    await this.#slots.giveBack(slot);
+    this.#drop(grant);
+    if (stop !== null) this.#to.registry.end(call, stop);
     return true;
   }
 

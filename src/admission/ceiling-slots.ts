@@ -59,6 +59,7 @@ export class CeilingSlots {
    * which the slots of all calls behind it become too old.
    */
   async keepUntil(call: QueuedCall, asked: Promise<AskedSlot>, before: Promise<unknown>): Promise<AskedSlot> {
+    const { clock } = this.#parts;
     let slot = await asked;
     if (!this.#isFar) {
       await before;
@@ -68,8 +69,7 @@ export class CeilingSlots {
     const gone = before.then(() => {
       isNext = true;
     });
-    while (!isNext && this.#isFar && !call.isGone && this.#ages(call, slot)) {
-      const { clock } = this.#parts;
+    while (!isNext && this.#isFar && !call.isGone && ages(call, slot, clock.monotonic())) {
       const renewAt = slot.goodUntil - this.#latency.maxMs;
       await this.#firstOf(gone, renewAt - clock.monotonic());
       if (!isNext && !call.isGone) slot = await this.#renew(call, slot);
@@ -88,10 +88,15 @@ export class CeilingSlots {
     cancel();
   }
 
-  /** Returns the slot while it is fresh enough, else the slot as it was taken again. */
-  async keepFresh(call: QueuedCall, asked: AskedSlot): Promise<AskedSlot> {
-    let slot = asked;
-    while (!this.#isGood(call, slot, 0)) slot = await this.#takeAgain(call, slot);
+  /** Returns the slot while it is fresh enough, as it is for most calls, else the slot as it was taken again. */
+  keepFresh(call: QueuedCall, asked: AskedSlot): AskedSlot | Promise<AskedSlot> {
+    return this.#isGood(call, asked, 0) ? asked : this.#freshFor(call, asked);
+  }
+
+  async #freshFor(call: QueuedCall, old: AskedSlot): Promise<AskedSlot> {
+    let slot = old;
+    do slot = await this.#takeAgain(call, slot);
+    while (!this.#isGood(call, slot, 0));
     return slot;
   }
 
@@ -100,13 +105,8 @@ export class CeilingSlots {
   }
 
   #isGood(call: QueuedCall, slot: AskedSlot, spareMs: number): boolean {
-    return !this.#ages(call, slot) || this.#parts.clock.monotonic() + spareMs <= slot.goodUntil;
-  }
-
-  /** A refusal, the slot of a ceiling without a minute, and that of a call whose wait is over are not taken again. */
-  #ages({ request, deadline }: QueuedCall, { reply }: AskedSlot): boolean {
-    if (reply.kind === 'refused' || request.ceiling.perMinute === null) return false;
-    return this.#parts.clock.monotonic() <= deadline;
+    const now = this.#parts.clock.monotonic();
+    return now + spareMs <= slot.goodUntil || !ages(call, slot, now);
   }
 
   /** Takes the slot again, so that it is valid for one round trip after the reply. */
@@ -139,3 +139,7 @@ export class CeilingSlots {
     return { reply, ceiling, goodUntil: askedAt + lateMs + freshMs, tookMs, isRetaken };
   }
 }
+
+/** A refusal, the slot of a ceiling without a minute, and that of a call whose wait is over are not taken again. */
+const ages = ({ request, deadline }: QueuedCall, { reply }: AskedSlot, now: number): boolean =>
+  reply.kind === 'taken' && request.ceiling.perMinute !== null && now <= deadline;

@@ -18,7 +18,7 @@ const processBytes = 64 * 1_048_576;
  * memory is not looked at: it stays high after memory was freed, and calls would be refused for ever. V8 collects before it
  * is half-way between what is alive and its limit, so a heap at 0.85 has at least 0.7 alive.
  */
-export function memoryRatio(constrainedBytes = process.constrainedMemory()): number {
+export function memoryRatio(constrainedBytes: number): number {
   const { used_heap_size, heap_size_limit, external_memory } = getHeapStatistics();
   const held = used_heap_size + external_memory + processBytes;
   // Without a limit of its own the system reports one beyond any machine.
@@ -26,17 +26,27 @@ export function memoryRatio(constrainedBytes = process.constrainedMemory()): num
   return Math.max(used_heap_size / heap_size_limit, container);
 }
 
+/**
+ * The limit of the container is read again after so many looks: the system answers from files, in a quarter of a millisecond, and a
+ * limit changes seldom, if ever.
+ */
+const looksPerLimit = 50;
+
 /** The watch of this process. */
 export const watchProcess =
   (clock: Clock): LoadWatch =>
   (onSample) => {
     let cancel: CancelTimer = () => {};
+    let looks = 0;
+    let constrainedBytes = 0;
     const plan = (): void => {
       const plannedAt = clock.monotonic();
       cancel = clock.after(checkEveryMs, () => {
         plan();
         const delayMs = Math.max(0, clock.monotonic() - plannedAt - checkEveryMs);
-        onSample({ delayMs, memoryRatio: memoryRatio() });
+        if (looks % looksPerLimit === 0) constrainedBytes = process.constrainedMemory();
+        looks += 1;
+        onSample({ delayMs, memoryRatio: memoryRatio(constrainedBytes) });
       });
     };
     plan();

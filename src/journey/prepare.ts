@@ -145,12 +145,17 @@ function withoutQuery(pathAndQuery: string): string {
   return at < 0 ? pathAndQuery : pathAndQuery.slice(0, at);
 }
 
-/** A cache of names, because most calls are of a few workspaces and buckets. */
+/** A cache of names under the label key in use, because most calls are of a few workspaces and buckets. */
 const names = new LRUCache<string, string>({ max: 20_000 });
+let namesUnder = '';
 
 function nameOf(labelKey: string, purpose: string, parts: readonly string[]): string {
+  if (labelKey !== namesUnder) {
+    names.clear();
+    namesUnder = labelKey;
+  }
   // With lengths, so that no two lists of parts are written alike.
-  let known = `${purpose} ${labelKey.length}:${labelKey}`;
+  let known = purpose;
   for (const part of parts) known += ` ${part.length}:${part}`;
   let name = names.get(known);
   if (name === undefined) names.set(known, (name = digest(labelKey, purpose, ...parts)));

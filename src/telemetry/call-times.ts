@@ -27,6 +27,11 @@ export class CallTimes {
     return this.#admittingAt !== null;
   }
 
+  /** Whether the head of the attempt in flight has yet to come. */
+  get sending(): boolean {
+    return this.#sentAt !== null;
+  }
+
   get waiting(): boolean {
     return this.#queuedAt !== null;
   }

@@ -232,6 +232,7 @@ export class ObservedCall implements CallTelemetry {
 
   /** Closes the time of the attempt in flight, once. */
   #headTime(): void {
+    if (!this.#times.sending) return;
     const ms = this.#times.head(this.#now());
     if (ms !== null) this.#series.histograms.upstream(ms / 1000, this.traceId);
   }
