@@ -162,9 +162,12 @@ describe('two replicas on one Redis', () => {
     // The order of grants. How long each takes to the upstream is the machine's: two replicas send side by side.
     const arrived = admittedIn(monitor.lines);
     expect(arrived).toHaveLength(80);
-    await until(() => grantedIn(monitor.lines).length === 80);
+    // The end of a call before the burst may reach Redis within it.
+    const granted = (): readonly string[] =>
+      grantedIn(monitor.lines).filter((ticket) => arrived.includes(ticket));
+    await until(() => granted().length === 80);
     monitor.stop();
-    expect(grantedIn(monitor.lines)).toEqual(arrived);
+    expect(granted()).toEqual(arrived);
     expect(await leftBehind()).toEqual([]);
   });
 

@@ -118,7 +118,7 @@ export class BucketCalls {
     const asked = await this.#queue.send<'settle'>(
       { kind: 'settle', lease: lease.lease, settlement, lesson },
       {
-        isDeferrable: this.#isDeferrable(sent),
+        isDeferrable: this.held.endsUnawaited(lease, settlement),
         first: ({ reply, sentAt, attempts }) => {
           didWait = waits();
           if (!reply.known && attempts === 1) this.countLost(lease, 'expired');
@@ -137,15 +137,6 @@ export class BucketCalls {
     if (settlement.kind === 'throttled' && settlement.closeMs > 0) {
       listener.onClosed(lease.bucket, settlement.closeMs);
     }
-  }
-
-  /**
-   * Nobody waits for the end of the call: it succeeded in a lane without a cap, and nobody waits here. Calls of other replicas that
-   * wait for the quota are not held up by a reservation that becomes exact a little later.
-   */
-  #isDeferrable({ lease, settlement }: SentSettlement): boolean {
-    const { tickets, leases } = this.held;
-    return settlement.kind === 'succeeded' && !lease.isCapped && tickets.size <= leases.size;
   }
 
   /** Sends again what Redis, although available, did not take; a ticket that goes back with it is entered again. */

@@ -63,6 +63,8 @@ export class RedisCeilings {
     } catch (result) {
       if (!(result instanceof SlotResult)) throw result;
       if (result.outcome === 'unavailable') return unavailable;
+      // Others have taken slots that a read of a moment ago shows as free.
+      this.#reads.delete(ceiling.key);
       return { kind: 'refused', waitMs: result.msBeforeNext, day: result.outcome === 'day' };
     }
   }

@@ -3,7 +3,7 @@
  * lease. Redis may lose everything and is rebuilt from these. Data only.
  */
 import type { AdmitReply } from '../policy/bucket-events.ts';
-import type { Admission, LeaseToken, TicketId } from '../limiter.ts';
+import type { Admission, LeaseToken, Settlement, TicketId } from '../limiter.ts';
 import { replicaLifeMs } from '../policy/pump.policy.ts';
 import type { HeldLease } from './held-lease.ts';
 import type { GrantReply } from './protocol/message-codec.ts';
@@ -82,6 +82,14 @@ export class HeldCalls {
 
   get isEmpty(): boolean {
     return this.tickets.size === 0 && this.leases.size === 0;
+  }
+
+  /**
+   * Nobody waits for the end of the call: it succeeded in a lane without a cap, and nobody waits here. Calls of other replicas that
+   * wait for the quota are not held up by a reservation that becomes exact a little later.
+   */
+  endsUnawaited({ isCapped }: HeldLease, { kind }: Settlement): boolean {
+    return kind === 'succeeded' && !isCapped && this.tickets.size <= this.leases.size;
   }
 
   /** Tickets that wait, in the order of their lane. */
