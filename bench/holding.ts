@@ -132,7 +132,7 @@ async function launch({ args, fields, waiting, onEnd }: Launch): Promise<Holder>
   };
   const ports = await reported<PortNumbers>('port');
   const open: http.ClientRequest[] = [];
-  let answered = 0;
+  const answered: string[] = [];
   const body = Buffer.alloc(bodyBytes, 'x');
   const headers = { ...fields, 'content-length': body.length };
   const call = (): http.ClientRequest => {
@@ -142,7 +142,7 @@ async function launch({ args, fields, waiting, onEnd }: Launch): Promise<Holder>
     return request
       .on('error', () => {})
       .on('response', (response) => {
-        answered += 1;
+        answered.push(`${response.statusCode} ${String(response.headers['retry-after'])}`);
         response.resume();
       });
   };
@@ -158,7 +158,8 @@ async function launch({ args, fields, waiting, onEnd }: Launch): Promise<Holder>
           open.push(request);
         }
         while ((await waiting(ports)) < open.length - 1) {
-          if (answered > 1) throw new Error('requests that should be held were answered');
+          if (answered.length > 1)
+            throw new Error(`requests that should be held were answered: ${answered.slice(0, 5).join(', ')}`);
           await pause(10);
         }
       }
