@@ -1,8 +1,7 @@
 /**
- * Follows one call: fans the facts of its journey out to metrics, log, spans and listeners. Owns the order-independent
- * clean-up (a call that ends anywhere leaves no gauge raised and no span open); its times are in `call-times.ts`,
- * what it adds to gauges in `live-call.ts`, its counters and listeners in `call-series.ts`. No method throws, because a fault of telemetry
- * must not end a call. Each step has its own `catch`: a shared wrapper would create an object per step on the path of every call.
+ * Follows one call: fans the facts of its journey out to metrics, log, spans and listeners. Owns the order-independent clean-up (a call
+ * that ends anywhere leaves no gauge raised and no span open). No method throws, because a fault of telemetry must not end a call. Each
+ * step has its own `catch`: a shared wrapper would create an object per step on the path of every call.
  */
 import type { Call, Caller, Throttle } from '../call.ts';
 import type { FailureReason, RefusalCode } from '../errors.ts';
